@@ -1,0 +1,61 @@
+# On a fresh checkout `make demo` and `make test` need only Python 3.11 or newer: they build .venv first.
+# Another interpreter: make test PYTHON=/path/to/python3
+
+VENV := .venv
+STAMP := $(VENV)/.stamp
+RUN := $(VENV)/bin/python -m
+
+.PHONY: help demo test test-slow lint bench clean
+
+help:
+	@echo "make demo       train and report on the bundled data, in about a minute"
+	@echo "make test       ruff, mypy and every test that is not slow"
+	@echo "make test-slow  the slow tests: crashes, deployments, whole commands"
+	@echo "make lint       ruff and mypy alone"
+	@echo "make bench      the scripts in benchmarks/"
+	@echo "make clean      remove caches and build products; keeps .venv and results"
+
+demo: $(STAMP)
+	$(VENV)/bin/equipoise demo
+
+test: lint
+	$(RUN) pytest -m "not slow" -q
+
+test-slow: $(STAMP)
+	$(RUN) pytest -m slow -q
+
+lint: $(STAMP)
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) mypy
+
+bench: $(STAMP)
+	@set -e; found=no; \
+	for script in benchmarks/[!_]*.py; do \
+		[ -f "$$script" ] || continue; \
+		found=yes; echo "== $$script"; \
+		$(VENV)/bin/python "$$script"; \
+	done; \
+	[ $$found = yes ] || { echo "There is no script in benchmarks/." >&2; exit 1; }
+
+# The stamp comes last, so an interrupted installation is taken up again. A .venv without a working pip is built anew.
+$(STAMP): pyproject.toml constraints.txt
+	@if ! $(RUN) pip --version >/dev/null 2>&1; then \
+		usable='import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))'; chosen=; \
+		for candidate in $(if $(PYTHON),"$(PYTHON)",python3.11 python3.12 python3.13 python3.14 python3 python); do \
+			if "$$candidate" -c "$$usable" >/dev/null 2>&1; then chosen=$$candidate; break; fi; \
+		done; \
+		if [ -z "$$chosen" ]; then \
+			echo "Expected $(or $(PYTHON),a python on PATH) to be Python 3.11 or newer with venv and ensurepip." >&2; \
+			echo "Install one, or name it: make PYTHON=/path/to/python3" >&2; \
+			exit 1; \
+		fi; \
+		echo "Building $(VENV) with $$("$$chosen" --version)"; \
+		"$$chosen" -m venv --clear $(VENV); \
+	fi
+	$(RUN) pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks src/*.egg-info
+	find src tests benchmarks examples reproduction -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,72 @@
+"""Typed errors. Each says what is wrong, with the value, and what to do about it.
+
+Every class has its own exit code, so that scripts can tell them apart; ``docs/errors.md`` has a section
+for each.
+"""
+
+from __future__ import annotations
+
+
+class EquipoiseError(Exception):
+    """Base of everything this package raises on purpose.
+
+    >>> raise BudgetError("Expected budget=1.2 to be < 1.", "Choose a budget between 0 and 1.")
+    Traceback (most recent call last):
+    equipoise.errors.BudgetError: Expected budget=1.2 to be < 1. Choose a budget between 0 and 1.
+    """
+
+    exit_code = 10
+
+    def __init__(self, cause: str, remedy: str = ""):
+        self.cause, self.remedy = cause, remedy
+        super().__init__(f"{cause} {remedy}".strip())
+
+
+class ConfigError(EquipoiseError):
+    """A setting is unknown, missing, of the wrong type or out of range."""
+
+    exit_code = 11
+
+
+class DataError(EquipoiseError):
+    """A data file is missing, truncated, corrupt or not what its hash says; or the data is unusable."""
+
+    exit_code = 12
+
+
+class ModelError(EquipoiseError):
+    """The model cannot be trained for several sets of parameters at once, or does not fit the data."""
+
+    exit_code = 13
+
+
+class BudgetError(EquipoiseError):
+    """A privacy budget is impossible or promises nothing."""
+
+    exit_code = 14
+
+
+class ReleaseError(EquipoiseError):
+    """A release would have been, or was, malformed: non-finite, wrong shape, outside its bounds."""
+
+    exit_code = 15
+
+
+class CheckpointError(EquipoiseError):
+    """A run folder or checkpoint cannot be read, or belongs to other settings."""
+
+    exit_code = 16
+
+
+class StorageError(EquipoiseError):
+    """The disk is full, read-only or otherwise refused a write. Earlier results are intact."""
+
+    exit_code = 17
+
+
+def closest(word: str, known: list[str]) -> str:
+    """``" Did you mean 'rounds'?"`` or nothing."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, known, n=1, cutoff=0.6)
+    return f" Did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,248 @@
+"""Algorithm 1 (PPFA), for one federation or for a whole sweep in one batch.
+
+``Sweep.round`` is the algorithm in straight-line code. Federations with the same mechanism are worked on
+together, ``chunk`` clients at a time; no result depends on that grouping. On a GPU the round is captured once
+and replayed (``graph.py``).
+
+A sweep is a seeded experiment: all its randomness follows from the seeds (``randomness.py``), so its whole
+state between rounds is the global parameters and a few running sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import records
+from .aggregate import Total
+from .data import Dataset, load
+from .draws import Draws
+from .gradients import Batched, check_model
+from .graph import RoundGraph, capturable
+from .models import build
+from .partition import partition, weights
+from .randomness import experiment_key, uniform
+from .release import Protection, Release, observed_release
+from .settings import Federation, Settings, check
+from .stretch import LENGTH, Block, Stretch, blocks, default_chunk, stretch
+
+NOISE_TABLE = {"cpu": 32 << 20, "cuda": 2 << 30}
+"""Bytes up to which the noise of a round is drawn once for all blocks rather than block by block."""
+
+Progress = Callable[[int], None]
+
+
+@dataclass
+class State:
+    """Everything that must survive between rounds: F federations, P parameters."""
+
+    round: int
+    params: Tensor  # [F, P]
+    utility_sum: Tensor  # [F] float64, over rounds of the mean over clients
+    final_utility: Tensor  # [F] float64, of the last round
+    refused: Tensor  # [F] releases left out so far
+    best_validation: Tensor  # [F] float64
+    best_round: Tensor  # [F]
+    best_accuracy: Tensor  # [F] float64, on the test set at the best validation round
+
+
+class Sweep:
+    """All federations of a sweep, trained together.
+
+    >>> sweep = Sweep(Settings(rounds=2), [Federation("mnist", "pl-learn", 0.98)])
+    >>> [row["round"] for row in sweep.run()]
+    [2]
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        federations: Sequence[Federation],
+        datasets: dict[str, Dataset] | None = None,
+        model: nn.Module | None = None,
+    ):
+        check(settings, list(federations))
+        self.settings, self.device, self.dtype = settings, torch.device(settings.device), getattr(torch, settings.dtype)
+        kinds = list(dict.fromkeys(fed.mechanism for fed in federations))
+        self.order = sorted(range(len(federations)), key=lambda i: kinds.index(federations[i].mechanism))
+        self.federations = [federations[i] for i in self.order]  # one mechanism after the other
+        given = datasets or {}
+        self.datasets = {name: given.get(name) or load(name) for name in dict.fromkeys(f.dataset for f in federations)}
+        self._place_data()
+        self.given_model = model
+        network = model or build(settings.model)
+        sample = next(iter(self.datasets.values()))
+        check_model(network, sample.train.images[:2].to(next(network.parameters()).dtype), sample.classes)
+        self.batched = Batched(network.to(self.device, self.dtype), device=self.device)
+        self.draws = Draws(list(dict.fromkeys(f.seed for f in federations)), settings.clients, settings.participants)
+        pixels = self.images[0].numel() * settings.batch * settings.local_steps
+        chunk = settings.chunk or default_chunk(self.batched.layout.size, pixels, self.dtype, self.device)
+        self.blocks = list(blocks(self.federations, list(self.datasets), self.draws, chunk, self.device))
+        self.state = self._initial_state()
+        self._graph: RoundGraph | None = None
+
+    # -- the run ---------------------------------------------------------------------------------------------
+
+    def run(self, on_round: Progress | None = None) -> Iterator[dict[str, Any]]:
+        """Train to the end; yields one row per federation after every evaluated round."""
+        for when in self.settings.evaluated():
+            if when > self.state.round:
+                yield from self.advance(when, on_round)
+
+    def advance(self, until: int, on_round: Progress | None = None) -> list[dict[str, Any]]:
+        """Train up to and including round ``until``, evaluate there, and return a row per federation."""
+        fully = until in self.settings.fully_recorded()
+        done = self._train(until - 1, on_round) if fully else []
+        extra = records.full_record(self, until) if fully else None
+        done += self._train(until, on_round)
+        rows = records.evaluate(self, done, extra)
+        return [rows[self.order.index(i)] for i in range(len(rows))]  # in the order the caller gave
+
+    def _train(self, until: int, on_round: Progress | None) -> list[Stretch]:
+        done = []
+        while self.state.round < until:
+            rounds = list(range(self.state.round + 1, min(until, self.state.round + LENGTH) + 1))
+            done.append(self._train_stretch(rounds, self.tables(rounds), on_round))
+            self.state.round = rounds[-1]
+            self._account(done[-1])
+        return done
+
+    def _train_stretch(self, rounds: list[int], tables: Stretch, on_round: Progress | None) -> Stretch:
+        if self._graph is None and capturable(self, rounds):
+            self._graph = RoundGraph(self, tables)
+        if self._graph is not None and len(rounds) <= len(self._graph.tables.batches):
+            return self._graph.run(rounds, tables, on_round)
+        for i, when in enumerate(rounds):
+            step = torch.tensor([i], device=self.device)
+            self.state.params = self.round(tables, step, self.noise_table(when))
+            if on_round:
+                on_round(when)
+        return tables
+
+    def round(self, tables: Stretch, step: Tensor, noise: dict[str, Tensor]) -> Tensor:
+        """Algorithm 1, l. 4-10, for all federations; ``step`` ``[1]`` is the round's row of the tables."""
+        total = Total(*self.state.params.shape, self.state.params)
+        for block in self.blocks:  # l. 4: clients in parallel
+            released, distortion = self.release(block, tables, step, self.block_noise(block, noise))  # l. 5-8
+            f, k, shape, record = block.federations, block.slots, block.shape, released.record
+            share = tables.weights.index_select(0, step)[0, f, k]
+            parameters, distortion = released.parameters.view(*shape, -1), distortion.view(*shape, -1)
+            total.add(f, parameters, distortion, share, record.accepted.view(shape))
+            for name in ("utility_loss", "intensity", "clipped", "accepted"):
+                getattr(tables, name)[:, f, k].index_copy_(0, step, getattr(record, name).view(1, *shape))
+        new, size = total.step(self.state.params, self.settings.server_rate, self.settings.min_clients)  # l. 10
+        tables.distortion.index_copy_(0, step, size.unsqueeze(0))
+        return new
+
+    def release(self, block: Block, tables: Stretch, step: Tensor, noise: Tensor | None) -> tuple[Release, Tensor]:
+        """Algorithm 1, l. 5-8, for the clients of one block; also the distortion behind each release."""
+        s, (f, k) = self.settings, (block.federations, block.slots)
+        examples = tables.batches.index_select(0, step)[0].index_select(0, block.even(block.data))  # l. 5: [R, L*B]
+        x, y = self.images[examples], self.labels[examples]
+        steps = [slice(i * s.batch, (i + 1) * s.batch) for i in range(s.local_steps)]
+        objectives = [self.batched.at(x[:, part], y[:, part]) for part in steps]
+        start = block.even(self.state.params[f].repeat_interleave(block.shape[1], dim=0))
+
+        def rows(table: Tensor) -> Tensor:
+            return block.even(table.index_select(0, step)[0, f, k].reshape(-1))
+
+        protection = Protection(
+            mechanism=block.kind,
+            scale=rows(tables.scale),
+            factor=s.factor,
+            steps=s.steps,
+            lr=rows(tables.lr),
+            negative_norm=rows(tables.negative_norm),
+            clip=s.clip,
+            clip_norm=s.clip_norm,
+        )
+        noise = None if noise is None else block.even(noise)
+        released, distortion = observed_release(objectives, start, noise, s.eta, protection)
+        return released.first(len(block.rows)), distortion[: len(block.rows)]
+
+    # -- randomness ------------------------------------------------------------------------------------------
+
+    @property
+    def noise_fits(self) -> bool:
+        size = self.draws.streams * self.batched.layout.size * torch.finfo(self.dtype).bits // 8
+        return size <= NOISE_TABLE[self.device.type]
+
+    def draw(self, rounds: list[int], family: str, streams: Sequence[int] | None = None) -> Tensor:
+        """Standard noise ``[rounds, streams, P]``."""
+        rows = range(self.draws.streams) if streams is None else streams
+        return self.draws.noise(rounds, rows, self.batched.layout.size, family, self.dtype, self.device)
+
+    def noise_table(self, when: int) -> dict[str, Tensor]:
+        """Noise ``[streams, P]`` by family for one round; where that is too large, the round for later draws."""
+        if not self.noise_fits:
+            return {"round": torch.tensor(when)}
+        families = dict.fromkeys(block.kind.noise for block in self.blocks if block.kind.distorts)
+        return {family: self.draw([when], family)[0] for family in families}
+
+    def block_noise(self, block: Block, noise: dict[str, Tensor]) -> Tensor | None:
+        if not block.kind.distorts:
+            return None
+        if block.kind.noise in noise:
+            return noise[block.kind.noise].index_select(0, block.rows)
+        streams, place = torch.unique(block.rows, return_inverse=True)
+        return self.draw([int(noise["round"])], block.kind.noise, streams.tolist())[0].index_select(0, place)
+
+    # -- set-up and accounts -----------------------------------------------------------------------------------
+
+    def tables(self, rounds: list[int]) -> Stretch:
+        """The tables of the given rounds."""
+        return stretch(
+            rounds, self.settings, self.federations, self.draws, self.parts, self.shares, self.dtype, self.device
+        )
+
+    def _account(self, done: Stretch) -> None:
+        loss = done.utility_loss.double().mean(2).cpu()  # [S, F]
+        self.state.utility_sum += loss.sum(0)
+        self.state.final_utility = loss[-1]
+        self.state.refused += (~done.accepted).sum((0, 2)).cpu()
+
+    def _place_data(self) -> None:
+        s = self.settings
+        self.parts: dict[str, list[Tensor]] = {}
+        self.shares: dict[str, Tensor] = {}
+        offset = 0
+        for name, dataset in self.datasets.items():
+            parts = partition(
+                dataset.train.labels, s.clients, s.partition,
+                alpha=s.alpha, shards=s.shards, sizes=s.sizes, seed=s.partition_seed,
+            )  # fmt: skip
+            self.parts[name] = [part + offset for part in parts]
+            self.shares[name] = weights(parts)
+            offset += len(dataset.train)
+        sets = [dataset.train for dataset in self.datasets.values()]
+        self.images = torch.cat([part.images for part in sets]).to(self.device, self.dtype)
+        self.labels = torch.cat([part.labels for part in sets]).to(self.device)
+
+    def _initial_state(self) -> State:
+        starts = {seed: self._initial_params(seed) for seed in self.draws.seeds}
+        count = len(self.federations)
+        return State(
+            round=0,
+            params=torch.stack([starts[fed.seed] for fed in self.federations]).to(self.device),
+            utility_sum=torch.zeros(count, dtype=torch.float64),
+            final_utility=torch.zeros(count, dtype=torch.float64),
+            refused=torch.zeros(count, dtype=torch.int64),
+            best_validation=torch.full((count,), -1.0, dtype=torch.float64),
+            best_round=torch.zeros(count, dtype=torch.int64),
+            best_accuracy=torch.zeros(count, dtype=torch.float64),
+        )
+
+    def _initial_params(self, seed: int) -> Tensor:
+        layout = self.batched.layout
+        if self.given_model is not None:
+            return layout.flatten(dict(self.given_model.named_parameters())).to("cpu", self.dtype)
+        if self.settings.init == "uniform":
+            numbers = uniform([experiment_key(seed, "init")], [0], [0], layout.size, torch.float64)[0, 0]
+            return ((2 * numbers - 1) * self.settings.init_bound).to(self.dtype)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return layout.flatten(dict(build(self.settings.model).named_parameters())).to(self.dtype)

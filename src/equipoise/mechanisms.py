@@ -1,0 +1,92 @@
+"""The named mechanisms, as data: what is drawn, what bounds it, and whether it is learned.
+
+==============  ===========  ========  =========================================  ========  =====
+name            noise        norm      bounds                                     learned   clip
+==============  ===========  ========  =========================================  ========  =====
+none            -            -         -                                          -         no
+pl-identical    Laplace      L2        fixed at ``lower``                         no        no
+pl-learn        Laplace      L2        ``[lower, factor*lower]``                  yes       no
+ls-static       Laplace      L1        as drawn                                   no        yes
+ls-learn        Laplace      L1        ``[h(draw), factor*h(draw)]``              yes       yes
+gs-static       Gaussian     L2        as drawn                                   no        yes
+gs-learn        Gaussian     L2        ``[h(draw), factor*h(draw)]``              yes       yes
+==============  ===========  ========  =========================================  ========  =====
+
+``gs-*`` are not in the paper; they show that a mechanism is only a row of this table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .budget import GaussianBudget, LaplaceBudget, LeakageBudget, Measure
+from .errors import ConfigError, closest
+from .intensity import Norm
+
+MeasureName = Literal["leakage", "laplace", "gaussian"]
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """One row of the table above."""
+
+    name: str
+    measure: MeasureName | None
+    noise: Literal["laplace", "gaussian"] = "laplace"
+    norm: Norm = "l2"
+    learns: bool = False
+    clips: bool = False
+
+    @property
+    def distorts(self) -> bool:
+        return self.measure is not None
+
+    def baseline(self) -> str:
+        """The static mechanism that a learned one is to be compared with."""
+        return {"pl-learn": "pl-identical"}.get(self.name, self.name.replace("-learn", "-static"))
+
+
+MECHANISMS: dict[str, Mechanism] = {
+    m.name: m
+    for m in (
+        Mechanism("none", None),
+        Mechanism("pl-identical", "leakage"),
+        Mechanism("pl-learn", "leakage", learns=True),
+        Mechanism("ls-static", "laplace", norm="l1", clips=True),
+        Mechanism("ls-learn", "laplace", norm="l1", learns=True, clips=True),
+        Mechanism("gs-static", "gaussian", noise="gaussian", clips=True),
+        Mechanism("gs-learn", "gaussian", noise="gaussian", learns=True, clips=True),
+    )
+}
+
+
+def mechanism(name: str | Mechanism) -> Mechanism:
+    """Look a mechanism up by name.
+
+    >>> mechanism("pl-learn").learns
+    True
+    """
+    if isinstance(name, Mechanism):
+        return name
+    if name not in MECHANISMS:
+        known = list(MECHANISMS)
+        raise ConfigError(f"Unknown mechanism {name!r}.{closest(name, known)}", f"Known: {', '.join(known)}.")
+    return MECHANISMS[name]
+
+
+def measure(
+    kind: MeasureName,
+    *,
+    leakage: LeakageBudget | None = None,
+    sensitivity: float = 10.0,
+    factor: float = 2.0,
+) -> Measure:
+    """The measure a mechanism is calibrated by.
+
+    >>> measure("laplace", sensitivity=10).lower(80)
+    0.125
+    """
+    if kind == "leakage":
+        return leakage or LeakageBudget(factor=factor)
+    return {"laplace": LaplaceBudget, "gaussian": GaussianBudget}[kind](sensitivity, factor)

@@ -1,0 +1,163 @@
+"""Random numbers keyed by (seed, purpose, client, round), so that no result depends on batching.
+
+The generator is Philox4x64-10 (Salmon et al., SC'11), counter-based: key = (seed, purpose), counter =
+(block, client, round, 0). Two streams with different clients or rounds can never overlap. On CPU, long
+draws use numpy's compiled Philox; everything else uses the same function written in torch, which gives
+the same bits on any device (a test holds the two equal).
+
+Mechanisms, budgets and datasets are not part of the key: federations that differ only in those see the
+same mini-batches and the same standard noise, so their difference is a paired one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Key = tuple[int, int]
+_WORD = (1 << 64) - 1
+_LOW = 0xFFFFFFFF
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >> 63 else word
+
+
+_MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
+_WEYL = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
+
+
+def experiment_key(seed: int, purpose: str) -> Key:
+    """The key of a seeded experiment. Anyone who knows the seed knows the noise: never for deployment.
+
+    >>> experiment_key(1, "noise") == experiment_key(1, "noise") != experiment_key(2, "noise")
+    True
+    """
+    digest = hashlib.sha256(f"equipoise/{seed}/{purpose}".encode()).digest()
+    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:16], "little")
+
+
+def fresh_key() -> Key:
+    """A key from the operating system's entropy. It is never written anywhere."""
+    return secrets.randbits(64), secrets.randbits(64)
+
+
+def _high_product(a: int, b: Tensor) -> Tensor:
+    """The upper 64 bits of the unsigned product, from 32-bit halves."""
+    a_low, a_high = a & _LOW, a >> 32
+    b_low, b_high = b & _LOW, (b >> 32) & _LOW
+    middle = b_low * a_high + ((b_low * a_low >> 32) & _LOW)
+    other = b_high * a_low + (middle & _LOW)
+    return b_high * a_high + ((middle >> 32) & _LOW) + ((other >> 32) & _LOW)
+
+
+def philox(keys: tuple[Tensor, Tensor], counter: Sequence[Tensor]) -> list[Tensor]:
+    """Philox4x64-10 on int64 tensors that hold unsigned words; returns the four output words."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = keys
+    for _ in range(10):
+        high0, low0 = _high_product(_MULTIPLIERS[0], c0), c0 * _signed(_MULTIPLIERS[0])
+        high1, low1 = _high_product(_MULTIPLIERS[1], c2), c2 * _signed(_MULTIPLIERS[1])
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = k0 + _signed(_WEYL[0]), k1 + _signed(_WEYL[1])
+    return [c0, c1, c2, c3]
+
+
+def uniform(
+    keys: Sequence[Key],
+    clients: Sequence[int],
+    rounds: Sequence[int],
+    count: int,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """``[rounds, streams, count]`` uniform numbers in [0, 1); stream i has ``keys[i]`` and ``clients[i]``.
+
+    >>> uniform([experiment_key(1, "noise")], [0], [1], 3).shape
+    torch.Size([1, 1, 3])
+    """
+    device = torch.device(device)
+    if device.type == "cpu" and count >= 512 and dtype in (torch.float32, torch.float64):
+        return _uniform_numpy(keys, clients, rounds, count, dtype)
+    return _uniform_torch(keys, clients, rounds, count, dtype, device)
+
+
+def _uniform_numpy(
+    keys: Sequence[Key], clients: Sequence[int], rounds: Sequence[int], count: int, dtype: torch.dtype
+) -> Tensor:
+    out = torch.empty(len(rounds), len(keys), count, dtype=dtype)
+    rows = out.numpy()
+    kind = np.float32 if dtype == torch.float32 else np.float64
+    for i, when in enumerate(rounds):
+        for j, ((low, high), client) in enumerate(zip(keys, clients, strict=True)):
+            bits = np.random.Philox(key=low | high << 64, counter=client << 64 | when << 128)
+            np.random.Generator(bits).random(out=rows[i, j], dtype=kind)
+    return out
+
+
+def _uniform_torch(
+    keys: Sequence[Key],
+    clients: Sequence[int],
+    rounds: Sequence[int],
+    count: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
+    per_block = 8 if dtype == torch.float32 else 4
+    blocks = -(-count // per_block)
+
+    def words(values: Sequence[int], shape: tuple[int, ...]) -> Tensor:
+        return torch.tensor([_signed(v) for v in values], dtype=torch.int64, device=device).view(shape)
+
+    key = (words([k[0] for k in keys], (1, -1, 1)), words([k[1] for k in keys], (1, -1, 1)))
+    block = torch.arange(1, blocks + 1, device=device).view(1, 1, -1)
+    shape = (len(rounds), len(keys), blocks)
+    client, when = words(clients, (1, -1, 1)), words(rounds, (-1, 1, 1))
+    zero = torch.zeros((), dtype=torch.int64, device=device)
+    out = torch.stack([w.expand(shape) for w in philox(key, [block, client, when, zero])], dim=-1)  # [.., blocks, 4]
+    if dtype == torch.float32:
+        halves = torch.stack([out & _LOW, (out >> 32) & _LOW], dim=-1)  # numpy's order: low half first
+        numbers = (halves >> 8).to(torch.float32) * 2.0**-24
+    else:
+        numbers = ((out >> 11) & ((1 << 53) - 1)).to(torch.float64) * 2.0**-53
+    return numbers.reshape(len(rounds), len(keys), -1)[..., :count].to(dtype)
+
+
+def standard_noise(numbers: Tensor, family: str) -> Tensor:
+    """Uniform numbers to standard Laplace (scale 1) or Gaussian noise, symmetric about 0, never infinite.
+
+    What floating point does to it: a float32 draw has 2^24 possible values, the largest about 16.6 scales
+    for Laplace and 5.4 for Gaussian noise.
+
+    >>> standard_noise(torch.tensor([0.0, 0.5]), "laplace")[0].item() < -16
+    True
+    """
+    half_step = 2.0**-25 if numbers.dtype == torch.float32 else 2.0**-54
+    if family == "gaussian":
+        return torch.special.ndtri(numbers + half_step)
+    centred = (numbers - 0.5).add_(half_step)
+    tail = centred.abs().mul_(-2.0).add_(1.0)  # exact: an odd multiple of half_step
+    return tail.log_().copysign_(centred)
+
+
+def subset(numbers: Tensor, population: Tensor) -> Tensor:
+    """Floyd's algorithm: ``[..., B]`` uniform numbers to B *distinct* indices below ``population`` ``[...]``.
+
+    Every subset of size B is equally likely.
+
+    >>> sorted(subset(torch.rand(1, 5, dtype=torch.float64), torch.tensor([5]))[0].tolist())
+    [0, 1, 2, 3, 4]
+    """
+    size = numbers.shape[-1]
+    chosen = torch.empty(numbers.shape, dtype=torch.int64, device=numbers.device)
+    for i in range(size):
+        top = population - size + i
+        pick = (numbers[..., i] * (top + 1)).floor().to(torch.int64).minimum(top)
+        taken = (chosen[..., :i] == pick.unsqueeze(-1)).any(-1)
+        chosen[..., i] = torch.where(taken, top, pick)
+    return chosen

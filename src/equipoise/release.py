@@ -1,0 +1,161 @@
+"""The only exit from a client: clip, step, distort, check, record. Nothing else builds a ``Release``.
+
+One call serves R clients (``[R, P]``), each with its own bounds; one client is R = 1. The engine, the
+``protect`` call and every adapter use this same function.
+
+Guarantees, for every row that ``accepted`` marks:
+
+* the release is finite;
+* its distortion, ``parameters - local``, has an intensity between ``lower`` and ``upper`` up to rounding;
+  for a static mechanism it is the noise itself.
+
+A row that fails is marked, never repaired: the aggregation leaves it out by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from .distortion import as_drawn, learn_distortion, on_inner_sphere
+from .gradients import Objective
+from .intensity import Norm, intensity
+from .mechanisms import Mechanism
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is known of R releases, without the data behind them. All ``[R]``."""
+
+    lower: Tensor  # the intensity asked for (0 where there is no distortion)
+    upper: Tensor
+    intensity: Tensor  # the intensity realised
+    clipped: Tensor  # share of local steps in which the gradient clip acted
+    utility_loss: Tensor  # loss(released) - loss(undistorted) on the mini-batch, signed; NaN if not asked for
+    accepted: Tensor  # bool: finite and within bounds
+
+
+@dataclass(frozen=True)
+class Release:
+    """R protected models and their records. Only this file constructs one."""
+
+    parameters: Tensor  # [R, P]
+    record: Record
+
+    def first(self, count: int) -> Release:
+        """The first ``count`` of the R releases."""
+        record = Record(*(getattr(self.record, part.name)[:count] for part in fields(self.record)))
+        return Release(self.parameters[:count], record)
+
+
+@dataclass(frozen=True)
+class Protection:
+    """Everything that protects R clients in one round; numbers, or one per row as ``[R]``."""
+
+    mechanism: Mechanism
+    scale: Tensor | float  # lower bound of the intensity (PL) or noise scale (LS, GS)
+    factor: float = 2.0  # upper = factor * lower
+    steps: int = 10  # M
+    lr: Tensor | float = 0.1  # gamma
+    negative_norm: Tensor | float = 1e-5  # lambda
+    clip: float | None = None
+    clip_norm: Norm = "l2"
+
+
+def clip_gradient(gradient: Tensor, bound: float, norm: Norm) -> tuple[Tensor, Tensor]:
+    """Rows of norm above ``bound`` rescaled to it, and which rows those were.
+
+    >>> clip_gradient(torch.tensor([[3.0, 4.0], [0.3, 0.4]]), 1.0, "l2")[1].tolist()
+    [True, False]
+    """
+    size = intensity(gradient, norm)
+    return gradient * (bound / size.clamp_min(bound)).unsqueeze(-1), size > bound
+
+
+def local_step(
+    objectives: Sequence[Objective], start: Tensor, eta: float, protection: Protection
+) -> tuple[Tensor, Tensor]:
+    """Algorithm 1, l. 6: one step per mini-batch; the undistorted models and the share of clipped steps."""
+    local, clipped = start, start.new_zeros(start.shape[0])
+    for objective in objectives:
+        gradient = objective.gradient(local)
+        if protection.clip is not None and protection.mechanism.clips:
+            gradient, acted = clip_gradient(gradient, protection.clip, protection.clip_norm)
+            clipped = clipped + acted / len(objectives)
+        local = local - eta * gradient
+    return local, clipped
+
+
+def draw_bounds(noise: Tensor, protection: Protection) -> tuple[Tensor, Tensor, Tensor]:
+    """Algorithm 2, l. 4-11: the initial distortion and its intensity bounds, from *standard* noise."""
+    kind = protection.mechanism
+    scale = torch.as_tensor(protection.scale, dtype=noise.dtype, device=noise.device).expand(noise.shape[0])
+    if kind.measure == "leakage":
+        return on_inner_sphere(noise, scale, protection.factor)  # rescaling makes the scale of the draw irrelevant
+    return as_drawn(noise * scale.unsqueeze(-1), protection.factor, kind.norm)
+
+
+def distort(
+    objective: Objective, local: Tensor, noise: Tensor, protection: Protection
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Algorithm 1, l. 7: the distortion of ``local`` and its bounds."""
+    kind = protection.mechanism
+    alpha, lower, upper = draw_bounds(noise, protection)
+    if kind.learns:
+        gradient = partial(objective.gradient, out=torch.empty_like(local))
+        alpha = learn_distortion(
+            gradient, local, alpha, lower, upper, kind.norm, protection.steps,
+            _column(protection.lr), _column(protection.negative_norm),
+        )  # fmt: skip
+    return alpha, lower, upper
+
+
+def release(
+    objectives: Sequence[Objective],
+    start: Tensor,
+    noise: Tensor | None,
+    eta: float,
+    protection: Protection,
+    utility: bool = True,
+) -> Release:
+    """Algorithm 1, l. 6-8, for R clients: train locally, distort, check.
+
+    ``noise`` is standard noise ``[R, P]`` of the mechanism's family (None for ``none``). The last mini-batch
+    is the one the distortion is learned on. ``utility=False`` saves two forward passes.
+    """
+    return observed_release(objectives, start, noise, eta, protection, utility)[0]
+
+
+def observed_release(
+    objectives: Sequence[Objective],
+    start: Tensor,
+    noise: Tensor | None,
+    eta: float,
+    protection: Protection,
+    utility: bool = True,
+) -> tuple[Release, Tensor]:
+    """``release`` and the distortion ``[R, P]`` behind it: for experiments, which may look inside a client."""
+    local, clipped = local_step(objectives, start, eta, protection)
+    none = torch.zeros_like(clipped)
+    if not protection.mechanism.distorts:
+        record = Record(none, none, none, clipped, none, torch.isfinite(local).all(-1))
+        return Release(local, record), torch.zeros_like(local)
+    assert noise is not None
+    alpha, lower, upper = distort(objectives[-1], local, noise, protection)
+    released = local + alpha
+    size = intensity(alpha, protection.mechanism.norm)
+    slack = 1e-4 if size.dtype == torch.float32 else 1e-9  # rounding of the norm itself
+    within = (size >= lower * (1 - slack)) & (size <= upper * (1 + slack))  # false for NaN
+    loss = torch.full_like(none, float("nan"))
+    if utility:
+        loss = objectives[-1].loss(released) - objectives[-1].loss(local)  # eq. utility_loss_definition
+    record = Record(lower, upper, size, clipped, loss, within & torch.isfinite(released).all(-1))
+    return Release(released, record), alpha
+
+
+def _column(value: Tensor | float) -> Tensor | float:
+    return value.unsqueeze(-1) if isinstance(value, Tensor) and value.dim() == 1 else value

@@ -1,0 +1,195 @@
+"""What a sweep is: settings shared by all its federations, and what differs between them.
+
+Plain dataclasses without third-party imports, so that a machine with torch and numpy alone can run them;
+``config.py`` fills them from TOML and flags and reports type errors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+from .budget import LeakageBudget, Measure, schedule
+from .errors import ConfigError, EquipoiseError
+from .intensity import Norm
+from .mechanisms import measure, mechanism
+from .models import MODELS
+
+
+@dataclass(frozen=True)
+class Leakage:
+    """The constants of the paper's leakage score (see ``LeakageBudget``)."""
+
+    D: float = 56.0
+    c_a: float = 0.56
+    c_res: float = 0.01
+    p: float = 0.5
+    iterations: int = 1600
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Shared by all federations of a sweep. The defaults are the paper's, or chosen by fit where it is silent."""
+
+    rounds: int = 5000  # T; fitted
+    clients: int = 4  # K
+    participants: int | None = None  # clients drawn per round; None: all of them
+    batch: int = 4
+    local_steps: int = 1
+    sampling: Literal["uniform", "passes"] = "uniform"  # Alg. 1, l. 5; or passes without replacement
+    eta: float = 0.1  # local learning rate; fitted
+    model: str = "lenet-zhu"
+    init: Literal["uniform", "torch"] = "uniform"
+    init_bound: float = 0.5  # U(-0.5, 0.5); fitted
+    partition: Literal["identical", "iid", "dirichlet", "shards"] = "identical"
+    alpha: float = 0.5  # of the Dirichlet partition
+    shards: int = 2  # per client
+    sizes: list[float] | None = None  # relative client sizes; None: equal
+    partition_seed: int = 0
+    steps: int = 10  # M
+    lr: Any = 0.1  # gamma: a number, one per client, or a schedule
+    negative_norm: Any = 1e-5  # lambda: likewise
+    factor: float = 2.0  # upper bound = factor * lower bound
+    sensitivity: float = 10.0  # S of the Laplace and Gaussian scale; fitted, not a proved bound
+    clip: float | None = 500.0  # gradient clip of the LS and GS mechanisms
+    clip_norm: Norm = "l2"
+    leakage: Leakage = field(default_factory=Leakage)
+    server_rate: float = 1.0
+    min_clients: int = 1
+    evaluate_every: int = 250
+    full_every: int = 0  # rounds between full-client records (utility loss, gradient norm); 0: never
+    expected_draws: int = 16  # draws for the expected utility loss of static scale mechanisms, at full records
+    snapshots: list[int] = field(default_factory=lambda: [0, 200, 2000])  # and the last round
+    chunk: int = 0  # clients worked on at once; 0: from memory and device
+    device: str = "cpu"
+    dtype: Literal["float32", "float64"] = "float32"
+    threads: int = 0  # CPU threads; 0: torch's default. Bitwise resume needs the same number
+
+    def measure(self, name: str) -> Measure | None:
+        """The measure that calibrates a mechanism under these settings."""
+        kind = mechanism(name).measure
+        if kind is None:
+            return None
+        leakage = LeakageBudget(**asdict(self.leakage), factor=self.factor)
+        return measure(kind, leakage=leakage, sensitivity=self.sensitivity, factor=self.factor)
+
+    def snapshot_rounds(self) -> list[int]:
+        return sorted({t for t in self.snapshots if 0 <= t <= self.rounds} | {self.rounds})
+
+    def evaluated(self) -> list[int]:
+        """Rounds after which every federation is evaluated: multiples of ``evaluate_every``, and the last."""
+        return sorted({*range(self.evaluate_every, self.rounds + 1, self.evaluate_every), self.rounds})
+
+    def fully_recorded(self) -> list[int]:
+        if not self.full_every:
+            return []
+        return sorted({1, *range(self.full_every, self.rounds + 1, self.full_every), self.rounds})
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What may differ between the federations of one sweep."""
+
+    dataset: str = "mnist"
+    mechanism: str = "pl-learn"
+    budget: Any = None  # a number, one per client, or a schedule; None for the mechanism "none"
+    seed: int = 1
+
+    def label(self) -> str:
+        budget = "" if self.budget is None else f" @ {self.budget}"
+        return f"{self.dataset} {self.mechanism}{budget} (seed {self.seed})"
+
+
+def problems(settings: Settings, federations: list[Federation]) -> list[str]:
+    """Everything that is out of range, at once."""
+    return [*_ranges(settings), *_federation_problems(settings, federations)]
+
+
+def _ranges(s: Settings) -> Iterator[str]:
+    at_least = dict(
+        rounds=1, clients=1, batch=1, local_steps=1, shards=1, steps=0, min_clients=1, evaluate_every=1,
+        full_every=0, expected_draws=2, chunk=0, threads=0, partition_seed=0,
+    )  # fmt: skip
+    for name, least in at_least.items():
+        if getattr(s, name) < least:
+            yield f"Expected {name}={getattr(s, name)!r} to be >= {least}."
+    for name in ("eta", "init_bound", "alpha", "server_rate"):
+        if not (math.isfinite(getattr(s, name)) and getattr(s, name) > 0):
+            yield f"Expected {name}={getattr(s, name)!r} to be a finite number > 0."
+    if s.participants is not None and not 1 <= s.participants <= s.clients:
+        yield f"Expected participants={s.participants!r} to lie in 1..clients={s.clients}."
+    if s.min_clients > (s.participants or s.clients):
+        yield f"Expected min_clients={s.min_clients!r} to be at most the {s.participants or s.clients} clients of a round."
+    if s.clip is not None and not (math.isfinite(s.clip) and s.clip > 0):
+        yield f"Expected clip={s.clip!r} to be a finite number > 0, or none."
+    if s.sizes is not None and (len(s.sizes) != s.clients or min(s.sizes, default=0) <= 0):
+        yield f"Expected sizes={s.sizes!r} to hold one positive number for each of {s.clients} clients."
+    if s.model not in MODELS:
+        yield f"Unknown model {s.model!r}. Known: {', '.join(MODELS)}."
+    if any(t < 0 for t in s.snapshots):
+        yield f"Expected snapshots={s.snapshots!r} to be rounds >= 0."
+    for name in ("lr", "negative_norm"):
+        try:
+            rows = schedule(getattr(s, name), [1, s.rounds], s.clients, name)
+            if min(min(row) for row in rows) < 0:
+                yield f"Expected {name}={getattr(s, name)!r} to be >= 0."
+        except ConfigError as error:
+            yield str(error)
+
+
+def _federation_problems(settings: Settings, federations: list[Federation]) -> Iterator[str]:
+    if not federations:
+        yield "The sweep is empty. Name at least one mechanism, and a budget for all but 'none'."
+    for fed in federations:
+        try:
+            if not mechanism(fed.mechanism).distorts:
+                if fed.budget is not None:
+                    yield f"The mechanism 'none' takes no budget, got {fed.budget!r}."
+                continue
+            if fed.budget is None:
+                yield f"The mechanism {fed.mechanism!r} needs a budget."
+                continue
+            scales(settings, fed, [1, settings.rounds])
+        except EquipoiseError as error:
+            yield f"{fed.dataset} {fed.mechanism}: {error}"
+    seen = [repr(fed) for fed in federations]
+    if len(set(seen)) != len(seen):
+        yield f"The sweep holds {len(seen) - len(set(seen))} federation(s) twice."
+
+
+def check(settings: Settings, federations: list[Federation]) -> None:
+    """Raise one ``ConfigError`` that lists every problem."""
+    found = list(dict.fromkeys(problems(settings, federations)))
+    if found:
+        head = f"{len(found)} problem(s) in the settings:"
+        raise ConfigError("\n".join([head, *(f"  - {line}" for line in found)]))
+
+
+def scales(settings: Settings, federation: Federation, rounds: list[int]) -> list[list[float]]:
+    """Lower intensity bound (PL) or noise scale (LS, GS) for every round and client; 0 without distortion."""
+    kind = settings.measure(federation.mechanism)
+    if kind is None:
+        return [[0.0] * settings.clients for _ in rounds]
+    rows = schedule(federation.budget, rounds, settings.clients, "budget")
+    known = {budget: kind.lower(budget) for row in rows for budget in row}
+    return [[known[budget] for budget in row] for row in rows]
+
+
+def to_dict(settings: Settings, federations: list[Federation]) -> dict[str, Any]:
+    """The plain form that ``from_dict`` reads back: JSON and TOML can hold it."""
+    return {"settings": asdict(settings), "federations": [asdict(fed) for fed in federations]}
+
+
+def from_dict(spec: dict[str, Any]) -> tuple[Settings, list[Federation]]:
+    """Settings and federations from their plain form; unknown keys are refused."""
+    raw = dict(spec.get("settings", {}))
+    leakage = Leakage(**raw.pop("leakage", {}))
+    unknown = sorted(set(raw) - {f.name for f in fields(Settings)})
+    if unknown:
+        raise ConfigError(f"Unknown settings: {', '.join(unknown)}.", "They belong to another version.")
+    settings = Settings(leakage=leakage, **raw)
+    federations = [Federation(**row) for row in spec.get("federations", [])]
+    check(settings, federations)
+    return settings, federations
