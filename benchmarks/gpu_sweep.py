@@ -1,6 +1,6 @@
 """84 federations x 5,000 rounds on one GPU, and how far CPU and GPU agree.
 
-    PYTHONPATH=src python benchmarks/gpu_sweep.py [--rounds 5000] [--profile] [--out gpu_sweep.json]
+    PYTHONPATH=src python benchmarks/gpu_sweep.py [--rounds 5000] [--out gpu_sweep.json]
 
 Needs torch and numpy alone. The sweep is two datasets x (ten budgets x static and learned + none) x two seeds,
 with the paper's settings. The time includes set-up, capture of the round and all evaluations.
@@ -28,11 +28,12 @@ def sweep_of_84() -> list[Federation]:
 
 def agreement(rounds: int = 20) -> float:
     """Largest difference of the parameters between CPU and GPU after some rounds of every mechanism."""
-    feds = [Federation("mnist", m, b) for m, b in (("pl-identical", 0.98), ("pl-learn", 0.98), ("ls-static", 200), ("ls-learn", 200), ("none", None))]  # fmt: skip
+    kinds = [("pl-identical", 0.98), ("pl-learn", 0.98), ("ls-static", 200), ("ls-learn", 200), ("none", None)]
+    feds = [Federation("mnist", name, budget) for name, budget in kinds]
     found = []
     for device in ("cpu", "cuda"):
         sweep = Sweep(Settings(rounds=rounds, device=device), feds)
-        sweep.advance(rounds)
+        sweep.train(rounds)
         found.append(sweep.state.params.cpu())
     return float((found[0] - found[1]).abs().max())
 
@@ -40,13 +41,12 @@ def agreement(rounds: int = 20) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5000)
-    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     federations = sweep_of_84()
     started = time.perf_counter()
     sweep = Sweep(Settings(rounds=options.rounds, device="cuda", evaluate_every=250), federations)
-    rows = [sweep.advance(when) for when in sweep.settings.evaluated()][-1]
+    rows = [event.rows for event in sweep.run() if event.rows][-1]
     torch.cuda.synchronize()
     seconds = time.perf_counter() - started
     memory = torch.cuda.max_memory_allocated() / 2**30
@@ -60,13 +60,6 @@ def main() -> None:
     if options.out:
         options.out.write_text(json.dumps(found, indent=1))
     print(json.dumps({k: v for k, v in found.items() if k != "accuracy"}, indent=1))
-    if options.profile:
-        from torch.profiler import ProfilerActivity, profile
-
-        sweep.settings.__dict__["rounds"] = options.rounds + 20
-        with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
-            sweep.advance(options.rounds + 20)
-        print(seen.key_averages().table(sort_by="cuda_time_total", row_limit=25, max_name_column_width=70))
 
 
 if __name__ == "__main__":

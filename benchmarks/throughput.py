@@ -56,7 +56,7 @@ def library_rounds(federations: int) -> Callable[[], None]:
     sweep = Sweep(Settings(rounds=1_000_000), feds)
 
     def step() -> None:
-        sweep._train(sweep.state.round + 10, None)
+        sweep.train(sweep.state.round + 10)
 
     return step
 

@@ -18,6 +18,7 @@ import io
 import json
 import sys
 import zipfile
+from collections.abc import Sequence
 from math import gcd
 from pathlib import Path
 from typing import Any

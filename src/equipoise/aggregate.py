@@ -23,11 +23,11 @@ class Total:
     Clients are added one after the other in float64, so the result does not depend on how they are grouped.
     """
 
-    def __init__(self, federations: int, size: int, like: Tensor):
-        self.sum = like.new_zeros(federations, size, dtype=torch.float64)
-        self.distortion = like.new_zeros(federations, size)  # sum_k p_k alpha_k
-        self.mass = like.new_zeros(federations, dtype=torch.float64)
-        self.count = like.new_zeros(federations, dtype=torch.int64)
+    def __init__(self, like: Tensor):
+        self.sum = torch.zeros_like(like, dtype=torch.float64)  # [F, P]
+        self.distortion = torch.zeros_like(like)  # sum_k p_k alpha_k
+        self.mass = like.new_zeros(len(like), dtype=torch.float64)
+        self.count = like.new_zeros(len(like), dtype=torch.int64)
 
     def add(self, where: slice, released: Tensor, distortion: Tensor, weights: Tensor, accepted: Tensor) -> None:
         """Add releases ``[f, k, P]`` of the federations ``where``; refused ones count for nothing."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from .errors import BudgetError, ConfigError
@@ -34,8 +34,11 @@ class Measure(Protocol):
     bounds are then the realised intensity of each draw and ``factor`` times it.
     """
 
-    factor: float
-    bounds_draw: bool
+    @property
+    def factor(self) -> float: ...
+
+    @property
+    def bounds_draw(self) -> bool: ...
 
     def leakage(self, intensity: float) -> float: ...
 
@@ -72,7 +75,7 @@ class LeakageBudget:
     p: float = 0.5
     iterations: int = 1600
     factor: float = 2.0
-    bounds_draw = False
+    bounds_draw: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         _positive(D=self.D, c_a=self.c_a, c_res=self.c_res)
@@ -85,13 +88,17 @@ class LeakageBudget:
         _check_factor(self.factor)
 
     @property
+    def _decay(self) -> float:
+        return math.pow(self.iterations, self.p - 1)  # I^(p-1)
+
+    @property
     def threshold(self) -> float:
         """The intensity from which the score is a bound (lemma bound_for_privacy_leakage)."""
-        return 2 * self.c_res * self.iterations ** (self.p - 1)
+        return 2 * self.c_res * self._decay
 
     def leakage(self, intensity: float) -> float:
         """The score of an intensity. A negative value is returned as it is, never clamped."""
-        residual = self.c_a * self.c_res * self.iterations ** (self.p - 1)
+        residual = self.c_a * self.c_res * self._decay
         return 1 - (self.c_a * intensity + residual) / (4 * self.D)
 
     def lower(self, budget: float) -> float:
@@ -102,7 +109,7 @@ class LeakageBudget:
             f"Expected budget={budget!r} to be < 1.",
             "The score never exceeds 1, so such a budget asks for nothing; use the mechanism 'none' instead.",
         )
-        inverse = (1 - budget) * 4 * self.D / self.c_a - self.c_res * self.iterations ** (self.p - 1)
+        inverse = (1 - budget) * 4 * self.D / self.c_a - self.c_res * self._decay
         _require(
             budget >= 0,
             f"Expected budget={budget!r} to be >= 0.",
@@ -117,7 +124,7 @@ class _ScaleBudget:
 
     sensitivity: float = 10.0
     factor: float = 2.0
-    bounds_draw = True
+    bounds_draw: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         _positive(sensitivity=self.sensitivity)

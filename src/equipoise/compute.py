@@ -34,10 +34,11 @@ def compute(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     started = time.perf_counter()
     sweep = Sweep(settings, federations)
     history: list[list[dict[str, Any]]] = []
-    for when in settings.evaluated():
-        history.append(sweep.advance(when))
-        rate = when / (time.perf_counter() - started)
-        print(f"round {when}/{settings.rounds}  {rate:.1f} rounds/s", flush=True)
+    for event in sweep.run():
+        if event.rows:
+            history.append(event.rows)
+            rate = event.round / (time.perf_counter() - started)
+            print(f"round {event.round}/{settings.rounds}  {rate:.1f} rounds/s", flush=True)
     if sweep.device.type == "cuda":
         torch.cuda.synchronize()
     found = {
@@ -53,7 +54,8 @@ def compute(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         name: np.array([[row.get(name, np.nan) for row in rows] for rows in history], dtype=np.float32).T
         for name in CURVES
     }
-    np.savez_compressed(out / "curves.npz", rounds=np.array(settings.evaluated()), **curves)
+    curves["rounds"] = np.array(settings.evaluated())
+    np.savez_compressed(out / "curves.npz", **curves)  # type: ignore[arg-type]
     return found
 
 

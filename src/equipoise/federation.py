@@ -42,19 +42,23 @@ class State:
 
     round: int
     params: Tensor  # [F, P]
-    utility_sum: Tensor  # [F] float64, over rounds of the mean over clients
-    final_utility: Tensor  # [F] float64, of the last round
-    refused: Tensor  # [F] releases left out so far
-    best_validation: Tensor  # [F] float64
-    best_round: Tensor  # [F]
-    best_accuracy: Tensor  # [F] float64, on the test set at the best validation round
+    tally: records.Tally
+
+
+@dataclass(frozen=True)
+class Event:
+    """A point of the run at which it can be stopped and resumed."""
+
+    round: int
+    rows: list[dict[str, Any]]  # one per federation, in the caller's order; empty if not evaluated here
+    snapshot: bool  # whether the settings ask for a snapshot of the global models here
 
 
 class Sweep:
     """All federations of a sweep, trained together.
 
     >>> sweep = Sweep(Settings(rounds=2), [Federation("mnist", "pl-learn", 0.98)])
-    >>> [row["round"] for row in sweep.run()]
+    >>> [row["round"] for event in sweep.run() for row in event.rows]
     [2]
     """
 
@@ -87,29 +91,27 @@ class Sweep:
 
     # -- the run ---------------------------------------------------------------------------------------------
 
-    def run(self, on_round: Progress | None = None) -> Iterator[dict[str, Any]]:
-        """Train to the end; yields one row per federation after every evaluated round."""
-        for when in self.settings.evaluated():
-            if when > self.state.round:
-                yield from self.advance(when, on_round)
+    def run(self, on_round: Progress | None = None) -> Iterator[Event]:
+        """Train to the end. Yields after every stretch of rounds; the state is whole whenever it does."""
+        s, full = self.settings, set(self.settings.fully_recorded())
+        evaluated, snapshots = set(s.evaluated()), set(s.snapshot_rounds())
+        marks = sorted(evaluated | snapshots | {when - 1 for when in full})
+        if self.state.round == 0 and 0 in snapshots:
+            yield Event(0, [], snapshot=True)
+        while self.state.round < s.rounds:
+            extra = records.full_record(self, self.state.round + 1) if self.state.round + 1 in full else None
+            stop = min(next(mark for mark in marks if mark > self.state.round), self.state.round + LENGTH)
+            self.train(stop, on_round)
+            rows = records.evaluate(self, extra) if stop in evaluated else []
+            yield Event(stop, [rows[self.order.index(i)] for i in range(len(rows))], stop in snapshots)
 
-    def advance(self, until: int, on_round: Progress | None = None) -> list[dict[str, Any]]:
-        """Train up to and including round ``until``, evaluate there, and return a row per federation."""
-        fully = until in self.settings.fully_recorded()
-        done = self._train(until - 1, on_round) if fully else []
-        extra = records.full_record(self, until) if fully else None
-        done += self._train(until, on_round)
-        rows = records.evaluate(self, done, extra)
-        return [rows[self.order.index(i)] for i in range(len(rows))]  # in the order the caller gave
-
-    def _train(self, until: int, on_round: Progress | None) -> list[Stretch]:
-        done = []
+    def train(self, until: int, on_round: Progress | None = None) -> None:
+        """Train up to and including round ``until``, without evaluating."""
         while self.state.round < until:
             rounds = list(range(self.state.round + 1, min(until, self.state.round + LENGTH) + 1))
-            done.append(self._train_stretch(rounds, self.tables(rounds), on_round))
+            done = self._train_stretch(rounds, self.tables(rounds), on_round)
             self.state.round = rounds[-1]
-            self._account(done[-1])
-        return done
+            self.state.tally.add(done)
 
     def _train_stretch(self, rounds: list[int], tables: Stretch, on_round: Progress | None) -> Stretch:
         if self._graph is None and capturable(self, rounds):
@@ -125,7 +127,7 @@ class Sweep:
 
     def round(self, tables: Stretch, step: Tensor, noise: dict[str, Tensor]) -> Tensor:
         """Algorithm 1, l. 4-10, for all federations; ``step`` ``[1]`` is the round's row of the tables."""
-        total = Total(*self.state.params.shape, self.state.params)
+        total = Total(self.state.params)
         for block in self.blocks:  # l. 4: clients in parallel
             released, distortion = self.release(block, tables, step, self.block_noise(block, noise))  # l. 5-8
             f, k, shape, record = block.federations, block.slots, block.shape, released.record
@@ -199,12 +201,6 @@ class Sweep:
             rounds, self.settings, self.federations, self.draws, self.parts, self.shares, self.dtype, self.device
         )
 
-    def _account(self, done: Stretch) -> None:
-        loss = done.utility_loss.double().mean(2).cpu()  # [S, F]
-        self.state.utility_sum += loss.sum(0)
-        self.state.final_utility = loss[-1]
-        self.state.refused += (~done.accepted).sum((0, 2)).cpu()
-
     def _place_data(self) -> None:
         s = self.settings
         self.parts: dict[str, list[Tensor]] = {}
@@ -224,17 +220,8 @@ class Sweep:
 
     def _initial_state(self) -> State:
         starts = {seed: self._initial_params(seed) for seed in self.draws.seeds}
-        count = len(self.federations)
-        return State(
-            round=0,
-            params=torch.stack([starts[fed.seed] for fed in self.federations]).to(self.device),
-            utility_sum=torch.zeros(count, dtype=torch.float64),
-            final_utility=torch.zeros(count, dtype=torch.float64),
-            refused=torch.zeros(count, dtype=torch.int64),
-            best_validation=torch.full((count,), -1.0, dtype=torch.float64),
-            best_round=torch.zeros(count, dtype=torch.int64),
-            best_accuracy=torch.zeros(count, dtype=torch.float64),
-        )
+        params = torch.stack([starts[fed.seed] for fed in self.federations]).to(self.device)
+        return State(0, params, records.Tally.empty(len(self.federations), self.draws.slots))
 
     def _initial_params(self, seed: int) -> Tensor:
         layout = self.batched.layout

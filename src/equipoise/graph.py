@@ -30,7 +30,7 @@ class RoundGraph:
 
     def _capture(self) -> None:
         before = self.sweep.state.params.clone()
-        side = torch.cuda.Stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # warm-up: lazily made tensors and library handles
             for _ in range(3):

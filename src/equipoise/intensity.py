@@ -34,7 +34,8 @@ def intensity(distortion: Tensor, norm: Norm = "l2") -> Tensor:
     >>> intensity(torch.tensor([[3.0, 4.0]])).item(), intensity(torch.tensor([[3.0, 4.0]]), "l1").item()
     (5.0, 7.0)
     """
-    return torch.linalg.vector_norm(distortion, ord=1 if norm == "l1" else 2, dim=-1)
+    size: Tensor = torch.linalg.vector_norm(distortion, ord=1 if norm == "l1" else 2, dim=-1)
+    return size
 
 
 def scale_clip(

@@ -239,7 +239,8 @@ class Activation:
 
 
 def _relu_slope(dy: Tensor, y: Tensor, grad_input: Tensor) -> Tensor:
-    return torch.ops.aten.threshold_backward(dy, y, 0, grad_input=grad_input)
+    slope: Tensor = torch.ops.aten.threshold_backward(dy, y, 0, grad_input=grad_input)
+    return slope
 
 
 ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[..., Tensor]]] = {

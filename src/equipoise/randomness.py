@@ -139,7 +139,8 @@ def standard_noise(numbers: Tensor, family: str) -> Tensor:
     """
     half_step = 2.0**-25 if numbers.dtype == torch.float32 else 2.0**-54
     if family == "gaussian":
-        return torch.special.ndtri(numbers + half_step)
+        quantiles: Tensor = torch.special.ndtri(numbers + half_step)
+        return quantiles
     centred = (numbers - 0.5).add_(half_step)
     tail = centred.abs().mul_(-2.0).add_(1.0)  # exact: an odd multiple of half_step
     return tail.log_().copysign_(centred)

@@ -7,7 +7,7 @@ experiments, where one process plays every part, and only as numbers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,19 +24,74 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 
-def evaluate(sweep: Sweep, done: list[Stretch], extra: list[Row] | None) -> list[Row]:
+@dataclass
+class Tally:
+    """Running sums, so that what is kept does not grow with the rounds. F federations, K slots."""
+
+    rounds: Tensor  # [1] since the last evaluation
+    recent: Tensor  # [F, 6] float64 sums since then, see COLUMNS
+    utility_sum: Tensor  # [F] float64, over all rounds, of the mean over clients
+    refused: Tensor  # [F] releases left out so far
+    last_utility: Tensor  # [F, K] of the last round
+    last_intensity: Tensor  # [F, K]
+    best_validation: Tensor  # [F] float64
+    best_round: Tensor  # [F]
+    best_accuracy: Tensor  # [F] float64, on the test set at the best validation round
+
+    COLUMNS: ClassVar = (
+        "utility_loss",
+        "intensity",
+        "distortion_norm",
+        "distortion_norm_squared",
+        "clipped_share",
+        "refused",
+    )
+
+    @classmethod
+    def empty(cls, federations: int, slots: int) -> Tally:
+        def zeros(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+            return torch.zeros(shape, dtype=dtype)
+
+        return cls(
+            rounds=zeros(1, dtype=torch.int64),
+            recent=zeros(federations, len(cls.COLUMNS)),
+            utility_sum=zeros(federations),
+            refused=zeros(federations, dtype=torch.int64),
+            last_utility=zeros(federations, slots),
+            last_intensity=zeros(federations, slots),
+            best_validation=zeros(federations) - 1,
+            best_round=zeros(federations, dtype=torch.int64),
+            best_accuracy=zeros(federations),
+        )
+
+    def add(self, done: Stretch) -> None:
+        """Take in what the rounds of a stretch recorded."""
+        utility, size, clipped, refused = (
+            part.cpu().double() for part in (done.utility_loss, done.intensity, done.clipped, ~done.accepted)
+        )
+        moved = done.distortion.cpu().double()
+        sums = [utility.mean(2), size.mean(2), moved, moved**2, clipped.mean(2), refused.sum(2)]
+        # one round after the other: how rounds are grouped into stretches must not show in the last bit
+        for row in torch.stack(sums, dim=-1):  # [F, 6]
+            self.recent += row
+            self.utility_sum += row[:, 0]
+        self.rounds += len(utility)
+        self.refused += refused.sum((0, 2)).long()
+        self.last_utility, self.last_intensity = utility[-1], size[-1]
+
+
+def evaluate(sweep: Sweep, extra: list[Row] | None) -> list[Row]:
     """Rows after the current round: scores of the global models, means since the last evaluation."""
-    rows = _since_last(sweep, done)
+    rows = _since_last(sweep)
     for name, dataset in sweep.datasets.items():
         mine = [i for i, fed in enumerate(sweep.federations) if fed.dataset == name]
         params = sweep.state.params[mine]
-        for kind, split in (("test", dataset.test), ("validation", dataset.validation)):
+        for prefix, split in (("", dataset.test), ("validation_", dataset.validation)):
             images, labels = split.images.to(sweep.device, sweep.dtype), split.labels.to(sweep.device)
             correct, loss = score(sweep.batched, params, images, labels)
             clients = partition(split.labels, sweep.settings.clients, "identical", sizes=sweep.settings.sizes)
             accuracy, each = correct.double().mean(1).tolist(), by_client(correct, clients).tolist()
             for place, i in enumerate(mine):
-                prefix = "" if kind == "test" else "validation_"
                 rows[i][f"{prefix}accuracy"] = accuracy[place]
                 rows[i][f"{prefix}loss"] = float(loss[place].double().mean())
                 rows[i][f"{prefix}client_accuracy"] = each[place]
@@ -46,40 +101,37 @@ def evaluate(sweep: Sweep, done: list[Stretch], extra: list[Row] | None) -> list
     return rows
 
 
-def _since_last(sweep: Sweep, done: list[Stretch]) -> list[Row]:
-    def join(name: str) -> Tensor:
-        return torch.cat([getattr(part, name).cpu() for part in done]).double()
-
-    utility, size, clipped = join("utility_loss"), join("intensity"), join("clipped")
-    refused, moved = 1 - join("accepted"), join("distortion")
-    return [
-        {
-            "dataset": fed.dataset,
-            "mechanism": fed.mechanism,
-            "budget": fed.budget,
-            "seed": fed.seed,
-            "round": sweep.state.round,
-            "rounds_averaged": len(utility),
-            "utility_loss": float(utility[:, i].mean()),
-            "utility_loss_last": utility[-1, i].tolist(),
-            "intensity": float(size[:, i].mean()),
-            "intensity_last": size[-1, i].tolist(),
-            "distortion_norm": float(moved[:, i].mean()),
-            "distortion_norm_squared": float((moved[:, i] ** 2).mean()),
-            "clipped_share": float(clipped[:, i].mean()),
-            "refused": int(refused[:, i].sum()),
-        }
-        for i, fed in enumerate(sweep.federations)
-    ]
+def _since_last(sweep: Sweep) -> list[Row]:
+    tally, rows = sweep.state.tally, []
+    count = int(tally.rounds)
+    for i, fed in enumerate(sweep.federations):
+        means = dict(zip(tally.COLUMNS, (tally.recent[i] / count).tolist(), strict=True))
+        means["refused"] = int(tally.recent[i, -1])
+        rows.append(
+            {
+                "dataset": fed.dataset,
+                "mechanism": fed.mechanism,
+                "budget": fed.budget,
+                "seed": fed.seed,
+                "round": sweep.state.round,
+                "rounds_averaged": count,
+                **means,
+                "utility_loss_last": tally.last_utility[i].tolist(),
+                "intensity_last": tally.last_intensity[i].tolist(),
+            }
+        )
+    tally.rounds.zero_()
+    tally.recent.zero_()
+    return rows
 
 
 def _keep_best(sweep: Sweep, rows: list[Row]) -> None:
-    state = sweep.state
+    tally = sweep.state.tally
     for i, row in enumerate(rows):
-        if row["validation_accuracy"] > float(state.best_validation[i]):
-            state.best_validation[i] = row["validation_accuracy"]
-            state.best_round[i] = row["round"]
-            state.best_accuracy[i] = row["accuracy"]
+        if row["validation_accuracy"] > float(tally.best_validation[i]):
+            tally.best_validation[i] = row["validation_accuracy"]
+            tally.best_round[i] = row["round"]
+            tally.best_accuracy[i] = row["accuracy"]
 
 
 def results(sweep: Sweep, last: list[Row]) -> list[Row]:
@@ -87,24 +139,24 @@ def results(sweep: Sweep, last: list[Row]) -> list[Row]:
     found = []
     for place, row in enumerate(last):
         i = sweep.order.index(place)
-        fed, state, s = sweep.federations[i], sweep.state, sweep.settings
+        fed, tally, s = sweep.federations[i], sweep.state.tally, sweep.settings
         found.append(
             {
                 "dataset": fed.dataset,
                 "mechanism": fed.mechanism,
                 "budget": fed.budget,
                 "seed": fed.seed,
-                "rounds": state.round,
+                "rounds": sweep.state.round,
                 "eta": s.eta,
                 "server": {"rule": "mean", "rate": s.server_rate},
                 "accuracy": row["accuracy"],
                 "client_accuracy": row["client_accuracy"],
-                "best_validation_round": int(state.best_round[i]),
-                "accuracy_at_best_validation": float(state.best_accuracy[i]),
-                "mean_utility_loss": float(state.utility_sum[i]) / state.round,
-                "final_utility_loss": float(state.final_utility[i]),
+                "best_validation_round": int(tally.best_round[i]),
+                "accuracy_at_best_validation": float(tally.best_accuracy[i]),
+                "mean_utility_loss": float(tally.utility_sum[i]) / sweep.state.round,
+                "final_utility_loss": float(tally.last_utility[i].mean()),
                 "final_intensity": row["intensity_last"],
-                "releases_refused": int(state.refused[i]),
+                "releases_refused": int(tally.refused[i]),
             }
         )
     return found

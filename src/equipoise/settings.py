@@ -79,8 +79,9 @@ class Settings:
         return sorted({t for t in self.snapshots if 0 <= t <= self.rounds} | {self.rounds})
 
     def evaluated(self) -> list[int]:
-        """Rounds after which every federation is evaluated: multiples of ``evaluate_every``, and the last."""
-        return sorted({*range(self.evaluate_every, self.rounds + 1, self.evaluate_every), self.rounds})
+        """Rounds after which every federation is evaluated: multiples of ``evaluate_every``, full records, the last."""
+        regular = range(self.evaluate_every, self.rounds + 1, self.evaluate_every)
+        return sorted({*regular, *self.fully_recorded(), self.rounds})
 
     def fully_recorded(self) -> list[int]:
         if not self.full_every:
@@ -121,7 +122,7 @@ def _ranges(s: Settings) -> Iterator[str]:
     if s.participants is not None and not 1 <= s.participants <= s.clients:
         yield f"Expected participants={s.participants!r} to lie in 1..clients={s.clients}."
     if s.min_clients > (s.participants or s.clients):
-        yield f"Expected min_clients={s.min_clients!r} to be at most the {s.participants or s.clients} clients of a round."
+        yield f"Expected min_clients={s.min_clients!r} to be at most {s.participants or s.clients}, those of a round."
     if s.clip is not None and not (math.isfinite(s.clip) and s.clip > 0):
         yield f"Expected clip={s.clip!r} to be a finite number > 0, or none."
     if s.sizes is not None and (len(s.sizes) != s.clients or min(s.sizes, default=0) <= 0):

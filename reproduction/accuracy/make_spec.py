@@ -1,0 +1,31 @@
+"""Write spec.json: every accuracy cell of the paper's two tables, and no protection, with eight seeds.
+
+python reproduction/accuracy/make_spec.py
+PYTHONPATH=src python -m equipoise.compute reproduction/accuracy/spec.json OUT/     # on a GPU: torch and numpy alone
+python reproduction/accuracy/summarise.py OUT/ --commit HASH
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from equipoise.settings import Federation, Settings, to_dict
+
+PL, LS = (0.96, 0.97, 0.98, 0.99, 0.995), (80, 200, 400, 600, 800)
+CELLS = [(m, b) for m in ("pl-identical", "pl-learn") for b in PL]
+CELLS += [(m, b) for m in ("ls-static", "ls-learn") for b in LS] + [("none", None)]
+
+
+def main() -> None:
+    federations = [
+        Federation(dataset, mechanism, budget, seed)
+        for dataset in ("mnist", "fmnist")
+        for mechanism, budget in CELLS
+        for seed in range(1, 9)
+    ]
+    settings = replace(Settings(), evaluate_every=100, device="cuda")  # everything else is the default
+    Path(__file__).with_name("spec.json").write_text(json.dumps(to_dict(settings, federations), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
