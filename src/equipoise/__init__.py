@@ -1,1 +1,63 @@
-"""Equipoise."""
+"""Federated learning in which every client distorts its update under a stated privacy budget.
+
+The flow of the data, in the order of the modules::
+
+    data -> partition -> models, gradients -> budget -> intensity -> distortion (Algorithm 2)
+         -> release (the only exit from a client) -> aggregate -> evaluate;   federation runs it all (Algorithm 1)
+
+From your own training loop, ``protect(model, start, batch, "pl-learn", 0.98)`` is all that is needed. What is proved,
+measured and not claimed is in docs/guarantees.md: a budget is a calibration of the distortion, never an (epsilon,
+delta).
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .budget import GaussianBudget as GaussianBudget
+    from .budget import LaplaceBudget as LaplaceBudget
+    from .budget import LeakageBudget as LeakageBudget
+    from .data import from_tensors as from_tensors
+    from .data import load as load
+    from .distortion import learn_distortion as learn_distortion
+    from .errors import EquipoiseError as EquipoiseError
+    from .federation import Sweep as Sweep
+    from .gradients import Batched as Batched
+    from .intensity import scale_clip as scale_clip
+    from .models import LeNetZhu as LeNetZhu
+    from .protection import protect as protect
+    from .settings import Federation as Federation
+    from .settings import Settings as Settings
+
+_HOMES = {
+    "Batched": "gradients",
+    "EquipoiseError": "errors",
+    "Federation": "settings",
+    "GaussianBudget": "budget",
+    "LaplaceBudget": "budget",
+    "LeNetZhu": "models",
+    "LeakageBudget": "budget",
+    "Settings": "settings",
+    "Sweep": "federation",
+    "from_tensors": "data",
+    "learn_distortion": "distortion",
+    "load": "data",
+    "protect": "protection",
+    "scale_clip": "intensity",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return importlib.import_module(".environment", __name__).VERSION
+    if name in _HOMES:
+        return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -22,7 +22,7 @@ from .aggregate import Total
 from .data import Dataset, load
 from .draws import Draws
 from .gradients import Batched, check_model
-from .graph import RoundGraph, capturable
+from .graph import MOST_STREAMS, RoundGraph, capturable, side_by_side
 from .models import build
 from .partition import partition, weights
 from .randomness import experiment_key, uniform
@@ -128,8 +128,7 @@ class Sweep:
     def round(self, tables: Stretch, step: Tensor, noise: dict[str, Tensor]) -> Tensor:
         """Algorithm 1, l. 4-10, for all federations; ``step`` ``[1]`` is the round's row of the tables."""
         total = Total(self.state.params)
-        for block in self.blocks:  # l. 4: clients in parallel
-            released, distortion = self.release(block, tables, step, self.block_noise(block, noise))  # l. 5-8
+        for block, (released, distortion) in self._releases(tables, step, noise):  # l. 4-8: clients in parallel
             f, k, shape, record = block.federations, block.slots, block.shape, released.record
             share = tables.weights.index_select(0, step)[0, f, k]
             parameters, distortion = released.parameters.view(*shape, -1), distortion.view(*shape, -1)
@@ -139,6 +138,18 @@ class Sweep:
         new, size = total.step(self.state.params, self.settings.server_rate, self.settings.min_clients)  # l. 10
         tables.distortion.index_copy_(0, step, size.unsqueeze(0))
         return new
+
+    def _releases(
+        self, tables: Stretch, step: Tensor, noise: dict[str, Tensor]
+    ) -> Iterator[tuple[Block, tuple[Release, Tensor]]]:
+        def task(block: Block) -> Callable[[], tuple[Release, Tensor]]:
+            return lambda: self.release(block, tables, step, self.block_noise(block, noise))
+
+        if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing() and len(self.blocks) <= MOST_STREAMS:
+            yield from zip(self.blocks, side_by_side([task(block) for block in self.blocks]), strict=True)
+        else:
+            for block in self.blocks:  # one after the other: memory is that of one block
+                yield block, task(block)()
 
     def release(self, block: Block, tables: Stretch, step: Tensor, noise: Tensor | None) -> tuple[Release, Tensor]:
         """Algorithm 1, l. 5-8, for the clients of one block; also the distortion behind each release."""

@@ -188,7 +188,9 @@ class PatchConv(Conv):
         if self._index.device != params.device:
             self._index, self._mask = self._index.to(params.device), self._mask.to(params.device)
         (sh, sw), (jh, jw) = self.stride, self.taps
-        weight = params.index_select(1, self._index) * self._mask
+        weight = params.index_select(1, self._index)
+        if self.kernel != (jh * sh, jw * sw):  # some phases have fewer taps than others
+            weight = weight * self._mask
         return weight.view(-1, self.in_channels * sh * sw, jh * jw * self.out_channels)
 
 

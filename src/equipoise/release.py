@@ -140,19 +140,30 @@ def observed_release(
 ) -> tuple[Release, Tensor]:
     """``release`` and the distortion ``[R, P]`` behind it: for experiments, which may look inside a client."""
     local, clipped = local_step(objectives, start, eta, protection)
+    return _distorted(objectives[-1], local, noise, protection, clipped, utility)
+
+
+def distort_given(objective: Objective, local: Tensor, noise: Tensor | None, protection: Protection) -> Release:
+    """Algorithm 1, l. 7-8, for models ``[R, P]`` that were trained elsewhere."""
+    return _distorted(objective, local, noise, protection, local.new_zeros(len(local)), utility=True)[0]
+
+
+def _distorted(
+    objective: Objective, local: Tensor, noise: Tensor | None, protection: Protection, clipped: Tensor, utility: bool
+) -> tuple[Release, Tensor]:
     none = torch.zeros_like(clipped)
     if not protection.mechanism.distorts:
         record = Record(none, none, none, clipped, none, torch.isfinite(local).all(-1))
         return Release(local, record), torch.zeros_like(local)
     assert noise is not None
-    alpha, lower, upper = distort(objectives[-1], local, noise, protection)
+    alpha, lower, upper = distort(objective, local, noise, protection)
     released = local + alpha
     size = intensity(alpha, protection.mechanism.norm)
     slack = 1e-4 if size.dtype == torch.float32 else 1e-9  # rounding of the norm itself
     within = (size >= lower * (1 - slack)) & (size <= upper * (1 + slack))  # false for NaN
     loss = torch.full_like(none, float("nan"))
     if utility:
-        loss = objectives[-1].loss(released) - objectives[-1].loss(local)  # eq. utility_loss_definition
+        loss = objective.loss(released) - objective.loss(local)  # eq. utility_loss_definition
     record = Record(lower, upper, size, clipped, loss, within & torch.isfinite(released).all(-1))
     return Release(released, record), alpha
 

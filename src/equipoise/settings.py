@@ -174,7 +174,7 @@ def scales(settings: Settings, federation: Federation, rounds: list[int]) -> lis
     if kind is None:
         return [[0.0] * settings.clients for _ in rounds]
     rows = schedule(federation.budget, rounds, settings.clients, "budget")
-    known = {budget: kind.lower(budget) for row in rows for budget in row}
+    known = {budget: kind.lower(budget) for budget in {budget for row in rows for budget in row}}
     return [[known[budget] for budget in row] for row in rows]
 
 

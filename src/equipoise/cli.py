@@ -1,0 +1,313 @@
+"""The command line: thin shells around the library. ``--json`` prints one JSON document and nothing else."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .errors import ConfigError, EquipoiseError
+
+app = typer.Typer(
+    name="equipoise",
+    help="Federated learning under a stated privacy budget: learn the distortion, and measure what is left.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+SETTINGS_HELP = "Any setting, e.g. --set eta=0.05 --set leakage.D=60; repeatable."
+
+
+def _split(text: str | None) -> list[Any]:
+    from .config import literal
+
+    return [literal(part.strip()) for part in text.split(",") if part.strip()] if text else []
+
+
+def _pairs(options: list[str]) -> dict[str, Any]:
+    from .config import literal
+
+    pairs = {}
+    for option in options:
+        key, found, value = option.partition("=")
+        if not found or not key:
+            raise ConfigError(f"Expected --set key=value, got {option!r}.", "Example: --set eta=0.05")
+        pairs[key.strip()] = literal(value.strip())
+    return pairs
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1))
+
+
+@app.command(epilog="Example: equipoise demo --out demo")
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the run and the plot; replaced.")] = Path("demo"),
+    rounds: Annotated[int, typer.Option(help="Rounds to train.")] = 600,
+    as_json: Json = False,
+) -> None:
+    """Train MNIST without protection, with static and with learned distortion; table and plot in under a minute."""
+    from . import display
+    from .config import resolve
+
+    config = resolve(
+        overrides={
+            "rounds": rounds,
+            "evaluate_every": max(1, rounds // 12),
+            "sweep": [
+                {"mechanisms": ["none"]},
+                {"mechanisms": ["pl-identical", "pl-learn"], "budgets": [0.97, 0.99]},
+            ],
+        }
+    )
+    found, run = _execute(config, out, fresh=True, quiet=as_json)
+    plot = out / "accuracy.html"
+    display.plot_curves(_metrics(out), plot, f"MNIST, 4 clients, {rounds} rounds, seed 1")
+    if as_json:
+        _print_json({**found, "plot": str(plot)})
+        return
+    display.console.print(display.result_table(found["federations"]))
+    display.console.print(f"[dim]{display.NOT_CLAIMED}[/]")
+    display.console.print("[dim]one seed and few rounds: a demonstration, not a result; see reproduction/ for those[/]")
+    display.console.print(f"plot: [bold]{plot}[/]   run folder: [bold]{run.folder}[/]")
+
+
+@app.command(
+    epilog="Examples: equipoise train --mechanism pl-learn,pl-identical --budget 0.96,0.98 --seed 1,2 --rounds 2000 "
+    "--out runs/a   |   equipoise train --config sweep.toml --set eta=0.05"
+)
+def train(
+    config: Annotated[Path | None, typer.Option(help="TOML file with settings and [[sweep]] blocks.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="mnist, fmnist or a folder; comma-separated.")] = None,
+    mechanism: Annotated[str | None, typer.Option(help="none, pl-learn, ...; comma-separated.")] = None,
+    budget: Annotated[str | None, typer.Option(help="Budgets; comma-separated.")] = None,
+    seed: Annotated[str | None, typer.Option(help="Seeds; comma-separated.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds T.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default runs/<digest>.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help=SETTINGS_HELP)] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Replace the run folder instead of resuming it.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a sweep of federations as one batch. Killed? Run the same command again: it goes on where it was."""
+    from . import display
+    from .config import resolve
+
+    overrides = _pairs(settings or [])
+    overrides |= {key: value for key, value in (("rounds", rounds), ("device", device)) if value is not None}
+    names = [("datasets", dataset), ("mechanisms", mechanism), ("budgets", budget), ("seeds", seed)]
+    found_config = resolve(config, overrides, {key: _split(text) for key, text in names})
+    folder = out or Path("runs") / found_config.digest()[:12]
+    if not as_json:
+        display.console.print(display.summary(found_config, folder))
+    found, _ = _execute(found_config, folder, fresh, quiet=as_json)
+    if as_json:
+        _print_json(found)
+        return
+    display.console.print(display.result_table(found["federations"]))
+    display.console.print(f"[dim]{display.NOT_CLAIMED}[/]")
+    display.console.print(f"results: [bold]{folder / 'result.json'}[/]")
+
+
+def _execute(config: Any, folder: Path, fresh: bool, quiet: bool) -> tuple[dict[str, Any], Any]:
+    from . import display
+    from .runs import Run
+
+    run = Run(folder, config, fresh)
+
+    def started(at: int) -> None:
+        if at and not quiet:
+            display.console.print(f"resumed at round {at}")
+
+    with display.progress(config.settings.rounds, "training", quiet) as on_round:
+        try:
+            return run.execute(started, on_round), run
+        except KeyboardInterrupt:
+            display.errors.print(
+                f"interrupted at round {run.sweep.state.round}; run the same command again to go on", style="bold"
+            )
+            raise typer.Exit(130) from None
+
+
+def _metrics(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@app.command(
+    epilog="Examples: equipoise calibrate --mechanism pl-learn --budget 0.96   |   equipoise calibrate --search "
+    "--mechanism pl-learn,pl-identical --rounds 600"
+)
+def calibrate(
+    mechanism: Annotated[str, typer.Option(help="Mechanism; with --search comma-separated.")] = "pl-learn",
+    budget: Annotated[str | None, typer.Option(help="Budget; with --search a comma-separated grid.")] = None,
+    sensitivity: Annotated[float | None, typer.Option(help="S of the scale mechanisms.")] = None,
+    search: Annotated[
+        bool, typer.Option("--search", help="Find the strictest budget that trains, on public data.")
+    ] = False,
+    dataset: Annotated[str, typer.Option(help="Whose public part to search on.")] = "mnist",
+    rounds: Annotated[int, typer.Option(help="Rounds of the search.")] = 600,
+    seed: Annotated[str, typer.Option(help="Seeds of the search; comma-separated.")] = "1,2,3",
+    keep: Annotated[
+        float, typer.Option(help="Share of the unprotected gain over chance that counts as trained.")
+    ] = 0.5,
+    settings: Annotated[list[str] | None, typer.Option("--set", help=SETTINGS_HELP)] = None,
+    as_json: Json = False,
+) -> None:
+    """What a budget asks of the distortion; or, with --search, which budgets still train."""
+    from .config import resolve
+
+    overrides = _pairs(settings or [])
+    overrides |= {} if sensitivity is None else {"sensitivity": sensitivity}
+    names, budgets = _split(mechanism), _split(budget)
+    if search:
+        _search(names, budgets, dataset, _split(seed), keep, {**overrides, "rounds": rounds}, as_json)
+        return
+    if len(names) != 1 or len(budgets) != 1:
+        raise ConfigError("Expected one --mechanism and one --budget.", "Or use --search for several.")
+    config = resolve(overrides=overrides, sweep={"mechanisms": names, "budgets": budgets})
+    found = _calibration(config, names[0], budgets[0])
+    if as_json:
+        _print_json(found)
+        return
+    _show_calibration(found)
+
+
+def _calibration(config: Any, name: str, budget: float) -> dict[str, Any]:
+    from .mechanisms import mechanism as find
+
+    kind, measure = find(name), config.settings.measure(name)
+    if measure is None:
+        raise ConfigError("The mechanism 'none' has no budget to calibrate.", "Choose another mechanism.")
+    low, draws = measure.lower(budget), measure.bounds_draw
+    low, high = float(f"{low:.12g}"), float(f"{measure.factor * low:.12g}")  # without the last bits of 1 - budget
+    return {
+        "mechanism": name,
+        "budget": budget,
+        "lower": None if draws else low,
+        "upper": None if draws else high,
+        "scale": low if draws else None,
+        "norm": kind.norm,
+        "claim": "a calibration of the distortion; no (epsilon, delta) is claimed",
+    }
+
+
+def _show_calibration(found: dict[str, Any]) -> None:
+    from . import display
+
+    print_ = display.console.print
+    if found["scale"] is None:
+        print_(
+            f"every release is distorted by an {found['norm'].upper()} norm of {found['lower']:.6g} "
+            f"to {found['upper']:.6g}"
+        )
+        black, centre = guess_scores()
+        print_(
+            f"[dim]for scale: by the same score (D = 56) a black image, which uses no update, has {black:.2f} and the "
+            f"class mean {centre:.2f} on public MNIST images; the budget promises at most {found['budget']}[/]"
+        )
+    else:
+        print_(
+            f"noise is drawn with scale {found['scale']:.6g}; the {found['norm'].upper()} bounds follow from each draw"
+        )
+    print_(f"[dim]{found['claim']}[/]")
+
+
+def guess_scores(diameter: float = 56.0) -> tuple[float, float]:
+    """The paper's leakage score of two guesses that use no update: black, and the mean of the class."""
+    import torch
+
+    from .data import load
+
+    data = load("mnist")
+    targets, known = data.public_targets, data.public_attack
+    centre = torch.stack([known.images[known.labels == label].mean(0) for label in range(data.classes)])
+    black = known.images.min().expand_as(targets.images)
+
+    def leakage(guess: torch.Tensor) -> float:
+        return 1 - float((guess - targets.images).flatten(1).norm(dim=1).mean()) / diameter
+
+    return leakage(black), leakage(centre[targets.labels])
+
+
+def _search(
+    names: list[str],
+    budgets: list[float],
+    dataset: str,
+    seeds: list[int],
+    keep: float,
+    overrides: dict[str, Any],
+    as_json: bool,
+) -> None:
+    from . import display
+    from .config import resolve
+    from .data import load
+    from .search import search
+
+    config = resolve(overrides=overrides, sweep={"mechanisms": ["none"], "datasets": [dataset]})
+    with display.progress(config.settings.rounds, f"searching on public {dataset}", quiet=as_json) as on_round:
+        found = search(load(dataset), names, config.settings, budgets or None, seeds, keep, on_round)
+    if as_json:
+        _print_json(
+            {"bar": found.bar, "strictest": found.strictest, "trials": [asdict(trial) for trial in found.trials]}
+        )
+        return
+    from rich.table import Table
+
+    table = Table(
+        title=f"public {dataset}, {config.settings.rounds} rounds; a budget trains from {found.bar:.1%} on",
+        title_justify="left",
+    )
+    for name in ("mechanism", "budget", "accuracy", "95 % interval", "seeds", "trains"):
+        table.add_column(name)
+    for trial in found.trials:
+        interval = "-" if trial.interval is None else f"{trial.interval[0]:.1%} to {trial.interval[1]:.1%}"
+        row = (trial.mechanism, "-" if trial.budget is None else str(trial.budget), f"{trial.accuracy:.1%}", interval)
+        table.add_row(*row, str(trial.seeds), "yes" if trial.trains else "no")
+    display.console.print(table)
+    for name, value in found.strictest.items():
+        display.console.print(
+            f"strictest budget that trains with {name}: [bold]{value if value is not None else 'none of these'}[/]"
+        )
+
+
+@app.command(epilog="Example: equipoise doctor --json")
+def doctor(as_json: Json = False) -> None:
+    """Check the installation: versions, bundled data, arithmetic, disk, optional parts."""
+    from .doctor import examine
+
+    found = examine()
+    if as_json:
+        _print_json(found)
+    else:
+        from . import display
+
+        for check in found["checks"]:
+            mark = "[green]ok[/]  " if check["ok"] else "[red]FAIL[/]"
+            display.console.print(f"{mark} {check['name']}: {check['detail']}")
+    if not all(check["ok"] for check in found["checks"]):
+        raise typer.Exit(1)
+
+
+def main() -> None:
+    """Entry point: every expected error becomes one line and its own exit code."""
+    wants_json = "--json" in sys.argv
+    try:
+        app()
+    except EquipoiseError as error:
+        if wants_json:
+            _print_json({"error": {"type": type(error).__name__, "cause": error.cause, "remedy": error.remedy}})
+        else:
+            print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

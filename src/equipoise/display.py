@@ -1,0 +1,168 @@
+"""What people see: summaries, progress, tables, the plot. Rich and plotly are imported here only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.tree import Tree
+
+from .config import Config
+from .mechanisms import mechanism
+from .settings import scales
+from .storage import write_text
+
+console = Console()
+errors = Console(stderr=True)
+
+NOT_CLAIMED = (
+    "proved: every accepted release is finite and its intensity lies within its bounds\n"
+    "measured: accuracy and utility loss, on these seeds\n"
+    "not claimed: (epsilon, delta), or protection against an attacker who knows the mechanism"
+)
+
+
+def summary(config: Config, folder: Path) -> Tree:
+    """All settings, resolved, before a long run."""
+    s, federations = config.settings, config.federations()
+    tree = Tree(f"[bold]{len(federations)} federation(s)[/] x {s.rounds} rounds -> {folder}")
+    data = tree.add("data")
+    names = ", ".join(dict.fromkeys(fed.dataset for fed in federations))
+    data.add(f"{names}; {s.partition} partition over {s.clients} clients, {s.participants or 'all'} of them a round")
+    data.add(f"{s.sampling} mini-batches of {s.batch}, {s.local_steps} local step(s)")
+    training = tree.add("training")
+    training.add(f"{s.model}, init {s.init} {s.init_bound if s.init == 'uniform' else ''}".rstrip())
+    training.add(f"eta {s.eta}, server rate {s.server_rate}, at least {s.min_clients} client(s)")
+    protection = tree.add("protection")
+    for name in dict.fromkeys(f.mechanism for f in federations):
+        mine = [f for f in federations if f.mechanism == name]
+        budgets = list(dict.fromkeys(str(f.budget) for f in mine))
+        kind = mechanism(name)
+        if not kind.distorts:
+            protection.add("none")
+            continue
+        low = scales(s, mine[0], [1])[0][0]
+        word = "lower bound" if kind.measure == "leakage" else "noise scale"
+        protection.add(f"{name} at budget {', '.join(budgets)} ({word} {low:.6g} at {budgets[0]})")
+    protection.add(f"M {s.steps}, gamma {s.lr}, lambda {s.negative_norm}, upper = {s.factor} x lower")
+    protection.add(
+        f"clip of scale mechanisms: {s.clip or 'off'} ({s.clip_norm.upper()}); S = {s.sensitivity}, a setting"
+    )
+    run = tree.add("run")
+    run.add(f"seeds {', '.join(dict.fromkeys(str(f.seed) for f in federations))}: a seeded experiment")
+    run.add(f"{s.device}, {s.dtype}; evaluated every {s.evaluate_every} rounds; snapshots {s.snapshot_rounds()}")
+    return tree
+
+
+@contextmanager
+def progress(total: int, what: str, quiet: bool) -> Iterator[Any]:
+    """A bar with the time left; yields a function of the current round."""
+    if quiet:
+        yield lambda when: None
+        return
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=errors, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda when: bar.update(task, completed=when)
+
+
+def result_table(found: list[dict[str, Any]]) -> Table:
+    """Mean and spread over seeds for every dataset, mechanism and budget."""
+    table = Table(title="test accuracy of the global model", title_justify="left")
+    for name in (
+        "dataset",
+        "mechanism",
+        "budget",
+        "accuracy",
+        "95 % interval",
+        "at best validation",
+        "utility loss",
+        "seeds",
+    ):
+        table.add_column(name, justify="left" if name in ("dataset", "mechanism") else "right")
+    for row in group(found):
+        low, high = row["interval"] or (None, None)
+        table.add_row(
+            row["dataset"], row["mechanism"], "-" if row["budget"] is None else str(row["budget"]),
+            f"{row['accuracy']:.1%}",
+            "one seed: none" if low is None else f"{low:.1%} to {high:.1%}",
+            f"{row['best']:.1%}", f"{row['utility_loss']:+.4f}", str(row["seeds"]),
+        )  # fmt: skip
+    return table
+
+
+def group(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Means over seeds with a 95 % Student interval."""
+    from math import sqrt
+    from statistics import mean, stdev
+
+    from scipy.stats import t as student
+
+    rows: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for row in found:
+        rows.setdefault((row["dataset"], row["mechanism"], str(row["budget"])), []).append(row)
+    grouped = []
+    for same in rows.values():
+        values = [row["accuracy"] for row in same]
+        interval = None
+        if len(values) > 1:
+            half = float(student.ppf(0.975, len(values) - 1)) * stdev(values) / sqrt(len(values))
+            interval = (mean(values) - half, mean(values) + half)
+        first = same[0]
+        grouped.append(
+            {
+                "dataset": first["dataset"],
+                "mechanism": first["mechanism"],
+                "budget": first["budget"],
+                "seeds": len(values),
+                "accuracy": mean(values),
+                "interval": interval,
+                "best": mean(row["accuracy_at_best_validation"] for row in same),
+                "utility_loss": mean(row["mean_utility_loss"] for row in same),
+            }
+        )
+    return grouped
+
+
+COLOURS = {
+    "none": "#666666",
+    "pl-identical": "#d1495b",
+    "pl-learn": "#00798c",
+    "ls-static": "#d1495b",
+    "ls-learn": "#00798c",
+}
+DASHES = ("solid", "dash", "dot", "dashdot")
+
+
+def plot_curves(metrics: list[dict[str, Any]], path: Path, title: str) -> None:
+    """Accuracy over rounds, a line per federation, as one self-contained HTML file."""
+    import plotly.graph_objects as go
+
+    lines: dict[tuple[str, str, str, int], list[dict[str, Any]]] = {}
+    for row in metrics:
+        lines.setdefault((row["dataset"], row["mechanism"], str(row["budget"]), row["seed"]), []).append(row)
+    budgets = list(dict.fromkeys(key[2] for key in lines if key[2] != "None"))
+    figure = go.Figure()
+    for (_, name, budget, seed), rows in lines.items():
+        label = name if budget == "None" else f"{name}, budget {budget}"
+        dash = DASHES[budgets.index(budget) % len(DASHES)] if budget in budgets else "solid"
+        figure.add_scatter(
+            x=[row["round"] for row in rows],
+            y=[100 * row["accuracy"] for row in rows],
+            name=f"{label} (seed {seed})",
+            line={"color": COLOURS.get(name, "#444444"), "dash": dash, "width": 2.5},
+            hovertemplate="round %{x}: %{y:.1f} %",
+        )
+    figure.update_layout(
+        title=title, template="plotly_white", font={"family": "system-ui, sans-serif", "size": 15},
+        xaxis={"title": "round"}, yaxis={"title": "test accuracy (%)", "range": [0, 100]},
+    )  # fmt: skip
+    write_text(path, figure.to_html(include_plotlyjs=True, full_html=True))

@@ -1,0 +1,168 @@
+"""A run folder: train into it, be killed at any moment, run again, and get the same bits.
+
+``config.toml``, ``metrics.jsonl``, ``result.json``, ``model.safetensors``, ``checkpoint/``, ``snapshots/``: see
+docs/architecture.md. Order matters: metrics are appended before the checkpoint that covers them, and on resume
+the file is cut back to what the checkpoint saw.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .config import Config
+from .environment import environment
+from .errors import CheckpointError, StorageError
+from .federation import Event, Progress, Sweep
+from .records import results
+from .storage import load_checkpoint, locked, save_checkpoint, save_snapshot, write_json, write_text
+
+CHECKPOINT_SECONDS = 15.0
+"""The most work that a crash can cost, apart from the stretch under way."""
+
+OWN = ("config.toml", "metrics.jsonl", "result.json", "model.safetensors", "checkpoint", "snapshots")
+
+
+class Run:
+    """One run folder while it is being written."""
+
+    def __init__(self, folder: Path, config: Config, fresh: bool = False):
+        self.folder, self.config = folder, config
+        if fresh:
+            self._clear()
+        self._refuse_other_experiment()
+        if config.settings.threads:
+            torch.set_num_threads(config.settings.threads)
+        self.sweep = Sweep(config.settings, config.federations())
+        self.resumed_from = 0
+
+    def execute(self, on_start: Progress | None = None, on_round: Progress | None = None) -> dict[str, Any]:
+        """Train to the end, from the checkpoint if there is one; returns the content of result.json."""
+        with locked(self.folder):
+            write_text(self.folder / "config.toml", self.config.to_toml())
+            self._resume()
+            if on_start:
+                on_start(self.resumed_from)
+            last: list[dict[str, Any]] = self._last_rows()
+            saved = time.monotonic()
+            for event in self.sweep.run(on_round):
+                self._store(event)
+                last = event.rows or last
+                if event.rows or event.snapshot or time.monotonic() - saved > CHECKPOINT_SECONDS:
+                    self._checkpoint()
+                    saved = time.monotonic()
+            return self._finish(last)
+
+    def _store(self, event: Event) -> None:
+        if event.rows:
+            self._append(event.rows)
+        if event.snapshot:
+            self._snapshot(self.folder / "snapshots" / f"round-{event.round:06d}.safetensors")
+
+    def _append(self, rows: list[dict[str, Any]]) -> None:
+        try:
+            with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+                file.write("".join(json.dumps({"experiment": "seeded", **row}) + "\n" for row in rows))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise StorageError(
+                f"Cannot write metrics.jsonl: {error.strerror or error}.",
+                "Free some space; the run resumes from its last checkpoint.",
+            ) from error
+
+    def _snapshot(self, path: Path) -> None:
+        """The global models as ``federation-i/tensor name``, in the order of the configuration."""
+        tensors: dict[str, Tensor] = {}
+        for place in range(len(self.sweep.order)):
+            flat = self.sweep.state.params[self.sweep.order.index(place)]
+            for name, tensor in self.sweep.batched.layout.unflatten(flat).items():
+                tensors[f"federation-{place}/{name}"] = tensor
+        save_snapshot(path, tensors, {"round": str(self.sweep.state.round), "model": self.config.settings.model})
+
+    # -- resume ------------------------------------------------------------------------------------------------
+
+    def _checkpoint(self) -> None:
+        tally = self.sweep.state.tally
+        tensors = {
+            "params": self.sweep.state.params,
+            **{part.name: getattr(tally, part.name) for part in fields(tally)},
+        }
+        metrics = self.folder / "metrics.jsonl"
+        notes = {
+            "round": self.sweep.state.round,
+            "digest": self.config.digest(),
+            "device": self.config.settings.device,
+            "threads": torch.get_num_threads(),
+            "metrics_bytes": metrics.stat().st_size if metrics.exists() else 0,
+        }
+        save_checkpoint(self.folder / "checkpoint", tensors, notes)
+
+    def _resume(self) -> None:
+        metrics = self.folder / "metrics.jsonl"
+        found = load_checkpoint(self.folder / "checkpoint")
+        if found is None:
+            metrics.unlink(missing_ok=True)
+            return
+        tensors, notes = found
+        state = self.sweep.state
+        if tensors["params"].shape != state.params.shape:
+            raise CheckpointError("The checkpoint holds other federations.", "Use --fresh or another --out.")
+        state.round, state.params = notes["round"], tensors["params"].to(self.sweep.device)
+        for part in fields(state.tally):
+            setattr(state.tally, part.name, tensors[part.name])
+        if metrics.exists():
+            with metrics.open("r+b") as file:
+                file.truncate(notes["metrics_bytes"])
+        self.resumed_from = state.round
+
+    def _last_rows(self) -> list[dict[str, Any]]:
+        """The last evaluated rows, for a run that was killed after its last round."""
+        metrics = self.folder / "metrics.jsonl"
+        if not metrics.exists():
+            return []
+        lines = metrics.read_text(encoding="utf-8").splitlines()[-len(self.sweep.federations) :]
+        return [json.loads(line) for line in lines]
+
+    def _finish(self, last: list[dict[str, Any]]) -> dict[str, Any]:
+        self._snapshot(self.folder / "model.safetensors")
+        found = {
+            "schema": 1,
+            "experiment": "seeded",
+            "claim": "Budgets are per-round calibrations of the distortion. No (epsilon, delta) is claimed.",
+            "federations": results(self.sweep, last),
+            "environment": environment(self.sweep.device),
+        }
+        write_json(self.folder / "result.json", found)
+        return found
+
+    def _clear(self) -> None:
+        for name in OWN:
+            path = self.folder / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    def _refuse_other_experiment(self) -> None:
+        found = load_checkpoint(self.folder / "checkpoint")
+        if found is None:
+            if (self.folder / "result.json").exists():
+                raise CheckpointError(
+                    f"The folder {self.folder.name} holds results without a checkpoint.",
+                    "Use --fresh or another --out.",
+                )
+            return
+        if found[1].get("digest") != self.config.digest():
+            raise CheckpointError(
+                f"The folder {self.folder.name} holds a run with other settings (see its config.toml).",
+                "Use --fresh to replace it, or another --out.",
+            )

@@ -1,0 +1,126 @@
+"""Files that are never half-written, and checkpoints that are never half-believed.
+
+A file is written under a temporary name, flushed to the disk, then renamed. A checkpoint is a safetensors file
+and a small JSON file that names it with its SHA-256; the JSON is renamed last, so at every moment it names a
+complete checkpoint. Nothing here executes what it reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from .errors import CheckpointError, StorageError
+
+SCHEMA = 1
+
+
+@contextlib.contextmanager
+def _storage_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"Cannot write {path.name}: {error.strerror or error}.",
+            "Free some space or choose another folder; earlier results are intact, and the run resumes from them.",
+        ) from error
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace ``path`` by ``content`` as a whole or not at all."""
+    with _storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.partial")
+        try:
+            with partial.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+        folder = os.open(path.parent, os.O_RDONLY)  # the new name must survive a power cut too
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def write_text(path: Path, content: str) -> None:
+    write_bytes(path, content.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+def read_json(path: Path, what: str) -> Any:
+    """JSON of our own making; anything else is a typed error."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"There is no {what} at {path.name}.", "Check the path.") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"The {what} {path.name} cannot be read: {error}.", "Delete it and run again.") from error
+
+
+def save_snapshot(path: Path, tensors: dict[str, Tensor], notes: dict[str, str]) -> None:
+    """Tensors as safetensors with notes in the header."""
+    write_bytes(path, save_tensors({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, metadata=notes))
+
+
+def save_checkpoint(folder: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
+    """Make this the checkpoint; the previous one stays valid until the last moment."""
+    content = save_tensors({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    name = f"state-{notes['round']:08d}.safetensors"
+    write_bytes(folder / name, content)
+    digest = hashlib.sha256(content).hexdigest()
+    write_json(folder / "latest.json", {"schema": SCHEMA, "file": name, "sha256": digest, **notes})
+    for old in folder.glob("state-*.safetensors"):
+        if old.name != name:
+            old.unlink(missing_ok=True)
+
+
+def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """The checkpoint, or None if there is none; a damaged one is an error, never a silent fresh start."""
+    if not (folder / "latest.json").exists():
+        return None
+    notes = read_json(folder / "latest.json", "checkpoint")
+    if not isinstance(notes, dict) or notes.get("schema") != SCHEMA or not isinstance(notes.get("file"), str):
+        raise CheckpointError("The checkpoint has an unknown form.", "It belongs to another version; use --fresh.")
+    path = folder / Path(notes["file"]).name
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"The checkpoint file {path.name} cannot be read: {error}.", "Use --fresh.") from error
+    if hashlib.sha256(content).hexdigest() != notes.get("sha256"):
+        raise CheckpointError(f"The checkpoint file {path.name} is damaged (SHA-256 differs).", "Use --fresh.")
+    return load_tensors(content), notes
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One process at a time in a run folder; the lock goes with the process, however it ends."""
+    with _storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = (folder / ".lock").open("w")
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise CheckpointError(
+                f"Another process is using the run folder {folder.name}.", "Wait for it, or use another --out."
+            ) from error
+        yield
+    finally:
+        handle.close()

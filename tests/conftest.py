@@ -1,0 +1,39 @@
+"""What several test files share: one hypothesis profile and two small datasets."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+from equipoise.data import Dataset, from_tensors, load
+
+# The same code gets the same verdict; `pytest --hypothesis-profile=explore` looks for new examples instead.
+settings.register_profile("fixed", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=500)
+settings.load_profile("fixed")
+
+
+@pytest.fixture(scope="session")
+def mnist() -> Dataset:
+    return load("mnist")
+
+
+@pytest.fixture(scope="session")
+def few(mnist: Dataset) -> Dataset:
+    """160 training images (40 for each of 4 clients), 80 to validate, 80 to test: evaluation costs nothing."""
+    picked = {
+        name: (part.images[::step].contiguous(), part.labels[::step].contiguous())
+        for name, part, step in (
+            ("train", mnist.train, 25),
+            ("validation", mnist.validation, 63),
+            ("test", mnist.test, 63),
+        )
+    }
+    return from_tensors(picked["train"], picked["test"], picked["validation"], classes=10, name="few")
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    """A seeded generator of one's own: no test touches torch's global random state."""
+    return torch.Generator().manual_seed(20240229)

@@ -1,0 +1,238 @@
+"""Settings: the paper's defaults, every problem at once, and the plain form that JSON can hold."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from equipoise.budget import GaussianBudget, LaplaceBudget, LeakageBudget
+from equipoise.errors import ConfigError
+from equipoise.settings import Federation, Leakage, Settings, check, from_dict, problems, scales, to_dict
+
+NONE = [Federation("mnist", "none")]
+
+
+def test_defaults_are_the_papers_and_the_fitted_ones() -> None:
+    s = Settings()
+    assert (s.rounds, s.clients, s.batch, s.local_steps, s.eta) == (5000, 4, 4, 1, 0.1)
+    assert (s.steps, s.lr, s.negative_norm, s.factor) == (10, 0.1, 1e-5, 2.0)
+    assert (s.sensitivity, s.clip, s.clip_norm) == (10.0, 500.0, "l2")
+    assert (s.model, s.init, s.init_bound, s.partition) == ("lenet-zhu", "uniform", 0.5, "identical")
+    assert (s.server_rate, s.sampling, s.device) == (1.0, "uniform", "cpu")
+    assert not problems(s, NONE)
+
+
+def test_the_measure_follows_the_settings() -> None:
+    s = Settings(sensitivity=5.0, factor=3.0, leakage=Leakage(D=28.0))
+    assert s.measure("none") is None
+    assert s.measure("pl-learn") == LeakageBudget(D=28.0, factor=3.0)
+    assert s.measure("ls-static") == LaplaceBudget(5.0, 3.0)
+    assert s.measure("gs-learn") == GaussianBudget(5.0, 3.0)
+
+
+def test_scales_are_lower_bounds_or_noise_scales_per_round_and_client() -> None:
+    s = Settings(clients=2)
+    assert scales(s, Federation("mnist", "none"), [1, 2]) == [[0.0, 0.0]] * 2
+    assert scales(s, Federation("mnist", "ls-static", [80, 800]), [1]) == [[0.125, 0.0125]]
+    plan = {"rounds": [1, 3], "values": [0.96, [0.98, 0.995]]}
+    found = scales(s, Federation("mnist", "pl-learn", plan), [2, 3])
+    assert found[0] == pytest.approx([15.99975] * 2)
+    assert found[1] == pytest.approx([7.99975, 1.99975])
+
+
+@pytest.mark.parametrize(
+    ("every", "full", "rounds", "evaluated", "recorded"),
+    [
+        (250, 0, 1000, [250, 500, 750, 1000], []),
+        (250, 0, 600, [250, 500, 600], []),
+        (250, 0, 10, [10], []),
+        (4, 4, 10, [1, 4, 8, 10], [1, 4, 8, 10]),
+        (4, 3, 10, [1, 3, 4, 6, 8, 9, 10], [1, 3, 6, 9, 10]),
+    ],
+)
+def test_rounds_that_are_evaluated(
+    every: int, full: int, rounds: int, evaluated: list[int], recorded: list[int]
+) -> None:
+    s = Settings(rounds=rounds, evaluate_every=every, full_every=full)
+    assert s.evaluated() == evaluated
+    assert s.fully_recorded() == recorded
+    assert set(recorded) <= set(evaluated), "a full record is part of a row"
+
+
+def test_snapshots_include_the_last_round_and_nothing_beyond() -> None:
+    assert Settings(rounds=300).snapshot_rounds() == [0, 200, 300]
+    assert Settings(rounds=5000).snapshot_rounds() == [0, 200, 2000, 5000]
+    assert Settings(rounds=10, snapshots=[]).snapshot_rounds() == [10]
+
+
+# --- problems ----------------------------------------------------------------------------------------------
+
+OUT_OF_RANGE: list[tuple[dict[str, Any], str]] = [
+    ({"rounds": 0}, "Expected rounds=0 to be >= 1."),
+    ({"clients": 0}, "Expected clients=0 to be >= 1."),
+    ({"batch": 0}, "Expected batch=0 to be >= 1."),
+    ({"local_steps": 0}, "Expected local_steps=0 to be >= 1."),
+    ({"steps": -1}, "Expected steps=-1 to be >= 0."),
+    ({"min_clients": 0}, "Expected min_clients=0 to be >= 1."),
+    ({"min_clients": 5}, "Expected min_clients=5 to be at most"),
+    ({"evaluate_every": 0}, "Expected evaluate_every=0 to be >= 1."),
+    ({"full_every": -1}, "Expected full_every=-1 to be >= 0."),
+    ({"expected_draws": 1}, "Expected expected_draws=1 to be >= 2."),
+    ({"chunk": -1}, "Expected chunk=-1 to be >= 0."),
+    ({"eta": 0.0}, "Expected eta=0.0 to be a finite number > 0."),
+    ({"eta": math.nan}, "Expected eta=nan to be a finite number > 0."),
+    ({"eta": math.inf}, "Expected eta=inf to be a finite number > 0."),
+    ({"server_rate": -1.0}, "Expected server_rate=-1.0 to be a finite number > 0."),
+    ({"init_bound": 0.0}, "Expected init_bound=0.0 to be a finite number > 0."),
+    ({"alpha": 0.0}, "Expected alpha=0.0 to be a finite number > 0."),
+    ({"participants": 0}, "Expected participants=0 to lie in 1..clients=4."),
+    ({"participants": 5}, "Expected participants=5 to lie in 1..clients=4."),
+    ({"participants": 2, "min_clients": 3}, "Expected min_clients=3 to be at most"),
+    ({"clip": 0.0}, "Expected clip=0.0 to be a finite number > 0, or none."),
+    ({"clip": math.inf}, "Expected clip=inf to be a finite number > 0, or none."),
+    ({"sizes": [1.0, 2.0]}, "Expected sizes=[1.0, 2.0] to hold one positive number for each of 4 clients."),
+    ({"sizes": [1.0, 2.0, 0.0, 1.0]}, "to hold one positive number for each of 4 clients."),
+    ({"sizes": []}, "to hold one positive number for each of 4 clients."),
+    ({"sizes": [math.nan, 1.0, 1.0, 1.0]}, "to hold one positive number for each of 4 clients."),
+    ({"model": "resnet"}, "Unknown model 'resnet'."),
+    ({"snapshots": [-1]}, "Expected snapshots=[-1] to be rounds >= 0."),
+    ({"lr": -0.1}, "Expected lr=-0.1 to be >= 0."),
+    ({"lr": [0.1, 0.2]}, "Expected lr to be one finite number or one for each of 4 clients"),
+    ({"negative_norm": [0.0, 0.0, -1.0, 0.0]}, "to be >= 0."),
+    ({"negative_norm": math.nan}, "Expected negative_norm to be one finite number"),
+    ({"lr": {"rounds": [2], "values": [0.1]}}, "Expected the rounds of the schedule of lr to begin at 1"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), OUT_OF_RANGE, ids=lambda part: str(part)[:40])
+def test_a_setting_out_of_range_is_named_with_its_value(change: dict[str, Any], words: str) -> None:
+    found = problems(Settings(**change), NONE)
+    assert any(words in line for line in found), found
+    with pytest.raises(ConfigError):
+        check(Settings(**change), NONE)
+
+
+def test_each_of_them_is_the_only_problem() -> None:
+    """Nothing is reported that is not wrong: none of the changes triggers a second complaint."""
+    for change, _ in OUT_OF_RANGE:
+        if change not in ({"clients": 0}, {"rounds": 0}):
+            assert len(problems(Settings(**change), NONE)) == 1, change
+
+
+@pytest.mark.parametrize(
+    ("federation", "words"),
+    [
+        (Federation("mnist", "none", 0.96), "The mechanism 'none' takes no budget, got 0.96."),
+        (Federation("mnist", "pl-learn", None), "The mechanism 'pl-learn' needs a budget."),
+        (Federation("mnist", "pl-lern", 0.96), "Did you mean 'pl-learn'?"),
+        (Federation("mnist", "pl-learn", 1.2), "Expected budget=1.2 to be < 1."),
+        (Federation("mnist", "ls-learn", 0), "to be > 0."),
+        (Federation("mnist", "ls-learn", [80, 80]), "one for each of 4 clients"),
+        (Federation("mnist", "pl-learn", {"rounds": [1], "values": []}), "'rounds' and 'values'"),
+    ],
+)
+def test_a_problem_of_a_federation_is_named(federation: Federation, words: str) -> None:
+    found = problems(Settings(), [federation])
+    assert len(found) == 1
+    assert words in found[0]
+
+
+def test_every_value_of_a_schedule_is_checked_not_only_the_first_and_the_last() -> None:
+    plan = {"rounds": [1, 10, 20], "values": [0.96, 1.5, 0.98]}
+    found = problems(Settings(rounds=100), [Federation("mnist", "pl-learn", plan)])
+    assert any("Expected budget=1.5 to be < 1." in line for line in found), found
+    for name in ("lr", "negative_norm"):
+        change = {name: {"rounds": [1, 10, 20], "values": [0.1, -0.1, 0.1]}}
+        assert any(name in line and ">= 0" in line for line in problems(Settings(rounds=100, **change), NONE))
+
+
+def test_constants_of_the_measures_are_checked_before_the_run() -> None:
+    fed = [Federation("mnist", "pl-learn", 0.96), Federation("mnist", "ls-learn", 80)]
+    assert any("factor=0.5" in line for line in problems(Settings(factor=0.5), fed))
+    assert any("sensitivity=-1.0" in line for line in problems(Settings(sensitivity=-1.0), fed))
+    assert any("p=1.5" in line for line in problems(Settings(leakage=Leakage(p=1.5)), fed))
+
+
+def test_an_empty_sweep_and_a_repeated_federation_are_problems() -> None:
+    assert any("empty" in line for line in problems(Settings(), []))
+    assert any("twice" in line for line in problems(Settings(), NONE + NONE))
+    assert not problems(Settings(), [*NONE, Federation("mnist", "none", seed=2)])
+
+
+def test_all_problems_come_at_once() -> None:
+    settings = Settings(rounds=0, eta=-1.0, clip=0.0, model="x", lr=-1.0)
+    federations = [Federation("mnist", "pl-learn", 2.0), Federation("mnist", "none", 1.0)]
+    found = problems(settings, federations)
+    for words in ("rounds=0", "eta=-1.0", "clip=0.0", "'x'", "lr=-1.0", "budget=2.0", "takes no budget"):
+        assert any(words in line for line in found), words
+    with pytest.raises(ConfigError) as caught:
+        check(settings, federations)
+    message = str(caught.value)
+    assert message.startswith(f"{len(found)} problem(s) in the settings:")
+    assert all(line in message for line in found)
+
+
+def test_a_problem_shared_by_several_federations_is_reported_once() -> None:
+    federations = [Federation("mnist", "pl-learn", b) for b in (0.96, 0.97)]
+    with pytest.raises(ConfigError, match=r"^1 problem"):
+        check(Settings(factor=0.5), federations)
+
+
+# --- the plain form ----------------------------------------------------------------------------------------
+
+
+def full() -> tuple[Settings, list[Federation]]:
+    settings = Settings(
+        rounds=7,
+        participants=3,
+        sizes=[1.0, 2.0, 3.0, 4.0],
+        lr=[0.1, 0.2, 0.3, 0.4],
+        negative_norm={"rounds": [1, 5], "values": [1e-5, 0.0]},
+        clip=None,
+        leakage=Leakage(D=28.0, iterations=100),
+        snapshots=[3],
+        dtype="float64",
+    )
+    federations = [
+        Federation("mnist", "none"),
+        Federation("fmnist", "pl-learn", {"rounds": [1, 3], "values": [0.96, [0.98, 0.98, 0.99, 0.99]]}, 2),
+        Federation("mnist", "ls-static", [80, 80, 200, 200], 3),
+    ]
+    return settings, federations
+
+
+def test_the_plain_form_survives_json() -> None:
+    text = json.dumps(to_dict(*full()), allow_nan=False)
+    assert from_dict(json.loads(text)) == full()
+
+
+def test_what_is_left_out_takes_its_default() -> None:
+    settings, federations = from_dict({"settings": {"rounds": 3}, "federations": [{"mechanism": "none"}]})
+    assert settings == replace(Settings(), rounds=3)
+    assert federations == [Federation("mnist", "none")]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"settings": {"runds": 3}},
+        {"settings": {"leakage": {"DD": 3.0}}},
+        {"federations": [{"mechanism": "none", "sed": 1}]},
+        {"setings": {"rounds": 3}},
+    ],
+    ids=["settings", "leakage", "federation", "top"],
+)
+def test_an_unknown_key_is_refused_by_name(spec: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_dict({"federations": [{"mechanism": "none"}], **spec})
+    names = ("runds", "DD", "sed", "setings")
+    assert any(name in str(caught.value) for name in names)
+
+
+def test_the_plain_form_is_checked() -> None:
+    with pytest.raises(ConfigError, match="rounds=0"):
+        from_dict({"settings": {"rounds": 0}, "federations": [{"mechanism": "none"}]})
