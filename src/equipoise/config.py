@@ -109,6 +109,12 @@ def resolve(
     raise ConfigError("\n".join([head, *(f"  - {line}" for line in found)]))
 
 
+def differing(folder_config: Path, config: Config) -> list[str]:
+    """The keys in which a stored configuration differs from this one."""
+    old, new = _read(folder_config), tomllib.loads(config.to_toml())
+    return sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
+
+
 def literal(text: str) -> Any:
     """The value of ``--set key=value``: TOML where it parses, else a string."""
     try:
@@ -151,14 +157,16 @@ def _typed(kind: Any, raw: Any, prefix: str, found: list[str]) -> Any:
         inner = [part.name for part in fields(Leakage)]
         for key in [key for key in raw["leakage"] if key not in inner]:
             found.append(f"Unknown key 'leakage.{key}'.{closest(key, inner)}")
-            return None
+        raw = {**raw, "leakage": {key: value for key, value in raw["leakage"].items() if key in inner}}
+    kept = {key: value for key, value in raw.items() if key in known}
     try:
-        return TypeAdapter(kind).validate_python({key: value for key, value in raw.items() if key in known})
+        return TypeAdapter(kind).validate_python(kept)
     except ValidationError as error:
         for item in error.errors():
             place = ".".join(str(part) for part in item["loc"])
             found.append(f"{prefix}{place} = {item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}.")
-    return None
+            kept.pop(str(item["loc"][0]), None)
+    return TypeAdapter(kind).validate_python(kept)  # the rest, so that its problems are found as well
 
 
 def _toml(value: Any) -> str:

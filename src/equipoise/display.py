@@ -75,27 +75,23 @@ def progress(total: int, what: str, quiet: bool) -> Iterator[Any]:
 
 
 def result_table(found: list[dict[str, Any]]) -> Table:
-    """Mean and spread over seeds for every dataset, mechanism and budget."""
-    table = Table(title="test accuracy of the global model", title_justify="left")
-    for name in (
-        "dataset",
-        "mechanism",
-        "budget",
-        "accuracy",
-        "95 % interval",
-        "at best validation",
-        "utility loss",
-        "seeds",
-    ):
-        table.add_column(name, justify="left" if name in ("dataset", "mechanism") else "right")
+    """Mean and 95 % interval over seeds for every dataset, mechanism and budget."""
+    datasets = list(dict.fromkeys(row["dataset"] for row in found))
+    table = Table(title=f"test accuracy of the global model, {', '.join(datasets)}", title_justify="left")
+    names = ("mechanism", "budget", "accuracy", "95 % interval", "best val.", "utility loss", "seeds")
+    for name in names if len(datasets) == 1 else ("dataset", *names):
+        table.add_column(name, justify="left" if name in ("dataset", "mechanism") else "right", no_wrap=True)
     for row in group(found):
-        low, high = row["interval"] or (None, None)
-        table.add_row(
-            row["dataset"], row["mechanism"], "-" if row["budget"] is None else str(row["budget"]),
+        cells = [
+            row["mechanism"],
+            "-" if row["budget"] is None else str(row["budget"]),
             f"{row['accuracy']:.1%}",
-            "one seed: none" if low is None else f"{low:.1%} to {high:.1%}",
-            f"{row['best']:.1%}", f"{row['utility_loss']:+.4f}", str(row["seeds"]),
-        )  # fmt: skip
+            "-" if row["interval"] is None else "{:.1%} - {:.1%}".format(*row["interval"]),
+            f"{row['best']:.1%}",
+            f"{row['utility_loss']:+.4f}",
+            str(row["seeds"]),
+        ]
+        table.add_row(*(cells if len(datasets) == 1 else [row["dataset"], *cells]))
     return table
 
 

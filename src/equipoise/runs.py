@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .config import Config
+from .config import Config, differing
 from .environment import environment
 from .errors import CheckpointError, StorageError
 from .federation import Event, Progress, Sweep
@@ -162,7 +162,8 @@ class Run:
                 )
             return
         if found[1].get("digest") != self.config.digest():
+            other = ", ".join(differing(self.folder / "config.toml", self.config)) or "its federations"
             raise CheckpointError(
-                f"The folder {self.folder.name} holds a run with other settings (see its config.toml).",
+                f"The folder {self.folder.name} holds a run that differs in: {other}.",
                 "Use --fresh to replace it, or another --out.",
             )
