@@ -16,15 +16,22 @@ CELLS = [(m, b) for m in ("pl-identical", "pl-learn") for b in PL]
 CELLS += [(m, b) for m in ("ls-static", "ls-learn") for b in LS] + [("none", None)]
 
 
-def main() -> None:
+def write(name: str, settings: Settings, cells: list[tuple[str, float | None]], seeds: range) -> None:
     federations = [
         Federation(dataset, mechanism, budget, seed)
         for dataset in ("mnist", "fmnist")
-        for mechanism, budget in CELLS
-        for seed in range(1, 9)
+        for mechanism, budget in cells
+        for seed in seeds
     ]
-    settings = replace(Settings(), evaluate_every=100, device="cuda")  # everything else is the default
-    Path(__file__).with_name("spec.json").write_text(json.dumps(to_dict(settings, federations), indent=1) + "\n")
+    text = json.dumps(to_dict(settings, federations), indent=1) + "\n"
+    Path(__file__).with_name(name).write_text(text)
+
+
+def main() -> None:
+    paper = replace(Settings(), evaluate_every=100, device="cuda")  # everything else is the default
+    write("spec.json", paper, CELLS, range(1, 9))
+    # the simplest baseline: the same releases, with a server that takes smaller steps when they are noisier
+    write("spec_damped.json", replace(paper, evaluate_every=500, server_rate="auto"), CELLS[:-1], range(1, 6))
 
 
 if __name__ == "__main__":

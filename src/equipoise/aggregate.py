@@ -40,12 +40,16 @@ class Total:
         self.distortion[where] += torch.bmm(share.unsqueeze(1), torch.where(keep, distortion, 0.0)).squeeze(1)
         self.count[where] += accepted.sum(1)
 
-    def step(self, previous: Tensor, rate: float, min_clients: int) -> tuple[Tensor, Tensor]:
-        """Algorithm 1, l. 10: the new models (unchanged where too few were accepted) and ``|Delta_t|``."""
+    def step(self, previous: Tensor, rate: Tensor | float, min_clients: int) -> tuple[Tensor, Tensor]:
+        """Algorithm 1, l. 10: the new models (unchanged where too few were accepted) and ``|Delta_t|``.
+
+        ``rate`` is 1 for the paper's plain mean; a number or one per federation ``[F]``.
+        """
         valid = ((self.count >= min_clients) & (self.mass > 0)).unsqueeze(-1)
         mass = torch.where(valid[:, 0], self.mass, 1.0).unsqueeze(-1)
         mean = self.sum / mass
-        moved = mean if rate == 1.0 else previous + rate * (mean - previous)
+        rate = torch.as_tensor(rate, dtype=torch.float64, device=mean.device).view(-1, 1)
+        moved = torch.where(rate == 1, mean, previous + rate * (mean - previous))
         size = torch.linalg.vector_norm(self.distortion / mass.to(self.distortion), dim=-1)
         return torch.where(valid, moved.to(previous.dtype), previous), size
 

@@ -135,7 +135,8 @@ class Sweep:
             total.add(f, parameters, distortion, share, record.accepted.view(shape))
             for name in ("utility_loss", "intensity", "clipped", "accepted"):
                 getattr(tables, name)[:, f, k].index_copy_(0, step, getattr(record, name).view(1, *shape))
-        new, size = total.step(self.state.params, self.settings.server_rate, self.settings.min_clients)  # l. 10
+        rate = tables.server_rate.index_select(0, step)[0]
+        new, size = total.step(self.state.params, rate, self.settings.min_clients)  # l. 10
         tables.distortion.index_copy_(0, step, size.unsqueeze(0))
         return new
 
@@ -208,9 +209,9 @@ class Sweep:
 
     def tables(self, rounds: list[int]) -> Stretch:
         """The tables of the given rounds."""
-        return stretch(
-            rounds, self.settings, self.federations, self.draws, self.parts, self.shares, self.dtype, self.device
-        )
+        size = self.batched.layout.size
+        who = (self.settings, self.federations, self.draws, self.parts, self.shares)
+        return stretch(rounds, *who, size, self.dtype, self.device)
 
     def _place_data(self) -> None:
         s = self.settings

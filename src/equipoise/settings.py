@@ -56,7 +56,7 @@ class Settings:
     clip: float | None = 500.0  # gradient clip of the LS and GS mechanisms
     clip_norm: Norm = "l2"
     leakage: Leakage = field(default_factory=Leakage)
-    server_rate: float = 1.0
+    server_rate: float | Literal["auto"] = 1.0  # W += rate * (mean - W); "auto": min(1, 1/expected L2 distortion)
     min_clients: int = 1
     evaluate_every: int = 250
     full_every: int = 0  # rounds between full-client records (utility loss, gradient norm); 0: never
@@ -116,7 +116,8 @@ def _ranges(s: Settings) -> Iterator[str]:
     for name, least in at_least.items():
         if getattr(s, name) < least:
             yield f"Expected {name}={getattr(s, name)!r} to be >= {least}."
-    for name in ("eta", "init_bound", "alpha", "server_rate"):
+    numbers = ("eta", "init_bound", "alpha") + (() if s.server_rate == "auto" else ("server_rate",))
+    for name in numbers:
         if not (math.isfinite(getattr(s, name)) and getattr(s, name) > 0):
             yield f"Expected {name}={getattr(s, name)!r} to be a finite number > 0."
     if s.participants is not None and not 1 <= s.participants <= s.clients:
@@ -176,6 +177,24 @@ def scales(settings: Settings, federation: Federation, rounds: list[int]) -> lis
     rows = schedule(federation.budget, rounds, settings.clients, "budget")
     known = {budget: kind.lower(budget) for budget in {budget for row in rows for budget in row}}
     return [[known[budget] for budget in row] for row in rows]
+
+
+def server_rates(settings: Settings, federation: Federation, rounds: list[int], parameters: int) -> list[float]:
+    """The server's step for every round: as set, or damped by the size of one client's distortion.
+
+    Damping is post-processing of the releases. It is the simplest baseline that any learned distortion should beat.
+
+    >>> server_rates(Settings(server_rate="auto"), Federation("mnist", "pl-identical", 0.98), [1], 13426)
+    [0.125003...]
+    """
+    if settings.server_rate != "auto":
+        return [float(settings.server_rate)] * len(rounds)
+    kind = mechanism(federation.mechanism).measure
+    per_unit = {"leakage": 1.0, "laplace": math.sqrt(2 * parameters), "gaussian": math.sqrt(parameters), None: 0.0}[
+        kind
+    ]
+    sizes = [per_unit * sum(row) / len(row) for row in scales(settings, federation, rounds)]
+    return [min(1.0, 1 / size) if size > 0 else 1.0 for size in sizes]
 
 
 def to_dict(settings: Settings, federations: list[Federation]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from .budget import schedule
 from .draws import Draws
 from .mechanisms import Mechanism, mechanism
-from .settings import Federation, Settings, scales
+from .settings import Federation, Settings, scales, server_rates
 
 LENGTH = 50
 """Rounds in one stretch: the tables stay small, and a GPU is rarely interrupted."""
@@ -87,6 +87,7 @@ class Stretch:
     lr: Tensor  # [S, F, K]
     negative_norm: Tensor  # [S, F, K]
     weights: Tensor  # [S, F, K]
+    server_rate: Tensor  # [S, F]
     utility_loss: Tensor  # [S, F, K], written round by round; likewise the rest
     intensity: Tensor
     clipped: Tensor
@@ -111,6 +112,7 @@ def stretch(
     draws: Draws,
     parts: dict[str, list[Tensor]],
     shares: dict[str, Tensor],
+    parameters: int,
     dtype: torch.dtype,
     device: torch.device,
 ) -> Stretch:
@@ -128,6 +130,7 @@ def stretch(
     def blank(*size: int, kind: torch.dtype = dtype) -> Tensor:
         return torch.zeros(size, dtype=kind, device=device)
 
+    rates = [server_rates(settings, fed, rounds, parameters) for fed in federations]
     size = settings.batch * settings.local_steps
     batches = [draws.batches(rounds, size, part, settings.sampling) for part in parts.values()]
     return Stretch(
@@ -136,6 +139,7 @@ def stretch(
         lr=shared("lr"),
         negative_norm=shared("negative_norm"),
         weights=table([[shares[fed.dataset].tolist()] * len(rounds) for fed in federations]),
+        server_rate=torch.tensor(rates, dtype=torch.float64).t().contiguous().to(device),
         utility_loss=blank(*shape),
         intensity=blank(*shape),
         clipped=blank(*shape),
