@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -146,7 +147,9 @@ def test_a_good_release_has_no_reason() -> None:
 # --- void rounds -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("good", "least", "void"), [(0, 1, True), (1, 1, False), (1, 2, True), (2, 2, False), (0, 0, True)])
+@pytest.mark.parametrize(
+    ("good", "least", "void"), [(0, 1, True), (1, 1, False), (1, 2, True), (2, 2, False), (0, 0, True)]
+)
 def test_too_few_releases_leave_the_model_unchanged(good: int, least: int, void: bool) -> None:
     previous = torch.tensor([7.0, 8.0, 9.0])
     releases = {f"good-{i}": GOOD for i in range(good)} | {"bad": torch.full((3,), math.nan)}
@@ -181,7 +184,7 @@ def summed(previous: Tensor, sweep: tuple[Tensor, Tensor, Tensor, Tensor], cuts:
     total = Total(previous)
     released = sweep[0]
     edges = sorted({0, released.shape[1], *(c for c in cuts if c < released.shape[1])})
-    for start, stop in zip(edges, edges[1:], strict=False):
+    for start, stop in pairwise(edges):
         total.add(slice(0, len(released)), *(part[:, start:stop] for part in sweep))
     return total
 
@@ -246,3 +249,11 @@ def test_too_few_accepted_releases_leave_a_federation_unchanged() -> None:
     accepted = torch.tensor([[True, True, False], [True, False, False]])
     total.add(slice(0, 2), torch.ones(2, 3, 1), torch.zeros(2, 3, 1), torch.ones(2, 3), accepted)
     assert total.step(previous, 1.0, 2)[0].tolist() == [[1.0], [9.0]]
+
+
+def test_every_federation_may_have_its_own_rate() -> None:
+    previous = torch.tensor([[0.0], [0.0], [0.0]])
+    total = Total(previous)
+    total.add(slice(0, 3), torch.full((3, 2, 1), 4.0), torch.zeros(3, 2, 1), torch.ones(3, 2), torch.ones(3, 2) > 0)
+    new, _ = total.step(previous, torch.tensor([1.0, 0.5, 0.25]), 1)
+    assert new.tolist() == [[4.0], [2.0], [1.0]]

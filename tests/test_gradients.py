@@ -1,4 +1,4 @@
-"""Per-replica gradients: hand-written layers, torch.func and plain autograd agree; what cannot be batched is refused."""
+"""Gradients per replica: hand-written layers, torch.func and plain autograd agree; what has no such form is refused."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,15 @@ import equipoise
 from equipoise.gradients import Batched, Objective
 from equipoise.intensity import intensity
 from equipoise.mechanisms import MECHANISMS, Mechanism
-from equipoise.release import Protection, Release, clip_gradient, local_step, observed_release, release
+from equipoise.release import (
+    Protection,
+    Release,
+    clip_gradient,
+    distort_given,
+    local_step,
+    observed_release,
+    release,
+)
 
 SOURCE = Path(equipoise.__file__).parent
 R, P, ETA = 5, 12, 0.1
@@ -164,6 +171,19 @@ def test_rows_do_not_influence_each_other(kind: Mechanism, start: Tensor, noise:
         one = slice(i, i + 1)
         alone = release([bowl(goals[0][one])], start[one], noise[one], ETA, protect(kind, scale=1.0))
         torch.testing.assert_close(whole.parameters[one], alone.parameters, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", MECHANISMS.values(), ids=name)
+def test_a_model_trained_elsewhere_is_distorted_alike(
+    kind: Mechanism, start: Tensor, noise: Tensor, goals: list[Tensor]
+) -> None:
+    local = start - ETA * (start - goals[0])
+    given = distort_given(bowl(goals[0]), local, noise, protect(kind))
+    made = release([bowl(goals[0])], start, noise, ETA, protect(kind))
+    torch.testing.assert_close(given.parameters, made.parameters)
+    torch.testing.assert_close(given.record.utility_loss, made.record.utility_loss)
+    assert given.record.accepted.all()
+    assert not given.record.clipped.any()
 
 
 def test_utility_is_measured_only_on_demand(start: Tensor, noise: Tensor, goals: list[Tensor]) -> None:
@@ -361,5 +381,3 @@ def test_only_release_py_constructs_a_release() -> None:
 )
 def test_the_search_finds_a_construction(source: str) -> None:
     assert constructions(source, "Release")
-
-

@@ -11,7 +11,7 @@ import pytest
 
 from equipoise.budget import GaussianBudget, LaplaceBudget, LeakageBudget
 from equipoise.errors import ConfigError
-from equipoise.settings import Federation, Leakage, Settings, check, from_dict, problems, scales, to_dict
+from equipoise.settings import Federation, Leakage, Settings, check, from_dict, problems, scales, server_rates, to_dict
 
 NONE = [Federation("mnist", "none")]
 
@@ -42,6 +42,24 @@ def test_scales_are_lower_bounds_or_noise_scales_per_round_and_client() -> None:
     found = scales(s, Federation("mnist", "pl-learn", plan), [2, 3])
     assert found[0] == pytest.approx([15.99975] * 2)
     assert found[1] == pytest.approx([7.99975, 1.99975])
+
+
+def test_a_damped_server_divides_by_the_expected_norm_of_one_distortion() -> None:
+    auto, plain = Settings(server_rate="auto"), Settings(server_rate=0.7)
+    for name, budget, expected in (
+        ("none", None, 1.0),
+        ("pl-learn", 0.96, 1 / 15.99975),
+        ("pl-identical", 0.999, 1.0),  # a lower bound of 0.4 needs no damping
+        ("ls-static", 80, 1 / (0.125 * math.sqrt(2 * 100))),
+        ("gs-learn", 80, 1 / (0.125 * math.sqrt(100))),
+    ):
+        fed = Federation("mnist", name, budget)
+        expected = min(1.0, expected)
+        assert server_rates(auto, fed, [1, 2], parameters=100) == pytest.approx([expected] * 2)
+        assert server_rates(plain, fed, [1, 2], parameters=100) == [0.7, 0.7]
+    plan = {"rounds": [1, 2], "values": [0.96, [0.98, 0.98, 0.96, 0.96]]}
+    found = server_rates(auto, Federation("mnist", "pl-learn", plan), [1, 2], parameters=100)
+    assert found == pytest.approx([1 / 15.99975, 1 / 11.99975])
 
 
 @pytest.mark.parametrize(
@@ -87,6 +105,7 @@ OUT_OF_RANGE: list[tuple[dict[str, Any], str]] = [
     ({"eta": math.nan}, "Expected eta=nan to be a finite number > 0."),
     ({"eta": math.inf}, "Expected eta=inf to be a finite number > 0."),
     ({"server_rate": -1.0}, "Expected server_rate=-1.0 to be a finite number > 0."),
+    ({"server_rate": "fast"}, "Expected server_rate='fast' to be"),
     ({"init_bound": 0.0}, "Expected init_bound=0.0 to be a finite number > 0."),
     ({"alpha": 0.0}, "Expected alpha=0.0 to be a finite number > 0."),
     ({"participants": 0}, "Expected participants=0 to lie in 1..clients=4."),

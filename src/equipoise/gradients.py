@@ -148,7 +148,10 @@ class Batched:
             return result
 
         def gradient(params: Tensor, out: Tensor | None = None) -> Tensor:
-            result: Tensor = vmap(grad(one))(params, images, labels).detach()
+            if len(params) == 1:  # one client: no need to batch, and much less overhead
+                result: Tensor = grad(one)(params[0], images[0], labels[0]).detach().unsqueeze(0)
+            else:
+                result = vmap(grad(one))(params, images, labels).detach()
             return result if out is None else out.copy_(result)
 
         return Objective(loss, gradient)

@@ -1,0 +1,112 @@
+"""``python -m equipoise.compute``: what it writes, and how it fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from equipoise.compute import CURVES, compute, main
+from equipoise.federation import Sweep
+from equipoise.settings import Federation, Settings, to_dict
+
+SETTINGS = Settings(rounds=3, evaluate_every=2, model="mlp")
+FEDERATIONS = [
+    Federation("mnist", "pl-learn", 0.98),
+    Federation("mnist", "none"),
+    Federation("mnist", "ls-static", [200, 200, 1e-38, 200]),  # one client whose noise float32 cannot hold
+]
+
+
+def refuse(constant: str) -> Any:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("compute")
+    (folder / "spec.json").write_text(json.dumps(to_dict(SETTINGS, FEDERATIONS)))
+    assert main([str(folder / "spec.json"), str(folder / "deep" / "out")]) == 0
+    return folder / "deep" / "out"
+
+
+def test_only_results_and_curves_are_written(out: Path) -> None:
+    assert sorted(path.name for path in out.iterdir()) == ["curves.npz", "result.json"]
+
+
+def test_results_are_those_of_the_sweep(out: Path) -> None:
+    found = json.loads((out / "result.json").read_text())
+    assert found["schema"] == 1
+    assert found["experiment"] == "seeded"
+    assert found["spec"] == to_dict(SETTINGS, FEDERATIONS)
+    assert found["seconds"] > 0
+    rows = found["federations"]
+    assert [(r["mechanism"], r["budget"]) for r in rows] == [(f.mechanism, f.budget) for f in FEDERATIONS]
+    assert all(0 <= r["accuracy"] <= 1 for r in rows)
+    assert [r["releases_refused"] for r in rows] == [0, 0, 3]
+    last = [event.rows for event in Sweep(SETTINGS, FEDERATIONS[:2]).run() if event.rows][-1]
+    assert [r["accuracy"] for r in rows[:2]] == [r["accuracy"] for r in last]
+
+
+def test_curves_have_a_row_per_federation_and_a_column_per_evaluation(out: Path) -> None:
+    curves = np.load(out / "curves.npz")
+    assert curves["rounds"].tolist() == [2, 3]
+    for name in CURVES:
+        assert curves[name].shape == (3, 2)
+    found = json.loads((out / "result.json").read_text())["federations"]
+    assert curves["accuracy"][:, -1] == pytest.approx([r["accuracy"] for r in found])
+
+
+def test_a_refused_release_does_not_make_the_file_unreadable(out: Path) -> None:
+    """JSON has no NaN: a strict reader must be able to read what was written."""
+    json.loads((out / "result.json").read_text(), parse_constant=refuse)
+
+
+def test_nothing_is_named_after_the_machine(out: Path) -> None:
+    text = (out / "result.json").read_text()
+    assert str(Path.home()) not in text
+    assert str(out) not in text
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "words"),
+    [
+        (None, 11, "Cannot read the SPEC"),
+        ("{", 11, "Cannot read the SPEC"),
+        ("[1, 2]", 11, ""),
+        ('{"settings": {"rounds": 0}}', 11, "rounds=0"),
+        ('{"settings": {"runds": 3}}', 11, "runds"),
+        ('{"federations": [{"mechanism": "none", "sed": 1}]}', 11, "sed"),
+        ('{"federations": [{"mechanism": "none", "dataset": "mnits"}]}', 12, "mnits"),
+    ],
+)
+def test_a_bad_spec_ends_with_its_exit_code_and_one_line(
+    content: str | None, code: int, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = tmp_path / "spec.json"
+    if content is not None:
+        spec.write_text(content)
+    assert main([str(spec), str(tmp_path / "out")]) == code
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: ")
+    assert words in printed
+
+
+def test_the_usage_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "usage: python -m equipoise.compute SPEC.json OUT/" in capsys.readouterr().err
+
+
+def test_results_are_put_in_place_by_renaming(tmp_path: Path) -> None:
+    """An earlier result is replaced as a whole, never overwritten: whoever has it open still reads all of it."""
+    for name in ("result.json", "curves.npz"):
+        (tmp_path / name).write_text("old")
+        (tmp_path / f"held-{name}").hardlink_to(tmp_path / name)
+    compute(to_dict(Settings(rounds=1, model="mlp"), [Federation("mnist", "none")]), tmp_path)
+    for name in ("result.json", "curves.npz"):
+        assert (tmp_path / f"held-{name}").read_text() == "old"
+        assert (tmp_path / name).stat().st_size > 3
+    assert len(list(tmp_path.iterdir())) == 4, "no temporary file is left over"

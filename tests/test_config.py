@@ -1,0 +1,380 @@
+"""Settings from TOML and flags: every problem at once, and a configuration that survives being written down."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equipoise.config import Config, SweepBlock, differing, literal, resolve
+from equipoise.errors import ConfigError
+from equipoise.settings import Federation, Leakage, Settings
+
+NONE = {"mechanisms": ["none"]}
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "settings.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def problems_of(*arguments: Any, **named: Any) -> list[str]:
+    """The lines of the one ``ConfigError`` that these arguments cause; the count in its head is right."""
+    with pytest.raises(ConfigError) as caught:
+        resolve(*arguments, **named)
+    head, *lines = str(caught.value).splitlines()
+    assert head == f"{len(lines)} problem(s) in the settings:"
+    assert all(line.startswith("  - ") for line in lines)
+    return [line[4:] for line in lines]
+
+
+# --- where values come from ---------------------------------------------------------------------------------
+
+
+def test_without_a_file_the_defaults_hold_and_only_the_sweep_is_asked_for() -> None:
+    config = resolve(sweep=NONE)
+    assert config.settings == Settings()
+    assert config.federations() == [Federation("mnist", "none", None, 1)]
+
+
+def test_a_file_sets_keys_tables_and_sweeps(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        """
+        rounds = 20
+        eta = 0.05
+        sizes = [1, 2, 3, 4]
+        [leakage]
+        D = 60
+        [[sweep]]
+        datasets = ["fmnist"]
+        mechanisms = ["pl-learn"]
+        budgets = [0.96]
+        seeds = [4]
+        """,
+    )
+    config = resolve(file)
+    assert config.settings == Settings(rounds=20, eta=0.05, sizes=[1.0, 2.0, 3.0, 4.0], leakage=Leakage(D=60.0))
+    assert config.federations() == [Federation("fmnist", "pl-learn", 0.96, 4)]
+
+
+def test_overrides_win_over_the_file_and_reach_into_tables(tmp_path: Path) -> None:
+    file = written(tmp_path, "rounds = 20\neta = 0.05\n[leakage]\nD = 60\np = 0.25\n")
+    config = resolve(file, {"rounds": 30, "leakage.D": 70}, NONE)
+    assert config.settings == Settings(rounds=30, eta=0.05, leakage=Leakage(D=70.0, p=0.25))
+
+
+def test_a_sweep_given_by_flags_completes_the_block_of_the_file(tmp_path: Path) -> None:
+    file = written(tmp_path, '[[sweep]]\nmechanisms = ["pl-learn"]\nbudgets = [0.96]\nseeds = [1, 2]\n')
+    config = resolve(file, sweep={"budgets": [0.98], "seeds": []})  # an empty list: the flag was not given
+    assert config.federations() == [Federation("mnist", "pl-learn", 0.98, seed) for seed in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0.05", 0.05),
+        ("5", 5),
+        ("true", True),
+        ("[1, 2.5]", [1, 2.5]),
+        ("{rounds = [1], values = [0.1]}", {"rounds": [1], "values": [0.1]}),
+        ('"5"', "5"),
+        ("pl-learn", "pl-learn"),
+        ("", ""),
+        ("a = b", "a = b"),
+    ],
+)
+def test_the_value_of_set_is_toml_where_it_parses_and_text_otherwise(text: str, value: Any) -> None:
+    assert literal(text) == value
+    assert type(literal(text)) is type(value)
+
+
+@pytest.mark.parametrize("key", ["clip", "participants", "sizes"])
+def test_none_is_written_as_a_word(tmp_path: Path, key: str) -> None:
+    assert getattr(resolve(written(tmp_path, f'{key} = "none"\n'), sweep=NONE).settings, key) is None
+    assert getattr(resolve(overrides={key: literal("none")}, sweep=NONE).settings, key) is None
+
+
+def test_none_where_a_value_is_needed_is_an_error() -> None:
+    for key in ("rounds", "eta", "model", "leakage", "lr", "negative_norm"):
+        assert any(key in line for line in problems_of(overrides={key: "none"}, sweep=NONE)), key
+
+
+# --- every problem at once ------------------------------------------------------------------------------------
+
+
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        """
+        rouns = 3
+        eta = -1
+        batch = "many"
+        sampling = "sometimes"
+        zzz = 1
+        [leakage]
+        DD = 1
+        c_a = "x"
+        [[sweep]]
+        mechanism = ["none"]
+        mechanisms = ["pl-lern", "none"]
+        budgets = [0.9]
+        seeds = ["x"]
+        [[sweep]]
+        mechanisms = ["pl-learn"]
+        budgets = [1.5]
+        """,
+    )
+    found = problems_of(file)
+    expected = [
+        ("Unknown key 'rouns'", "'rounds'"),
+        ("Unknown key 'zzz'.", ""),
+        ("Unknown key 'leakage.DD'", "'D'"),
+        ("batch = 'many'", "integer"),
+        ("sampling = 'sometimes'", "'uniform' or 'passes'"),
+        ("leakage.c_a = 'x'", "number"),
+        ("Unknown key 'sweep[0].mechanism'", "'mechanisms'"),
+        ("sweep[0].seeds.0 = 'x'", "integer"),
+        ("eta=-1", "> 0"),
+        ("Unknown mechanism 'pl-lern'", "'pl-learn'"),
+        ("budget=1.5", "< 1"),
+    ]
+    for start, more in expected:
+        assert [line for line in found if start in line and more in line], (start, found)
+    assert len(found) == len(expected), found
+
+
+def test_the_nearest_key_is_suggested_and_nothing_for_a_stranger() -> None:
+    (near,) = problems_of(overrides={"evaluate_evry": 3}, sweep=NONE)
+    assert near == "Unknown key 'evaluate_evry'. Did you mean 'evaluate_every'?"
+    (far,) = problems_of(overrides={"qqqqq": 3}, sweep=NONE)
+    assert far == "Unknown key 'qqqqq'."
+
+
+def test_a_problem_shared_by_many_federations_is_reported_once() -> None:
+    found = problems_of(sweep={"mechanisms": ["pl-learn"], "budgets": [1.5], "seeds": [1, 2, 3]})
+    assert len(found) == 1
+    assert "budget=1.5" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rounds", 0),
+        ("clients", 0),
+        ("batch", 0),
+        ("steps", -1),
+        ("eta", 0.0),
+        ("eta", float("nan")),
+        ("eta", float("inf")),
+        ("server_rate", -1.0),
+        ("participants", 5),
+        ("min_clients", 5),
+        ("clip", 0.0),
+        ("sizes", [1.0, 2.0]),
+        ("model", "resnet"),
+        ("snapshots", [-1]),
+        ("lr", -0.1),
+        ("lr", [0.1, 0.2]),
+        ("lr", {"rounds": [2], "values": [0.1]}),
+        ("negative_norm", "much"),
+        ("evaluate_every", 0),
+        ("threads", -1),
+        ("dtype", "float16"),
+        ("partition", "random"),
+        ("clip_norm", "l7"),
+    ],
+)
+def test_a_value_out_of_range_names_its_key(key: str, value: Any) -> None:
+    found = problems_of(overrides={key: value}, sweep=NONE)
+    assert all(key in line for line in found), found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sweep = 3",
+        'sweep = "none"',
+        "sweep = [3]",
+        "lr = {rounds = 5, values = 3}",
+        'lr = {rounds = [1, "a"], values = [1, 2]}',
+        "lr = {rounds = [1], values = [[]]}",
+        "[[sweep]]\nbudgets = [1979-05-27]",
+        "[[sweep]]\nbudgets = [[]]",
+        "leakage = 3",
+        "[rounds]\na = 1",
+        "[[rounds]]\na = 1",
+    ],
+)
+def test_a_value_of_a_strange_form_is_an_error_of_ours(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError):
+        resolve(written(tmp_path, text))
+    with pytest.raises(ConfigError):
+        resolve(written(tmp_path, text), sweep={"mechanisms": ["pl-learn"]})
+
+
+def test_a_path_through_a_value_that_is_no_table() -> None:
+    with pytest.raises(ConfigError, match=r"'rounds' in 'rounds\.x'"):
+        resolve(overrides={"rounds": 3, "rounds.x": 1})
+
+
+def test_bad_toml_names_the_file_and_the_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"settings\.toml is not valid TOML.*line 2"):
+        resolve(written(tmp_path, "rounds = 3\nrounds == 4\n"))
+
+
+def test_a_file_that_is_not_text(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_bytes(b"rounds = \xff\n")
+    with pytest.raises(ConfigError, match=r"settings\.toml is not valid TOML"):
+        resolve(file)
+
+
+def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.toml.*No such file"):
+        resolve(tmp_path / "absent.toml")
+    with pytest.raises(ConfigError, match="Cannot read"):
+        resolve(tmp_path)
+
+
+# --- the sweep ------------------------------------------------------------------------------------------------
+
+
+def test_a_block_is_the_product_of_its_lists() -> None:
+    block = {"datasets": ["mnist", "fmnist"], "mechanisms": ["pl-learn", "pl-identical"], "budgets": [0.96, 0.98]}
+    found = resolve(sweep={**block, "seeds": [1, 2, 3]}).federations()
+    assert len(found) == len({repr(fed) for fed in found}) == 2 * 2 * 2 * 3
+    assert found[:3] == [Federation("mnist", "pl-learn", 0.96, seed) for seed in (1, 2, 3)]
+
+
+def test_none_takes_no_budget_and_occurs_once_per_seed() -> None:
+    found = resolve(sweep={"mechanisms": ["none", "pl-learn"], "budgets": [0.96, 0.98], "seeds": [1, 2]}).federations()
+    assert [fed for fed in found if fed.mechanism == "none"] == [Federation("mnist", "none", None, s) for s in (1, 2)]
+    assert len([fed for fed in found if fed.mechanism == "pl-learn"]) == 4
+
+
+def test_blocks_are_joined_and_duplicates_removed(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        """
+        [[sweep]]
+        mechanisms = ["none", "pl-learn"]
+        budgets = [0.96, 0.96]
+        [[sweep]]
+        mechanisms = ["pl-learn", "none"]
+        budgets = [0.96, 0.98]
+        """,
+    )
+    assert resolve(file).federations() == [
+        Federation("mnist", "none", None, 1),
+        Federation("mnist", "pl-learn", 0.96, 1),
+        Federation("mnist", "pl-learn", 0.98, 1),
+    ]
+
+
+def test_a_budget_is_needed_by_all_but_none() -> None:
+    assert problems_of() == ["The mechanism 'pl-learn' needs a budget."]
+    (empty,) = problems_of(overrides={"sweep": [{"mechanisms": []}]})
+    assert "sweep is empty" in empty
+
+
+# --- written down and read back -------------------------------------------------------------------------------
+
+SCHEDULE = {"rounds": [1, 500], "values": [0.96, [0.98, 0.98, 0.99, 0.99]]}
+FULL = Config(
+    Settings(
+        rounds=600,
+        participants=3,
+        sizes=[1.0, 2.0, 3.0, 4.0],
+        lr=[0.1, 0.2, 0.3, 0.4],
+        negative_norm={"rounds": [1, 300], "values": [1e-5, 0.0]},
+        clip=None,
+        snapshots=[],
+        leakage=Leakage(D=60.5, iterations=100),
+        init_bound=0.1 + 0.2,
+    ),
+    [
+        SweepBlock(["mnist", "fmnist"], ["pl-learn"], [0.96, [0.9, 0.91, 0.92, 0.93], SCHEDULE], [1, 2]),
+        SweepBlock(mechanisms=["none"]),
+    ],
+)
+
+
+def test_written_as_toml_it_is_read_back_equal(tmp_path: Path) -> None:
+    again = resolve(written(tmp_path, FULL.to_toml()))
+    assert again == FULL
+    assert again.digest() == FULL.digest()
+    assert again.to_toml() == FULL.to_toml()
+
+
+def test_the_defaults_are_read_back_equal(tmp_path: Path) -> None:
+    config = resolve(sweep=NONE)
+    assert resolve(written(tmp_path, config.to_toml())) == config
+
+
+@given(
+    eta=st.floats(1e-300, 1e300),
+    rate=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
+    clip=st.none() | st.floats(1e-9, 1e9),
+    seeds=st.lists(st.integers(0, 2**62), min_size=1, max_size=3),
+    budgets=st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=3),
+    dataset=st.text(st.characters(codec="utf-8"), min_size=1),
+)
+def test_any_numbers_and_names_are_read_back_equal(
+    tmp_path_factory: pytest.TempPathFactory,
+    eta: float,
+    rate: float,
+    clip: float | None,
+    seeds: list[int],
+    budgets: list[float],
+    dataset: str,
+) -> None:
+    settings = Settings(eta=eta, server_rate=rate, clip=clip)
+    config = Config(settings, [SweepBlock([dataset], ["pl-learn"], budgets, seeds)])
+    assert resolve(written(tmp_path_factory.getbasetemp(), config.to_toml())) == config
+
+
+def test_the_keys_that_differ_are_named(tmp_path: Path) -> None:
+    file = written(tmp_path, FULL.to_toml())
+    assert differing(file, FULL) == []
+    other = replace(FULL.settings, eta=0.7, leakage=Leakage(D=61.0))
+    assert differing(file, Config(other, FULL.sweep[:1])) == ["eta", "leakage", "sweep"]
+
+
+# --- the digest -----------------------------------------------------------------------------------------------
+
+OTHER: dict[str, Any] = {
+    "rounds": 7, "clients": 5, "participants": 2, "batch": 5, "local_steps": 2, "sampling": "passes", "eta": 0.2,
+    "model": "mlp", "init": "torch", "init_bound": 0.4, "partition": "iid", "alpha": 0.6, "shards": 3,
+    "sizes": [1.0, 2.0, 3.0, 4.0], "partition_seed": 1, "steps": 9, "lr": 0.2, "negative_norm": 2e-5, "factor": 3.0,
+    "sensitivity": 11.0, "clip": None, "clip_norm": "l1", "leakage": Leakage(D=57.0), "server_rate": 0.5,
+    "min_clients": 2, "evaluate_every": 100, "full_every": 10, "expected_draws": 8, "snapshots": [0], "chunk": 3,
+    "device": "cuda", "dtype": "float64", "threads": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", [part.name for part in fields(Settings)])
+def test_the_digest_ignores_where_and_how_fast_and_nothing_else(key: str) -> None:
+    config = Config(Settings(), [SweepBlock(mechanisms=["none"])])
+    other = replace(config, settings=replace(config.settings, **{key: OTHER[key]}))
+    assert other.settings != config.settings
+    assert (other.digest() == config.digest()) == (key in ("device", "chunk"))
+
+
+@pytest.mark.parametrize("part", [part.name for part in fields(Leakage)])
+def test_the_digest_sees_every_constant_of_the_leakage_score(part: str) -> None:
+    changed = Settings(leakage=replace(Leakage(), **{part: 3}))
+    assert Config(changed, []).digest() != Config(Settings(), []).digest()
+
+
+def test_the_digest_sees_the_federations_and_not_how_they_are_written() -> None:
+    one = Config(Settings(), [SweepBlock(mechanisms=["pl-learn"], budgets=[0.96, 0.98], seeds=[1])])
+    two = [SweepBlock(mechanisms=["pl-learn"], budgets=[budget], seeds=[1]) for budget in (0.96, 0.98)]
+    assert Config(Settings(), two).digest() == one.digest()
+    for change in ({"datasets": ["fmnist"]}, {"mechanisms": ["pl-identical"]}, {"budgets": [0.96]}, {"seeds": [2]}):
+        assert Config(Settings(), [replace(one.sweep[0], **change)]).digest() != one.digest(), change

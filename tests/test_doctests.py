@@ -1,0 +1,54 @@
+"""Every example in a docstring does what it says."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import io
+from pathlib import Path
+
+import pytest
+import torch
+
+import equipoise
+
+SOURCE = Path(equipoise.__file__).parent
+FLAGS = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
+EXTRAS = {"flwr", "flwr_datasets", "datasets", "dp_accounting", "tensorboard", "mlflow", "matplotlib"}
+"""What only an extra installs; a module that needs one on import is left to the tests of that extra."""
+
+MODULES = sorted(
+    ".".join(("equipoise", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+    for path in SOURCE.rglob("*.py")
+    if path.stem != "__main__"
+)
+
+
+def examples(name: str) -> list[doctest.DocTest]:
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as missing:
+        if str(missing.name).partition(".")[0] not in EXTRAS:
+            raise
+        return []
+    found = doctest.DocTestFinder().find(module, name, extraglobs={"torch": torch})
+    return [test for test in found if test.examples]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings(name: str) -> None:
+    for test in examples(name):
+        report = io.StringIO()
+        failed, _ = doctest.DocTestRunner(optionflags=FLAGS, verbose=False).run(test, out=report.write)
+        assert failed == 0, report.getvalue()
+
+
+CORE = (
+    "aggregate", "budget", "data", "distortion", "federation", "gradients", "intensity", "mechanisms", "models",
+    "partition", "randomness", "release",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CORE)
+def test_the_core_has_examples(name: str) -> None:
+    assert examples(f"equipoise.{name}")
