@@ -65,8 +65,8 @@ def speed(cpu: dict[str, Any], gpu: dict[str, Any], growth: dict[str, Any]) -> s
             "",
             f"One H200: {gpu['federations']} federations x {gpu['rounds']:,} rounds in {gpu['seconds']:.0f} s. "
             f"{most['clients']:,} clients in one federation on 2 cores: {most['seconds_per_round']:.1f} s a round, "
-            f"{most['mib_above_start']:.0f} MiB above the start. Growth on a log-log scale (1 is linear): round time in "
-            f"clients {seconds[0]:.2f}, server time in clients {seconds[1]:.2f}, round time in parameters up to "
+            f"{most['mib_above_start']:.0f} MiB above the start. Growth on a log-log scale (1 is linear): round time "
+            f"in clients {seconds[0]:.2f}, server time in clients {seconds[1]:.2f}, round time in parameters up to "
             f"{largest['parameters']:,} {seconds[2]:.2f} ([results](benchmarks/results_growth.json)).",
         ]
     )

@@ -21,6 +21,7 @@ from . import records
 from .aggregate import Total
 from .data import Dataset, load
 from .draws import Draws
+from .errors import ConfigError
 from .gradients import Batched, check_model
 from .graph import MOST_STREAMS, RoundGraph, capturable, side_by_side
 from .models import build
@@ -70,6 +71,8 @@ class Sweep:
         model: nn.Module | None = None,
     ):
         check(settings, list(federations))
+        if settings.device.startswith("cuda") and not torch.cuda.is_available():
+            raise ConfigError(f"The device {settings.device!r} is not available.", "Use --device cpu.")
         self.settings, self.device, self.dtype = settings, torch.device(settings.device), getattr(torch, settings.dtype)
         kinds = list(dict.fromkeys(fed.mechanism for fed in federations))
         self.order = sorted(range(len(federations)), key=lambda i: kinds.index(federations[i].mechanism))

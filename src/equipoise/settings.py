@@ -7,6 +7,7 @@ Plain dataclasses without third-party imports, so that a machine with torch and 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
@@ -128,6 +129,8 @@ def _ranges(s: Settings) -> Iterator[str]:
         yield f"Expected clip={s.clip!r} to be a finite number > 0, or none."
     if s.sizes is not None and (len(s.sizes) != s.clients or min(s.sizes, default=0) <= 0):
         yield f"Expected sizes={s.sizes!r} to hold one positive number for each of {s.clients} clients."
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", s.device):
+        yield f"Expected device={s.device!r} to be 'cpu', 'cuda' or 'cuda:N'."
     if s.model not in MODELS:
         yield f"Unknown model {s.model!r}. Known: {', '.join(MODELS)}."
     if any(t < 0 for t in s.snapshots):
