@@ -25,7 +25,7 @@ class Total:
 
     def __init__(self, like: Tensor):
         self.sum = torch.zeros_like(like, dtype=torch.float64)  # [F, P]
-        self.distortion = torch.zeros_like(like)  # sum_k p_k alpha_k
+        self.distortion = torch.zeros_like(self.sum)  # sum_k p_k alpha_k
         self.mass = like.new_zeros(len(like), dtype=torch.float64)
         self.count = like.new_zeros(len(like), dtype=torch.int64)
 
@@ -33,11 +33,12 @@ class Total:
         """Add releases ``[f, k, P]`` of the federations ``where``; refused ones count for nothing."""
         share = torch.where(accepted, weights, 0.0)  # [f, k]
         keep = accepted.unsqueeze(-1)
-        released = torch.where(keep, released, 0.0)
+        released, distortion = torch.where(keep, released, 0.0), torch.where(keep, distortion, 0.0)
         for k in range(released.shape[1]):
-            self.sum[where] += released[:, k].to(torch.float64) * share[:, k, None]
-            self.mass[where] += share[:, k]
-        self.distortion[where] += torch.bmm(share.unsqueeze(1), torch.where(keep, distortion, 0.0)).squeeze(1)
+            weight = share[:, k, None].to(torch.float64)
+            self.sum[where] += released[:, k] * weight
+            self.distortion[where] += distortion[:, k] * weight
+            self.mass[where] += weight[:, 0]
         self.count[where] += accepted.sum(1)
 
     def step(self, previous: Tensor, rate: Tensor | float, min_clients: int) -> tuple[Tensor, Tensor]:
@@ -50,8 +51,8 @@ class Total:
         mean = self.sum / mass
         rate = torch.as_tensor(rate, dtype=torch.float64, device=mean.device).view(-1, 1)
         moved = torch.where(rate == 1, mean, previous + rate * (mean - previous))
-        size = torch.linalg.vector_norm(self.distortion / mass.to(self.distortion), dim=-1)
-        return torch.where(valid, moved.to(previous.dtype), previous), size
+        size = torch.linalg.vector_norm(self.distortion / mass, dim=-1)
+        return torch.where(valid, moved.to(previous.dtype), previous), size.to(previous.dtype)
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,10 @@ def aggregate(
     >>> result.parameters.tolist(), result.refused
     ([1.0, 1.0], {'b': 'has shape (1,), expected (2,)'})
     """
-    if previous.dim() != 1 or not torch.isfinite(previous).all():
+    if not isinstance(previous, Tensor) or previous.dim() != 1 or not torch.isfinite(previous).all():
         raise ReleaseError("Expected the global parameters to be a finite vector.", "Start from a healthy checkpoint.")
+    if not (isinstance(rate, int | float) and math.isfinite(rate) and rate > 0):
+        raise ReleaseError(f"Expected rate={rate!r} to be a finite number > 0.", "1 is the plain mean.")
     refused, kept = {}, []
     for name, candidate in releases.items():
         reason = refusal(candidate, previous, weights.get(name))
@@ -109,8 +112,11 @@ def aggregate(
     if len(kept) < max(min_clients, 1):
         return Aggregate(previous, kept, refused, void=True)
     shares = torch.tensor([float(weights[name]) for name in kept], dtype=torch.float64)  # type: ignore[arg-type]
+    shares /= shares.max()  # so that no sum of finite weights overflows
     mean = torch.zeros_like(previous, dtype=torch.float64)
     for share, name in zip((shares / shares.sum()).tolist(), kept, strict=True):
         mean += share * releases[name].to(torch.float64)  # type: ignore[attr-defined]
-    moved = previous.to(torch.float64) + rate * (mean - previous.to(torch.float64))
-    return Aggregate(moved.to(previous.dtype), kept, refused)
+    moved = (previous.to(torch.float64) + rate * (mean - previous.to(torch.float64))).to(previous.dtype)
+    if not torch.isfinite(moved).all():
+        raise ReleaseError("The mean of the releases is not finite in their own precision.", "Check their magnitude.")
+    return Aggregate(moved, kept, refused)

@@ -50,10 +50,14 @@ def _require(ok: bool, message: str, remedy: str) -> None:
         raise BudgetError(message, remedy)
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _positive(**values: float) -> None:
     for name, value in values.items():
         _require(
-            isinstance(value, int | float) and math.isfinite(value) and value > 0,
+            _is_number(value) and math.isfinite(value) and value > 0,
             f"Expected {name}={value!r} to be a finite number > 0.",
             f"Set {name} to a positive number.",
         )
@@ -79,7 +83,8 @@ class LeakageBudget:
 
     def __post_init__(self) -> None:
         _positive(D=self.D, c_a=self.c_a, c_res=self.c_res)
-        _require(0 < self.p < 1, f"Expected p={self.p!r} to lie in (0, 1).", "The paper uses 0.5.")
+        _positive(p=self.p, iterations=self.iterations, factor=self.factor)
+        _require(self.p < 1, f"Expected p={self.p!r} to lie in (0, 1).", "The paper uses 0.5.")
         _require(
             self.iterations >= 1,
             f"Expected iterations={self.iterations!r} to be >= 1.",
@@ -98,6 +103,8 @@ class LeakageBudget:
 
     def leakage(self, intensity: float) -> float:
         """The score of an intensity. A negative value is returned as it is, never clamped."""
+        ok = _is_number(intensity) and intensity >= 0
+        _require(ok, f"Expected intensity={intensity!r} to be >= 0.", "An intensity is a norm.")
         residual = self.c_a * self.c_res * self._decay
         return 1 - (self.c_a * intensity + residual) / (4 * self.D)
 
@@ -141,7 +148,9 @@ class _ScaleBudget:
             f"Expected budget={budget!r} to be > 0.",
             "A budget of zero needs infinite noise; the paper's budgets are 80 to 800.",
         )
-        return self.sensitivity / budget
+        scale = self.sensitivity / budget
+        _require(math.isfinite(scale), f"budget={budget!r} asks for an infinite scale.", "Choose a larger budget.")
+        return scale
 
 
 class LaplaceBudget(_ScaleBudget):
@@ -161,12 +170,12 @@ class GaussianBudget(_ScaleBudget):
 
 
 def _finite(budget: float) -> None:
-    ok = isinstance(budget, int | float) and not isinstance(budget, bool) and math.isfinite(budget)
+    ok = _is_number(budget) and math.isfinite(budget)
     _require(ok, f"Expected budget={budget!r} to be a finite number.", "Give a number.")
 
 
 def _check_factor(factor: float) -> None:
-    ok = math.isfinite(factor) and factor >= 1
+    ok = _is_number(factor) and math.isfinite(factor) and factor >= 1
     _require(ok, f"Expected factor={factor!r} to be >= 1.", "upper = factor * lower; the paper uses 2.")
 
 
@@ -182,27 +191,35 @@ def schedule(value: Schedule, rounds: Sequence[int], clients: int, name: str = "
     >>> schedule({"rounds": [1, 3], "values": [0.1, [0.2, 0.3]]}, [2, 3], clients=2)
     [[0.1, 0.1], [0.2, 0.3]]
     """
-    if isinstance(value, Mapping):
-        starts, values = value.get("rounds"), value.get("values")
-        if not starts or not values or set(value) != {"rounds", "values"} or len(starts) != len(values):
-            raise ConfigError(
-                f"Expected the schedule of {name} to have 'rounds' and 'values' of one length, got {dict(value)!r}.",
-                "Example: {rounds = [1, 500], values = [0.96, 0.98]}.",
-            )
-        if starts[0] != 1 or list(starts) != sorted(set(starts)):
-            raise ConfigError(
-                f"Expected the rounds of the schedule of {name} to begin at 1 and to rise, got {list(starts)!r}.",
-                "The first value holds from round 1.",
-            )
-        rows = [_per_client(v, clients, name) for v in values]
-        return [rows[sum(start <= when for start in starts) - 1] for when in rounds]
-    row = _per_client(value, clients, name)
-    return [row for _ in rounds]
+    if not isinstance(value, Mapping):
+        row = _per_client(value, clients, name)
+        return [row for _ in rounds]
+    starts, values = value.get("rounds") or [], value.get("values") or []
+    lists = isinstance(starts, list | tuple) and isinstance(values, list | tuple)
+    if not lists or not starts or set(value) != {"rounds", "values"} or len(starts) != len(values):
+        raise ConfigError(
+            f"Expected the schedule of {name} to have lists 'rounds' and 'values' of one length, got {dict(value)!r}.",
+            "Example: {rounds = [1, 500], values = [0.96, 0.98]}.",
+        )
+    if not all(isinstance(start, int) for start in starts) or starts[0] != 1 or list(starts) != sorted(set(starts)):
+        raise ConfigError(
+            f"Expected the rounds of the schedule of {name} to begin at 1 and to rise, got {list(starts)!r}.",
+            "The first value holds from round 1.",
+        )
+    rows = [_per_client(v, clients, name) for v in values]
+    return [rows[sum(start <= when for start in starts) - 1] for when in rounds]
 
 
-def _per_client(value: float | Sequence[float], clients: int, name: str) -> list[float]:
-    values = [value] * clients if isinstance(value, int | float) else list(value)
-    if len(values) != clients or not all(isinstance(v, int | float) and math.isfinite(v) for v in values):
+def schedule_starts(value: Any) -> list[int]:
+    """Rounds at which every part of a schedule holds at least once; [1] for a constant or a malformed one."""
+    starts = value.get("rounds") if isinstance(value, Mapping) else None
+    good = isinstance(starts, list | tuple) and all(isinstance(start, int) for start in starts)
+    return list(starts) if good and starts else [1]
+
+
+def _per_client(value: Any, clients: int, name: str) -> list[float]:
+    values: list[Any] = list(value) if isinstance(value, list | tuple) else [value] * clients
+    if len(values) != clients or not all(_is_number(v) and math.isfinite(v) for v in values):
         raise ConfigError(
             f"Expected {name} to be one finite number or one for each of {clients} clients, got {value!r}.",
             "Give a single number, or a list as long as the number of clients.",

@@ -6,6 +6,7 @@ A SPEC is what ``settings.to_dict`` writes. OUT gets ``result.json`` (as in a ru
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import time
@@ -18,6 +19,7 @@ import torch
 from .environment import environment
 from .errors import ConfigError, EquipoiseError
 from .federation import Sweep
+from .files import storage_errors, write_bytes, write_json
 from .records import results
 from .settings import from_dict
 
@@ -30,7 +32,8 @@ CURVES = (
 def compute(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     """Train the sweep of ``spec``; write the results below ``out`` and return them."""
     settings, federations = from_dict(spec)
-    out.mkdir(parents=True, exist_ok=True)
+    with storage_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
     sweep = Sweep(settings, federations)
     history: list[list[dict[str, Any]]] = []
@@ -49,13 +52,15 @@ def compute(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         "environment": environment(sweep.device),
         "spec": spec,
     }
-    (out / "result.json").write_text(json.dumps(found, indent=1))
+    write_json(out / "result.json", found)
     curves = {
         name: np.array([[row.get(name, np.nan) for row in rows] for rows in history], dtype=np.float32).T
         for name in CURVES
     }
     curves["rounds"] = np.array(settings.evaluated())
-    np.savez_compressed(out / "curves.npz", **curves)  # type: ignore[arg-type]
+    packed = io.BytesIO()
+    np.savez_compressed(packed, **curves)  # type: ignore[arg-type]
+    write_bytes(out / "curves.npz", packed.getvalue())
     return found
 
 

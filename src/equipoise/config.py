@@ -94,9 +94,11 @@ def resolve(
     blocks = raw.pop("sweep", [])
     if isinstance(blocks, Mapping):
         blocks = [blocks]
+    if not isinstance(blocks, list) or not all(isinstance(block, Mapping) for block in blocks):
+        raise ConfigError(f"Expected sweep={blocks!r} to be [[sweep]] blocks.", "See examples/sweep.toml.")
     given = {key: list(values) for key, values in (sweep or {}).items() if values}
     if given:
-        blocks = [{**(blocks[0] if blocks else {}), **given}]
+        blocks = [{**block, **given} for block in blocks or [{}]]
     found: list[str] = []
     settings = _typed(Settings, _nulls(raw), "", found)
     typed = [_typed(SweepBlock, block, f"sweep[{i}].", found) for i, block in enumerate(blocks or [{}])]

@@ -7,15 +7,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.tree import Tree
 
 from .config import Config
+from .files import write_text
 from .mechanisms import mechanism
 from .settings import scales
-from .storage import write_text
 
 console = Console()
 errors = Console(stderr=True)
@@ -30,7 +32,7 @@ NOT_CLAIMED = (
 def summary(config: Config, folder: Path) -> Tree:
     """All settings, resolved, before a long run."""
     s, federations = config.settings, config.federations()
-    tree = Tree(f"[bold]{len(federations)} federation(s)[/] x {s.rounds} rounds -> {folder}")
+    tree = Tree(f"[bold]{len(federations)} federation(s)[/] x {s.rounds} rounds -> {escape(str(folder))}")
     data = tree.add("data")
     names = ", ".join(dict.fromkeys(fed.dataset for fed in federations))
     data.add(f"{names}; {s.partition} partition over {s.clients} clients, {s.participants or 'all'} of them a round")
@@ -47,7 +49,7 @@ def summary(config: Config, folder: Path) -> Tree:
             protection.add("none")
             continue
         low = scales(s, mine[0], [1])[0][0]
-        word = "lower bound" if kind.measure == "leakage" else "noise scale"
+        word = "lower bound" if kind.on_sphere else "noise scale"
         protection.add(f"{name} at budget {', '.join(budgets)} ({word} {low:.6g} at {budgets[0]})")
     protection.add(f"M {s.steps}, gamma {s.lr}, lambda {s.negative_norm}, upper = {s.factor} x lower")
     protection.add(
@@ -77,7 +79,8 @@ def progress(total: int, what: str, quiet: bool) -> Iterator[Any]:
 def result_table(found: list[dict[str, Any]]) -> Table:
     """Mean and 95 % interval over seeds for every dataset, mechanism and budget."""
     datasets = list(dict.fromkeys(row["dataset"] for row in found))
-    table = Table(title=f"test accuracy of the global model, {', '.join(datasets)}", title_justify="left")
+    title = f"test accuracy of the global model, {', '.join(datasets)}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     names = ("mechanism", "budget", "accuracy", "95 % interval", "best val.", "utility loss", "seeds")
     for name in names if len(datasets) == 1 else ("dataset", *names):
         table.add_column(name, justify="left" if name in ("dataset", "mechanism") else "right", no_wrap=True)
@@ -95,37 +98,39 @@ def result_table(found: list[dict[str, Any]]) -> Table:
     return table
 
 
+def refused_note(found: list[dict[str, Any]]) -> str:
+    """A line on releases that were left out, or nothing."""
+    lines = []
+    for row in found:
+        if row["releases_refused"]:
+            total = row["releases_refused"] + row["releases_accepted"]
+            lines.append(
+                f"{row['dataset']} {row['mechanism']} {row['budget']} seed {row['seed']}: {row['releases_refused']} of "
+                f"{total} releases refused (not finite or out of bounds)"
+            )
+    return "\n".join(lines)
+
+
 def group(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Means over seeds with a 95 % Student interval."""
-    from math import sqrt
-    from statistics import mean, stdev
+    from statistics import mean
 
-    from scipy.stats import t as student
+    from .intervals import interval
 
     rows: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for row in found:
         rows.setdefault((row["dataset"], row["mechanism"], str(row["budget"])), []).append(row)
-    grouped = []
-    for same in rows.values():
-        values = [row["accuracy"] for row in same]
-        interval = None
-        if len(values) > 1:
-            half = float(student.ppf(0.975, len(values) - 1)) * stdev(values) / sqrt(len(values))
-            interval = (mean(values) - half, mean(values) + half)
-        first = same[0]
-        grouped.append(
-            {
-                "dataset": first["dataset"],
-                "mechanism": first["mechanism"],
-                "budget": first["budget"],
-                "seeds": len(values),
-                "accuracy": mean(values),
-                "interval": interval,
-                "best": mean(row["accuracy_at_best_validation"] for row in same),
-                "utility_loss": mean(row["mean_utility_loss"] for row in same),
-            }
-        )
-    return grouped
+    return [
+        {
+            **{name: same[0][name] for name in ("dataset", "mechanism", "budget")},
+            "seeds": len(same),
+            "accuracy": mean(row["accuracy"] for row in same),
+            "interval": interval([row["accuracy"] for row in same]),
+            "best": mean(row["accuracy_at_best_validation"] for row in same),
+            "utility_loss": mean(row["mean_utility_loss"] for row in same),
+        }
+        for same in rows.values()
+    ]
 
 
 COLOURS = {

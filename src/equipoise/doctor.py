@@ -16,10 +16,10 @@ from .data import load
 from .environment import environment
 from .errors import EquipoiseError
 from .federation import Sweep
+from .files import write_text
 from .gradients import Batched
 from .models import LeNetZhu
 from .settings import Federation, Settings
-from .storage import write_text
 
 EXTRAS = {
     "flower": "flwr",
@@ -36,7 +36,7 @@ def examine() -> dict[str, Any]:
     for name, look in CHECKS.items():
         try:
             checks.append({"name": name, "ok": True, "detail": look()})
-        except (EquipoiseError, OSError, RuntimeError, AssertionError) as error:
+        except (EquipoiseError, OSError, RuntimeError) as error:
             checks.append({"name": name, "ok": False, "detail": str(error)})
     return {"checks": checks, "environment": environment()}
 
@@ -67,7 +67,10 @@ def _arithmetic() -> str:
     names = [name for name, _ in model.named_parameters()]
     theirs = batched.layout.flatten(dict(zip(names, torch.autograd.grad(loss, list(model.parameters())), strict=True)))
     error = float((ours[1] - theirs).abs().max())
-    assert error < 1e-10, f"batched gradients differ from autograd by {error:.2e}"
+    if error >= 1e-10:
+        raise EquipoiseError(
+            f"Batched gradients differ from autograd by {error:.2e}.", "Report this, with the versions."
+        )
     return f"batched gradients equal autograd to {error:.0e}"
 
 

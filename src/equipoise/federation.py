@@ -10,8 +10,10 @@ state between rounds is the global parameters and a few running sums.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ from . import records
 from .aggregate import Total
 from .data import Dataset, load
 from .draws import Draws
-from .errors import ConfigError
+from .errors import ConfigError, DataError
 from .gradients import Batched, check_model
 from .graph import MOST_STREAMS, RoundGraph, capturable, side_by_side
 from .models import build
@@ -81,8 +83,16 @@ class Sweep:
         self.datasets = {name: given.get(name) or load(name) for name in dict.fromkeys(f.dataset for f in federations)}
         self._place_data()
         self.given_model = model
-        network = model or build(settings.model)
         sample = next(iter(self.datasets.values()))
+        for name, dataset in self.datasets.items():
+            if (dataset.shape, dataset.classes) != (sample.shape, sample.classes):
+                raise DataError(
+                    f"The datasets of a sweep must be alike; {name!r} has shape {dataset.shape}, {dataset.classes} "
+                    f"classes, the first one {sample.shape}, {sample.classes}.",
+                    "Train them in separate runs.",
+                )
+        self._build = partial(build, settings.model, sample.shape, sample.classes)
+        network = copy.deepcopy(model) if model is not None else self._build()
         check_model(network, sample.train.images[:2].to(next(network.parameters()).dtype), sample.classes)
         self.batched = Batched(network.to(self.device, self.dtype), device=self.device)
         self.draws = Draws(list(dict.fromkeys(f.seed for f in federations)), settings.clients, settings.participants)
@@ -118,7 +128,7 @@ class Sweep:
 
     def _train_stretch(self, rounds: list[int], tables: Stretch, on_round: Progress | None) -> Stretch:
         if self._graph is None and capturable(self, rounds):
-            self._graph = RoundGraph(self, tables)
+            self._graph = RoundGraph(self, self.tables(list(range(rounds[0], rounds[0] + LENGTH))))
         if self._graph is not None and len(rounds) <= len(self._graph.tables.batches):
             return self._graph.run(rounds, tables, on_round)
         for i, when in enumerate(rounds):
@@ -220,6 +230,7 @@ class Sweep:
         s = self.settings
         self.parts: dict[str, list[Tensor]] = {}
         self.shares: dict[str, Tensor] = {}
+        self.test_parts: dict[tuple[str, str], list[Tensor]] = {}
         offset = 0
         for name, dataset in self.datasets.items():
             parts = partition(
@@ -229,6 +240,8 @@ class Sweep:
             self.parts[name] = [part + offset for part in parts]
             self.shares[name] = weights(parts)
             offset += len(dataset.train)
+            for prefix, split in (("", dataset.test), ("validation_", dataset.validation)):
+                self.test_parts[name, prefix] = partition(split.labels, s.clients, "identical", sizes=s.sizes)
         sets = [dataset.train for dataset in self.datasets.values()]
         self.images = torch.cat([part.images for part in sets]).to(self.device, self.dtype)
         self.labels = torch.cat([part.labels for part in sets]).to(self.device)
@@ -247,4 +260,4 @@ class Sweep:
             return ((2 * numbers - 1) * self.settings.init_bound).to(self.dtype)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return layout.flatten(dict(build(self.settings.model).named_parameters())).to(self.dtype)
+            return layout.flatten(dict(self._build().named_parameters())).to(self.dtype)

@@ -226,13 +226,16 @@ class Flatten:
 
 
 class Activation:
-    """An elementwise function whose derivative follows from its output."""
+    """An elementwise function whose derivative follows from its output. Works in place on its input.
+
+    ``build`` puts one only behind a convolution or a linear layer, whose output nobody else needs.
+    """
 
     def __init__(self, function: Callable[[Tensor], Tensor], slope: Callable[..., Tensor]):
         self.function, self.slope = function, slope
 
     def forward(self, params: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        y = self.function(x)  # in place: no layer needs its output as it was before the activation
+        y = self.function(x)
         return y, y
 
     def backward(self, params: Tensor, kept: Tensor, dy: Tensor, grad: Tensor, first: bool) -> Tensor:
@@ -262,41 +265,48 @@ def leaves(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]
 
 
 def build(model: nn.Module, device: torch.device) -> tuple[list[Layer], list[Slot]] | None:
-    """The model as batched layers and parameter slots, or None if some part is not known here."""
+    """The model as batched layers and parameter slots, or None if it is not convolutions, Flatten, linear layers.
+
+    Activations may stand behind a convolution or a linear layer. Hooks, shared and frozen parameters are not known
+    here either.
+    """
     if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward:
         return None
     tensors = list(model.named_parameters(remove_duplicate=False))
     if len(tensors) != len(list(model.parameters())) or not all(p.requires_grad for _, p in tensors):
         return None
+    if any(part._forward_hooks or part._forward_pre_hooks for part in model.modules()):
+        return None
     layers: list[Layer] = []
     slots: list[Slot] = []
 
-    def slot(name: str, tensor: Tensor | None, axes: tuple[int, ...]) -> Slot | None:
-        if tensor is None:
-            return None
+    def slot(name: str, tensor: Tensor, axes: tuple[int, ...]) -> Slot:
         slots.append(Slot(name, tuple(tensor.shape), slots[-1].stop if slots else 0, axes))
         return slots[-1]
 
     conv = GroupedConv if device.type == "cpu" else PatchConv
+    flat = False
     for name, leaf in leaves(model):
-        if type(leaf) is nn.Conv2d:
-            plain = leaf.groups == 1 and leaf.dilation == (1, 1) and leaf.padding_mode == "zeros"
-            if not plain or isinstance(leaf.padding, str):
-                return None
+        bias = getattr(leaf, "bias", None)
+        if type(leaf) is nn.Conv2d and not flat and _plain(leaf):
             weight = slot(f"{name}.weight", leaf.weight, (0, 2, 3, 1))
-            assert weight is not None
-            layers.append(conv(leaf, weight, slot(f"{name}.bias", leaf.bias, (0,))))
-        elif type(leaf) is nn.Linear:
+            layers.append(conv(leaf, weight, None if bias is None else slot(f"{name}.bias", bias, (0,))))
+        elif type(leaf) is nn.Linear and flat:
             weight = slot(f"{name}.weight", leaf.weight, (0, 1))
-            assert weight is not None
-            layers.append(Linear(weight, slot(f"{name}.bias", leaf.bias, (0,))))
-        elif type(leaf) is nn.Flatten and (leaf.start_dim, leaf.end_dim) == (1, -1):
+            layers.append(Linear(weight, None if bias is None else slot(f"{name}.bias", bias, (0,))))
+        elif type(leaf) is nn.Flatten and (leaf.start_dim, leaf.end_dim) == (1, -1) and not flat:
             layers.append(Flatten())
-        elif type(leaf) in ACTIVATIONS and layers:
+            flat = True
+        elif type(leaf) in ACTIVATIONS and layers and isinstance(layers[-1], Conv | Linear):
             layers.append(Activation(*ACTIVATIONS[type(leaf)]))
         else:
             return None
-    return (layers, slots) if slots else None
+    return (layers, slots) if slots and flat else None
+
+
+def _plain(leaf: nn.Conv2d) -> bool:
+    known = leaf.groups == 1 and leaf.dilation == (1, 1) and leaf.padding_mode == "zeros"
+    return known and not isinstance(leaf.padding, str)
 
 
 def forward(layers: list[Layer], params: Tensor, x: Any) -> tuple[Tensor, list[Any]]:

@@ -32,7 +32,7 @@ class Mechanism:
     """One row of the table above."""
 
     name: str
-    measure: MeasureName | None
+    measure: MeasureName | Measure | None  # by name, configured through the settings; or an object of the user's
     noise: Literal["laplace", "gaussian"] = "laplace"
     norm: Norm = "l2"
     learns: bool = False
@@ -42,9 +42,12 @@ class Mechanism:
     def distorts(self) -> bool:
         return self.measure is not None
 
-    def baseline(self) -> str:
-        """The static mechanism that a learned one is to be compared with."""
-        return {"pl-learn": "pl-identical"}.get(self.name, self.name.replace("-learn", "-static"))
+    @property
+    def on_sphere(self) -> bool:
+        """Whether the budget bounds the intensity itself (PL) rather than the scale of the draw (LS, GS)."""
+        if self.measure is None or isinstance(self.measure, str):
+            return self.measure == "leakage"
+        return not self.measure.bounds_draw
 
 
 MECHANISMS: dict[str, Mechanism] = {
@@ -59,6 +62,23 @@ MECHANISMS: dict[str, Mechanism] = {
         Mechanism("gs-learn", "gaussian", noise="gaussian", learns=True, clips=True),
     )
 }
+
+
+def register(new: Mechanism) -> Mechanism:
+    """Add a mechanism of your own to those that sweeps and ``protect`` know by name.
+
+    >>> register(Mechanism("mine", LaplaceBudget(sensitivity=2.0), norm="l1")).name in MECHANISMS
+    True
+    >>> _ = MECHANISMS.pop("mine")
+    """
+    if new.name in MECHANISMS:
+        raise ConfigError(f"The mechanism {new.name!r} exists.", "Choose another name.")
+    if new.measure is not None and not isinstance(new.measure, str | Measure):
+        raise ConfigError(
+            f"The measure of {new.name!r} lacks leakage, lower, factor or bounds_draw.", "See the Measure protocol."
+        )
+    MECHANISMS[new.name] = new
+    return new
 
 
 def mechanism(name: str | Mechanism) -> Mechanism:

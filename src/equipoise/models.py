@@ -1,16 +1,25 @@
-"""Models for 28x28 images. Any other ``nn.Module`` works too; see ``gradients.check_model``.
+"""Small image models. Any other ``nn.Module`` works too; see ``gradients.check_model``.
 
 The bundled ones are plain sequences, which ``layers.py`` can run for many sets of parameters at once.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 
 from torch import nn
 
 from .errors import ConfigError, closest
+
+Shape = tuple[int, int, int]
+"""Channels, height, width."""
+
+
+def _quarter(side: int) -> int:
+    """The side of an image after two padded convolutions of stride 2."""
+    return -(-side // 4)
 
 
 def _sequence(**layers: nn.Module) -> OrderedDict[str, nn.Module]:
@@ -24,7 +33,8 @@ class LeNetZhu(nn.Sequential):
     13426
     """
 
-    def __init__(self, channels: int = 1, classes: int = 10) -> None:
+    def __init__(self, shape: Shape = (1, 28, 28), classes: int = 10) -> None:
+        channels, height, width = shape
         super().__init__(
             _sequence(
                 conv1=nn.Conv2d(channels, 12, 5, stride=2, padding=2),
@@ -34,7 +44,7 @@ class LeNetZhu(nn.Sequential):
                 conv3=nn.Conv2d(12, 12, 5, stride=1, padding=2),
                 act3=nn.Sigmoid(),
                 flatten=nn.Flatten(),
-                fc=nn.Linear(588, classes),
+                fc=nn.Linear(12 * _quarter(height) * _quarter(width), classes),
             )
         )
 
@@ -42,11 +52,11 @@ class LeNetZhu(nn.Sequential):
 class MLP(nn.Sequential):
     """One hidden layer; ``hidden`` sets the size (the growth benchmark goes to 10^7 parameters)."""
 
-    def __init__(self, inputs: int = 784, hidden: int = 64, classes: int = 10) -> None:
+    def __init__(self, shape: Shape = (1, 28, 28), classes: int = 10, hidden: int = 64) -> None:
         super().__init__(
             _sequence(
                 flatten=nn.Flatten(),
-                fc1=nn.Linear(inputs, hidden),
+                fc1=nn.Linear(math.prod(shape), hidden),
                 act1=nn.ReLU(),
                 fc2=nn.Linear(hidden, classes),
             )
@@ -56,7 +66,8 @@ class MLP(nn.Sequential):
 class SmallCNN(nn.Sequential):
     """Two strided 3x3 convolutions with ReLU and a linear layer; about 20,000 parameters."""
 
-    def __init__(self, channels: int = 1, classes: int = 10) -> None:
+    def __init__(self, shape: Shape = (1, 28, 28), classes: int = 10) -> None:
+        channels, height, width = shape
         super().__init__(
             _sequence(
                 conv1=nn.Conv2d(channels, 16, 3, stride=2, padding=1),
@@ -64,20 +75,20 @@ class SmallCNN(nn.Sequential):
                 conv2=nn.Conv2d(16, 32, 3, stride=2, padding=1),
                 act2=nn.ReLU(),
                 flatten=nn.Flatten(),
-                fc=nn.Linear(32 * 7 * 7, classes),
+                fc=nn.Linear(32 * _quarter(height) * _quarter(width), classes),
             )
         )
 
 
-MODELS: dict[str, Callable[[], nn.Module]] = {"lenet-zhu": LeNetZhu, "mlp": MLP, "small-cnn": SmallCNN}
+MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {"lenet-zhu": LeNetZhu, "mlp": MLP, "small-cnn": SmallCNN}
 
 
-def build(name: str) -> nn.Module:
-    """A bundled model by name.
+def build(name: str, shape: Shape = (1, 28, 28), classes: int = 10) -> nn.Module:
+    """A bundled model by name, for images of the given shape.
 
     >>> type(build("lenet-zhu")).__name__
     'LeNetZhu'
     """
     if name not in MODELS:
         raise ConfigError(f"Unknown model {name!r}.{closest(name, list(MODELS))}", f"Known: {', '.join(MODELS)}.")
-    return MODELS[name]()
+    return MODELS[name](shape, classes)

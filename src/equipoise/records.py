@@ -14,7 +14,6 @@ from torch import Tensor
 
 from .evaluate import by_client, full_gradient, full_loss, score
 from .intensity import intensity
-from .partition import partition
 from .randomness import experiment_key, standard_noise, uniform
 from .stretch import Block, Stretch
 
@@ -29,23 +28,18 @@ class Tally:
     """Running sums, so that what is kept does not grow with the rounds. F federations, K slots."""
 
     rounds: Tensor  # [1] since the last evaluation
-    recent: Tensor  # [F, 6] float64 sums since then, see COLUMNS
-    utility_sum: Tensor  # [F] float64, over all rounds, of the mean over clients
-    refused: Tensor  # [F] releases left out so far
+    recent: Tensor  # [F, 7] float64 sums since then, see COLUMNS
+    total: Tensor  # [F, 3] float64 over all rounds: utility loss, accepted, refused
     last_utility: Tensor  # [F, K] of the last round
     last_intensity: Tensor  # [F, K]
     best_validation: Tensor  # [F] float64
     best_round: Tensor  # [F]
     best_accuracy: Tensor  # [F] float64, on the test set at the best validation round
 
-    COLUMNS: ClassVar = (
-        "utility_loss",
-        "intensity",
-        "distortion_norm",
-        "distortion_norm_squared",
-        "clipped_share",
-        "refused",
-    )
+    COLUMNS: ClassVar[tuple[str, ...]] = (
+        "utility_loss", "intensity", "clipped_share", "accepted", "refused",
+        "distortion_norm", "distortion_norm_squared",
+    )  # fmt: skip
 
     @classmethod
     def empty(cls, federations: int, slots: int) -> Tally:
@@ -55,8 +49,7 @@ class Tally:
         return cls(
             rounds=zeros(1, dtype=torch.int64),
             recent=zeros(federations, len(cls.COLUMNS)),
-            utility_sum=zeros(federations),
-            refused=zeros(federations, dtype=torch.int64),
+            total=zeros(federations, 3),
             last_utility=zeros(federations, slots),
             last_intensity=zeros(federations, slots),
             best_validation=zeros(federations) - 1,
@@ -65,18 +58,21 @@ class Tally:
         )
 
     def add(self, done: Stretch) -> None:
-        """Take in what the rounds of a stretch recorded."""
-        utility, size, clipped, refused = (
-            part.cpu().double() for part in (done.utility_loss, done.intensity, done.clipped, ~done.accepted)
+        """Take in what the rounds of a stretch recorded; a refused release counts as refused and as nothing else."""
+        accepted = done.accepted.cpu()
+        utility, size, clipped = (
+            torch.where(accepted, part.cpu().double(), 0.0)
+            for part in (done.utility_loss, done.intensity, done.clipped)
         )
         moved = done.distortion.cpu().double()
-        sums = [utility.mean(2), size.mean(2), moved, moved**2, clipped.mean(2), refused.sum(2)]
+        count = accepted.double().sum(2)
+        refused = (~accepted).double().sum(2)
+        sums = [utility.sum(2), size.sum(2), clipped.sum(2), count, refused, moved, moved**2]
         # one round after the other: how rounds are grouped into stretches must not show in the last bit
-        for row in torch.stack(sums, dim=-1):  # [F, 6]
+        for row in torch.stack(sums, dim=-1):  # [F, columns]
             self.recent += row
-            self.utility_sum += row[:, 0]
+            self.total += row[:, [0, 3, 4]]
         self.rounds += len(utility)
-        self.refused += refused.sum((0, 2)).long()
         self.last_utility, self.last_intensity = utility[-1], size[-1]
 
 
@@ -89,8 +85,8 @@ def evaluate(sweep: Sweep, extra: list[Row] | None) -> list[Row]:
         for prefix, split in (("", dataset.test), ("validation_", dataset.validation)):
             images, labels = split.images.to(sweep.device, sweep.dtype), split.labels.to(sweep.device)
             correct, loss = score(sweep.batched, params, images, labels)
-            clients = partition(split.labels, sweep.settings.clients, "identical", sizes=sweep.settings.sizes)
-            accuracy, each = correct.double().mean(1).tolist(), by_client(correct, clients).tolist()
+            parts = sweep.test_parts[name, prefix]
+            accuracy, each = correct.double().mean(1).tolist(), by_client(correct, parts).tolist()
             for place, i in enumerate(mine):
                 rows[i][f"{prefix}accuracy"] = accuracy[place]
                 rows[i][f"{prefix}loss"] = float(loss[place].double().mean())
@@ -105,8 +101,11 @@ def _since_last(sweep: Sweep) -> list[Row]:
     tally, rows = sweep.state.tally, []
     count = int(tally.rounds)
     for i, fed in enumerate(sweep.federations):
-        means = dict(zip(tally.COLUMNS, (tally.recent[i] / count).tolist(), strict=True))
-        means["refused"] = int(tally.recent[i, -1])
+        sums = dict(zip(tally.COLUMNS, tally.recent[i].tolist(), strict=True))
+        releases = max(1.0, sums["accepted"])
+        means = {name: sums[name] / releases for name in ("utility_loss", "intensity", "clipped_share")}
+        means |= {name: sums[name] / count for name in ("distortion_norm", "distortion_norm_squared")}
+        means |= {name: int(sums[name]) for name in ("accepted", "refused")}
         rows.append(
             {
                 "dataset": fed.dataset,
@@ -153,10 +152,11 @@ def results(sweep: Sweep, last: list[Row]) -> list[Row]:
                 "client_accuracy": row["client_accuracy"],
                 "best_validation_round": int(tally.best_round[i]),
                 "accuracy_at_best_validation": float(tally.best_accuracy[i]),
-                "mean_utility_loss": float(tally.utility_sum[i]) / sweep.state.round,
+                "mean_utility_loss": float(tally.total[i, 0]) / max(1.0, float(tally.total[i, 1])),
                 "final_utility_loss": float(tally.last_utility[i].mean()),
                 "final_intensity": row["intensity_last"],
-                "releases_refused": int(tally.refused[i]),
+                "releases_accepted": int(tally.total[i, 1]),
+                "releases_refused": int(tally.total[i, 2]),
             }
         )
     return found
@@ -210,7 +210,7 @@ def _one_client(
     part = sweep.parts[fed.dataset][client].to(sweep.device)
     images, labels = sweep.images[part], sweep.labels[part]
     trials = [local, released]
-    if block.kind.distorts and not block.kind.learns and block.kind.measure != "leakage":
+    if block.kind.distorts and not block.kind.learns and not block.kind.on_sphere:
         # Example 2: the expected loss over the mechanism's distribution, by sampling
         count, size = sweep.settings.expected_draws, len(local)
         key = experiment_key(fed.seed, "expected")

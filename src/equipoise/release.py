@@ -6,8 +6,8 @@ One call serves R clients (``[R, P]``), each with its own bounds; one client is 
 Guarantees, for every row that ``accepted`` marks:
 
 * the release is finite;
-* its distortion, ``parameters - local``, has an intensity between ``lower`` and ``upper`` up to rounding;
-  for a static mechanism it is the noise itself.
+* its distortion as it arrives, ``parameters - local``, has an intensity between ``lower`` and ``upper`` up to
+  rounding (1e-4 relative in float32); for a static mechanism it is the noise itself.
 
 A row that fails is marked, never repaired: the aggregation leaves it out by name.
 """
@@ -94,7 +94,7 @@ def draw_bounds(noise: Tensor, protection: Protection) -> tuple[Tensor, Tensor, 
     """Algorithm 2, l. 4-11: the initial distortion and its intensity bounds, from *standard* noise."""
     kind = protection.mechanism
     scale = torch.as_tensor(protection.scale, dtype=noise.dtype, device=noise.device).expand(noise.shape[0])
-    if kind.measure == "leakage":
+    if kind.on_sphere:
         return on_inner_sphere(noise, scale, protection.factor)  # rescaling makes the scale of the draw irrelevant
     return as_drawn(noise * scale.unsqueeze(-1), protection.factor, kind.norm)
 
@@ -158,7 +158,7 @@ def _distorted(
     assert noise is not None
     alpha, lower, upper = distort(objective, local, noise, protection)
     released = local + alpha
-    size = intensity(alpha, protection.mechanism.norm)
+    size = intensity(released - local, protection.mechanism.norm)  # as it arrives, not as it was meant
     slack = 1e-4 if size.dtype == torch.float32 else 1e-9  # rounding of the norm itself
     within = (size >= lower * (1 - slack)) & (size <= upper * (1 + slack))  # false for NaN
     loss = torch.full_like(none, float("nan"))

@@ -7,9 +7,9 @@ the file is cut back to what the checkpoint saw.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import shutil
 import time
 from dataclasses import fields
 from pathlib import Path
@@ -20,25 +20,25 @@ from torch import Tensor
 
 from .config import Config, differing
 from .environment import environment
-from .errors import CheckpointError, StorageError
+from .errors import CheckpointError
 from .federation import Event, Progress, Sweep
+from .files import plain, storage_errors, write_json, write_text
 from .records import results
-from .storage import load_checkpoint, locked, save_checkpoint, save_snapshot, write_json, write_text
+from .storage import load_checkpoint, locked, save_checkpoint, save_snapshot
 
 CHECKPOINT_SECONDS = 15.0
 """The most work that a crash can cost, apart from the stretch under way."""
 
-OWN = ("config.toml", "metrics.jsonl", "result.json", "model.safetensors", "checkpoint", "snapshots")
+OWN = ("metrics.jsonl", "result.json", "model.safetensors", "accuracy.html", "checkpoint/latest.json")
+OWN_PATTERNS = ("checkpoint/state-*.safetensors", "snapshots/round-*.safetensors", "**/.*.partial")
+MARK = "# Resolved settings of an equipoise run."
 
 
 class Run:
     """One run folder while it is being written."""
 
     def __init__(self, folder: Path, config: Config, fresh: bool = False):
-        self.folder, self.config = folder, config
-        if fresh:
-            self._clear()
-        self._refuse_other_experiment()
+        self.folder, self.config, self.fresh = folder, config, fresh
         if config.settings.threads:
             torch.set_num_threads(config.settings.threads)
         self.sweep = Sweep(config.settings, config.federations())
@@ -46,8 +46,10 @@ class Run:
 
     def execute(self, on_start: Progress | None = None, on_round: Progress | None = None) -> dict[str, Any]:
         """Train to the end, from the checkpoint if there is one; returns the content of result.json."""
+        self._refuse_foreign_folder()
         with locked(self.folder):
-            write_text(self.folder / "config.toml", self.config.to_toml())
+            self._clear() if self.fresh else self._refuse_other_experiment()
+            write_text(self.folder / "config.toml", f"{MARK}\n{self.config.to_toml()}")
             self._resume()
             if on_start:
                 on_start(self.resumed_from)
@@ -68,16 +70,12 @@ class Run:
             self._snapshot(self.folder / "snapshots" / f"round-{event.round:06d}.safetensors")
 
     def _append(self, rows: list[dict[str, Any]]) -> None:
-        try:
-            with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-                file.write("".join(json.dumps({"experiment": "seeded", **row}) + "\n" for row in rows))
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise StorageError(
-                f"Cannot write metrics.jsonl: {error.strerror or error}.",
-                "Free some space; the run resumes from its last checkpoint.",
-            ) from error
+        path = self.folder / "metrics.jsonl"
+        with storage_errors(path), path.open("a", encoding="utf-8") as file:
+            lines = [json.dumps(plain({"experiment": "seeded", **row}), allow_nan=False) for row in rows]
+            file.write("\n".join(lines) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def _snapshot(self, path: Path) -> None:
         """The global models as ``federation-i/tensor name``, in the order of the configuration."""
@@ -103,6 +101,7 @@ class Run:
             "device": self.config.settings.device,
             "threads": torch.get_num_threads(),
             "metrics_bytes": metrics.stat().st_size if metrics.exists() else 0,
+            "data": self._fingerprints(),
         }
         save_checkpoint(self.folder / "checkpoint", tensors, notes)
 
@@ -114,15 +113,39 @@ class Run:
             return
         tensors, notes = found
         state = self.sweep.state
-        if tensors["params"].shape != state.params.shape:
-            raise CheckpointError("The checkpoint holds other federations.", "Use --fresh or another --out.")
+        self._refuse_other_circumstances(tensors, notes)
         state.round, state.params = notes["round"], tensors["params"].to(self.sweep.device)
         for part in fields(state.tally):
             setattr(state.tally, part.name, tensors[part.name])
+        if (metrics.stat().st_size if metrics.exists() else 0) < notes["metrics_bytes"]:
+            raise CheckpointError("metrics.jsonl is shorter than the checkpoint says.", "Restore it, or use --fresh.")
         if metrics.exists():
             with metrics.open("r+b") as file:
                 file.truncate(notes["metrics_bytes"])
         self.resumed_from = state.round
+
+    def _refuse_other_circumstances(self, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
+        """What would change the bits without being a setting: the data, the device. Threads are set as they were."""
+        names = {part.name for part in fields(self.sweep.state.tally)} | {"params"}
+        if set(tensors) != names or tensors["params"].shape != self.sweep.state.params.shape:
+            raise CheckpointError("The checkpoint holds other federations.", "Use --fresh or another --out.")
+        if notes.get("data") != self._fingerprints():
+            raise CheckpointError(
+                "The training data has changed since the checkpoint.", "Use --fresh or another --out."
+            )
+        if notes.get("device") != self.config.settings.device:
+            raise CheckpointError(
+                f"The run was on {notes.get('device')!r}, not {self.config.settings.device!r}.",
+                f"Use --device {notes.get('device')}, --fresh or another --out.",
+            )
+        if isinstance(notes.get("threads"), int) and 0 < notes["threads"] <= (os.cpu_count() or 1):
+            torch.set_num_threads(notes["threads"])
+
+    def _fingerprints(self) -> dict[str, str]:
+        return {
+            name: hashlib.sha256(data.train.images.numpy().tobytes() + data.train.labels.numpy().tobytes()).hexdigest()
+            for name, data in self.sweep.datasets.items()
+        }
 
     def _last_rows(self) -> list[dict[str, Any]]:
         """The last evaluated rows, for a run that was killed after its last round."""
@@ -130,9 +153,14 @@ class Run:
         if not metrics.exists():
             return []
         lines = metrics.read_text(encoding="utf-8").splitlines()[-len(self.sweep.federations) :]
-        return [json.loads(line) for line in lines]
+        try:
+            return [json.loads(line) for line in lines]
+        except ValueError as error:
+            raise CheckpointError(f"metrics.jsonl is damaged: {error}.", "Restore it, or use --fresh.") from error
 
     def _finish(self, last: list[dict[str, Any]]) -> dict[str, Any]:
+        if len(last) != len(self.sweep.federations):
+            raise CheckpointError("metrics.jsonl lacks the rows of the last round.", "Restore it, or use --fresh.")
         self._snapshot(self.folder / "model.safetensors")
         found = {
             "schema": 1,
@@ -145,12 +173,20 @@ class Run:
         return found
 
     def _clear(self) -> None:
-        for name in OWN:
-            path = self.folder / name
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+        """Remove what a run writes, and nothing else."""
+        own = [self.folder / name for name in OWN]
+        for path in [*own, *(path for pattern in OWN_PATTERNS for path in self.folder.glob(pattern))]:
+            path.unlink(missing_ok=True)
+
+    def _refuse_foreign_folder(self) -> None:
+        """A folder that holds other things is never written into."""
+        if not self.folder.is_dir() or all(path.name == ".lock" for path in self.folder.iterdir()):
+            return
+        config = self.folder / "config.toml"
+        if not config.is_file() or not config.read_bytes().startswith(MARK.encode()):
+            raise CheckpointError(
+                f"The folder {self.folder.name} is not empty and not a run folder.", "Choose another --out."
+            )
 
     def _refuse_other_experiment(self) -> None:
         found = load_checkpoint(self.folder / "checkpoint")

@@ -5,15 +5,17 @@ No private example is touched: the sweep trains and tests on the dataset's publi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
+import torch
+
 from .data import Dataset, from_tensors
-from .errors import DataError
+from .errors import ConfigError, DataError
 from .federation import Sweep
+from .intervals import interval
 from .mechanisms import mechanism
 from .settings import Federation, Settings
 
@@ -22,7 +24,6 @@ GRIDS: dict[str, tuple[float, ...]] = {
     "laplace": (20, 40, 60, 80, 140, 200, 400, 800),
     "gaussian": (20, 40, 60, 80, 140, 200, 400, 800),
 }
-T_QUANTILE = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26}
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,6 @@ def public_dataset(dataset: Dataset) -> Dataset:
     train, test = dataset.public_attack, dataset.public_candidates
     rest_images = [dataset.public_targets.images, dataset.public_tuning.images]
     rest_labels = [dataset.public_targets.labels, dataset.public_tuning.labels]
-    import torch
-
     rest = (torch.cat(rest_images), torch.cat(rest_labels))
     return from_tensors(
         (train.images, train.labels), (test.images, test.labels), rest, classes=dataset.classes, name=dataset.name
@@ -75,9 +74,10 @@ def search(
     A budget *trains* when the mean accuracy over the seeds reaches chance plus ``keep`` times what training without
     protection gains over chance. A budget stricter than one that fails does not count, even if it passes by luck.
     """
+    _check(mechanisms, budgets, seeds, keep)
     public = public_dataset(dataset)
     kinds = [mechanism(name) for name in mechanisms]
-    grid = {kind.name: list(budgets or GRIDS[kind.measure or ""]) for kind in kinds if kind.distorts}
+    grid = {kind.name: list(budgets or GRIDS[str(kind.measure)]) for kind in kinds if kind.distorts}
     federations = [Federation(dataset.name, "none", None, seed) for seed in seeds]
     federations += [
         Federation(dataset.name, name, budget, seed)
@@ -90,18 +90,36 @@ def search(
     rows = [event.rows for event in sweep.run(on_round) if event.rows][-1]
     chance = 1 / dataset.classes
     free = _trial(rows, "none", None, 0.0)
+    if free.accuracy < 3 * chance:
+        raise ConfigError(
+            f"Without protection {settings.rounds} rounds reach only {free.accuracy:.1%}, so nothing can be compared.",
+            "Use more --rounds.",
+        )
     bar = chance + keep * (free.accuracy - chance)
     trials = [_trial(rows, name, budget, bar) for name, values in grid.items() for budget in sorted(values)]
     return Found([free, *trials], bar, {name: _strictest(trials, name) for name in grid})
 
 
+def _check(mechanisms: Sequence[str], budgets: Sequence[float] | None, seeds: Sequence[int], keep: float) -> None:
+    kinds = {mechanism(name).measure for name in mechanisms if mechanism(name).distorts}
+    if not kinds:
+        raise ConfigError("Expected at least one mechanism with a budget.", "For example pl-learn.")
+    if budgets and len(kinds) > 1:
+        raise ConfigError(
+            "One grid of budgets cannot serve two kinds of budget.", "Search for pl-* and ls-* separately."
+        )
+    if not budgets and any(str(kind) not in GRIDS for kind in kinds):
+        raise ConfigError("There is no grid for a measure of your own.", "Give the budgets to try.")
+    if not all(isinstance(seed, int) for seed in seeds) or not seeds:
+        raise ConfigError(f"Expected seeds={list(seeds)!r} to be whole numbers.", "For example 1,2,3.")
+    if not 0 < keep < 1:
+        raise ConfigError(f"Expected keep={keep!r} to lie between 0 and 1.", "0.5 is the default.")
+
+
 def _trial(rows: list[dict[str, Any]], name: str, budget: float | None, bar: float) -> Trial:
     values = [row["accuracy"] for row in rows if row["mechanism"] == name and row["budget"] == budget]
-    centre, interval = mean(values), None
-    if len(values) > 1:
-        half = T_QUANTILE.get(len(values) - 1, 1.96) * stdev(values) / math.sqrt(len(values))
-        interval = (centre - half, centre + half)
-    return Trial(name, budget, len(values), centre, interval, centre >= bar)
+    centre = mean(values)
+    return Trial(name, budget, len(values), centre, interval(values), centre >= bar)
 
 
 def _strictest(trials: list[Trial], name: str) -> float | None:

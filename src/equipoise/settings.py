@@ -7,15 +7,16 @@ Plain dataclasses without third-party imports, so that a machine with torch and 
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from .budget import LeakageBudget, Measure, schedule
-from .errors import ConfigError, EquipoiseError
+from .budget import LeakageBudget, Measure, schedule, schedule_starts
+from .errors import ConfigError, EquipoiseError, closest
 from .intensity import Norm
-from .mechanisms import measure, mechanism
+from .mechanisms import Mechanism, measure, mechanism
 from .models import MODELS
 
 
@@ -68,11 +69,11 @@ class Settings:
     dtype: Literal["float32", "float64"] = "float32"
     threads: int = 0  # CPU threads; 0: torch's default. Bitwise resume needs the same number
 
-    def measure(self, name: str) -> Measure | None:
+    def measure(self, name: str | Mechanism) -> Measure | None:
         """The measure that calibrates a mechanism under these settings."""
         kind = mechanism(name).measure
-        if kind is None:
-            return None
+        if kind is None or not isinstance(kind, str):
+            return kind
         leakage = LeakageBudget(**asdict(self.leakage), factor=self.factor)
         return measure(kind, leakage=leakage, sensitivity=self.sensitivity, factor=self.factor)
 
@@ -105,41 +106,87 @@ class Federation:
 
 
 def problems(settings: Settings, federations: list[Federation]) -> list[str]:
-    """Everything that is out of range, at once."""
-    return [*_ranges(settings), *_federation_problems(settings, federations)]
+    """Everything that is of the wrong type or out of range, at once."""
+    wrong = list(_types(settings))
+    return wrong or [*_ranges(settings), *_federation_problems(settings, federations)]
+
+
+INTEGERS = (
+    "rounds", "clients", "batch", "local_steps", "shards", "partition_seed", "steps", "min_clients", "evaluate_every",
+    "full_every", "expected_draws", "chunk", "threads",
+)  # fmt: skip
+NUMBERS = ("eta", "init_bound", "alpha", "factor", "sensitivity")
+CHOICES = {
+    "sampling": ("uniform", "passes"),
+    "init": ("uniform", "torch"),
+    "partition": ("identical", "iid", "dirichlet", "shards"),
+    "clip_norm": ("l1", "l2"),
+    "dtype": ("float32", "float64"),
+}
+
+
+def _number(value: Any, kind: Any = (int, float)) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _types(s: Settings) -> Iterator[str]:
+    for name in INTEGERS:
+        if not _number(getattr(s, name), int):
+            yield f"Expected {name}={getattr(s, name)!r} to be a whole number."
+    for name in NUMBERS:
+        if not _number(getattr(s, name)):
+            yield f"Expected {name}={getattr(s, name)!r} to be a number."
+    for name, allowed in CHOICES.items():
+        if getattr(s, name) not in allowed:
+            yield f"Expected {name}={getattr(s, name)!r} to be one of {', '.join(allowed)}."
+    if s.clip is not None and not _number(s.clip):
+        yield f"Expected clip={s.clip!r} to be a number or none."
+    if s.server_rate != "auto" and not _number(s.server_rate):
+        yield f"Expected server_rate={s.server_rate!r} to be a number or 'auto'."
+    if s.participants is not None and not _number(s.participants, int):
+        yield f"Expected participants={s.participants!r} to be a whole number or none."
+    for name in ("device", "model"):
+        if not isinstance(getattr(s, name), str):
+            yield f"Expected {name}={getattr(s, name)!r} to be a word."
+    if not isinstance(s.snapshots, list) or not all(_number(when, int) for when in s.snapshots):
+        yield f"Expected snapshots={s.snapshots!r} to be a list of rounds."
+    if s.sizes is not None and not (isinstance(s.sizes, list) and all(_number(size) for size in s.sizes)):
+        yield f"Expected sizes={s.sizes!r} to be a list of numbers or none."
 
 
 def _ranges(s: Settings) -> Iterator[str]:
-    at_least = dict(
-        rounds=1, clients=1, batch=1, local_steps=1, shards=1, steps=0, min_clients=1, evaluate_every=1,
-        full_every=0, expected_draws=2, chunk=0, threads=0, partition_seed=0,
-    )  # fmt: skip
+    at_least = dict.fromkeys(INTEGERS, 1) | dict(steps=0, full_every=0, chunk=0, threads=0, partition_seed=0)
+    at_least["expected_draws"] = 2
     for name, least in at_least.items():
         if getattr(s, name) < least:
             yield f"Expected {name}={getattr(s, name)!r} to be >= {least}."
-    numbers = ("eta", "init_bound", "alpha") + (() if s.server_rate == "auto" else ("server_rate",))
-    for name in numbers:
+    for name in ("eta", "init_bound", "alpha") + (() if s.server_rate == "auto" else ("server_rate",)):
         if not (math.isfinite(getattr(s, name)) and getattr(s, name) > 0):
             yield f"Expected {name}={getattr(s, name)!r} to be a finite number > 0."
+    if s.threads > (os.cpu_count() or 1):
+        yield f"Expected threads={s.threads!r} to be at most the {os.cpu_count()} of this machine."
     if s.participants is not None and not 1 <= s.participants <= s.clients:
         yield f"Expected participants={s.participants!r} to lie in 1..clients={s.clients}."
+    if s.participants not in (None, s.clients) and s.sampling == "passes":
+        yield "Expected sampling='uniform' with participants: a client that is not drawn would skip part of its pass."
     if s.min_clients > (s.participants or s.clients):
         yield f"Expected min_clients={s.min_clients!r} to be at most {s.participants or s.clients}, those of a round."
     if s.clip is not None and not (math.isfinite(s.clip) and s.clip > 0):
         yield f"Expected clip={s.clip!r} to be a finite number > 0, or none."
-    if s.sizes is not None and (len(s.sizes) != s.clients or min(s.sizes, default=0) <= 0):
+    if s.sizes is not None and (len(s.sizes) != s.clients or not all(0 < size < math.inf for size in s.sizes)):
         yield f"Expected sizes={s.sizes!r} to hold one positive number for each of {s.clients} clients."
     if not re.fullmatch(r"cpu|cuda(:\d+)?", s.device):
         yield f"Expected device={s.device!r} to be 'cpu', 'cuda' or 'cuda:N'."
     if s.model not in MODELS:
-        yield f"Unknown model {s.model!r}. Known: {', '.join(MODELS)}."
-    if any(t < 0 for t in s.snapshots):
+        yield f"Unknown model {s.model!r}.{closest(s.model, list(MODELS))} Known: {', '.join(MODELS)}."
+    if any(when < 0 for when in s.snapshots):
         yield f"Expected snapshots={s.snapshots!r} to be rounds >= 0."
     for name in ("lr", "negative_norm"):
         try:
-            rows = schedule(getattr(s, name), [1, s.rounds], s.clients, name)
+            value = getattr(s, name)
+            rows = schedule(value, schedule_starts(value), s.clients, name)
             if min(min(row) for row in rows) < 0:
-                yield f"Expected {name}={getattr(s, name)!r} to be >= 0."
+                yield f"Expected {name}={value!r} to be >= 0."
         except ConfigError as error:
             yield str(error)
 
@@ -148,6 +195,8 @@ def _federation_problems(settings: Settings, federations: list[Federation]) -> I
     if not federations:
         yield "The sweep is empty. Name at least one mechanism, and a budget for all but 'none'."
     for fed in federations:
+        if not _number(fed.seed, int):
+            yield f"Expected seed={fed.seed!r} to be a whole number."
         try:
             if not mechanism(fed.mechanism).distorts:
                 if fed.budget is not None:
@@ -156,7 +205,7 @@ def _federation_problems(settings: Settings, federations: list[Federation]) -> I
             if fed.budget is None:
                 yield f"The mechanism {fed.mechanism!r} needs a budget."
                 continue
-            scales(settings, fed, [1, settings.rounds])
+            scales(settings, fed, schedule_starts(fed.budget))
         except EquipoiseError as error:
             yield f"{fed.dataset} {fed.mechanism}: {error}"
     seen = [repr(fed) for fed in federations]
@@ -164,9 +213,17 @@ def _federation_problems(settings: Settings, federations: list[Federation]) -> I
         yield f"The sweep holds {len(seen) - len(set(seen))} federation(s) twice."
 
 
+def check_settings(settings: Settings) -> None:
+    """The part of ``check`` that concerns no federation."""
+    _raise_all([*_types(settings)] or [*_ranges(settings)])
+
+
 def check(settings: Settings, federations: list[Federation]) -> None:
     """Raise one ``ConfigError`` that lists every problem."""
-    found = list(dict.fromkeys(problems(settings, federations)))
+    _raise_all(list(dict.fromkeys(problems(settings, federations))))
+
+
+def _raise_all(found: list[str]) -> None:
     if found:
         head = f"{len(found)} problem(s) in the settings:"
         raise ConfigError("\n".join([head, *(f"  - {line}" for line in found)]))
@@ -192,10 +249,9 @@ def server_rates(settings: Settings, federation: Federation, rounds: list[int], 
     """
     if settings.server_rate != "auto":
         return [float(settings.server_rate)] * len(rounds)
-    kind = mechanism(federation.mechanism).measure
-    per_unit = {"leakage": 1.0, "laplace": math.sqrt(2 * parameters), "gaussian": math.sqrt(parameters), None: 0.0}[
-        kind
-    ]
+    kind = mechanism(federation.mechanism)
+    spread = math.sqrt((2 if kind.noise == "laplace" else 1) * parameters)  # expected L2 norm of standard noise
+    per_unit = 1.0 if kind.on_sphere else spread
     sizes = [per_unit * sum(row) / len(row) for row in scales(settings, federation, rounds)]
     return [min(1.0, 1 / size) if size > 0 else 1.0 for size in sizes]
 
@@ -207,12 +263,13 @@ def to_dict(settings: Settings, federations: list[Federation]) -> dict[str, Any]
 
 def from_dict(spec: dict[str, Any]) -> tuple[Settings, list[Federation]]:
     """Settings and federations from their plain form; unknown keys are refused."""
-    raw = dict(spec.get("settings", {}))
-    leakage = Leakage(**raw.pop("leakage", {}))
-    unknown = sorted(set(raw) - {f.name for f in fields(Settings)})
-    if unknown:
-        raise ConfigError(f"Unknown settings: {', '.join(unknown)}.", "They belong to another version.")
-    settings = Settings(leakage=leakage, **raw)
-    federations = [Federation(**row) for row in spec.get("federations", [])]
+    if not isinstance(spec, dict) or not isinstance(spec.get("federations"), list):
+        raise ConfigError("Expected an object with 'settings' and 'federations'.", "Write it with settings.to_dict.")
+    try:
+        raw = dict(spec.get("settings", {}))
+        settings = Settings(leakage=Leakage(**raw.pop("leakage", {})), **raw)
+        federations = [Federation(**row) for row in spec["federations"]]
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"Unknown or misplaced keys: {error}.", "They belong to another version.") from error
     check(settings, federations)
     return settings, federations

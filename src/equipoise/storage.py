@@ -1,6 +1,6 @@
-"""Files that are never half-written, and checkpoints that are never half-believed.
+"""Checkpoints that are never half-believed, snapshots, and a lock.
 
-A file is written under a temporary name, flushed to the disk, then renamed. A checkpoint is a safetensors file
+A checkpoint is a safetensors file
 and a small JSON file that names it with its SHA-256; the JSON is renamed last, so at every moment it names a
 complete checkpoint. Nothing here executes what it reads.
 """
@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,48 +19,10 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from .errors import CheckpointError, StorageError
+from .errors import CheckpointError
+from .files import storage_errors, write_bytes, write_json
 
 SCHEMA = 1
-
-
-@contextlib.contextmanager
-def _storage_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(
-            f"Cannot write {path.name}: {error.strerror or error}.",
-            "Free some space or choose another folder; earlier results are intact, and the run resumes from them.",
-        ) from error
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Replace ``path`` by ``content`` as a whole or not at all."""
-    with _storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.partial")
-        try:
-            with partial.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
-        folder = os.open(path.parent, os.O_RDONLY)  # the new name must survive a power cut too
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-def write_text(path: Path, content: str) -> None:
-    write_bytes(path, content.encode())
-
-
-def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=1) + "\n")
 
 
 def read_json(path: Path, what: str) -> Any:
@@ -111,7 +72,7 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """One process at a time in a run folder; the lock goes with the process, however it ends."""
-    with _storage_errors(folder):
+    with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         handle = (folder / ".lock").open("w")
     try:
