@@ -13,6 +13,9 @@ settings.register_profile("fixed", deadline=None, derandomize=True, suppress_hea
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=500)
 settings.load_profile("fixed")
 
+# The tensors here are small: a second thread gains nothing on an idle machine and costs minutes on a busy one.
+torch.set_num_threads(1)
+
 
 @pytest.fixture(scope="session")
 def mnist() -> Dataset:

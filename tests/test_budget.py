@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from equipoise import mechanisms
 from equipoise.budget import GaussianBudget, LaplaceBudget, LeakageBudget, Measure, schedule
 from equipoise.errors import BudgetError, ConfigError
-from equipoise.mechanisms import MECHANISMS, measure, mechanism
+from equipoise.mechanisms import MECHANISMS, Mechanism, measure, mechanism, register
 
 SCALES = (LaplaceBudget, GaussianBudget)
 budgets = st.floats(0.0, 1.0, exclude_max=True)
@@ -126,7 +127,7 @@ def test_a_scale_budget_of_zero_needs_infinite_noise() -> None:
     assert LeakageBudget().lower(0) == pytest.approx(400 - 0.00025), "zero is a budget of the leakage score"
 
 
-@pytest.mark.parametrize("sensitivity", [0, 0.0, -1.0, math.nan, math.inf, "10", None])
+@pytest.mark.parametrize("sensitivity", [0, 0.0, -1.0, math.nan, math.inf, True, "10", None])
 @pytest.mark.parametrize("kind", SCALES)
 def test_sensitivity_is_positive(kind: type[LaplaceBudget], sensitivity: Any) -> None:
     with pytest.raises(BudgetError, match=r"Expected sensitivity=.* to be a finite number > 0") as caught:
@@ -144,7 +145,7 @@ def test_constants_are_positive(name: str, value: Any) -> None:
 @pytest.mark.parametrize("factor", [0.999, 0, -2, math.nan, math.inf, "2"])
 @pytest.mark.parametrize("kind", [LeakageBudget, LaplaceBudget, GaussianBudget])
 def test_factor_is_at_least_one(kind: Any, factor: Any) -> None:
-    with pytest.raises(BudgetError, match=r"Expected factor=.* to be >= 1"):
+    with pytest.raises(BudgetError, match=r"Expected factor=.* to be (>= 1|a finite number > 0)"):
         kind(factor=factor)
 
 
@@ -154,15 +155,27 @@ def test_factor_one_is_allowed() -> None:
 
 @pytest.mark.parametrize("p", [0, 1, 0.0, 1.0, -0.5, 1.5, math.nan, "0.5"])
 def test_p_lies_strictly_between_zero_and_one(p: Any) -> None:
-    with pytest.raises(BudgetError, match=r"Expected p=.* to lie in \(0, 1\)"):
+    with pytest.raises(BudgetError, match=r"Expected p=.* to (lie in \(0, 1\)|be a finite number > 0)"):
         LeakageBudget(p=p)
 
 
 @pytest.mark.parametrize("iterations", [0, -1, 0.5, math.nan, "1600"])
 def test_the_attack_runs_at_least_once(iterations: Any) -> None:
-    with pytest.raises(BudgetError, match=r"Expected iterations=.* to be >= 1"):
+    with pytest.raises(BudgetError, match=r"Expected iterations=.* to be (>= 1|a finite number > 0)"):
         LeakageBudget(iterations=iterations)
     assert LeakageBudget(iterations=1).threshold == 0.02
+
+
+@pytest.mark.parametrize("budget", [1e-320, 5e-324])
+def test_a_budget_that_asks_for_an_infinite_scale_is_refused(budget: float) -> None:
+    with pytest.raises(BudgetError, match="infinite scale"):
+        LaplaceBudget().lower(budget)
+
+
+@pytest.mark.parametrize("intensity", [-1.0, math.nan, "1", True, None])
+def test_an_intensity_is_a_norm(intensity: Any) -> None:
+    with pytest.raises(BudgetError, match="Expected intensity="):
+        LeakageBudget().leakage(intensity)
 
 
 @pytest.mark.parametrize("scale", [0.0, -0.1, math.nan])
@@ -205,7 +218,7 @@ def test_bounds_draw_says_what_lower_bounds() -> None:
 def test_every_mechanism_is_calibrated_by_its_measure() -> None:
     expected = {"leakage": LeakageBudget, "laplace": LaplaceBudget, "gaussian": GaussianBudget}
     for row in MECHANISMS.values():
-        if row.measure is not None:
+        if isinstance(row.measure, str):
             made = measure(row.measure, sensitivity=4.0, factor=3.0)
             assert type(made) is expected[row.measure]
             assert made.factor == 3.0
@@ -224,10 +237,20 @@ def test_the_table_of_mechanisms() -> None:
         "gs-static": ("gaussian", "gaussian", "l2", False, True),
         "gs-learn": ("gaussian", "gaussian", "l2", True, True),
     }
-    for name in ("pl-learn", "ls-learn", "gs-learn"):
-        other = mechanism(mechanism(name).baseline())
-        assert not other.learns
-        assert other.measure == mechanism(name).measure
+    assert {m.name for m in MECHANISMS.values() if m.on_sphere} == {"pl-identical", "pl-learn"}
+    assert {m.name for m in MECHANISMS.values() if not m.distorts} == {"none"}
+
+
+def test_a_mechanism_of_the_users_own_is_known_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mechanisms, "MECHANISMS", dict(MECHANISMS))
+    mine = register(Mechanism("half-distance", HalfDistance(), learns=True))
+    assert mechanism("half-distance") is mine
+    assert mine.on_sphere, "its budget bounds the intensity itself"
+    assert not replace(mine, measure=HalfDistance(bounds_draw=True)).on_sphere
+    with pytest.raises(ConfigError, match="'half-distance' exists"):
+        register(mine)
+    with pytest.raises(ConfigError, match="lacks leakage, lower, factor or bounds_draw"):
+        register(Mechanism("broken", object()))  # type: ignore[arg-type]
 
 
 def test_an_unknown_mechanism_is_refused_with_the_nearest_name() -> None:
@@ -268,12 +291,16 @@ def test_each_value_of_a_schedule_holds_from_its_round_on() -> None:
         ("ab", "finite number"),
         (["a", "b"], "finite number"),
         (None, "finite number"),
+        (True, "finite number"),
+        ([0.1, True], "finite number"),
         ({}, "'rounds' and 'values'"),
         ({"rounds": [1]}, "'rounds' and 'values'"),
         ({"rounds": [], "values": []}, "'rounds' and 'values'"),
         ({"rounds": [1, 2], "values": [0.1]}, "one length"),
         ({"rounds": [1], "values": [0.1], "extra": 1}, "'rounds' and 'values'"),
         ({"rounds": 1, "values": 0.1}, "'rounds' and 'values'"),
+        ({"rounds": ["1"], "values": [0.1]}, "begin at 1"),
+        ({"rounds": [1.0, 2.5], "values": [0.1, 0.2]}, "begin at 1"),
         ({"rounds": [2], "values": [0.1]}, "begin at 1"),
         ({"rounds": [1, 5, 3], "values": [0.1, 0.2, 0.3]}, "to rise"),
         ({"rounds": [1, 5, 5], "values": [0.1, 0.2, 0.3]}, "to rise"),

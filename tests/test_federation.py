@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from equipoise import federation, mechanisms
 from equipoise.data import Dataset
 from equipoise.errors import ConfigError, ModelError
 from equipoise.federation import Sweep
@@ -109,6 +110,17 @@ def test_the_chunk_size_changes_no_bit_in_twenty_rounds(few: Dataset, whole: dic
     assert_same(found, whole)
 
 
+def test_nor_does_it_with_two_threads(few: Dataset) -> None:
+    """The other tests run with one; the promise holds for any fixed number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        federations = [fed for fed in two_seeds() if "learn" in fed.mechanism]
+        assert_same(trained(few, federations, 4, chunk=1), trained(few, federations, 4))
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_one_federation_at_a_time_gives_the_same_bits(few: Dataset, whole: dict[str, Tensor]) -> None:
     found: dict[str, Tensor] = {}
     for fed in two_seeds():
@@ -130,6 +142,16 @@ def test_a_federation_does_not_notice_its_neighbours(few: Dataset, whole: dict[s
     others = [Federation("few", "ls-learn", b, s) for b, s in ((80, 1), (800, 7), (200, 3))]
     found = trained(few, [others[0], Federation("few", "pl-learn", 0.96), mine, *others[1:]], 20)
     assert torch.equal(found[mine.label()], whole[mine.label()])
+
+
+def test_noise_drawn_block_by_block_gives_the_same_bits(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is for models whose noise does not fit into one table."""
+    federations = [*EVERY, Federation("few", "pl-learn", 0.96, seed=2), Federation("few", "pl-learn", 0.99, seed=1)]
+    change: dict[str, Any] = {"chunk": 8, "participants": 3}
+    expected = trained(few, federations, 3, **change)
+    monkeypatch.setitem(federation.NOISE_TABLE, "cpu", 0)
+    assert not sweep_of(few, federations, **change).noise_fits
+    assert_same(trained(few, federations, 3, **change), expected)
 
 
 def test_evaluating_and_recording_on_the_way_changes_no_bit(few: Dataset, whole: dict[str, Tensor]) -> None:
@@ -345,8 +367,8 @@ def test_initial_weights_of_torch_follow_the_seed_and_leave_the_global_state_alo
 # --- schedules and per-client settings ---------------------------------------------------------------------
 
 
-def intensities(few: Dataset, federation: Federation, rounds: int, **change: Any) -> list[list[float]]:
-    history = rows_of(sweep_of(few, [federation], small(), rounds=rounds, evaluate_every=1, **change))
+def intensities(few: Dataset, fed: Federation, rounds: int, **change: Any) -> list[list[float]]:
+    history = rows_of(sweep_of(few, [fed], small(), rounds=rounds, evaluate_every=1, **change))
     return [rows[0]["intensity_last"] for rows in history]
 
 
@@ -388,6 +410,28 @@ def test_the_factor_is_the_upper_bound(few: Dataset) -> None:
         assert found[0] == pytest.approx([factor * 7.99975] * 4, rel=1e-5)
 
 
+def test_a_measure_of_the_users_own_calibrates_a_sweep(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mechanisms, "MECHANISMS", dict(MECHANISMS))
+    mechanisms.register(mechanisms.Mechanism("mine", Reciprocal()))
+    mechanisms.register(mechanisms.Mechanism("mine-outwards", Reciprocal(), learns=True))
+    found = intensities(few, Federation("few", "mine", [0.5, 0.25, 0.2, 0.1]), 1)
+    assert found[0] == pytest.approx([2.0, 4.0, 5.0, 10.0], rel=1e-5)
+    found = intensities(few, Federation("few", "mine-outwards", [0.5, 0.25, 0.2, 0.1]), 1, negative_norm=1e4)
+    assert found[0] == pytest.approx([6.0, 12.0, 15.0, 30.0], rel=1e-5), "its own factor"
+
+
+@dataclass(frozen=True)
+class Reciprocal:
+    factor: float = 3.0
+    bounds_draw: bool = False
+
+    def leakage(self, intensity: float) -> float:
+        return 1 / intensity
+
+    def lower(self, budget: float) -> float:
+        return 1 / budget
+
+
 # --- refused releases --------------------------------------------------------------------------------------
 
 
@@ -413,9 +457,12 @@ def test_one_refused_client_is_left_out_of_the_mean(few: Dataset) -> None:
     sweep = sweep_of(few, fed, small(), rounds=1, dtype="float32")
     released, _ = one_round(sweep)
     assert [bool(torch.isfinite(r).all()) for r in released[0]] == [True, True, False, True]
-    rows = rows_of(sweep)[0]
+    row = rows_of(sweep)[0][0]
     torch.testing.assert_close(sweep.state.params[0], released[0][[0, 1, 3]].mean(0), rtol=1e-6, atol=1e-6)
-    assert rows[0]["refused"] == 1
+    assert (row["accepted"], row["refused"]) == (3, 1)
+    for name in ("utility_loss", "intensity"):  # means over what was counted
+        counted = [row[f"{name}_last"][k] for k in (0, 1, 3)]
+        assert row[name] == pytest.approx(sum(counted) / 3, rel=1e-6)
     void = sweep_of(few, fed, small(), rounds=1, min_clients=4)
     start = void.state.params.clone()
     void.train(1)

@@ -292,7 +292,7 @@ def test_a_frozen_layer_of_a_known_sequence_stays_out_of_the_vector() -> None:
 
 
 def test_a_loss_of_the_users_own() -> None:
-    model = randomised(MLP(6, 5, 3))
+    model = randomised(MLP((1, 2, 3), classes=3, hidden=5))
     batched = Batched(model, loss=lambda outputs, labels: (outputs[:, 0] * labels).mean())
     x, y = batch((1, 2, 3), classes=3)
     flat = batched.layout.flatten(dict(model.named_parameters())).repeat(3, 1)
@@ -348,8 +348,8 @@ def test_flatten_and_unflatten_undo_each_other(make: Callable[[], nn.Module], fa
 
 
 def test_every_missing_or_misshapen_tensor_is_named() -> None:
-    layout = Batched(MLP(6, 5, 3)).layout
-    tensors = dict(MLP(6, 5, 3).named_parameters())
+    layout = Batched(MLP((1, 2, 3), classes=3, hidden=5)).layout
+    tensors = dict(MLP((1, 2, 3), classes=3, hidden=5).named_parameters())
     del tensors["fc1.bias"], tensors["fc2.bias"]
     tensors["fc2.weight"] = nn.Parameter(torch.zeros(5, 3))
     with pytest.raises(ModelError) as caught:
@@ -361,7 +361,7 @@ def test_every_missing_or_misshapen_tensor_is_named() -> None:
 
 @pytest.mark.parametrize("shape", [(52,), (54,), (1, 53), (53, 1)])
 def test_a_vector_of_another_size_is_refused(shape: tuple[int, ...]) -> None:
-    layout = Batched(MLP(6, 5, 3)).layout
+    layout = Batched(MLP((1, 2, 3), classes=3, hidden=5)).layout
     assert layout.size == 53
     with pytest.raises(ModelError, match="Expected 53 parameters"):
         layout.unflatten(torch.zeros(shape))

@@ -23,7 +23,7 @@ from equipoise.data import Dataset
 from equipoise.distortion import on_inner_sphere
 from equipoise.federation import Sweep
 from equipoise.intensity import intensity
-from equipoise.randomness import experiment_key, fresh_key, standard_noise, subset, uniform
+from equipoise.randomness import experiment_key, standard_noise, subset, system_uniform, uniform
 from equipoise.settings import Federation, Settings
 
 ERROR_RATE = 1e-6
@@ -114,11 +114,20 @@ def test_a_stream_does_not_depend_on_its_company() -> None:
         assert torch.equal(together[..., :5], uniform(keys, [4, 7], [3, 1, 2], 5)), "nor on how much is drawn"
 
 
-def test_fresh_keys_are_not_those_of_an_experiment() -> None:
-    keys = {fresh_key() for _ in range(50)}
-    assert len(keys) == 50
-    assert all(0 <= word < 2**64 for key in keys for word in key)
-    assert keys.isdisjoint(experiment_key(seed, "noise") for seed in range(100))
+@pytest.mark.parametrize(("dtype", "bits"), [(torch.float32, 24), (torch.float64, 53)])
+def test_numbers_of_the_operating_system(dtype: torch.dtype, bits: int) -> None:
+    """No seed here, so the error rate is what a run faces: the bounds are set for one failure in 10^9 runs."""
+    one, two = system_uniform(20_000, dtype), system_uniform(20_000, dtype)
+    assert one.dtype == dtype
+    assert one.shape == (20_000,)
+    both = torch.cat([one, two])
+    assert both.min() >= 0
+    assert both.max() < 1
+    steps = both.double() * 2.0**bits
+    assert torch.equal(steps, steps.floor()), "on the same grid as the keyed numbers, which standard_noise expects"
+    assert bool((steps % 2 == 1).any()), "and using all of it"
+    assert stats.kstest(both.double().numpy(), "uniform").pvalue > 1e-9
+    assert not torch.equal(one, two)
 
 
 # --- standard noise ----------------------------------------------------------------------------------------

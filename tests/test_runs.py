@@ -32,8 +32,10 @@ FEDERATIONS = [("pl-learn", 0.98), ("none", None), ("pl-learn", 0.99)]  # mechan
 
 
 @pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
+def _one_thread() -> Iterator[None]:
+    """Small tensors: a second thread gains nothing, and waits where the machine is busy."""
     before = torch.get_num_threads()
+    torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
 
@@ -273,6 +275,7 @@ class Mortal:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, dies_before: int = -1, torn: bool = False):
         self.count, self.dies_before, self.torn = 0, dies_before, torn
         self.seen: list[str] = []
+        monkeypatch.setattr(os, "fsync", lambda handle: None)  # the machine itself stays on, and the test fast
         for owner, name in ((os, "fsync"), (Path, "replace"), (Path, "unlink"), (Path, "open")):
             monkeypatch.setattr(owner, name, self._watch(name, getattr(owner, name)))
 
@@ -346,10 +349,10 @@ def test_a_write_that_fails_is_passed_on_and_the_run_goes_on_afterwards(
 def test_a_full_disk_while_metrics_are_appended(
     whole: Path, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fsync = os.fsync
+    fsync, metrics = os.fsync, tmp_path / "metrics.jsonl"
 
     def full(handle: int) -> None:
-        if os.readlink(f"/proc/self/fd/{handle}").endswith("metrics.jsonl"):
+        if metrics.exists() and os.path.samestat(os.fstat(handle), metrics.stat()):
             os.ftruncate(handle, os.fstat(handle).st_size - 9)
             raise OSError(28, "No space left on device")
         fsync(handle)
@@ -384,7 +387,7 @@ def test_other_settings_in_the_same_folder_are_refused_by_name(
 ) -> None:
     before = contents(whole)
     with pytest.raises(CheckpointError, match=f"differs in: {key}\\.") as caught:
-        Run(whole, changed(config, **change))
+        Run(whole, changed(config, **change)).execute()
     assert "--fresh" in caught.value.remedy
     assert contents(whole) == before
 
@@ -392,15 +395,46 @@ def test_other_settings_in_the_same_folder_are_refused_by_name(
 def test_other_federations_in_the_same_folder_are_refused(whole: Path, config: Config) -> None:
     before = contents(whole)
     with pytest.raises(CheckpointError, match=r"differs in: eta, sweep\."):
-        Run(whole, replace(changed(config, eta=0.2), sweep=config.sweep[:2]))
+        Run(whole, replace(changed(config, eta=0.2), sweep=config.sweep[:2])).execute()
     assert contents(whole) == before
 
 
 def test_results_without_a_checkpoint_are_not_overwritten(tmp_path: Path, config: Config) -> None:
-    (tmp_path / "result.json").write_text("{}")
+    Run(tmp_path, config).execute()
+    (tmp_path / "checkpoint" / "latest.json").unlink()
+    before = contents(tmp_path)
     with pytest.raises(CheckpointError, match="results without a checkpoint"):
-        Run(tmp_path, config)
-    assert contents(tmp_path) == {"result.json": b"{}"}
+        Run(tmp_path, config).execute()
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_folder_of_something_else_is_never_written_into(tmp_path: Path, config: Config, fresh: bool) -> None:
+    theirs = {"config.toml": b"title = 'a site'", "result.json": b"{}", "checkpoint/latest.json": b"{}"}
+    for name, content in theirs.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(CheckpointError, match="not empty and not a run folder"):
+        Run(tmp_path, config, fresh).execute()
+    assert contents(tmp_path) == theirs
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_other_training_data_under_the_same_name_is_refused(tmp_path: Path, config: Config) -> None:
+    data = write_dataset(tmp_path / "data")
+    mine = replace(config, sweep=[SweepBlock([str(data)], ["none"])])
+    interrupted_in(tmp_path / "run", mine, 5)
+    write_dataset(data, seed=8)
+    with pytest.raises(CheckpointError, match="training data has changed"):
+        Run(tmp_path / "run", mine).execute()
+
+
+def test_the_number_of_threads_is_kept_through_an_interruption(tmp_path: Path, config: Config) -> None:
+    mine = changed(config, threads=0)
+    interrupted_in(tmp_path, mine, 5)
+    torch.set_num_threads(2)  # as on another machine
+    found = Run(tmp_path, mine).execute()
+    assert found["environment"]["threads"] == torch.get_num_threads() == 1
 
 
 def test_what_another_experiment_left_before_its_first_checkpoint_is_not_kept(

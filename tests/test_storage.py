@@ -11,7 +11,7 @@ import pickle
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,13 @@ from torch import Tensor
 
 from equipoise import storage
 from equipoise.errors import CheckpointError, StorageError
+from equipoise.files import plain, write_bytes, write_json
 from equipoise.storage import (
     load_checkpoint,
     locked,
     read_json,
     save_checkpoint,
     save_snapshot,
-    write_bytes,
-    write_json,
 )
 from tests.helpers import contents
 
@@ -157,6 +156,14 @@ def test_json_is_written_whole_and_read_back(tmp_path: Path) -> None:
     write_json(tmp_path / "x.json", value)
     assert read_json(tmp_path / "x.json", "thing") == value
     assert (tmp_path / "x.json").read_bytes().endswith(b"\n")
+
+
+def test_numbers_that_json_does_not_know_become_null(tmp_path: Path) -> None:
+    value = {"a": [float("nan"), 1.5, {"b": float("-inf")}], "c": (float("inf"), "NaN", True, None, 3)}
+    assert plain(value) == {"a": [None, 1.5, {"b": None}], "c": [None, "NaN", True, None, 3]}
+    write_json(tmp_path / "x.json", value)
+    assert "Infinity" not in (tmp_path / "x.json").read_text()
+    assert read_json(tmp_path / "x.json", "thing") == plain(value)
 
 
 def test_json_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
@@ -355,8 +362,11 @@ def believed(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
 
 
 @pytest.fixture(scope="module")
-def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("fuzzed")
+def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder for hundreds of checkpoints, without waiting for the disk each time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield tmp_path_factory.mktemp("fuzzed")
 
 
 @given(content=st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()))

@@ -8,6 +8,7 @@ origin: each is refused with a named reason or counted.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -80,7 +81,7 @@ def refusal(candidate: object, like: Tensor, weight: object) -> str | None:
     bad = int((~torch.isfinite(candidate)).sum())
     if bad:
         return f"{bad} of {candidate.numel()} parameters are not finite"
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight) or weight <= 0:
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight <= sys.float_info.max:
         return f"has weight {weight!r}, expected a finite number > 0"
     return None
 
@@ -115,7 +116,7 @@ def aggregate(
     shares /= shares.max()  # so that no sum of finite weights overflows
     mean = torch.zeros_like(previous, dtype=torch.float64)
     for share, name in zip((shares / shares.sum()).tolist(), kept, strict=True):
-        mean += share * releases[name].to(torch.float64)  # type: ignore[attr-defined]
+        mean += share * releases[name].detach().to(torch.float64)  # type: ignore[attr-defined]
     moved = (previous.to(torch.float64) + rate * (mean - previous.to(torch.float64))).to(previous.dtype)
     if not torch.isfinite(moved).all():
         raise ReleaseError("The mean of the releases is not finite in their own precision.", "Check their magnitude.")

@@ -80,8 +80,8 @@ def result_table(found: list[dict[str, Any]]) -> Table:
     """Mean and 95 % interval over seeds for every dataset, mechanism and budget."""
     datasets = list(dict.fromkeys(row["dataset"] for row in found))
     title = f"test accuracy of the global model, {', '.join(datasets)}"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    names = ("mechanism", "budget", "accuracy", "95 % interval", "best val.", "utility loss", "seeds")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    names = ("mechanism", "budget", "accuracy", "95 % interval", "best val.", "utility", "seeds")
     for name in names if len(datasets) == 1 else ("dataset", *names):
         table.add_column(name, justify="left" if name in ("dataset", "mechanism") else "right", no_wrap=True)
     for row in group(found):

@@ -92,7 +92,8 @@ class Sweep:
                     "Train them in separate runs.",
                 )
         self._build = partial(build, settings.model, sample.shape, sample.classes)
-        network = copy.deepcopy(model) if model is not None else self._build()
+        with torch.random.fork_rng(devices=[]):  # the weights drawn here are not used: leave the caller's state alone
+            network = copy.deepcopy(model) if model is not None else self._build()
         check_model(network, sample.train.images[:2].to(next(network.parameters()).dtype), sample.classes)
         self.batched = Batched(network.to(self.device, self.dtype), device=self.device)
         self.draws = Draws(list(dict.fromkeys(f.seed for f in federations)), settings.clients, settings.participants)

@@ -52,6 +52,7 @@ def scale_clip(
     factor = torch.minimum(torch.maximum(size, lower), upper) / size.clamp_min(STABILISER)  # 1 inside the bounds
     tiny = size <= STABILISER
     factor = torch.where(tiny, (lower <= 0).to(factor), factor)
+    factor = torch.where(torch.isfinite(size), factor, torch.nan)  # a norm that overflowed must not become zero
     scaled = torch.mul(distortion, factor.unsqueeze(-1), out=out)
     scaled[..., 0] += torch.where(tiny, lower, torch.zeros_like(lower))
     return scaled

@@ -257,7 +257,9 @@ ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[..
 
 def leaves(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
     """The layers of a (nested) ``nn.Sequential`` in order."""
-    for name, child in model.named_children():
+    for name, child in model._modules.items():  # named_children() leaves out a module that occurs twice
+        if child is None:
+            continue
         if isinstance(child, nn.Sequential) and type(child).forward is nn.Sequential.forward:
             yield from leaves(child, f"{prefix}{name}.")
         else:

@@ -148,11 +148,10 @@ def standard_noise(numbers: Tensor, family: str) -> Tensor:
     True
     """
     half_step = 2.0**-25 if numbers.dtype == torch.float32 else 2.0**-54
-    if family == "gaussian":
-        quantiles: Tensor = torch.special.ndtri(numbers + half_step)
-        return quantiles
     centred = (numbers - 0.5).add_(half_step)
-    tail = centred.abs().mul_(-2.0).add_(1.0)  # exact: an odd multiple of half_step
+    tail = centred.abs().mul_(-2.0).add_(1.0)  # exact: an odd multiple of 2*half_step, never 0
+    if family == "gaussian":
+        return torch.special.ndtri(tail.mul_(0.5)).copysign_(centred)
     return tail.log_().copysign_(centred)
 
 

@@ -126,9 +126,14 @@ class Run:
 
     def _refuse_other_circumstances(self, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
         """What would change the bits without being a setting: the data, the device. Threads are set as they were."""
-        names = {part.name for part in fields(self.sweep.state.tally)} | {"params"}
-        if set(tensors) != names or tensors["params"].shape != self.sweep.state.params.shape:
+        state = self.sweep.state
+        shapes = {part.name: getattr(state.tally, part.name).shape for part in fields(state.tally)}
+        shapes["params"] = state.params.shape
+        if {name: tensor.shape for name, tensor in tensors.items()} != shapes:
             raise CheckpointError("The checkpoint holds other federations.", "Use --fresh or another --out.")
+        for name in ("round", "metrics_bytes"):
+            if not isinstance(notes.get(name), int) or not 0 <= notes[name] < 1 << 62:
+                raise CheckpointError(f"The checkpoint has no valid {name!r}: {notes.get(name)!r}.", "Use --fresh.")
         if notes.get("data") != self._fingerprints():
             raise CheckpointError(
                 "The training data has changed since the checkpoint.", "Use --fresh or another --out."

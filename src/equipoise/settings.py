@@ -181,7 +181,7 @@ def _ranges(s: Settings) -> Iterator[str]:
         yield f"Unknown model {s.model!r}.{closest(s.model, list(MODELS))} Known: {', '.join(MODELS)}."
     if any(when < 0 for when in s.snapshots):
         yield f"Expected snapshots={s.snapshots!r} to be rounds >= 0."
-    for name in ("lr", "negative_norm"):
+    for name in ("lr", "negative_norm") if s.clients >= 1 else ():
         try:
             value = getattr(s, name)
             rows = schedule(value, schedule_starts(value), s.clients, name)
@@ -265,6 +265,9 @@ def from_dict(spec: dict[str, Any]) -> tuple[Settings, list[Federation]]:
     """Settings and federations from their plain form; unknown keys are refused."""
     if not isinstance(spec, dict) or not isinstance(spec.get("federations"), list):
         raise ConfigError("Expected an object with 'settings' and 'federations'.", "Write it with settings.to_dict.")
+    unknown = sorted(set(spec) - {"settings", "federations"})
+    if unknown:
+        raise ConfigError(f"Unknown key {unknown[0]!r}.", "Known: settings, federations.")
     try:
         raw = dict(spec.get("settings", {}))
         settings = Settings(leakage=Leakage(**raw.pop("leakage", {})), **raw)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
@@ -31,13 +32,14 @@ def read_json(path: Path, what: str) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise CheckpointError(f"There is no {what} at {path.name}.", "Check the path.") from error
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"The {what} {path.name} cannot be read: {error}.", "Delete it and run again.") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"The {what} {path.name} cannot be read: {error}.", "Use --fresh.") from error
 
 
 def save_snapshot(path: Path, tensors: dict[str, Tensor], notes: dict[str, str]) -> None:
-    """Tensors as safetensors with notes in the header."""
-    write_bytes(path, save_tensors({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, metadata=notes))
+    """Tensors as safetensors with notes in the header; the same content gives the same bytes."""
+    header = {"equipoise": json.dumps(notes, sort_keys=True)}  # one entry: the library writes several in any order
+    write_bytes(path, save_tensors({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, metadata=header))
 
 
 def save_checkpoint(folder: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
@@ -62,11 +64,16 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | 
     path = folder / Path(notes["file"]).name
     try:
         content = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"The checkpoint file {path.name} cannot be read: {error}.", "Use --fresh.") from error
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise CheckpointError(f"The checkpoint file {path.name!r} cannot be read: {error}.", "Use --fresh.") from error
     if hashlib.sha256(content).hexdigest() != notes.get("sha256"):
         raise CheckpointError(f"The checkpoint file {path.name} is damaged (SHA-256 differs).", "Use --fresh.")
-    return load_tensors(content), notes
+    try:
+        return load_tensors(content), notes
+    except (SafetensorError, ValueError) as error:
+        raise CheckpointError(
+            f"The checkpoint file {path.name} is not safetensors: {error}.", "Use --fresh."
+        ) from error
 
 
 @contextlib.contextmanager
