@@ -279,6 +279,7 @@ def test_the_model_itself_is_left_alone(model: nn.Module, call: Call) -> None:
     sent = call(start={name: torch.zeros_like(tensor) for name, tensor in before.items()})
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items())
     for tensor in sent.parameters.values():
+        assert tensor.untyped_storage().nbytes() == tensor.nbytes, "saved alone, it carries nothing else along"
         tensor.fill_(7.0)  # what is sent shares no memory with anything that stays
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items())
     assert all(parameter.grad is None for parameter in model.parameters())

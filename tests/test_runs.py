@@ -186,7 +186,7 @@ def test_snapshots_are_the_global_models_of_their_rounds(whole: Path, config: Co
             for name, tensor in sweep.batched.layout.unflatten(flat).items():
                 assert torch.equal(stored[f"federation-{place}/{name}"], tensor), (when, place, name)
         with safe_open(path, "pt") as file:
-            notes = file.metadata()
+            notes = json.loads(file.metadata()["equipoise"])
         assert (notes["round"], notes["model"]) == (str(when), "lenet-zhu")
     last, model = load_file(whole / "snapshots" / f"round-{ROUNDS:06d}.safetensors"), whole / "model.safetensors"
     assert all(torch.equal(last[name], tensor) for name, tensor in load_file(model).items())

@@ -30,6 +30,9 @@ def write(name: str, settings: Settings, cells: list[tuple[str, float | None]], 
 def main() -> None:
     paper = replace(Settings(), evaluate_every=100, device="cuda")  # everything else is the default
     write("spec.json", paper, CELLS, range(1, 9))
+    # as many gradients as learning spends, on static noise
+    steps = [cell for cell in CELLS if cell[0] in ("pl-identical", "ls-static")]
+    write("spec_steps.json", replace(paper, evaluate_every=500, local_steps=11), steps, range(1, 6))
     # the simplest baseline: the same releases, with a server that takes smaller steps when they are noisier
     write("spec_damped.json", replace(paper, evaluate_every=500, server_rate="auto"), CELLS[:-1], range(1, 6))
 

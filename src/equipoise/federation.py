@@ -181,7 +181,7 @@ class Sweep:
         protection = Protection(
             mechanism=block.kind,
             scale=rows(tables.scale),
-            factor=s.factor,
+            factor=getattr(s.measure(block.kind), "factor", s.factor),  # a measure of the user's has its own
             steps=s.steps,
             lr=rows(tables.lr),
             negative_norm=rows(tables.negative_norm),

@@ -151,7 +151,8 @@ def standard_noise(numbers: Tensor, family: str) -> Tensor:
     centred = (numbers - 0.5).add_(half_step)
     tail = centred.abs().mul_(-2.0).add_(1.0)  # exact: an odd multiple of 2*half_step, never 0
     if family == "gaussian":
-        return torch.special.ndtri(tail.mul_(0.5)).copysign_(centred)
+        quantiles: Tensor = torch.special.ndtri(tail.mul_(0.5))
+        return quantiles.copysign_(centred)
     return tail.log_().copysign_(centred)
 
 

@@ -109,7 +109,7 @@ class Run:
         metrics = self.folder / "metrics.jsonl"
         found = load_checkpoint(self.folder / "checkpoint")
         if found is None:
-            metrics.unlink(missing_ok=True)
+            self._clear()  # what a run left that never reached a checkpoint
             return
         tensors, notes = found
         state = self.sweep.state
@@ -185,7 +185,8 @@ class Run:
 
     def _refuse_foreign_folder(self) -> None:
         """A folder that holds other things is never written into."""
-        if not self.folder.is_dir() or all(path.name == ".lock" for path in self.folder.iterdir()):
+        early = {".lock", ".config.toml.partial"}  # all that a run leaves that was killed before it began
+        if not self.folder.is_dir() or early >= {path.name for path in self.folder.iterdir()}:
             return
         config = self.folder / "config.toml"
         if not config.is_file() or not config.read_bytes().startswith(MARK.encode()):

@@ -71,9 +71,7 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | 
     try:
         return load_tensors(content), notes
     except (SafetensorError, ValueError) as error:
-        raise CheckpointError(
-            f"The checkpoint file {path.name} is not safetensors: {error}.", "Use --fresh."
-        ) from error
+        raise CheckpointError(f"The checkpoint {path.name} is not safetensors: {error}.", "Use --fresh.") from error
 
 
 @contextlib.contextmanager
