@@ -364,6 +364,11 @@ def test_budgets_and_rates_may_follow_client_and_round(call: Call) -> None:
     for (client, when), bound in lower.items():
         sent = call(budget=budget, client=client, round=when)
         assert sent.record["lower"] == pytest.approx(bound, rel=1e-6)
+    try:
+        before = call(budget=budget, round=0).record["lower"]
+    except ConfigError:  # the rounds of a schedule begin at 1: to refuse is right as well
+        before = 15.99975
+    assert before == pytest.approx(15.99975, rel=1e-6), "never the last value"
     slow = call(settings=Settings(lr=[0.0, 0.1, 0.1, 0.1]), experiment_seed=1)
     still = call(mechanism="pl-identical", experiment_seed=1)
     assert distance(slow.parameters, still.parameters) < 1e-4, "client 0 learns nothing"
@@ -416,9 +421,13 @@ def test_a_batch_that_is_not_one_is_refused(call: Call, bad: Any) -> None:
         call(batch=bad)
 
 
-def test_inputs_of_another_shape_are_refused(call: Call) -> None:
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("bad", [torch.zeros(4, 3, 28, 28), X.double()], ids=["shape", "type"])
+def test_inputs_that_do_not_fit_the_model_are_refused(call: Call, bad: Tensor, known: bool) -> None:
+    if known:
+        call()  # a model that was checked with other inputs
     with pytest.raises(ModelError, match="forward failed"):
-        call(batch=(torch.zeros(4, 3, 28, 28), Y))
+        call(batch=(bad, Y))
 
 
 @pytest.mark.parametrize("which", ["start", "local"])
@@ -433,6 +442,14 @@ def test_tensors_that_are_missing_or_of_another_shape_are_named(model: nn.Module
         call(**{which: state})
 
 
+@pytest.mark.parametrize("which", ["start", "local"])
+def test_parameters_that_are_no_state_dict_are_refused(model: nn.Module, call: Call, which: str) -> None:
+    arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    for bad in (arrays, list(model.parameters()), model, 3):
+        with pytest.raises(ModelError):
+            call(**{which: bad})
+
+
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [
@@ -444,12 +461,13 @@ def test_tensors_that_are_missing_or_of_another_shape_are_named(model: nn.Module
         ({"budget": "much"}, EquipoiseError, "budget"),
         ({"budget": [0.98], "client": 1}, ConfigError, "budget has 1 values, none for client 1"),
         ({"mechanism": "ls-learn", "budget": 0}, BudgetError, "to be > 0"),
-        ({"settings": Settings(factor=0.5)}, BudgetError, "factor=0.5"),
+        ({"settings": Settings(factor=0.5)}, EquipoiseError, "factor=0.5"),
         ({"settings": Settings(lr=[0.1, 0.2]), "client": 1}, ConfigError, "lr"),
         ({"settings": Settings(negative_norm={"rounds": [1], "values": []})}, ConfigError, "negative_norm"),
         ({"settings": Settings(steps=-1)}, ConfigError, "steps"),
         ({"client": -1}, EquipoiseError, "client"),
         ({"round": -1}, EquipoiseError, "round"),
+        ({"mechanism": 5}, ConfigError, "mechanism"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(

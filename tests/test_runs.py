@@ -289,7 +289,7 @@ class Mortal:
                 self.torn = False
                 raise Death(f"before {name} {target}")
             self.count += 1
-            self.seen.append(name)
+            self.seen.append(f"{name} {target}")
             return genuine(target, *more, **named)
 
         return call
@@ -303,16 +303,21 @@ class Mortal:
             return
 
 
+def shortened(config: Config) -> Config:
+    """As few rounds as have every kind of write."""
+    return replace(changed(config, rounds=3, snapshots=[0], steps=1), sweep=config.sweep[:2])
+
+
 @pytest.mark.parametrize("torn", [False, True])
 def test_killed_before_any_change_of_a_file_it_goes_on_to_the_same_bits(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torn: bool
 ) -> None:
-    short = replace(changed(config, rounds=3, snapshots=[0], steps=1), sweep=config.sweep[:2])
+    short = shortened(config)
     with monkeypatch.context() as patch:
         counted = Mortal(patch)
         Run(tmp_path / "whole", short).execute()
     assert counted.count > 40
-    for point in [i for i in range(counted.count) if not torn or counted.seen[i] == "fsync"]:
+    for point in [i for i in range(counted.count) if not torn or counted.seen[i].startswith("fsync")]:
         folder = tmp_path / f"{point}"
         with monkeypatch.context() as patch:
             Mortal(patch, point, torn)
@@ -320,6 +325,32 @@ def test_killed_before_any_change_of_a_file_it_goes_on_to_the_same_bits(
                 Run(folder, short).execute()
         Run(folder, short).execute()
         assert_same(folder, tmp_path / "whole", f"killed at operation {point} of {counted.count}, {death.value}")
+
+
+def test_killed_in_a_checkpoint_that_the_clock_made_and_never_makes_again(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it left has names that no later checkpoint uses."""
+    short = shortened(config)
+    Run(tmp_path / "whole", short).execute()
+
+    def hurried(folder: Path, dies_before: int = -1) -> Mortal:
+        with monkeypatch.context() as patch:
+            patch.setattr("equipoise.federation.LENGTH", 1)
+            patch.setattr(runs, "CHECKPOINT_SECONDS", -1.0)
+            mortal = Mortal(patch, dies_before)
+            try:
+                Run(folder, short).execute()
+            except Death:
+                assert dies_before >= 0
+        return mortal
+
+    seen = hurried(tmp_path / "counted").seen
+    first = next(i for i, what in enumerate(seen) if "state-00000001" in what)
+    for point in range(first, first + 12):
+        hurried(tmp_path / f"{point}", point)
+        Run(tmp_path / f"{point}", short).execute()
+        assert_same(tmp_path / f"{point}", tmp_path / "whole", f"killed before {seen[point]}")
 
 
 @pytest.mark.parametrize("name", ["write_text", "save_snapshot", "save_checkpoint", "write_json"])
@@ -380,7 +411,7 @@ def test_how_many_clients_work_at_once_may_change_on_the_way(whole: Path, config
 
 @pytest.mark.parametrize(
     ("change", "key"),
-    [({"eta": 0.2}, "eta"), ({"rounds": 9}, "rounds"), ({"clip": None}, "clip"), ({"threads": 2}, "threads")],
+    [({"eta": 0.2}, "eta"), ({"rounds": 9}, "rounds"), ({"clip": None}, "clip"), ({"threads": 0}, "threads")],
 )
 def test_other_settings_in_the_same_folder_are_refused_by_name(
     whole: Path, config: Config, change: dict[str, Any], key: str

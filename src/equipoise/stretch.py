@@ -75,7 +75,7 @@ def default_chunk(parameters: int, pixels: int, dtype: torch.dtype, device: torc
     """As many clients at once as keep the arithmetic busy, within half a GiB on CPU and 8 GiB on a GPU."""
     most, room = (96, 512 << 20) if device.type == "cpu" else (4096, 8 << 30)
     each = torch.finfo(dtype).bits // 8 * (10 * parameters + 60 * pixels)  # gradients, distortions; activations
-    return max(1, min(most, room // each))
+    return max(2, min(most, room // each) // 2 * 2)  # even, see Block.even
 
 
 @dataclass
