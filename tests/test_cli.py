@@ -282,6 +282,15 @@ def test_a_flag_with_several_blocks_in_the_file_drops_none_of_them(
         assert done.code == 11
 
 
+def test_refused_releases_are_counted_for_people_and_for_machines(command: Command, tiny: Path) -> None:
+    arguments = tiny_train(tiny, "--mechanism", "pl-learn,none", "--budget", "0.98", "--set", "eta=1e38")
+    done = command(*arguments)
+    assert done.code == 0
+    assert re.search(r"pl-learn 0\.98 seed 1: 12 of 12 releases refused", " ".join(done.err.split()))
+    found = document(command(*arguments, "--json"))["federations"]
+    assert found[0]["releases_refused"] == 12
+
+
 def test_an_interruption_is_one_line_and_exit_code_130(
     command: Command, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -288,6 +288,11 @@ def test_a_number_is_the_same_budget_however_it_is_written() -> None:
     assert resolve(sweep=one).digest() == resolve(sweep=two).digest()
 
 
+def test_a_single_table_is_a_single_block(tmp_path: Path) -> None:
+    file = written(tmp_path, '[sweep]\nmechanisms = ["none"]\nseeds = [3]\n')
+    assert resolve(file).federations() == [Federation("mnist", "none", None, 3)]
+
+
 def test_a_budget_is_needed_by_all_but_none() -> None:
     assert problems_of() == ["The mechanism 'pl-learn' needs a budget."]
     (empty,) = problems_of(overrides={"sweep": [{"mechanisms": []}]})

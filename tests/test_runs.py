@@ -541,6 +541,8 @@ def test_metrics_that_do_not_fit_the_checkpoint_are_an_error(config: Config, tmp
         ({}, {"metrics_bytes": "many"}),
         ({}, {"metrics_bytes": -1}),
         ({}, {"digest": None}),
+        ({}, {"device": "cuda"}),
+        ({}, {"data": {}}),
     ],
     ids=str,
 )

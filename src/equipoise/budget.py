@@ -207,7 +207,7 @@ def schedule(value: Schedule, rounds: Sequence[int], clients: int, name: str = "
             "The first value holds from round 1.",
         )
     rows = [_per_client(v, clients, name) for v in values]
-    return [rows[sum(start <= when for start in starts) - 1] for when in rounds]
+    return [rows[max(0, sum(start <= when for start in starts) - 1)] for when in rounds]
 
 
 def schedule_starts(value: Any) -> list[int]:

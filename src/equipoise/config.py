@@ -47,6 +47,7 @@ class SweepBlock:
             for name in self.mechanisms:
                 distorts = name not in MECHANISMS or MECHANISMS[name].distorts
                 for budget in (self.budgets or [None]) if distorts else [None]:
+                    budget = float(budget) if isinstance(budget, int) and not isinstance(budget, bool) else budget
                     rows += [Federation(dataset, name, budget, seed) for seed in self.seeds]
         return rows
 
@@ -62,8 +63,11 @@ class Config:
         return list({repr(fed): fed for block in self.sweep for fed in block.federations()}.values())
 
     def digest(self) -> str:
-        """Identifies the experiment: everything but where and how fast it runs."""
-        plain = asdict(self.settings) | {"device": "", "chunk": 0}
+        """Identifies the experiment: everything but where and how fast it runs.
+
+        The chunk size does not show in the bits where the mini-batch is a multiple of 4 (see docs/architecture.md).
+        """
+        plain = asdict(self.settings) | {"device": ""} | ({"chunk": 0} if self.settings.batch % 4 == 0 else {})
         text = json.dumps([plain, [asdict(fed) for fed in self.federations()]], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -162,6 +166,10 @@ def _typed(kind: Any, raw: Any, prefix: str, found: list[str]) -> Any:
         raw = {**raw, "leakage": {key: value for key, value in raw["leakage"].items() if key in inner}}
     kept = {key: value for key, value in raw.items() if key in known}
     try:
+        for key, value in kept.items():
+            if isinstance(value, bool):  # pydantic would take true for 1
+                found.append(f"Expected {prefix}{key} = {str(value).lower()} to be a number, a word or a list.")
+        kept = {key: value for key, value in kept.items() if not isinstance(value, bool)}
         return TypeAdapter(kind).validate_python(kept)
     except ValidationError as error:
         for item in error.errors():

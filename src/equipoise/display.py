@@ -43,7 +43,7 @@ def summary(config: Config, folder: Path) -> Tree:
     protection = tree.add("protection")
     for name in dict.fromkeys(f.mechanism for f in federations):
         mine = [f for f in federations if f.mechanism == name]
-        budgets = list(dict.fromkeys(str(f.budget) for f in mine))
+        budgets = list(dict.fromkeys(budget_text(f.budget) for f in mine))
         kind = mechanism(name)
         if not kind.distorts:
             protection.add("none")
@@ -76,6 +76,13 @@ def progress(total: int, what: str, quiet: bool) -> Iterator[Any]:
         yield lambda when: bar.update(task, completed=when)
 
 
+def budget_text(budget: Any) -> str:
+    """A budget as people write it; schedules and lists as they are."""
+    if budget is None:
+        return "-"
+    return f"{budget:g}" if isinstance(budget, int | float) else str(budget)
+
+
 def result_table(found: list[dict[str, Any]]) -> Table:
     """Mean and 95 % interval over seeds for every dataset, mechanism and budget."""
     datasets = list(dict.fromkeys(row["dataset"] for row in found))
@@ -87,7 +94,7 @@ def result_table(found: list[dict[str, Any]]) -> Table:
     for row in group(found):
         cells = [
             row["mechanism"],
-            "-" if row["budget"] is None else str(row["budget"]),
+            budget_text(row["budget"]),
             f"{row['accuracy']:.1%}",
             "-" if row["interval"] is None else "{:.1%} - {:.1%}".format(*row["interval"]),
             f"{row['best']:.1%}",
@@ -149,11 +156,11 @@ def plot_curves(metrics: list[dict[str, Any]], path: Path, title: str) -> None:
 
     lines: dict[tuple[str, str, str, int], list[dict[str, Any]]] = {}
     for row in metrics:
-        lines.setdefault((row["dataset"], row["mechanism"], str(row["budget"]), row["seed"]), []).append(row)
-    budgets = list(dict.fromkeys(key[2] for key in lines if key[2] != "None"))
+        lines.setdefault((row["dataset"], row["mechanism"], budget_text(row["budget"]), row["seed"]), []).append(row)
+    budgets = list(dict.fromkeys(key[2] for key in lines if key[2] != "-"))
     figure = go.Figure()
     for (_, name, budget, seed), rows in lines.items():
-        label = name if budget == "None" else f"{name}, budget {budget}"
+        label = name if budget == "-" else f"{name}, budget {budget}"
         dash = DASHES[budgets.index(budget) % len(DASHES)] if budget in budgets else "solid"
         figure.add_scatter(
             x=[row["round"] for row in rows],

@@ -33,6 +33,8 @@ class Layout:
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """``{name: tensor}`` (a state dict may hold more) -> ``[P]``."""
+        if not isinstance(tensors, Mapping) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+            raise ModelError("Expected a state dict: names with tensors.", "Pass model.state_dict().")
         missing = [s.name for s in self.slots if s.name not in tensors]
         wrong = [
             f"{s.name} {tuple(tensors[s.name].shape)} instead of {s.shape}"

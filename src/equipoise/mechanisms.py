@@ -89,6 +89,8 @@ def mechanism(name: str | Mechanism) -> Mechanism:
     """
     if isinstance(name, Mechanism):
         return name
+    if not isinstance(name, str):
+        raise ConfigError(f"Expected mechanism={name!r} to be a name.", f"Known: {', '.join(MECHANISMS)}.")
     if name not in MECHANISMS:
         known = list(MECHANISMS)
         raise ConfigError(f"Unknown mechanism {name!r}.{closest(name, known)}", f"Known: {', '.join(known)}.")

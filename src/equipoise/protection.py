@@ -176,7 +176,7 @@ def _batched(model: nn.Module, images: Tensor, labels: Tensor, loss: Loss | None
     """The model with its batched form, checked again whenever something that matters has changed."""
     modes = tuple(part.training for part in model.modules())
     trained = tuple(parameter.requires_grad for parameter in model.parameters())
-    key = (id(model), loss, str(images.device), tuple(images.shape[1:]), modes, trained)
+    key = (id(model), loss, images.dtype, str(images.device), tuple(images.shape[1:]), modes, trained)
     if key in _known and _known[key].model is model:
         _known.move_to_end(key)
     else:

@@ -73,7 +73,8 @@ class Tally:
             self.recent += row
             self.total += row[:, [0, 3, 4]]
         self.rounds += len(utility)
-        self.last_utility, self.last_intensity = utility[-1], size[-1]
+        self.last_utility = torch.where(accepted[-1], utility[-1], torch.nan)
+        self.last_intensity = torch.where(accepted[-1], size[-1], torch.nan)
 
 
 def evaluate(sweep: Sweep, extra: list[Row] | None) -> list[Row]:
@@ -153,7 +154,7 @@ def results(sweep: Sweep, last: list[Row]) -> list[Row]:
                 "best_validation_round": int(tally.best_round[i]),
                 "accuracy_at_best_validation": float(tally.best_accuracy[i]),
                 "mean_utility_loss": float(tally.total[i, 0]) / max(1.0, float(tally.total[i, 1])),
-                "final_utility_loss": float(tally.last_utility[i].mean()),
+                "final_utility_loss": float(tally.last_utility[i].nanmean()),
                 "final_intensity": row["intensity_last"],
                 "releases_accepted": int(tally.total[i, 1]),
                 "releases_refused": int(tally.total[i, 2]),

@@ -12,6 +12,7 @@ import json
 import os
 import time
 from dataclasses import fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from .errors import CheckpointError
 from .federation import Event, Progress, Sweep
 from .files import plain, storage_errors, write_json, write_text
 from .records import results
-from .storage import load_checkpoint, locked, save_checkpoint, save_snapshot
+from .storage import load_checkpoint, locked, save_checkpoint, save_snapshot, tidy
 
 CHECKPOINT_SECONDS = 15.0
 """The most work that a crash can cost, apart from the stretch under way."""
@@ -101,7 +102,7 @@ class Run:
             "device": self.config.settings.device,
             "threads": torch.get_num_threads(),
             "metrics_bytes": metrics.stat().st_size if metrics.exists() else 0,
-            "data": self._fingerprints(),
+            "data": self._fingerprints,
         }
         save_checkpoint(self.folder / "checkpoint", tensors, notes)
 
@@ -123,6 +124,7 @@ class Run:
             with metrics.open("r+b") as file:
                 file.truncate(notes["metrics_bytes"])
         self.resumed_from = state.round
+        tidy(self.folder / "checkpoint", notes["file"])
 
     def _refuse_other_circumstances(self, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
         """What would change the bits without being a setting: the data, the device. Threads are set as they were."""
@@ -134,7 +136,7 @@ class Run:
         for name in ("round", "metrics_bytes"):
             if not isinstance(notes.get(name), int) or not 0 <= notes[name] < 1 << 62:
                 raise CheckpointError(f"The checkpoint has no valid {name!r}: {notes.get(name)!r}.", "Use --fresh.")
-        if notes.get("data") != self._fingerprints():
+        if notes.get("data") != self._fingerprints:
             raise CheckpointError(
                 "The training data has changed since the checkpoint.", "Use --fresh or another --out."
             )
@@ -146,6 +148,7 @@ class Run:
         if isinstance(notes.get("threads"), int) and 0 < notes["threads"] <= (os.cpu_count() or 1):
             torch.set_num_threads(notes["threads"])
 
+    @cached_property
     def _fingerprints(self) -> dict[str, str]:
         return {
             name: hashlib.sha256(data.train.images.numpy().tobytes() + data.train.labels.numpy().tobytes()).hexdigest()

@@ -163,6 +163,10 @@ def _ranges(s: Settings) -> Iterator[str]:
     for name in ("eta", "init_bound", "alpha") + (() if s.server_rate == "auto" else ("server_rate",)):
         if not (math.isfinite(getattr(s, name)) and getattr(s, name) > 0):
             yield f"Expected {name}={getattr(s, name)!r} to be a finite number > 0."
+    constants = {"sensitivity": s.sensitivity, "factor": s.factor}
+    for name, value in (constants | {f"leakage.{key}": value for key, value in asdict(s.leakage).items()}).items():
+        if not _number(value) or not math.isfinite(value):  # config.toml could not hold it
+            yield f"Expected {name}={value!r} to be a finite number."
     if s.threads > (os.cpu_count() or 1):
         yield f"Expected threads={s.threads!r} to be at most the {os.cpu_count()} of this machine."
     if s.participants is not None and not 1 <= s.participants <= s.clients:

@@ -49,9 +49,15 @@ def save_checkpoint(folder: Path, tensors: dict[str, Tensor], notes: dict[str, A
     write_bytes(folder / name, content)
     digest = hashlib.sha256(content).hexdigest()
     write_json(folder / "latest.json", {"schema": SCHEMA, "file": name, "sha256": digest, **notes})
-    for old in folder.glob("state-*.safetensors"):
-        if old.name != name:
-            old.unlink(missing_ok=True)
+    tidy(folder, name)
+
+
+def tidy(folder: Path, name: str) -> None:
+    """Remove superseded checkpoints, and what a process left that was killed while it wrote one."""
+    with storage_errors(folder):
+        for old in [*folder.glob("state-*.safetensors"), *folder.glob(".*.partial")]:
+            if old.name != name:
+                old.unlink(missing_ok=True)
 
 
 def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
