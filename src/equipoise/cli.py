@@ -251,12 +251,11 @@ def _search(
 ) -> None:
     from . import display
     from .config import resolve
-    from .data import load
     from .search import search
 
     config = resolve(overrides=overrides, sweep={"mechanisms": ["none"], "datasets": [dataset]})
     with display.progress(config.settings.rounds, f"searching on public {dataset}", quiet=as_json) as on_round:
-        found = search(load(dataset), names, config.settings, budgets or None, seeds, keep, on_round)
+        found = search(config.settings.load(dataset), names, config.settings, budgets or None, seeds, keep, on_round)
     if as_json:
         _print_json(
             {"bar": found.bar, "strictest": found.strictest, "trials": [asdict(trial) for trial in found.trials]}

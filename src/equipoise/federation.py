@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from . import records
 from .aggregate import Total
-from .data import Dataset, load
+from .data import Dataset
 from .draws import Draws
 from .errors import ConfigError, DataError
 from .gradients import Batched, check_model
@@ -80,7 +80,9 @@ class Sweep:
         self.order = sorted(range(len(federations)), key=lambda i: kinds.index(federations[i].mechanism))
         self.federations = [federations[i] for i in self.order]  # one mechanism after the other
         given = datasets or {}
-        self.datasets = {name: given.get(name) or load(name) for name in dict.fromkeys(f.dataset for f in federations)}
+        self.datasets = {
+            name: given.get(name) or settings.load(name) for name in dict.fromkeys(f.dataset for f in federations)
+        }
         self._place_data()
         self.given_model = model
         sample = next(iter(self.datasets.values()))

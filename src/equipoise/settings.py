@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from .budget import LeakageBudget, Measure, schedule, schedule_starts
+from .data import BUNDLED, Dataset, load
 from .errors import ConfigError, EquipoiseError, closest
 from .intensity import Norm
 from .mechanisms import Mechanism, measure, mechanism
@@ -50,6 +51,8 @@ class Settings:
     shards: int = 2  # per client
     sizes: list[float] | None = None  # relative client sizes; None: equal
     partition_seed: int = 0
+    validation_fraction: float = 1 / 6  # of a folder's training files; bundled data have fixed splits
+    public_fraction: float = 0.0  # likewise
     steps: int = 10  # M
     lr: Any = 0.1  # gamma: a number, one per client, or a schedule
     negative_norm: Any = 1e-5  # lambda: likewise
@@ -76,6 +79,12 @@ class Settings:
             return kind
         leakage = LeakageBudget(**asdict(self.leakage), factor=self.factor)
         return measure(kind, leakage=leakage, sensitivity=self.sensitivity, factor=self.factor)
+
+    def load(self, dataset: str) -> Dataset:
+        """A bundled dataset, or a folder split as these settings say."""
+        if dataset in BUNDLED:
+            return load(dataset)
+        return load(dataset, validation_fraction=self.validation_fraction, public_fraction=self.public_fraction)
 
     def snapshot_rounds(self) -> list[int]:
         return sorted({t for t in self.snapshots if 0 <= t <= self.rounds} | {self.rounds})
@@ -115,7 +124,7 @@ INTEGERS = (
     "rounds", "clients", "batch", "local_steps", "shards", "partition_seed", "steps", "min_clients", "evaluate_every",
     "full_every", "expected_draws", "chunk", "threads",
 )  # fmt: skip
-NUMBERS = ("eta", "init_bound", "alpha", "factor", "sensitivity")
+NUMBERS = ("eta", "init_bound", "alpha", "factor", "sensitivity", "validation_fraction", "public_fraction")
 CHOICES = {
     "sampling": ("uniform", "passes"),
     "init": ("uniform", "torch"),
