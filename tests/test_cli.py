@@ -74,7 +74,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
 @pytest.fixture
 def small_mnist(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """``mnist`` is a few images of it, so that whole commands take a second."""
-    monkeypatch.setattr("equipoise.federation.load", lambda name: few)
+    monkeypatch.setattr("equipoise.settings.load", lambda name: few)
 
 
 @pytest.fixture(scope="module")

@@ -367,7 +367,8 @@ def test_the_keys_that_differ_are_named(tmp_path: Path) -> None:
 OTHER: dict[str, Any] = {
     "rounds": 7, "clients": 5, "participants": 2, "batch": 5, "local_steps": 2, "sampling": "passes", "eta": 0.2,
     "model": "mlp", "init": "torch", "init_bound": 0.4, "partition": "iid", "alpha": 0.6, "shards": 3,
-    "sizes": [1.0, 2.0, 3.0, 4.0], "partition_seed": 1, "steps": 9, "lr": 0.2, "negative_norm": 2e-5, "factor": 3.0,
+    "sizes": [1.0, 2.0, 3.0, 4.0], "partition_seed": 1,
+    "validation_fraction": 0.2, "public_fraction": 0.1, "steps": 9, "lr": 0.2, "negative_norm": 2e-5, "factor": 3.0,
     "sensitivity": 11.0, "clip": None, "clip_norm": "l1", "leakage": Leakage(D=57.0), "server_rate": 0.5,
     "min_clients": 2, "evaluate_every": 100, "full_every": 10, "expected_draws": 8, "snapshots": [0], "chunk": 3,
     "device": "cuda", "dtype": "float64", "threads": 1,

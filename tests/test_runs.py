@@ -613,3 +613,14 @@ def test_no_private_image_is_in_the_folder(tmp_path: Path) -> None:
 def _stop_at_three(when: int) -> None:
     if when == 3:
         raise KeyboardInterrupt
+
+
+def test_a_folder_is_split_as_the_settings_say(tmp_path: Path) -> None:
+    """Bundled data have fixed splits; a folder's fractions are settings, and so is its public part."""
+    for name, count in (("train", 60), ("test", 20)):
+        images = np.random.default_rng(0).integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        np.savez(tmp_path / f"{name}.npz", images=images, labels=np.arange(count) % 10)
+    settings = Settings(validation_fraction=0.5, public_fraction=1 / 6)
+    data = settings.load(str(tmp_path))
+    assert (len(data.train), len(data.validation), len(data.public or ())) == (20, 30, 10)
+    assert len(settings.load("mnist").train) == 4000
