@@ -3,7 +3,7 @@
     python scripts/build_data.py --mnist DIR --fmnist DIR [--out DIR] [--check]
 
 The choice involves no randomness: of each class, 1,500 training and 500 test images are taken at equal distances
-through the whole file (the two halves of MNIST's test file differ in difficulty by several points, so a subset
+through the whole file (the two halves of MNIST's test file differ in difficulty by about four points, so a subset
 from the front would not stand for the whole), then dealt by a fixed stride: 400 to ``train``, 500 to
 ``validation``, 600 to ``public``. Rows lie client by client (part by part in ``public``), and class 0, 1, ..., 9,
 0, 1, ... within.

@@ -42,7 +42,8 @@ def table(found: dict[str, Any]) -> str:
         f"Test accuracy in percent after 5,000 rounds, mean ± standard deviation of {seeds} seeds ({fewer} in the "
         f"last two columns); without protection: {free}. {found['agreement']} agree with the paper by the rule in "
         "[reproduction/accuracy](reproduction/accuracy/README.md). eta, T, S and the initialisation were fitted to the "
-        "paper's tables, because it does not state them.",
+        "paper's tables, because it does not state them; the subset of images was changed once after results were "
+        "seen ([choices](docs/choices.md)).",
     ]
     return "\n".join(lines)
 

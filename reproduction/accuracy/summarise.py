@@ -121,7 +121,8 @@ def main() -> None:
         "within_3_points": sum(abs(cell["difference"]) <= 3 for cell in found["cells"]),
         "within_5_points": sum(abs(cell["difference"]) <= 5 for cell in found["cells"]),
         "learned_better_beyond_its_interval": f"{sum(gains)} of {len(gains)} cells",
-        "fitted": "eta, T, S and the initialisation were chosen by fit to the paper's tables; it does not state them",
+        "fitted": "eta, T, S and the initialisation were chosen by fit to the paper's tables; it does not state them. "
+        "The subset of images was changed once after results were seen",
         "command": COMMAND,
         "commit": options.commit,
         "seconds": raw["seconds"],
