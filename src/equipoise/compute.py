@@ -1,7 +1,9 @@
 """Run a SPEC with torch and numpy alone: ``python -m equipoise.compute SPEC.json OUT/``.
 
 A SPEC is what ``settings.to_dict`` writes. OUT gets ``result.json`` (as in a run folder, plus seconds) and
-``curves.npz`` (``rounds`` and ``[F, evaluations]`` arrays). Nothing else is written: no weights, no images.
+``curves.npz`` (``rounds`` and ``[F, evaluations]`` arrays). With an entry ``audit`` (the fields of ``trial.Options`` and
+``rounds``) the federations are attacked at the weights of those rounds instead, and OUT gets ``audit.json`` and
+``audit.npz`` (values per release). Nothing else is written: no weights, no images.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import io
 import json
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +21,12 @@ import torch
 
 from .environment import environment
 from .errors import ConfigError, EquipoiseError
+from .examination import examine
 from .federation import Sweep
 from .files import storage_errors, write_bytes, write_json
 from .records import results
 from .settings import from_dict
+from .trial import Options
 
 CURVES = (
     "accuracy", "validation_accuracy", "loss", "utility_loss", "intensity", "distortion_norm",
@@ -64,6 +69,65 @@ def compute(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     return found
 
 
+def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
+    """Train the sweep of ``spec`` to every round that is to be attacked, attack, and write what was found."""
+    spec = dict(spec)
+    raw = dict(spec.pop("audit"))
+    rounds = sorted(raw.pop("rounds", [0]))
+    settings, federations = from_dict(spec)
+    try:
+        options = Options(**raw)
+    except TypeError as error:
+        raise ConfigError(
+            f"Unknown key in 'audit': {error}.", "Known: the fields of trial.Options, and rounds."
+        ) from error
+    options.check()
+    if not rounds or not all(isinstance(when, int) and 0 <= when <= settings.rounds for when in rounds):
+        raise ConfigError(f"Expected rounds={rounds!r} in 0..{settings.rounds}.", "Attack rounds that are trained.")
+    with storage_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    started = time.perf_counter()
+    sweep = Sweep(settings, federations)
+    place = [sweep.order.index(i) for i in range(len(federations))]
+    weights = {}
+    for when in rounds:
+        sweep.train(when)
+        weights[when] = sweep.state.params[place].clone()
+    trained = time.perf_counter() - started
+    told = 0.0
+
+    def progress(attack: str, amount: float) -> None:
+        nonlocal told
+        if time.perf_counter() - told > 20:
+            told = time.perf_counter()
+            print(f"{attack}  {told - started:.0f} s", flush=True)
+
+    findings = examine(settings, federations, sweep.datasets, sweep.batched, weights, options, progress)
+    found = {
+        "schema": 1,
+        "experiment": "seeded",
+        "attacks": findings.rows,
+        "differences": findings.differences,
+        "baselines": findings.baselines,
+        "options": asdict(options),
+        "seconds": {"training": trained, "all": time.perf_counter() - started},
+        "environment": environment(sweep.device),
+        "spec": {**spec, "audit": {**raw, "rounds": rounds}},
+    }
+    write_json(out / "audit.json", found)
+    packed = io.BytesIO()
+    arrays = {
+        f"{i}/{kind}/{name}": values.astype(np.float32)
+        for i, one in enumerate(findings.outcomes)
+        for kind, group in (("values", one.values), ("negative", one.negative))
+        for name, values in group.items()
+    }
+    arrays["about"] = np.array(json.dumps([{**one.about, "attack": one.attack} for one in findings.outcomes]))
+    np.savez_compressed(packed, **arrays)  # type: ignore[arg-type]
+    write_bytes(out / "audit.npz", packed.getvalue())
+    return found
+
+
 def main(arguments: list[str]) -> int:
     """The entry point: two paths, no options."""
     if len(arguments) != 2:
@@ -75,8 +139,12 @@ def main(arguments: list[str]) -> int:
             spec = json.loads(path.read_text())
         except (OSError, ValueError) as error:
             raise ConfigError(f"Cannot read the SPEC {path.name}: {error}.", "Give a JSON file.") from error
-        found = compute(spec, Path(arguments[1]))
-        print(f"{len(found['federations'])} federations in {found['seconds']:.1f} s")
+        if isinstance(spec, dict) and "audit" in spec:
+            found = compute_audit(spec, Path(arguments[1]))
+            print(f"{len(found['attacks'])} rows in {found['seconds']['all']:.1f} s")
+        else:
+            found = compute(spec, Path(arguments[1]))
+            print(f"{len(found['federations'])} federations in {found['seconds']:.1f} s")
     except EquipoiseError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -64,6 +64,12 @@ class StorageError(EquipoiseError):
     exit_code = 17
 
 
+class AttackError(EquipoiseError):
+    """An attack cannot run, or came to nothing: no finite cost, no public data of the right kind."""
+
+    exit_code = 18
+
+
 def closest(word: str, known: list[str]) -> str:
     """``" Did you mean 'rounds'?"`` or nothing."""
     from difflib import get_close_matches

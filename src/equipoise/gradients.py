@@ -121,6 +121,22 @@ class Batched:
             return result
         return layers.forward(self._layers, params, self._prepare(images))[0]
 
+    def differentiable(self, params: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+        """The gradient ``[R, P]`` as a function that autograd can differentiate once more.
+
+        With respect to ``params``, ``images`` and, where they are probabilities ``[R, B, classes]``, ``labels``.
+        """
+        if self._layers is None:
+            measure = self._loss or nn.functional.cross_entropy
+
+            def one(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
+                return measure(self._call(flat, x), y)
+
+            found: Tensor = vmap(grad(one))(params, images, labels)
+            return found
+        result: Tensor = _Gradient.apply(self._sequence, self._prepare, params, images, labels)  # type: ignore[no-untyped-call]
+        return result
+
     @property
     def _sequence(self) -> list[layers.Layer]:
         assert self._layers is not None
@@ -157,6 +173,35 @@ class Batched:
             return result if out is None else out.copy_(result)
 
         return Objective(loss, gradient)
+
+
+class _Gradient(torch.autograd.Function):
+    """Gradients through the batched layers, with the gradient of <gradient, v> as their backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, sequence: Any, prepare: Any, params: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+        outputs, kept = layers.forward(sequence, params, prepare(images))
+        chance = torch.softmax(outputs, dim=-1)
+        target = labels if labels.is_floating_point() else nn.functional.one_hot(labels, outputs.shape[-1])
+        total = target.sum(-1, keepdim=True)  # 1, but not to a derivative
+        slopes: list[Tensor] = []
+        found = layers.backward(sequence, params, kept, (chance * total - target) / labels.shape[1], seen=slopes)
+        ctx.save_for_backward(params, chance, total)
+        ctx.rest = sequence, kept, slopes, images.dim()
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *along: Tensor) -> tuple[Tensor | None, ...]:
+        (params, chance, total), (sequence, kept, slopes, dim) = ctx.saved_tensors, ctx.rest
+        batch = chance.shape[1]
+        moved, inputs = layers.tangent(sequence, params, along[0], kept)
+        assert moved is not None
+        against = (chance * moved).sum(-1, keepdim=True) - moved
+        up = chance * against * (total / -batch)
+        grad = torch.empty_like(params) if ctx.needs_input_grad[2] else None
+        back = layers.pull(sequence, params, along[0], kept, inputs, slopes, up, grad)
+        images = back.transpose(1, 2) if dim == 5 else back
+        return None, None, grad, images, against / batch if ctx.needs_input_grad[4] else None
 
 
 def _natural_slots(model: nn.Module) -> list[Slot]:

@@ -58,6 +58,17 @@ class Layer(Protocol):
 
     def backward(self, params: Tensor, kept: Any, dy: Tensor, grad: Tensor, first: bool) -> Tensor: ...
 
+    def tangent(self, params: Tensor, along: Tensor, kept: Any, dx: Tensor | None) -> Tensor | None:
+        """The output's rate of change when the parameters move ``along`` and the input moves ``dx`` (None: not)."""
+        ...
+
+    def pull(self, params: Tensor, along: Tensor, kept: Any, dx: Tensor | None, up: Any, grad: Tensor | None) -> Tensor:
+        """Backward of ``forward`` and ``tangent`` together: the input's adjoint from ``up``, and the parameters'.
+
+        ``up`` is (adjoint of the output, adjoint of its tangent).
+        """
+        ...
+
 
 class Conv:
     """``nn.Conv2d`` with groups = dilation = 1 and zero padding. Weights are stored ``[O, kh, kw, C]``."""
@@ -101,6 +112,32 @@ class GroupedConv(Conv):
         if self.bias is not None:
             self.bias.take(grad).copy_(db.view(r, self.out_channels))
         return dy if first else self._split(dx, r)
+
+    def tangent(self, params: Tensor, along: Tensor, kept: Any, dx: Tensor | None) -> Tensor:
+        r, (x, weight) = params.shape[0], kept
+        turned = self.weight.take(along)
+        bias = None if self.bias is None else self.bias.take(along).flatten()
+        if dx is not None:  # W dx + V x as one convolution of twice the channels
+            both = torch.cat([self._split(x, r), dx], dim=1)
+            x, turned = self.prepare(both), torch.cat([turned, self.weight.take(params)], dim=-1)
+        return self._split(
+            torch.conv2d(x, turned.flatten(0, 1).permute(0, 3, 1, 2), bias, self.stride, self.padding, groups=r), r
+        )
+
+    def pull(self, params: Tensor, along: Tensor, kept: Any, dx: Tensor | None, up: Any, grad: Tensor | None) -> Tensor:
+        r, (x, weight), (first, second) = params.shape[0], kept, up
+        weights = torch.cat([self.weight.take(params), self.weight.take(along)], dim=1)  # [R, 2*O, kh, kw, C]
+        back = torch.ops.aten.convolution_backward(
+            self.prepare(torch.cat([first, second], dim=1)), x, weights.flatten(0, 1).permute(0, 3, 1, 2), None,
+            self.stride, self.padding, (1, 1), False, (0, 0), r, (True, False, False),
+        )[0]  # fmt: skip
+        if grad is not None:
+            self.backward(params, kept, first, grad, True)
+            if dx is not None:
+                moved = torch.empty_like(grad)
+                self.backward(params, (self.prepare(dx), weight), second, moved, True)
+                self.weight.take(grad).add_(self.weight.take(moved))
+        return self._split(back, r)
 
 
 def patches(x: Tensor, kernel: Pair, stride: Pair) -> Tensor:
@@ -159,6 +196,22 @@ class PatchConv(Conv):
             self.bias.take(grad).copy_(flat.sum(dim=2))
         return dy if first else self._input_gradient(params, dy, image)
 
+    def tangent(self, params: Tensor, along: Tensor, kept: Any, dx: Tensor | None) -> Tensor:
+        y = self.forward(along, kept)[0]
+        if dx is None:
+            return y
+        columns = self.prepare(dx)[0].transpose(1, 2)
+        return y.flatten(2).baddbmm_(self.weight.take(params).flatten(2), columns).view_as(y)
+
+    def pull(self, params: Tensor, along: Tensor, kept: Any, dx: Tensor | None, up: Any, grad: Tensor | None) -> Tensor:
+        first, second = up
+        if grad is not None:
+            self.backward(params, kept, first, grad, True)
+            if dx is not None:
+                moved = torch.bmm(second.flatten(2), self.prepare(dx)[0])
+                self.weight.take(grad).flatten(2).add_(moved)
+        return self._input_gradient(params, first, kept[1]) + self._input_gradient(along, second, kept[1])
+
     def _input_gradient(self, params: Tensor, dy: Tensor, image: Pair) -> Tensor:
         # With i + padding = stride*q + phase, input row i receives the output rows q-j through the kernel
         # rows phase + stride*j: one stride-1 window of `taps` output rows serves every phase.
@@ -212,6 +265,21 @@ class Linear:
             self.bias.take(grad).copy_(dy.sum(dim=1))
         return dy if first else torch.bmm(dy, self.weight.take(params))
 
+    def tangent(self, params: Tensor, along: Tensor, kept: Tensor, dx: Tensor | None) -> Tensor:
+        y = self.forward(along, kept)[0]
+        return y if dx is None else torch.baddbmm(y, dx, self.weight.take(params).transpose(1, 2))
+
+    def pull(
+        self, params: Tensor, along: Tensor, kept: Tensor, dx: Tensor | None, up: Any, grad: Tensor | None
+    ) -> Tensor:
+        first, second = up
+        if grad is not None:
+            self.backward(params, kept, first, grad, True)
+            if dx is not None:
+                self.weight.take(grad).add_(torch.bmm(second.transpose(1, 2), dx))
+        back = torch.bmm(first, self.weight.take(params))
+        return torch.baddbmm(back, second, self.weight.take(along))
+
 
 class Flatten:
     """``nn.Flatten``: images ``[R, C, B, H, W]`` -> features ``[R, B, C*H*W]``."""
@@ -224,6 +292,14 @@ class Flatten:
             return dy
         return dy.view(kept[0], kept[2], kept[1], *kept[3:]).transpose(1, 2)
 
+    def tangent(self, params: Tensor, along: Tensor, kept: torch.Size, dx: Tensor | None) -> Tensor | None:
+        return None if dx is None else self.forward(params, dx)[0]
+
+    def pull(
+        self, params: Tensor, along: Tensor, kept: torch.Size, dx: Tensor | None, up: Any, grad: Tensor | None
+    ) -> Tensor:
+        return self.backward(params, kept, up[0], params, False)
+
 
 class Activation:
     """An elementwise function whose derivative follows from its output. Works in place on its input.
@@ -231,8 +307,10 @@ class Activation:
     ``build`` puts one only behind a convolution or a linear layer, whose output nobody else needs.
     """
 
-    def __init__(self, function: Callable[[Tensor], Tensor], slope: Callable[..., Tensor]):
-        self.function, self.slope = function, slope
+    def __init__(
+        self, function: Callable[[Tensor], Tensor], slope: Callable[..., Tensor], bend: Callable[[Tensor], Tensor]
+    ):
+        self.function, self.slope, self.bend = function, slope, bend
 
     def forward(self, params: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         y = self.function(x)
@@ -242,16 +320,29 @@ class Activation:
         same = dy.stride() == kept.stride()  # in place where that is also the memory order to keep
         return self.slope(dy, kept, grad_input=dy if same else torch.empty_like(kept))
 
+    def tangent(self, params: Tensor, along: Tensor, kept: Tensor, dx: Tensor | None) -> Tensor:
+        assert dx is not None  # a layer with parameters stands before
+        return self.slope(dx, kept, grad_input=torch.empty_like(kept))
+
+    def pull(
+        self, params: Tensor, along: Tensor, kept: Tensor, dx: Tensor | None, up: Any, grad: Tensor | None
+    ) -> Tensor:
+        # `up` holds the adjoint of the tangent at the input, slope included: f'' = bend * f' needs no more
+        assert dx is not None
+        back = self.slope(up[0], kept, grad_input=torch.empty_like(kept))
+        return back.addcmul_(self.bend(kept), dx * up[1])
+
 
 def _relu_slope(dy: Tensor, y: Tensor, grad_input: Tensor) -> Tensor:
     slope: Tensor = torch.ops.aten.threshold_backward(dy, y, 0, grad_input=grad_input)
     return slope
 
 
-ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[..., Tensor]]] = {
-    nn.Sigmoid: (torch.sigmoid_, torch.ops.aten.sigmoid_backward),
-    nn.Tanh: (torch.tanh_, torch.ops.aten.tanh_backward),
-    nn.ReLU: (torch.relu_, _relu_slope),
+ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[..., Tensor], Callable[..., Tensor]]] = {
+    # the function in place, its backward pass, and f''/f' as a function of the output
+    nn.Sigmoid: (torch.sigmoid_, torch.ops.aten.sigmoid_backward, lambda y: 1 - 2 * y),
+    nn.Tanh: (torch.tanh_, torch.ops.aten.tanh_backward, lambda y: -2 * y),
+    nn.ReLU: (torch.relu_, _relu_slope, torch.zeros_like),
 }
 
 
@@ -320,9 +411,51 @@ def forward(layers: list[Layer], params: Tensor, x: Any) -> tuple[Tensor, list[A
     return x, kept
 
 
-def backward(layers: list[Layer], params: Tensor, kept: list[Any], dy: Tensor, out: Tensor | None = None) -> Tensor:
-    """Gradient ``[R, P]`` for the output gradient ``dy``."""
+def backward(
+    layers: list[Layer],
+    params: Tensor,
+    kept: list[Any],
+    dy: Tensor,
+    out: Tensor | None = None,
+    seen: list[Tensor] | None = None,
+) -> Tensor:
+    """Gradient ``[R, P]`` for the output gradient ``dy``; ``seen`` collects every layer's output gradient."""
     grad = torch.empty_like(params) if out is None else out
     for index in range(len(layers) - 1, -1, -1):
+        if seen is not None:
+            seen.insert(0, dy)
         dy = layers[index].backward(params, kept[index], dy, grad, first=index == 0)
     return grad
+
+
+def tangent(
+    layers: list[Layer], params: Tensor, along: Tensor, kept: list[Any]
+) -> tuple[Tensor | None, list[Tensor | None]]:
+    """The output's rate of change when the parameters move ``along``, and every layer's input's."""
+    dx: Tensor | None = None
+    inputs = []
+    for layer, keep in zip(layers, kept, strict=True):
+        inputs.append(dx)
+        dx = layer.tangent(params, along, keep, dx)
+    return dx, inputs
+
+
+def pull(
+    layers: list[Layer],
+    params: Tensor,
+    along: Tensor,
+    kept: list[Any],
+    inputs: list[Tensor | None],
+    slopes: list[Tensor],
+    up: Tensor,
+    grad: Tensor | None = None,
+) -> Tensor:
+    """The gradient of <gradient(params), along> with respect to the images, and into ``grad`` to the parameters.
+
+    ``inputs`` come from ``tangent``, ``slopes`` are what ``backward`` has ``seen``, ``up`` is the adjoint of the
+    output. An activation needs the slope at its input, which is the output of the layer before it.
+    """
+    for index in range(len(layers) - 1, -1, -1):
+        slope = slopes[index - 1 if isinstance(layers[index], Activation) else index]
+        up = layers[index].pull(params, along, kept[index], inputs[index], (up, slope), grad)
+    return up

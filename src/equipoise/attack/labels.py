@@ -1,0 +1,107 @@
+"""Label inference: which labels, and how many of each, are behind a release.
+
+``last_layer_labels`` is the classic: the gradient of the last layer's bias is the mean of (probability - label).
+``infer_labels`` learns the map from release to label counts on simulated releases of public images, so it knows the
+mechanism; it reads the last layer's row sums and bias, in which noise averages out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..errors import ModelError
+from ..layers import Slot
+from ..randomness import experiment_key, uniform
+from .simulate import simulate
+from .view import Public, Server, View, check, check_public, groups_of_weights
+
+
+def last_layer(server: Server) -> tuple[Slot, Slot | None]:
+    """The weights ``[classes, features]`` and the bias ``[classes]`` of the last layer."""
+    slots = server.batched.layout.slots
+    for index in range(len(slots) - 1, -1, -1):
+        if len(slots[index].shape) == 2 and slots[index].shape[0] == server.classes:
+            after = slots[index + 1 :]
+            bias = next((slot for slot in after if slot.shape == (server.classes,)), None)
+            return slots[index], bias
+    raise ModelError(
+        f"The model has no last linear layer with {server.classes} outputs, from which labels could be read.",
+        "Give the labels, or infer them with attack.infer_labels and public data.",
+    )
+
+
+def last_layer_labels(server: Server, view: View) -> Tensor:
+    """Labels ``[N, E]``, sorted, from the last layer of single-step updates."""
+    check(server, view, needs_labels=False)
+    weight, bias = last_layer(server)
+    gradient = view.update() / (-server.eta * server.local_steps)
+    if bias is not None:
+        shown = gradient[:, bias.start : bias.stop]  # [N, C]: mean of probability - label
+        numbers = uniform([experiment_key(0, "attack/labels")], [0], [0], 64 * server.pixels, gradient.dtype)[0, 0]
+        inputs = numbers.view(1, 64, *server.shape).to(gradient.device)
+        low, high = (
+            torch.as_tensor(edge, dtype=inputs.dtype, device=inputs.device) for edge in (server.low, server.high)
+        )
+        inputs = low + inputs * (high - low)
+        starts, place = torch.unique(view.previous, dim=0, return_inverse=True)
+        chance = (
+            server.batched.outputs(starts, inputs.expand(len(starts), *inputs.shape[1:])).softmax(-1).mean(1)[place]
+        )
+        counts = (chance - shown) * server.examples
+    else:
+        rows = gradient[:, weight.start : weight.stop].view(len(view), *weight.shape).sum(2)
+        counts = -rows / rows.abs().sum(1, keepdim=True).clamp_min(1e-30) * server.examples
+    return decode(counts, server.examples)
+
+
+def infer_labels(
+    server: Server,
+    view: View,
+    public: Public,
+    samples: int = 2000,
+    seed: int = 0,
+    on_release: Callable[[int], None] | None = None,
+) -> Tensor:
+    """Labels ``[N, E]``, sorted, from a ridge regression of label counts on simulated releases."""
+    check(server, view, needs_labels=False)
+    images, classes = check_public(server, public, None)
+    known = classes.unique()
+    found = torch.empty(len(view), server.examples, dtype=torch.int64, device=view.released.device)
+    for rows, previous in groups_of_weights(view):
+        key = experiment_key(seed, "attack/label draws")
+        numbers = uniform([key], [0], [0], samples * server.examples, torch.float64)[0, 0].to(known.device)
+        drawn = known[(numbers * len(known)).long()].view(samples, server.examples)
+        updates, _ = simulate(server, previous, (images, classes), drawn, seed, "labels", on_release)
+        counts = torch.nn.functional.one_hot(drawn, server.classes).sum(1).to(updates.dtype)
+        counted = _ridge(_features(server, updates), counts)(_features(server, view.released[rows] - previous))
+        found[rows] = decode(counted, server.examples)
+    return found
+
+
+def decode(counts: Tensor, examples: int) -> Tensor:
+    """The multiset of ``examples`` labels nearest to estimated counts ``[N, classes]``: take the largest, one by one."""
+    left, found = counts.clone(), []
+    for _ in range(examples):
+        label = left.argmax(1)
+        found.append(label)
+        left.scatter_add_(1, label.unsqueeze(1), -torch.ones_like(left[:, :1]))
+    return torch.stack(found, dim=1).sort(dim=1).values
+
+
+def _features(server: Server, updates: Tensor) -> Tensor:
+    weight, bias = last_layer(server)
+    rows = updates[:, weight.start : weight.stop].view(len(updates), *weight.shape).sum(2)
+    return rows if bias is None else torch.cat([rows, updates[:, bias.start : bias.stop]], dim=1)
+
+
+def _ridge(features: Tensor, targets: Tensor) -> Callable[[Tensor], Tensor]:
+    """Linear regression on standardised features with a small penalty: there are far fewer features than rows."""
+    centre, spread = features.mean(0), features.std(0).clamp_min(1e-30)
+    x, mean = ((features - centre) / spread).double(), targets.mean(0)
+    inner = x.T @ x
+    inner.diagonal().add_(1e-3 * len(x))
+    weights = torch.linalg.solve(inner, x.T @ (targets - mean).double())
+    return lambda new: (((new - centre) / spread).double() @ weights).to(new.dtype) + mean

@@ -1,0 +1,289 @@
+"""Matched filter: the attacker holds candidate images and asks which of them a release was trained on.
+
+Every candidate's *response*, what it adds to a release, is taken from simulating the mechanism with it and public
+companions, so the filter knows the learner. Candidates are ranked by the Gaussian likelihood of the release around their
+responses, whose covariance has two parts, both estimated by simulation: the variation that the companions cause (low
+rank) and the noise of the mechanism (diagonal). What makes it strong:
+
+* noise comes in pairs of opposite sign, and all candidates share companions and noise, so that neither blurs the
+  comparison;
+* ``given="release"`` takes each candidate's response under the noise that the release itself shows instead of the mean
+  over fresh noise: a learner's gradients are those at the distorted weights, and the server sees these weights. Scores
+  are then set against the candidate's scores on simulated releases that do not hold it;
+* updates are limited at a few noise scales (``limit.py``);
+* limit and floor of the noise, and with ``given="best"`` the kind of response, are chosen on simulated releases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..randomness import experiment_key
+from ..release import draw_bounds
+from .limit import Limiter
+from .simulate import Companions, chunk, noise, pieces, respond
+from .view import Public, Server, View, check, check_public, groups
+
+FLOORS = (1e-6, 1e-4, 1e-2, 1.0)
+"""Noise that is added to the mechanism's, as a share of the companions' variance."""
+
+Given = Literal["nothing", "release", "best"]
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is simulated, for every group of releases and every label in it."""
+
+    pairs: int = 16  # pairs of opposite noise per candidate, each with companions of its own
+    anchors: int = 8  # images around which the companions' covariance is estimated ...
+    around: int = 64  # ... from this many pairs each
+    tuning: int = 32  # public images among which the filter's settings are tried
+    trials: int = 96  # simulated releases for that
+    given: int = 4  # companions per candidate and release for responses under the release's own noise
+    nulls: int = 16  # simulated releases that hold no candidate, for those
+
+
+def matched(
+    server: Server,
+    view: View,
+    public: Public,
+    candidates: Tensor,
+    choices: Tensor,
+    effort: Effort | None = None,
+    given: Given = "nothing",
+    seed: int = 0,
+    on_release: Progress | None = None,
+) -> Tensor:
+    """Log-likelihoods ``[N, E, K]``, up to a constant, of the candidates in ``choices``.
+
+    ``candidates`` ``[Q, ...]`` are images that the attacker holds, ``choices`` ``[N, E, K]`` says which of them might be
+    the e-th example of a release. ``public`` serves as companions.
+    """
+    check(server, view)
+    assert view.labels is not None
+    public = check_public(server, public, view.labels)
+    if not server.protection.mechanism.learns:
+        given = "nothing"  # without a learner the response does not depend on the noise
+    scores = view.released.new_empty(choices.shape)
+    for rows, previous, labels in groups(view):
+        for label in labels.unique().tolist():
+            here = view.labels[rows] == label  # [n, E]
+            known, place = torch.unique(choices[rows][here], return_inverse=True)  # [U], [n', K]
+            bench = Bench(server, previous, public, labels, int(label), effort or Effort(), seed, on_release)
+            found = bench.scores(view.released[rows] - previous, candidates[known], given)  # [n, U]
+            part = scores[rows]
+            part[here] = found[here.nonzero()[:, 0].unsqueeze(1), place]
+            scores[rows] = part
+    return scores
+
+
+class Bench:
+    """The mechanism under one label's microscope: responses, the companions' covariance, the noise."""
+
+    def __init__(
+        self,
+        server: Server,
+        previous: Tensor,
+        public: Public,
+        labels: Tensor,
+        label: int,
+        effort: Effort,
+        seed: int,
+        on_release: Progress | None = None,
+    ):
+        self.server, self.previous, self.public, self.labels, self.effort = server, previous, public, labels, effort
+        self.position = int((labels == label).nonzero()[0])
+        self.seed, self.name, self.on_release = seed, f"matched/{label}", on_release
+        self.signs = 2 if server.protection.mechanism.distorts else 1  # nothing to pair without noise
+        self.most = chunk(server, previous)
+        own = (public[1] == label).nonzero().flatten()
+        self.own = own[torch.randperm(len(own), generator=torch.Generator().manual_seed(seed)).to(own.device)]
+        self.filter = self._filter()
+
+    def scores(self, updates: Tensor, images: Tensor, given: Given) -> Tensor:
+        """Log-likelihoods ``[n, U]`` of updates ``[n, P]`` under the given images."""
+        tuning = self.public[0][self.own[-self.effort.tuning :]]
+        means = self.responses(torch.cat([images, tuning]))
+        self.centre = means.mean(0)
+        means = means - self.centre
+        trials, truth = self._simulated("trials", tuning, self.effort.trials)
+        kinds = ["nothing", "release"] if given == "best" else [given]
+        tried = [self._tuned(kind, trials, truth, tuning, means[len(images) :]) for kind in kinds]
+        best = min(range(len(kinds)), key=lambda i: tried[i][0])
+        self.chosen = {"given": kinds[best], "limit": tried[best][1], "floor": tried[best][2]}
+        found = self._products(kinds[best], updates, images, means[: len(images)])
+        nulls = self._nulls(kinds[best], images, means[: len(images)])
+        return self._score(found, nulls, tried[best][1], tried[best][2]).to(updates.dtype)
+
+    # -- simulation --------------------------------------------------------------------------------------------
+
+    def _respond(self, centre: Tensor, companions: Tensor, drawn: Tensor | None) -> Tensor:
+        """Updates ``[R, P]`` of batches that hold ``centre`` ``[R, ...]`` at the label's position."""
+        batch = self.public[0][companions]
+        batch[:, self.position] = centre
+        found = respond(self.server, self.previous, batch, self.labels.expand(len(batch), -1), drawn)
+        if self.on_release:
+            self.on_release(len(batch))
+        return found.sub_(self.previous)
+
+    def _drawn(self, purpose: str, rows: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Companions and noise for the given rows."""
+        pool = Companions(self.public, self.seed, f"{self.name}/{purpose}")
+        companions = pool.draw(self.labels.expand(len(rows), -1), rows)
+        key = experiment_key(self.seed, f"{self.name}/{purpose}/noise")
+        return companions, noise(self.server, key, rows, self.previous)
+
+    def _pairs(self, purpose: str, rows: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Likewise, where two neighbouring rows are a pair with the same companions and opposite noise."""
+        unique, place = torch.unique(rows // self.signs, return_inverse=True)
+        companions, drawn = self._drawn(purpose, unique)
+        if drawn is None:
+            return companions[place], None
+        return companions[place], drawn[place] * (1 - 2 * (rows % 2)).to(drawn).unsqueeze(1)
+
+    def responses(self, images: Tensor) -> Tensor:
+        """Mean update ``[U, P]`` of every image; all of them meet the same companions and the same noise."""
+        each = self.effort.pairs * self.signs
+        total = self.previous.new_zeros(len(images), self.previous.numel())
+        for part in pieces(each, self.most, self.previous.device):
+            companions, drawn = self._pairs("responses", part)
+            for some in pieces(len(images), max(1, self.most // len(part)), self.previous.device):
+                again = None if drawn is None else drawn.repeat(len(some), 1)
+                centre = images[some].repeat_interleave(len(part), dim=0)
+                found = self._respond(centre, companions.repeat(len(some), 1), again)
+                total[some] += found.view(len(some), len(part), -1).sum(1)
+        return total / each
+
+    def responses_given(self, updates: Tensor, images: Tensor) -> Tensor:
+        """Responses ``[n, U, P]`` about the centre under the noise that every update ``[n, P]`` shows."""
+        protection, each = self.server.protection, self.effort.given
+        shown = updates - self.centre  # the noise, as far as the mean response tells
+        standard = shown if protection.mechanism.on_sphere else shown / float(protection.scale)
+        first = draw_bounds(standard, protection)[0]
+        companions = self._drawn("given", torch.arange(each, device=updates.device))[0]
+        out = updates.new_empty(len(updates) * len(images), updates.shape[1])
+        for some in pieces(len(out), max(1, self.most // each), updates.device):
+            release, image = some // len(images), some % len(images)
+            found = self._respond(
+                images[image].repeat_interleave(each, dim=0),
+                companions.repeat(len(some), 1),
+                standard[release].repeat_interleave(each, dim=0),
+            )
+            out[some] = found.view(len(some), each, -1).mean(1) - first[release] - self.centre
+        return out.view(len(updates), len(images), -1)
+
+    def _filter(self) -> Filter:
+        anchors = self.own[: self.effort.anchors]
+        each = self.effort.around * self.signs
+        clean, half = [], []
+        for part in pieces(len(anchors) * each, self.most, self.previous.device):
+            companions, drawn = self._pairs("covariance", part)
+            found = self._respond(self.public[0][anchors[part // each]], companions, drawn)
+            found = found.view(-1, self.signs, self.previous.numel())
+            clean.append(found.mean(1))
+            if self.signs == 2:
+                half.append((found[:, 0] - found[:, 1]) / 2)
+        about = torch.cat(clean).view(len(anchors), self.effort.around, -1)
+        spread = (about - about.mean(1, keepdim=True)).flatten(0, 1)  # [S, P]
+        limiter = Limiter(torch.cat(half) if half else None, self.previous)
+        return Filter(spread, limiter, max(1, len(spread) - len(anchors)))
+
+    def _simulated(self, purpose: str, images: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Updates ``[n, P]`` of simulated releases that hold one of the images, and which."""
+        truth = torch.arange(count, device=self.previous.device) % len(images)
+        found = []
+        for rows in pieces(count, self.most, self.previous.device):
+            companions, drawn = self._drawn(purpose, rows)
+            found.append(self._respond(images[truth[rows]], companions, drawn))
+        return torch.cat(found), truth
+
+    # -- the choice of the filter ----------------------------------------------------------------------------------
+
+    def _products(self, given: Given, updates: Tensor, images: Tensor, means: Tensor) -> Products:
+        if given == "nothing":
+            return self.filter.products(updates - self.centre, means.unsqueeze(0))
+        width = max(1, self.most // (2 * len(images)))
+        parts = [
+            self.filter.products(updates[some] - self.centre, self.responses_given(updates[some], images))
+            for some in pieces(len(updates), width, updates.device)
+        ]
+        return Products.joined(parts)
+
+    def _nulls(self, given: Given, images: Tensor, means: Tensor) -> Products | None:
+        if given == "nothing":
+            return None  # the mean response does not depend on the noise: nothing to put right
+        middle = self.own[self.effort.anchors : -self.effort.tuning or None]
+        updates, _ = self._simulated("nulls", self.public[0][middle], self.effort.nulls)
+        return self._products(given, updates, images, means)
+
+    def _score(self, found: Products, nulls: Products | None, limit: int, floor: float) -> Tensor:
+        score = self.filter.likelihood(found, limit, floor)
+        return score if nulls is None else score - self.filter.likelihood(nulls, limit, floor).mean(0)
+
+    def _tuned(
+        self, given: Given, trials: Tensor, truth: Tensor, images: Tensor, means: Tensor
+    ) -> tuple[float, int, float]:
+        """The best mean log-rank on the trials, and the limit and floor that reach it."""
+        found, nulls = self._products(given, trials, images, means), self._nulls(given, images, means)
+        tried = []
+        for limit in range(len(self.filter.limiter)):
+            for floor in FLOORS:
+                score = self._score(found, nulls, limit, floor)
+                own = score.gather(1, truth.unsqueeze(1))
+                rank = (score > own).sum(1) + 0.5 * ((score == own).sum(1) - 1)
+                tried.append((float((rank + 1).log().mean()), limit, floor))
+        return min(tried)
+
+
+@dataclass(frozen=True)
+class Products:
+    """All that the likelihood needs of n updates and their responses: inner products, in units of the noise."""
+
+    cross: Tensor  # [limits, n, U]: update . response
+    seen: Tensor  # [limits, n, S]: update . companions' directions
+    expected: Tensor  # [n or 1, U, S]: response . companions' directions
+    own: Tensor  # [n or 1, U]: |response|^2
+
+    @staticmethod
+    def joined(parts: list[Products]) -> Products:
+        axes = {"cross": 1, "seen": 1, "expected": 0, "own": 0}
+        return Products(**{name: torch.cat([getattr(p, name) for p in parts], axis) for name, axis in axes.items()})
+
+
+class Filter:
+    """Gaussian log-likelihood: the companions' covariance ``spread`` ``[S, P]`` plus noise."""
+
+    def __init__(self, spread: Tensor, limiter: Limiter, freedom: int):
+        self.limiter, self.freedom = limiter, freedom
+        self.spread = spread / limiter.sd
+        self.gram = self.spread.double() @ self.spread.double().T
+        self.unit = float(self.spread.square().mean())  # the companions' variance per coordinate
+
+    def products(self, updates: Tensor, means: Tensor) -> Products:
+        """Of updates ``[n, P]`` and responses ``[n or 1, U, P]``, both about the centre."""
+        expected = means / self.limiter.sd
+        limited = torch.stack([self.limiter.cut(updates, which) for which in range(len(self.limiter))])
+        cross = torch.einsum("lnp,nup->lnu", limited, expected.expand(len(updates), -1, -1))
+        return Products(
+            cross.double(),
+            (limited @ self.spread.T).double(),
+            (expected @ self.spread.T).double(),
+            expected.square().sum(-1).double(),
+        )
+
+    def likelihood(self, products: Products, which: int, floor: float) -> Tensor:
+        """Log-likelihoods ``[n, U]`` with the noise left by one limit, raised by a share of the companions' variance."""
+        noise = self.limiter.limits[which][2] + floor * self.unit
+        inner = self.gram / noise
+        inner.diagonal().add_(self.freedom)
+        expected = products.expected.transpose(1, 2)  # [., S, U]
+        solved = torch.linalg.solve(inner, expected)
+        cross = products.cross[which] - (products.seen[which].unsqueeze(1) @ solved).squeeze(1) / noise
+        own = products.own - (expected * solved).sum(1) / noise
+        return (cross - own / 2) / noise

@@ -1,0 +1,106 @@
+"""The mechanism as the attacker runs it: the client's own code on public images, with the attacker's own noise.
+
+Nothing here knows a mechanism by name. ``respond`` calls ``release.release``, so every present and future mechanism is
+simulated exactly as clients run it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from ..randomness import Key, experiment_key, standard_noise, uniform
+from ..release import release
+from .view import Public, Server
+
+ROOM = {"cpu": 256 << 20, "cuda": 12 << 30}
+"""Bytes that one chunk of simulated releases may take."""
+
+
+def respond(server: Server, previous: Tensor, images: Tensor, labels: Tensor, noise: Tensor | None) -> Tensor:
+    """The releases ``[R, P]`` of R clients that start from ``previous`` ``[P]`` or ``[R, P]`` with ``[R, E, ...]``."""
+    count = len(images)
+    start = previous.expand(count, -1).contiguous()
+    size, even = server.batch, count % 2  # kernels round alike for every even number of replicas
+    if even:
+        images, labels, start = (torch.cat([part, part[-1:]]) for part in (images, labels, start))
+        noise = None if noise is None else torch.cat([noise, noise[-1:]])
+    steps = [slice(i * size, (i + 1) * size) for i in range(server.local_steps)]
+    objectives = [server.batched.at(images[:, part], labels[:, part]) for part in steps]
+    return release(objectives, start, noise, server.eta, server.protection, utility=False).parameters[:count]
+
+
+def noise(server: Server, key: Key, rows: Tensor, like: Tensor, tag: int = 0) -> Tensor | None:
+    """Standard noise ``[R, P]`` of the attacker's own, keyed by row: no result depends on the chunks."""
+    kind = server.protection.mechanism
+    if not kind.distorts:
+        return None
+    size = server.batched.layout.size
+    numbers = uniform([key] * len(rows), rows.tolist(), [tag], size, like.dtype, like.device)[0]
+    return standard_noise(numbers, kind.noise)
+
+
+def chunk(server: Server, like: Tensor) -> int:
+    """How many releases to simulate at once."""
+    each = like.element_size() * (12 * server.batched.layout.size + 60 * server.examples * server.pixels)
+    most = 64 if like.device.type == "cpu" else 8192  # on CPU more would only leave the caches
+    return max(2, min(most, ROOM[like.device.type] // each) // 2 * 2)
+
+
+def pieces(total: int, size: int, device: torch.device) -> Iterator[Tensor]:
+    """Row numbers ``0..total-1`` in chunks."""
+    for start in range(0, total, size):
+        yield torch.arange(start, min(start + size, total), device=device)
+
+
+class Companions:
+    """Public images by label, drawn with random numbers keyed by row."""
+
+    def __init__(self, public: Public, seed: int, purpose: str):
+        labels = public[1]
+        self.key = experiment_key(seed, f"attack/{purpose}")
+        self.order = labels.argsort(stable=True)  # label after label
+        self.counts = torch.bincount(labels, minlength=int(labels.max()) + 1)
+        self.starts = self.counts.cumsum(0) - self.counts
+
+    def draw(self, labels: Tensor, rows: Tensor) -> Tensor:
+        """``[R, E]`` public rows with ``labels`` ``[R, E]``; distinct within a row, if there are enough of a label."""
+        numbers = uniform([self.key] * len(rows), rows.tolist(), [0], labels.shape[1], torch.float64)[0]
+        count, start = self.counts[labels], self.starts[labels]
+        place = (numbers.to(labels.device) * count).long().minimum(count - 1)
+        for here in range(1, labels.shape[1]):
+            for _ in range(here):  # the next one, for as long as it was drawn before
+                taken = (start + place)[:, :here] == (start + place)[:, here : here + 1]
+                place[:, here] = (place[:, here] + taken.any(1)) % count[:, here]
+        return self.order[start + place]
+
+
+def simulate(
+    server: Server,
+    previous: Tensor,
+    public: Public,
+    labels: Tensor,
+    seed: int,
+    purpose: str,
+    on_release: Callable[[int], None] | None = None,
+    sign: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Updates ``[n, P]`` of public batches with ``labels`` ``[n, E]``, and the public rows ``[n, E]`` behind them.
+
+    ``sign=-1`` repeats a simulation with all its noise negated.
+    """
+    pool = Companions(public, seed, purpose)
+    key = experiment_key(seed, f"attack/{purpose}/noise")
+    updates = previous.new_empty(len(labels), server.batched.layout.size)
+    chosen = torch.empty_like(labels)
+    for rows in pieces(len(labels), chunk(server, previous), previous.device):
+        mine = labels[rows]
+        chosen[rows] = pool.draw(mine, rows)
+        drawn = noise(server, key, rows, previous)
+        drawn = drawn if drawn is None else drawn * sign
+        updates[rows] = respond(server, previous, public[0][chosen[rows]], mine, drawn) - previous
+        if on_release:
+            on_release(len(rows))
+    return updates, chosen

@@ -1,0 +1,185 @@
+"""The attacker's position: the server of the federation, honest in its protocol and curious about the releases.
+
+``Server`` is what it knows before any release: model and loss, the mechanism's public description, the settings of
+local training, the range of the inputs. ``View`` is what it sees of N releases. Every attack takes these two, and
+public data where it says so; nothing in this package can reach private data (``tests/test_imports.py`` holds it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..errors import DataError, ModelError, ReleaseError
+from ..gradients import Batched
+from ..mechanisms import mechanism
+from ..release import Protection
+
+NO_PROTECTION = Protection(mechanism("none"), 0.0)
+
+Public = tuple[Tensor, Tensor]
+"""Images ``[N, ...]`` and labels ``[N]`` that belong to no client."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """What the server knows before any release. ``protection`` holds one number per entry, not one per row."""
+
+    batched: Batched  # model and loss
+    shape: tuple[int, ...]  # of one input
+    classes: int
+    batch: int
+    low: Tensor | float = 0.0  # range of the inputs after normalisation; numbers, or [C, 1, 1]
+    high: Tensor | float = 1.0
+    eta: float = 0.1
+    protection: Protection = NO_PROTECTION
+    local_steps: int = 1
+
+    @property
+    def examples(self) -> int:
+        """Examples behind one release."""
+        return self.batch * self.local_steps
+
+    @property
+    def pixels(self) -> int:
+        return torch.Size(self.shape).numel()
+
+    def undefended(self) -> Server:
+        """The same server, facing releases without distortion."""
+        return replace(self, protection=NO_PROTECTION)
+
+
+@dataclass(frozen=True)
+class View:
+    """What the server sees of N releases."""
+
+    previous: Tensor  # [N, P]: the weights it had sent
+    released: Tensor  # [N, P]: the weights that came back
+    labels: Tensor | None = None  # [N, E]: known only where the threat model grants them
+
+    def __len__(self) -> int:
+        return len(self.released)
+
+    def update(self) -> Tensor:
+        """``[N, P]``: what every release adds to the weights it started from."""
+        return self.released - self.previous
+
+    def rows(self, index: Tensor | slice) -> View:
+        return View(self.previous[index], self.released[index], None if self.labels is None else self.labels[index])
+
+
+def check(server: Server, view: View, needs_labels: bool = True) -> None:
+    """Refuse what no attack can work on; every message names the release and the remedy."""
+    size = server.batched.layout.size
+    for name in ("previous", "released"):
+        tensor = getattr(view, name)
+        if not isinstance(tensor, Tensor) or tensor.dim() != 2 or tensor.shape[1] != size or not len(tensor):
+            shape = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise ReleaseError(
+                f"Expected the {name} weights as [N, {size}] with N >= 1, got {shape}.",
+                "Flatten them with the layout of this very model.",
+            )
+        bad = (~torch.isfinite(tensor).all(1)).nonzero().flatten().tolist()
+        if bad:
+            raise ReleaseError(
+                f"The {name} weights are not finite in release(s) {', '.join(map(str, bad[:8]))}.",
+                "Leave these out: the aggregation refuses them too.",
+            )
+    if view.previous.shape != view.released.shape:
+        raise ReleaseError(
+            f"{len(view.previous)} sets of previous weights for {len(view.released)} releases.", "Give one for each."
+        )
+    if server.examples < 1:
+        raise DataError("A release of no examples cannot be attacked: the batch is empty.", "Give the batch size.")
+    if view.labels is None:
+        if needs_labels:
+            raise DataError(
+                "This attack is granted the labels, and the view has none.",
+                "Give them, or infer them first with attack.infer_labels.",
+            )
+        return
+    check_labels(view.labels, (len(view), server.examples), server.classes)
+
+
+def check_labels(labels: Tensor, shape: tuple[int, ...], classes: int) -> None:
+    if tuple(labels.shape) != shape or labels.is_floating_point():
+        raise DataError(
+            f"Expected whole-number labels of shape {shape}, got {labels.dtype} {tuple(labels.shape)}.",
+            "Give one label for every example behind a release.",
+        )
+    if labels.numel() and (int(labels.min()) < 0 or int(labels.max()) >= classes):
+        raise DataError(
+            f"Expected labels in 0..{classes - 1}, got {int(labels.min())}..{int(labels.max())}.",
+            "The model has that many outputs.",
+        )
+
+
+def check_differentiable(server: Server, previous: Tensor) -> None:
+    """Refuse a model whose gradient says nothing about its input, before an optimiser is started on it."""
+    like = previous[:1]
+    images = torch.rand(1, server.examples, *server.shape, dtype=like.dtype, device=like.device)
+    images = images.mul_(0.9).add_(0.05).requires_grad_()
+    labels = torch.zeros(1, server.examples, dtype=torch.int64, device=like.device)
+    remedy = "Gradient matching needs second derivatives; use lti, matched or membership, which do not."
+    try:
+        found = server.batched.differentiable(like, images, labels)
+        slope = torch.autograd.grad(found.square().sum(), images, allow_unused=True)[0]
+    except RuntimeError as error:
+        cause = str(error).splitlines()[0]
+        raise ModelError(f"The model's gradient cannot be differentiated: {cause}", remedy) from error
+    if slope is None or not bool((slope != 0).any()):
+        raise ModelError("The model's gradient does not depend on its inputs.", remedy)
+
+
+def check_public(server: Server, public: Public, labels: Tensor | None) -> Public:
+    """Public data as floats on the right device, with at least one image of every label that is asked for."""
+    images, classes = public
+    if images.dim() < 2 or tuple(images.shape[1:]) != tuple(server.shape) or len(images) != len(classes):
+        raise DataError(
+            f"Expected public images of shape {server.shape} with as many labels, got {tuple(images.shape)} and "
+            f"{tuple(classes.shape)}.",
+            "Give data of the model's own shape.",
+        )
+    if not len(images):
+        raise DataError("There are no public images.", "This attack learns from public data: give some.")
+    check_labels(classes, (len(images),), server.classes)
+    if not torch.isfinite(images).all():
+        raise DataError("The public images are not finite.", "Remove NaN and Inf.")
+    missing = sorted(set([] if labels is None else labels.unique().tolist()) - set(classes.unique().tolist()))
+    if missing:
+        raise DataError(
+            f"No public image has label {missing[0]}, which a release was trained on.", "Give some of every label."
+        )
+    return images, classes
+
+
+def groups_of_weights(view: View) -> Iterator[tuple[Tensor, Tensor]]:
+    """Releases that started from the same weights: (rows ``[n]``, weights ``[P]``)."""
+    if view.previous.stride(0) == 0 or len(view) == 1:
+        yield torch.arange(len(view), device=view.released.device), view.previous[0]
+        return
+    starts, place = torch.unique(view.previous, dim=0, return_inverse=True)
+    for number, start in enumerate(starts):
+        yield (place == number).nonzero().flatten(), start
+
+
+def groups(view: View) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Likewise with the same labels: (rows ``[n]``, weights ``[P]``, sorted labels ``[E]``).
+
+    Whatever an attack learns from simulation serves a whole group.
+    """
+    assert view.labels is not None
+    ordered = view.labels.sort(dim=1).values
+    for rows, previous in groups_of_weights(view):
+        sets, place = torch.unique(ordered[rows], dim=0, return_inverse=True)
+        for number, labels in enumerate(sets):
+            yield rows[place == number], previous, labels
+
+
+def restore_order(images: Tensor, labels: Tensor) -> Tensor:
+    """``[n, E, ...]`` in the order of sorted labels -> the order of ``labels`` ``[n, E]``."""
+    place = labels.argsort(dim=1, stable=True).argsort(dim=1)
+    return images.gather(1, place.view(*place.shape, *[1] * (images.dim() - 2)).expand_as(images))

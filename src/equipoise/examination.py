@@ -1,0 +1,188 @@
+"""Every federation of a sweep, attacked at the weights of chosen rounds: needs torch and numpy alone.
+
+For each federation and round: its own mechanism; for a learned one also its two static twins at the same weights (equal
+lower bound, equal final norm); and undistorted releases as the positive control. A cell that occurs twice is attacked
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .attack import Server
+from .budget import schedule
+from .data import Dataset
+from .gradients import Batched
+from .mechanisms import MECHANISMS, mechanism
+from .release import Protection
+from .settings import Federation, Settings, scales
+from .trial import (
+    Cell,
+    Materials,
+    Options,
+    Outcome,
+    Progress,
+    Targets,
+    attack_cell,
+    baselines,
+    build_targets,
+    differences,
+    rows_of,
+    static_twins,
+    summary,
+)  # fmt: skip
+
+OWN, POSITIVE = "own", "undistorted"
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that was found, ready to be written."""
+
+    rows: list[dict[str, Any]]  # one per attack and cell, negative controls included
+    differences: list[dict[str, Any]]  # learned against static
+    baselines: dict[str, dict[str, Any]]  # by dataset, then by guess
+    outcomes: list[Outcome]  # values per release, pictures
+    targets: dict[str, Targets]
+
+
+def materials_of(dataset: Dataset) -> Materials:
+    """The public parts of a dataset, by what they serve for in an audit."""
+    parts = (dataset.public_attack, dataset.public_candidates, dataset.public_targets)
+    return Materials(*((part.images, part.labels) for part in parts), to_pixels=dataset.pixels)  # type: ignore[misc]
+
+
+def protection_of(settings: Settings, federation: Federation, when: int) -> Protection:
+    """What protects client 0 in the given round, as the server knows it."""
+
+    def now(name: str) -> float:
+        return schedule(getattr(settings, name), [when], settings.clients, name)[0][0]
+
+    kind = mechanism(federation.mechanism)
+    return Protection(
+        mechanism=kind,
+        scale=scales(settings, federation, [when])[0][0],
+        factor=getattr(settings.measure(kind), "factor", settings.factor),
+        steps=settings.steps,
+        lr=now("lr"),
+        negative_norm=now("negative_norm"),
+        clip=settings.clip,
+        clip_norm=settings.clip_norm,
+    )
+
+
+def server_of(settings: Settings, dataset: Dataset, batched: Batched, protection: Protection) -> Server:
+    """The attacker's position in a federation with these settings."""
+    blank = torch.zeros(1, *dataset.shape)
+    scale = dataset.pixels(blank + 1) - dataset.pixels(blank)  # normalised = (pixel - offset) / scale
+    low, high = ((edge - dataset.pixels(blank)) / scale for edge in (0.0, 1.0))
+    return Server(
+        batched=batched, shape=dataset.shape, classes=dataset.classes, batch=settings.batch,
+        low=low[0, :, :1, :1], high=high[0, :, :1, :1],
+        eta=settings.eta, protection=protection, local_steps=settings.local_steps,
+    )  # fmt: skip
+
+
+def examine(
+    settings: Settings,
+    federations: list[Federation],
+    datasets: dict[str, Dataset],
+    batched: Batched,
+    weights: dict[int, Tensor],
+    options: Options,
+    progress: Progress | None = None,
+) -> Findings:
+    """Attack all federations at ``weights``: round -> ``[F, P]``, in the order of ``federations``."""
+    options.check()
+    device, dtype = next(iter(weights.values())).device, next(iter(weights.values())).dtype
+    materials = {name: materials_of(datasets[name]).to(device, dtype) for name in datasets}
+    plain = {
+        name: server_of(settings, data, batched, Protection(mechanism("none"), 0.0)) for name, data in datasets.items()
+    }
+    targets = {name: build_targets(materials[name], plain[name], options) for name in datasets}
+    diameter = settings.leakage.D
+    done: dict[Any, list[Outcome]] = {}
+    found: dict[tuple[int, int, str], list[Outcome]] = {}
+    for when, params in weights.items():
+        for index, federation in enumerate(federations):
+            name = federation.dataset
+            server = replace(plain[name], protection=protection_of(settings, federation, when + 1))
+            about = {**asdict(federation), "round": when}
+            for role, protection in _roles(server, params[index], materials[name], options):
+                key = (name, hash(params[index].cpu().numpy().tobytes()), _description(protection))
+                if key not in done:
+                    cell = Cell(params[index], replace(server, protection=protection), {})
+                    done[key] = attack_cell(cell, targets[name], materials[name], options, diameter, progress)
+                mine = about | {"role": role, "lower": float(protection.scale), "control": _control(role)}
+                found[index, when, role] = [replace(one, about=mine) for one in done[key]]
+    rows = [
+        row for outcomes in found.values() for one in outcomes
+        for row in rows_of(one, targets[one.about["dataset"]], options.seed)
+    ]  # fmt: skip
+    guesses = {
+        name: {guess: summary(values) for guess, values in baselines(targets[name], materials[name], diameter).items()}
+        for name in datasets
+    }
+    outcomes = [one for several in found.values() for one in several]
+    return Findings(rows, list(_differences(federations, found)), guesses, outcomes, targets)
+
+
+def _control(role: str) -> str | None:
+    return "positive" if role == POSITIVE else None
+
+
+def _roles(server: Server, weights: Tensor, materials: Materials, options: Options) -> Iterator[tuple[str, Protection]]:
+    yield OWN, server.protection
+    if server.protection.mechanism.learns:
+        yield from static_twins(server, weights, materials, options).items()
+    yield POSITIVE, server.undefended().protection
+
+
+def _description(protection: Protection) -> tuple[Any, ...]:
+    """What tells one protection from another; a mechanism that does not learn has no steps."""
+    kind = protection.mechanism
+    if not kind.distorts:
+        return ()
+    learner = (protection.steps, protection.lr, protection.negative_norm, protection.factor) if kind.learns else ()
+    scale = float(f"{float(protection.scale):.9g}")
+    clip = (protection.clip, protection.clip_norm) if kind.clips else ()
+    return kind.noise, kind.norm, kind.on_sphere, kind.clips, clip, scale, learner
+
+
+def static_name(name: str) -> str | None:
+    """The static mechanism that a learned one is compared with: alike in all but the learning."""
+    kind = mechanism(name)
+    if not kind.learns:
+        return None
+    alike = (replace(other, name="") for other in MECHANISMS.values())
+    same = [
+        other for other, plain in zip(MECHANISMS, alike, strict=True) if plain == replace(kind, name="", learns=False)
+    ]
+    return same[0] if same else None
+
+
+def _differences(
+    federations: list[Federation], found: dict[tuple[int, int, str], list[Outcome]]
+) -> Iterator[dict[str, Any]]:
+    for (index, when, role), outcomes in found.items():
+        federation = federations[index]
+        if role != OWN or not mechanism(federation.mechanism).learns:
+            continue
+        against = {
+            name: several
+            for (i, w, name), several in found.items()
+            if (i, w) == (index, when) and name.startswith("static")
+        }
+        sibling = replace(federation, mechanism=static_name(federation.mechanism) or "")
+        if sibling in federations:
+            against["static, own trajectory"] = found[federations.index(sibling), when, OWN]
+        for name, others in against.items():
+            for one, other in zip(outcomes, others, strict=True):
+                gap = differences(one, other)
+                if gap:
+                    yield {**asdict(federation), "round": when, "attack": one.attack, "against": name, **gap}
