@@ -3,7 +3,8 @@
 A SPEC is what ``settings.to_dict`` writes. OUT gets ``result.json`` (as in a run folder, plus seconds) and
 ``curves.npz`` (``rounds`` and ``[F, evaluations]`` arrays). With an entry ``audit`` (the fields of ``trial.Options`` and
 ``rounds``) the federations are attacked at the weights of those rounds instead, and OUT gets ``audit.json`` and
-``audit.npz`` (values per release). Nothing else is written: no weights, no images.
+``audit.npz`` (values per release). With an entry ``multi_round`` (the arguments of ``replay.replayed``) every federation
+is replayed and its releases combined, and OUT gets ``multi_round.json``. Nothing else is written: no weights, no images.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from .examination import examine
 from .federation import Sweep
 from .files import storage_errors, write_bytes, write_json
 from .records import results
+from .replay import replayed
 from .settings import from_dict
-from .trial import Options
+from .trial import REPORTED, Options
 
 CURVES = (
     "accuracy", "validation_accuracy", "loss", "utility_loss", "intensity", "distortion_norm",
@@ -117,14 +119,41 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     write_json(out / "audit.json", found)
     packed = io.BytesIO()
     arrays = {
-        f"{i}/{kind}/{name}": values.astype(np.float32)
+        f"{i}/{name}": values.astype(np.float32)
         for i, one in enumerate(findings.outcomes)
-        for kind, group in (("values", one.values), ("negative", one.negative))
-        for name, values in group.items()
+        for name, values in one.values.items()
+        if name in REPORTED
     }
     arrays["about"] = np.array(json.dumps([{**one.about, "attack": one.attack} for one in findings.outcomes]))
     np.savez_compressed(packed, **arrays)  # type: ignore[arg-type]
     write_bytes(out / "audit.npz", packed.getvalue())
+    return found
+
+
+def compute_multi_round(spec: dict[str, Any], out: Path) -> dict[str, Any]:
+    """Replay every federation of ``spec`` and combine the releases of one client; written after each federation."""
+    spec = dict(spec)
+    raw = dict(spec.pop("multi_round"))
+    settings, federations = from_dict(spec)
+    with storage_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    started = time.perf_counter()
+    found: dict[str, Any] = {
+        "schema": 1,
+        "experiment": "seeded",
+        "attacks": [],
+        "spec": {**spec, "multi_round": raw},
+        "environment": environment(torch.device(settings.device)),
+    }
+    for federation in federations:
+        try:
+            row = replayed(settings, federation, **{"rounds": settings.rounds, **raw})
+        except TypeError as error:
+            raise ConfigError(f"Unknown key in 'multi_round': {error}.", "Known: those of replay.replayed.") from error
+        found["attacks"].append(row)
+        found["seconds"] = time.perf_counter() - started
+        print(f"{federation.label()}  {found['seconds']:.0f} s", flush=True)
+        write_json(out / "multi_round.json", found)
     return found
 
 
@@ -142,6 +171,8 @@ def main(arguments: list[str]) -> int:
         if isinstance(spec, dict) and "audit" in spec:
             found = compute_audit(spec, Path(arguments[1]))
             print(f"{len(found['attacks'])} rows in {found['seconds']['all']:.1f} s")
+        elif isinstance(spec, dict) and "multi_round" in spec:
+            compute_multi_round(spec, Path(arguments[1]))
         else:
             found = compute(spec, Path(arguments[1]))
             print(f"{len(found['federations'])} federations in {found['seconds']:.1f} s")

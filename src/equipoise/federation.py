@@ -104,6 +104,7 @@ class Sweep:
         self.blocks = list(blocks(self.federations, list(self.datasets), self.draws, chunk, self.device))
         self.state = self._initial_state()
         self._graph: RoundGraph | None = None
+        self.watcher: Callable[[Block, Tensor], None] | None = None  # sees the releases [R, P] of every block
 
     # -- the run ---------------------------------------------------------------------------------------------
 
@@ -149,6 +150,8 @@ class Sweep:
             share = tables.weights.index_select(0, step)[0, f, k]
             parameters, distortion = released.parameters.view(*shape, -1), distortion.view(*shape, -1)
             total.add(f, parameters, distortion, share, record.accepted.view(shape))
+            if self.watcher is not None:
+                self.watcher(block, released.parameters)
             for name in ("utility_loss", "intensity", "clipped", "accepted"):
                 getattr(tables, name)[:, f, k].index_copy_(0, step, getattr(record, name).view(1, *shape))
         rate = tables.server_rate.index_select(0, step)[0]

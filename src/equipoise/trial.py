@@ -276,7 +276,7 @@ def attack_cell(
         elif attack == "matched":
             found.append(_matched(cell, view, targets, materials, options, step))
         elif attack == "membership":
-            found.append(_membership(cell, view, targets, step))
+            found.append(_membership(cell, view, targets, materials, options, step))
         else:
             found.append(_labels(cell, view, targets, materials, options, step))
     return found
@@ -402,9 +402,10 @@ def _matched(cell: Cell, view: View, targets: Targets, materials: Materials, opt
     return Outcome(cell.about, "matched", values, negative)
 
 
-def _membership(cell: Cell, view: View, targets: Targets, step: Any) -> Outcome:
+def _membership(cell: Cell, view: View, targets: Targets, materials: Materials, options: Options, step: Any) -> Outcome:
     rows = torch.cat([targets.truth, targets.impostor, targets.others], dim=1)
-    found = membership(cell.server, view, targets.pool[rows], targets.pool_labels[rows], step)
+    asked = targets.pool[rows], targets.pool_labels[rows]
+    found = membership(cell.server, view, *asked, materials.attack, options.seed, step)
     count = targets.truth.shape[1]
     arrays = {name: score.double().cpu().numpy() for name, score in found.items()}
     values = {f"{name}_members": score[:, :count] for name, score in arrays.items()}

@@ -1,41 +1,53 @@
-"""Write the SPEC of the leakage study: ``python studies/leakage/make_spec.py mnist ROUND... > spec.json``."""
+"""Write the SPECs of the leakage study: ``python studies/leakage/make_spec.py OUT/``.
+
+=================  =============================================================================================
+main.json          500 releases, rounds 0, 200 and 2000 of every mechanism's own trajectory, seed 1: every attack
+seeds.json         200 releases, two further trajectories (seeds 2 and 3), rounds 200 and 2000
+multi_round.json   all 5,000 releases of one client combined, budget 0.98
+=================  =============================================================================================
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
+from typing import Any
 
 BUDGETS = {2: 0.995, 8: 0.98, 16: 0.96, 32: 0.92}
 """Lower bound of the distortion's L2 norm, to three digits, by the PL budget that asks for it."""
 
+EFFORT = {
+    "label_sets": 5, "samples": 2000, "given": "best", "pairs": 8, "anchors": 8, "around": 64, "tuning": 32,
+    "trials": 64, "companions": 2, "nulls": 16, "pictures": 0,
+}  # fmt: skip
+ATTACKS = ["lti", "matched", "membership", "labels"]
 
-def spec(dataset: str, rounds: list[int], device: str = "cuda") -> dict[str, object]:
-    protected = [
-        {"dataset": dataset, "mechanism": mechanism, "budget": budget}
-        for budget in BUDGETS.values()
-        for mechanism in ("pl-identical", "pl-learn")
-    ]
+
+def spec(rounds: list[int], seeds: list[int], releases: int, device: str = "cuda") -> dict[str, Any]:
+    kinds = [("none", None)]
+    kinds += [(mechanism, budget) for budget in BUDGETS.values() for mechanism in ("pl-identical", "pl-learn")]
+    federations = [{"mechanism": name, "budget": budget, "seed": seed} for seed in seeds for name, budget in kinds]
+    audit = {"rounds": rounds, "attacks": ATTACKS, "releases": releases, **EFFORT}
+    return {"settings": {"rounds": max(rounds), "device": device}, "federations": federations, "audit": audit}
+
+
+def multi_round(device: str = "cuda") -> dict[str, Any]:
+    federations = [{"mechanism": name, "budget": 0.98} for name in ("pl-identical", "pl-learn")]
     return {
-        "settings": {"rounds": max(1, *rounds), "device": device},
-        "federations": [{"dataset": dataset, "mechanism": "none"}, *protected],
-        "audit": {
-            "rounds": rounds,
-            "attacks": ["lti", "matched", "membership", "labels"],
-            "releases": 500,
-            "label_sets": 5,
-            "samples": 2000,
-            "given": "best",
-            "pairs": 8,
-            "anchors": 8,
-            "around": 64,
-            "tuning": 32,
-            "trials": 64,
-            "companions": 2,
-            "nulls": 16,
-            "pictures": 0,
-        },
+        "settings": {"rounds": 5000, "device": device},
+        "federations": federations,
+        "multi_round": {"examples": 40, "labels": 2, "decoys": 199},
     }
 
 
 if __name__ == "__main__":
-    print(json.dumps(spec(sys.argv[1], [int(when) for when in sys.argv[2:]]), indent=1))
+    out = Path(sys.argv[1])
+    out.mkdir(parents=True, exist_ok=True)
+    specs = {
+        "main": spec([0, 200, 2000], [1], 500),
+        "seeds": spec([200, 2000], [2, 3], 200),
+        "multi_round": multi_round(),
+    }
+    for name, value in specs.items():
+        (out / f"{name}.json").write_text(json.dumps(value, indent=1) + "\n")

@@ -5,6 +5,10 @@ loss            how much the release lowers the example's loss
 first           <previous - released, gradient at the previous weights>: the step an example would have caused
 last            <previous - released, gradient at the released weights>: sees a learner, whose steps end there
 ==============  ==============================================================================================
+
+With public data a score is set against those of public images with the same label under the same release: minus their
+mean, over their standard deviation. What all images of a label have in common, the noise of the release above all, then
+no longer hides the difference between members and others.
 """
 
 from __future__ import annotations
@@ -14,18 +18,47 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .simulate import chunk
-from .view import Server, View, check, check_labels
+from .simulate import Companions, chunk
+from .view import Public, Server, View, check, check_labels, check_public
 
 SCORES = ("loss", "first", "last")
+REFERENCES = 24
 
 
 def membership(
-    server: Server, view: View, images: Tensor, labels: Tensor, on_release: Callable[[int], None] | None = None
+    server: Server,
+    view: View,
+    images: Tensor,
+    labels: Tensor,
+    public: Public | None = None,
+    seed: int = 0,
+    on_release: Callable[[int], None] | None = None,
 ) -> dict[str, Tensor]:
     """Scores ``[N, K]`` of K examples ``[N, K, ...]`` with labels ``[N, K]`` for every release."""
     check(server, view, needs_labels=False)
     check_labels(labels, tuple(images.shape[:2]), server.classes)
+    if public is None:
+        return _scores(server, view, images, labels, on_release)
+    public = check_public(server, public, labels)
+    known = labels.unique()
+    rows = torch.arange(REFERENCES, device=labels.device)
+    chosen = Companions(public, seed, "membership").draw(known.expand(REFERENCES, -1), rows)  # [F, labels]
+    asked = torch.cat([labels, public[1][chosen].flatten().expand(len(labels), -1)], dim=1)
+    seen = torch.cat([images, public[0][chosen].flatten(0, 1).expand(len(images), *[-1] * (images.dim() - 1))], dim=1)
+    found = _scores(server, view, seen, asked, on_release)
+    place = torch.searchsorted(known, labels)  # which label every example has
+
+    def calibrated(score: Tensor) -> Tensor:
+        own, others = score[:, : labels.shape[1]], score[:, labels.shape[1] :].unflatten(1, (REFERENCES, len(known)))
+        mean, spread = others.mean(1).gather(1, place), others.std(1).gather(1, place)
+        return (own - mean) / spread.clamp_min(1e-30)
+
+    return {name: calibrated(score) for name, score in found.items()}
+
+
+def _scores(
+    server: Server, view: View, images: Tensor, labels: Tensor, on_release: Callable[[int], None] | None
+) -> dict[str, Tensor]:
     found = {name: view.released.new_empty(images.shape[:2]) for name in SCORES}
     width = max(1, chunk(server, view.released) // (images.shape[1] + images.shape[1] % 2))
     for start in range(0, len(view), width):
@@ -42,4 +75,4 @@ def membership(
             found[name][rows] = inner.view(count, many)
         if on_release:
             on_release(count)
-    return {name: torch.nan_to_num(score) for name, score in found.items()}
+    return found

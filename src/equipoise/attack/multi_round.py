@@ -98,17 +98,14 @@ def round_ratios(
     key = experiment_key(seed, "attack/rounds/companions")
     numbers = uniform([key], [0], [one.round], (around + 1) * server.examples, torch.float64)[0, 0].to(device)
     drawn = (numbers * len(public[1])).long().view(around + 1, server.examples)
-    others = drawn[:around]
-    spread, half = _paired(server, start, public[0][others], public[1][others], one.round, seed)
-    rest = drawn[around:].expand(len(candidates), -1)
-    batch, known = public[0][rest], public[1][rest]
-    batch[:, 0], known[:, 0] = candidates, labels
-    means, _ = _paired(server, start, batch, known, one.round, seed)
-    centre = spread.mean(0)
-    filter = Filter(spread - centre, Limiter(half, start), around - 1)
-    which = min(LIMIT, len(filter.limiter) - 1)
-    products = filter.products((one.released - start - centre).unsqueeze(0), (means - centre).unsqueeze(0))
-    score = filter.likelihood(products, which, FLOOR)[0]
+    chosen = torch.cat([drawn[:around], drawn[around:].expand(len(candidates), -1)])  # companions alone; candidates
+    batch, known = public[0][chosen], public[1][chosen]
+    batch[around:, 0], known[around:, 0] = candidates, labels
+    found, half = _paired(server, start, batch, known, one.round, seed)
+    centre = found[:around].mean(0)
+    filter = Filter(found[:around] - centre, Limiter(half, start), around - 1)
+    products = filter.products((one.released - start - centre).unsqueeze(0), (found[around:] - centre).unsqueeze(0))
+    score = filter.likelihood(products, min(LIMIT, len(filter.limiter) - 1), FLOOR)[0]
     for label in labels.unique():
         same = labels == label
         score[same] -= score[same].logsumexp(0) - math.log(int(same.sum()))
@@ -118,15 +115,19 @@ def round_ratios(
 def _paired(
     server: Server, start: Tensor, images: Tensor, labels: Tensor, when: int, seed: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Updates ``[R, P]`` averaged over one pair of opposite noise that all share, and draws of the noise."""
+    """Updates ``[R, P]`` averaged over one pair of opposite noise that all share, and the noise as it is drawn."""
     key = experiment_key(seed, "attack/rounds/noise")
     drawn = noise(server, key, torch.zeros(1, dtype=torch.int64), start, tag=when)
-    total = start.new_empty(len(images), start.numel())
-    for some in pieces(len(images), chunk(server, start), start.device):
-        signs = [None] if drawn is None else [drawn, -drawn]
-        found = [
-            respond(server, start, images[some], labels[some], None if z is None else z.expand(len(some), -1))
-            for z in signs
-        ]
-        total[some] = torch.stack(found).mean(0) - start
-    return total, None if drawn is None else draw_bounds(drawn, server.protection)[0]
+    if drawn is None:
+        return _responses(server, start, images, labels, None), None
+    both = torch.cat([drawn.expand(len(images), -1), -drawn.expand(len(images), -1)])
+    found = _responses(server, start, torch.cat([images, images]), torch.cat([labels, labels]), both)
+    return found.view(2, len(images), -1).mean(0), draw_bounds(drawn, server.protection)[0]
+
+
+def _responses(server: Server, start: Tensor, images: Tensor, labels: Tensor, drawn: Tensor | None) -> Tensor:
+    parts = [
+        respond(server, start, images[some], labels[some], None if drawn is None else drawn[some])
+        for some in pieces(len(images), chunk(server, start), start.device)
+    ]
+    return torch.cat(parts).sub_(start)
