@@ -138,7 +138,7 @@ def _control(role: str) -> str | None:
 
 def _roles(server: Server, weights: Tensor, materials: Materials, options: Options) -> Iterator[tuple[str, Protection]]:
     yield OWN, server.protection
-    if server.protection.mechanism.learns:
+    if server.protection.mechanism.learns and options.twins:
         yield from static_twins(server, weights, materials, options).items()
     yield POSITIVE, server.undefended().protection
 

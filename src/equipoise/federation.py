@@ -133,7 +133,7 @@ class Sweep:
     def _train_stretch(self, rounds: list[int], tables: Stretch, on_round: Progress | None) -> Stretch:
         if self._graph is None and capturable(self, rounds):
             self._graph = RoundGraph(self, self.tables(list(range(rounds[0], rounds[0] + LENGTH))))
-        if self._graph is not None and len(rounds) <= len(self._graph.tables.batches):
+        if self._graph is not None and self.watcher is None and len(rounds) <= len(self._graph.tables.batches):
             return self._graph.run(rounds, tables, on_round)
         for i, when in enumerate(rounds):
             step = torch.tensor([i], device=self.device)

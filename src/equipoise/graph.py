@@ -83,5 +83,5 @@ class RoundGraph:
 
 
 def capturable(sweep: Sweep, rounds: list[int]) -> bool:
-    """Whether this stretch can be replayed: on a GPU, of full length once, with the noise in one table."""
-    return sweep.device.type == "cuda" and sweep.noise_fits and 1 < len(rounds) <= LENGTH
+    """Whether this stretch can be replayed: on a GPU, of full length once, with the noise in one table, unwatched."""
+    return sweep.device.type == "cuda" and sweep.noise_fits and 1 < len(rounds) <= LENGTH and sweep.watcher is None

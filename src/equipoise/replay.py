@@ -25,21 +25,23 @@ def stream(
     sweep: Sweep, client: int, examples: Tensor, rounds: int, on_round: Callable[[int], None] | None = None
 ) -> Iterator[Observation]:
     """The releases of one client, as the server sees them; ``examples`` are rows of the training images."""
-    seen: dict[str, Tensor] = {}
+    seen: list[tuple[Tensor, Tensor]] = []
 
     def keep(block: Block, released: Tensor) -> None:
         if block.slots.start <= client < block.slots.stop:
-            seen["released"] = released[client - block.slots.start].clone()
+            seen.append((sweep.state.params[0].clone(), released[client - block.slots.start].clone()))
 
     sweep.watcher = keep
-    for when in range(1, rounds + 1):
-        previous = sweep.state.params[0].clone()
-        rows = sweep.tables([when]).batches[0, client]
-        sweep.train(when)
-        present = (rows.unsqueeze(0) == examples.unsqueeze(1)).any(1)
-        yield Observation(when, previous, seen["released"], present)
-        if on_round:
-            on_round(when)
+    for start in range(1, rounds + 1, LENGTH):
+        window = list(range(start, min(start + LENGTH, rounds + 1)))
+        batches = sweep.tables(window).batches[:, client]
+        seen.clear()
+        sweep.train(window[-1])
+        for when, rows, (previous, released) in zip(window, batches, seen, strict=True):
+            present = (rows.unsqueeze(0) == examples.unsqueeze(1)).any(1)
+            yield Observation(when, previous, released, present)
+            if on_round:
+                on_round(when)
 
 
 def _appearances(sweep: Sweep, client: int, rounds: int) -> Tensor:

@@ -76,6 +76,7 @@ class Options:
     trials: int = 32
     companions: int = 4
     nulls: int = 16
+    twins: bool = True  # whether a learned mechanism is set beside static noise at the same weights
     pictures: int = 2  # releases whose reconstructions are kept
 
     def check(self) -> None:

@@ -2,7 +2,7 @@
 
 =================  =============================================================================================
 main.json          500 releases, rounds 0, 200 and 2000 of every mechanism's own trajectory, seed 1: every attack
-seeds.json         200 releases, two further trajectories (seeds 2 and 3), rounds 200 and 2000
+seeds.json         120 releases, two further trajectories (seeds 2 and 3), rounds 200 and 2000
 multi_round.json   all 5,000 releases of one client combined, budget 0.98
 =================  =============================================================================================
 """
@@ -24,11 +24,11 @@ EFFORT = {
 ATTACKS = ["lti", "matched", "membership", "labels"]
 
 
-def spec(rounds: list[int], seeds: list[int], releases: int, device: str = "cuda") -> dict[str, Any]:
+def spec(rounds: list[int], seeds: list[int], releases: int, device: str = "cuda", **other: Any) -> dict[str, Any]:
     kinds = [("none", None)]
     kinds += [(mechanism, budget) for budget in BUDGETS.values() for mechanism in ("pl-identical", "pl-learn")]
     federations = [{"mechanism": name, "budget": budget, "seed": seed} for seed in seeds for name, budget in kinds]
-    audit = {"rounds": rounds, "attacks": ATTACKS, "releases": releases, **EFFORT}
+    audit = {"rounds": rounds, "attacks": ATTACKS, "releases": releases, **EFFORT, **other}
     return {"settings": {"rounds": max(rounds), "device": device}, "federations": federations, "audit": audit}
 
 
@@ -46,7 +46,7 @@ if __name__ == "__main__":
     out.mkdir(parents=True, exist_ok=True)
     specs = {
         "main": spec([0, 200, 2000], [1], 500),
-        "seeds": spec([200, 2000], [2, 3], 200),
+        "seeds": spec([200, 2000], [2, 3], 120, label_sets=3, samples=1000, twins=False),
         "multi_round": multi_round(),
     }
     for name, value in specs.items():

@@ -30,7 +30,7 @@ from ..intensity import STABILISER, intensity, scale_clip
 from ..randomness import experiment_key, standard_noise, uniform
 from ..release import clip_gradient, draw_bounds
 from .labels import last_layer_labels
-from .view import Server, View, check, check_differentiable
+from .view import Server, View, check, check_differentiable, even
 
 Cost = Callable[[Tensor, Tensor, View], Tensor]
 """(images ``[R, E, ...]``, labels ``[R, E]`` or probabilities ``[R, E, classes]``, their releases) -> ``[R]``."""
@@ -58,10 +58,12 @@ class Search:
 
     def check(self) -> None:
         wrong = [f"{name}={getattr(self, name)!r}" for name in ("iterations", "restarts") if getattr(self, name) < 1]
+        wrong += [f"chunk={self.chunk!r}"] if self.chunk < 0 else []
+        wrong += [f"optimiser={self.optimiser!r}"] if self.optimiser not in ("adam", "lbfgs") else []
         wrong += [f"lr={self.lr!r}"] if not 0 < self.lr < float("inf") else []
         wrong += [f"tv={self.tv!r}"] if not 0 <= self.tv < float("inf") else []
         if wrong:
-            raise AttackError(f"Expected positive search settings, got {', '.join(wrong)}.", "See attack.Search.")
+            raise AttackError(f"Impossible search settings: {', '.join(wrong)}.", "See attack.Search.")
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def likelihood(
 ) -> Inversion:
     """Most probable inputs: the likelihood of the noise (L1 for Laplace, L2 for Gaussian) and a prior on images."""
     check(server, view)
-    cost = partial(_likelihood, server, _noise_likelihood(server, view))
+    cost = partial(_likelihood, server, _noise_likelihood(server, view.released))
     return optimise(server, view, cost, search or MAP, watch, on_iteration, _differences(server))
 
 
@@ -139,7 +141,7 @@ def unrolled(
 ) -> Inversion:
     """Most probable inputs under a forward simulation of the local steps and of every step of the learner."""
     check(server, view)
-    cost = partial(_unrolled, server, _noise_likelihood(server, view))
+    cost = partial(_unrolled, server, _noise_likelihood(server, view.released))
     return optimise(server, view, cost, search or MAP, watch, on_iteration, _differences(server))
 
 
@@ -168,15 +170,16 @@ def _squared(server: Server, images: Tensor, labels: Tensor, view: View) -> Tens
     return (found - target).square().sum(1)
 
 
-def _likelihood(server: Server, nll: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor, view: View) -> Tensor:
+def _likelihood(server: Server, nll: Likelihood, images: Tensor, labels: Tensor, view: View) -> Tensor:
     found = server.batched.differentiable(view.previous, images, labels)
-    return nll(view.update() + server.eta * server.local_steps * found)
+    update = view.update()
+    return nll(update + server.eta * server.local_steps * found, update)
 
 
-def _unrolled(server: Server, nll: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor, view: View) -> Tensor:
+def _unrolled(server: Server, nll: Likelihood, images: Tensor, labels: Tensor, view: View) -> Tensor:
     update, protection = view.update(), server.protection
     standard = update if protection.mechanism.on_sphere else update / max(float(protection.scale), 1e-30)
-    return nll(update - drift(server, view.previous, images, labels, standard))
+    return nll(update - drift(server, view.previous, images, labels, standard), update)
 
 
 def drift(server: Server, previous: Tensor, images: Tensor, labels: Tensor, noise: Tensor) -> Tensor:
@@ -204,22 +207,28 @@ def drift(server: Server, previous: Tensor, images: Tensor, labels: Tensor, nois
     return local + alpha - start - previous
 
 
-def _noise_likelihood(server: Server, view: View) -> Callable[[Tensor], Tensor]:
-    """Negative log-likelihood of ``[R, P]`` residuals; without noise a thousandth of the update stands in for it."""
+Likelihood = Callable[[Tensor, Tensor], Tensor]
+"""(residuals ``[R, P]``, updates ``[R, P]``) -> negative log-likelihood ``[R]``."""
+
+
+def _noise_likelihood(server: Server, like: Tensor) -> Likelihood:
+    """That of the mechanism's noise; without noise a thousandth of the update stands in for its scale."""
     protection = server.protection
     if not protection.mechanism.distorts:
-        scale = 1e-3 * float(view.update().abs().mean())
-        return lambda rest: (rest / max(scale, 1e-30)).square().sum(1) / 2
-    like = view.released
-    numbers = uniform(
-        [experiment_key(0, "attack/scale")], [0], [0], server.batched.layout.size, like.dtype, like.device
-    )[0]
+
+        def quiet(rest: Tensor, update: Tensor) -> Tensor:
+            scale = 1e-3 * update.abs().mean(1, keepdim=True)
+            return (rest / scale.clamp_min(1e-12)).square().sum(1) / 2
+
+        return quiet
+    key, size = experiment_key(0, "attack/scale"), server.batched.layout.size
+    numbers = uniform([key], [0], [0], size, like.dtype, like.device)[0]
     drawn = draw_bounds(standard_noise(numbers, protection.mechanism.noise), protection)[0]
     if protection.mechanism.noise == "laplace":
         scale = float(drawn.abs().mean())
-        return lambda rest: rest.abs().sum(1) / scale
+        return lambda rest, update: rest.abs().sum(1) / scale
     scale = float(drawn.square().mean().sqrt())
-    return lambda rest: (rest / scale).square().sum(1) / 2
+    return lambda rest, update: (rest / scale).square().sum(1) / 2
 
 
 def _differences(server: Server) -> float:
@@ -228,10 +237,17 @@ def _differences(server: Server) -> float:
 
 
 def total_variation(images: Tensor) -> Tensor:
-    """Anisotropic total variation ``[R, E, ..., H, W] -> [R]``, each direction a mean over its differences."""
-    down = (images[..., 1:, :] - images[..., :-1, :]).abs()
-    right = (images[..., :, 1:] - images[..., :, :-1]).abs()
-    return down.flatten(1).mean(1) + right.flatten(1).mean(1)
+    """Anisotropic total variation ``[R, E, ..., H, W] -> [R]``, each direction a mean over its differences.
+
+    Inputs that are not images, ``[R, E, F]``, have none.
+    """
+    total = images.new_zeros(len(images))
+    if images.dim() < 4:
+        return total
+    for axis in (-2, -1):
+        if images.shape[axis] > 1:
+            total = total + images.diff(dim=axis).abs().flatten(1).mean(1)
+    return total
 
 
 # -- the search ----------------------------------------------------------------------------------------------------
@@ -286,14 +302,15 @@ def optimise(
 
 def _better(one: Inversion, other: Inversion) -> Inversion:
     """The restart of lower cost, target by target; a cost that is not finite never wins."""
-    worse = torch.nan_to_num(other.cost, nan=float("inf")) < torch.nan_to_num(one.cost, nan=float("inf"))
+    old, new = (torch.where(torch.isfinite(part.cost), part.cost, float("inf")) for part in (one, other))
+    worse = new < old
     assert one.stopped is not None
     assert other.stopped is not None
 
-    def pick(old: Tensor | None, new: Tensor | None) -> Tensor | None:
-        if old is None or new is None:
+    def pick(kept: Tensor | None, found: Tensor | None) -> Tensor | None:
+        if kept is None or found is None:
             return None
-        return torch.where(worse.view(-1, *[1] * (old.dim() - 1)), new, old)
+        return torch.where(worse.view(-1, *[1] * (kept.dim() - 1)), found, kept)
 
     images, costs = pick(one.images, other.images), pick(one.cost, other.cost)
     assert images is not None
@@ -313,7 +330,7 @@ def _restart(
     on_iteration: Callable[[int], None] | None,
 ) -> Inversion:
     count = len(rows)
-    taken = torch.cat([rows, rows[-1:]]) if count % 2 else rows  # kernels round alike for every even number
+    taken = torch.cat([rows, rows[-1:].expand(even(server, count) - count)])
     mine = view.rows(taken.to(view.released.device))
     like, inputs = mine.released, server.examples * server.pixels
     searched = inputs + (server.examples * server.classes if mine.labels is None else 0)

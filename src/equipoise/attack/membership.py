@@ -22,7 +22,7 @@ from .simulate import Companions, chunk
 from .view import Public, Server, View, check, check_labels, check_public
 
 SCORES = ("loss", "first", "last")
-REFERENCES = 24
+REFERENCES = 16
 
 
 def membership(
@@ -40,20 +40,31 @@ def membership(
     if public is None:
         return _scores(server, view, images, labels, on_release)
     public = check_public(server, public, labels)
-    known = labels.unique()
-    rows = torch.arange(REFERENCES, device=labels.device)
-    chosen = Companions(public, seed, "membership").draw(known.expand(REFERENCES, -1), rows)  # [F, labels]
-    asked = torch.cat([labels, public[1][chosen].flatten().expand(len(labels), -1)], dim=1)
-    seen = torch.cat([images, public[0][chosen].flatten(0, 1).expand(len(images), *[-1] * (images.dim() - 1))], dim=1)
-    found = _scores(server, view, seen, asked, on_release)
-    place = torch.searchsorted(known, labels)  # which label every example has
+    known, place = _labels_of(labels, server.classes)  # [N, m]: the labels of every row; which of them each example has
+    rows = torch.arange(len(labels) * REFERENCES, device=labels.device)
+    asked = known.repeat_interleave(REFERENCES, dim=0)
+    chosen = Companions(public, seed, "membership").draw(asked, rows).view(len(labels), REFERENCES * known.shape[1])
+    seen = torch.cat([images, public[0][chosen]], dim=1)
+    found = _scores(server, view, seen, torch.cat([labels, public[1][chosen]], dim=1), on_release)
 
     def calibrated(score: Tensor) -> Tensor:
-        own, others = score[:, : labels.shape[1]], score[:, labels.shape[1] :].unflatten(1, (REFERENCES, len(known)))
+        own, others = (
+            score[:, : labels.shape[1]],
+            score[:, labels.shape[1] :].unflatten(1, (REFERENCES, known.shape[1])),
+        )
         mean, spread = others.mean(1).gather(1, place), others.std(1).gather(1, place)
         return (own - mean) / spread.clamp_min(1e-30)
 
     return {name: calibrated(score) for name, score in found.items()}
+
+
+def _labels_of(labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """The distinct labels of every row ``[N, m]`` (the first repeated where there are fewer), and where each stands."""
+    there = torch.zeros(len(labels), classes, dtype=torch.int64, device=labels.device).scatter_(1, labels, 1)
+    order = there.argsort(dim=1, descending=True, stable=True)[:, : int(there.sum(1).max())]
+    known = torch.where(there.gather(1, order) > 0, order, order[:, :1])
+    place = (labels.unsqueeze(2) == known.unsqueeze(1)).to(torch.int8).argmax(2)
+    return known, place
 
 
 def _scores(

@@ -16,21 +16,25 @@ public companions of any label: of the labels behind a release nothing is assume
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
 
 from ..errors import AttackError
-from ..randomness import experiment_key, uniform
+from ..randomness import experiment_key, standard_noise, uniform
 from ..release import draw_bounds
 from .limit import Limiter
 from .matched import Filter
-from .simulate import chunk, noise, pieces, respond
+from .simulate import chunk, pieces, respond
 from .view import Public, Server, View, check, check_public
 
 LIMIT, FLOOR = 1, 1e-2  # which of limit.LIMITS, and the floor of the noise: no round can afford to tune them
+
+WINDOW = 50
+"""Rounds whose random numbers are drawn together."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def multi_round(
     around: int = 64,
     seed: int = 0,
 ) -> Combined:
-    """Combine a stream of releases, one at a time: memory does not grow with the run.
+    """Combine a stream of releases, a few at a time: memory does not grow with the run.
 
     ``candidates`` ``[Q, ...]`` with ``labels`` ``[Q]`` are images that the attacker holds; ``choices`` ``[X, K]`` are the
     candidates for each of X examples, ``chance`` the probability that a given example is in a given release.
@@ -76,9 +80,12 @@ def multi_round(
     total = {name: torch.zeros_like(choices, dtype=torch.float64) for name in ("known", "unknown", "single")}
     rounds = torch.zeros(len(choices), dtype=torch.int64, device=choices.device)
     seen = 0
-    for one in observations:
-        check(server, View(one.previous.unsqueeze(0), one.released.unsqueeze(0)), needs_labels=False)
-        ratio = round_ratios(server, one, public, candidates, labels, around, seed)[choices]
+    groups = [(labels == label).nonzero().flatten() for label in labels.unique()]
+    for one, companions, drawn in _with_draws(server, observations, len(public[1]), around, seed):
+        score = round_scores(server, one, public, candidates, labels, companions, drawn)
+        for same in groups:  # against the mean candidate of the same label
+            score[same] -= score[same].logsumexp(0) - math.log(len(same))
+        ratio = score[choices]
         outside = torch.full_like(ratio, math.log1p(-chance))
         total["unknown"] += torch.logaddexp(outside, ratio + math.log(chance))
         seen += 1
@@ -90,44 +97,55 @@ def multi_round(
     return Combined(total["known"], total["unknown"], total["single"], rounds, seen)
 
 
-def round_ratios(
-    server: Server, one: Observation, public: Public, candidates: Tensor, labels: Tensor, around: int, seed: int
+def _with_draws(
+    server: Server, observations: Iterable[Observation], images: int, around: int, seed: int
+) -> Iterator[tuple[Observation, Tensor, Tensor | None]]:
+    """Every observation with public companions ``[around + 1, E]`` and noise ``[1, P]``, drawn for many at a time."""
+    keys = [experiment_key(seed, f"attack/rounds/{purpose}") for purpose in ("companions", "noise")]
+    kind, source = server.protection.mechanism, iter(observations)
+    while window := list(islice(source, WINDOW)):
+        for one in window:
+            check(server, View(one.previous.unsqueeze(0), one.released.unsqueeze(0)), needs_labels=False)
+        like, when = window[0].previous, [one.round for one in window]
+        numbers = uniform([keys[0]], [0], when, (around + 1) * server.examples, torch.float64)[:, 0].to(like.device)
+        companions = (numbers * images).long().view(len(window), around + 1, server.examples)
+        drawn: list[Tensor | None] = [None] * len(window)
+        if kind.distorts:
+            numbers = uniform([keys[1]], [0], when, server.batched.layout.size, like.dtype, like.device)
+            drawn = list(standard_noise(numbers, kind.noise))
+        yield from zip(window, companions, drawn, strict=True)
+
+
+def round_scores(
+    server: Server,
+    one: Observation,
+    public: Public,
+    candidates: Tensor,
+    labels: Tensor,
+    companions: Tensor,
+    drawn: Tensor | None,
 ) -> Tensor:
-    """Log-likelihood ratios ``[Q]`` of one release against the mean candidate of the same label."""
-    start, device = one.previous, one.previous.device
-    key = experiment_key(seed, "attack/rounds/companions")
-    numbers = uniform([key], [0], [one.round], (around + 1) * server.examples, torch.float64)[0, 0].to(device)
-    drawn = (numbers * len(public[1])).long().view(around + 1, server.examples)
-    chosen = torch.cat([drawn[:around], drawn[around:].expand(len(candidates), -1)])  # companions alone; candidates
-    batch, known = public[0][chosen], public[1][chosen]
+    """Log-likelihoods ``[Q]`` of one release, up to a constant."""
+    start, around = one.previous, len(companions) - 1
+    chosen = torch.cat([companions[:around], companions[around:].expand(len(candidates), -1)])
+    batch, known = public[0][chosen], public[1][chosen]  # companions among themselves, then around every candidate
     batch[around:, 0], known[around:, 0] = candidates, labels
-    found, half = _paired(server, start, batch, known, one.round, seed)
+    found = _paired(server, start, batch, known, drawn)
+    half = None if drawn is None else draw_bounds(drawn, server.protection)[0]
     centre = found[:around].mean(0)
     filter = Filter(found[:around] - centre, Limiter(half, start), around - 1)
     products = filter.products((one.released - start - centre).unsqueeze(0), (found[around:] - centre).unsqueeze(0))
-    score = filter.likelihood(products, min(LIMIT, len(filter.limiter) - 1), FLOOR)[0]
-    for label in labels.unique():
-        same = labels == label
-        score[same] -= score[same].logsumexp(0) - math.log(int(same.sum()))
-    return score
+    return filter.likelihood(products, min(LIMIT, len(filter.limiter) - 1), FLOOR)[0]
 
 
-def _paired(
-    server: Server, start: Tensor, images: Tensor, labels: Tensor, when: int, seed: int
-) -> tuple[Tensor, Tensor | None]:
-    """Updates ``[R, P]`` averaged over one pair of opposite noise that all share, and the noise as it is drawn."""
-    key = experiment_key(seed, "attack/rounds/noise")
-    drawn = noise(server, key, torch.zeros(1, dtype=torch.int64), start, tag=when)
-    if drawn is None:
-        return _responses(server, start, images, labels, None), None
-    both = torch.cat([drawn.expand(len(images), -1), -drawn.expand(len(images), -1)])
-    found = _responses(server, start, torch.cat([images, images]), torch.cat([labels, labels]), both)
-    return found.view(2, len(images), -1).mean(0), draw_bounds(drawn, server.protection)[0]
-
-
-def _responses(server: Server, start: Tensor, images: Tensor, labels: Tensor, drawn: Tensor | None) -> Tensor:
-    parts = [
-        respond(server, start, images[some], labels[some], None if drawn is None else drawn[some])
-        for some in pieces(len(images), chunk(server, start), start.device)
-    ]
+def _paired(server: Server, start: Tensor, images: Tensor, labels: Tensor, drawn: Tensor | None) -> Tensor:
+    """Updates ``[R, P]`` averaged over one pair of opposite noise that all share."""
+    signs = 1 if drawn is None else 2
+    parts = []
+    for some in pieces(len(images), chunk(server, start) // 2, start.device):
+        both = None
+        if drawn is not None:
+            both = torch.cat([drawn.expand(len(some), -1), -drawn.expand(len(some), -1)])
+        found = respond(server, start, torch.cat([images[some]] * signs), torch.cat([labels[some]] * signs), both)
+        parts.append(found.view(signs, len(some), -1).mean(0))
     return torch.cat(parts).sub_(start)

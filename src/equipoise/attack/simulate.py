@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..randomness import Key, experiment_key, standard_noise, uniform
 from ..release import release
-from .view import Public, Server
+from .view import Public, Server, even
 
 ROOM = {"cpu": 256 << 20, "cuda": 12 << 30}
 """Bytes that one chunk of simulated releases may take."""
@@ -23,10 +23,12 @@ def respond(server: Server, previous: Tensor, images: Tensor, labels: Tensor, no
     """The releases ``[R, P]`` of R clients that start from ``previous`` ``[P]`` or ``[R, P]`` with ``[R, E, ...]``."""
     count = len(images)
     start = previous.expand(count, -1).contiguous()
-    size, even = server.batch, count % 2  # kernels round alike for every even number of replicas
-    if even:
-        images, labels, start = (torch.cat([part, part[-1:]]) for part in (images, labels, start))
-        noise = None if noise is None else torch.cat([noise, noise[-1:]])
+    size, spare = server.batch, even(server, count) - count
+    if spare:
+        images, labels, start = (
+            torch.cat([part, part[-1:].expand(spare, *part.shape[1:])]) for part in (images, labels, start)
+        )
+        noise = None if noise is None else torch.cat([noise, noise[-1:].expand(spare, -1)])
     steps = [slice(i * size, (i + 1) * size) for i in range(server.local_steps)]
     objectives = [server.batched.at(images[:, part], labels[:, part]) for part in steps]
     return release(objectives, start, noise, server.eta, server.protection, utility=False).parameters[:count]
@@ -46,7 +48,7 @@ def chunk(server: Server, like: Tensor) -> int:
     """How many releases to simulate at once."""
     each = like.element_size() * (12 * server.batched.layout.size + 60 * server.examples * server.pixels)
     most = 64 if like.device.type == "cpu" else 8192  # on CPU more would only leave the caches
-    return max(2, min(most, ROOM[like.device.type] // each) // 2 * 2)
+    return max(8, min(most, ROOM[like.device.type] // each) // 8 * 8)
 
 
 def pieces(total: int, size: int, device: torch.device) -> Iterator[Tensor]:

@@ -104,11 +104,20 @@ def check(server: Server, view: View, needs_labels: bool = True) -> None:
     check_labels(view.labels, (len(view), server.examples), server.classes)
 
 
+def even(server: Server, count: int) -> int:
+    """How many replicas to run so that ``count`` of them round alike whatever their number.
+
+    CPU kernels do for every even number where the examples of a release are a multiple of four, else for every eight.
+    """
+    step = 2 if server.examples % 4 == 0 else 8
+    return -(-count // step) * step
+
+
 def check_labels(labels: Tensor, shape: tuple[int, ...], classes: int) -> None:
-    if tuple(labels.shape) != shape or labels.is_floating_point():
+    if not isinstance(labels, Tensor) or tuple(labels.shape) != shape or labels.dtype != torch.int64:
+        got = f"{labels.dtype} {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
         raise DataError(
-            f"Expected whole-number labels of shape {shape}, got {labels.dtype} {tuple(labels.shape)}.",
-            "Give one label for every example behind a release.",
+            f"Expected int64 labels of shape {shape}, got {got}.", "Give one label for every example behind a release."
         )
     if labels.numel() and (int(labels.min()) < 0 or int(labels.max()) >= classes):
         raise DataError(
@@ -119,9 +128,9 @@ def check_labels(labels: Tensor, shape: tuple[int, ...], classes: int) -> None:
 
 def check_differentiable(server: Server, previous: Tensor) -> None:
     """Refuse a model whose gradient says nothing about its input, before an optimiser is started on it."""
-    like = previous[:1]
-    images = torch.rand(1, server.examples, *server.shape, dtype=like.dtype, device=like.device)
-    images = images.mul_(0.9).add_(0.05).requires_grad_()
+    like, size = previous[:1], server.examples * server.pixels
+    images = torch.linspace(0.05, 0.95, size, dtype=like.dtype, device=like.device)
+    images = images.view(1, server.examples, *server.shape).requires_grad_()
     labels = torch.zeros(1, server.examples, dtype=torch.int64, device=like.device)
     remedy = "Gradient matching needs second derivatives; use lti, matched or membership, which do not."
     try:
@@ -135,8 +144,10 @@ def check_differentiable(server: Server, previous: Tensor) -> None:
 
 
 def check_public(server: Server, public: Public, labels: Tensor | None) -> Public:
-    """Public data as floats on the right device, with at least one image of every label that is asked for."""
+    """Public data with at least one image of every label that is asked for, in the precision of the weights."""
     images, classes = public
+    if not images.is_floating_point():
+        raise DataError(f"Expected public images as floating point, got {images.dtype}.", "Normalise them first.")
     if images.dim() < 2 or tuple(images.shape[1:]) != tuple(server.shape) or len(images) != len(classes):
         raise DataError(
             f"Expected public images of shape {server.shape} with as many labels, got {tuple(images.shape)} and "
@@ -153,7 +164,8 @@ def check_public(server: Server, public: Public, labels: Tensor | None) -> Publi
         raise DataError(
             f"No public image has label {missing[0]}, which a release was trained on.", "Give some of every label."
         )
-    return images, classes
+    like = next(server.batched.model.parameters())
+    return images.to(like.device, like.dtype), classes.to(like.device)
 
 
 def groups_of_weights(view: View) -> Iterator[tuple[Tensor, Tensor]]:
