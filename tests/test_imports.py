@@ -15,21 +15,42 @@ import equipoise
 SOURCE = Path(equipoise.__file__).parent
 CORE = (
     "data", "partition", "models", "gradients", "layers", "budget", "intensity", "distortion", "mechanisms",
-    "release", "aggregate", "evaluate", "federation", "records", "settings", "compute",
+    "release", "aggregate", "evaluate", "federation", "records", "settings", "compute", "scores", "trial",
+    "examination", "replay",
 )  # fmt: skip
+ATTACK = ("attack", *(f"attack.{path.stem}" for path in sorted(SOURCE.glob("attack/[!_]*.py"))))
+PRIVATE = {"data", "partition", "federation", "settings", "draws", "stretch", "evaluate", "aggregate"}
+"""What holds clients' data or deals it out: no attack may reach it."""
 ALLOWED = {"torch", "numpy", "equipoise", *sys.stdlib_module_names}
-LAZY = {"data": {"datasets", "flwr_datasets"}}
+LAZY = {"data": {"datasets", "flwr_datasets"}, "scores": {"scipy"}}
 """Extras that a module may import inside a function, where the user asked for them."""
 THIRD_PARTY = ("scipy", "skimage", "pydantic", "typer", "rich", "jinja2", "plotly", "safetensors", "flwr", "matplotlib")
 
 
 def path_of(module: str) -> Path:
-    flat = SOURCE / f"{module}.py"
-    return flat if flat.exists() else SOURCE / module / "__init__.py"
+    """The file of a module such as ``release`` or ``attack.view``; that of a package is its ``__init__.py``."""
+    place = SOURCE.joinpath(*module.split("."))
+    flat = place.with_suffix(".py")
+    return flat if flat.exists() else place / "__init__.py"
+
+
+def target_of(module: str, node: ast.ImportFrom) -> str:
+    """What ``from <target> import ...`` names when ``module`` says it, below the package; "" is the package itself."""
+    if node.level == 0:
+        return (node.module or "").removeprefix("equipoise").removeprefix(".")
+    parts = module.split(".")
+    up = node.level - (path_of(module).name == "__init__.py")  # a package is its own first level
+    return ".".join(parts[: len(parts) - up] + ([node.module] if node.module else []))
+
+
+def with_parents(name: str) -> set[str]:
+    """A module, and the packages that are imported on the way to it."""
+    parts = name.split(".")
+    return {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
 
 
 def imports(module: str) -> tuple[set[str], set[str], set[str]]:
-    """Top-level packages imported on import, those imported inside functions, and sibling modules."""
+    """Top-level packages imported on import, those imported inside functions, and modules of this package."""
     tree = ast.parse(path_of(module).read_text(encoding="utf-8"))
     inside = {
         id(node)
@@ -41,28 +62,34 @@ def imports(module: str) -> tuple[set[str], set[str], set[str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            assert node.module is not None
-            names = {node.module}
+            own = {name.removeprefix("equipoise.") for name in names if name.startswith("equipoise.")}
         elif isinstance(node, ast.ImportFrom):
-            siblings |= {node.module.partition(".")[0]} if node.module else {alias.name for alias in node.names}
-            continue
+            names = {node.module} if node.level == 0 and node.module else set()
+            ours = node.level > 0 or (node.module or "").partition(".")[0] == "equipoise"
+            target = target_of(module, node)
+            below = {f"{target}.{alias.name}" if target else alias.name for alias in node.names}
+            own = {target, *below} if ours else set()  # what is imported may itself be a module
         else:
             continue
-        siblings |= {name.split(".")[1] for name in names if name.startswith("equipoise.")}
+        siblings |= {name for each in own if each for name in with_parents(each)}
         (lazy if id(node) in inside else eager).update(name.partition(".")[0] for name in names)
     return eager, lazy, {name for name in siblings if path_of(name).exists()}
 
 
-def with_siblings() -> list[str]:
-    """The core and every module of the package it reaches."""
-    found, waiting = set(), list(CORE)
+def reached(*modules: str) -> set[str]:
+    """The given modules and every module of the package that they reach."""
+    found, waiting = set(), list(modules)
     while waiting:
         module = waiting.pop()
         if module not in found:
             found.add(module)
             waiting += imports(module)[2]
-    return sorted(found)
+    return found
+
+
+def with_siblings() -> list[str]:
+    """The core and every module of the package it reaches."""
+    return sorted(reached(*CORE, *ATTACK))
 
 
 @pytest.mark.parametrize("module", with_siblings())
@@ -74,6 +101,27 @@ def test_the_core_needs_torch_and_numpy_alone(module: str) -> None:
 
 def test_the_search_reaches_further_than_the_list() -> None:
     assert {"randomness", "draws", "errors", "stretch"} <= set(with_siblings())
+
+
+def test_relative_imports_are_followed_from_inside_a_package() -> None:
+    assert {"attack.invert", "attack.simulate", "attack.view"} <= set(ATTACK)
+    assert imports("attack")[2] >= {"attack.invert", "attack.view"}
+    assert imports("attack.view")[2] == {"errors", "gradients", "mechanisms", "release"}
+    assert imports("attack.lti")[2] >= {"attack", "attack.invert", "attack.simulate", "errors"}
+    assert imports("replay")[2] >= {"scores", "attack", "examination", "federation"}
+    assert imports("trial")[2] >= {"scores", "attack", "attack.invert", "attack.simulate"}
+
+
+@pytest.mark.parametrize("module", ATTACK)
+def test_no_attack_reaches_private_data(module: str) -> None:
+    assert reached(module) & PRIVATE == set()
+
+
+def test_the_search_for_private_data_can_find_it() -> None:
+    assert "data" in imports("examination")[2]
+    assert {"data", "settings"} <= reached("examination")
+    assert reached("replay") >= PRIVATE  # by way of the federation: none of the names is out of date
+    assert reached("records") & PRIVATE
 
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCE.parent)}
@@ -90,6 +138,12 @@ def run(code: str) -> str:
 def test_compute_runs_where_nothing_else_is_installed() -> None:
     blocked = "".join(f"sys.modules[{name!r}] = None; " for name in THIRD_PARTY)
     run(f"import sys; {blocked}import equipoise.compute")
+
+
+def test_importing_the_attacks_loads_no_private_data() -> None:
+    loaded = run("import sys, equipoise.attack; print(*sorted(sys.modules))").split()
+    assert "equipoise.attack.multi_round" in loaded
+    assert not {f"equipoise.{name}" for name in PRIVATE} & set(loaded)
 
 
 def test_importing_the_package_imports_neither_torch_nor_numpy() -> None:

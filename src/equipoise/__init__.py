@@ -4,8 +4,10 @@ The flow of the data, in the order of the modules::
 
     data -> partition -> models, gradients -> budget -> intensity -> distortion (Algorithm 2)
          -> release (the only exit from a client) -> aggregate -> evaluate;   federation runs it all (Algorithm 1)
+         -> attack (sees what the server sees) -> auditing
 
-From your own training loop, ``protect(model, start, batch, "pl-learn", 0.98)`` is all that is needed. What is proved,
+From your own training loop, ``protect(model, start, batch, "pl-learn", 0.98)`` is all that is needed, and
+``audit(model, before, after, labels=y)`` says what a server could see in an update. What is proved,
 measured and not claimed is in docs/guarantees.md: a budget is a calibration of the distortion, never an (epsilon,
 delta).
 """
@@ -16,6 +18,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .auditing import Audit as Audit
+    from .auditing import audit as audit
+    from .auditing import audit_run as audit_run
     from .budget import GaussianBudget as GaussianBudget
     from .budget import LaplaceBudget as LaplaceBudget
     from .budget import LeakageBudget as LeakageBudget
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
     from .settings import Settings as Settings
 
 _HOMES = {
+    "Audit": "auditing",
     "Batched": "gradients",
     "EquipoiseError": "errors",
     "Federation": "settings",
@@ -41,6 +47,8 @@ _HOMES = {
     "LeakageBudget": "budget",
     "Settings": "settings",
     "Sweep": "federation",
+    "audit": "auditing",
+    "audit_run": "auditing",
     "from_tensors": "data",
     "learn_distortion": "distortion",
     "load": "data",

@@ -50,12 +50,14 @@ def _print_json(value: Any) -> None:
 @app.command(epilog="Example: equipoise demo --out demo")
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the run and the plot; replaced.")] = Path("demo"),
-    rounds: Annotated[int, typer.Option(help="Rounds to train.")] = 600,
+    rounds: Annotated[int, typer.Option(help="Rounds to train.")] = 500,
     as_json: Json = False,
 ) -> None:
-    """Train MNIST without protection, with static and with learned distortion; table and plot in under a minute."""
+    """Train MNIST without protection, with static and with learned distortion, then attack; in under a minute."""
     from . import display
+    from .auditing import audit_run
     from .config import resolve
+    from .trial import Options
 
     config = resolve(
         overrides={
@@ -68,16 +70,22 @@ def demo(
         }
     )
     found, run = _execute(config, out, fresh=True, quiet=as_json)
+    options = Options(attacks=["lti", "membership"], releases=24, label_sets=1, samples=400, pictures=1)
+    with display.attack_progress(as_json) as progress:
+        seen = audit_run(out, options, rounds=[0], progress=progress)
+        seen.save(out)
     plot = out / "accuracy.html"
     display.plot_curves(_metrics(out), plot, f"MNIST, 4 clients, {rounds} rounds, seed 1")
     if as_json:
-        _print_json({**found, "plot": str(plot)})
+        _print_json({**found, "plot": str(plot), "audit": seen.found, "picture": str(out / "audit.svg")})
         return
     display.console.print(display.result_table(found["federations"]))
+    for table in display.audit_tables(seen.found):
+        display.console.print(table)
     display.errors.print(display.refused_note(found["federations"]), style="red", end="")
     display.console.print(f"[dim]{display.NOT_CLAIMED}[/]")
     display.console.print("[dim]one seed and few rounds: a demonstration, not a result; see reproduction/ for those[/]")
-    display.console.print(f"plot: {plot}   run folder: {run.folder}", markup=False)
+    display.console.print(f"plot: {plot}   what the server sees: {out / 'audit.svg'}   run: {run.folder}", markup=False)
 
 
 @app.command(
@@ -141,6 +149,76 @@ def _execute(config: Any, folder: Path, fresh: bool, quiet: bool) -> tuple[dict[
 def _metrics(folder: Path) -> list[dict[str, Any]]:
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
+
+
+@app.command(
+    epilog="Examples: equipoise audit runs/a   |   equipoise audit runs/a --attack lti,matched --targets 100 "
+    "--rounds 0,200   |   equipoise audit runs/a --attack invgrad --set lr=0.1 --set signed=false"
+)
+def audit(
+    run: Annotated[Path, typer.Argument(help="A run folder, as train writes it.")],
+    attack: Annotated[
+        str,
+        typer.Option(help="invgrad, dlg, idlg, likelihood, unrolled, lti, matched, membership, labels, multi-round."),
+    ] = "invgrad,lti,matched,membership,labels",
+    targets: Annotated[int, typer.Option(help="Releases to attack; under 20 is insufficient evidence.")] = 32,
+    rounds: Annotated[str | None, typer.Option(help="Snapshots to attack; default first, early and last.")] = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="Attack the clients' own images, and SHOW them in the picture.")
+    ] = False,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any attack option, e.g. --set samples=2000 --set given=best.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """What could the server see? Attack a run's releases at its own snapshots; writes audit.json and audit.svg."""
+    from . import display
+    from .auditing import audit_run
+    from .storage import locked
+
+    names = [str(name) for name in _split(attack)]
+    combined = "multi-round" in names
+    options = _attack_options([name for name in names if name != "multi-round"], targets, _pairs(settings or []))
+    if not run.is_dir():
+        raise ConfigError(f"There is no folder {run.name}.", "Give a run folder: equipoise train --out RUN writes one.")
+    if not as_json:
+        said = f"{targets} releases of {'PRIVATE' if private else 'public'} images over {options.label_sets} label sets"
+        display.console.print(f"auditing {run}: {', '.join(names)}; {said}", markup=False, highlight=False)
+    with locked(run), display.attack_progress(as_json) as progress:
+        wanted = None if rounds is None else [int(when) for when in _split(rounds)]
+        found = audit_run(run, options, wanted, private, MULTI_ROUNDS if combined else 0, progress)
+        written = found.save(run)
+    if as_json:
+        _print_json(found.found)
+        return
+    for table in display.audit_tables(found.found):
+        display.console.print(table)
+    display.console.print(display.audit_notes(found.found), markup=False, highlight=False, style="dim")
+    display.console.print("written: " + ", ".join(str(path) for path in written), markup=False)
+
+
+MULTI_ROUNDS = 300
+"""Releases that the command line combines; compute.py has no such limit."""
+
+
+def _attack_options(names: list[str], targets: int, given: dict[str, Any]) -> Any:
+    from dataclasses import fields
+
+    from .errors import closest
+    from .trial import Options
+
+    known = [part.name for part in fields(Options) if part.name not in ("attacks", "releases")]
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"Unknown attack option {key!r}.{closest(key, known)}", f"Known: {', '.join(known)}.")
+    options = Options(attacks=names, releases=targets)
+    for key, value in given.items():
+        kind = type(getattr(options, key))
+        if not isinstance(value, kind) and not (kind is float and isinstance(value, int)):
+            raise ConfigError(f"Expected {key}={value!r} to be of type {kind.__name__}.", "See equipoise audit --help.")
+    options = Options(attacks=names, releases=targets, **given)
+    options.check()
+    return options
 
 
 @app.command(

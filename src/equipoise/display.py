@@ -62,6 +62,18 @@ def summary(config: Config, folder: Path) -> Tree:
 
 
 @contextmanager
+def attack_progress(quiet: bool) -> Iterator[Any]:
+    """A bar without an end: which attack runs, for how long; yields a function of (attack, amount)."""
+    if quiet:
+        yield None
+        return
+    columns = (TextColumn("attacking: {task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=errors, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda attack, amount: bar.update(task, description=attack, advance=amount)
+
+
+@contextmanager
 def progress(total: int, what: str, quiet: bool) -> Iterator[Any]:
     """A bar with the time left; yields a function of the current round."""
     if quiet:
@@ -103,6 +115,89 @@ def result_table(found: list[dict[str, Any]]) -> Table:
         ]
         table.add_row(*(cells if len(datasets) == 1 else [row["dataset"], *cells]))
     return table
+
+
+AUDIT_METRICS = {
+    "mse": ("MSE", "{:.3f}"),
+    "ssim": ("SSIM", "{:.3f}"),
+    "identification": ("identified", "{:.1%}"),
+    "membership_auc": ("AUC", "{:.3f}"),
+    "labels": ("right", "{:.1%}"),
+    "leakage": ("score", "{:.3f}"),
+}
+
+
+def audit_tables(found: dict[str, Any]) -> list[Table]:
+    """A table per round: learned, static of equal lower bound and static of equal final norm side by side."""
+    cells: dict[Any, dict[tuple[Any, ...], dict[str, dict[str, dict[str, Any]]]]] = {}
+    for row in found["attacks"]:
+        negative = row.get("control") == "negative"
+        if negative and row["role"] != "own":
+            continue
+        fixed = (row.get("dataset"), row["mechanism"], str(row["budget"]), row.get("seed"))
+        mine = cells.setdefault(row["round"], {}).setdefault(fixed, {}).setdefault(row["attack"], {})
+        mine["negative" if negative else row["role"]] = row
+    return [_audit_table(when, mine) for when, mine in cells.items()]
+
+
+ROLES = ("static, equal lower bound", "static, equal final norm", "undistorted", "negative")
+
+
+def _audit_table(when: Any, cells: dict[tuple[Any, ...], dict[str, dict[str, dict[str, Any]]]]) -> Table:
+    title = "what the attacks got" + ("" if when is None else f" at the weights of round {when}")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    table.add_column("", no_wrap=True)
+    for name in ("this defence", "95 % interval", "static,\n= lower", "static,\n= norm", "un-\ndefended", "chance"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for (dataset, name, budget, seed), attacks in cells.items():
+        defence = name if budget == "None" else f"{name} @ {budget}"
+        table.add_row(f"[bold]{escape(defence)}[/]" + ("" if dataset is None else f" [dim]{dataset}, seed {seed}[/]"))
+        for attack, mine in attacks.items():
+            for metric, (word, form) in AUDIT_METRICS.items():
+                own = mine.get("own", {})
+                if own.get(metric) is None:
+                    continue
+                others = [_number(mine.get(role), metric, form) for role in ROLES]
+                if name == "none":
+                    others[2] = form.format(own[metric])
+    table.add_row(f"  {attack} {word}", form.format(own[metric]), _interval(own, metric, form), *others)
+    return table
+
+
+def _number(row: dict[str, Any] | None, metric: str, form: str) -> str:
+    return "-" if row is None or row.get(metric) is None else form.format(row[metric])
+
+
+def _interval(row: dict[str, Any], metric: str, form: str) -> str:
+    name = f"auc_{row['membership_score']}" if metric == "membership_auc" else metric
+    low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+    return "-" if low is None or high is None else f"{form.format(low)} - {form.format(high)}"
+
+
+def audit_notes(found: dict[str, Any]) -> str:
+    """Baselines, evidence and claims, below the table."""
+    lines = []
+    for dataset, guesses in found["baselines"].items():
+        words = [
+            f"{name.replace('_', ' ')}: MSE {row['mse']:.2f}"
+            + (f", score {row['leakage']:.2f}" if "leakage" in row else "")
+            for name, row in guesses.items()
+        ]
+        lines.append(f"guesses that use no update ({dataset}): " + "; ".join(words))
+    for row in found.get("multi_round", []):
+        lines.append(
+            f"{row['mechanism']} @ {row['budget']}, {row['rounds']} releases combined: identified "
+            f"{row['identification_schedule_known']:.0%} with the schedule known, "
+            f"{row['identification_schedule_unknown']:.0%} unknown ({row['targets']} examples, each among "
+            f"{row['candidates']})"
+        )
+    for row in found.get("cap", []):
+        lines.append(f"CAP of {row['mechanism']} against {row['attack']}, round {row['round']}: {row['cap']:.3f}")
+    few = {row["targets"] for row in found["attacks"] if row.get("evidence") == "insufficient evidence"}
+    if few:
+        lines.append(f"insufficient evidence: {min(few)} release(s) are fewer than 20")
+    lines += [f"{kind}: {' '.join(words)}" for kind, words in found["claims"].items()]
+    return "\n".join(lines)
 
 
 def refused_note(found: list[dict[str, Any]]) -> str:

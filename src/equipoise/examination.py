@@ -51,10 +51,13 @@ class Findings:
     targets: dict[str, Targets]
 
 
-def materials_of(dataset: Dataset) -> Materials:
-    """The public parts of a dataset, by what they serve for in an audit."""
-    parts = (dataset.public_attack, dataset.public_candidates, dataset.public_targets)
-    return Materials(*((part.images, part.labels) for part in parts), to_pixels=dataset.pixels)  # type: ignore[misc]
+def materials_of(dataset: Dataset, private: bool = False) -> Materials:
+    """The public parts of a dataset, by what they serve for in an audit; ``private`` targets are the clients' own."""
+    targets = dataset.train if private else dataset.public_targets
+    attack, candidates, held = (
+        (part.images, part.labels) for part in (dataset.public_attack, dataset.public_candidates, targets)
+    )
+    return Materials(attack, candidates, held, dataset.pixels)
 
 
 def protection_of(settings: Settings, federation: Federation, when: int) -> Protection:
@@ -96,11 +99,12 @@ def examine(
     weights: dict[int, Tensor],
     options: Options,
     progress: Progress | None = None,
+    private: bool = False,
 ) -> Findings:
     """Attack all federations at ``weights``: round -> ``[F, P]``, in the order of ``federations``."""
     options.check()
     device, dtype = next(iter(weights.values())).device, next(iter(weights.values())).dtype
-    materials = {name: materials_of(datasets[name]).to(device, dtype) for name in datasets}
+    materials = {name: materials_of(data, private).to(device, dtype) for name, data in datasets.items()}
     plain = {
         name: server_of(settings, data, batched, Protection(mechanism("none"), 0.0)) for name, data in datasets.items()
     }
@@ -118,7 +122,8 @@ def examine(
                 if key not in done:
                     cell = Cell(params[index], replace(server, protection=protection), {})
                     done[key] = attack_cell(cell, targets[name], materials[name], options, diameter, progress)
-                mine = about | {"role": role, "lower": float(protection.scale), "control": _control(role)}
+                control = None if protection.mechanism.distorts else "positive"
+                mine = about | {"role": role, "lower": float(protection.scale), "control": control}
                 found[index, when, role] = [replace(one, about=mine) for one in done[key]]
     rows = [
         row for outcomes in found.values() for one in outcomes
@@ -132,15 +137,12 @@ def examine(
     return Findings(rows, list(_differences(federations, found)), guesses, outcomes, targets)
 
 
-def _control(role: str) -> str | None:
-    return "positive" if role == POSITIVE else None
-
-
 def _roles(server: Server, weights: Tensor, materials: Materials, options: Options) -> Iterator[tuple[str, Protection]]:
     yield OWN, server.protection
     if server.protection.mechanism.learns and options.twins:
         yield from static_twins(server, weights, materials, options).items()
-    yield POSITIVE, server.undefended().protection
+    if server.protection.mechanism.distorts:
+        yield POSITIVE, server.undefended().protection
 
 
 def _description(protection: Protection) -> tuple[Any, ...]:

@@ -25,7 +25,7 @@ def side_by_side(tasks: list[Callable[[], T]]) -> list[T]:
     """Run independent GPU tasks on a stream each; small kernels of one fill the gaps of another."""
     main = torch.cuda.current_stream()
     done = []
-    streams = [torch.cuda.Stream() for _ in tasks]  # type: ignore[no-untyped-call]
+    streams = [torch.cuda.Stream() for _ in tasks]
     for task, stream in zip(tasks, streams, strict=True):
         stream.wait_stream(main)
         with torch.cuda.stream(stream):
@@ -48,7 +48,7 @@ class RoundGraph:
 
     def _capture(self) -> None:
         before = self.sweep.state.params.clone()
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # warm-up: lazily made tensors and library handles
             for _ in range(3):

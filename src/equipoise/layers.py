@@ -116,7 +116,7 @@ class GroupedConv(Conv):
         return dy if first else self._split(dx, r)
 
     def tangent(self, params: Tensor, along: Tensor, kept: Any, dx: Tensor | None) -> Tensor:
-        r, (x, weight) = params.shape[0], kept
+        r, x = params.shape[0], kept[0]
         turned = self.weight.take(along)
         bias = None if self.bias is None else self.bias.take(along).flatten()
         if dx is not None:  # W dx + V x as one convolution of twice the channels

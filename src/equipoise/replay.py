@@ -60,6 +60,7 @@ def replayed(
     examples: int = 40,
     labels: int = 2,
     decoys: int = 199,
+    around: int = 64,
     client: int = 0,
     seed: int = 0,
     on_round: Callable[[int], None] | None = None,
@@ -86,7 +87,7 @@ def replayed(
     public = tuple(t.to(sweep.device) for t in materials_of(data).attack)
     found = multi_round(
         server, stream(sweep, client, rows, rounds, on_round), (public[0].to(sweep.dtype), public[1]),
-        candidates, classes, choices, settings.batch * settings.local_steps / len(part), seed=seed,
+        candidates, classes, choices, settings.batch * settings.local_steps / len(part), around, seed,
     )  # fmt: skip
     out: dict[str, Any] = {
         "attack": "multi-round", "dataset": federation.dataset, "mechanism": federation.mechanism,

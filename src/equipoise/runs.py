@@ -30,7 +30,10 @@ from .storage import load_checkpoint, locked, save_checkpoint, save_snapshot, ti
 CHECKPOINT_SECONDS = 15.0
 """The most work that a crash can cost, apart from the stretch under way."""
 
-OWN = ("metrics.jsonl", "result.json", "model.safetensors", "accuracy.html", "checkpoint/latest.json")
+OWN = (
+    "metrics.jsonl", "result.json", "model.safetensors", "accuracy.html", "audit.json", "audit.svg",
+    "checkpoint/latest.json",
+)  # fmt: skip
 OWN_PATTERNS = ("checkpoint/state-*.safetensors", "snapshots/round-*.safetensors", "**/.*.partial")
 MARK = "# Resolved settings of an equipoise run."
 

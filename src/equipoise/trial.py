@@ -1,11 +1,12 @@
 """Releases whose truth is known, attacked and scored: what ``audit`` and ``compute`` have in common.
 
-A ``Cell`` is a defence at certain weights. ``Targets`` are batches of public images that play the private ones, with the
-candidates and non-members they are told apart from; all cells see the same targets and the same standard noise, so their
-differences are paired. ``attack_cell`` runs the attacks on a cell and reduces what they found to numbers per release.
+A ``Cell`` is a defence at certain weights. ``Targets`` are batches of public images that play the private ones, with
+the candidates and non-members they are told apart from; all cells see the same targets and the same standard noise, so
+their differences are paired. ``attack_cell`` runs the attacks on a cell and reduces what they found to numbers per
+release.
 
-Controls: every attacked set of weights gets a *positive* one (the same attack on undistorted releases: what it can do at
-all), and every attack a *negative* one (its results held against images of another release: what chance does).
+Controls: every attacked set of weights gets a *positive* one (the same attack on undistorted releases: what it can do
+at all), and every attack a *negative* one (its results held against images of another release: what chance does).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from .attack import (
     unrolled,
 )  # fmt: skip
 from .attack.invert import DLG, MAP
+from .attack.matched import Given
 from .attack.simulate import Companions, chunk, pieces, respond
 from .attack.simulate import noise as draw_noise
 from .errors import ConfigError, closest
@@ -68,7 +70,7 @@ class Options:
     tv: float = 1e-5
     restarts: int = 1
     samples: int = 500  # simulated releases per label set, for lti and labels
-    given: str = "nothing"  # what matched conditions its responses on
+    given: Given = "nothing"  # what matched conditions its responses on
     pairs: int = 2
     anchors: int = 4
     around: int = 32
@@ -241,6 +243,7 @@ class Outcome:
     values: dict[str, Array]  # [N, ...]
     negative: dict[str, Array]  # the same against the impostors
     pictures: Array | None = None  # [n, E, C, H, W] uint8
+    images: Tensor | None = None  # [N, E, ...]: the reconstructions themselves
     notes: dict[str, Any] = field(default_factory=dict)
 
 
@@ -261,9 +264,11 @@ def attack_cell(
     options: Options,
     diameter: float = 56.0,
     progress: Progress | None = None,
+    view: View | None = None,
 ) -> list[Outcome]:
-    """All attacks that the options name on one cell."""
-    view = View(cell.weights.expand(len(targets.truth), -1), released(cell, targets, options), targets.labels)
+    """All attacks that the options name on one cell: on the targets' releases, or on those of a given ``view``."""
+    if view is None:
+        view = View(cell.weights.expand(len(targets.truth), -1), released(cell, targets, options), targets.labels)
     found = []
     for attack in options.attacks:
         step = None if progress is None else _meter(progress, attack, cell)
@@ -323,23 +328,27 @@ class Trace:
 def image_values(guess: Tensor, targets: Targets, truth: Tensor, materials: Materials) -> dict[str, Array]:
     """Errors of matched guesses ``[N, E, ...]`` and the truth's place among the decoys by correlation."""
     images = targets.pool[truth]
+    if images.dim() < 5:  # inputs that are not images: one row of pixels
+        images, guess = (part.flatten(2).unflatten(2, (1, 1, -1)) for part in (images, guess))
     shown, real = (materials.to_pixels(part).clamp(0, 1) for part in (guess, images))
     found = {"mse": scores.mse(guess, images), "mse_pixel": scores.mse(shown, real), "psnr": scores.psnr(shown, real)}
     if min(guess.shape[-2:]) >= 11:
         found["ssim"] = scores.ssim(shown, real)
-    ranking = scores.ranks(_correlations(guess, targets, truth))
-    return {name: value.double().cpu().numpy() for name, value in (found | _places(ranking)).items()}
+    if targets.decoys.shape[2]:
+        found |= _places(scores.ranks(_correlations(guess, targets, truth)))
+    return {name: value.double().cpu().numpy() for name, value in found.items()}
 
 
 def _correlations(guess: Tensor, targets: Targets, truth: Tensor) -> Tensor:
     """Of every guess with its truth (column 0) and the decoys: ``[N, E, K]``."""
 
-    def centred(images: Tensor) -> Tensor:
-        flat = images.flatten(-len(targets.pool.shape[1:]))
+    def centred(images: Tensor, batch: int) -> Tensor:
+        flat = images.flatten(batch)
         flat = flat - flat.mean(-1, keepdim=True)
-        return flat / flat.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+        length: Tensor = flat.norm(dim=-1, keepdim=True)
+        return flat / length.clamp_min(1e-12)
 
-    pool, rows = centred(targets.pool), centred(guess)
+    pool, rows = centred(targets.pool, 1), centred(guess, 2)
     parts = []
     for some in range(len(guess)):  # a release at a time: the decoys of all at once would not fit
         choices = torch.cat([truth[some].unsqueeze(1), targets.decoys[some]], dim=1)
@@ -379,7 +388,8 @@ def _reconstructed(
         notes["stopped"] = int((result.stopped > 0).sum())
     pixels = materials.to_pixels(guess[: options.pictures]).clamp(0, 1).mul(255).round().to(torch.uint8)
     negative = image_values(guess, targets, targets.impostor, materials)
-    return Outcome(cell.about, attack, values, negative, pixels.cpu().numpy(), notes)
+    pictures = pixels.cpu().numpy() if pixels.dim() == 5 else None
+    return Outcome(cell.about, attack, values, negative, pictures, guess, notes)
 
 
 def _matched(cell: Cell, view: View, targets: Targets, materials: Materials, options: Options, step: Any) -> Outcome:
@@ -393,7 +403,7 @@ def _matched(cell: Cell, view: View, targets: Targets, materials: Materials, opt
         options.effort(),
         options.given,
         options.seed,
-        step,  # type: ignore[arg-type]
+        step,
     )
     decoys = found[..., 2:]
     values, negative = (
@@ -480,7 +490,7 @@ def summary(values: dict[str, Array], seed: int = 0) -> dict[str, Any]:
         if f"{name}_members" not in values:
             continue
         members, others = values[f"{name}_members"], values[f"{name}_others"]
-        areas, rates = scores.bootstrap_auc(members, others, seed=seed)
+        areas, rates = scores.bootstrap_auc(members, others, seed=seed) or (None, None)
         found[f"auc_{name}"], found[f"tpr_{name}"] = scores.auc(members, others), scores.tpr_at(members, others)
         for kind, interval in (("auc", areas), ("tpr", rates)):
             low, high = interval if interval is not None else (None, None)

@@ -162,7 +162,8 @@ def _gradient(server: Server, images: Tensor, labels: Tensor, view: View) -> tup
 def _cosine(server: Server, images: Tensor, labels: Tensor, view: View) -> Tensor:
     found, target = _gradient(server, images, labels, view)
     size = found.norm(dim=1) * target.norm(dim=1)
-    return 1 - (found * target).sum(1) / size.clamp_min(1e-30)
+    cost: Tensor = 1 - (found * target).sum(1) / size.clamp_min(1e-30)
+    return cost
 
 
 def _squared(server: Server, images: Tensor, labels: Tensor, view: View) -> Tensor:

@@ -82,7 +82,7 @@ def infer_labels(
 
 
 def decode(counts: Tensor, examples: int) -> Tensor:
-    """The multiset of ``examples`` labels nearest to estimated counts ``[N, classes]``: take the largest, one by one."""
+    """The multiset of ``examples`` labels nearest to counts ``[N, classes]``: take the largest, one by one."""
     left, found = counts.clone(), []
     for _ in range(examples):
         label = left.argmax(1)

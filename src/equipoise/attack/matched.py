@@ -1,9 +1,9 @@
 """Matched filter: the attacker holds candidate images and asks which of them a release was trained on.
 
 Every candidate's *response*, what it adds to a release, is taken from simulating the mechanism with it and public
-companions, so the filter knows the learner. Candidates are ranked by the Gaussian likelihood of the release around their
-responses, whose covariance has two parts, both estimated by simulation: the variation that the companions cause (low
-rank) and the noise of the mechanism (diagonal). What makes it strong:
+companions, so the filter knows the learner. Candidates are ranked by the Gaussian likelihood of the release around
+their responses, whose covariance has two parts, both estimated by simulation: the variation that the companions cause
+(low rank) and the noise of the mechanism (diagonal). What makes it strong:
 
 * noise comes in pairs of opposite sign, and all candidates share companions and noise, so that neither blurs the
   comparison;
@@ -62,8 +62,8 @@ def matched(
 ) -> Tensor:
     """Log-likelihoods ``[N, E, K]``, up to a constant, of the candidates in ``choices``.
 
-    ``candidates`` ``[Q, ...]`` are images that the attacker holds, ``choices`` ``[N, E, K]`` says which of them might be
-    the e-th example of a release. ``public`` serves as companions.
+    ``candidates`` ``[Q, ...]`` are images that the attacker holds, ``choices`` ``[N, E, K]`` says which of them might
+    be the e-th example of a release. ``public`` serves as companions.
     """
     check(server, view)
     assert view.labels is not None
@@ -113,7 +113,7 @@ class Bench:
         self.centre = means.mean(0)
         means = means - self.centre
         trials, truth = self._simulated("trials", tuning, self.effort.trials)
-        kinds = ["nothing", "release"] if given == "best" else [given]
+        kinds: list[Given] = ["nothing", "release"] if given == "best" else [given]
         tried = [self._tuned(kind, trials, truth, tuning, means[len(images) :]) for kind in kinds]
         best = min(range(len(kinds)), key=lambda i: tried[i][0])
         self.chosen = {"given": kinds[best], "limit": tried[best][1], "floor": tried[best][2]}
@@ -278,7 +278,7 @@ class Filter:
         )
 
     def likelihood(self, products: Products, which: int, floor: float) -> Tensor:
-        """Log-likelihoods ``[n, U]`` with the noise left by one limit, raised by a share of the companions' variance."""
+        """Log-likelihoods ``[n, U]`` with the noise that one limit leaves, and a share of the companions' variance."""
         noise = self.limiter.limits[which][2] + floor * self.unit
         inner = self.gram / noise
         inner.diagonal().add_(self.freedom)
@@ -286,4 +286,5 @@ class Filter:
         solved = torch.linalg.solve(inner, expected)
         cross = products.cross[which] - (products.seen[which].unsqueeze(1) @ solved).squeeze(1) / noise
         own = products.own - (expected * solved).sum(1) / noise
-        return (cross - own / 2) / noise
+        score: Tensor = (cross - own / 2) / noise
+        return score

@@ -53,7 +53,8 @@ def membership(
             score[:, labels.shape[1] :].unflatten(1, (REFERENCES, known.shape[1])),
         )
         mean, spread = others.mean(1).gather(1, place), others.std(1).gather(1, place)
-        return (own - mean) / spread.clamp_min(1e-30)
+        standard: Tensor = (own - mean) / spread.clamp_min(1e-30)
+        return standard
 
     return {name: calibrated(score) for name, score in found.items()}
 

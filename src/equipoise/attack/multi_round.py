@@ -1,13 +1,13 @@
 """Multi-round: the releases of one client over a whole run, combined.
 
-An example that recurs is in many releases; noise is fresh in each, the example is not. Every release gives each candidate
-a log-likelihood ratio: how much more probable the release is with this candidate in it than with another of its label.
-Ratios of different rounds add up.
+An example that recurs is in many releases; noise is fresh in each, the example is not. Every release gives each
+candidate a log-likelihood ratio: how much more probable the release is with this candidate in it than with another of
+its label. Ratios of different rounds add up.
 
 * *Schedule known*: the ratios of the rounds in which the example took part are summed. No server knows this much; it is
   the upper bound of what combining can give.
-* *Schedule unknown*: every round counts, with the probability that it held the example as public knowledge gives it (batch
-  size over size of the client's data): sum of log(1 - q + q * exp(ratio)).
+* *Schedule unknown*: every round counts, with the probability that it held the example as public knowledge gives it
+  (batch size over size of the client's data): sum of log(1 - q + q * exp(ratio)).
 
 Responses and covariance are simulated anew in every round, as in ``matched.py``, with one pair of opposite noise and
 public companions of any label: of the labels behind a release nothing is assumed.
@@ -71,8 +71,8 @@ def multi_round(
 ) -> Combined:
     """Combine a stream of releases, a few at a time: memory does not grow with the run.
 
-    ``candidates`` ``[Q, ...]`` with ``labels`` ``[Q]`` are images that the attacker holds; ``choices`` ``[X, K]`` are the
-    candidates for each of X examples, ``chance`` the probability that a given example is in a given release.
+    ``candidates`` ``[Q, ...]`` with ``labels`` ``[Q]`` are images that the attacker holds; ``choices`` ``[X, K]`` are
+    the candidates for each of X examples, ``chance`` the probability that a given example is in a given release.
     """
     public = check_public(server, public, None)
     if not 0 < chance < 1:
