@@ -160,7 +160,7 @@ def _audit_table(when: Any, cells: dict[tuple[Any, ...], dict[str, dict[str, dic
                 others = [_number(mine.get(role), metric, form) for role in ROLES]
                 if name == "none":
                     others[2] = form.format(own[metric])
-    table.add_row(f"  {attack} {word}", form.format(own[metric]), _interval(own, metric, form), *others)
+                table.add_row(f"  {attack} {word}", form.format(own[metric]), _interval(own, metric, form), *others)
     return table
 
 
