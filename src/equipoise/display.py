@@ -118,12 +118,12 @@ def result_table(found: list[dict[str, Any]]) -> Table:
 
 
 AUDIT_METRICS = {
-    "mse": ("MSE", "{:.3f}"),
-    "ssim": ("SSIM", "{:.3f}"),
-    "identification": ("identified", "{:.1%}"),
-    "membership_auc": ("AUC", "{:.3f}"),
+    "mse": ("MSE", "{:.2f}"),
+    "ssim": ("SSIM", "{:.2f}"),
+    "identification": ("found", "{:.1%}"),
+    "membership_auc": ("AUC", "{:.2f}"),
     "labels": ("right", "{:.1%}"),
-    "leakage": ("score", "{:.3f}"),
+    "leakage": ("score", "{:.2f}"),
 }
 
 
@@ -147,11 +147,12 @@ def _audit_table(when: Any, cells: dict[tuple[Any, ...], dict[str, dict[str, dic
     title = "what the attacks got" + ("" if when is None else f" at the weights of round {when}")
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     table.add_column("", no_wrap=True)
-    for name in ("this defence", "95 % interval", "static,\n= lower", "static,\n= norm", "un-\ndefended", "chance"):
+    for name in ("this", "95 %", "static\n= lower", "static\n= norm", "none", "chance"):
         table.add_column(name, justify="right", no_wrap=True)
+    several = len({(dataset, seed) for dataset, _, _, seed in cells}) > 1
     for (dataset, name, budget, seed), attacks in cells.items():
         defence = name if budget == "None" else f"{name} @ {budget}"
-        table.add_row(f"[bold]{escape(defence)}[/]" + ("" if dataset is None else f" [dim]{dataset}, seed {seed}[/]"))
+        table.add_row(f"[bold]{escape(defence)}[/]" + (f" [dim]{dataset} {seed}[/]" if several else ""))
         for attack, mine in attacks.items():
             for metric, (word, form) in AUDIT_METRICS.items():
                 own = mine.get("own", {})
@@ -171,7 +172,7 @@ def _number(row: dict[str, Any] | None, metric: str, form: str) -> str:
 def _interval(row: dict[str, Any], metric: str, form: str) -> str:
     name = f"auc_{row['membership_score']}" if metric == "membership_auc" else metric
     low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
-    return "-" if low is None or high is None else f"{form.format(low)} - {form.format(high)}"
+    return "-" if low is None or high is None else f"{form.format(low).removesuffix('%')}-{form.format(high)}"
 
 
 def audit_notes(found: dict[str, Any]) -> str:

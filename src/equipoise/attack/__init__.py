@@ -11,11 +11,12 @@ from .lti import lti
 from .matched import Effort, matched
 from .membership import membership
 from .multi_round import Combined, Observation, multi_round
-from .view import Server, View
+from .view import NO_PROTECTION, Server, View
 
 __all__ = [
     "DLG",
     "MAP",
+    "NO_PROTECTION",
     "Combined",
     "Effort",
     "Inversion",

@@ -1,0 +1,75 @@
+"""InvGrad on undistorted releases: two initialisations, two learning rates, signed and unsigned.
+
+``python studies/invgrad/run.py OUT.json``: 32 releases of four MNIST images (and the first eight of them by themselves),
+1,600 iterations, one restart, LeNetZhu.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from equipoise.attack import NO_PROTECTION, Server
+from equipoise.data import load
+from equipoise.environment import environment
+from equipoise.examination import materials_of, server_of
+from equipoise.gradients import Batched
+from equipoise.models import LeNetZhu
+from equipoise.randomness import experiment_key, uniform
+from equipoise.settings import Settings
+from equipoise.trial import Cell, Options, attack_cell, baselines, build_targets, summary
+
+SEED = 1
+
+
+def weights(kind: str, batched: Batched) -> torch.Tensor:
+    if kind == "uniform":  # as the engine draws U(-0.5, 0.5) for this seed
+        numbers = uniform([experiment_key(SEED, "init")], [0], [0], batched.layout.size, torch.float64)[0, 0]
+        return (numbers - 0.5).float()
+    torch.manual_seed(SEED)
+    return batched.layout.flatten(dict(LeNetZhu().named_parameters()))
+
+
+def main() -> None:
+    data, settings, batched = load("mnist"), Settings(), Batched(LeNetZhu())
+    materials = materials_of(data)
+    server: Server = server_of(settings, data, batched, NO_PROTECTION)
+    rows: list[dict[str, Any]] = []
+    for init in ("torch", "uniform"):
+        for lr in (1.0, 0.1):
+            for signed in (True, False):
+                options = Options(attacks=["invgrad"], releases=32, label_sets=8, lr=lr, signed=signed, pictures=0)
+                targets = build_targets(materials, server, options)
+                started = time.perf_counter()
+                found = attack_cell(Cell(weights(init, batched), server, {}), targets, materials, options)[0]
+                about = {"init": init, "lr": lr, "signed": signed}
+                rows.append(
+                    {
+                        **about,
+                        "releases": 32,
+                        **summary(found.values),
+                        "first_eight": summary({name: v[:8] for name, v in found.values.items()}),
+                        "seconds": round(time.perf_counter() - started, 1),
+                    }
+                )
+                print(about, f"MSE {rows[-1]['mse']:.4f} SSIM {rows[-1]['ssim']:.3f}", flush=True)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    result = {
+        "rows": rows,
+        "baselines": {name: summary(values) for name, values in baselines(targets, materials).items()},
+        "seed": SEED,
+        "command": "python studies/invgrad/run.py OUT.json",
+        "commit": commit.stdout.strip(),
+        "environment": environment(torch.device("cpu")),
+    }
+    Path(sys.argv[1]).write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
