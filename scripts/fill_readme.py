@@ -74,18 +74,80 @@ def speed(cpu: dict[str, Any], gpu: dict[str, Any], growth: dict[str, Any]) -> s
     )
 
 
+LOWERS = {0.995: 2, 0.98: 8, 0.96: 16, 0.92: 32}
+EQUAL = "static, equal lower bound"
+
+
+def leakage(found: dict[str, Any], attacks: tuple[str, ...], own: bool) -> str:
+    """What the attacks got from static and from learned distortion at the same weights, and on own trajectories."""
+    rows = {
+        (r["attack"], r["mechanism"], r["budget"], r["round"], r["role"]): r
+        for r in found["rows"]
+        if r["control"] != "negative"
+    }
+    titles = {"matched": "matched: found of 200", "lti": "lti: found of 200", "membership": "membership: best AUC"}
+    lines = ["| lower bound | round |" + "".join(f" {titles[a]}: static | learned |" for a in attacks)]
+    lines[0] += " matched, static on its own trajectory |" if own else ""
+    lines.append("|---|---|" + "---|---|" * len(attacks) + ("---|" if own else ""))
+    for budget, lower in LOWERS.items():
+        for when in (0, 200, 2000):
+            cells = []
+            for attack in attacks:
+                cells += [worth(rows[attack, "pl-learn", budget, when, role]) for role in (EQUAL, "own")]
+            cells += [worth(rows["matched", "pl-identical", budget, when, "own"])] if own else []
+            lines.append(f"| {lower} | {when} | " + " | ".join(cells) + " |")
+    plain = [worth(rows["matched", "none", None, when, "own"]) for when in (0, 200, 2000)]
+    releases = next(iter(rows.values()))["targets"]
+    lines += [
+        "",
+        f"95 % intervals over {releases} releases in parentheses; static noise of equal lower bound at the learned "
+        "federation's own weights, one trajectory (seed 1); chance is 0.5 % and 0.5. Undistorted releases of the "
+        f"unprotected federation, matched: {', '.join(plain)} at rounds 0, 200, 2000.",
+    ]
+    return "\n".join(lines)
+
+
+def worth(row: dict[str, Any]) -> str:
+    if row["attack"] == "membership":
+        name = f"auc_{row['membership_score']}"
+        return f"{row[name]:.2f} ({row[name + '_low']:.2f}-{row[name + '_high']:.2f})"
+    low, high = (100 * row[f"identification_{end}"] for end in ("low", "high"))
+    return f"{100 * row['identification']:.1f} % ({low:.1f}-{high:.1f})"
+
+
+def verdicts(found: dict[str, Any]) -> str:
+    lines = [
+        "| attack, and what learned is set against | learned leaks more | no clear difference | static leaks more |"
+    ]
+    lines.append("|---|---|---|---|")
+    for name, counts in found["counts"].items():
+        words = (str(counts.get(w, 0)) for w in ("learned leaks more", "no clear difference", "static leaks more"))
+        lines.append(f"| {name} | {' | '.join(words)} |")
+    return "\n".join(lines)
+
+
+def attack_speed(cpu: dict[str, Any], gpu: dict[str, Any]) -> str:
+    most = cpu["batched"]["32"]
+    return (
+        f"InvGrad at 32 targets on 2 cores: {most['ms']:.2f} ms an iteration and target, {most['times_faster']:.1f}x "
+        f"the plain one-target implementation in the same run ([results](benchmarks/results_attack.json)). One H200: "
+        f"{gpu['targets']} targets x {gpu['iterations']:,} iterations in {gpu['seconds']:.0f} s "
+        "([results](benchmarks/results_gpu_invgrad_h200.json))."
+    )
+
+
 def read(*path: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(ROOT.joinpath(*path).read_text())
     return found
 
 
-def filled(text: str) -> str:
-    parts = {
-        "results": table(read("reproduction", "accuracy", "accuracy.json")),
-        "speed": speed(
-            *(read("benchmarks", f"results_{name}.json") for name in ("throughput", "gpu_sweep_h200", "growth"))
-        ),
-    }
+def filled_study(text: str) -> str:
+    found = read("studies", "leakage", "leakage.json")
+    table = leakage(found, ("matched", "lti", "membership"), own=True)
+    return put(text, {"leakage": table + "\n\nIn how many of twelve cells:\n\n" + verdicts(found)})
+
+
+def put(text: str, parts: dict[str, str]) -> str:
     for name, content in parts.items():
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
         before, rest = text.split(begin)
@@ -93,13 +155,32 @@ def filled(text: str) -> str:
     return text
 
 
+def filled(text: str) -> str:
+    parts = {
+        "leakage": leakage(read("studies", "leakage", "leakage.json"), ("matched", "membership"), own=False),
+        "attack speed": attack_speed(
+            *(read("benchmarks", f"results_{name}.json") for name in ("attack", "gpu_invgrad_h200"))
+        ),
+        "results": table(read("reproduction", "accuracy", "accuracy.json")),
+        "speed": speed(
+            *(read("benchmarks", f"results_{name}.json") for name in ("throughput", "gpu_sweep_h200", "growth"))
+        ),
+    }
+    return put(text, parts)
+
+
+FILES = {"README.md": filled, "studies/leakage/README.md": filled_study}
+
+
 def main() -> int:
-    readme = ROOT / "README.md"
-    text = readme.read_text()
-    if "--check" in sys.argv:
-        return int(filled(text) != text)
-    readme.write_text(filled(text))
-    return 0
+    differs = 0
+    for name, fill in FILES.items():
+        path = ROOT / name
+        text = path.read_text()
+        differs |= fill(text) != text
+        if "--check" not in sys.argv:
+            path.write_text(fill(text))
+    return int(differs) if "--check" in sys.argv else 0
 
 
 if __name__ == "__main__":

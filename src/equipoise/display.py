@@ -24,7 +24,7 @@ errors = Console(stderr=True)
 
 NOT_CLAIMED = (
     "proved: every accepted release is finite and its intensity lies within its bounds\n"
-    "measured: accuracy and utility loss, on these seeds\n"
+    "measured: accuracy and utility loss, on these seeds; `equipoise audit` measures what attacks get\n"
     "not claimed: (epsilon, delta), or protection against an attacker who knows the mechanism"
 )
 

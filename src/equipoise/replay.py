@@ -14,6 +14,7 @@ from torch import Tensor
 
 from . import scores
 from .attack import Observation, multi_round
+from .errors import ConfigError
 from .examination import materials_of, protection_of, server_of
 from .federation import Sweep
 from .mechanisms import mechanism
@@ -66,6 +67,14 @@ def replayed(
     on_round: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """How often examples of a client are found among decoys from its releases of all rounds, and from one alone."""
+    if settings.participants not in (None, settings.clients):
+        raise ConfigError(
+            "Combining the releases of one client needs one that takes part in every round.",
+            "Leave out multi-round, or train with all clients.",
+        )
+    for name, value in (("budget", federation.budget), ("lr", settings.lr), ("negative_norm", settings.negative_norm)):
+        if value is not None and not isinstance(value, int | float):
+            raise ConfigError(f"Combining releases needs one {name} for all rounds, got {value!r}.", "Use a number.")
     sweep = Sweep(settings, [federation])
     data = sweep.datasets[federation.dataset]
     part = sweep.parts[federation.dataset][client].to(sweep.device)

@@ -168,20 +168,25 @@ def build_targets(materials: Materials, server: Server, options: Options) -> Tar
     others = Companions(materials.candidates, options.seed, "audit/others").draw(spread, rows)
     pool = torch.cat([materials.candidates[0], images])
     pool_labels = torch.cat([materials.candidates[1], labels])
-    clash = impostor == truth
-    count = torch.bincount(labels, minlength=int(labels.max()) + 1)
-    if bool(clash.any()) and int(count[asked].min()) > 1:
-        order = labels.argsort(stable=True)
-        place = order.argsort()[impostor - offset]
-        start = (count.cumsum(0) - count)[asked]
-        following = order[start + (place - start + 1) % count[asked]] + offset
-        impostor = torch.where(clash, following, impostor)
+    impostor = _outside(impostor - offset, truth - offset, labels) + offset
     return Targets(pool, pool_labels, truth, asked, impostor, decoys, others, len({tuple(s.tolist()) for s in sets}))
+
+
+def _outside(rows: Tensor, batch: Tensor, labels: Tensor) -> Tensor:
+    """``rows`` ``[N, E]``, each moved on to the next image of its label until it is in no place of its ``batch``."""
+    order = labels.argsort(stable=True)
+    place, count = order.argsort(), torch.bincount(labels)
+    start = (count.cumsum(0) - count)[labels[rows]]
+    for _ in range(batch.shape[1]):
+        inside = (rows.unsqueeze(2) == batch.unsqueeze(1)).any(2)
+        following = order[start + (place[rows] - start + 1) % count[labels[rows]]]
+        rows = torch.where(inside, following, rows)
+    return rows
 
 
 def _decoys(labels: Tensor, asked: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """The same ``count`` random candidates for all targets of a label: ``[N, E, count]``, fewer if there are fewer."""
-    most = int(torch.bincount(labels)[asked].min())
+    most = int(torch.bincount(labels, minlength=int(asked.max()) + 1)[asked].min())
     if most < 1:
         raise ConfigError("A label of the targets has no candidate images.", "Give public data of every label.")
     table = torch.zeros(int(asked.max()) + 1, min(count, most), dtype=torch.int64, device=asked.device)
@@ -207,9 +212,8 @@ def static_twins(server: Server, weights: Tensor, materials: Materials, options:
     The final norm is the mean over simulated releases at these weights.
     """
     protection, kind = server.protection, server.protection.mechanism
-    plain = replace(kind, name=f"{kind.name} unlearned", learns=False)
+    same = replace(protection, mechanism=replace(kind, name=f"{kind.name} unlearned", learns=False))
     count = 64
-    rows = torch.arange(count, device=weights.device)
     key = experiment_key(options.seed, "audit/twins")
     pool = Companions(materials.attack, options.seed, "audit/twins")
     known = materials.attack[1].unique()
@@ -219,12 +223,11 @@ def static_twins(server: Server, weights: Tensor, materials: Materials, options:
         drawn = draw_noise(server, key, some, weights)
         assert drawn is not None
         batch = materials.attack[0][pool.draw(labels[some], some)]
-        plain_release = respond(server.undefended(), weights, batch, labels[some], None)
-        full = respond(server, weights, batch, labels[some], drawn)
-        first += float(intensity(draw_bounds(drawn, protection)[0], kind.norm).double().sum())
-        final += float(intensity(full - plain_release, kind.norm).double().sum())
-    del rows
-    same = replace(protection, mechanism=plain)
+        start = draw_bounds(drawn, protection)[0]
+        unlearned = respond(replace(server, protection=same), weights, batch, labels[some], drawn)
+        learned = respond(server, weights, batch, labels[some], drawn)
+        first += float(intensity(start, kind.norm).double().sum())
+        final += float(intensity(learned - (unlearned - start), kind.norm).double().sum())
     return {
         "static, equal lower bound": same,
         "static, equal final norm": replace(same, scale=float(protection.scale) * final / first),

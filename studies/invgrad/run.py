@@ -1,6 +1,6 @@
 """InvGrad on undistorted releases: two initialisations, two learning rates, signed and unsigned.
 
-``python studies/invgrad/run.py OUT.json``: 32 releases of four MNIST images (and the first eight of them by themselves),
+``python studies/invgrad/run.py OUT.json``: 32 releases of four MNIST images (and the first eight by themselves),
 1,600 iterations, one restart, LeNetZhu.
 """
 

@@ -29,7 +29,7 @@ def last_layer(server: Server) -> tuple[Slot, Slot | None]:
             return slots[index], bias
     raise ModelError(
         f"The model has no last linear layer with {server.classes} outputs, from which labels could be read.",
-        "Give the labels, or infer them with attack.infer_labels and public data.",
+        "Give the labels.",
     )
 
 

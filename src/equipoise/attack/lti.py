@@ -3,12 +3,13 @@
 The attacker knows the weights it sent, the labels and the mechanism. It runs the mechanism on public images with those
 labels as often as it likes, and learns the map from update to images by kernel ridge regression. Each public batch is
 simulated with noise and with its negative: the mean of the two, in which most noise is gone, is what is learned from;
-kernel, penalty and limit (``limit.py``) are chosen on single, noisy releases that were held out. Whatever the mechanism
+kernel, penalty and limit (``limit.py``) are chosen on single, noisy releases of other images. Whatever the mechanism
 is, the attack adapts to it by itself.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -62,14 +63,19 @@ def learn(
     on_release: Callable[[int], None] | None = None,
 ) -> tuple[Callable[[Tensor], Tensor], float]:
     """A predictor of the images ``[n, E*pixels]`` behind updates ``[n, P]``, and its held-out error."""
-    many = labels.expand(samples, -1)
-    updates, chosen = simulate(server, previous, public, many, seed, "lti", on_release)
+    kept = samples - max(1, int(HELD_OUT * samples))
+    parts = []
+    for purpose, rows, count in zip(
+        ("lti", "lti/held out"), _split(public[1]), (kept, samples - kept), strict=True
+    ):  # no image serves both to learn from and to choose by
+        own, many = (public[0][rows], public[1][rows]), labels.expand(count, -1)
+        signs = (1.0, -1.0) if server.protection.mechanism.distorts else (1.0,)
+        made = [simulate(server, previous, own, many, seed, purpose, on_release, sign) for sign in signs]
+        parts.append((made[0][0], made[-1][0], own[0][made[0][1]].flatten(1)))
+    updates, opposite, targets = (torch.cat([part[i] for part in parts]) for i in range(3))
     clean, half = updates, None
     if server.protection.mechanism.distorts:
-        opposite, _ = simulate(server, previous, public, many, seed, "lti", on_release, sign=-1.0)
         clean, half = (updates + opposite) / 2, (updates - opposite) / 2
-    targets = public[0][chosen].flatten(1)
-    kept = samples - max(1, int(HELD_OUT * samples))
     centre, limiter = clean.mean(0), Limiter(half, previous)
     noisy = updates[kept:] - centre
     clean = (clean - centre).div_(limiter.sd)
@@ -80,14 +86,14 @@ def learn(
     best: tuple[float, str, float, int] | None = None
     for kernel in KERNELS:
         regression = Regression(clean[:kept], targets[:kept], kernel)
-        rows = [regression.against(limiter.cut(noisy, which)) for which in range(len(limiter))]
+        held = [regression.against(limiter.cut(noisy, which)) for which in range(len(limiter))]
         for penalty in PENALTIES:
             weights = regression.solve(penalty)
-            for which, row in enumerate(rows):
+            for which, row in enumerate(held):
                 error = float((row @ weights + regression.mean - targets[kept:]).square().mean())
-                if best is None or error < best[0]:  # never true of NaN
+                if math.isfinite(error) and (best is None or error < best[0]):
                     best = (error, kernel, penalty, which)
-    if best is None or best[0] != best[0]:
+    if best is None:
         raise AttackError(
             "No penalty gave a finite prediction: the simulated releases are not finite.", "Use a smaller eta or gamma."
         )
@@ -98,6 +104,16 @@ def learn(
         return final.against(limiter.cut(new - centre, which)) @ weights + final.mean
 
     return predict, best[0]
+
+
+def _split(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Public rows to learn from, and one in five of every label to hold out; all of both where a label has fewer."""
+    order = labels.argsort(stable=True)
+    counts = torch.bincount(labels)
+    place = torch.arange(len(labels), device=labels.device) - (counts.cumsum(0) - counts)[labels[order]]
+    few = (counts < 5)[labels[order]]
+    held = place % 5 == 4
+    return order[~held | few], order[held | few]
 
 
 class Regression:

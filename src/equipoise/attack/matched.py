@@ -219,6 +219,7 @@ class Bench:
         if given == "nothing":
             return None  # the mean response does not depend on the noise: nothing to put right
         middle = self.own[self.effort.anchors : -self.effort.tuning or None]
+        middle = middle if len(middle) else self.own
         updates, _ = self._simulated("nulls", self.public[0][middle], self.effort.nulls)
         return self._products(given, updates, images, means)
 
@@ -279,7 +280,7 @@ class Filter:
 
     def likelihood(self, products: Products, which: int, floor: float) -> Tensor:
         """Log-likelihoods ``[n, U]`` with the noise that one limit leaves, and a share of the companions' variance."""
-        noise = self.limiter.limits[which][2] + floor * self.unit
+        noise = self.limiter.limits[which][2] + floor * self.unit or 1.0  # nothing varies: any unit serves
         inner = self.gram / noise
         inner.diagonal().add_(self.freedom)
         expected = products.expected.transpose(1, 2)  # [., S, U]

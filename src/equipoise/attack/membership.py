@@ -18,6 +18,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..errors import DataError
 from .simulate import Companions, chunk
 from .view import Public, Server, View, check, check_labels, check_public
 
@@ -36,6 +37,12 @@ def membership(
 ) -> dict[str, Tensor]:
     """Scores ``[N, K]`` of K examples ``[N, K, ...]`` with labels ``[N, K]`` for every release."""
     check(server, view, needs_labels=False)
+    if len(images) != len(view) or tuple(images.shape[2:]) != tuple(server.shape):
+        raise DataError(
+            f"Expected examples of shape [{len(view)}, K, {', '.join(map(str, server.shape))}], got "
+            f"{list(images.shape)}.",
+            "Give the examples to be asked about for every release.",
+        )
     check_labels(labels, tuple(images.shape[:2]), server.classes)
     if public is None:
         return _scores(server, view, images, labels, on_release)

@@ -1,0 +1,50 @@
+"""What the tests of audits share: small pictures on disk, a run of three rounds on them, attacks that cost nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from equipoise.config import resolve
+from equipoise.runs import Run
+from equipoise.trial import Options
+
+SIDE = 12
+EFFORT: dict[str, Any] = {
+    "iterations": 2, "samples": 20, "candidates": 5, "others": 3, "label_sets": 2, "pairs": 1, "anchors": 1,
+    "around": 4, "tuning": 2, "trials": 2, "companions": 1, "nulls": 2, "pictures": 1,
+}  # fmt: skip
+
+
+def cheap(**change: Any) -> Options:
+    """All attacks with the least effort, on two releases."""
+    return Options(**{"releases": 2, **EFFORT, **change})
+
+
+def write_pictures(folder: Path, train: int = 160, test: int = 16) -> Path:
+    """A folder of npz files that ``load`` reads: random 12x12 pictures of four classes, one brighter half each."""
+    rng = np.random.default_rng(11)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, count in (("train", train), ("test", test)):
+        labels = np.arange(count) % 4
+        images = rng.integers(0, 256, (count, SIDE, SIDE), dtype=np.uint8)
+        images[labels < 2, :, : SIDE // 2] //= 4
+        np.savez(folder / f"{name}.npz", images=images, labels=labels)
+    return folder
+
+
+def settings_for(**change: Any) -> dict[str, Any]:
+    """A tiny model, three rounds, half of the pictures public."""
+    given = {"rounds": 3, "model": "mlp", "init": "torch", "batch": 2, "steps": 2, "evaluate_every": 3}
+    return {**given, "public_fraction": 0.6, "snapshots": [0, 1, 2], **change}
+
+
+def train_run(
+    folder: Path, data: Path | str, mechanisms: tuple[str, ...] = ("none", "pl-identical", "pl-learn"), **change: Any
+) -> Path:
+    """A run folder as ``train`` writes it."""
+    sweep = {"datasets": [str(data)], "mechanisms": list(mechanisms), "budgets": [0.98]}
+    Run(folder, resolve(overrides=settings_for(**change), sweep=sweep)).execute()
+    return folder

@@ -1,0 +1,209 @@
+"""``python -m equipoise.compute`` with attacks: what it writes, what it refuses, and that torch and numpy suffice."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import equipoise
+from equipoise.compute import main
+from equipoise.settings import Federation, Settings, to_dict
+from equipoise.trial import REPORTED
+from tests.audit_helpers import EFFORT, write_pictures
+from tests.helpers import single_threaded
+from tests.test_compute_alone import BLOCKER
+
+SETTINGS = Settings(rounds=2, evaluate_every=2, model="mlp", init="torch", batch=2, steps=2, public_fraction=0.6)
+REPLAY = {"examples": 4, "labels": 1, "decoys": 4, "around": 4}
+CHEAP = {**EFFORT, "releases": 2}
+
+
+def refuse(constant: str) -> Any:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    data = str(write_pictures(tmp_path_factory.mktemp("data") / "pictures"))
+    return to_dict(SETTINGS, [Federation(data, "pl-learn", 0.98), Federation(data, "none")])
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a Python that has torch and numpy, and nothing else of what we use."""
+    folder = tmp_path_factory.mktemp("bare")
+    (folder / "sitecustomize.py").write_text(BLOCKER)
+    return {**single_threaded(), "PYTHONPATH": f"{folder}:{Path(equipoise.__file__).parents[1]}"}
+
+
+def run(folder: Path, spec: dict[str, Any], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "spec.json").write_text(json.dumps(spec))
+    command = [sys.executable, "-m", "equipoise.compute", str(folder / "spec.json"), str(folder / "out")]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory, spec: dict[str, Any], bare: dict[str, str]) -> Path:
+    folder = tmp_path_factory.mktemp("audited")
+    done = run(folder, {**spec, "audit": {**CHEAP, "rounds": [2, 0]}}, bare)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert " rows in " in done.stdout
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def replayed(tmp_path_factory: pytest.TempPathFactory, spec: dict[str, Any], bare: dict[str, str]) -> Path:
+    folder = tmp_path_factory.mktemp("replayed")
+    done = run(folder, {**spec, "multi_round": REPLAY}, bare)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return folder / "out"
+
+
+def test_an_audit_writes_results_and_values_and_nothing_else(audited: Path) -> None:
+    assert sorted(path.name for path in audited.iterdir()) == ["audit.json", "audit.npz"]
+
+
+def test_the_rows_are_those_of_the_rounds_that_were_asked_for(audited: Path, spec: dict[str, Any]) -> None:
+    found = json.loads((audited / "audit.json").read_text(), parse_constant=refuse)
+    assert (found["schema"], found["experiment"]) == (1, "seeded")
+    assert found["spec"] == {**spec, "audit": {**CHEAP, "rounds": [0, 2]}}
+    assert {row["round"] for row in found["attacks"]} == {0, 2}
+    assert {row["attack"] for row in found["attacks"]} == set(found["options"]["attacks"])
+    roles = {"own", "static, equal lower bound", "static, equal final norm", "undistorted"}
+    assert {row["role"] for row in found["attacks"] if row["mechanism"] == "pl-learn"} == roles
+    assert {row["role"] for row in found["attacks"] if row["mechanism"] == "none"} == {"own"}
+    assert found["differences"]
+    assert set(found["seconds"]) == {"training", "all"}
+
+
+def test_the_values_per_release_give_the_rows(audited: Path) -> None:
+    found = json.loads((audited / "audit.json").read_text())
+    with np.load(audited / "audit.npz", allow_pickle=False) as arrays:
+        about = json.loads(str(arrays["about"]))
+        values = {name: arrays[name] for name in arrays.files if name != "about"}
+    assert all(array.dtype == np.float32 and len(array) == 2 for array in values.values())
+    assert {name.partition("/")[2] for name in values} <= set(REPORTED)
+    rows = [row for row in found["attacks"] if row["control"] != "negative"]
+    assert len(rows) == len(about)
+    for i, (one, row) in enumerate(zip(about, rows, strict=True)):
+        assert one.items() <= row.items()
+        for name in ("mse", "identification", "labels"):
+            assert (f"{i}/{name}" in values) == (name in row)
+            if name in row:
+                assert values[f"{i}/{name}"].mean() == pytest.approx(row[name], rel=1e-5)
+
+
+def test_no_image_and_no_weight_is_written(audited: Path, replayed: Path) -> None:
+    """A picture has 144 numbers and the model 9,540: no array holds as many for a release."""
+    with np.load(audited / "audit.npz", allow_pickle=False) as arrays:
+        assert all(arrays[name].size <= 2 * 2 for name in arrays.files if name != "about")
+
+    def longest(value: Any) -> int:
+        if isinstance(value, dict):
+            return max((longest(item) for item in value.values()), default=0)
+        if isinstance(value, list):
+            numbers = sum(isinstance(item, int | float) for item in value)
+            return max([numbers, *(longest(item) for item in value)])
+        return 0
+
+    assert longest(json.loads((audited / "audit.json").read_text())) <= 8
+    assert longest(json.loads((replayed / "multi_round.json").read_text())) <= 8
+
+
+def test_a_replay_writes_one_file(replayed: Path, spec: dict[str, Any]) -> None:
+    assert sorted(path.name for path in replayed.iterdir()) == ["multi_round.json"]
+    found = json.loads((replayed / "multi_round.json").read_text(), parse_constant=refuse)
+    assert found["spec"] == {**spec, "multi_round": REPLAY}
+    assert [row["mechanism"] for row in found["attacks"]] == ["pl-learn", "none"]
+    for row in found["attacks"]:
+        assert (row["rounds"], row["candidates"]) == (2, 5)
+        assert 1 <= row["targets"] <= 4
+        assert row["evidence"] == "insufficient evidence"
+        assert 0 <= row["identification_schedule_unknown"] <= 1
+
+
+def failure(folder: Path, spec: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    (folder / "spec.json").write_text(json.dumps(spec))
+    code = main([str(folder / "spec.json"), str(folder / "out")])
+    out, err = capsys.readouterr()
+    if code:
+        assert out == ""
+        assert err.startswith("error: ")
+        assert not list(folder.glob("out/*.json"))
+    return code, err
+
+
+@pytest.mark.parametrize(
+    ("audit", "words"),
+    [
+        ({"sampels": 20}, "sampels"),
+        ({"attacks": ["invgard"]}, "Did you mean 'invgrad'"),
+        ({"samples": 1}, "samples=1"),
+        ({"given": "much"}, "given"),
+        ({"rounds": [3]}, "0..2"),
+        ({"rounds": [0, -1]}, "0..2"),
+        ({"rounds": []}, "rounds"),
+        ({"rounds": ["1"]}, "rounds"),
+        ({"rounds": [0, "1"]}, "rounds"),
+        ({"rounds": 1}, "rounds"),
+        ({"samples": "20"}, "samples"),
+        ({"releases": 2.5}, "releases"),
+        (None, "audit"),
+        ([1], "audit"),
+    ],
+    ids=str,
+)
+def test_an_audit_that_cannot_be_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], spec: dict[str, Any], audit: Any, words: str
+) -> None:
+    given = {**CHEAP, **audit} if isinstance(audit, dict) else audit
+    code, err = failure(tmp_path, {**spec, "audit": given}, capsys)
+    assert code == 11
+    assert words in err
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"roundz": 1}, "roundz"),
+        ({"rounds": 3}, "rounds"),
+        ({"rounds": 0}, "rounds"),
+        ({"rounds": -1}, "rounds"),
+        ({"rounds": "2"}, "rounds"),
+        ({"client": 9}, "client"),
+        ({"labels": 0}, "labels"),
+        (None, "multi_round"),
+    ],
+    ids=str,
+)
+def test_a_replay_that_cannot_be_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], spec: dict[str, Any], change: Any, words: str
+) -> None:
+    given = {**REPLAY, **change} if isinstance(change, dict) else change
+    code, err = failure(tmp_path, {**spec, "multi_round": given}, capsys)
+    assert code == 11
+    assert words in err
+
+
+def test_both_at_once_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], spec: dict[str, Any]) -> None:
+    code, err = failure(tmp_path, {**spec, "audit": CHEAP, "multi_round": REPLAY}, capsys)
+    assert code == 11
+    assert "multi_round" in err
+
+
+def test_data_without_public_images_are_a_data_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], spec: dict[str, Any]
+) -> None:
+    private = {**spec, "settings": {**spec["settings"], "public_fraction": 0.0}, "audit": CHEAP}
+    code, err = failure(tmp_path, private, capsys)
+    assert code == 12
+    assert "public" in err
