@@ -181,12 +181,12 @@ def test_help_has_examples(command: Command) -> None:
         (["--rounds", "1.5"], "1.5"),
         (["--rounds", ","], "There are: 0, 1, 2, 3."),
     ],
-    ids=" ".join,
-)  # fmt: skip
+    ids=str,
+)
 def test_what_cannot_be_is_one_line_and_exit_code_11(
     command: Command, folder: Path, more: list[str], words: str
 ) -> None:
-    done = command("audit", "run", "--json", *more)
+    done = command(*quick("--json", *more))
     assert done.code == 11
     error = document(done)["error"]
     assert error["type"] == "ConfigError"

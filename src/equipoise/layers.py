@@ -82,6 +82,16 @@ class Conv:
         self.out_channels, self.in_channels = module.out_channels, module.in_channels
 
 
+FEW = 3
+"""Input channels up to which a grouped convolution's input gradient is summed tap by tap."""
+
+
+def _joined(first: Tensor, second: Tensor) -> Tensor:
+    """Two ``[R, C, B, H, W]`` as one grouped image ``[B, R*2*C, H, W]``, channels last, in a single copy."""
+    both = torch.cat([part.permute(2, 3, 4, 0, 1) for part in (first, second)], dim=-1)
+    return both.flatten(3).permute(0, 3, 1, 2)
+
+
 class GroupedConv(Conv):
     """CPU: the replicas are the groups of one convolution."""
 
@@ -120,26 +130,43 @@ class GroupedConv(Conv):
         turned = self.weight.take(along)
         bias = None if self.bias is None else self.bias.take(along).flatten()
         if dx is not None:  # W dx + V x as one convolution of twice the channels
-            both = torch.cat([self._split(x, r), dx], dim=1)
-            x, turned = self.prepare(both), torch.cat([turned, self.weight.take(params)], dim=-1)
+            x, turned = _joined(self._split(x, r), dx), torch.cat([turned, self.weight.take(params)], dim=-1)
         return self._split(
             torch.conv2d(x, turned.flatten(0, 1).permute(0, 3, 1, 2), bias, self.stride, self.padding, groups=r), r
         )
 
     def pull(self, params: Tensor, along: Tensor, kept: Any, dx: Tensor | None, up: Any, grad: Tensor | None) -> Tensor:
         r, (x, weight), (first, second) = params.shape[0], kept, up
-        weights = torch.cat([self.weight.take(params), self.weight.take(along)], dim=1)  # [R, 2*O, kh, kw, C]
-        back = torch.ops.aten.convolution_backward(
-            self.prepare(torch.cat([first, second], dim=1)), x, weights.flatten(0, 1).permute(0, 3, 1, 2), None,
-            self.stride, self.padding, (1, 1), False, (0, 0), r, (True, False, False),
-        )[0]  # fmt: skip
+        if self.in_channels <= FEW:
+            back = self._scattered(params, along, x.shape, first, second)
+        else:
+            weights = torch.cat([self.weight.take(params), self.weight.take(along)], dim=1)  # [R, 2*O, kh, kw, C]
+            grouped = torch.ops.aten.convolution_backward(
+                _joined(first, second), x, weights.flatten(0, 1).permute(0, 3, 1, 2), None,
+                self.stride, self.padding, (1, 1), False, (0, 0), r, (True, False, False),
+            )[0]  # fmt: skip
+            back = self._split(grouped, r)
         if grad is not None:
             self.backward(params, kept, first, grad, True)
             if dx is not None:
                 moved = torch.empty_like(grad)
                 self.backward(params, (self.prepare(dx), weight), second, moved, True)
                 self.weight.take(grad).add_(self.weight.take(moved))
-        return self._split(back, r)
+        return back
+
+    def _scattered(self, params: Tensor, along: Tensor, shape: torch.Size, first: Tensor, second: Tensor) -> Tensor:
+        """W^T first + V^T second for few input channels, where the library's grouped kernel is slow."""
+        (kh, kw), (sh, sw), (ph, pw), c = self.kernel, self.stride, self.padding, self.in_channels
+        r, _, b, oh, ow = first.shape
+        weights = (self.weight.take(flat).flatten(2).transpose(1, 2) for flat in (params, along))  # [R, kh*kw*C, O]
+        taps = torch.bmm(next(weights), first.flatten(2)).baddbmm_(next(weights), second.flatten(2))
+        taps = taps.view(r, kh, kw, c, b, oh, ow)
+        h, w = shape[2:]
+        out = first.new_zeros(r, c, b, h + 2 * ph + sh, w + 2 * pw + sw)
+        for i in range(kh):
+            for j in range(kw):
+                out[..., i : i + sh * oh : sh, j : j + sw * ow : sw] += taps[:, i, j]
+        return out[..., ph : ph + h, pw : pw + w]
 
 
 def patches(x: Tensor, kernel: Pair, stride: Pair) -> Tensor:

@@ -245,7 +245,7 @@ def test_penalties_span_from_none_to_the_class_mean() -> None:
     """The largest penalty leaves nothing of the update: the guess is the mean of the simulated batches."""
     known = case(4, 10, "gs-static", 1000.0)
     predict, _ = learn(known.server, known.view.previous[0], PUBLIC, known.labels[0], 100, 0)
-    guess = predict(known.view.update())
+    guess = predict(known.view.update)
     assert float((guess - guess.mean(0)).std()) < 0.02
     assert PENALTIES[0] < 1e-6
     assert PENALTIES[-1] >= 1e3

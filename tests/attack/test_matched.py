@@ -162,7 +162,7 @@ def test_the_score_is_the_log_likelihood_under_gaussian_noise(monkeypatch: pytes
     each = labels.repeat_interleave(CANDIDATES, dim=0)
     means = (respond(quiet, weights, known.candidates.unsqueeze(1), each, None) - weights).double()
     means = means.view(60, CANDIDATES, -1)
-    update = known.view.update().double().unsqueeze(1)
+    update = known.view.update.double().unsqueeze(1)
     exact = ((update * means).sum(2) - means.square().sum(2) / 2) / scale**2
     found, exact = (score - score.mean(1, keepdim=True) for score in (found, exact))
     assert 0.2 < identification(ranks(exact)) < 0.95, "neither certain nor hopeless"
@@ -284,7 +284,7 @@ def test_the_limit_is_tuned_to_the_family_of_the_noise() -> None:
     assert known.view.labels is not None
     effort = Effort(pairs=4, anchors=4, around=32, tuning=32, trials=256)
     bench = Bench(known.server, known.view.previous[0], PUBLIC, known.view.labels[0], 0, effort, 0)
-    bench.scores(known.view.update(), known.candidates[:CANDIDATES], "nothing")
+    bench.scores(known.view.update, known.candidates[:CANDIDATES], "nothing")
     assert bench.chosen["given"] == "nothing"
     assert bench.chosen["limit"] > 0
 

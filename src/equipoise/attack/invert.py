@@ -156,14 +156,18 @@ MAP = Search(iterations=800, lr=0.1, signed=False, tv=3.0)
 def _gradient(server: Server, images: Tensor, labels: Tensor, view: View) -> tuple[Tensor, Tensor]:
     """The gradient at ``images`` and the one that the release shows if it is a single step, or a sum of few."""
     found = server.batched.differentiable(view.previous, images, labels)
-    return found, view.update() / (-server.eta * server.local_steps)
+    return found, view.update / (-server.eta * server.local_steps)
 
 
 def _cosine(server: Server, images: Tensor, labels: Tensor, view: View) -> Tensor:
-    found, target = _gradient(server, images, labels, view)
-    size = found.norm(dim=1) * target.norm(dim=1)
-    cost: Tensor = 1 - (found * target).sum(1) / size.clamp_min(1e-30)
-    return cost
+    found, against = server.batched.differentiable(view.previous, images, labels), view.update  # opposite directions
+    size = (_dot(found, found) * _dot(against, against)).sqrt()
+    return 1 + _dot(found, against) / size.clamp_min(1e-30)
+
+
+def _dot(one: Tensor, other: Tensor) -> Tensor:
+    """Row by row; as a matrix product its backward pass is one too."""
+    return torch.bmm(one.unsqueeze(1), other.unsqueeze(2)).flatten()
 
 
 def _squared(server: Server, images: Tensor, labels: Tensor, view: View) -> Tensor:
@@ -173,12 +177,12 @@ def _squared(server: Server, images: Tensor, labels: Tensor, view: View) -> Tens
 
 def _likelihood(server: Server, nll: Likelihood, images: Tensor, labels: Tensor, view: View) -> Tensor:
     found = server.batched.differentiable(view.previous, images, labels)
-    update = view.update()
+    update = view.update
     return nll(update + server.eta * server.local_steps * found, update)
 
 
 def _unrolled(server: Server, nll: Likelihood, images: Tensor, labels: Tensor, view: View) -> Tensor:
-    update, protection = view.update(), server.protection
+    update, protection = view.update, server.protection
     standard = update if protection.mechanism.on_sphere else update / max(float(protection.scale), 1e-30)
     return nll(update - drift(server, view.previous, images, labels, standard), update)
 

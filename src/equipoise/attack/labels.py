@@ -37,7 +37,7 @@ def last_layer_labels(server: Server, view: View) -> Tensor:
     """Labels ``[N, E]``, sorted, from the last layer of single-step updates."""
     check(server, view, needs_labels=False)
     weight, bias = last_layer(server)
-    gradient = view.update() / (-server.eta * server.local_steps)
+    gradient = view.update / (-server.eta * server.local_steps)
     if bias is not None:
         shown = gradient[:, bias.start : bias.stop]  # [N, C]: mean of probability - label
         numbers = uniform([experiment_key(0, "attack/labels")], [0], [0], 64 * server.pixels, gradient.dtype)[0, 0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -63,6 +64,7 @@ class View:
     def __len__(self) -> int:
         return len(self.released)
 
+    @cached_property
     def update(self) -> Tensor:
         """``[N, P]``: what every release adds to the weights it started from."""
         return self.released - self.previous
