@@ -1,4 +1,4 @@
-"""``equipoise audit`` and the audit of ``equipoise demo``: one JSON document or a readable page, one line for errors."""
+"""``equipoise audit`` and the audit of ``equipoise demo``: one JSON document or a readable page, a line for errors."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ def test_the_table_shows_defences_controls_and_what_is_not_claimed(command: Comm
     done = command(*quick(attack="lti,membership,labels"))
     assert done.code == 0
     text = " ".join(done.out.split())
-    for words in ("none", "pl-identical @ 0.98", "pl-learn @ 0.98", "this defence", "95 % interval", "chance"):
+    for words in ("none", "pl-identical @ 0.98", "pl-learn @ 0.98", "95 %", "static", "chance"):
         assert words in text
-    for words in ("lti MSE", "lti identified", "membership AUC", "labels right"):
+    for words in ("lti MSE", "lti SSIM", "membership AUC", "labels right"):
         assert words in text
     for words in ("proved:", "measured:", "not claimed: (epsilon, delta)", "insufficient evidence: 2 release(s)"):
         assert words in text

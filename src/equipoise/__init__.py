@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .auditing import Audit as Audit
-    from .auditing import audit as audit
     from .auditing import audit_run as audit_run
     from .budget import GaussianBudget as GaussianBudget
     from .budget import LaplaceBudget as LaplaceBudget
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from .protection import protect as protect
     from .settings import Federation as Federation
     from .settings import Settings as Settings
+    from .updates import audit as audit
 
 _HOMES = {
     "Audit": "auditing",
@@ -47,7 +47,7 @@ _HOMES = {
     "LeakageBudget": "budget",
     "Settings": "settings",
     "Sweep": "federation",
-    "audit": "auditing",
+    "audit": "updates",
     "audit_run": "auditing",
     "from_tensors": "data",
     "learn_distortion": "distortion",

@@ -1,4 +1,4 @@
-"""What could the server see? ``audit_run`` attacks the snapshots of a run folder, ``audit`` an update of your own.
+"""What could the server see? ``audit_run`` attacks the snapshots of a run folder; ``updates.py`` an update of your own.
 
 Both write the same ``audit.json``: a row per attack and defence with intervals, baselines that use no update, controls,
 and what is proved, measured and not claimed; and a picture of originals and reconstructions.
@@ -6,42 +6,29 @@ and what is proved, measured and not claimed; and a picture of originals and rec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from . import scores
-from .attack import Server, View, infer_labels, last_layer_labels
-from .attack.view import check_labels
-from .budget import schedule
 from .data import Dataset
 from .environment import environment
-from .errors import CheckpointError, ConfigError, DataError, ReleaseError
+from .errors import CheckpointError, ConfigError
 from .examination import OWN, Findings, examine
-from .files import write_json, write_text
-from .gradients import Batched, Loss, check_model
-from .mechanisms import Mechanism, mechanism
+from .files import storage_errors, write_json, write_text
+from .gradients import Batched
 from .models import build
 from .picture import Row, Section, as_pixels, svg
-from .release import Protection
 from .replay import replayed
-from .settings import Federation, Settings
+from .settings import Federation
 from .trial import (
-    INVERSIONS,
-    Cell,
-    Materials,
     Options,
     Outcome,
     Progress,
-    Targets,
-    attack_cell,
-    baselines,
-    rows_of,
-    summary,
 )  # fmt: skip
 
 CLAIMS = {
@@ -83,9 +70,12 @@ class Audit:
         folder = Path(folder)
         written = [folder / "audit.json"]
         write_json(written[0], self.found)
+        picture = folder / "audit.svg"
+        with storage_errors(picture):
+            picture.unlink(missing_ok=True)  # an older one would show other results, perhaps private images
         if self.sections:
-            written.append(folder / "audit.svg")
-            write_text(written[1], self.picture())
+            written.append(picture)
+            write_text(picture, self.picture())
         return written
 
 
@@ -123,8 +113,10 @@ def audit_run(
         when: _snapshot(path, batched, len(federations)).to(device, dtype)
         for when, path in _chosen_snapshots(folder, rounds).items()
     }
-    findings = examine(settings, federations, datasets, batched, weights, options, progress, private)
-    found = _content(findings, options, "private" if private else "public")
+    findings = Findings([], [], {}, [], {})
+    if options.attacks:
+        findings = examine(settings, federations, datasets, batched, weights, options, progress, private)
+    found = content(findings, options, "private" if private else "public")
     found["cap"] = _cap(folder, findings, federations)
     if multi_rounds:
         most = min(multi_rounds, settings.rounds)
@@ -138,10 +130,8 @@ def audit_run(
 
 
 def _chosen_snapshots(folder: Path, rounds: Sequence[int] | None) -> dict[int, Path]:
-    there = {
-        int(path.stem.removeprefix("round-")): path
-        for path in sorted((folder / "snapshots").glob("round-*.safetensors"))
-    }
+    paths = sorted((folder / "snapshots").glob("round-*.safetensors"))
+    there = {int(number): path for path in paths if (number := path.stem.removeprefix("round-")).isdecimal()}
     if not there:
         raise CheckpointError(f"The run folder {folder.name} has no snapshots.", "Train it with snapshots=[0, 200].")
     known = sorted(there)
@@ -174,7 +164,7 @@ def _snapshot(path: Path, batched: Batched, federations: int) -> Tensor:
     return stacked
 
 
-def _content(findings: Findings, options: Options, targets: str) -> dict[str, Any]:
+def content(findings: Findings, options: Options, targets: str) -> dict[str, Any]:
     return {
         "schema": 1,
         "experiment": "seeded",
@@ -194,7 +184,7 @@ def _cap(folder: Path, findings: Findings, federations: list[Federation]) -> lis
     if not (folder / "result.json").exists():
         return []
     accuracy = [row["accuracy"] for row in read_json(folder / "result.json", "result")["federations"]]
-    last = max(row["round"] for row in findings.rows)
+    last = max((row["round"] for row in findings.rows), default=0)
     errors: dict[tuple[str, str, str], dict[int, float]] = {}
     for row in findings.rows:
         if row["role"] == OWN and row["control"] != "negative" and row["round"] == last and "mse" in row:
@@ -220,9 +210,9 @@ def _sections(findings: Findings, options: Options, datasets: dict[str, Dataset]
         key = (name, one.attack, one.about["round"])
         if key not in sections:
             truth = datasets[name].pixels(findings.targets[name].images[: len(one.pictures)].cpu().float())
-            title = f"{name}, round {one.about['round']}, {one.attack}"
+            title = f"{Path(name).name}, round {one.about['round']}, {one.attack}"
             sections[key] = Section(title, [Row("original", "", as_pixels(truth.flatten(0, 1)))])
-        row = Row(_caption(one), _remark(one), one.pictures.reshape(-1, *one.pictures.shape[2:]))
+        row = Row(_caption(one), remark(one), one.pictures.reshape(-1, *one.pictures.shape[2:]))
         if not any(other.caption == row.caption and other.remark == row.remark for other in sections[key].rows):
             sections[key].rows.append(row)
     return list(sections.values())
@@ -236,241 +226,8 @@ def _caption(one: Outcome) -> str:
     return f"{about['mechanism']}{budget}" if about["role"] == OWN else f"{about['role']}{budget}"
 
 
-def _remark(one: Outcome) -> str:
+def remark(one: Outcome) -> str:
     words = [f"MSE {one.values['mse'].mean():.2f}"]
     if "identification" in one.values:
         words.append(f"identified {one.values['identification'].mean():.0%}")
     return ", ".join(words)
-
-
-# -- an update of your own -------------------------------------------------------------------------------------------
-
-State = Mapping[str, Tensor]
-
-
-def audit(
-    model: nn.Module,
-    before: State | Sequence[State],
-    after: State | Sequence[State] | None = None,
-    *,
-    gradient: State | Sequence[State] | None = None,
-    labels: Tensor | None = None,
-    batch: int | None = None,
-    shape: tuple[int, ...] | None = None,
-    loss: Loss | None = None,
-    eta: float = 0.1,
-    mechanism: str | Mechanism = "none",
-    budget: Any = None,
-    settings: Settings | None = None,
-    truth: Tensor | None = None,
-    public: tuple[Tensor, Tensor] | None = None,
-    bounds: tuple[float, float] | None = None,
-    options: Options | None = None,
-    progress: Progress | None = None,
-) -> Audit:
-    """What the server could see in an update: state dicts before and after, or a gradient. No federation is needed.
-
-    Several updates are lists of state dicts; one ``before`` serves all. ``labels`` ``[E]`` or ``[N, E]`` are granted to
-    the attacker; without them ``batch`` says how many examples an update holds, and they are inferred. ``truth``
-    ``[E, ...]``, or ``[N, E, ...]`` for a list of updates, are the real inputs, to score against. ``public`` (inputs,
-    labels) lets the attacker simulate the mechanism: lti, matched and membership need it. ``bounds`` is the range of
-    the inputs.
-
-    >>> from equipoise.models import MLP
-    >>> model, x, y = MLP((1, 6, 6), 3, 8), torch.rand(2, 1, 6, 6), torch.tensor([0, 2])
-    >>> grads = torch.autograd.grad(nn.functional.cross_entropy(model(x), y), list(model.parameters()))
-    >>> gradient = {name: g for (name, _), g in zip(model.named_parameters(), grads)}
-    >>> found = audit(model, model.state_dict(), gradient=gradient, labels=y, truth=x,
-    ...               options=Options(attacks=["invgrad"], iterations=5))
-    >>> found.rows[0]["attack"], found.rows[0]["evidence"]
-    ('invgrad', 'insufficient evidence')
-    """
-    settings, options = settings or Settings(), _options_for(options, public, truth)
-    inputs = truth if truth is not None else public[0] if public is not None else None
-    examples = labels.shape[-1] if labels is not None else batch
-    if shape is None:
-        if inputs is None:
-            raise ConfigError("The shape of one input is not known.", "Give shape=(channels, height, width).")
-        several = inputs is truth and not isinstance(after if gradient is None else gradient, Mapping)
-        shape = tuple(inputs.shape[2 if several else 1 :])
-    if not isinstance(examples, int) or examples < 1:
-        raise DataError(
-            "An update of no known examples cannot be attacked.", "Give labels=, or batch= for their number."
-        )
-    like = next(p for p in model.parameters() if p.requires_grad)
-    low, high = bounds or ((float(inputs.min()), float(inputs.max())) if inputs is not None else (0.0, 1.0))
-    check_model(model, torch.full((2, *shape), (low + high) / 2, dtype=like.dtype, device=like.device))
-    batched = Batched(model, loss, like.device)
-    with torch.no_grad():
-        classes = int(model(torch.full((1, *shape), low, dtype=like.dtype, device=like.device)).shape[-1])
-    view = _view(batched, before, after, gradient, eta, like)
-    count = len(view)
-    if settings.local_steps > 1 and examples % settings.local_steps:
-        raise DataError(
-            f"{examples} examples do not make {settings.local_steps} equal local steps.", "Check the batch."
-        )
-    server = Server(
-        batched, shape, classes, examples // settings.local_steps, low, high, eta,
-        _protection(mechanism, budget, settings), settings.local_steps,
-    )  # fmt: skip
-    if public is not None:
-        public = (public[0].to(like.device, like.dtype), public[1].to(like.device))
-    granted = labels is not None
-    if labels is None:
-        infer = (
-            last_layer_labels(server, view) if public is None else infer_labels(server, view, public, options.samples)
-        )
-    else:
-        infer = labels.to(like.device).expand(count, -1) if labels.dim() == 1 else labels.to(like.device)
-        check_labels(infer, (count, examples), classes)
-    view = replace(view, labels=infer)
-    about = {
-        "mechanism": server.protection.mechanism.name, "budget": budget, "round": None, "role": OWN, "control": None,
-        "labels_granted": granted,
-    }  # fmt: skip
-    cell = Cell(view.previous[0], server, about)
-    if truth is None:
-        return _unscored(cell, view, public, options, progress)
-    images = truth.to(like.device, like.dtype)
-    images = images.unsqueeze(0) if images.dim() == len(shape) + 1 else images
-    if tuple(images.shape) != (count, examples, *shape):
-        raise DataError(
-            f"Expected the truth as {(count, examples, *shape)}, got {tuple(images.shape)}.", "One batch per update."
-        )
-    targets, materials = _given_targets(images, infer, public, low, high, options)
-    outcomes = attack_cell(cell, targets, materials, options, settings.leakage.D, progress, view)
-    rows = [
-        row for one in outcomes for row in rows_of(one, targets) if row["control"] != "negative" or public is not None
-    ]
-    guesses = {} if public is None else {
-        name: summary(values) for name, values in baselines(targets, materials, settings.leakage.D).items()
-    }  # fmt: skip
-    found = _content(Findings(rows, [], {"given": guesses} if guesses else {}, outcomes, {}), options, "given")
-    found["experiment"], found["environment"] = "audit of given updates", environment(like.device)
-    sections = _given_sections(outcomes, images, low, high, options) if len(shape) == 3 else []
-    made = {one.attack: one.images for one in outcomes if one.images is not None}
-    return Audit(found, sections, made)
-
-
-def _options_for(options: Options | None, public: Any, truth: Any) -> Options:
-    if options is None:
-        attacks = ["invgrad"] if public is None else ["invgrad", "lti"] if truth is None else [
-            "invgrad", "lti", "matched", "membership", "labels"
-        ]  # fmt: skip
-        options = Options(attacks=attacks)
-    options.check()
-    need = {"lti", "matched", "membership", "labels"} if public is None else set()
-    need |= {"matched", "membership"} if truth is None else set()
-    missing = [name for name in options.attacks if name in need]
-    if missing:
-        raise ConfigError(
-            f"The attack(s) {', '.join(missing)} need {'public data' if public is None else 'the truth to look for'}.",
-            "Give public=(inputs, labels)." if public is None else "Give truth=.",
-        )
-    return options
-
-
-def _view(batched: Batched, before: Any, after: Any, gradient: Any, eta: float, like: Tensor) -> View:
-    if (after is None) == (gradient is None):
-        raise ConfigError("Expected either the state after the update or a gradient.", "Give after= or gradient=.")
-
-    def flat(states: Any) -> Tensor:
-        several = [states] if isinstance(states, Mapping) else list(states)
-        if not several:
-            raise ReleaseError("There is no update to audit.", "Give at least one state dict.")
-        return torch.stack([batched.layout.flatten(state).to(like.device, like.dtype) for state in several])
-
-    start, other = flat(before), flat(after if gradient is None else gradient)
-    if len(start) not in (1, len(other)):
-        raise ReleaseError(f"{len(start)} states before {len(other)} updates.", "Give one for each, or one for all.")
-    start = start.expand(len(other), -1)
-    return View(start, other if gradient is None else start - eta * other)
-
-
-def _protection(name: str | Mechanism, budget: Any, settings: Settings) -> Protection:
-    kind = mechanism(name)
-    if kind.distorts == (budget is None):
-        raise ConfigError(
-            f"The mechanism {kind.name!r} {'needs a' if kind.distorts else 'takes no'} budget.",
-            "See equipoise calibrate.",
-        )
-    measure = settings.measure(kind)
-
-    def first(value: Any, what: str) -> float:
-        return schedule(value, [1], settings.clients, what)[0][0]
-
-    return Protection(
-        kind,
-        0.0 if measure is None else measure.lower(first(budget, "budget")),
-        settings.factor if measure is None else measure.factor,
-        settings.steps, first(settings.lr, "lr"), first(settings.negative_norm, "negative_norm"),
-        settings.clip, settings.clip_norm,
-    )  # fmt: skip
-
-
-def _given_targets(
-    images: Tensor, labels: Tensor, public: Any, low: float, high: float, options: Options
-) -> tuple[Targets, Materials]:
-    """Targets around given inputs; half of the public data serve as decoys and non-members, half for the attacks."""
-    count, examples = labels.shape
-    flat, place = images.flatten(0, 1), torch.arange(count * examples, device=labels.device).view(count, examples)
-
-    def to_pixels(values: Tensor) -> Tensor:
-        return (values - low) / max(high - low, 1e-30)
-
-    if public is None:
-        none = place.unsqueeze(2)[..., :0]
-        sets = len(labels.sort(1).values.unique(dim=0))
-        targets = Targets(flat, labels.flatten(), place, labels, place, none, place[:, :0], sets)
-        return targets, Materials(
-            (flat, labels.flatten()), (flat, labels.flatten()), (flat, labels.flatten()), to_pixels
-        )
-    half = len(public[1]) // 2
-    attack, decoys = (public[0][:half], public[1][:half]), (public[0][half:], public[1][half:])
-    own = [(decoys[1] == label).nonzero().flatten() for label in range(int(labels.max()) + 1)]
-    width = min(min(len(own[label]) for label in labels.unique().tolist()), options.candidates - 1)
-    if width < 1:
-        raise DataError(
-            "The public data lack a label that an update was trained on.", "Give some images of every label."
-        )
-    table = torch.stack([rows[:width] if len(rows) >= width else rows.new_zeros(width) for rows in own])
-    offset = len(decoys[0])
-    spread = table[labels].flatten(1)[:, : max(options.others, 1)]
-    targets = Targets(
-        torch.cat([decoys[0], flat]), torch.cat([decoys[1], labels.flatten()]), place + offset, labels,
-        table[labels][..., 0], table[labels], spread, len(labels.sort(1).values.unique(dim=0)),
-    )  # fmt: skip
-    return targets, Materials(attack, decoys, (flat, labels.flatten()), to_pixels)
-
-
-def _unscored(cell: Cell, view: View, public: Any, options: Options, progress: Progress | None) -> Audit:
-    """Reconstructions without a truth to score them by."""
-    from .attack import lti
-
-    made, rows = {}, []
-    for attack in options.attacks:
-        step: Callable[[int], None] | None = None if progress is None else (lambda n, a=attack: progress(a, n / 1700))
-        if attack in INVERSIONS:
-            result = INVERSIONS[attack](cell.server, view, options.search(attack), None, step)
-        elif attack == "lti":
-            result = lti(cell.server, view, public, options.samples, options.seed, step)
-        else:
-            continue
-        made[attack] = result.images
-        rows.append({**cell.about, "attack": attack, "targets": len(view), "cost": float(result.cost.mean())})
-    assert view.labels is not None
-    if "labels" in options.attacks or not cell.about["labels_granted"]:
-        rows.append({**cell.about, "attack": "labels", "targets": len(view), "guess": view.labels.tolist()})
-    found = _content(Findings(rows, [], {}, [], {}), options, "unknown")
-    return Audit(found, [], made)
-
-
-def _given_sections(
-    outcomes: list[Outcome], images: Tensor, low: float, high: float, options: Options
-) -> list[Section]:
-    shown = ((images[: options.pictures] - low) / max(high - low, 1e-30)).flatten(0, 1).cpu().float().numpy()
-    rows = [Row("original", "", as_pixels(shown))]
-    for one in outcomes:
-        if one.pictures is not None and len(one.pictures):
-            rows.append(Row(one.attack, _remark(one), one.pictures.reshape(-1, *one.pictures.shape[2:])))
-    return [Section("your update", rows)] if len(rows) > 1 else []

@@ -179,13 +179,17 @@ def audit(
     names = [str(name) for name in _split(attack)]
     combined = "multi-round" in names
     options = _attack_options([name for name in names if name != "multi-round"], targets, _pairs(settings or []))
+    if not names:
+        raise ConfigError("No attack was named.", "For example --attack lti,matched.")
+    wanted = None if rounds is None else _split(rounds)
+    if wanted is not None and not all(isinstance(when, int) for when in wanted):
+        raise ConfigError(f"Expected --rounds {rounds} to be whole numbers.", "For example --rounds 0,200.")
     if not run.is_dir():
         raise ConfigError(f"There is no folder {run.name}.", "Give a run folder: equipoise train --out RUN writes one.")
     if not as_json:
         said = f"{targets} releases of {'PRIVATE' if private else 'public'} images over {options.label_sets} label sets"
         display.console.print(f"auditing {run}: {', '.join(names)}; {said}", markup=False, highlight=False)
     with locked(run), display.attack_progress(as_json) as progress:
-        wanted = None if rounds is None else [int(when) for when in _split(rounds)]
         found = audit_run(run, options, wanted, private, MULTI_ROUNDS if combined else 0, progress)
         written = found.save(run)
     if as_json:
@@ -211,11 +215,6 @@ def _attack_options(names: list[str], targets: int, given: dict[str, Any]) -> An
     for key in given:
         if key not in known:
             raise ConfigError(f"Unknown attack option {key!r}.{closest(key, known)}", f"Known: {', '.join(known)}.")
-    options = Options(attacks=names, releases=targets)
-    for key, value in given.items():
-        kind = type(getattr(options, key))
-        if not isinstance(value, kind) and not (kind is float and isinstance(value, int)):
-            raise ConfigError(f"Expected {key}={value!r} to be of type {kind.__name__}.", "See equipoise audit --help.")
     options = Options(attacks=names, releases=targets, **given)
     options.check()
     return options

@@ -72,11 +72,20 @@ def compute(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     return found
 
 
+MULTI_ROUND = ("rounds", "examples", "labels", "decoys", "around", "client", "seed")
+
+
+def _table(value: Any, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"Expected {name!r} in the SPEC to be an object, got {value!r}.", "See compute.py.")
+    return dict(value)
+
+
 def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     """Train the sweep of ``spec`` to every round that is to be attacked, attack, and write what was found."""
     spec = dict(spec)
-    raw = dict(spec.pop("audit"))
-    rounds = sorted(raw.pop("rounds", [0]))
+    raw = _table(spec.pop("audit"), "audit")
+    rounds = raw.pop("rounds", [0])
     settings, federations = from_dict(spec)
     try:
         options = Options(**raw)
@@ -85,8 +94,10 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
             f"Unknown key in 'audit': {error}.", "Known: the fields of trial.Options, and rounds."
         ) from error
     options.check()
-    if not rounds or not all(isinstance(when, int) and 0 <= when <= settings.rounds for when in rounds):
+    whole = isinstance(rounds, list) and all(type(when) is int and 0 <= when <= settings.rounds for when in rounds)
+    if not whole or not rounds:
         raise ConfigError(f"Expected rounds={rounds!r} in 0..{settings.rounds}.", "Attack rounds that are trained.")
+    rounds = sorted(rounds)
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
@@ -134,8 +145,11 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
 def compute_multi_round(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     """Replay every federation of ``spec`` and combine the releases of one client; written after each federation."""
     spec = dict(spec)
-    raw = dict(spec.pop("multi_round"))
+    raw = _table(spec.pop("multi_round"), "multi_round")
     settings, federations = from_dict(spec)
+    unknown = sorted(set(raw) - set(MULTI_ROUND))
+    if unknown:
+        raise ConfigError(f"Unknown key {unknown[0]!r} in 'multi_round'.", f"Known: {', '.join(MULTI_ROUND)}.")
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
@@ -147,11 +161,7 @@ def compute_multi_round(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         "environment": environment(torch.device(settings.device)),
     }
     for federation in federations:
-        try:
-            row = replayed(settings, federation, **{"rounds": settings.rounds, **raw})
-        except TypeError as error:
-            raise ConfigError(f"Unknown key in 'multi_round': {error}.", "Known: those of replay.replayed.") from error
-        found["attacks"].append(row)
+        found["attacks"].append(replayed(settings, federation, **{"rounds": settings.rounds, **raw}))
         found["seconds"] = time.perf_counter() - started
         print(f"{federation.label()}  {found['seconds']:.0f} s", flush=True)
         write_json(out / "multi_round.json", found)

@@ -186,11 +186,11 @@ def audit_notes(found: dict[str, Any]) -> str:
         ]
         lines.append(f"guesses that use no update ({dataset}): " + "; ".join(words))
     for row in found.get("multi_round", []):
+        shares = [row[f"identification_schedule_{kind}"] for kind in ("known", "unknown")]
+        words = ["not measured" if share is None else f"{share:.0%}" for share in shares]
         lines.append(
-            f"{row['mechanism']} @ {row['budget']}, {row['rounds']} releases combined: identified "
-            f"{row['identification_schedule_known']:.0%} with the schedule known, "
-            f"{row['identification_schedule_unknown']:.0%} unknown ({row['targets']} examples, each among "
-            f"{row['candidates']})"
+            f"{row['mechanism']} @ {row['budget']}, {row['rounds']} releases combined: identified {words[0]} with the "
+            f"schedule known, {words[1]} unknown ({row['targets']} examples, each among {row['candidates']})"
         )
     for row in found.get("cap", []):
         lines.append(f"CAP of {row['mechanism']} against {row['attack']}, round {row['round']}: {row['cap']:.3f}")

@@ -67,6 +67,14 @@ def replayed(
     on_round: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """How often examples of a client are found among decoys from its releases of all rounds, and from one alone."""
+    numbers = {"rounds": rounds, "examples": examples, "labels": labels, "decoys": decoys, "around": around}
+    small = [f"{name}={value!r}" for name, value in numbers.items() if type(value) is not int or value < 1]
+    if small or type(client) is not int or not 0 <= client < settings.clients or rounds > settings.rounds or around < 4:
+        wrong = ", ".join(small) or f"rounds={rounds}, client={client}, around={around}"
+        raise ConfigError(
+            f"Impossible to combine releases with {wrong}.",
+            f"Use positive whole numbers, around >= 4, rounds <= {settings.rounds}, client < {settings.clients}.",
+        )
     if settings.participants not in (None, settings.clients):
         raise ConfigError(
             "Combining the releases of one client needs one that takes part in every round.",

@@ -12,7 +12,7 @@ at all), and every attack a *negative* one (its results held against images of a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -82,6 +82,14 @@ class Options:
     pictures: int = 2  # releases whose reconstructions are kept
 
     def check(self) -> None:
+        plain = Options()
+        for part in fields(self):
+            value, kind = getattr(self, part.name), type(getattr(plain, part.name))
+            fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
+            if not fits or (isinstance(value, bool) and kind is not bool):
+                raise ConfigError(
+                    f"Expected {part.name}={value!r} to be of type {kind.__name__}.", "See trial.Options."
+                )
         for name in self.attacks:
             if name not in ATTACKS:
                 raise ConfigError(
@@ -278,10 +286,10 @@ def attack_cell(
         if attack in INVERSIONS:
             trace = Trace(targets.images, diameter)
             result = INVERSIONS[attack](cell.server, view, options.search(attack), trace.watch, step)
-            found.append(_reconstructed(cell, attack, result, targets, materials, options, trace))
+            found.append(_reconstructed(cell, attack, result, view, targets, materials, options, trace))
         elif attack == "lti":
             result = lti(cell.server, view, materials.attack, options.samples, options.seed, step)
-            found.append(_reconstructed(cell, attack, result, targets, materials, options, None))
+            found.append(_reconstructed(cell, attack, result, view, targets, materials, options, None))
         elif attack == "matched":
             found.append(_matched(cell, view, targets, materials, options, step))
         elif attack == "membership":
@@ -367,6 +375,7 @@ def _reconstructed(
     cell: Cell,
     attack: str,
     result: Inversion,
+    view: View,
     targets: Targets,
     materials: Materials,
     options: Options,
@@ -374,7 +383,9 @@ def _reconstructed(
 ) -> Outcome:
     truth = targets.images
     cost = (result.images.unsqueeze(2) - truth.unsqueeze(1)).square().flatten(3).mean(3)  # [N, guess, truth]
-    free = targets.labels if result.labels is None else torch.zeros_like(targets.labels)
+    assert view.labels is not None
+    granted = result.labels is None and torch.equal(view.labels, targets.labels)
+    free = targets.labels if granted else torch.zeros_like(targets.labels)  # an inferred label binds no place
     assigned = scores.match(cost, free)
     wide = assigned.view(*assigned.shape, *[1] * (truth.dim() - 2)).expand_as(truth)
     guess = result.images.gather(1, wide)

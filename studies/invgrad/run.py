@@ -1,4 +1,4 @@
-"""InvGrad on undistorted releases: two initialisations, two learning rates, signed and unsigned.
+"""InvGrad on undistorted releases (two initialisations, learning rates, signed and unsigned), and on distorted ones.
 
 ``python studies/invgrad/run.py OUT.json``: 32 releases of four MNIST images (and the first eight by themselves),
 1,600 iterations, one restart, LeNetZhu.
@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,11 @@ import torch
 from equipoise.attack import NO_PROTECTION, Server
 from equipoise.data import load
 from equipoise.environment import environment
-from equipoise.examination import materials_of, server_of
+from equipoise.examination import materials_of, protection_of, server_of
 from equipoise.gradients import Batched
 from equipoise.models import LeNetZhu
 from equipoise.randomness import experiment_key, uniform
-from equipoise.settings import Settings
+from equipoise.settings import Federation, Settings
 from equipoise.trial import Cell, Options, attack_cell, baselines, build_targets, summary
 
 SEED = 1
@@ -41,24 +42,33 @@ def main() -> None:
     materials = materials_of(data)
     server: Server = server_of(settings, data, batched, NO_PROTECTION)
     rows: list[dict[str, Any]] = []
-    for init in ("torch", "uniform"):
-        for lr in (1.0, 0.1):
-            for signed in (True, False):
-                options = Options(attacks=["invgrad"], releases=32, label_sets=8, lr=lr, signed=signed, pictures=0)
-                targets = build_targets(materials, server, options)
-                started = time.perf_counter()
-                found = attack_cell(Cell(weights(init, batched), server, {}), targets, materials, options)[0]
-                about = {"init": init, "lr": lr, "signed": signed}
-                rows.append(
-                    {
-                        **about,
-                        "releases": 32,
-                        **summary(found.values),
-                        "first_eight": summary({name: v[:8] for name, v in found.values.items()}),
-                        "seconds": round(time.perf_counter() - started, 1),
-                    }
-                )
-                print(about, f"MSE {rows[-1]['mse']:.4f} SSIM {rows[-1]['ssim']:.3f}", flush=True)
+    plain = [
+        (init, lr, signed, "none", None)
+        for init in ("torch", "uniform")
+        for lr in (1.0, 0.1)
+        for signed in (True, False)
+    ]
+    kinds = [(name, budget) for budget in (0.995, 0.98) for name in ("pl-identical", "pl-learn")]
+    defended = [("uniform", lr, lr == 1.0, *kind) for kind in kinds for lr in (1.0, 0.1)]
+    for init, lr, signed, name, budget in plain + defended:
+        protection = protection_of(settings, Federation("mnist", name, budget), 1)
+        options = Options(attacks=["invgrad"], releases=32, label_sets=8, lr=lr, signed=signed, pictures=0)
+        targets = build_targets(materials, server, options)
+        started = time.perf_counter()
+        found = attack_cell(
+            Cell(weights(init, batched), replace(server, protection=protection), {}), targets, materials, options
+        )[0]
+        about = {"init": init, "lr": lr, "signed": signed, "mechanism": name, "budget": budget}
+        rows.append(
+            {
+                **about,
+                "releases": 32,
+                **summary(found.values),
+                "first_eight": summary({name: v[:8] for name, v in found.values.items()}),
+                "seconds": round(time.perf_counter() - started, 1),
+            }
+        )
+        print(about, f"MSE {rows[-1]['mse']:.4f} SSIM {rows[-1]['ssim']:.3f}", flush=True)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     result = {
         "rows": rows,

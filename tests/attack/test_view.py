@@ -82,9 +82,7 @@ def test_an_undefended_server_differs_in_its_protection_only(server: Server) -> 
 def test_the_update_is_what_a_release_adds(view: View) -> None:
     assert len(view) == 4
     assert torch.equal(view.update, view.released - view.previous)
-    assert torch.equal(
-        View(torch.ones(1, 3), torch.tensor([[1.0, 2.0, 4.0]])).update, torch.tensor([[0.0, 1.0, 3.0]])
-    )
+    assert torch.equal(View(torch.ones(1, 3), torch.tensor([[1.0, 2.0, 4.0]])).update, torch.tensor([[0.0, 1.0, 3.0]]))
 
 
 @pytest.mark.parametrize(
