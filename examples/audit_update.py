@@ -30,7 +30,7 @@ def main() -> None:
         after = protect(model, before, batch, mechanism, budget).parameters
         found = audit(
             model, before, after, labels=batch[1], truth=batch[0], public=public, mechanism=mechanism, budget=budget,
-            options=options,
+            options=options, show=True,
         )  # fmt: skip
         for row in found.rows:
             if row["control"] != "negative":

@@ -116,14 +116,29 @@ def worth(row: dict[str, Any]) -> str:
 
 
 def verdicts(found: dict[str, Any]) -> str:
+    words = ("learned leaks more", "no clear difference", "static leaks more", "control failed")
     lines = [
-        "| attack, and what learned is set against | learned leaks more | no clear difference | static leaks more |"
+        "| attack (measure), and what learned is set against | " + " | ".join(words) + " |",
+        "|---|---|---|---|---|",
     ]
-    lines.append("|---|---|---|---|")
     for name, counts in found["counts"].items():
-        words = (str(counts.get(w, 0)) for w in ("learned leaks more", "no clear difference", "static leaks more"))
-        lines.append(f"| {name} | {' | '.join(words)} |")
+        lines.append(f"| {name} | " + " | ".join(str(counts.get(word, 0)) for word in words) + " |")
     return "\n".join(lines)
+
+
+def invgrad(found: dict[str, Any]) -> str:
+    lines = ["| init | lr | sign | defence | MSE | SSIM | found of 200 | leakage score | beyond D |", "|" + "---|" * 9]
+    for row in found["rows"]:
+        defence = "none" if row["budget"] is None else f"{row['mechanism']} {row['budget']}"
+        low, high = (100 * row[f"identification_{end}"] for end in ("low", "high"))
+        lines.append(
+            f"| {row['init']} | {row['lr']:g} | {'yes' if row['signed'] else 'no'} | {defence} | {row['mse']:.3f} "
+            f"({row['mse_low']:.3f}-{row['mse_high']:.3f}) | {row['ssim']:.3f} | {100 * row['identification']:.1f} % "
+            f"({low:.1f}-{high:.1f}) | {row['leakage']:.3f} | {row['beyond_D']:.1%} |"
+        )
+    guesses = found["baselines"].items()
+    words = [f"{n.replace('_', ' ')} {g['mse']:.2f}, {g['ssim']:.3f}, {g['leakage']:.2f}" for n, g in guesses]
+    return "\n".join([*lines, "", "Guesses that use no update (MSE, SSIM, leakage score): " + "; ".join(words) + "."])
 
 
 def attack_speed(cpu: dict[str, Any], gpu: dict[str, Any]) -> str:
@@ -144,7 +159,14 @@ def read(*path: str) -> dict[str, Any]:
 def filled_study(text: str) -> str:
     found = read("studies", "leakage", "leakage.json")
     table = leakage(found, ("matched", "lti", "membership"), own=True)
-    return put(text, {"leakage": table + "\n\nIn how many of twelve cells:\n\n" + verdicts(found)})
+    return put(
+        text,
+        {
+            "leakage": table
+            + "\n\nIn how many cells (twelve at the same weights, eight on own trajectories):\n\n"
+            + verdicts(found)
+        },
+    )
 
 
 def put(text: str, parts: dict[str, str]) -> str:
@@ -169,7 +191,15 @@ def filled(text: str) -> str:
     return put(text, parts)
 
 
-FILES = {"README.md": filled, "studies/leakage/README.md": filled_study}
+def filled_invgrad(text: str) -> str:
+    return put(text, {"invgrad": invgrad(read("studies", "invgrad", "invgrad.json"))})
+
+
+FILES = {
+    "README.md": filled,
+    "studies/leakage/README.md": filled_study,
+    "studies/invgrad/README.md": filled_invgrad,
+}
 
 
 def main() -> int:

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from equipoise import cli, display
+from equipoise import cli, display, examination
 from equipoise.data import Dataset, from_tensors
 from equipoise.trial import Options
 from tests.audit_helpers import EFFORT, train_run, write_pictures
@@ -103,11 +103,21 @@ def test_the_table_shows_defences_controls_and_what_is_not_claimed(command: Comm
         assert words in text
     for words in ("proved:", "measured:", "not claimed: (epsilon, delta)", "insufficient evidence: 2 release(s)"):
         assert words in text
-    for words in ("black: MSE", "class mean: MSE", "noise: MSE", "CAP of pl-learn against lti, round 0"):
+    for words in ("black: MSE", "class mean: MSE", "noise: MSE"):
         assert words in text
+    assert "CAP of" not in text, "the accuracy is that of the last round, the error would be that of the first"
     assert "2 releases of public images over 2 label sets" in text
     assert not re.search(r"(epsilon|delta)\s*[=<]\s*\d", text)
     ElementTree.parse(folder / "audit.svg")
+
+
+def test_accuracy_times_error_is_shown_for_the_last_round(command: Command, folder: Path) -> None:
+    done = command("audit", "run", "--attack", "lti", "--targets", "2", "--rounds", "0,3", *CHEAP)
+    assert done.code == 0
+    text = " ".join(done.out.split())
+    for name in ("none", "pl-identical", "pl-learn"):
+        assert f"CAP of {name} against lti, round 3" in text
+    assert text.count("CAP of") == 3
 
 
 def test_private_images_are_announced(command: Command, folder: Path) -> None:
@@ -231,6 +241,47 @@ def test_an_audit_that_fails_leaves_the_earlier_one(command: Command, folder: Pa
     assert {name: after[name] for name in ("audit.json", "audit.svg")} == {
         name: before[name] for name in ("audit.json", "audit.svg")
     }
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the second cell is attacked."""
+    cells: list[Any] = []
+
+    def attack(cell: Any, *arguments: Any) -> Any:
+        cells.append(cell)
+        if len(cells) == 2:
+            raise KeyboardInterrupt
+        return genuine(cell, *arguments)
+
+    genuine = examination.attack_cell
+    monkeypatch.setattr(examination, "attack_cell", attack)
+
+
+@pytest.mark.usefixtures("interrupted")
+def test_an_interrupted_audit_writes_what_was_finished(command: Command, folder: Path) -> None:
+    done = command(*quick())
+    assert done.code == 130
+    assert "Traceback" not in done.err
+    text = " ".join(done.out.split())
+    assert "interrupted: these are the cells that were finished" in text
+    assert "run/audit.json" in text
+    stored = json.loads((folder / "audit.json").read_text(), parse_constant=refuse)
+    assert stored["complete"] is False
+    assert [(row["mechanism"], row["control"]) for row in stored["attacks"]] == [("none", None), ("none", "negative")]
+    ElementTree.parse(folder / "audit.svg")
+
+
+@pytest.mark.usefixtures("interrupted")
+def test_an_interrupted_audit_as_json_is_one_document_and_exit_code_130(command: Command, folder: Path) -> None:
+    done = command(*quick("--json"))
+    assert document(done) == json.loads((folder / "audit.json").read_text(), parse_constant=refuse)
+    assert document(done)["complete"] is False
+    assert done.code == 130
+
+
+def test_an_audit_that_was_not_interrupted_is_complete(command: Command, folder: Path) -> None:
+    assert document(command(*quick("--json")))["complete"] is True
 
 
 def test_a_run_folder_in_use_is_left_alone(command: Command, folder: Path) -> None:

@@ -17,15 +17,18 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from equipoise import auditing, updates
+from equipoise import auditing, trial, updates
+from equipoise.attack import Inversion
 from equipoise.auditing import Audit, audit_run
+from equipoise.config import resolve
 from equipoise.errors import CheckpointError, ConfigError, DataError, EquipoiseError, ModelError, ReleaseError
 from equipoise.picture import as_pixels, png
 from equipoise.protection import protect
+from equipoise.runs import Run
 from equipoise.settings import Settings
 from equipoise.trial import Options
 from equipoise.updates import audit
-from tests.audit_helpers import cheap, train_run, write_pictures
+from tests.audit_helpers import cheap, settings_for, train_run, write_pictures
 
 SHAPE, CLASSES = (1, 6, 6), 3
 State = dict[str, Tensor]
@@ -84,6 +87,11 @@ def call(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Call:
     return run
 
 
+def own(found: Audit) -> list[dict[str, Any]]:
+    """What the attacks got from the update itself: no static twin, no control."""
+    return [row for row in found.rows if row["role"] == "own" and row["control"] is None]
+
+
 def searched(iterations: int = 300, **change: Any) -> Options:
     return cheap(attacks=["invgrad"], iterations=iterations, **change)
 
@@ -123,7 +131,7 @@ def test_several_updates_are_what_each_is_alone(call: Call, model: nn.Module) ->
 
 def test_an_undefended_image_is_recovered(call: Call, public: tuple[Tensor, Tensor], batch: Any) -> None:
     found = call(options=searched(), public=public)
-    (row,) = [row for row in found.rows if row["control"] is None]
+    (row,) = own(found)
     guesses = found.found["baselines"]["given"]
     assert set(guesses) >= {"black", "class_mean", "noise"}
     assert row["mse"] < 0.01 * min(guess["mse"] for guess in guesses.values())
@@ -136,7 +144,7 @@ def test_an_undefended_image_is_recovered(call: Call, public: tuple[Tensor, Tens
 def test_a_heavily_distorted_image_is_not(call: Call, model: nn.Module, batch: Any, public: Any) -> None:
     sent = protect(model, model.state_dict(), batch, "pl-identical", 0.98, experiment_seed=1).parameters
     found = call(after=sent, mechanism="pl-identical", budget=0.98, options=searched(), public=public)
-    (row,) = [row for row in found.rows if row["control"] is None]
+    (row,) = own(found)
     assert (row["mechanism"], row["budget"]) == ("pl-identical", 0.98)
     assert row["mse"] > found.found["baselines"]["given"]["class_mean"]["mse"]
 
@@ -148,6 +156,29 @@ def test_labels_are_inferred_where_they_are_not_granted(call: Call, public: Any,
     assert granted.rows[0]["labels_granted"]
     assert not inferred.rows[0]["labels_granted"]
     assert inferred.rows[0]["mse"] == pytest.approx(granted.rows[0]["mse"], abs=1e-4)
+
+
+def test_every_role_says_rightly_whether_its_labels_were_granted(
+    call: Call, model: nn.Module, batch: Any, public: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twins and the control are told apart from the update by its defence alone, not by what the attacker knows."""
+    seen: list[Tensor] = []
+
+    def watching(server: Any, view: Any, *rest: Any) -> Inversion:
+        seen.append(view.labels)
+        return Inversion(torch.full((1, 2, *SHAPE), 0.5), torch.zeros(1))
+
+    monkeypatch.setitem(trial.INVERSIONS, "invgrad", watching)
+    monkeypatch.setattr(updates, "infer_labels", lambda *given: torch.tensor([[1, 1]]))  # wrong ones
+    monkeypatch.setattr(trial, "infer_labels", lambda *given: torch.tensor([[1, 1]]))
+    sent = protect(model, model.state_dict(), batch, "pl-learn", 0.98, settings=Settings(steps=2)).parameters
+    found = call(
+        after=sent, mechanism="pl-learn", budget=0.98, settings=Settings(steps=2), public=public, grant_labels=False
+    )
+    rows = [row for row in found.rows if row["control"] != "negative"]
+    assert [row["role"] for row in rows] == ["own", "static, equal lower bound", "static, equal final norm",
+                                             "undistorted"]  # fmt: skip
+    assert [row["labels_granted"] for row in rows] == [bool((labels == batch[1]).all()) for labels in seen]
 
 
 def test_the_order_of_the_truth_is_of_no_account_where_labels_are_inferred(call: Call, batch: Any) -> None:
@@ -174,7 +205,7 @@ def test_inferred_labels_are_not_scored_against_themselves(call: Call, model: nn
 
 def test_granted_labels_score_the_guess_of_labels(call: Call, public: Any) -> None:
     found = call(public=public, options=cheap(attacks=["labels"], samples=200))
-    (row,) = [row for row in found.rows if row["control"] is None]
+    (row,) = own(found)
     assert 0 <= row["labels_exact"] <= row["labels"] <= 1
 
 
@@ -216,8 +247,9 @@ def test_inputs_need_not_be_images(tmp_path: Path, known: bool) -> None:
     more: dict[str, Any] = {"public": (numbers(60, 6, seed=4), torch.arange(60) % CLASSES)} if known else {}
     options = cheap(attacks=["invgrad", "lti", "matched", "membership", "labels"] if known else ["invgrad"])
     found = audit(
-        model, model.state_dict(), gradient=gradient_of(model, x, y), labels=y, truth=x, options=options, **more
-    )
+        model, model.state_dict(), gradient=gradient_of(model, x, y), labels=y, truth=x, options=options, show=True,
+        **more,
+    )  # fmt: skip
     assert found.reconstructions["invgrad"].shape == (1, 2, 6)
     assert [path.name for path in found.save(tmp_path)] == ["audit.json"], "there is nothing to draw"
 
@@ -231,11 +263,49 @@ def test_a_mechanism_with_its_budget_is_simulated(
     sent = protect(model, model.state_dict(), batch, name, budget, settings=settings, experiment_seed=1).parameters
     found = call(after=sent, mechanism=name, budget=budget, settings=settings, public=public, options=cheap())
     assert {row["attack"] for row in found.rows} == {"invgrad", "lti", "matched", "membership", "labels"}
-    assert {(row["mechanism"], row["budget"], row["control"]) for row in found.rows} == {
-        (name, budget, None), (name, budget, "negative"),
-    }  # fmt: skip
-    membership = next(row for row in found.rows if row["attack"] == "membership")
+    assert {(row["mechanism"], row["budget"]) for row in found.rows} == {(name, budget)}
+    roles = ["own", *sorted(TWINS)] if name == "pl-learn" else ["own"]
+    expected = {(role, control) for role in roles for control in (None, "negative")}
+    expected |= {("undistorted", "positive"), ("undistorted", "negative")}
+    for attack in ("invgrad", "lti", "matched", "membership", "labels"):
+        mine = [(row["role"], row["control"]) for row in found.rows if row["attack"] == attack]
+        assert set(mine) == expected
+        assert len(mine) == len(expected), "each once"
+    membership = next(row for row in own(found) if row["attack"] == "membership")
     assert 0 <= membership["membership_auc"] <= 1
+
+
+def test_an_undefended_update_needs_no_control(call: Call, public: Any) -> None:
+    found = call(public=public, options=cheap(attacks=["invgrad", "lti"]))
+    assert {(row["role"], row["control"]) for row in found.rows} == {("own", None), ("own", "negative")}
+
+
+@pytest.mark.parametrize("change", [{}, {"twins": False}])
+def test_twins_need_public_data_and_can_be_left_out(call: Call, public: Any, change: dict[str, Any]) -> None:
+    """The undistorted control needs neither: it is computed from the truth."""
+    given: dict[str, Any] = {"mechanism": "pl-learn", "budget": 0.98, "settings": Settings(steps=2)}
+    more = {"public": public} if change else {}
+    found = call(**given, **more, options=cheap(attacks=["invgrad"], **change))
+    assert {row["role"] for row in found.rows} == {"own", "undistorted"}
+    assert next(row["control"] for row in found.rows if row["role"] == "undistorted") == "positive"
+
+
+def test_the_positive_control_shows_what_the_attack_can_do(
+    call: Call, model: nn.Module, batch: Any, public: Any
+) -> None:
+    """The same search that fails on the distorted update recovers the same inputs where nothing distorts them."""
+    sent = protect(model, model.state_dict(), batch, "pl-identical", 0.98, experiment_seed=1).parameters
+    found = call(after=sent, mechanism="pl-identical", budget=0.98, options=searched(), public=public)
+    (row,) = own(found)
+    (control,) = [one for one in found.rows if one["control"] == "positive"]
+    (plain,) = own(call(options=searched(), public=public))
+    assert control["mse"] == pytest.approx(plain["mse"], abs=1e-4)
+    assert control["mse"] < 0.01 * row["mse"]
+    assert torch.equal(found.reconstructions["invgrad"], call(
+        after=sent, mechanism="pl-identical", budget=0.98, options=searched(),
+        public=public).reconstructions["invgrad"])  # fmt: skip
+    distance = (found.reconstructions["invgrad"][0] - batch[0]).square().mean()
+    assert float(distance) == pytest.approx(row["mse"], rel=1e-4), "the update's own, not the control's"
 
 
 def squared(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -282,7 +352,7 @@ def test_nothing_of_the_caller_changes(call: Call, model: nn.Module, public: Any
 
 
 def test_the_same_audit_finds_the_same(call: Call, public: Any) -> None:
-    one, two = (call(public=public, options=cheap()) for _ in range(2))
+    one, two = (call(public=public, options=cheap(), show=True) for _ in range(2))
     assert one.found == two.found
     assert one.picture() == two.picture()
 
@@ -327,12 +397,13 @@ def refuse(constant: str) -> Any:
 
 
 def test_an_audit_is_saved_as_json_and_picture(call: Call, public: Any, tmp_path: Path) -> None:
-    found = call(public=public, options=cheap(attacks=["invgrad", "lti"]))
+    found = call(public=public, options=cheap(attacks=["invgrad", "lti"]), show=True)
     assert [path.name for path in found.save(tmp_path / "deep" / "place")] == ["audit.json", "audit.svg"]
     text = (tmp_path / "deep" / "place" / "audit.json").read_text(encoding="utf-8")
     stored = json.loads(text, parse_constant=refuse)
     assert (stored["schema"], stored["experiment"], stored["targets"]) == (1, "audit of given updates", "given")
     assert set(stored["claims"]) == {"proved", "measured", "not claimed"}
+    assert stored["complete"] is True
     assert [row["attack"] for row in stored["attacks"]] == ["invgrad", "invgrad", "lti", "lti"]
     drawn = (tmp_path / "deep" / "place" / "audit.svg").read_text(encoding="utf-8")
     assert drawn == found.picture()
@@ -341,11 +412,38 @@ def test_an_audit_is_saved_as_json_and_picture(call: Call, public: Any, tmp_path
         assert word not in text + drawn
 
 
-def test_numbers_that_json_does_not_know_are_null(call: Call, batch: Any, tmp_path: Path) -> None:
-    """A perfect guess has an infinite PSNR."""
-    found = call(truth=torch.full((2, *SHAPE), 0.5), bounds=(0.5, 0.5 + 1e-6))
+def test_the_real_inputs_are_not_drawn_unless_asked_for(call: Call, public: Any, batch: Any, tmp_path: Path) -> None:
+    options = cheap(attacks=["invgrad", "lti"])
+    real = {png(image) for image in as_pixels(batch[0])}
+    shown = call(public=public, options=options, show=True, bounds=(0.0, 1.0))
+    assert [path.name for path in shown.save(tmp_path)] == ["audit.json", "audit.svg"]
+    assert real <= set(images_of((tmp_path / "audit.svg").read_text()))
+    hidden = call(public=public, options=options, bounds=(0.0, 1.0))
+    assert [path.name for path in hidden.save(tmp_path)] == ["audit.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["audit.json"], "nor is an older picture left"
+    assert not real & set(images_of(hidden.picture()))
+    assert hidden.found == shown.found
+
+
+def test_numbers_that_json_does_not_know_are_null(call: Call, tmp_path: Path) -> None:
+    found = call()
+    found.rows[0] |= {"psnr": float("inf"), "cost": float("nan")}
     found.save(tmp_path)
-    json.loads((tmp_path / "audit.json").read_text(), parse_constant=refuse)
+    stored = json.loads((tmp_path / "audit.json").read_text(), parse_constant=refuse)
+    assert (stored["attacks"][0]["psnr"], stored["attacks"][0]["cost"]) == (None, None)
+
+
+def test_a_perfect_guess_is_written_with_a_finite_psnr(
+    call: Call, batch: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def perfect(server: Any, view: Any, *rest: Any) -> Inversion:
+        return Inversion(batch[0].unsqueeze(0).clone(), torch.zeros(1))
+
+    monkeypatch.setitem(trial.INVERSIONS, "invgrad", perfect)
+    call().save(tmp_path)
+    (row,) = json.loads((tmp_path / "audit.json").read_text(), parse_constant=refuse)["attacks"]
+    assert (row["mse"], row["psnr"]) == (0, 100)
+    assert "not_finite" not in row
 
 
 def test_an_audit_without_truth_is_saved_too(call: Call, tmp_path: Path) -> None:
@@ -391,6 +489,38 @@ def test_an_update_that_is_not_finite_is_refused(
             call(**{which: state}, public=public, options=cheap(attacks=[attack]))
     with pytest.raises(ReleaseError, match="not finite"):
         call(**{which: state}, grant_labels=False)
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("beyond", [(-0.5, 1.0), (0.0, 3.0)], ids=["below", "above"])
+def test_a_truth_outside_the_bounds_is_refused(
+    call: Call, batch: Any, public: Any, known: bool, beyond: tuple[float, float]
+) -> None:
+    """The attacker does not know the range of the truth: it is not widened for it."""
+    truth = beyond[0] + batch[0] * (beyond[1] - beyond[0])
+    more: dict[str, Any] = {"public": public} if known else {}
+    with pytest.raises(DataError, match=r"The truth lies in .* outside .*bounds="):
+        call(truth=truth, **more)
+    assert call(truth=truth, bounds=beyond, **more).rows
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_bounds_are_those_of_the_public_inputs_and_never_of_the_truth(
+    call: Call, batch: Any, public: Any, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    genuine = updates.attack_cell
+
+    def watching(cell: Any, *rest: Any) -> Any:
+        seen.append(cell.server)
+        return genuine(cell, *rest)
+
+    monkeypatch.setattr(updates, "attack_cell", watching)
+    wide = 3 * public[0] - 1
+    for truth in (batch[0], batch[0] / 2, torch.full_like(batch[0], 0.25)):
+        call(truth=truth, **({"public": (wide, public[1])} if known else {}))
+    expected = (float(wide.min()), float(wide.max())) if known else (0.0, 1.0)
+    assert [(server.low, server.high) for server in seen] == [expected] * 3
 
 
 Y = torch.tensor([0, 2])
@@ -561,6 +691,7 @@ def test_the_rows_hold_what_the_schema_says(audited: Audit) -> None:
     assert {"black", "class_mean", "noise"} <= set(guesses)
     assert all({"mse", "mse_pixel", "psnr", "ssim", "leakage"} <= row.keys() for row in guesses.values())
     assert audited.found["schema"] == 1
+    assert audited.found["complete"] is True
     assert audited.found["targets"] == "public"
     assert set(audited.found["claims"]) == {"proved", "measured", "not claimed"}
 
@@ -568,8 +699,10 @@ def test_the_rows_hold_what_the_schema_says(audited: Audit) -> None:
 def test_learned_noise_is_compared_with_static(audited: Audit) -> None:
     found = audited.found["differences"]
     assert {row["mechanism"] for row in found} == {"pl-learn"}
-    assert {row["against"] for row in found} == {*TWINS, "static, own trajectory"}
-    assert {row["round"] for row in found} == {0, 1, 3}
+    assert {(row["against"], row["round"]) for row in found} == {
+        *((name, when) for name in TWINS for when in (0, 1, 3)),
+        *(("static, own trajectory", when) for when in (1, 3)),
+    }
     assert {row["attack"] for row in found} == {"invgrad", "lti", "matched", "labels"}
 
 
@@ -580,7 +713,7 @@ def test_accuracy_and_error_are_multiplied(audited: Audit, trained: Path) -> Non
         (name, attack) for name in names for attack in ("invgrad", "lti")
     ]
     for row in audited.found["cap"]:
-        assert (row["round"], row["federations"]) == (3, 1)
+        assert (row["round"], row["budgets"], row["seed"]) == (3, 1, 1)
         (mine,) = [
             one["mse"] for one in audited.rows
             if one["role"] == "own" and one["control"] != "negative" and one["round"] == 3
@@ -589,9 +722,34 @@ def test_accuracy_and_error_are_multiplied(audited: Audit, trained: Path) -> Non
         assert row["cap"] == pytest.approx(mine * accuracy[names.index(row["mechanism"])]["accuracy"])
 
 
+def test_accuracy_and_error_are_averaged_over_budgets(tmp_path: Path, pictures: Path) -> None:
+    """A row for every seed and attack; the error of an earlier round has no accuracy to go with it."""
+    sweep: dict[str, list[Any]] = {
+        "datasets": [str(pictures)],
+        "mechanisms": ["pl-identical"],
+        "budgets": [0.9, 0.98],
+        "seeds": [1, 2],
+    }
+    Run(tmp_path / "run", resolve(overrides=settings_for(), sweep=sweep)).execute()
+    found = audit_run(tmp_path / "run", cheap(attacks=["lti", "labels"]), [0, 3])
+    assert [(row["seed"], row["attack"], row["round"], row["budgets"]) for row in found.found["cap"]] == [
+        (1, "lti", 3, 2), (2, "lti", 3, 2),
+    ]  # fmt: skip
+    trained = json.loads((tmp_path / "run" / "result.json").read_text())["federations"]
+    accuracy = {(row["seed"], row["budget"]): row["accuracy"] for row in trained}
+    for cap in found.found["cap"]:
+        products = [
+            row["mse"] * accuracy[row["seed"], row["budget"]] for row in own(found)
+            if (row["seed"], row["attack"], row["round"]) == (cap["seed"], "lti", 3)
+        ]  # fmt: skip
+        assert cap["cap"] == pytest.approx(sum(products) / 2)
+        assert len(products) == 2
+    assert audit_run(tmp_path / "run", cheap(attacks=["lti"]), [0]).found["cap"] == []
+
+
 def test_a_run_that_is_not_finished_has_no_accuracy_to_multiply(folder: Path) -> None:
     (folder / "result.json").unlink()
-    assert audit_run(folder, cheap(attacks=["lti"]), [0]).found["cap"] == []
+    assert audit_run(folder, cheap(attacks=["lti"]), [3]).found["cap"] == []
 
 
 def test_only_public_images_are_shown_by_default(audited: Audit, trained: Path, pictures: Path, tmp_path: Path) -> None:

@@ -71,14 +71,15 @@ def test_every_mechanism_has_its_roles(run: Examine) -> None:
     assert roles(run(cheap(attacks=["labels"], twins=False)), "pl-learn") == ["own", "undistorted"]
 
 
-def test_every_row_has_a_negative_control_and_what_is_undistorted_is_the_positive_one(run: Examine) -> None:
+def test_every_row_has_a_negative_control_and_the_role_undistorted_is_the_positive_one(run: Examine) -> None:
+    """What is undistorted by itself is a result, not a control."""
     found = run(cheap(attacks=["lti", "membership"]))
     cells: dict[Any, list[Any]] = {}
     for row in found.rows:
         cells.setdefault((row["mechanism"], row["role"], row["attack"]), []).append(row["control"])
-    for (name, role, _), controls in cells.items():
-        undistorted = name == "none" or role == "undistorted"
-        assert controls == ["positive" if undistorted else None, "negative"]
+    assert {name for name, role, _ in cells if role == "undistorted"} == {"pl-identical", "pl-learn"}
+    for (_, role, _), controls in cells.items():
+        assert controls == ["positive" if role == "undistorted" else None, "negative"]
 
 
 @pytest.mark.parametrize(("rounds", "cells"), [((0,), 4), ((2,), 7), ((0, 2), 11)])
@@ -112,7 +113,7 @@ def test_the_static_twin_of_equal_lower_bound_is_the_static_mechanism(run: Exami
 
 
 def test_differences_are_own_minus_static_on_the_same_releases(run: Examine) -> None:
-    found = run(cheap(attacks=["lti"]))
+    found = run(cheap(attacks=["lti"]), (2,))
     assert [row["against"] for row in found.differences] == [*TWINS, "static, own trajectory"]
     rows = {(row["mechanism"], row["role"]): row for row in found.rows if row["control"] != "negative"}
     against = {
@@ -125,8 +126,15 @@ def test_differences_are_own_minus_static_on_the_same_releases(run: Examine) -> 
         assert row["mse_low"] - 1e-9 <= row["mse"] <= row["mse_high"] + 1e-9
 
 
+def test_at_the_first_weights_there_is_no_other_trajectory(run: Examine) -> None:
+    """At round 0 all federations have the same weights: the static one's are those of the first twin."""
+    found = run(cheap(attacks=["lti"]), (0, 2)).differences
+    against = {when: [row["against"] for row in found if row["round"] == when] for when in (0, 2)}
+    assert against == {0: TWINS, 2: [*TWINS, "static, own trajectory"]}
+
+
 def test_a_learned_mechanism_alone_has_no_other_trajectory(run: Examine, federations: list[Federation]) -> None:
-    found = run(cheap(attacks=["lti"]), (0,), federations[2:])
+    found = run(cheap(attacks=["lti"]), (2,), federations[2:])
     assert [row["against"] for row in found.differences] == TWINS
 
 
@@ -134,11 +142,65 @@ def test_static_mechanisms_have_no_differences(run: Examine, federations: list[F
     assert run(cheap(attacks=["lti"]), (0,), federations[:2]).differences == []
 
 
-def test_progress_is_told(run: Examine) -> None:
+def test_progress_is_told_with_the_federation_the_round_and_the_role(
+    run: Examine, federations: list[Federation]
+) -> None:
+    """Of all cells at round 0; one that occurs twice is told of once, where it is attacked."""
     told: list[tuple[str, float]] = []
-    run(cheap(attacks=["lti", "labels"]), progress=lambda attack, amount: told.append((attack, amount)))
-    assert {attack for attack, _ in told} == {"lti", "labels"}
+    run(cheap(attacks=["lti", "labels"]), progress=lambda what, amount: told.append((what, amount)))
+    plain, static, learned = (federation.label() for federation in federations)
+    cells = [f"{plain} at 0, own", f"{static} at 0, own", f"{learned} at 0, own", f"{learned} at 0, {TWINS[1]}"]
+    expected = [f"{cell}: {attack}" for cell in cells for attack in ("lti", "labels")]
+    assert list(dict.fromkeys(what for what, _ in told)) == expected
     assert all(amount > 0 for _, amount in told)
+
+
+def test_an_interrupted_examination_keeps_the_cells_that_were_finished(
+    run: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(cheap(attacks=["lti"]))
+    assert whole.complete
+    cells: list[Any] = []
+
+    def interrupted(cell: Any, *arguments: Any) -> Any:
+        cells.append(cell)
+        if len(cells) == 2:
+            raise KeyboardInterrupt
+        return genuine(cell, *arguments)
+
+    genuine = examination.attack_cell
+    monkeypatch.setattr(examination, "attack_cell", interrupted)
+    found = run(cheap(attacks=["lti"]))
+    assert len(cells) == 2, "nothing is attacked after it"
+    assert not found.complete
+    assert found.rows == [row for row in whole.rows if row["mechanism"] == "none"]
+    assert [one.about["mechanism"] for one in found.outcomes] == ["none"]
+    assert found.differences == []
+    assert found.baselines == whole.baselines
+
+
+@pytest.mark.parametrize("last", [4, 5, 7])
+def test_interrupted_differences_are_those_of_the_roles_that_were_finished(
+    run: Examine, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    """At round 2: undistorted, static and its control, then the learned one, its twins and its control."""
+    whole = run(cheap(attacks=["lti"]), (2,))
+    seen: list[Any] = []
+
+    def interrupted(cell: Any, *arguments: Any) -> Any:
+        seen.append(cell)
+        if len(seen) == last:
+            raise KeyboardInterrupt
+        return genuine(cell, *arguments)
+
+    genuine = examination.attack_cell
+    monkeypatch.setattr(examination, "attack_cell", interrupted)
+    found = run(cheap(attacks=["lti"]), (2,))
+    assert not found.complete
+    assert found.rows == whole.rows[: 2 * (last - 1)]
+    kept = {4: [], 5: ["static, own trajectory"], 7: [*TWINS, "static, own trajectory"]}[last]
+    assert found.differences == [row for row in whole.differences if row["against"] in kept]
+    assert len(found.differences) == len(kept)
 
 
 def test_targets_are_public_unless_private(data: str) -> None:
@@ -151,19 +213,22 @@ def test_targets_are_public_unless_private(data: str) -> None:
 
 
 def test_data_without_public_images_cannot_be_audited(few: Dataset) -> None:
+    parts = ((part.images, part.labels) for part in (few.train, few.test, few.validation))
+    private = from_tensors(*parts, classes=few.classes)
     with pytest.raises(DataError, match="no public images"):
-        materials_of(few)
+        materials_of(private)
 
 
 def test_a_schedule_is_read_at_the_round_that_is_attacked() -> None:
     settings = replace(SETTINGS, lr={"rounds": [1, 5], "values": [0.1, 0.3]})
     federation = Federation("mnist", "pl-learn", {"rounds": [1, 5], "values": [[0.96, 0.9, 0.9, 0.9], 0.98]})
-    early, late = (protection_of(settings, federation, when) for when in (4, 5))
+    early, late = (protection_of(settings, federation.mechanism, federation.budget, when) for when in (4, 5))
     assert (early.scale, late.scale) == (pytest.approx(15.99975), pytest.approx(7.99975))
     assert (early.lr, late.lr) == (0.1, 0.3)
     assert (early.steps, early.factor) == (2, 2.0)
-    nothing = protection_of(settings, Federation("mnist", "none"), 1)
+    nothing = protection_of(settings, "none", None, 1)
     assert (nothing.scale, nothing.mechanism.distorts) == (0.0, False)
+    assert protection_of(settings, mechanism("pl-learn"), federation.budget, 4) == early, "by name or as it is"
 
 
 @pytest.mark.parametrize("moments", [(0.3, 0.5), ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))], ids=["shared", "per channel"])

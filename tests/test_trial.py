@@ -119,6 +119,30 @@ def test_impostors_are_outside_the_batch_even_where_labels_repeat() -> None:
         assert not set(truth) & set(impostor)
 
 
+@pytest.mark.parametrize("batch", [1, 4])
+def test_every_target_image_is_used_before_any_is_used_again(batch: int) -> None:
+    """40 images of each label: releases * examples of a label, dealt like cards."""
+    server, _ = server_of(batch=batch)
+    for releases in (10, 40, 100):
+        found = build_targets(materials(), server, replace(QUICK, releases=releases, label_sets=3))
+        images, uses = found.truth.unique(return_counts=True)
+        labels = found.pool_labels[images]
+        for label in found.labels.unique().tolist():
+            asked, mine = int((found.labels == label).sum()), uses[labels == label]
+            assert len(mine) == min(asked, 40), "as many different images as there can be"
+            assert int(mine.max()) - int(mine.min()) <= 1
+            assert int(mine.max()) == -(-asked // 40)
+
+
+def test_no_image_is_twice_in_a_batch_of_equal_labels() -> None:
+    """Labels repeat within a batch where there are few; the images need not."""
+    server, _ = server_of(batch=4)
+    given = replace(materials(2), targets=part(14, 3, 2))  # 7 images of each label
+    found = build_targets(given, server, replace(QUICK, releases=50, label_sets=4))
+    for row in found.truth.tolist():
+        assert len(set(row)) == 4
+
+
 def test_fewer_candidates_than_asked_for_are_all_decoys() -> None:
     server, _ = server_of()
     found = build_targets(materials(), server, replace(QUICK, candidates=1000))
@@ -234,7 +258,7 @@ def rows(name: str, scale: float) -> dict[tuple[str, str | None], dict[str, Any]
 
 def test_attacks_win_without_protection() -> None:
     found = rows("none", 0.0)
-    guess = baselines(attacked("none", 0.0)[1], materials())["class_mean"]["mse"].mean()
+    guess = baselines(attacked("none", 0.0)[1], materials(), server_of()[0])["class_mean"]["mse"].mean()
     assert found["lti", None]["mse"] < 0.7 * guess
     assert found["lti", None]["identification"] > 0.7
     assert found["matched", None]["identification"] > 0.95
@@ -312,8 +336,9 @@ def test_differences_are_taken_release_by_release() -> None:
 def test_black_images_score_what_they_must() -> None:
     server, _ = server_of()
     targets = build_targets(materials(), server, QUICK)
-    found = baselines(targets, materials(), diameter=10.0)
-    low = materials().attack[0].min()
+    found = baselines(targets, materials(), server, diameter=10.0)
+    low = server.low
+    assert low < materials().attack[0].min(), "black is the server's, not the darkest pixel there is"
     expected = (targets.images - low).square().flatten(2).mean(2)
     assert set(found) == {"black", "class_mean", "noise", "another_image"}
     np.testing.assert_allclose(found["black"]["mse"], expected, rtol=1e-5)
@@ -329,20 +354,71 @@ def test_the_class_mean_is_that_of_the_attackers_images() -> None:
     images, labels = materials().attack
     means = torch.stack([images[labels == label].mean(0) for label in range(CLASSES)])
     expected = (means[targets.labels] - targets.images).square().flatten(2).mean(2)
-    np.testing.assert_allclose(baselines(targets, materials())["class_mean"]["mse"], expected, rtol=1e-5)
+    np.testing.assert_allclose(baselines(targets, materials(), server)["class_mean"]["mse"], expected, rtol=1e-5)
+
+
+def test_without_public_images_there_are_two_guesses() -> None:
+    server, _ = server_of()
+    targets = build_targets(materials(), server, QUICK)
+    every, some = (baselines(targets, materials(), server, public=public) for public in (True, False))
+    assert set(some) == {"black", "noise"}
+    for name, values in some.items():
+        for metric, value in values.items():
+            np.testing.assert_array_equal(value, every[name][metric])
+
+
+@pytest.mark.parametrize("level", ["low", "grey", "high"])
+def test_a_constant_guess_identifies_nothing(level: str) -> None:
+    """A black image resembles no candidate more than another: it ties with all, and names the truth once in K."""
+    server, _ = server_of()
+    targets = build_targets(materials(), server, QUICK)
+    value = {"low": server.low, "grey": 0.123456, "high": server.high}[level]
+    found = trial.image_values(torch.full_like(targets.images, float(value)), targets, targets.truth, materials())
+    candidates = targets.decoys.shape[2] + 1
+    assert candidates == QUICK.candidates
+    np.testing.assert_array_equal(found["identification"], np.full(targets.truth.shape, 1 / candidates))
+    np.testing.assert_allclose(found["log_rank"], np.log1p((candidates - 1) / 2), rtol=1e-12)
+
+
+def test_a_black_guess_among_the_baselines_identifies_nothing() -> None:
+    server, _ = server_of()
+    targets = build_targets(materials(), server, QUICK)
+    found = baselines(targets, materials(), server)["black"]["identification"]
+    np.testing.assert_array_equal(found, np.full(targets.truth.shape, 1 / QUICK.candidates))
+
+
+def test_a_perfect_guess_has_a_psnr_of_a_hundred_decibels() -> None:
+    server, _ = server_of()
+    targets = build_targets(materials(), server, QUICK)
+    guess = targets.images.clone()
+    guess[0, 0] += 0.1
+    found = trial.image_values(guess, targets, targets.truth, materials())
+    assert found["psnr"][0, 0] < 40
+    assert found["psnr"].max() == trial.MOST_DECIBELS == 100
+    assert (found["psnr"] == 100).sum() == targets.truth.numel() - 1
+    assert summary(found)["psnr"] == pytest.approx(found["psnr"].mean()), "none is left out of the mean"
+    assert "not_finite" not in summary(found)
 
 
 # --- numbers with intervals ----------------------------------------------------------------------------------
 
 
 def test_a_summary_has_means_with_intervals() -> None:
-    values = {"mse": np.arange(40.0).reshape(20, 2), "psnr": np.array([[np.inf], [3.0], [5.0]]), "other": np.ones(3)}
+    values = {"mse": np.arange(40.0).reshape(20, 2), "psnr": np.array([[100.0], [3.0], [5.0]]), "other": np.ones(3)}
     found = summary(values)
     assert found["mse"] == pytest.approx(19.5)
     assert 10 < found["mse_low"] < 19.5 < found["mse_high"] < 29
-    assert found["psnr"] == pytest.approx(4.0), "a perfect reconstruction has no finite PSNR"
+    assert found["psnr"] == pytest.approx(36.0)
     assert not any(name.startswith("other") for name in found)
-    assert summary({"psnr": np.array([[np.inf]])}) == {"psnr": None, "psnr_low": None, "psnr_high": None}
+    assert "not_finite" not in found
+
+
+def test_values_that_are_not_finite_are_counted() -> None:
+    found = summary({"cost": np.array([[np.inf], [3.0], [np.nan], [5.0]])})
+    assert (found["not_finite"], found["cost"]) == (2, pytest.approx(4.0))
+    assert summary({"psnr": np.array([[np.inf]])}) == {
+        "psnr": None, "psnr_low": None, "psnr_high": None, "not_finite": 1,
+    }  # fmt: skip
 
 
 def test_a_summary_of_membership_has_areas_and_rates() -> None:

@@ -117,7 +117,7 @@ def audit_run(
     if options.attacks:
         findings = examine(settings, federations, datasets, batched, weights, options, progress, private)
     found = content(findings, options, "private" if private else "public")
-    found["cap"] = _cap(folder, findings, federations)
+    found["cap"] = _cap(folder, findings, federations, settings.rounds)
     if multi_rounds:
         most = min(multi_rounds, settings.rounds)
         step = None if progress is None else (lambda when: progress("multi-round", 0.3))
@@ -168,6 +168,7 @@ def content(findings: Findings, options: Options, targets: str) -> dict[str, Any
     return {
         "schema": 1,
         "experiment": "seeded",
+        "complete": findings.complete,
         "claims": CLAIMS,
         "targets": targets,
         "attacks": findings.rows,
@@ -177,26 +178,27 @@ def content(findings: Findings, options: Options, targets: str) -> dict[str, Any
     }
 
 
-def _cap(folder: Path, findings: Findings, federations: list[Federation]) -> list[dict[str, Any]]:
-    """Calibrated Averaged Performance: mean over budgets of accuracy times reconstruction error, by mechanism."""
+def _cap(folder: Path, findings: Findings, federations: list[Federation], last: int) -> list[dict[str, Any]]:
+    """Calibrated Averaged Performance at the last round: mean over budgets of accuracy times reconstruction error."""
     from .storage import read_json
 
     if not (folder / "result.json").exists():
         return []
-    accuracy = [row["accuracy"] for row in read_json(folder / "result.json", "result")["federations"]]
-    last = max((row["round"] for row in findings.rows), default=0)
-    errors: dict[tuple[str, str, str], dict[int, float]] = {}
+    rows = read_json(folder / "result.json", "result").get("federations", [])
+    if len(rows) != len(federations):
+        return []
+    errors: dict[tuple[str, str, int, str], dict[int, float]] = {}
     for row in findings.rows:
         if row["role"] == OWN and row["control"] != "negative" and row["round"] == last and "mse" in row:
             about = Federation(row["dataset"], row["mechanism"], row["budget"], row["seed"])
-            place = federations.index(about)
-            errors.setdefault((row["dataset"], row["mechanism"], row["attack"]), {})[place] = row["mse"]
+            key = (row["dataset"], row["mechanism"], row["seed"], row["attack"])
+            errors.setdefault(key, {})[federations.index(about)] = row["mse"]
     return [
         {
-            "dataset": dataset, "mechanism": name, "attack": attack, "round": last, "federations": len(mine),
-            "cap": scores.cap([accuracy[i] for i in mine], list(mine.values())),
+            "dataset": dataset, "mechanism": name, "seed": seed, "attack": attack, "round": last, "budgets": len(mine),
+            "cap": scores.cap([rows[i]["accuracy"] for i in mine], list(mine.values())),
         }
-        for (dataset, name, attack), mine in errors.items()
+        for (dataset, name, seed, attack), mine in errors.items()
     ]  # fmt: skip
 
 

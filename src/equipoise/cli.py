@@ -163,6 +163,7 @@ def audit(
     ] = "invgrad,lti,matched,membership,labels",
     targets: Annotated[int, typer.Option(help="Releases to attack; under 20 is insufficient evidence.")] = 32,
     rounds: Annotated[str | None, typer.Option(help="Snapshots to attack; default first, early and last.")] = None,
+    multi_rounds: Annotated[int, typer.Option(help="Releases that the attack multi-round combines.")] = 300,
     private: Annotated[
         bool, typer.Option("--private", help="Attack the clients' own images, and SHOW them in the picture.")
     ] = False,
@@ -190,7 +191,7 @@ def audit(
         said = f"{targets} releases of {'PRIVATE' if private else 'public'} images over {options.label_sets} label sets"
         display.console.print(f"auditing {run}: {', '.join(names)}; {said}", markup=False, highlight=False)
     with locked(run), display.attack_progress(as_json) as progress:
-        found = audit_run(run, options, wanted, private, MULTI_ROUNDS if combined else 0, progress)
+        found = audit_run(run, options, wanted, private, multi_rounds if combined else 0, progress)
         written = found.save(run)
     if as_json:
         _print_json(found.found)
@@ -199,10 +200,8 @@ def audit(
         display.console.print(table)
     display.console.print(display.audit_notes(found.found), markup=False, highlight=False, style="dim")
     display.console.print("written: " + ", ".join(str(path) for path in written), markup=False)
-
-
-MULTI_ROUNDS = 300
-"""Releases that the command line combines; compute.py has no such limit."""
+    if not found.found["complete"]:
+        raise typer.Exit(130)
 
 
 def _attack_options(names: list[str], targets: int, given: dict[str, Any]) -> Any:

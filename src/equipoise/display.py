@@ -177,7 +177,7 @@ def _interval(row: dict[str, Any], metric: str, form: str) -> str:
 
 def audit_notes(found: dict[str, Any]) -> str:
     """Baselines, evidence and claims, below the table."""
-    lines = []
+    lines: list[str] = []
     for dataset, guesses in found["baselines"].items():
         words = [
             f"{name.replace('_', ' ')}: MSE {row['mse']:.2f}"
@@ -194,6 +194,10 @@ def audit_notes(found: dict[str, Any]) -> str:
         )
     for row in found.get("cap", []):
         lines.append(f"CAP of {row['mechanism']} against {row['attack']}, round {row['round']}: {row['cap']:.3f}")
+    if any(row["attack"] == "matched" for row in found["attacks"]):
+        lines.append(f"matched took responses given {found['options']['given']}; given=best is stronger, and slower")
+    if not found.get("complete", True):
+        lines.append("interrupted: these are the cells that were finished")
     few = {row["targets"] for row in found["attacks"] if row.get("evidence") == "insufficient evidence"}
     if few:
         lines.append(f"insufficient evidence: {min(few)} release(s) are fewer than 20")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,9 +19,9 @@ from .attack import Server
 from .budget import schedule
 from .data import Dataset
 from .gradients import Batched
-from .mechanisms import MECHANISMS, mechanism
+from .mechanisms import MECHANISMS, Mechanism, mechanism
 from .release import Protection
-from .settings import Federation, Settings, scales
+from .settings import Federation, Settings
 from .trial import (
     Cell,
     Materials,
@@ -49,6 +50,7 @@ class Findings:
     baselines: dict[str, dict[str, Any]]  # by dataset, then by guess
     outcomes: list[Outcome]  # values per release, pictures
     targets: dict[str, Targets]
+    complete: bool = True  # False: interrupted, and these are the cells that were finished
 
 
 def materials_of(dataset: Dataset, private: bool = False) -> Materials:
@@ -60,20 +62,21 @@ def materials_of(dataset: Dataset, private: bool = False) -> Materials:
     return Materials(attack, candidates, held, dataset.pixels)
 
 
-def protection_of(settings: Settings, federation: Federation, when: int) -> Protection:
+def protection_of(settings: Settings, kind: str | Mechanism, budget: Any, when: int) -> Protection:
     """What protects client 0 in the given round, as the server knows it."""
 
-    def now(name: str) -> float:
-        return schedule(getattr(settings, name), [when], settings.clients, name)[0][0]
+    def now(value: Any, name: str) -> float:
+        return schedule(value, [when], settings.clients, name)[0][0]
 
-    kind = mechanism(federation.mechanism)
+    kind = mechanism(kind)
+    measure = settings.measure(kind)
     return Protection(
         mechanism=kind,
-        scale=scales(settings, federation, [when])[0][0],
-        factor=getattr(settings.measure(kind), "factor", settings.factor),
+        scale=0.0 if measure is None else measure.lower(now(budget, "budget")),
+        factor=settings.factor if measure is None else measure.factor,
         steps=settings.steps,
-        lr=now("lr"),
-        negative_norm=now("negative_norm"),
+        lr=now(settings.lr, "lr"),
+        negative_norm=now(settings.negative_norm, "negative_norm"),
         clip=settings.clip,
         clip_norm=settings.clip_norm,
     )
@@ -112,34 +115,55 @@ def examine(
     diameter = settings.leakage.D
     done: dict[Any, list[Outcome]] = {}
     found: dict[tuple[int, int, str], list[Outcome]] = {}
-    for when, params in weights.items():
-        for index, federation in enumerate(federations):
-            name = federation.dataset
-            server = replace(plain[name], protection=protection_of(settings, federation, when + 1))
-            about = {**asdict(federation), "round": when}
-            for role, protection in _roles(server, params[index], materials[name], options):
-                key = (name, hash(params[index].cpu().numpy().tobytes()), _description(protection))
-                if key not in done:
-                    cell = Cell(params[index], replace(server, protection=protection), {})
-                    done[key] = attack_cell(cell, targets[name], materials[name], options, diameter, progress)
-                control = None if protection.mechanism.distorts else "positive"
-                mine = about | {"role": role, "lower": float(protection.scale), "control": control}
-                found[index, when, role] = [replace(one, about=mine) for one in done[key]]
+
+    def federation_at(index: int, federation: Federation, when: int, params: Tensor) -> None:
+        name = federation.dataset
+        server = replace(
+            plain[name], protection=protection_of(settings, federation.mechanism, federation.budget, when + 1)
+        )
+        about = {**asdict(federation), "round": when}
+        for role, protection in roles(server, params, materials[name], options):
+            key = (name, hash(params.cpu().numpy().tobytes()), _description(protection))
+            if key not in done:
+                cell = Cell(params, replace(server, protection=protection), {})
+                told = None if progress is None else partial(_tell, progress, f"{federation.label()} at {when}, {role}")
+                done[key] = attack_cell(cell, targets[name], materials[name], options, diameter, told)
+            control = "positive" if role == POSITIVE else None
+            mine = about | {"role": role, "lower": float(protection.scale), "control": control}
+            found[index, when, role] = [replace(one, about=mine) for one in done[key]]
+
+    complete = True
+    try:
+        for when, params in weights.items():
+            for index, federation in enumerate(federations):
+                federation_at(index, federation, when, params[index])
+    except KeyboardInterrupt:  # what was finished is worth keeping
+        complete = False
     rows = [
         row for outcomes in found.values() for one in outcomes
         for row in rows_of(one, targets[one.about["dataset"]], options.seed)
     ]  # fmt: skip
     guesses = {
-        name: {guess: summary(values) for guess, values in baselines(targets[name], materials[name], diameter).items()}
+        name: {
+            guess: summary(values)
+            for guess, values in baselines(targets[name], materials[name], plain[name], diameter).items()
+        }
         for name in datasets
     }
     outcomes = [one for several in found.values() for one in several]
-    return Findings(rows, list(_differences(federations, found)), guesses, outcomes, targets)
+    return Findings(rows, list(_differences(federations, found)), guesses, outcomes, targets, complete)
 
 
-def _roles(server: Server, weights: Tensor, materials: Materials, options: Options) -> Iterator[tuple[str, Protection]]:
+def _tell(progress: Progress, where: str, attack: str, amount: float) -> None:
+    progress(f"{where}: {attack}", amount)
+
+
+def roles(
+    server: Server, weights: Tensor, materials: Materials | None, options: Options
+) -> Iterator[tuple[str, Protection]]:
+    """The defence itself, its static twins where it learns (these need public data), and no defence at all."""
     yield OWN, server.protection
-    if server.protection.mechanism.learns and options.twins:
+    if server.protection.mechanism.learns and options.twins and materials is not None:
         yield from static_twins(server, weights, materials, options).items()
     if server.protection.mechanism.distorts:
         yield POSITIVE, server.undefended().protection
@@ -181,10 +205,10 @@ def _differences(
             if (i, w) == (index, when) and name.startswith("static")
         }
         sibling = replace(federation, mechanism=static_name(federation.mechanism) or "")
-        if sibling in federations:
-            against["static, own trajectory"] = found[federations.index(sibling), when, OWN]
+        if when > 0 and sibling in federations:  # at round 0 all federations of a seed have the same weights
+            against["static, own trajectory"] = found.get((federations.index(sibling), when, OWN), [])
         for name, others in against.items():
-            for one, other in zip(outcomes, others, strict=True):
+            for one, other in zip(outcomes, others, strict=False):  # an interrupted audit lacks some
                 gap = differences(one, other)
                 if gap:
                     yield {**asdict(federation), "round": when, "attack": one.attack, "against": name, **gap}

@@ -100,7 +100,9 @@ def replayed(
     place = torch.searchsorted(known, sweep.labels[rows])
     offset = len(rows) + place.unsqueeze(1) * width + torch.arange(width, device=rows.device)
     choices = torch.cat([torch.arange(len(rows), device=rows.device).unsqueeze(1), offset], dim=1)
-    server = server_of(settings, data, sweep.batched, protection_of(settings, federation, 1))
+    server = server_of(
+        settings, data, sweep.batched, protection_of(settings, federation.mechanism, federation.budget, 1)
+    )
     public = tuple(t.to(sweep.device) for t in materials_of(data).attack)
     found = multi_round(
         server, stream(sweep, client, rows, rounds, on_round), (public[0].to(sweep.dtype), public[1]),

@@ -169,8 +169,8 @@ def build_targets(materials: Materials, server: Server, options: Options) -> Tar
     asked = torch.stack([sets[i % len(sets)] for i in range(options.releases)]).to(images.device)
     rows = torch.arange(options.releases, device=images.device)
     offset = len(materials.candidates[0])
-    truth = Companions(materials.targets, options.seed, "audit/targets").draw(asked, rows) + offset
-    impostor = Companions(materials.targets, options.seed, "audit/impostors").draw(asked, rows) + offset
+    truth = _dealt(labels, asked, generator) + offset
+    impostor = _dealt(labels, asked, generator) + offset
     decoys = _decoys(materials.candidates[1], asked, options.candidates - 1, generator)
     spread = asked[:, torch.arange(options.others, device=asked.device) % server.examples]
     others = Companions(materials.candidates, options.seed, "audit/others").draw(spread, rows)
@@ -178,6 +178,17 @@ def build_targets(materials: Materials, server: Server, options: Options) -> Tar
     pool_labels = torch.cat([materials.candidates[1], labels])
     impostor = _outside(impostor - offset, truth - offset, labels) + offset
     return Targets(pool, pool_labels, truth, asked, impostor, decoys, others, len({tuple(s.tolist()) for s in sets}))
+
+
+def _dealt(labels: Tensor, asked: Tensor, generator: torch.Generator) -> Tensor:
+    """Images with the labels ``asked`` ``[N, E]``: each once, in random order, before any is used again."""
+    out = torch.empty_like(asked)
+    for label in asked.unique().tolist():
+        own = (labels == label).nonzero().flatten()
+        own = own[torch.randperm(len(own), generator=generator).to(own.device)]
+        here = asked == label
+        out[here] = own[torch.arange(int(here.sum()), device=own.device) % len(own)]
+    return out
 
 
 def _outside(rows: Tensor, batch: Tensor, labels: Tensor) -> Tensor:
@@ -336,13 +347,21 @@ class Trace:
         return 1 - mean(self.total) / self.diameter, mean(self.beyond)
 
 
+MOST_DECIBELS = 100.0
+"""A perfect reconstruction has an infinite PSNR; means and intervals need a number."""
+
+
 def image_values(guess: Tensor, targets: Targets, truth: Tensor, materials: Materials) -> dict[str, Array]:
     """Errors of matched guesses ``[N, E, ...]`` and the truth's place among the decoys by correlation."""
     images = targets.pool[truth]
     if images.dim() < 5:  # inputs that are not images: one row of pixels
         images, guess = (part.flatten(2).unflatten(2, (1, 1, -1)) for part in (images, guess))
     shown, real = (materials.to_pixels(part).clamp(0, 1) for part in (guess, images))
-    found = {"mse": scores.mse(guess, images), "mse_pixel": scores.mse(shown, real), "psnr": scores.psnr(shown, real)}
+    found = {
+        "mse": scores.mse(guess, images),
+        "mse_pixel": scores.mse(shown, real),
+        "psnr": scores.psnr(shown, real).clamp_max(MOST_DECIBELS),
+    }
     if min(guess.shape[-2:]) >= 11:
         found["ssim"] = scores.ssim(shown, real)
     if targets.decoys.shape[2]:
@@ -355,9 +374,10 @@ def _correlations(guess: Tensor, targets: Targets, truth: Tensor) -> Tensor:
 
     def centred(images: Tensor, batch: int) -> Tensor:
         flat = images.flatten(batch)
+        scale = flat.norm(dim=-1, keepdim=True)
         flat = flat - flat.mean(-1, keepdim=True)
         length: Tensor = flat.norm(dim=-1, keepdim=True)
-        return flat / length.clamp_min(1e-12)
+        return torch.where(length > 1e-5 * scale, flat / length.clamp_min(1e-30), 0)  # a constant resembles nothing
 
     pool, rows = centred(targets.pool, 1), centred(guess, 2)
     parts = []
@@ -381,14 +401,20 @@ def _reconstructed(
     options: Options,
     trace: Trace | None,
 ) -> Outcome:
-    truth = targets.images
-    cost = (result.images.unsqueeze(2) - truth.unsqueeze(1)).square().flatten(3).mean(3)  # [N, guess, truth]
     assert view.labels is not None
-    granted = result.labels is None and torch.equal(view.labels, targets.labels)
-    free = targets.labels if granted else torch.zeros_like(targets.labels)  # an inferred label binds no place
-    assigned = scores.match(cost, free)
-    wide = assigned.view(*assigned.shape, *[1] * (truth.dim() - 2)).expand_as(truth)
-    guess = result.images.gather(1, wide)
+    free = targets.labels
+    if result.labels is not None:
+        free = torch.zeros_like(free)
+    else:  # an inferred label binds no place
+        free = torch.where((view.labels == free).all(1, keepdim=True), free, 0)
+
+    def arranged(truth: Tensor) -> tuple[Tensor, Tensor]:
+        cost = torch.cdist(result.images.flatten(2), truth.flatten(2)).square() / cell.server.pixels
+        assigned = scores.match(cost, free)
+        wide = assigned.view(*assigned.shape, *[1] * (truth.dim() - 2)).expand_as(truth)
+        return assigned, result.images.gather(1, wide)
+
+    assigned, guess = arranged(targets.images)
     values = image_values(guess, targets, targets.truth, materials)
     values["cost"] = result.cost.double().cpu().numpy()
     if trace is not None:
@@ -401,7 +427,8 @@ def _reconstructed(
     if result.stopped is not None and bool((result.stopped > 0).any()):
         notes["stopped"] = int((result.stopped > 0).sum())
     pixels = materials.to_pixels(guess[: options.pictures]).clamp(0, 1).mul(255).round().to(torch.uint8)
-    negative = image_values(guess, targets, targets.impostor, materials)
+    other = arranged(targets.pool[targets.impostor])[1]
+    negative = image_values(other, targets, targets.impostor, materials)
     pictures = pixels.cpu().numpy() if pixels.dim() == 5 else None
     return Outcome(cell.about, attack, values, negative, pictures, guess, notes)
 
@@ -432,11 +459,13 @@ def _membership(cell: Cell, view: View, targets: Targets, materials: Materials, 
     asked = targets.pool[rows], targets.pool_labels[rows]
     found = membership(cell.server, view, *asked, materials.attack, options.seed, step)
     count = targets.truth.shape[1]
-    arrays = {name: score.double().cpu().numpy() for name, score in found.items()}
+    broken = sum(int((~torch.isfinite(score)).sum()) for score in found.values())
+    arrays = {name: torch.nan_to_num(score.double(), 0.0, 0.0, 0.0).cpu().numpy() for name, score in found.items()}
     values = {f"{name}_members": score[:, :count] for name, score in arrays.items()}
     negative = {f"{name}_members": score[:, count : 2 * count] for name, score in arrays.items()}
     others = {f"{name}_others": score[:, 2 * count :] for name, score in arrays.items()}
-    return Outcome(cell.about, "membership", values | others, negative | others)
+    notes = {"not_finite": broken} if broken else {}
+    return Outcome(cell.about, "membership", values | others, negative | others, notes=notes)
 
 
 def _labels(cell: Cell, view: View, targets: Targets, materials: Materials, options: Options, step: Any) -> Outcome:
@@ -455,24 +484,23 @@ def _labels(cell: Cell, view: View, targets: Targets, materials: Materials, opti
     return Outcome(cell.about, "labels", right(found), right(blind))
 
 
-def baselines(targets: Targets, materials: Materials, diameter: float = 56.0) -> dict[str, dict[str, Array]]:
-    """What guesses score that use no update at all."""
-    images, labels = materials.attack
+def baselines(
+    targets: Targets, materials: Materials, server: Server, diameter: float = 56.0, public: bool = True
+) -> dict[str, dict[str, Array]]:
+    """What guesses score that use no update at all; two of them need ``public`` images."""
     truth = targets.images
-    low, high = images.min(), images.max()
-    means = torch.zeros(int(targets.labels.max()) + 1, *images.shape[1:], dtype=images.dtype, device=images.device)
-    for label in targets.labels.unique().tolist():
-        means[label] = images[labels == label].mean(0)
+    low, high = (torch.as_tensor(edge, dtype=truth.dtype, device=truth.device) for edge in (server.low, server.high))
     key = experiment_key(0, "audit/noise guess")
     numbers = uniform([key], [0], [0], truth.numel(), truth.dtype, truth.device)[0, 0].view(truth.shape)
-    rows = torch.arange(len(truth), device=truth.device)
-    another = images[Companions(materials.attack, 0, "audit/another").draw(targets.labels, rows)]
-    guesses = {
-        "black": low.expand_as(truth),
-        "class_mean": means[targets.labels],
-        "noise": low + (high - low) * numbers,
-        "another_image": another,
-    }
+    guesses = {"black": low.expand_as(truth), "noise": low + (high - low) * numbers}
+    if public:
+        images, labels = materials.attack
+        means = torch.zeros(int(targets.labels.max()) + 1, *images.shape[1:], dtype=images.dtype, device=images.device)
+        for label in targets.labels.unique().tolist():
+            means[label] = images[labels == label].mean(0)
+        rows = torch.arange(len(truth), device=truth.device)
+        another = images[Companions(materials.attack, 0, "audit/another").draw(targets.labels, rows)]
+        guesses |= {"class_mean": means[targets.labels], "another_image": another}
     found = {}
     for name, guess in guesses.items():
         found[name] = image_values(guess, targets, targets.truth, materials)
@@ -496,7 +524,9 @@ def summary(values: dict[str, Array], seed: int = 0) -> dict[str, Any]:
         if name not in values:
             continue
         per_release = values[name].reshape(len(values[name]), -1).mean(1)
-        finite = per_release[np.isfinite(per_release)]  # a perfect reconstruction has an infinite PSNR
+        finite = per_release[np.isfinite(per_release)]
+        if len(finite) < len(per_release):
+            found["not_finite"] = len(per_release) - len(finite)
         found[name] = float(finite.mean()) if len(finite) else None
         interval = scores.bootstrap(finite, seed=seed) if len(finite) else None
         found[f"{name}_low"], found[f"{name}_high"] = interval if interval is not None else (None, None)
@@ -518,7 +548,8 @@ def rows_of(outcome: Outcome, targets: Targets, seed: int = 0) -> list[dict[str,
     rows = []
     for control, values in ((outcome.about.get("control"), outcome.values), ("negative", outcome.negative)):
         row = {**outcome.about, "attack": outcome.attack, "control": control, "targets": releases}
-        row |= {"label_sets": targets.label_sets, "evidence": scores.verdict(releases), **summary(values, seed)}
+        row |= {"label_sets": targets.label_sets, "distinct_images": len(targets.truth.unique())}
+        row |= {"evidence": scores.verdict(releases), **summary(values, seed)}
         if outcome.attack == "membership":
             best = max(("loss", "first", "last"), key=lambda name: row[f"auc_{name}"])
             row |= {"membership_auc": row[f"auc_{best}"], "membership_score": best}

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from .attack import Server, View, infer_labels, last_layer_labels, lti
 from .attack.view import check, check_labels
 from .auditing import Audit, content, remark
-from .budget import schedule
 from .environment import environment
 from .errors import ConfigError, DataError, ModelError, ReleaseError
-from .examination import OWN, Findings
+from .examination import OWN, POSITIVE, Findings, protection_of, roles
 from .gradients import Batched, Loss, check_model
 from .mechanisms import Mechanism, mechanism
 from .picture import Row, Section, as_pixels
@@ -62,6 +61,7 @@ def audit(
     truth: Tensor | None = None,
     public: Public | None = None,
     bounds: tuple[float, float] | None = None,
+    show: bool = False,
     options: Options | None = None,
     progress: Progress | None = None,
 ) -> Audit:
@@ -70,7 +70,8 @@ def audit(
     ``truth`` ``[E, ...]`` (``[N, E, ...]`` for a list) are the real inputs to score against, with their ``labels``
     ``[E]`` or ``[N, E]``. The attacker is granted the labels unless ``grant_labels=False``: then it infers them, as it
     does where there are none and ``batch`` says how many examples an update holds. ``public`` (inputs, labels) lets it
-    simulate the mechanism: lti, matched, membership and labels need that. ``bounds`` is the range of the inputs.
+    simulate the mechanism: lti, matched, membership and labels need that. ``bounds`` is the range of the inputs, by
+    default that of the public ones, else 0 to 1. With ``show`` the picture holds the real inputs: mind where it goes.
 
     >>> from equipoise.models import MLP
     >>> model, x, y = MLP((1, 6, 6), 3, 8), torch.rand(2, 1, 6, 6), torch.tensor([0, 2])
@@ -95,7 +96,7 @@ def audit(
     if like is None:
         raise ModelError("The model has no trainable parameters.", "Set requires_grad on what was trained.")
     shape = shape or _shape(truth, public, several=not isinstance(given, Mapping))
-    low, high = _bounds(bounds, truth, public)
+    low, high = _bounds(bounds, public)
     middle = torch.full((2, *shape), (low + high) / 2, dtype=like.dtype, device=like.device)
     check_model(model, middle)
     with torch.no_grad():
@@ -119,18 +120,22 @@ def audit(
     cell = Cell(view.previous[0], server, about)
     if truth is None or real is None:
         return _unscored(cell, view, public, options, progress)
-    images = _real_inputs(truth.to(like.device, like.dtype), (len(view), examples, *shape))
+    images = _real_inputs(truth.to(like.device, like.dtype), (len(view), examples, *shape), low, high)
     targets, materials = _targets(images, real, public, low, high, options)
-    outcomes = attack_cell(cell, targets, materials, options, settings.leakage.D, progress, view)
+    outcomes = []
+    for role, protection in roles(server, cell.weights, None if public is None else materials, options):
+        mine = about | {"role": role, "control": "positive" if role == POSITIVE else None}
+        seen = view if role == OWN else None  # twins and the control are simulated on the same inputs
+        faced = replace(cell, server=replace(server, protection=protection), about=mine)
+        outcomes += attack_cell(faced, targets, materials, options, settings.leakage.D, progress, seen)
     rows = [row for one in outcomes for row in rows_of(one, targets, options.seed)]
-    guesses = {}
-    if public is not None:
-        guesses = {name: summary(v) for name, v in baselines(targets, materials, settings.leakage.D).items()}
-    else:
+    if public is None:
         rows = [row for row in rows if row["control"] != "negative"]  # there is nothing else to hold results against
-    found = _content(rows, {"given": guesses} if guesses else {}, options, "given", like)
-    sections = _sections(outcomes, images, low, high, options) if len(shape) == 3 else []
-    return Audit(found, sections, {one.attack: one.images for one in outcomes if one.images is not None})
+    guesses = baselines(targets, materials, server, settings.leakage.D, public is not None)
+    found = _content(rows, {"given": {name: summary(v) for name, v in guesses.items()}}, options, "given", like)
+    own = [one for one in outcomes if one.about["role"] == OWN]
+    sections = _sections(own, images, low, high, options) if show and len(shape) == 3 else []
+    return Audit(found, sections, {one.attack: one.images for one in own if one.images is not None})
 
 
 # -- what was given --------------------------------------------------------------------------------------------------
@@ -186,10 +191,10 @@ def _shape(truth: Tensor | None, public: Public | None, several: bool) -> tuple[
     return tuple(truth.shape[2 if several else 1 :])
 
 
-def _bounds(bounds: Any, truth: Tensor | None, public: Public | None) -> tuple[float, float]:
-    inputs = public[0] if public is not None else truth
+def _bounds(bounds: Any, public: Public | None) -> tuple[float, float]:
+    """The range that the attacker keeps its guesses in: never taken from the truth, which it does not know."""
     if bounds is None:
-        return (float(inputs.min()), float(inputs.max())) if inputs is not None and inputs.numel() else (0.0, 1.0)
+        return (float(public[0].min()), float(public[0].max())) if public and public[0].numel() else (0.0, 1.0)
     low, high = bounds
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ConfigError(
@@ -220,10 +225,16 @@ def _real_labels(labels: Tensor, count: int, examples: int, classes: int) -> Ten
     return labels
 
 
-def _real_inputs(truth: Tensor, shape: tuple[int, ...]) -> Tensor:
+def _real_inputs(truth: Tensor, shape: tuple[int, ...], low: float, high: float) -> Tensor:
     truth = truth.unsqueeze(0) if truth.dim() == len(shape) - 1 else truth
     if tuple(truth.shape) != shape:
         raise DataError(f"Expected the truth as {shape}, got {tuple(truth.shape)}.", "Give one batch per update.")
+    slack = 0.01 * (high - low)
+    if float(truth.min()) < low - slack or float(truth.max()) > high + slack:
+        raise DataError(
+            f"The truth lies in {float(truth.min()):.3g}..{float(truth.max()):.3g}, outside {low:.3g}..{high:.3g}.",
+            "Give bounds=(low, high): the range that the attacker takes the inputs to be in.",
+        )
     return truth
 
 
@@ -238,21 +249,7 @@ def _protection(name: str | Mechanism, budget: Any, settings: Settings) -> Prote
     if kind.distorts == (budget is None):
         word = "needs a" if kind.distorts else "takes no"
         raise ConfigError(f"The mechanism {kind.name!r} {word} budget.", "See equipoise calibrate.")
-    measure = settings.measure(kind)
-
-    def first(value: Any, what: str) -> float:
-        return schedule(value, [1], settings.clients, what)[0][0]
-
-    return Protection(
-        mechanism=kind,
-        scale=0.0 if measure is None else measure.lower(first(budget, "budget")),
-        factor=settings.factor if measure is None else measure.factor,
-        steps=settings.steps,
-        lr=first(settings.lr, "lr"),
-        negative_norm=first(settings.negative_norm, "negative_norm"),
-        clip=settings.clip,
-        clip_norm=settings.clip_norm,
-    )
+    return protection_of(settings, kind, budget, 1)
 
 
 def _targets(
@@ -288,7 +285,7 @@ def _targets(
         labels=labels,
         impostor=table[..., 0],
         decoys=table[..., 1:],
-        others=table[..., 1:].flatten(1)[:, : options.others],
+        others=table[..., 1:].transpose(1, 2).flatten(1)[:, : options.others],  # all labels in turn
         label_sets=sets,
     )
     return targets, Materials(attack, decoys, own, to_pixels)

@@ -23,7 +23,7 @@ from equipoise.examination import materials_of, protection_of, server_of
 from equipoise.gradients import Batched
 from equipoise.models import LeNetZhu
 from equipoise.randomness import experiment_key, uniform
-from equipoise.settings import Federation, Settings
+from equipoise.settings import Settings
 from equipoise.trial import Cell, Options, attack_cell, baselines, build_targets, summary
 
 SEED = 1
@@ -51,7 +51,7 @@ def main() -> None:
     kinds = [(name, budget) for budget in (0.995, 0.98) for name in ("pl-identical", "pl-learn")]
     defended = [("uniform", lr, lr == 1.0, *kind) for kind in kinds for lr in (1.0, 0.1)]
     for init, lr, signed, name, budget in plain + defended:
-        protection = protection_of(settings, Federation("mnist", name, budget), 1)
+        protection = protection_of(settings, name, budget, 1)
         options = Options(attacks=["invgrad"], releases=32, label_sets=8, lr=lr, signed=signed, pictures=0)
         targets = build_targets(materials, server, options)
         started = time.perf_counter()
@@ -72,7 +72,7 @@ def main() -> None:
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     result = {
         "rows": rows,
-        "baselines": {name: summary(values) for name, values in baselines(targets, materials).items()},
+        "baselines": {name: summary(values) for name, values in baselines(targets, materials, server).items()},
         "seed": SEED,
         "command": "python studies/invgrad/run.py OUT.json",
         "commit": commit.stdout.strip(),

@@ -4,6 +4,7 @@
 main.json          500 releases, rounds 0, 200 and 2000 of every mechanism's own trajectory, seed 1: every attack
 seeds.json         120 releases, two further trajectories (seeds 2 and 3), rounds 200 and 2000
 multi_round.json   all 5,000 releases of one client combined, budget 0.98
+multi_round_cpu    the first 1,000, with fewer candidates, for a machine without a GPU
 =================  =============================================================================================
 """
 
@@ -32,13 +33,9 @@ def spec(rounds: list[int], seeds: list[int], releases: int, device: str = "cuda
     return {"settings": {"rounds": max(rounds), "device": device}, "federations": federations, "audit": audit}
 
 
-def multi_round(device: str = "cuda") -> dict[str, Any]:
+def multi_round(settings: dict[str, Any], **how: int) -> dict[str, Any]:
     federations = [{"mechanism": name, "budget": 0.98} for name in ("pl-identical", "pl-learn")]
-    return {
-        "settings": {"rounds": 5000, "device": device},
-        "federations": federations,
-        "multi_round": {"examples": 40, "labels": 2, "decoys": 199},
-    }
+    return {"settings": settings, "federations": federations, "multi_round": how}
 
 
 if __name__ == "__main__":
@@ -47,7 +44,8 @@ if __name__ == "__main__":
     specs = {
         "main": spec([0, 200, 2000], [1], 500),
         "seeds": spec([200, 2000], [2, 3], 120, label_sets=3, samples=1000, twins=False),
-        "multi_round": multi_round(),
+        "multi_round": multi_round({"rounds": 5000, "device": "cuda"}, examples=40, labels=2, decoys=199),
+        "multi_round_cpu": multi_round({"rounds": 1000, "threads": 1}, examples=24, labels=1, decoys=49, around=32),
     }
     for name, value in specs.items():
         (out / f"{name}.json").write_text(json.dumps(value, indent=1) + "\n")

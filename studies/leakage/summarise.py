@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ KEPT = (
     "mse", "ssim", "identification", "log_rank", "labels", "labels_exact", "membership_score", "membership_auc",
     "auc_loss", "auc_first", "auc_last", "tpr_loss", "tpr_first", "tpr_last",
 )  # fmt: skip
+ABLE = 0.05
+"""An attack that identifies fewer undistorted releases than this, ten times chance, says nothing at these weights."""
 LOWER, NORM, OWN = "static, equal lower bound", "static, equal final norm", "static, own trajectory"
 
 
@@ -28,60 +31,59 @@ def kept(row: dict[str, Any]) -> dict[str, Any]:
     return {name: rounded(row[name]) for name in names if row[name] is not None or name in ("budget", "control")}
 
 
-def verdict(gap: dict[str, Any]) -> str:
-    """Whether learned leaks more than static, by the paired interval of the identification's mean log-rank."""
-    if gap["log_rank_high"] < 0:
+def verdict(low: float, high: float, worse_is: int) -> str:
+    """From the paired interval of learned - static; ``worse_is`` is the sign of a gap that means more leakage."""
+    if low <= 0 <= high:
+        return "no clear difference"
+    return "learned leaks more" if (low > 0) == (worse_is > 0) else "static leaks more"
+
+
+def apart(one: dict[str, Any], other: dict[str, Any], name: str) -> str:
+    """Likewise from two unpaired intervals: clear only where they do not overlap."""
+    if one[f"{name[0]}_low"] > other[f"{name[1]}_high"]:
         return "learned leaks more"
-    return "static leaks more" if gap["log_rank_low"] > 0 else "no clear difference"
+    return "static leaks more" if one[f"{name[0]}_high"] < other[f"{name[1]}_low"] else "no clear difference"
 
 
-def membership_verdicts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Best of three scores for each side; clear where the 95 % intervals of the two AUCs do not overlap."""
-    mine = {
-        (row["budget"], row["round"], row["mechanism"], row["role"]): row
-        for row in rows if row["attack"] == "membership" and row["control"] != "negative"
-    }  # fmt: skip
-    found = []
-    for (budget, when, mechanism, role), row in mine.items():
-        if mechanism != "pl-learn" or role != "own":
+Rows = dict[tuple[Any, ...], dict[str, Any]]
+
+
+def positive_controls(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], float]:
+    """Identification from undistorted releases at the weights of every learned federation."""
+    return {
+        (row["attack"], row["budget"], row["round"]): row["identification"]
+        for row in rows
+        if row["role"] == "undistorted" and row["mechanism"] == "pl-learn" and row["control"] != "negative"
+        if "identification" in row
+    }
+
+
+def pairs(rows: Rows, attack: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
+    """(what is compared, learned row, static row); at round 0 both trajectories have the same weights."""
+    for (name, mechanism, budget, when, role), row in rows.items():
+        if (name, mechanism, role) != (attack, "pl-learn", "own"):
             continue
-        for name, key in ((LOWER, (budget, when, "pl-learn", LOWER)), (OWN, (budget, when, "pl-identical", "own"))):
-            other = mine[key]
-            ends = [
-                (r[f"auc_{r['membership_score']}_low"], r[f"auc_{r['membership_score']}_high"]) for r in (row, other)
-            ]
-            word = "no clear difference"
-            if ends[0][0] > ends[1][1]:
-                word = "learned leaks more"
-            elif ends[0][1] < ends[1][0]:
-                word = "static leaks more"
-            gap = {"learned": row["membership_auc"], "static": other["membership_auc"], "verdict": word}
-            found.append({"attack": "membership", "budget": budget, "round": when, "against": name, **gap})
-    return found
+        others = {LOWER: (name, "pl-learn", budget, when, LOWER)}
+        others |= {OWN: (name, "pl-identical", budget, when, "own")} if when else {}
+        for against, key in others.items():
+            yield {"attack": attack, "budget": budget, "round": when, "against": against}, row, rows[key]
 
 
-def best_verdicts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The better of lti and matched for each side, by identification; clear where the intervals do not overlap."""
-    best: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in rows:
-        if row["attack"] in ("lti", "matched") and row["control"] != "negative":
-            key = (row["budget"], row["round"], row["mechanism"], row["role"])
-            if key not in best or row["identification"] > best[key]["identification"]:
-                best[key] = row
-    found = []
-    for (budget, when, mechanism, role), row in best.items():
-        if mechanism != "pl-learn" or role != "own":
-            continue
-        sides = ((LOWER, (budget, when, "pl-learn", LOWER)), (OWN, (budget, when, "pl-identical", "own")))
-        for name, key in sides:
-            other, word = best[key], "no clear difference"
-            if row["identification_low"] > other["identification_high"]:
-                word = "learned leaks more"
-            elif row["identification_high"] < other["identification_low"]:
-                word = "static leaks more"
-            gap = {"learned": row["identification"], "static": other["identification"], "verdict": word}
-            found.append({"attack": "best of lti and matched", "budget": budget, "round": when, "against": name, **gap})
-    return found
+def unpaired(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Membership (the best of three scores on either side) and labels (exact multisets)."""
+    table: Rows = {
+        (row["attack"], row["mechanism"], row["budget"], row["round"], row["role"]): row
+        for row in rows
+        if row["control"] != "negative"
+    }
+    for about, learned, static in pairs(table, "membership"):
+        names = tuple(f"auc_{row['membership_score']}" for row in (learned, static))
+        values = {"learned": learned["membership_auc"], "static": static["membership_auc"], "measure": "best AUC"}
+        yield {**about, **values, "verdict": apart(learned, static, names)}
+    for about, learned, static in pairs(table, "labels"):
+        names = ("labels_exact", "labels_exact")
+        values = {"learned": learned["labels_exact"], "static": static["labels_exact"], "measure": "exact multisets"}
+        yield {**about, **values, "verdict": apart(learned, static, names)}
 
 
 def main() -> None:
@@ -89,7 +91,7 @@ def main() -> None:
     rows, gaps, runs, multi = [], [], [], []
     baselines: dict[str, Any] = {}
     for part in parts:
-        raw = json.loads(Path(part.pop("file")).read_text())
+        raw = json.loads((Path(sys.argv[1]).parent / part["file"]).read_text())
         if "multi_round" in raw["spec"]:
             multi += [{name: rounded(value) for name, value in row.items()} for row in raw["attacks"]]
         else:
@@ -100,18 +102,22 @@ def main() -> None:
                 for name, guess in raw["baselines"]["mnist"].items()
             }
         runs.append({**part, "spec": raw["spec"], "environment": raw["environment"], "seconds": raw.get("seconds")})
-    answers = [
-        {
-            "attack": gap["attack"], "budget": gap["budget"], "round": gap["round"], "against": gap["against"],
-            **{name: rounded(gap[name]) for name in gap if name.startswith(("log_rank", "identification"))},
-            "verdict": verdict(gap),
-        }
-        for gap in gaps if "log_rank" in gap
-    ]  # fmt: skip
-    answers += membership_verdicts(rows) + best_verdicts(rows)
+    controls = positive_controls(rows)
+    answers = []
+    for gap in gaps:
+        if "log_rank" not in gap or (gap["against"] == OWN and gap["round"] == 0):
+            continue
+        able = controls[gap["attack"], gap["budget"], gap["round"]] >= ABLE
+        about = {name: gap[name] for name in ("attack", "budget", "round", "against")}
+        for measure, sign in (("log_rank", -1), ("identification", 1)):
+            low, high = gap[f"{measure}_low"], gap[f"{measure}_high"]
+            word = verdict(low, high, sign) if able else "control failed"
+            values = {"gap": rounded(gap[measure]), "low": rounded(low), "high": rounded(high)}
+            answers.append({**about, "measure": measure.replace("_", "-"), **values, "verdict": word})
+    answers += unpaired(rows)
     counts: dict[str, dict[str, int]] = {}
     for answer in answers:
-        place = counts.setdefault(f"{answer['attack']} against {answer['against']}", {})
+        place = counts.setdefault(f"{answer['attack']} ({answer['measure']}) against {answer['against']}", {})
         place[answer["verdict"]] = place.get(answer["verdict"], 0) + 1
     found = {
         "schema": 1, "experiment": "seeded", "dataset": "mnist", "runs": runs, "counts": counts, "answers": answers,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from equipoise.attack import DLG, MAP, Inversion, Search, Server, View, dlg, idlg, invert, invgrad, likelihood, unrolled
 from equipoise.attack.invert import LBFGS, _better, drift, optimise, total_variation
 from equipoise.data import load
-from equipoise.errors import AttackError
+from equipoise.errors import AttackError, ModelError
 from equipoise.gradients import Batched
 from equipoise.mechanisms import MECHANISMS, mechanism
 from equipoise.models import MLP, LeNetZhu
@@ -630,6 +630,50 @@ def test_one_release_of_huge_weights() -> None:
     assert torch.isfinite(found.images).all()
     for row in (0, 2):
         assert torch.equal(found.images[row], healthy.images[row])
+
+
+# --- what cannot be matched --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_release_that_did_not_move_is_refused(attack: str) -> None:
+    """Its cosine with anything is undefined, and every image matches it equally."""
+    known = case(1, 3)
+    released = known.view.released.clone()
+    released[1] = known.view.previous[1]
+    search = Search(iterations=1)
+    with pytest.raises(AttackError, match=r"Release\(s\) 1 equal the weights they started from") as caught:
+        ATTACKS[attack](known.server, replace(known.view, released=released), search)
+    assert "leave them out" in caught.value.remedy
+    still = replace(known.view, released=known.view.previous)
+    with pytest.raises(AttackError, match=r"Release\(s\) 0, 1, 2 equal"):
+        ATTACKS[attack](known.server, still, search)
+    others = known.view.rows(torch.tensor([0, 2]))
+    assert torch.isfinite(ATTACKS[attack](known.server, others, search).images).all()
+
+
+def picky(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Squared error, of whole labels alone."""
+    return (outputs - torch.eye(3, dtype=outputs.dtype)[labels]).square().sum(1).mean()
+
+
+def fussy(outputs: Tensor, labels: Tensor) -> Tensor:
+    """The same in other words, which fail differently on probabilities."""
+    return -outputs.log_softmax(1).gather(1, labels.unsqueeze(1)).mean()
+
+
+@pytest.mark.parametrize("loss", [picky, fussy])
+def test_a_loss_that_takes_no_label_probabilities_is_refused_by_dlg(loss: Any) -> None:
+    """It searches for labels too; attacks that are granted them can use such a loss."""
+    model = seeded(lambda: MLP((1, 4, 4), 3, hidden=5))
+    server = Server(Batched(model, loss), (1, 4, 4), 3, 2)
+    previous = server.batched.layout.flatten(model.state_dict()).repeat(2, 1)
+    moved = previous + 0.01 * laplace(tuple(previous.shape))
+    view, search = View(previous, moved, torch.tensor([[0, 1], [2, 2]])), Search(iterations=1)
+    with pytest.raises(ModelError, match="label probabilities, which dlg needs") as caught:
+        dlg(server, view, search)
+    assert len(caught.value.remedy) > 10
+    assert torch.isfinite(invgrad(server, view, search).images).all()
 
 
 # --- total variation ---------------------------------------------------------------------------------------

@@ -391,19 +391,19 @@ def test_one_set_of_weights_is_one_group(how: str, generator: torch.Generator) -
     assert torch.equal(found, start[0])
 
 
-def test_a_single_release_is_one_group(generator: torch.Generator) -> None:
+def test_a_single_release_is_one_group(server: Server, generator: torch.Generator) -> None:
     view = View(torch.randn(1, 6, generator=generator), torch.zeros(1, 6), torch.tensor([[3, 1]]))
-    ((rows, start, labels),) = groups(view)
+    ((rows, start, labels),) = groups(server, view)
     assert rows.tolist() == [0]
     assert torch.equal(start, view.previous[0])
     assert labels.tolist() == [1, 3]
 
 
-def test_groups_share_weights_and_labels_in_any_order() -> None:
+def test_groups_share_weights_and_labels_in_any_order(server: Server) -> None:
     previous = torch.tensor([[1.0], [0.0], [1.0], [1.0], [0.0], [1.0], [1.0]]).repeat(1, 6)
     labels = torch.tensor([[2, 1, 1], [1, 2, 1], [1, 1, 2], [2, 2, 1], [0, 0, 0], [1, 2, 1], [2, 1, 2]])
     view = View(previous, torch.zeros(7, 6), labels)
-    found = list(groups(view))
+    found = list(groups(server, view))
     assert sorted(rows_of(found)) == [[0, 2, 5], [1], [3, 6], [4]]
     for rows, start, shared in found:
         for row in rows.tolist():
@@ -411,47 +411,89 @@ def test_groups_share_weights_and_labels_in_any_order() -> None:
             assert shared.tolist() == sorted(labels[row].tolist())
 
 
-def test_groups_with_expanded_weights() -> None:
+def test_groups_with_expanded_weights(server: Server) -> None:
     labels = torch.tensor([[4, 0], [1, 1], [0, 4], [1, 1]])
     view = View(torch.ones(1, 6).expand(4, -1), torch.zeros(4, 6), labels)
-    assert sorted(rows_of(list(groups(view)))) == [[0, 2], [1, 3]]
+    assert sorted(rows_of(list(groups(server, view)))) == [[0, 2], [1, 3]]
 
 
-def test_every_row_is_in_exactly_one_group(generator: torch.Generator) -> None:
+def test_every_row_is_in_exactly_one_group(server: Server, generator: torch.Generator) -> None:
     starts = torch.randn(4, 3, generator=generator)
     picked = torch.randint(0, 4, (60,), generator=generator)
     labels = torch.randint(0, 3, (60, 3), generator=generator)
     view = View(starts[picked], torch.zeros(60, 3), labels)
-    rows = [row for part in groups(view) for row in part[0].tolist()]
+    rows = [row for part in groups(server, view) for row in part[0].tolist()]
     assert sorted(rows) == list(range(60))
     expected = {(int(p), *sorted(ls.tolist())) for p, ls in zip(picked, labels, strict=True)}
-    assert len(list(groups(view))) == len(expected)
+    assert len(list(groups(server, view))) == len(expected)
+
+
+def test_labels_of_different_local_steps_are_not_mixed(server: Server) -> None:
+    """Which example was trained on first matters: only within a step may labels change places."""
+    labels = torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2], [2, 3, 0, 1], [0, 2, 1, 3], [3, 2, 1, 0]])
+    view = View(torch.ones(1, 6).expand(5, -1), torch.zeros(5, 6), labels)
+    two = replace(server, local_steps=2)
+    found = {tuple(shared.tolist()): rows.tolist() for rows, _, shared in groups(two, view)}
+    assert found == {(0, 1, 2, 3): [0, 1], (2, 3, 0, 1): [2, 4], (0, 2, 1, 3): [3]}
+    assert rows_of(list(groups(server, view))) == [[0, 1, 2, 3, 4]], "one step of four examples has no order"
 
 
 # --- restore_order -----------------------------------------------------------------------------------------
 
 
-def test_restore_order_by_hand() -> None:
+def test_restore_order_by_hand(server: Server) -> None:
     images = torch.tensor([[10.0, 20.0, 30.0]]).view(1, 3, 1, 1, 1)  # made for labels 1, 2, 2
-    assert restore_order(images, torch.tensor([[2, 1, 2]])).flatten().tolist() == [20, 10, 30]
-    assert restore_order(images, torch.tensor([[2, 2, 1]])).flatten().tolist() == [20, 30, 10]
-    assert restore_order(images, torch.tensor([[1, 2, 2]])).flatten().tolist() == [10, 20, 30]
+    assert restore_order(server, images, torch.tensor([[2, 1, 2]])).flatten().tolist() == [20, 10, 30]
+    assert restore_order(server, images, torch.tensor([[2, 2, 1]])).flatten().tolist() == [20, 30, 10]
+    assert restore_order(server, images, torch.tensor([[1, 2, 2]])).flatten().tolist() == [10, 20, 30]
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 2), (5,), ()])
-def test_sorting_and_restoring_is_a_round_trip(shape: tuple[int, ...], generator: torch.Generator) -> None:
+def test_sorting_and_restoring_is_a_round_trip(
+    server: Server, shape: tuple[int, ...], generator: torch.Generator
+) -> None:
     labels = torch.randint(0, 4, (20, 6), generator=generator)  # of six labels some are equal
     images = torch.rand(20, 6, *shape, generator=generator)
     ordered = torch.stack([part[order] for part, order in zip(images, labels.argsort(dim=1, stable=True), strict=True)])
     assert not torch.equal(ordered, images)
-    assert torch.equal(restore_order(ordered, labels), images)
+    assert torch.equal(restore_order(server, ordered, labels), images)
 
 
-def test_groups_and_restore_order_bring_every_image_home(generator: torch.Generator) -> None:
+def test_groups_and_restore_order_bring_every_image_home(server: Server, generator: torch.Generator) -> None:
     labels = torch.randint(0, 3, (12, 4), generator=generator)
     view = View(torch.ones(1, 2).expand(12, -1), torch.zeros(12, 2), labels)
     found = torch.full((12, 4, 1, 1, 1), float("nan"))
-    for rows, _, shared in groups(view):
+    for rows, _, shared in groups(server, view):
         guess = shared.float().view(1, 4, 1, 1, 1).expand(len(rows), -1, -1, -1, -1)  # an image shows its label
-        found[rows] = restore_order(guess, labels[rows])
+        found[rows] = restore_order(server, guess, labels[rows])
     assert torch.equal(found.view(12, 4), labels.float())
+
+
+def test_restore_order_stays_within_a_local_step(server: Server) -> None:
+    two = replace(server, local_steps=2)
+    images = torch.tensor([[10.0, 20.0, 30.0, 40.0]]).view(1, 4, 1, 1, 1)
+    for labels, order in (
+        ([3, 2, 1, 0], [20, 10, 40, 30]), ([2, 3, 0, 1], [10, 20, 30, 40]), ([1, 1, 2, 0], [10, 20, 40, 30]),
+    ):  # fmt: skip
+        assert restore_order(two, images, torch.tensor([labels])).flatten().tolist() == order
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 6])
+def test_the_round_trip_holds_for_several_local_steps(server: Server, steps: int, generator: torch.Generator) -> None:
+    """Sorted by hand within every step and restored: each image is where it was, also among equal labels."""
+    several = replace(server, local_steps=steps)
+    labels = torch.randint(0, 3, (30, 6), generator=generator)
+    images = torch.rand(30, 6, *SHAPE, generator=generator)
+    view = View(torch.ones(1, 2).expand(30, -1), torch.zeros(30, 2), labels)
+    found = torch.full_like(images, float("nan"))
+    for rows, _, shared in groups(several, view):
+        for row in rows.tolist():
+            size = 6 // steps
+            order = [
+                i
+                for at in range(0, 6, size)
+                for i in sorted(range(at, at + size), key=labels[row].tolist().__getitem__)
+            ]
+            assert shared.tolist() == labels[row][order].tolist()
+            found[row] = restore_order(several, images[row][order].unsqueeze(0), labels[row].unsqueeze(0))[0]
+    assert torch.equal(found, images)

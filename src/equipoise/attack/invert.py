@@ -278,7 +278,13 @@ def optimise(
     The prior is ``search.tv * prior *`` mean total variation: a cost that is a log-likelihood needs it as a sum.
     """
     search.check()
-    check_differentiable(server, view.previous)
+    check_differentiable(server, view.previous, soft=view.labels is None)
+    still = (view.update == 0).all(1).nonzero().flatten().tolist()
+    if still:
+        raise AttackError(
+            f"Release(s) {', '.join(map(str, still[:8]))} equal the weights they started from.",
+            "There is nothing to match; leave them out.",
+        )
     size = search.chunk or CHUNK[view.released.device.type]
     parts = []
     for start in range(0, len(view), size):

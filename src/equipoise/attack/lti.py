@@ -45,10 +45,10 @@ def lti(
         raise AttackError(f"Expected at least 10 simulated releases, got {samples}.", "Use 2000 or so.")
     found = images.new_empty(len(view), server.examples, *server.shape)
     cost = images.new_empty(len(view))
-    for rows, previous, labels in groups(view):
+    for rows, previous, labels in groups(server, view):
         predict, error = learn(server, previous, (images, classes), labels, samples, seed, on_release)
         guess = predict(view.released[rows] - previous).view(len(rows), server.examples, *server.shape)
-        found[rows] = boxed(server, restore_order(guess, view.labels[rows]))
+        found[rows] = boxed(server, restore_order(server, guess, view.labels[rows]))
         cost[rows] = error
     return Inversion(found, cost)
 

@@ -32,6 +32,9 @@ from .view import Public, Server, View, check, check_public, groups
 FLOORS = (1e-6, 1e-4, 1e-2, 1.0)
 """Noise that is added to the mechanism's, as a share of the companions' variance."""
 
+AT_ONCE = 128
+"""Updates whose likelihoods are computed together."""
+
 Given = Literal["nothing", "release", "best"]
 Progress = Callable[[int], None]
 
@@ -71,7 +74,7 @@ def matched(
     if not server.protection.mechanism.learns:
         given = "nothing"  # without a learner the response does not depend on the noise
     scores = view.released.new_empty(choices.shape)
-    for rows, previous, labels in groups(view):
+    for rows, previous, labels in groups(server, view):
         for label in labels.unique().tolist():
             here = view.labels[rows] == label  # [n, E]
             known, place = torch.unique(choices[rows][here], return_inverse=True)  # [U], [n', K]
@@ -117,9 +120,13 @@ class Bench:
         tried = [self._tuned(kind, trials, truth, tuning, means[len(images) :]) for kind in kinds]
         best = min(range(len(kinds)), key=lambda i: tried[i][0])
         self.chosen = {"given": kinds[best], "limit": tried[best][1], "floor": tried[best][2]}
-        found = self._products(kinds[best], updates, images, means[: len(images)])
-        nulls = self._nulls(kinds[best], images, means[: len(images)])
-        return self._score(found, nulls, tried[best][1], tried[best][2]).to(updates.dtype)
+        mine, (_, limit, floor) = means[: len(images)], tried[best]
+        nulls = self._nulls(kinds[best], images, mine)
+        parts = [
+            self._score(self._products(kinds[best], updates[some], images, mine), nulls, limit, floor)
+            for some in pieces(len(updates), AT_ONCE, updates.device)
+        ]
+        return torch.cat(parts).to(updates.dtype)
 
     # -- simulation --------------------------------------------------------------------------------------------
 

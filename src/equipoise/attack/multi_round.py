@@ -4,8 +4,7 @@ An example that recurs is in many releases; noise is fresh in each, the example 
 candidate a log-likelihood ratio: how much more probable the release is with this candidate in it than with another of
 its label. Ratios of different rounds add up.
 
-* *Schedule known*: the ratios of the rounds in which the example took part are summed. No server knows this much; it is
-  the upper bound of what combining can give.
+* *Schedule known*: the ratios of the rounds in which the example took part are summed. No server knows this much.
 * *Schedule unknown*: every round counts, with the probability that it held the example as public knowledge gives it
   (batch size over size of the client's data): sum of log(1 - q + q * exp(ratio)).
 

@@ -128,19 +128,22 @@ def check_labels(labels: Tensor, shape: tuple[int, ...], classes: int) -> None:
         )
 
 
-def check_differentiable(server: Server, previous: Tensor) -> None:
+def check_differentiable(server: Server, previous: Tensor, soft: bool = False) -> None:
     """Refuse a model whose gradient says nothing about its input, before an optimiser is started on it."""
     like, size = previous[:1], server.examples * server.pixels
     images = torch.linspace(0.05, 0.95, size, dtype=like.dtype, device=like.device)
     images = images.view(1, server.examples, *server.shape).requires_grad_()
     labels = torch.zeros(1, server.examples, dtype=torch.int64, device=like.device)
+    if soft:  # the attack searches for labels too
+        labels = torch.full((1, server.examples, server.classes), 1 / server.classes).to(like)
     remedy = "Gradient matching needs second derivatives; use lti, matched or membership, which do not."
     try:
         found = server.batched.differentiable(like, images, labels)
         slope = torch.autograd.grad(found.square().sum(), images, allow_unused=True)[0]
-    except RuntimeError as error:
-        cause = str(error).splitlines()[0]
-        raise ModelError(f"The model's gradient cannot be differentiated: {cause}", remedy) from error
+    except (RuntimeError, AssertionError, TypeError, ValueError, IndexError) as error:
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        what = " with label probabilities, which dlg needs" if soft else ""
+        raise ModelError(f"The model's gradient cannot be differentiated{what}: {cause}", remedy) from error
     if slope is None or not bool((slope != 0).any()):
         raise ModelError("The model's gradient does not depend on its inputs.", remedy)
 
@@ -180,20 +183,22 @@ def groups_of_weights(view: View) -> Iterator[tuple[Tensor, Tensor]]:
         yield (place == number).nonzero().flatten(), start
 
 
-def groups(view: View) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Likewise with the same labels: (rows ``[n]``, weights ``[P]``, sorted labels ``[E]``).
+def groups(server: Server, view: View) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Likewise with the same labels in every local step: (rows ``[n]``, weights ``[P]``, labels ``[E]``).
 
-    Whatever an attack learns from simulation serves a whole group.
+    Labels are sorted within each step. Whatever an attack learns from simulation serves a whole group.
     """
     assert view.labels is not None
-    ordered = view.labels.sort(dim=1).values
+    ordered = view.labels.unflatten(1, (server.local_steps, -1)).sort(dim=2).values.flatten(1)
     for rows, previous in groups_of_weights(view):
         sets, place = torch.unique(ordered[rows], dim=0, return_inverse=True)
         for number, labels in enumerate(sets):
             yield rows[place == number], previous, labels
 
 
-def restore_order(images: Tensor, labels: Tensor) -> Tensor:
-    """``[n, E, ...]`` in the order of sorted labels -> the order of ``labels`` ``[n, E]``."""
-    place = labels.argsort(dim=1, stable=True).argsort(dim=1)
+def restore_order(server: Server, images: Tensor, labels: Tensor) -> Tensor:
+    """``[n, E, ...]`` in the order of ``groups`` -> the order of ``labels`` ``[n, E]``."""
+    steps = labels.unflatten(1, (server.local_steps, -1))
+    first = torch.arange(0, labels.shape[1], steps.shape[2], device=labels.device).view(1, -1, 1)
+    place = (steps.argsort(dim=2, stable=True).argsort(dim=2) + first).flatten(1)
     return images.gather(1, place.view(*place.shape, *[1] * (images.dim() - 2)).expand_as(images))
