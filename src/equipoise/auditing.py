@@ -116,9 +116,11 @@ def audit_run(
     findings = Findings([], [], {}, [], {})
     if options.attacks:
         findings = examine(settings, federations, datasets, batched, weights, options, progress, private)
+    if not findings.complete and not findings.rows:
+        raise KeyboardInterrupt  # nothing was finished: an earlier audit stays as it is
     found = content(findings, options, "private" if private else "public")
     found["cap"] = _cap(folder, findings, federations, settings.rounds)
-    if multi_rounds:
+    if multi_rounds and findings.complete:
         most = min(multi_rounds, settings.rounds)
         step = None if progress is None else (lambda when: progress("multi-round", 0.3))
         found["multi_round"] = [

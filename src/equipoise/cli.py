@@ -74,6 +74,8 @@ def demo(
     with display.attack_progress(as_json) as progress:
         seen = audit_run(out, options, rounds=[0], progress=progress)
         seen.save(out)
+    if not seen.found["complete"]:
+        raise typer.Exit(130)
     plot = out / "accuracy.html"
     display.plot_curves(_metrics(out), plot, f"MNIST, 4 clients, {rounds} rounds, seed 1")
     if as_json:
@@ -195,13 +197,19 @@ def audit(
         written = found.save(run)
     if as_json:
         _print_json(found.found)
-        return
-    for table in display.audit_tables(found.found):
-        display.console.print(table)
-    display.console.print(display.audit_notes(found.found), markup=False, highlight=False, style="dim")
-    display.console.print("written: " + ", ".join(str(path) for path in written), markup=False)
+    else:
+        _show_audit(found.found, written)
     if not found.found["complete"]:
         raise typer.Exit(130)
+
+
+def _show_audit(found: dict[str, Any], written: list[Path]) -> None:
+    from . import display
+
+    for table in display.audit_tables(found):
+        display.console.print(table)
+    display.console.print(display.audit_notes(found), markup=False, highlight=False, style="dim")
+    display.console.print("written: " + ", ".join(str(path) for path in written), markup=False)
 
 
 def _attack_options(names: list[str], targets: int, given: dict[str, Any]) -> Any:

@@ -120,6 +120,7 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     found = {
         "schema": 1,
         "experiment": "seeded",
+        "complete": findings.complete,
         "attacks": findings.rows,
         "differences": findings.differences,
         "baselines": findings.baselines,
@@ -182,6 +183,7 @@ def main(arguments: list[str]) -> int:
         if isinstance(spec, dict) and "audit" in spec:
             found = compute_audit(spec, Path(arguments[1]))
             print(f"{len(found['attacks'])} rows in {found['seconds']['all']:.1f} s")
+            return 0 if found["complete"] else 130
         elif isinstance(spec, dict) and "multi_round" in spec:
             compute_multi_round(spec, Path(arguments[1]))
         else:

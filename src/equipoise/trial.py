@@ -526,7 +526,7 @@ def summary(values: dict[str, Array], seed: int = 0) -> dict[str, Any]:
         per_release = values[name].reshape(len(values[name]), -1).mean(1)
         finite = per_release[np.isfinite(per_release)]
         if len(finite) < len(per_release):
-            found["not_finite"] = len(per_release) - len(finite)
+            found["not_finite"] = max(found.get("not_finite", 0), len(per_release) - len(finite))
         found[name] = float(finite.mean()) if len(finite) else None
         interval = scores.bootstrap(finite, seed=seed) if len(finite) else None
         found[f"{name}_low"], found[f"{name}_high"] = interval if interval is not None else (None, None)

@@ -31,6 +31,7 @@ from .trial import (
     Targets,
     attack_cell,
     baselines,
+    released,
     rows_of,
     summary,
 )  # fmt: skip
@@ -71,7 +72,9 @@ def audit(
     ``[E]`` or ``[N, E]``. The attacker is granted the labels unless ``grant_labels=False``: then it infers them, as it
     does where there are none and ``batch`` says how many examples an update holds. ``public`` (inputs, labels) lets it
     simulate the mechanism: lti, matched, membership and labels need that. ``bounds`` is the range of the inputs, by
-    default that of the public ones, else 0 to 1. With ``show`` the picture holds the real inputs: mind where it goes.
+    default that of the public ones, else 0 to 1. Beside the update its control and, for a learned mechanism, its static
+    twins are simulated on the same inputs, if all updates start from the same weights. With ``show`` the picture holds
+    the real inputs: mind where it goes.
 
     >>> from equipoise.models import MLP
     >>> model, x, y = MLP((1, 6, 6), 3, 8), torch.rand(2, 1, 6, 6), torch.tensor([0, 2])
@@ -123,10 +126,15 @@ def audit(
     images = _real_inputs(truth.to(like.device, like.dtype), (len(view), examples, *shape), low, high)
     targets, materials = _targets(images, real, public, low, high, options)
     outcomes = []
+    alike = bool((view.previous == view.previous[0]).all())  # twins and control are simulated at one set of weights
     for role, protection in roles(server, cell.weights, None if public is None else materials, options):
+        if role != OWN and not alike:
+            continue
         mine = about | {"role": role, "control": "positive" if role == POSITIVE else None}
-        seen = view if role == OWN else None  # twins and the control are simulated on the same inputs
         faced = replace(cell, server=replace(server, protection=protection), about=mine)
+        seen = view if role == OWN else View(view.previous, released(faced, targets, options), real)
+        if role != OWN and known is not real:
+            seen = replace(seen, labels=_inferred(faced.server, seen, public, options))
         outcomes += attack_cell(faced, targets, materials, options, settings.leakage.D, progress, seen)
     rows = [row for one in outcomes for row in rows_of(one, targets, options.seed)]
     if public is None:
