@@ -34,13 +34,12 @@ def main() -> None:
         )  # fmt: skip
         for row in found.rows:
             if row["control"] != "negative":
-                print(
-                    f"{mechanism:13} {row['attack']:8} MSE {row['mse']:.3f}  SSIM {row['ssim']:.3f}  {row['evidence']}"
-                )
+                what = mechanism if row["role"] == "own" else f"  {row['role']}"
+                print(f"{what:28} {row['attack']:8} MSE {row['mse']:.3f}  SSIM {row['ssim']:.3f}  {row['evidence']}")
         if len(sys.argv) > 1:
             found.save(Path(sys.argv[1]) / mechanism)
     black = found.found["baselines"]["given"]["black"]
-    print(f"{'(black image)':22} MSE {black['mse']:.3f}  SSIM {black['ssim']:.3f}")
+    print(f"{'(black image)':37} MSE {black['mse']:.3f}  SSIM {black['ssim']:.3f}")
 
 
 if __name__ == "__main__":

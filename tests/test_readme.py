@@ -6,6 +6,8 @@ import importlib.util
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -18,9 +20,21 @@ def load_script():
     return module
 
 
-def test_the_tables_are_those_of_the_results() -> None:
-    text = (ROOT / "README.md").read_text()
-    assert load_script().filled(text) == text
+FILES = load_script().FILES
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_tables_are_those_of_the_results(name: str) -> None:
+    text = (ROOT / name).read_text()
+    assert FILES[name](text) == text
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_table_is_filled(name: str) -> None:
+    text = (ROOT / name).read_text()
+    emptied = re.sub(r"(<!-- [a-z ]+: begin -->).*?(<!-- [a-z ]+: end -->)", r"\1\n\2", text, flags=re.DOTALL)
+    assert emptied != text
+    assert FILES[name](emptied) == text
 
 
 def test_a_changed_number_would_be_noticed() -> None:

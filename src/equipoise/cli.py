@@ -50,7 +50,7 @@ def _print_json(value: Any) -> None:
 @app.command(epilog="Example: equipoise demo --out demo")
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the run and the plot; replaced.")] = Path("demo"),
-    rounds: Annotated[int, typer.Option(help="Rounds to train.")] = 500,
+    rounds: Annotated[int, typer.Option(help="Rounds to train.")] = 480,
     as_json: Json = False,
 ) -> None:
     """Train MNIST without protection, with static and with learned distortion, then attack; in under a minute."""

@@ -76,6 +76,21 @@ def test_the_demo_ends_well_and_says_where_everything_is(
     ]  # fmt: skip
 
 
+def test_the_demo_attacks_what_it_trained(demo: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, done = demo
+    found = json.loads((folder / "demo" / "audit.json").read_text())
+    got = {
+        (row["mechanism"], row["budget"], row["role"]): row["identification"]
+        for row in found["attacks"]
+        if row["attack"] == "lti" and row["control"] != "negative"
+    }
+    assert got["none", None, "own"] > 0.5 > got["pl-identical", 0.99, "own"]
+    assert got["pl-learn", 0.99, "own"] > got["pl-learn", 0.99, "static, equal lower bound"]
+    assert found["targets"] == "public"
+    assert "what the attacks got" in done.stdout
+    assert (folder / "demo" / "audit.svg").read_text().count("<image") > 12
+
+
 def test_the_demo_shows_what_it_is_about(demo: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     folder, _ = demo
     found = json.loads((folder / "demo" / "result.json").read_text())["federations"]
@@ -98,6 +113,6 @@ def test_the_plot_is_one_file_that_needs_no_network(demo: tuple[Path, subprocess
     (drawing,) = [script for script in page.scripts if "Plotly.newPlot(" in script and script is not library]
     names = re.findall(r'"name":"([^"]+)"', drawing)
     assert names == [f"{line} (seed 1)" for line in LINES]
-    assert "MNIST, 4 clients, 600 rounds, seed 1" in drawing
+    assert "MNIST, 4 clients, 480 rounds, seed 1" in drawing
     rounds = len((folder / "demo" / "metrics.jsonl").read_text().splitlines()) // len(LINES)
     assert rounds == 12

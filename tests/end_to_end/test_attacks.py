@@ -1,0 +1,58 @@
+"""Whole attacks at the paper's settings, and the example that audits an update."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from equipoise import load
+from equipoise.attack import NO_PROTECTION
+from equipoise.examination import materials_of, server_of
+from equipoise.gradients import Batched
+from equipoise.models import LeNetZhu
+from equipoise.settings import Settings
+from equipoise.trial import Cell, Options, attack_cell, baselines, build_targets, summary
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.slow
+
+
+def test_invgrad_recovers_undefended_images_at_the_papers_settings() -> None:
+    """PyTorch's default initialisation, 8 targets of 4, 1,600 iterations, lr 1, signed, one restart."""
+    torch.manual_seed(1)
+    data, model = load("mnist"), LeNetZhu()
+    batched, materials = Batched(model), materials_of(load("mnist"))
+    server = server_of(Settings(), data, batched, NO_PROTECTION)
+    options = Options(attacks=["invgrad"], releases=8, label_sets=8, pictures=0)
+    targets = build_targets(materials, server, options)
+    weights = batched.layout.flatten(dict(model.named_parameters()))
+    found = summary(attack_cell(Cell(weights, server, {}), targets, materials, options)[0].values)
+    guesses = {name: summary(values) for name, values in baselines(targets, materials, server).items()}
+    assert found["mse"] <= 0.06 < guesses["class_mean"]["mse"]
+    assert found["ssim"] >= 0.8 > guesses["class_mean"]["ssim"]
+    assert found["identification"] == 1.0
+    assert found["leakage"] > guesses["class_mean"]["leakage"]
+
+
+def test_the_example_audits_three_updates(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "audit_update.py"), str(tmp_path)],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = {
+        (name, attack): float(mse)
+        for name, attack, mse in re.findall(r"^(\S+) +(\w+) +MSE ([\d.]+)", done.stdout, re.M)
+    }
+    assert found["none", "invgrad"] < 0.1 < 1 < found["pl-identical", "invgrad"]
+    for name in ("none", "pl-identical", "pl-learn"):
+        assert (tmp_path / name / "audit.svg").read_text().count("<image") == 12
+        rows = json.loads((tmp_path / name / "audit.json").read_text())["attacks"]
+        assert {row["role"] for row in rows} >= ({"own"} if name == "none" else {"own", "undistorted"})
