@@ -185,6 +185,9 @@ def audit_notes(found: dict[str, Any]) -> str:
             for name, row in guesses.items()
         ]
         lines.append(f"guesses that use no update ({dataset}): " + "; ".join(words))
+    promised = sorted({row["promised_leakage"] for row in found["attacks"] if "promised_leakage" in row})
+    if promised and any("leakage" in row for row in found["attacks"]):
+        lines.append(f"score promised by the budgets: at most {', '.join(f'{value:g}' for value in promised)}")
     for row in found.get("multi_round", []):
         shares = [row[f"identification_schedule_{kind}"] for kind in ("known", "unknown")]
         words = ["not measured" if share is None else f"{share:.0%}" for share in shares]

@@ -122,6 +122,8 @@ def examine(
             plain[name], protection=protection_of(settings, federation.mechanism, federation.budget, when + 1)
         )
         about = {**asdict(federation), "round": when}
+        if server.protection.mechanism.measure == "leakage":  # the score that this budget promises not to exceed
+            about["promised_leakage"] = schedule(federation.budget, [when + 1], settings.clients, "budget")[0][0]
         for role, protection in roles(server, params, materials[name], options):
             key = (name, hash(params.cpu().numpy().tobytes()), _description(protection))
             if key not in done:
