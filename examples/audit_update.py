@@ -15,7 +15,7 @@ import torch
 
 from equipoise import audit, load, protect
 from equipoise.models import LeNetZhu
-from equipoise.trial import Options
+from equipoise.targets import Options
 
 
 def main() -> None:

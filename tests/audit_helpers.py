@@ -9,7 +9,7 @@ import numpy as np
 
 from equipoise.config import resolve
 from equipoise.runs import Run
-from equipoise.trial import Options
+from equipoise.targets import Options
 
 SIDE = 12
 EFFORT: dict[str, Any] = {

@@ -15,7 +15,7 @@ import pytest
 
 from equipoise import cli, display, examination
 from equipoise.data import Dataset, from_tensors
-from equipoise.trial import Options
+from equipoise.targets import Options
 from tests.audit_helpers import EFFORT, train_run, write_pictures
 from tests.helpers import contents, equipoise
 

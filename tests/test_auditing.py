@@ -26,7 +26,7 @@ from equipoise.picture import as_pixels, png
 from equipoise.protection import protect
 from equipoise.runs import Run
 from equipoise.settings import Settings
-from equipoise.trial import Options
+from equipoise.targets import Options
 from equipoise.updates import audit
 from tests.audit_helpers import cheap, settings_for, train_run, write_pictures
 

@@ -13,8 +13,8 @@ import pytest
 
 import equipoise
 from equipoise.compute import main
+from equipoise.outcomes import REPORTED
 from equipoise.settings import Federation, Settings, to_dict
-from equipoise.trial import REPORTED
 from tests.audit_helpers import EFFORT, write_pictures
 from tests.helpers import single_threaded
 from tests.test_compute_alone import BLOCKER

@@ -21,7 +21,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from equipoise import data
+from equipoise import data, formats
 from equipoise.errors import DataError
 
 SIZES = {"train": 4000, "validation": 5000, "test": 5000, "public": 6000}
@@ -342,7 +342,7 @@ def test_any_bytes_are_an_array_or_a_data_error(tmp_path_factory: pytest.TempPat
     path = tmp_path_factory.getbasetemp() / "any-idx1-ubyte"
     path.write_bytes(b"\0\0\x08" + content)
     with contextlib.suppress(DataError):
-        assert idx(data.read_idx(path)) == b"\0\0\x08" + content
+        assert idx(formats.read_idx(path)) == b"\0\0\x08" + content
 
 
 @pytest.mark.parametrize("missing", ["train-images-idx3-ubyte", "t10k-labels-idx1-ubyte"])
@@ -364,7 +364,7 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"train\.npz cannot be read"):
         data.load(tmp_path)
     with pytest.raises(DataError, match="cannot be read: Is a directory"):
-        data.read_idx(tmp_path)
+        formats.read_idx(tmp_path)
 
 
 class Trap:
@@ -560,7 +560,7 @@ def test_the_script_selects_what_its_index_says(script: ModuleType, originals: P
         assert len(index) == size
         assert np.array_equal(images[:, 0, 0] * 256 + images[:, 0, 1], index)
         assert np.array_equal(images[:, 1, 0], arrays[f"{split}_labels"])
-    labels = data.read_idx(originals / "train-labels-idx1-ubyte")
+    labels = formats.read_idx(originals / "train-labels-idx1-ubyte")
     for label in range(10):
         found = np.flatnonzero(labels == label)
         expected = found[((np.arange(1500) + 0.5) * len(found) / 1500).astype(int)]

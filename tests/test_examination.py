@@ -18,7 +18,7 @@ from equipoise.federation import Sweep
 from equipoise.mechanisms import MECHANISMS, mechanism
 from equipoise.release import Protection
 from equipoise.settings import Federation, Settings
-from equipoise.trial import Options
+from equipoise.targets import Options
 from tests.audit_helpers import cheap, write_pictures
 
 SETTINGS = Settings(rounds=2, evaluate_every=2, model="mlp", init="torch", batch=2, steps=2, public_fraction=0.6)

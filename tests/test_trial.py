@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from equipoise import trial
-from equipoise.attack import Inversion, Server
+from equipoise.attack import DLG, MAP, Inversion, Server
 from equipoise.attack.membership import SCORES
 from equipoise.attack.simulate import respond
 from equipoise.errors import ConfigError
@@ -20,24 +20,11 @@ from equipoise.gradients import Batched
 from equipoise.intensity import intensity
 from equipoise.mechanisms import mechanism
 from equipoise.models import MLP
+from equipoise.outcomes import Outcome, differences, rows_of, summary
 from equipoise.randomness import standard_noise
 from equipoise.release import Protection, observed_release
-from equipoise.trial import (
-    ATTACKS,
-    Cell,
-    Materials,
-    Options,
-    Targets,
-    Trace,
-    attack_cell,
-    baselines,
-    build_targets,
-    differences,
-    released,
-    rows_of,
-    static_twins,
-    summary,
-)  # fmt: skip
+from equipoise.targets import ATTACKS, Materials, Options, Targets, build_targets
+from equipoise.trial import Cell, Trace, attack_cell, baselines, released, static_twins
 
 SHAPE, CLASSES = (1, 6, 6), 4
 MEAN, SCALE = 0.3, 0.5
@@ -245,7 +232,7 @@ def test_an_inversion_is_traced_through_all_its_iterations(monkeypatch: pytest.M
 
 
 @cache
-def attacked(name: str, scale: float) -> tuple[list[trial.Outcome], Targets]:
+def attacked(name: str, scale: float) -> tuple[list[Outcome], Targets]:
     server, weights = server_of(name, scale)
     targets = build_targets(materials(), server, QUICK)
     return attack_cell(Cell(weights, server, {"mechanism": name}), targets, materials(), QUICK), targets
@@ -476,8 +463,8 @@ def test_options_reach_the_attacks() -> None:
     assert (options.effort().pairs, options.effort().nulls, options.effort().given) == (3, 5, 7)
     search = options.search("invgrad")
     assert (search.iterations, search.tv, search.restarts, search.seed) == (11, 0.5, 2, 9)
-    assert options.search("dlg") == replace(trial.DLG, restarts=2, seed=9)
-    assert options.search("unrolled") == replace(trial.MAP, restarts=2, seed=9)
+    assert options.search("dlg") == replace(DLG, restarts=2, seed=9)
+    assert options.search("unrolled") == replace(MAP, restarts=2, seed=9)
 
 
 # --- static twins --------------------------------------------------------------------------------------------

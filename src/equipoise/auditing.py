@@ -22,14 +22,12 @@ from .examination import OWN, Findings, examine
 from .files import storage_errors, write_json, write_text
 from .gradients import Batched
 from .models import build
+from .outcomes import Outcome
 from .picture import Row, Section, as_pixels, svg
 from .replay import replayed
 from .settings import Federation
-from .trial import (
-    Options,
-    Outcome,
-    Progress,
-)  # fmt: skip
+from .targets import Options
+from .trial import Progress
 
 CLAIMS = {
     "proved": ["Every accepted release is finite and its distortion's norm lies within the bounds of its budget."],

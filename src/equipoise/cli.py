@@ -57,7 +57,7 @@ def demo(
     from . import display
     from .auditing import audit_run
     from .config import resolve
-    from .trial import Options
+    from .targets import Options
 
     config = resolve(
         overrides={
@@ -216,7 +216,7 @@ def _attack_options(names: list[str], targets: int, given: dict[str, Any]) -> An
     from dataclasses import fields
 
     from .errors import closest
-    from .trial import Options
+    from .targets import Options
 
     known = [part.name for part in fields(Options) if part.name not in ("attacks", "releases")]
     for key in given:

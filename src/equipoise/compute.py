@@ -1,7 +1,7 @@
 """Run a SPEC with torch and numpy alone: ``python -m equipoise.compute SPEC.json OUT/``.
 
 A SPEC is what ``settings.to_dict`` writes. OUT gets ``result.json`` (as in a run folder, plus seconds) and
-``curves.npz`` (``rounds`` and ``[F, evaluations]`` arrays). With an entry ``audit`` (the fields of ``trial.Options``
+``curves.npz`` (``rounds`` and ``[F, evaluations]`` arrays). With an entry ``audit`` (the fields of ``targets.Options``
 and ``rounds``) the federations are attacked at the weights of those rounds instead, and OUT gets ``audit.json`` and
 ``audit.npz`` (values per release). With an entry ``multi_round`` (the arguments of ``replay.replayed``) every
 federation is replayed and its releases combined, and OUT gets ``multi_round.json``. Nothing else is written: no
@@ -26,10 +26,11 @@ from .errors import ConfigError, EquipoiseError
 from .examination import examine
 from .federation import Sweep
 from .files import storage_errors, write_bytes, write_json
+from .outcomes import REPORTED
 from .records import results
 from .replay import replayed
 from .settings import from_dict
-from .trial import REPORTED, Options
+from .targets import Options
 
 CURVES = (
     "accuracy", "validation_accuracy", "loss", "utility_loss", "intensity", "distortion_norm",
@@ -91,7 +92,7 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         options = Options(**raw)
     except TypeError as error:
         raise ConfigError(
-            f"Unknown key in 'audit': {error}.", "Known: the fields of trial.Options, and rounds."
+            f"Unknown key in 'audit': {error}.", "Known: the fields of targets.Options, and rounds."
         ) from error
     options.check()
     whole = isinstance(rounds, list) and all(type(when) is int and 0 <= when <= settings.rounds for when in rounds)

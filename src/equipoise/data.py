@@ -10,27 +10,21 @@ compared with the SHA-256 in ``bundled/manifest.json`` first, and nothing is eve
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import io
 import json
 import math
-import struct
-import zipfile
-import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from .errors import DataError, closest
+from .formats import IDX_FILES, Array, as_pixels, find_idx, read_bytes, read_idx, read_npz
 
-Array = npt.NDArray[Any]
 Pair = tuple[Tensor, Tensor]
 Moment = float | tuple[float, ...]
 
@@ -38,15 +32,9 @@ BUNDLED = ("mnist", "fmnist")
 BUNDLED_FOLDER = Path(__file__).with_name("bundled")
 SPLITS = ("train", "validation", "test", "public")
 PUBLIC_PARTS = {"attack": 3000, "candidates": 2000, "targets": 500, "tuning": 500}
-IDX_FILES = {
-    "train": (("train-images", "idx3-ubyte"), ("train-labels", "idx1-ubyte")),
-    "test": (("t10k-images", "idx3-ubyte"), ("t10k-labels", "idx1-ubyte")),
-}
 NORMALISATION = {"mnist": (0.1307, 0.3081), "fmnist": (0.2860, 0.3530)}
 ALIASES = dict.fromkeys(("fashion-mnist", "fashion_mnist", "fashionmnist"), "fmnist")
-NPZ_FAULTS = (ValueError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError, MemoryError)
 REBUILD = "Reinstall equipoise, or rebuild the file from the original idx files with scripts/build_data.py."
-REPLACE = "Replace it with an undamaged copy of the original."
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,24 +206,6 @@ def from_tensors(
     return _dataset(name, mean, std, splits, classes)
 
 
-def read_idx(path: Path) -> Array:
-    """The array of unsigned bytes in an idx file, gzipped when its name ends in ``.gz``.
-
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "labels-idx1-ubyte"
-    >>> _ = file.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9]))
-    >>> read_idx(file)
-    array([7, 9], dtype=uint8)
-    """
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
-            return _parse_idx(path, stream)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
-        raise DataError(f"{path} is not a complete gzip file: {problem}.", REPLACE) from problem
-    except OSError as problem:
-        raise DataError(f"{path} cannot be read: {problem.strerror}.", "Check its permissions.") from problem
-
-
 def read_bundled(folder: Path, name: str) -> dict[str, Array]:
     """The arrays of a bundled file, once its bytes are known to be those the manifest promises.
 
@@ -254,7 +224,7 @@ def read_bundled(folder: Path, name: str) -> dict[str, Array]:
     if digest != expected["sha256"]:
         raise DataError(f"Expected SHA-256 {expected['sha256']} of {path}, got {digest}.", REBUILD)
     arrays = [f"{split}_{part}" for split in SPLITS for part in ("images", "labels", "index")]
-    return _read_npz(path, content, arrays)
+    return read_npz(path, content, arrays)
 
 
 @lru_cache
@@ -305,115 +275,16 @@ def _folder_files(folder: Path) -> tuple[Path, ...]:
     return tuple(find_idx(folder, *part) for pair in IDX_FILES.values() for part in pair)
 
 
-def find_idx(folder: Path, stem: str, kind: str) -> Path:
-    """The idx file of that stem and kind in a folder, by any of its four usual names.
-
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> (folder / "train-labels.idx1-ubyte.gz").touch()
-    >>> find_idx(folder, "train-labels", "idx1-ubyte").name
-    'train-labels.idx1-ubyte.gz'
-    """
-    names = [f"{stem}{separator}{kind}{suffix}" for separator in "-." for suffix in ("", ".gz")]
-    for name in names:
-        if (folder / name).is_file():
-            return folder / name
-    raise DataError(
-        f"No {names[0]} in {folder}.",
-        f"Put {', '.join(names[:-1])} or {names[-1]} there, or train.npz and test.npz with arrays images and labels.",
-    )
-
-
-def _parse_idx(path: Path, stream: io.BufferedIOBase) -> Array:
-    magic = stream.read(4)
-    if len(magic) < 4 or magic[:3] != b"\0\0\x08":  # two zeros, the code for unsigned bytes, then the rank
-        raise DataError(
-            f"Expected {path} to begin with 00 00 08 and a rank, got {magic.hex(' ') or 'no bytes'}.",
-            "Give an idx file of unsigned bytes; a gzipped one must have a name ending in .gz.",
-        )
-    sizes = stream.read(4 * magic[3])
-    if len(sizes) < 4 * magic[3]:
-        raise DataError(f"{path} is truncated inside its header.", REPLACE)
-    shape = struct.unpack(f">{magic[3]}I", sizes)
-    expected = math.prod(shape)
-    if expected == 0:
-        raise DataError(f"{path} is empty: its header says {list(shape)}.", REPLACE)
-    body = _read_at_most(stream, expected + 1)
-    if len(body) != expected:
-        found = f"{len(body)}" if len(body) < expected else "more"
-        fault = "truncated" if len(body) < expected else "followed by trailing bytes"
-        raise DataError(f"{path} is {fault}: its header {list(shape)} means {expected} bytes, got {found}.", REPLACE)
-    return np.frombuffer(body, dtype=np.uint8).reshape(shape)
-
-
-def _read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as problem:
-        raise DataError(f"{path} cannot be read: {problem.strerror}.", "Check its permissions.") from problem
-
-
-def _read_at_most(stream: io.BufferedIOBase, limit: int) -> bytearray:
-    """Read in pieces: a header that lies about terabytes must not allocate them."""
-    body = bytearray()
-    while len(body) < limit and (piece := stream.read(min(limit - len(body), 1 << 20))):
-        body += piece
-    return body
-
-
-def _read_npz(path: Path, content: bytes, names: list[str]) -> dict[str, Array]:
-    if not zipfile.is_zipfile(io.BytesIO(content)):  # numpy would take anything else for a pickle
-        raise DataError(f"{path} is not an npz file, or only the beginning of one.", REPLACE)
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            if missing := [name for name in names if name not in archive.files]:
-                raise DataError(f"{path} has no array {missing[0]!r}, only {archive.files}.", "Add it and save again.")
-            arrays = {name: archive[name] for name in names}
-    except NPZ_FAULTS as problem:
-        if "allow_pickle" in str(problem):  # how numpy words its refusal of an object array
-            raise DataError(
-                f"{path} holds pickled objects, which can run code when loaded.",
-                "Save plain numeric arrays with numpy.savez.",
-            ) from problem
-        raise DataError(f"{path} is not a readable npz file: {problem}.", REPLACE) from problem
-    for name, array in arrays.items():
-        if not isinstance(array, np.ndarray):  # numpy hands out any other member of the archive as bytes
-            raise DataError(f"{path} is not a readable npz file: {name!r} is no array.", REPLACE)
-    return arrays
-
-
 def _read_split(files: tuple[Path, ...], what: str) -> Split:
     """One npz file, or an idx file of images and one of labels; pixels in [0, 1], not yet normalised."""
     if len(files) == 1:
-        arrays = _read_npz(files[0], _read_bytes(files[0]), ["images", "labels"])
+        arrays = read_npz(files[0], read_bytes(files[0]), ["images", "labels"])
         images, labels = arrays["images"], arrays["labels"]
     else:
         images, labels = read_idx(files[0]), read_idx(files[1])
     if labels.dtype.kind not in "iu":
         raise DataError(f"Expected integer labels in {files[-1]}, got {labels.dtype}.", "Store class numbers from 0.")
-    return _checked(what, (_as_pixels(files[0], images), torch.from_numpy(labels.astype(np.int64))))
-
-
-def _as_pixels(path: Path, images: Array) -> Tensor:
-    if images.ndim not in (3, 4):
-        raise DataError(f"Expected images in {path} to be [N, H, W] or [N, C, H, W], got {list(images.shape)}.")
-    if images.ndim == 4 and images.shape[3] in (1, 3, 4) and images.shape[1] not in (1, 3, 4):
-        raise DataError(
-            f"Images in {path} have shape {list(images.shape)}: the channels seem to be last.",
-            "Move them to the front: images.transpose(0, 3, 1, 2).",
-        )
-    if images.dtype == np.uint8:
-        pixels = torch.from_numpy(images).float().div_(255)
-    elif images.dtype.kind == "f":
-        pixels = torch.from_numpy(images.astype(np.float32))
-        if bool(((pixels < 0) | (pixels > 1)).any()):
-            raise DataError(
-                f"Expected float images in {path} to be in [0, 1], got {pixels.min():g} to {pixels.max():g}.",
-                "Store the pixels before normalisation, as uint8 or divided by 255.",
-            )
-    else:
-        raise DataError(f"Expected uint8 or float images in {path}, got {images.dtype}.", "Convert them to uint8.")
-    return pixels.unsqueeze(1) if pixels.ndim == 3 else pixels
+    return _checked(what, (as_pixels(files[0], images), torch.from_numpy(labels.astype(np.int64))))
 
 
 def _checked(what: str, pair: Any) -> Split:

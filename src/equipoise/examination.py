@@ -20,23 +20,11 @@ from .budget import schedule
 from .data import Dataset
 from .gradients import Batched
 from .mechanisms import MECHANISMS, Mechanism, mechanism
+from .outcomes import Outcome, differences, rows_of, summary
 from .release import Protection
 from .settings import Federation, Settings
-from .trial import (
-    Cell,
-    Materials,
-    Options,
-    Outcome,
-    Progress,
-    Targets,
-    attack_cell,
-    baselines,
-    build_targets,
-    differences,
-    rows_of,
-    static_twins,
-    summary,
-)  # fmt: skip
+from .targets import Materials, Options, Targets, build_targets
+from .trial import Cell, Progress, attack_cell, baselines, static_twins
 
 OWN, POSITIVE = "own", "undistorted"
 

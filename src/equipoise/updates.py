@@ -18,23 +18,12 @@ from .errors import ConfigError, DataError, ModelError, ReleaseError
 from .examination import OWN, POSITIVE, Findings, protection_of, roles
 from .gradients import Batched, Loss, check_model
 from .mechanisms import Mechanism, mechanism
+from .outcomes import Outcome, rows_of, summary
 from .picture import Row, Section, as_pixels
 from .release import Protection
 from .settings import Settings, check_settings
-from .trial import (
-    INVERSIONS,
-    Cell,
-    Materials,
-    Options,
-    Outcome,
-    Progress,
-    Targets,
-    attack_cell,
-    baselines,
-    released,
-    rows_of,
-    summary,
-)  # fmt: skip
+from .targets import Materials, Options, Targets
+from .trial import INVERSIONS, Cell, Progress, attack_cell, baselines, released
 
 State = Mapping[str, Tensor]
 Public = tuple[Tensor, Tensor]

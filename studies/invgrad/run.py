@@ -22,9 +22,11 @@ from equipoise.environment import environment
 from equipoise.examination import materials_of, protection_of, server_of
 from equipoise.gradients import Batched
 from equipoise.models import LeNetZhu
+from equipoise.outcomes import summary
 from equipoise.randomness import experiment_key, uniform
 from equipoise.settings import Settings
-from equipoise.trial import Cell, Options, attack_cell, baselines, build_targets, summary
+from equipoise.targets import Options, build_targets
+from equipoise.trial import Cell, attack_cell, baselines
 
 SEED = 1
 

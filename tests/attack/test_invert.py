@@ -12,8 +12,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equipoise.attack import DLG, MAP, Inversion, Search, Server, View, dlg, idlg, invert, invgrad, likelihood, unrolled
-from equipoise.attack.invert import LBFGS, _better, drift, optimise, total_variation
+from equipoise.attack import (
+    DLG,
+    MAP,
+    Inversion,
+    Search,
+    Server,
+    View,
+    descent,
+    dlg,
+    idlg,
+    invgrad,
+    likelihood,
+    unrolled,
+)
+from equipoise.attack.descent import LBFGS, _better, optimise, total_variation
+from equipoise.attack.invert import drift
 from equipoise.data import load
 from equipoise.errors import AttackError, ModelError
 from equipoise.gradients import Batched
@@ -536,7 +550,7 @@ def test_restarts_keep_the_best_of_every_target() -> None:
     search = Search(iterations=15, lr=0.1, tv=0.0)
     rows = torch.arange(5)
     tries = [
-        invert._restart(server, view, rows, Recorder(waves), search, 1.0, number, None, None) for number in range(4)
+        descent._restart(server, view, rows, Recorder(waves), search, 1.0, number, None, None) for number in range(4)
     ]
     costs = torch.stack([one.cost for one in tries])
     assert len(costs.argmin(0).unique()) > 1, "no restart is the best for every target"
@@ -560,7 +574,7 @@ def test_one_restart_that_fails_does_not_spoil_the_others() -> None:
     assert found.stopped is not None
     assert found.stopped.tolist() == [0, 0]
     assert torch.isfinite(found.cost).all()
-    second = invert._restart(server, view, torch.arange(2), Recorder(function), search, 1.0, 1, None, None)
+    second = descent._restart(server, view, torch.arange(2), Recorder(function), search, 1.0, 1, None, None)
     assert torch.equal(found.images, second.images)
 
 

@@ -16,8 +16,10 @@ from equipoise.attack import NO_PROTECTION
 from equipoise.examination import materials_of, server_of
 from equipoise.gradients import Batched
 from equipoise.models import LeNetZhu
+from equipoise.outcomes import summary
 from equipoise.settings import Settings
-from equipoise.trial import Cell, Options, attack_cell, baselines, build_targets, summary
+from equipoise.targets import Options, build_targets
+from equipoise.trial import Cell, attack_cell, baselines
 
 ROOT = Path(__file__).parents[2]
 

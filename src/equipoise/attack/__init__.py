@@ -5,7 +5,8 @@ labels where they are granted), and public data where it needs some. Start at ``
 what each attack is granted.
 """
 
-from .invert import DLG, MAP, Inversion, Search, dlg, idlg, invgrad, likelihood, unrolled
+from .descent import Inversion, Search
+from .invert import DLG, MAP, dlg, idlg, invgrad, likelihood, unrolled
 from .labels import infer_labels, last_layer_labels
 from .lti import lti
 from .matched import Effort, matched

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..errors import AttackError
-from .invert import Inversion, boxed
+from .descent import Inversion, boxed
 from .limit import Limiter
 from .simulate import simulate
 from .view import Public, Server, View, check, check_public, groups, restore_order

@@ -1,0 +1,293 @@
+"""Descent on a cost per target, many targets at once: the loop behind every attack of ``invert.py``.
+
+No target influences another, and starting points are keyed by target, so neither the batch nor its chunks change a
+result. A target whose cost ceases to be finite stops at its last finite inputs and says when; if that befalls all of
+them, ``AttackError`` is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..errors import AttackError
+from ..randomness import experiment_key, standard_noise, uniform
+from .view import Server, View, check_differentiable, even
+
+Cost = Callable[[Tensor, Tensor, View], Tensor]
+"""(images ``[R, E, ...]``, labels ``[R, E]`` or probabilities ``[R, E, classes]``, their releases) -> ``[R]``."""
+
+
+Watch = Callable[[Tensor, int, Tensor], None]
+"""Called with (rows ``[R]``, iteration from 1, images ``[R, E, ...]``) after every iteration of the first restart."""
+
+
+CHUNK = {"cpu": 32, "cuda": 1024}
+
+
+@dataclass(frozen=True)
+class Search:
+    """How the inputs are searched for. The defaults are the paper's."""
+
+    iterations: int = 1600
+    lr: float = 1.0
+    signed: bool = True  # the sign of the gradient instead of the gradient, before Adam
+    tv: float = 1e-5  # weight of the total variation
+    boxed: bool = True  # inputs are kept in their range
+    decay: bool = True  # lr / 10 after 3/8, 5/8 and 7/8 of the iterations
+    restarts: int = 1
+    optimiser: Literal["adam", "lbfgs"] = "adam"
+    seed: int = 0
+    chunk: int = 0  # targets at once; 0: by device
+
+    def check(self) -> None:
+        wrong = [f"{name}={getattr(self, name)!r}" for name in ("iterations", "restarts") if getattr(self, name) < 1]
+        wrong += [f"chunk={self.chunk!r}"] if self.chunk < 0 else []
+        wrong += [f"optimiser={self.optimiser!r}"] if self.optimiser not in ("adam", "lbfgs") else []
+        wrong += [f"lr={self.lr!r}"] if not 0 < self.lr < float("inf") else []
+        wrong += [f"tv={self.tv!r}"] if not 0 <= self.tv < float("inf") else []
+        if wrong:
+            raise AttackError(f"Impossible search settings: {', '.join(wrong)}.", "See attack.Search.")
+
+
+@dataclass(frozen=True)
+class Inversion:
+    """What an attack made of N releases."""
+
+    images: Tensor  # [N, E, ...]
+    cost: Tensor  # [N]: of the final inputs, without the prior
+    stopped: Tensor | None = None  # [N]: iteration at which the cost ceased to be finite; 0: never
+    labels: Tensor | None = None  # [N, E]: where the attack had to find them
+
+
+def total_variation(images: Tensor) -> Tensor:
+    """Anisotropic total variation ``[R, E, ..., H, W] -> [R]``, each direction a mean over its differences.
+
+    Inputs that are not images, ``[R, E, F]``, have none.
+    """
+    total = images.new_zeros(len(images))
+    if images.dim() < 4:
+        return total
+    for axis in (-2, -1):
+        if images.shape[axis] > 1:
+            total = total + images.diff(dim=axis).abs().flatten(1).mean(1)
+    return total
+
+
+def boxed(server: Server, images: Tensor) -> Tensor:
+    """Inputs clamped to their range."""
+    low, high = (torch.as_tensor(edge, dtype=images.dtype, device=images.device) for edge in (server.low, server.high))
+    return images.clamp(low, high)
+
+
+def optimise(
+    server: Server,
+    view: View,
+    cost: Cost,
+    search: Search,
+    watch: Watch | None = None,
+    on_iteration: Callable[[int], None] | None = None,
+    prior: float = 1.0,
+) -> Inversion:
+    """Search for the inputs behind every release; ``on_iteration`` gets the number of targets that made a step.
+
+    The prior is ``search.tv * prior *`` mean total variation: a cost that is a log-likelihood needs it as a sum.
+    """
+    search.check()
+    check_differentiable(server, view.previous, soft=view.labels is None)
+    still = (view.update == 0).all(1).nonzero().flatten().tolist()
+    if still:
+        raise AttackError(
+            f"Release(s) {', '.join(map(str, still[:8]))} equal the weights they started from.",
+            "There is nothing to match; leave them out.",
+        )
+    size = search.chunk or CHUNK[view.released.device.type]
+    parts = []
+    for start in range(0, len(view), size):
+        rows = torch.arange(start, min(start + size, len(view)))
+        best: Inversion | None = None
+        for restart in range(search.restarts):
+            first = watch if restart == 0 else None
+            found = _restart(server, view, rows, cost, search, prior, restart, first, on_iteration)
+            best = found if best is None else _better(best, found)
+        assert best is not None
+        parts.append(best)
+    joined = Inversion(
+        torch.cat([part.images for part in parts]),
+        torch.cat([part.cost for part in parts]),
+        torch.cat([part.stopped for part in parts if part.stopped is not None]),
+        None if parts[0].labels is None else torch.cat([part.labels for part in parts if part.labels is not None]),
+    )
+    assert joined.stopped is not None
+    if bool((joined.stopped > 0).all()):
+        raise AttackError(
+            f"The cost of every target ceased to be finite, first at iteration {int(joined.stopped.min())}.",
+            "Use a smaller lr, and check the scale of the weights and inputs.",
+        )
+    return joined
+
+
+def _better(one: Inversion, other: Inversion) -> Inversion:
+    """The restart of lower cost, target by target; a cost that is not finite never wins."""
+    old, new = (torch.where(torch.isfinite(part.cost), part.cost, float("inf")) for part in (one, other))
+    worse = new < old
+    assert one.stopped is not None
+    assert other.stopped is not None
+
+    def pick(kept: Tensor | None, found: Tensor | None) -> Tensor | None:
+        if kept is None or found is None:
+            return None
+        return torch.where(worse.view(-1, *[1] * (kept.dim() - 1)), found, kept)
+
+    images, costs = pick(one.images, other.images), pick(one.cost, other.cost)
+    assert images is not None
+    assert costs is not None
+    return Inversion(images, costs, pick(one.stopped, other.stopped), pick(one.labels, other.labels))
+
+
+def _restart(
+    server: Server,
+    view: View,
+    rows: Tensor,
+    cost: Cost,
+    search: Search,
+    prior: float,
+    restart: int,
+    watch: Watch | None,
+    on_iteration: Callable[[int], None] | None,
+) -> Inversion:
+    count = len(rows)
+    taken = torch.cat([rows, rows[-1:].expand(even(server, count) - count)])
+    mine = view.rows(taken.to(view.released.device))
+    like, inputs = mine.released, server.examples * server.pixels
+    searched = inputs + (server.examples * server.classes if mine.labels is None else 0)
+    key = experiment_key(search.seed, "attack/start")
+    numbers = uniform([key] * len(taken), taken.tolist(), [restart], searched, like.dtype, like.device)[0]
+    point = standard_noise(numbers, "gaussian")
+
+    def decode(flat: Tensor) -> tuple[Tensor, Tensor]:
+        images = flat[:, :inputs].unflatten(1, (server.examples, *server.shape))
+        if mine.labels is not None:
+            return images, mine.labels
+        return images, flat[:, inputs:].unflatten(1, (server.examples, server.classes)).softmax(-1)
+
+    def slope(flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Cost, cost with the prior, and the gradient of the latter."""
+        flat = flat.detach().requires_grad_()
+        images, labels = decode(flat)
+        plain = cost(images, labels, mine)
+        total = plain
+        if search.tv:
+            total = total + search.tv * prior * total_variation(images)
+        (gradient,) = torch.autograd.grad(total.sum(), flat)
+        return plain.detach(), total.detach(), gradient
+
+    def settle(flat: Tensor) -> Tensor:
+        if not search.boxed:
+            return flat
+        images = boxed(server, flat[:, :inputs].unflatten(1, (server.examples, *server.shape))).flatten(1)
+        return images if searched == inputs else torch.cat([images, flat[:, inputs:]], 1)
+
+    method = Adam(search, point) if search.optimiser == "adam" else LBFGS(search, point)
+    stopped = torch.zeros(len(taken), dtype=torch.int64, device=like.device)
+    for iteration in range(1, search.iterations + 1):
+        plain, total, gradient = slope(point)
+        healthy = torch.isfinite(total) & torch.isfinite(gradient).all(1)
+        stopped = torch.where((stopped == 0) & ~healthy, iteration, stopped)
+        moved = settle(method.step(point, total, gradient, iteration))
+        fine = (stopped == 0) & torch.isfinite(moved).all(1)
+        point = torch.where(fine.unsqueeze(1), moved, point)
+        if watch:
+            watch(rows, iteration, decode(point)[0][:count])
+        if on_iteration:
+            on_iteration(count)
+    point = method.best(point)
+    plain, _, _ = slope(point)
+    images, labels = decode(point)
+    guessed = labels.argmax(-1)[:count] if mine.labels is None else None
+    return Inversion(images[:count].detach(), plain[:count], stopped[:count], guessed)
+
+
+class Adam:
+    """Adam on every target by itself, optionally on the sign of the gradient."""
+
+    def __init__(self, search: Search, point: Tensor):
+        self.search = search
+        self.mean, self.square = torch.zeros_like(point), torch.zeros_like(point)
+        # as published: 599, 999 and 1401 of 1600
+        self.drops = [int(search.iterations // part) for part in (2.667, 1.6, 1.142)] if search.decay else []
+
+    def step(self, point: Tensor, total: Tensor, gradient: Tensor, iteration: int) -> Tensor:
+        if self.search.signed:
+            gradient = gradient.sign()
+        self.mean.lerp_(gradient, 0.1)
+        self.square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+        lr = self.search.lr * 0.1 ** sum(iteration > drop for drop in self.drops)
+        size = (self.square / (1 - 0.999**iteration)).sqrt_().add_(1e-8)
+        return point.addcdiv(self.mean, size, value=-lr / (1 - 0.9**iteration))
+
+    def best(self, point: Tensor) -> Tensor:
+        return point
+
+
+class LBFGS:
+    """L-BFGS on every target by itself: each evaluation either takes a target's step or halves it."""
+
+    HISTORY = 20
+
+    def __init__(self, search: Search, point: Tensor):
+        self.lr = search.lr
+        shape = (self.HISTORY, *point.shape)
+        self.steps, self.bends = point.new_zeros(shape), point.new_zeros(shape)
+        self.rate = point.new_zeros(self.HISTORY, len(point))  # 1 / <step, bend>; 0 where there is none
+        self.here: Tensor | None = None
+
+    def step(self, point: Tensor, total: Tensor, gradient: Tensor, iteration: int) -> Tensor:
+        if self.here is None:
+            self.here, self.total, self.gradient = point, total, gradient
+            length = (self.lr / gradient.abs().sum(1).clamp_min(1e-30)).clamp_max(self.lr)
+            self.length, self.direction = length, -gradient
+            return self.here + self.length.unsqueeze(1) * self.direction
+        fall = (self.gradient * self.direction).sum(1)
+        taken = torch.isfinite(total) & (total <= self.total + 1e-4 * self.length * fall)
+        wide = taken.unsqueeze(1)
+        step, bend = point - self.here, gradient - self.gradient
+        inner = (step * bend).sum(1)
+        useful = taken & (inner > 1e-10 * (step.norm(dim=1) * bend.norm(dim=1)))
+        rate = torch.where(useful, 1 / inner.clamp_min(1e-38), 0)
+        self._remember(taken, step, bend, rate)
+        self.here, self.total = torch.where(wide, point, self.here), torch.where(taken, total, self.total)
+        self.gradient = torch.where(wide, gradient, self.gradient)
+        direction = self._direction()
+        downhill = (direction * self.gradient).sum(1, keepdim=True) < 0
+        direction = torch.where(downhill, direction, -self.gradient)
+        self.direction = torch.where(wide, direction, self.direction)
+        self.length = torch.where(taken, self.lr, self.length / 2)
+        return self.here + self.length.unsqueeze(1) * self.direction
+
+    def _remember(self, taken: Tensor, step: Tensor, bend: Tensor, rate: Tensor) -> None:
+        wide = taken.view(1, -1, 1)
+        self.steps = torch.where(wide, torch.cat([self.steps[1:], step.unsqueeze(0)]), self.steps)
+        self.bends = torch.where(wide, torch.cat([self.bends[1:], bend.unsqueeze(0)]), self.bends)
+        self.rate = torch.where(taken, torch.cat([self.rate[1:], rate.unsqueeze(0)]), self.rate)
+
+    def _direction(self) -> Tensor:
+        """The two-loop recursion, for all targets."""
+        found, shares = -self.gradient, []
+        for step, bend, rate in zip(self.steps.flip(0), self.bends.flip(0), self.rate.flip(0), strict=True):
+            share = rate * (step * found).sum(1)
+            shares.append(share)
+            found = found - share.unsqueeze(1) * bend
+        newest = self.rate[-1] * self.bends[-1].square().sum(1)
+        found = found * torch.where(newest > 0, 1 / newest.clamp_min(1e-38), 1).unsqueeze(1)
+        for step, bend, rate, share in zip(self.steps, self.bends, self.rate, reversed(shares), strict=True):
+            back = rate * (bend * found).sum(1)
+            found = found + (share - back).unsqueeze(1) * step
+        return found
+
+    def best(self, point: Tensor) -> Tensor:
+        return point if self.here is None else self.here
