@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from equipoise import trial
-from equipoise.attack import DLG, MAP, Inversion, Server
+from equipoise.attack import DLG, MAP, Inversion, Server, View, descent, invert, labels, simulate
 from equipoise.attack.membership import SCORES
 from equipoise.attack.simulate import respond
 from equipoise.errors import ConfigError
@@ -21,7 +22,7 @@ from equipoise.intensity import intensity
 from equipoise.mechanisms import mechanism
 from equipoise.models import MLP
 from equipoise.outcomes import Outcome, differences, rows_of, summary
-from equipoise.randomness import standard_noise
+from equipoise.randomness import standard_noise, uniform
 from equipoise.release import Protection, observed_release
 from equipoise.targets import ATTACKS, Materials, Options, Targets, build_targets
 from equipoise.trial import Cell, Trace, attack_cell, baselines, released, static_twins
@@ -251,6 +252,36 @@ def test_attacks_win_without_protection() -> None:
     assert found["matched", None]["identification"] > 0.95
     assert found["labels", None]["labels"] > 0.95
     assert found["membership", None]["membership_auc"] > 0.7
+
+
+@pytest.mark.parametrize("given", ["nothing", "best"])
+def test_no_attack_draws_the_noise_of_the_client(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    """Whoever shares the client's key could subtract its noise: every attack would look far stronger than it is."""
+    drawn: list[Any] = []
+
+    def recorded(keys: Any, *rest: Any) -> Tensor:
+        drawn.extend(keys)
+        return uniform(keys, *rest)
+
+    multi_round = import_module("equipoise.attack.multi_round")  # the package's own name for it is the function
+    for module in (simulate, descent, invert, labels, multi_round):
+        monkeypatch.setattr(module, "uniform", recorded)
+    server, weights = server_of("gs-learn", 0.01)
+    options = replace(QUICK, attacks=list(ATTACKS), releases=4, iterations=1, given=given)  # type: ignore[arg-type]
+    targets = build_targets(materials(), server, options)
+    cell = Cell(weights, server, {})
+    drawn.clear()
+    view = View(weights.expand(4, -1), released(cell, targets, options), targets.labels)
+    clients = set(drawn)
+    drawn.clear()
+    attack_cell(cell, targets, materials(), options, view=view)
+    public = materials().attack
+    multi_round.multi_round(
+        server, [multi_round.Observation(1, weights, view.released[0])], public, *public, torch.zeros(1, 2).long(), 0.1
+    )
+    assert len(clients) == 1
+    assert len(set(drawn)) > 10
+    assert not clients & set(drawn)
 
 
 @pytest.mark.parametrize(("name", "scale"), [("none", 0.0), ("gs-static", 1000.0)])
