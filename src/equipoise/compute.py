@@ -4,8 +4,9 @@ A SPEC is what ``settings.to_dict`` writes. OUT gets ``result.json`` (as in a ru
 ``curves.npz`` (``rounds`` and ``[F, evaluations]`` arrays). With an entry ``audit`` (the fields of ``targets.Options``
 and ``rounds``) the federations are attacked at the weights of those rounds instead, and OUT gets ``audit.json`` and
 ``audit.npz`` (values per release). With an entry ``multi_round`` (the arguments of ``replay.replayed``) every
-federation is replayed and its releases combined, and OUT gets ``multi_round.json``. Nothing else is written: no
-weights, no images.
+federation is replayed and its releases combined, and OUT gets ``multi_round.json``. A SPEC with the single entry
+``reproduction`` holds the jobs of ``equipoise reproduce --plan``; OUT gets a raw file for each. Nothing else is
+written: no weights, no private images.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .environment import environment
+from .environment import VERSION, environment
 from .errors import ConfigError, EquipoiseError
 from .examination import examine
 from .federation import Sweep
@@ -170,6 +171,36 @@ def compute_multi_round(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     return found
 
 
+def compute_reproduction(spec: dict[str, Any], out: Path) -> list[Path]:
+    """Run the jobs that ``equipoise reproduce --plan`` wrote; a job whose raw file exists is not run again."""
+    from .reproduction.plan import SCHEMA
+    from .reproduction.work import run
+
+    raw = _table(spec["reproduction"], "reproduction")
+    if raw.get("schema") != SCHEMA or raw.get("version") != VERSION or not isinstance(raw.get("jobs"), list):
+        raise ConfigError(
+            f"The SPEC is of version {raw.get('version')}, schema {raw.get('schema')}; this is {VERSION}, {SCHEMA}.",
+            "Write it anew with equipoise reproduce --plan.",
+        )
+    told = time.perf_counter()
+    written = []
+
+    def report(what: str, done: int, total: int) -> None:
+        nonlocal told
+        if time.perf_counter() - told > 10:
+            told = time.perf_counter()
+            print(f"{what}  {done}/{total}", flush=True)
+
+    for job in raw["jobs"]:
+        started = time.perf_counter()
+        written.append(run(job, out, report))
+        print(
+            f"{job['group']}: {len(job['federations'])} federations in {time.perf_counter() - started:.1f} s",
+            flush=True,
+        )
+    return written
+
+
 def main(arguments: list[str]) -> int:
     """The entry point: two paths, no options."""
     if len(arguments) != 2:
@@ -185,6 +216,8 @@ def main(arguments: list[str]) -> int:
             found = compute_audit(spec, Path(arguments[1]))
             print(f"{len(found['attacks'])} rows in {found['seconds']['all']:.1f} s")
             return 0 if found["complete"] else 130
+        elif isinstance(spec, dict) and "reproduction" in spec:
+            compute_reproduction(spec, Path(arguments[1]))
         elif isinstance(spec, dict) and "multi_round" in spec:
             compute_multi_round(spec, Path(arguments[1]))
         else:

@@ -105,6 +105,7 @@ class Sweep:
         self.state = self._initial_state()
         self._graph: RoundGraph | None = None
         self.watcher: Callable[[Block, Tensor], None] | None = None  # sees the releases [R, P] of every block
+        self.observer: Callable[[list[int], Stretch], None] | None = None  # sees what every stretch recorded
 
     # -- the run ---------------------------------------------------------------------------------------------
 
@@ -129,6 +130,8 @@ class Sweep:
             done = self._train_stretch(rounds, self.tables(rounds), on_round)
             self.state.round = rounds[-1]
             self.state.tally.add(done)
+            if self.observer is not None:
+                self.observer(rounds, done)
 
     def _train_stretch(self, rounds: list[int], tables: Stretch, on_round: Progress | None) -> Stretch:
         if self._graph is None and capturable(self, rounds):

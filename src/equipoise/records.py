@@ -189,7 +189,7 @@ def full_record(sweep: Sweep, when: int) -> list[Row]:
         for r in range(len(local)):
             _one_client(sweep, block, r, released.parameters[r], local[r], found, tables, when)
     rows = []
-    gradients = _squared_gradients(sweep)
+    gradients = squared_gradients(sweep)
     for i, full in enumerate(found):
         row: Row = {"full_utility_loss": full.utility, "gradient_norm_squared": gradients[i]}
         if full.expected:
@@ -231,7 +231,7 @@ def _one_client(
         found[federation].expected_error.append(float(gains.std() / len(gains) ** 0.5))
 
 
-def _squared_gradients(sweep: Sweep) -> list[float]:
+def squared_gradients(sweep: Sweep) -> list[float]:
     """|grad F(W)|^2 over all training examples, for every federation's current model."""
     squared = [0.0] * len(sweep.federations)
     for name, parts in sweep.parts.items():

@@ -42,11 +42,12 @@ class Search:
     restarts: int = 1
     optimiser: Literal["adam", "lbfgs"] = "adam"
     seed: int = 0
+    starts: int = 0  # targets after which the starting points repeat; 0: every target has its own
     chunk: int = 0  # targets at once; 0: by device
 
     def check(self) -> None:
         wrong = [f"{name}={getattr(self, name)!r}" for name in ("iterations", "restarts") if getattr(self, name) < 1]
-        wrong += [f"chunk={self.chunk!r}"] if self.chunk < 0 else []
+        wrong += [f"{name}={getattr(self, name)!r}" for name in ("chunk", "starts") if getattr(self, name) < 0]
         wrong += [f"optimiser={self.optimiser!r}"] if self.optimiser not in ("adam", "lbfgs") else []
         wrong += [f"lr={self.lr!r}"] if not 0 < self.lr < float("inf") else []
         wrong += [f"tv={self.tv!r}"] if not 0 <= self.tv < float("inf") else []
@@ -166,7 +167,8 @@ def _restart(
     like, inputs = mine.released, server.examples * server.pixels
     searched = inputs + (server.examples * server.classes if mine.labels is None else 0)
     key = experiment_key(search.seed, "attack/start")
-    numbers = uniform([key] * len(taken), taken.tolist(), [restart], searched, like.dtype, like.device)[0]
+    starts = taken % search.starts if search.starts else taken
+    numbers = uniform([key] * len(taken), starts.tolist(), [restart], searched, like.dtype, like.device)[0]
     point = standard_noise(numbers, "gaussian")
 
     def decode(flat: Tensor) -> tuple[Tensor, Tensor]:

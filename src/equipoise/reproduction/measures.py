@@ -1,0 +1,224 @@
+"""What is measured on a sweep beside its accuracy: one function each, on all federations of the sweep at once.
+
+The lists that they return follow ``sweep.federations``. A round is looked at without taking it: its randomness is keyed
+by seed, client and round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import scores
+from ..attack import Search, Server, View, invgrad
+from ..evaluate import by_client, full_loss, score
+from ..examination import materials_of, protection_of, server_of
+from ..federation import Sweep
+from ..mechanisms import mechanism
+from ..records import squared_gradients
+from ..release import Protection, draw_bounds
+from ..stretch import Block, Stretch
+from ..targets import Materials, Options, Targets, build_targets
+from ..trial import Cell, Trace, baselines, released
+from .plan import Scale
+
+Report = Callable[[str, int, int], None]
+
+
+def client_curves(sweep: Sweep) -> list[dict[str, list[float]]]:
+    """For every federation: accuracy on every client's test images, and loss on its training images."""
+    found: list[dict[str, list[float]]] = [{} for _ in sweep.federations]
+    for name, data in sweep.datasets.items():
+        mine = [i for i, federation in enumerate(sweep.federations) if federation.dataset == name]
+        if not mine:
+            continue
+        params = sweep.state.params[mine]
+        tested = data.test.images.to(sweep.device, sweep.dtype), data.test.labels.to(sweep.device)
+        correct = by_client(score(sweep.batched, params, *tested)[0], sweep.test_parts[name, ""])
+        rows = torch.cat(sweep.parts[name]).to(sweep.device)
+        sizes = [len(part) for part in sweep.parts[name]]
+        trained = score(sweep.batched, params, sweep.images[rows], sweep.labels[rows])[1]
+        loss = torch.stack([part.double().mean(1) for part in trained.split(sizes, dim=1)], dim=1)
+        for place, i in enumerate(mine):
+            found[i] = {"accuracy": correct[place].tolist(), "training_loss": loss[place].tolist()}
+    return found
+
+
+def gradient_norms(sweep: Sweep) -> list[float]:
+    """The squared norm of the full gradient at the global model."""
+    return squared_gradients(sweep)
+
+
+def _next_round(sweep: Sweep) -> Iterator[tuple[Block, Tensor, Tensor, Tensor | None, Stretch]]:
+    """What every client would do in the coming round: block, releases, distortions, standard noise, tables."""
+    when = sweep.state.round + 1
+    tables, step = sweep.tables([when]), torch.zeros(1, dtype=torch.int64, device=sweep.device)
+    table = sweep.noise_table(when)
+    for block in sweep.blocks:
+        noise = sweep.block_noise(block, table)
+        sent, distortion = sweep.release(block, tables, step, noise)
+        yield block, sent.parameters, distortion, noise, tables
+
+
+def _rows(block: Block) -> list[tuple[int, int]]:
+    """(federation, client) of every row; all clients take part."""
+    slots = range(block.slots.start, block.slots.stop)
+    return [(f, k) for f in range(block.federations.start, block.federations.stop) for k in slots]
+
+
+def full_utility(sweep: Sweep) -> list[list[float]]:
+    """For every federation and client: what the coming round's distortion does to the loss on *all* its data."""
+    found = [[0.0] * sweep.settings.clients for _ in sweep.federations]
+    for block, sent, distortion, _, _ in _next_round(sweep):
+        rows = _rows(block)
+        own = [sweep.parts[sweep.federations[f].dataset][k] for f, k in rows]
+        count = min(len(part) for part in own)
+        examples = torch.stack([part[:count] for part in own]).to(sweep.device)
+        images, labels = sweep.images[examples], sweep.labels[examples]
+        gap = full_loss(sweep.batched, sent, images, labels)
+        gap = gap - full_loss(sweep.batched, sent - distortion, images, labels)
+        for (f, k), value in zip(rows, gap.tolist(), strict=True):
+            found[f][k] = value
+    return found
+
+
+def layer_sizes(sweep: Sweep) -> list[dict[str, dict[str, list[list[float]]]]]:
+    """For every federation and tensor: mean size and standard deviation, [before, after] learning, per client."""
+    found: list[dict[str, dict[str, list[list[float]]]]] = [{} for _ in sweep.federations]
+    for block, _, distortion, noise, tables in _next_round(sweep):
+        if noise is None:
+            continue
+        scale = tables.scale[0, block.federations, block.slots].reshape(-1)
+        start = draw_bounds(noise, Protection(block.kind, scale))[0]
+        for r, (f, _) in enumerate(_rows(block)):
+            before, after = (sweep.batched.layout.unflatten(alpha[r].double()) for alpha in (start, distortion))
+            for name in before:
+                pair = before[name], after[name]
+                sizes = found[f].setdefault(name, {"size": [], "deviation": []})
+                sizes["size"].append([float(part.abs().mean()) for part in pair])
+                sizes["deviation"].append([float(part.std()) for part in pair])
+    return found
+
+
+# -- inversions ---------------------------------------------------------------------------------------------------
+
+
+def inversions(sweep: Sweep, scale: Scale, report: Report) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """InvGrad on the coming round's releases of the first clients; errors per client and image.
+
+    All targets start from the same image of noise. The second value is what guesses score that use no update.
+    """
+    rows: dict[str, list[tuple[int, int, Tensor, Tensor]]] = {name: [] for name in sweep.datasets}
+    for block, sent, _, _, tables in _next_round(sweep):
+        examples = tables.batches[0].index_select(0, block.data)
+        for r, (f, k) in enumerate(_rows(block)):
+            if k < scale.attacked:
+                rows[sweep.federations[f].dataset].append((f, k, sent[r], examples[r]))
+    found: list[dict[str, Any]] = [{"mse": [], "ssim": [], "leakage": []} for _ in sweep.federations]
+    guesses = {}
+    for name, mine in rows.items():
+        if not mine:
+            continue
+        examples = torch.stack([row[3] for row in mine])
+        truth, labels = sweep.images[examples], sweep.labels[examples]
+        server, materials = _server(sweep, name)
+        previous = sweep.state.params[[row[0] for row in mine]]
+        view = View(previous, torch.stack([row[2] for row in mine]), labels)
+        values = _inverted(server, view, truth, materials, scale, sweep.settings.leakage.D, name, report)[1]
+        for i, (f, _, _, _) in enumerate(mine):
+            for key, column in values.items():
+                found[f][key].append(column[i].tolist())
+        guesses[name] = _guesses(server, materials, truth, labels)
+    return found, guesses
+
+
+def _server(sweep: Sweep, name: str) -> tuple[Server, Materials]:
+    data = sweep.datasets[name]
+    nothing = Protection(mechanism("none"), 0.0)
+    return (
+        server_of(sweep.settings, data, sweep.batched, nothing),
+        materials_of(data).to(sweep.device, sweep.dtype),
+    )
+
+
+def _inverted(
+    server: Server,
+    view: View,
+    truth: Tensor,
+    materials: Materials,
+    scale: Scale,
+    diameter: float,
+    name: str,
+    report: Report,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Reconstructions ``[N, E, ...]`` in the order of the truth, and their errors."""
+    assert view.labels is not None
+    trace, total, done = Trace(truth, diameter), len(view) * scale.iterations, 0
+
+    def tell(count: int) -> None:
+        nonlocal done
+        done += count
+        report(f"attacking {len(view)} releases on {name}", done, total)
+
+    found = invgrad(server, view, Search(iterations=scale.iterations, starts=1), trace.watch, tell)
+    cost = torch.cdist(found.images.flatten(2), truth.flatten(2)).square() / server.pixels
+    assigned = scores.match(cost, view.labels)
+    wide = assigned.view(*assigned.shape, *[1] * (truth.dim() - 2)).expand_as(truth)
+    guess = found.images.gather(1, wide)
+    shown, real = (materials.to_pixels(part).clamp(0, 1) for part in (guess, truth))
+    leakage = trace.leakage(assigned)[0]
+    return guess, {"mse": scores.mse(guess, truth), "ssim": scores.ssim(shown, real), "leakage": leakage}
+
+
+def _guesses(server: Server, materials: Materials, truth: Tensor, labels: Tensor) -> dict[str, dict[str, float]]:
+    """Mean MSE and SSIM of guesses that use no update, on the distinct batches."""
+    pool = truth.flatten(0, 1)
+    place = torch.arange(len(pool), device=pool.device).view(labels.shape)
+    none = place.new_empty(*place.shape, 0)
+    targets = Targets(pool, labels.flatten(), place, labels, place, none, place[:, :0], 1)
+    return {
+        name: {key: float(values[key].mean()) for key in ("mse", "ssim", "leakage")}
+        for name, values in baselines(targets, materials, server).items()
+    }
+
+
+def pictures(sweep: Sweep, scale: Scale, report: Report) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """InvGrad on releases of *public* images at every federation's weights; the first batch is kept as pixels."""
+    options = Options(attacks=[], releases=scale.pictured, label_sets=min(4, scale.pictured), candidates=2)
+    found: list[dict[str, Any]] = [{} for _ in sweep.federations]
+    originals = {}
+    for name in sweep.datasets:
+        mine = [i for i, federation in enumerate(sweep.federations) if federation.dataset == name]
+        if not mine:
+            continue
+        server, materials = _server(sweep, name)
+        targets = build_targets(materials, server, options)
+        sent, previous = [], []
+        for i in mine:
+            federation, weights = sweep.federations[i], sweep.state.params[i]
+            protection = protection_of(sweep.settings, federation.mechanism, federation.budget, sweep.state.round + 1)
+            cell = Cell(weights, replace(server, protection=protection), {})
+            sent.append(released(cell, targets, options))
+            previous.append(weights.expand(len(targets.truth), -1))
+        count = len(targets.truth)
+        truth, labels = targets.images.repeat(len(mine), 1, 1, 1, 1), targets.labels.repeat(len(mine), 1)
+        view = View(torch.cat(previous), torch.cat(sent), labels)
+        guess, values = _inverted(server, view, truth, materials, scale, sweep.settings.leakage.D, name, report)
+        for place, i in enumerate(mine):
+            own = slice(place * count, (place + 1) * count)
+            found[i] = {key: column[own].tolist() for key, column in values.items()}
+            found[i]["pixels"] = _pixels(materials, guess[place * count])
+        originals[name] = {
+            "pixels": _pixels(materials, targets.images[0]),
+            "baselines": _guesses(server, materials, targets.images, targets.labels),
+        }
+    return found, originals
+
+
+def _pixels(materials: Materials, images: Tensor) -> list[Any]:
+    shown: list[Any] = materials.to_pixels(images).clamp(0, 1).mul(255).round().int().cpu().tolist()
+    return shown

@@ -1,0 +1,246 @@
+"""Train the federations of a job and measure on them what the artefacts need: torch and numpy alone.
+
+``run`` writes one raw file per job: a record per federation, reduced (per-image errors, per-tensor sizes, curves; a few
+reconstructions of *public* images as uint8; no weights, no releases). While it runs, a checkpoint of a few arrays
+lies beside it; a job that was killed goes on from there, and a job whose raw file exists is not run again.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..environment import environment
+from ..errors import CheckpointError, ConfigError
+from ..federation import Sweep
+from ..files import storage_errors, write_bytes, write_text
+from ..records import evaluate, results
+from ..settings import Federation, from_dict
+from ..stretch import Stretch
+from . import measures
+from .plan import SCHEMA, Scale, digest
+
+Report = Callable[[str, int, int], None]
+"""(what is being done, how far, of how much)"""
+
+CHECKPOINT_SECONDS = 20.0
+
+
+def raw_path(job: dict[str, Any], folder: Path) -> Path:
+    return folder / f"{job['name']}.json"
+
+
+def run(job: dict[str, Any], folder: Path, report: Report | None = None) -> Path:
+    """Compute one job unless its raw file exists; returns that file."""
+    path = raw_path(job, folder)
+    if path.exists():
+        return path
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    work = Work(job, folder / f".{job['name']}.npz")
+    found = work.execute(report or (lambda what, done, total: None))
+    write_text(path, json.dumps(found, separators=(",", ":"), allow_nan=False) + "\n")
+    work.checkpoint.unlink(missing_ok=True)
+    return path
+
+
+def scale_of(job: dict[str, Any]) -> Scale:
+    try:
+        raw: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in job["scale"].items()
+        }
+        return Scale(**raw)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"The job's scale is not readable: {error}.", "Write the SPEC anew with --plan.") from error
+
+
+class Work:
+    """One job while it is being computed."""
+
+    def __init__(self, job: dict[str, Any], checkpoint: Path):
+        self.job, self.checkpoint, self.scale = job, checkpoint, scale_of(job)
+        try:
+            self.settings, self.federations = from_dict({key: job[key] for key in ("settings", "federations")})
+            wanted = [set(row) for row in job["measures"]]
+        except (KeyError, TypeError) as error:
+            raise ConfigError(f"The job lacks {error}.", "Write the SPEC anew with --plan.") from error
+        self.sweep = Sweep(self.settings, self.federations)
+        self.row = {federation: i for i, federation in enumerate(self.sweep.federations)}
+        self.wanted = {
+            name: [fed for fed, row in zip(self.federations, wanted, strict=True) if name in row]
+            for name in ("clients", "stepwise", "gradient-norm", "inversion", "pictures", "layers")
+        }
+        self.sides: dict[str, Sweep] = {}
+        self.history: list[list[dict[str, Any]]] = []  # rows of the evaluated rounds
+        self.series: dict[str, list[Any]] = {"clients": [], "stepwise": [], "full": [], "gradient-norm": []}
+        self.layers: dict[str, Any] = {}
+        self.seconds = 0.0
+        self.sweep.observer = self._observe if self.wanted["stepwise"] else None
+
+    def side(self, measure: str) -> Sweep:
+        """The federations of one measurement alone, at the weights that they have now."""
+        if measure not in self.sides:
+            self.sides[measure] = Sweep(self.settings, self.wanted[measure], self.sweep.datasets)
+        side = self.sides[measure]
+        side.state.params = self.sweep.state.params[[self.row[federation] for federation in side.federations]].clone()
+        side.state.round = self.sweep.state.round
+        return side
+
+    def marks(self) -> dict[str, set[int]]:
+        """Rounds after which something is measured, by measurement; 0 is before the first."""
+        s, scale = self.settings, self.scale
+        every = {
+            "clients": scale.curve_every,
+            "gradient-norm": scale.gradient_every,
+            "stepwise": scale.full_every,
+        }
+        found = {"evaluate": set(s.evaluated())}
+        for name, step in every.items():
+            found[name] = {*range(0, s.rounds, step), s.rounds} if self.wanted[name] else set()
+        found["layers"] = {0, s.rounds} if self.wanted["layers"] else set()
+        return found
+
+    def execute(self, report: Report) -> dict[str, Any]:
+        started, marks = time.perf_counter(), self.marks()
+        stops = sorted(set().union(*marks.values()))
+        self._resume()
+        label = f"{self.job['group']}: training {len(self.federations)} federations"
+        saved = time.perf_counter()
+        if self.sweep.state.round == 0 and not self.history:
+            self._measure(0, marks)
+        for stop in [when for when in stops if when > self.sweep.state.round]:
+            self.sweep.train(stop, lambda when: report(label, when, self.settings.rounds))
+            self._measure(stop, marks)
+            if time.perf_counter() - saved > CHECKPOINT_SECONDS:
+                self._save(time.perf_counter() - started)
+                saved = time.perf_counter()
+        self._save(time.perf_counter() - started)
+        found = self._collect(report)
+        self.seconds += time.perf_counter() - started
+        return {**found, "seconds": round(self.seconds, 1)}
+
+    def _observe(self, rounds: list[int], done: Stretch) -> None:
+        rows = [self.row[federation] for federation in self.wanted["stepwise"]]
+        self.series["stepwise"] += done.utility_loss[:, rows].double().mean(2).tolist()
+
+    def _measure(self, when: int, marks: dict[str, set[int]]) -> None:
+        if when in marks["evaluate"]:
+            self.history.append(evaluate(self.sweep, None))
+        if when in marks["clients"]:
+            self.series["clients"].append([when, measures.client_curves(self.side("clients"))])
+        if when in marks["gradient-norm"]:
+            self.series["gradient-norm"].append([when, measures.gradient_norms(self.side("gradient-norm"))])
+        if when in marks["stepwise"]:
+            self.series["full"].append([when, measures.full_utility(self.side("stepwise"))])
+        if when in marks["layers"]:
+            self.layers[str(when)] = measures.layer_sizes(self.side("layers"))
+
+    # -- the raw file ------------------------------------------------------------------------------------------------
+
+    def _collect(self, report: Report) -> dict[str, Any]:
+        place = [self.sweep.order.index(i) for i in range(len(self.federations))]
+        records = results(self.sweep, [self.history[-1][i] for i in place])
+        for i, record in zip(place, records, strict=True):
+            record["curve"] = {
+                "rounds": [rows[i]["round"] for rows in self.history],
+                "accuracy": [rows[i]["accuracy"] for rows in self.history],
+                "distortion_norm_squared": [rows[i]["distortion_norm_squared"] for rows in self.history],
+            }
+        mine = dict(zip(self.federations, records, strict=True))
+        self._add_series(mine)
+        extra: dict[str, Any] = {}
+        if self.wanted["inversion"]:
+            side = self.side("inversion")
+            found, extra["baselines"] = measures.inversions(side, self.scale, report)
+            for federation, value in zip(side.federations, found, strict=True):
+                mine[federation]["inversion"] = value
+        if self.wanted["pictures"]:
+            side = self.side("pictures")
+            found, extra["originals"] = measures.pictures(side, self.scale, report)
+            for federation, value in zip(side.federations, found, strict=True):
+                mine[federation]["pictures"] = value
+        return {
+            "schema": SCHEMA,
+            "experiment": "seeded",
+            **{key: self.job[key] for key in ("name", "group", "version", "commit", "scale", "settings")},
+            "digest": digest(self.job),
+            "measures": self.job["measures"],
+            "federations": rounded(records),
+            **rounded(extra),
+            "environment": environment(self.sweep.device),
+        }
+
+    def _add_series(self, mine: dict[Federation, dict[str, Any]]) -> None:
+        for name in ("clients", "gradient-norm", "layers"):
+            for i, federation in enumerate(self.side(name).federations if self.wanted[name] else []):
+                points = self.layers.items() if name == "layers" else self.series[name]
+                mine[federation][name] = {
+                    "rounds": [int(when) for when, _ in points],
+                    "values": [v[i] for _, v in points],
+                }
+        for i, federation in enumerate(self.wanted["stepwise"]):
+            mine[federation]["stepwise"] = {"values": [row[i] for row in self.series["stepwise"]]}
+        for i, federation in enumerate(self.side("stepwise").federations if self.wanted["stepwise"] else []):
+            full = self.series["full"]
+            mine[federation]["stepwise"] |= {
+                "full_rounds": [when + 1 for when, _ in full],
+                "full": [v[i] for _, v in full],
+            }
+
+    # -- the checkpoint ----------------------------------------------------------------------------------------------
+
+    def _save(self, seconds: float) -> None:
+        tally = self.sweep.state.tally
+        arrays = {part.name: getattr(tally, part.name).numpy() for part in fields(tally)}
+        notes = {
+            "digest": digest(self.job),
+            "round": self.sweep.state.round,
+            "seconds": self.seconds + seconds,
+            "history": self.history,
+            "series": self.series,
+            "layers": self.layers,
+        }
+        packed = io.BytesIO()
+        text = np.array(json.dumps(notes))
+        np.savez(packed, params=self.sweep.state.params.cpu().numpy(), notes=text, **arrays)
+        write_bytes(self.checkpoint, packed.getvalue())
+
+    def _resume(self) -> None:
+        if not self.checkpoint.exists():
+            return
+        try:
+            with np.load(self.checkpoint, allow_pickle=False) as stored:
+                arrays = {name: stored[name] for name in stored.files}
+            notes = json.loads(str(arrays.pop("notes")))
+        except (OSError, ValueError, KeyError) as error:
+            raise CheckpointError(
+                f"The checkpoint {self.checkpoint.name} cannot be read: {error}.", "Delete it; the job starts anew."
+            ) from error
+        if notes.get("digest") != digest(self.job):
+            raise CheckpointError(f"The checkpoint {self.checkpoint.name} belongs to another job.", "Delete it.")
+        state = self.sweep.state
+        state.params = torch.from_numpy(arrays.pop("params")).to(self.sweep.device)
+        for name, array in arrays.items():
+            setattr(state.tally, name, torch.from_numpy(array))
+        state.round, self.seconds = notes["round"], notes["seconds"]
+        self.history, self.series, self.layers = notes["history"], notes["series"], notes["layers"]
+
+
+def rounded(value: Any) -> Any:
+    """Numbers to six significant digits, and null for those that JSON does not know."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(item) for item in value]
+    return value
