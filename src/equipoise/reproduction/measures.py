@@ -19,7 +19,6 @@ from ..evaluate import by_client, full_loss, score
 from ..examination import materials_of, protection_of, server_of
 from ..federation import Sweep
 from ..mechanisms import mechanism
-from ..records import squared_gradients
 from ..release import Protection, draw_bounds
 from ..stretch import Block, Stretch
 from ..targets import Materials, Options, Targets, build_targets
@@ -46,11 +45,6 @@ def client_curves(sweep: Sweep) -> list[dict[str, list[float]]]:
         for place, i in enumerate(mine):
             found[i] = {"accuracy": correct[place].tolist(), "training_loss": loss[place].tolist()}
     return found
-
-
-def gradient_norms(sweep: Sweep) -> list[float]:
-    """The squared norm of the full gradient at the global model."""
-    return squared_gradients(sweep)
 
 
 def _next_round(sweep: Sweep) -> Iterator[tuple[Block, Tensor, Tensor, Tensor | None, Stretch]]:
@@ -86,8 +80,8 @@ def full_utility(sweep: Sweep) -> list[list[float]]:
     return found
 
 
-def layer_sizes(sweep: Sweep) -> list[dict[str, dict[str, list[list[float]]]]]:
-    """For every federation and tensor: mean size and standard deviation, [before, after] learning, per client."""
+def tensor_sizes(sweep: Sweep) -> list[dict[str, dict[str, list[list[float]]]]]:
+    """For every federation and tensor: mean size, mean and standard deviation, [before, after] learning, per client."""
     found: list[dict[str, dict[str, list[list[float]]]]] = [{} for _ in sweep.federations]
     for block, _, distortion, noise, tables in _next_round(sweep):
         if noise is None:
@@ -98,8 +92,9 @@ def layer_sizes(sweep: Sweep) -> list[dict[str, dict[str, list[list[float]]]]]:
             before, after = (sweep.batched.layout.unflatten(alpha[r].double()) for alpha in (start, distortion))
             for name in before:
                 pair = before[name], after[name]
-                sizes = found[f].setdefault(name, {"size": [], "deviation": []})
+                sizes = found[f].setdefault(name, {"size": [], "mean": [], "deviation": []})
                 sizes["size"].append([float(part.abs().mean()) for part in pair])
+                sizes["mean"].append([float(part.mean()) for part in pair])
                 sizes["deviation"].append([float(part.std()) for part in pair])
     return found
 

@@ -136,7 +136,7 @@ def _needs(name: str, scale: Scale) -> Iterator[Need]:
             yield from _each(("fmnist",), kinds, [CURVES[family]], scale.seeds, "clients")
     elif name == "layers":
         for family, (_, learned) in FAMILIES.items():
-            yield from _each(DATASETS, [learned], [SHOWN[family]], scale.seeds, "layers")
+            yield from _each(DATASETS, [learned], [SHOWN[family]], scale.seeds, "tensors")
     elif name == "reconstructions":
         for family, kinds in FAMILIES.items():
             yield from _each(DATASETS, kinds, [SHOWN[family]], scale.seeds[:1], "pictures")
@@ -144,7 +144,7 @@ def _needs(name: str, scale: Scale) -> Iterator[Need]:
     elif name == "stepwise":
         yield from _each(DATASETS, FAMILIES["LS"], [SHOWN["LS"]], scale.seeds, "stepwise")
     elif name == "gradient-norm":
-        yield from _each(DATASETS, ["ls-learn"], GRADIENT_BUDGETS, scale.seeds, "gradient-norm")
+        yield from _each(DATASETS, ["ls-learn"], GRADIENT_BUDGETS, scale.seeds, "gradients")
     elif name == "sweeps":
         yield from _sweeps(scale)
 

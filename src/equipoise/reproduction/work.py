@@ -23,7 +23,7 @@ from ..environment import environment
 from ..errors import CheckpointError, ConfigError
 from ..federation import Sweep
 from ..files import storage_errors, write_bytes, write_text
-from ..records import evaluate, results
+from ..records import evaluate, results, squared_gradients
 from ..settings import Federation, from_dict
 from ..stretch import Stretch
 from . import measures
@@ -33,6 +33,9 @@ Report = Callable[[str, int, int], None]
 """(what is being done, how far, of how much)"""
 
 CHECKPOINT_SECONDS = 20.0
+EARLY = (1, 2, 3, 5, 8, 13, 21, 34)
+"""Rounds at which gradients are measured beside the regular ones: at first they fall a hundredfold in fifty rounds."""
+TENSOR_ROUNDS = (0, 200, 1000)
 
 
 def raw_path(job: dict[str, Any], folder: Path) -> Path:
@@ -77,12 +80,11 @@ class Work:
         self.row = {federation: i for i, federation in enumerate(self.sweep.federations)}
         self.wanted = {
             name: [fed for fed, row in zip(self.federations, wanted, strict=True) if name in row]
-            for name in ("clients", "stepwise", "gradient-norm", "inversion", "pictures", "layers")
+            for name in ("clients", "stepwise", "gradients", "inversion", "pictures", "tensors")
         }
         self.sides: dict[str, Sweep] = {}
         self.history: list[list[dict[str, Any]]] = []  # rows of the evaluated rounds
-        self.series: dict[str, list[Any]] = {"clients": [], "stepwise": [], "full": [], "gradient-norm": []}
-        self.layers: dict[str, Any] = {}
+        self.series: dict[str, list[Any]] = {"clients": [], "stepwise": [], "full": [], "gradients": [], "tensors": []}
         self.seconds = 0.0
         self.sweep.observer = self._observe if self.wanted["stepwise"] else None
 
@@ -98,16 +100,16 @@ class Work:
     def marks(self) -> dict[str, set[int]]:
         """Rounds after which something is measured, by measurement; 0 is before the first."""
         s, scale = self.settings, self.scale
-        every = {
-            "clients": scale.curve_every,
-            "gradient-norm": scale.gradient_every,
-            "stepwise": scale.full_every,
+        rounds = {
+            "clients": range(0, s.rounds, scale.curve_every),
+            "gradients": [*EARLY, *range(0, s.rounds, scale.gradient_every)],
+            "stepwise": range(0, s.rounds, scale.full_every),
+            "tensors": TENSOR_ROUNDS,
         }
-        found = {"evaluate": set(s.evaluated())}
-        for name, step in every.items():
-            found[name] = {*range(0, s.rounds, step), s.rounds} if self.wanted[name] else set()
-        found["layers"] = {0, s.rounds} if self.wanted["layers"] else set()
-        return found
+        found = {name: {*when, s.rounds} if self.wanted[name] else set() for name, when in rounds.items()}
+        return {name: {t for t in when if t <= s.rounds} for name, when in found.items()} | {
+            "evaluate": {*s.evaluated()}
+        }
 
     def execute(self, report: Report) -> dict[str, Any]:
         started, marks = time.perf_counter(), self.marks()
@@ -137,12 +139,12 @@ class Work:
             self.history.append(evaluate(self.sweep, None))
         if when in marks["clients"]:
             self.series["clients"].append([when, measures.client_curves(self.side("clients"))])
-        if when in marks["gradient-norm"]:
-            self.series["gradient-norm"].append([when, measures.gradient_norms(self.side("gradient-norm"))])
+        if when in marks["gradients"]:
+            self.series["gradients"].append([when, squared_gradients(self.side("gradients"))])
         if when in marks["stepwise"]:
             self.series["full"].append([when, measures.full_utility(self.side("stepwise"))])
-        if when in marks["layers"]:
-            self.layers[str(when)] = measures.layer_sizes(self.side("layers"))
+        if when in marks["tensors"]:
+            self.series["tensors"].append([when, measures.tensor_sizes(self.side("tensors"))])
 
     # -- the raw file ------------------------------------------------------------------------------------------------
 
@@ -180,13 +182,10 @@ class Work:
         }
 
     def _add_series(self, mine: dict[Federation, dict[str, Any]]) -> None:
-        for name in ("clients", "gradient-norm", "layers"):
+        for name in ("clients", "gradients", "tensors"):
+            points = self.series[name]
             for i, federation in enumerate(self.side(name).federations if self.wanted[name] else []):
-                points = self.layers.items() if name == "layers" else self.series[name]
-                mine[federation][name] = {
-                    "rounds": [int(when) for when, _ in points],
-                    "values": [v[i] for _, v in points],
-                }
+                mine[federation][name] = {"rounds": [when for when, _ in points], "values": [v[i] for _, v in points]}
         for i, federation in enumerate(self.wanted["stepwise"]):
             mine[federation]["stepwise"] = {"values": [row[i] for row in self.series["stepwise"]]}
         for i, federation in enumerate(self.side("stepwise").federations if self.wanted["stepwise"] else []):
@@ -207,7 +206,6 @@ class Work:
             "seconds": self.seconds + seconds,
             "history": self.history,
             "series": self.series,
-            "layers": self.layers,
         }
         packed = io.BytesIO()
         text = np.array(json.dumps(notes))
@@ -232,7 +230,7 @@ class Work:
         for name, array in arrays.items():
             setattr(state.tally, name, torch.from_numpy(array))
         state.round, self.seconds = notes["round"], notes["seconds"]
-        self.history, self.series, self.layers = notes["history"], notes["series"], notes["layers"]
+        self.history, self.series = notes["history"], notes["series"]
 
 
 def rounded(value: Any) -> Any:
