@@ -7,7 +7,7 @@ by seed, client and round.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -102,42 +102,68 @@ def tensor_sizes(sweep: Sweep) -> list[dict[str, dict[str, list[list[float]]]]]:
 # -- inversions ---------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Attacked:
+    """The coming round's releases that are attacked, of one dataset."""
+
+    federations: list[int]  # [N]
+    released: Tensor  # [N, P]
+    examples: Tensor  # [N, E]: rows of the training images
+
+
+def attacked_releases(sweep: Sweep, clients: int) -> dict[str, Attacked]:
+    """What the first ``clients`` of every federation will release in the coming round, by dataset."""
+    rows: dict[str, list[tuple[int, Tensor, Tensor]]] = {name: [] for name in sweep.datasets}
+    for block, sent, _, _, tables in _next_round(sweep):
+        examples = tables.batches[0].index_select(0, block.data)
+        for r, (f, k) in enumerate(_rows(block)):
+            if k < clients:
+                rows[sweep.federations[f].dataset].append((f, sent[r], examples[r]))
+    return {
+        name: Attacked(
+            [f for f, _, _ in mine], torch.stack([w for _, w, _ in mine]), torch.stack([e for _, _, e in mine])
+        )
+        for name, mine in rows.items()
+        if mine
+    }
+
+
 def inversions(sweep: Sweep, scale: Scale, report: Report) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """InvGrad on the coming round's releases of the first clients; errors per client and image.
 
     All targets start from the same image of noise. The second value is what guesses score that use no update.
     """
-    rows: dict[str, list[tuple[int, int, Tensor, Tensor]]] = {name: [] for name in sweep.datasets}
-    for block, sent, _, _, tables in _next_round(sweep):
-        examples = tables.batches[0].index_select(0, block.data)
-        for r, (f, k) in enumerate(_rows(block)):
-            if k < scale.attacked:
-                rows[sweep.federations[f].dataset].append((f, k, sent[r], examples[r]))
     found: list[dict[str, Any]] = [{"mse": [], "ssim": [], "leakage": []} for _ in sweep.federations]
     guesses = {}
-    for name, mine in rows.items():
-        if not mine:
-            continue
-        examples = torch.stack([row[3] for row in mine])
-        truth, labels = sweep.images[examples], sweep.labels[examples]
-        server, materials = _server(sweep, name)
-        previous = sweep.state.params[[row[0] for row in mine]]
-        view = View(previous, torch.stack([row[2] for row in mine]), labels)
+    for name, mine in attacked_releases(sweep, scale.attacked).items():
+        truth, labels = sweep.images[mine.examples], sweep.labels[mine.examples]
+        server, materials = server_and_materials(sweep, name)
+        view = View(sweep.state.params[mine.federations], mine.released, labels)
         values = _inverted(server, view, truth, materials, scale, sweep.settings.leakage.D, name, report)[1]
-        for i, (f, _, _, _) in enumerate(mine):
+        for i, f in enumerate(mine.federations):
             for key, column in values.items():
                 found[f][key].append(column[i].tolist())
         guesses[name] = _guesses(server, materials, truth, labels)
     return found, guesses
 
 
-def _server(sweep: Sweep, name: str) -> tuple[Server, Materials]:
+def server_and_materials(sweep: Sweep, name: str) -> tuple[Server, Materials]:
+    """The attacker of one dataset's releases, who takes no defence into account, and the public images."""
     data = sweep.datasets[name]
-    nothing = Protection(mechanism("none"), 0.0)
-    return (
-        server_of(sweep.settings, data, sweep.batched, nothing),
-        materials_of(data).to(sweep.device, sweep.dtype),
-    )
+    server = server_of(sweep.settings, data, sweep.batched, Protection(mechanism("none"), 0.0))
+    return server, materials_of(data).to(sweep.device, sweep.dtype)
+
+
+def errors(
+    images: Tensor, truth: Tensor, labels: Tensor, materials: Materials
+) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    """Reconstructions in the order of the truth, their errors per image, and that order; same labels may swap."""
+    cost = torch.cdist(images.flatten(2), truth.flatten(2)).square()
+    assigned = scores.match(cost, labels)
+    wide = assigned.view(*assigned.shape, *[1] * (truth.dim() - 2)).expand_as(truth)
+    guess = images.gather(1, wide)
+    shown, real = (materials.to_pixels(part).clamp(0, 1) for part in (guess, truth))
+    return guess, {"mse": scores.mse(guess, truth), "ssim": scores.ssim(shown, real)}, assigned
 
 
 def _inverted(
@@ -160,13 +186,8 @@ def _inverted(
         report(f"attacking {len(view)} releases on {name}", done, total)
 
     found = invgrad(server, view, Search(iterations=scale.iterations, starts=1), trace.watch, tell)
-    cost = torch.cdist(found.images.flatten(2), truth.flatten(2)).square() / server.pixels
-    assigned = scores.match(cost, view.labels)
-    wide = assigned.view(*assigned.shape, *[1] * (truth.dim() - 2)).expand_as(truth)
-    guess = found.images.gather(1, wide)
-    shown, real = (materials.to_pixels(part).clamp(0, 1) for part in (guess, truth))
-    leakage = trace.leakage(assigned)[0]
-    return guess, {"mse": scores.mse(guess, truth), "ssim": scores.ssim(shown, real), "leakage": leakage}
+    guess, values, assigned = errors(found.images, truth, view.labels, materials)
+    return guess, {**values, "leakage": trace.leakage(assigned)[0]}
 
 
 def _guesses(server: Server, materials: Materials, truth: Tensor, labels: Tensor) -> dict[str, dict[str, float]]:
@@ -190,7 +211,7 @@ def pictures(sweep: Sweep, scale: Scale, report: Report) -> tuple[list[dict[str,
         mine = [i for i, federation in enumerate(sweep.federations) if federation.dataset == name]
         if not mine:
             continue
-        server, materials = _server(sweep, name)
+        server, materials = server_and_materials(sweep, name)
         targets = build_targets(materials, server, options)
         sent, previous = [], []
         for i in mine:
