@@ -1,0 +1,224 @@
+"""The paper's claims in our words, each with a verdict and the figures behind it. One that fails says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import mean
+from typing import Any
+
+from .plan import BELOW, BUDGETS, DATASETS, FAMILIES
+from .statistics import above, below, rank_correlation, spread
+from .tables import Found, paper
+
+Tables = dict[str, Found]
+Verdict = tuple[bool, str]
+
+COLLAPSED = 20.0
+"""Percent: below twice chance a federation counts as not trained."""
+SIMILAR = {"mse": 0.1, "ssim": 1.0}
+"""Gaps whose whole 95 % interval lies within these count as similar; the paper's largest are 0.078 and 0.54 points."""
+
+
+def interval(found: Found, digits: int = 1) -> str:
+    """The mean with its interval, as text."""
+    if found["interval"] is None:
+        return f"{found['mean']:.{digits}f}"
+    low, high = found["interval"]
+    return f"{found['mean']:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def _cell(tables: Tables, family: str, dataset: str, mechanism: str, budget: float) -> Found:
+    table = tables[f"accuracy-{family.lower()}"]
+    rows: list[Found] = table["cells"] + table["below_the_grid"]
+    return next(r for r in rows if (r["dataset"], r["mechanism"], r["budget"]) == (dataset, mechanism, budget))
+
+
+def better_everywhere(tables: Tables) -> Verdict:
+    cells = tables["trade-off"]["cells"]
+    more, sure = sum(cell["mean"] > 0 for cell in cells), sum(cell["beyond_its_interval"] for cell in cells)
+    least = min(cells, key=lambda cell: cell["mean"])
+    where = f"{least['dataset']} {least['family']} {least['budget']:g}"
+    text = f"higher mean in {more} of {len(cells)} cells, beyond the 95 % interval in {sure}"
+    return more == len(cells), f"{text}; least gain {interval(least)} points at {where}"
+
+
+def larger_at_strict_budgets(tables: Tables) -> Verdict:
+    told, holds = [], True
+    for family in FAMILIES:
+        for dataset in DATASETS:
+            gains = [g for g in tables[f"accuracy-{family.lower()}"]["gains"] if g["dataset"] == dataset]
+            strict = [-g["budget"] for g in gains]
+            each = spread([rank_correlation(strict, row) for row in zip(*(g["values"] for g in gains), strict=True)])
+            holds &= above(each)
+            told.append(f"{dataset} {family} {interval(each, 2)}")
+    return holds, f"rank correlation of gain and strictness over five budgets: {', '.join(told)}"
+
+
+def trains_where_static_collapses(tables: Tables) -> Verdict:
+    told, holds = [], True
+    for family, (static, learned) in FAMILIES.items():
+        for dataset in DATASETS:
+            one, other = (_cell(tables, family, dataset, name, BUDGETS[family][0]) for name in (static, learned))
+            holds &= one["mean"] < COLLAPSED and other["interval"] is not None and above(other, COLLAPSED)
+            told.append(f"{dataset} {family} {BUDGETS[family][0]:g}: {one['mean']:.1f} % and {interval(other)} %")
+    return holds, f"static and learned at the strictest budgets: {'; '.join(told)}; collapsed below {COLLAPSED:.0f} %"
+
+
+def fails_below(family: str) -> Callable[[Tables], Verdict]:
+    def verdict(tables: Tables) -> Verdict:
+        static, told, holds = FAMILIES[family][0], [], True
+        for dataset in DATASETS:
+            one = _cell(tables, family, dataset, static, BELOW[family])
+            edge = _cell(tables, family, dataset, static, BUDGETS[family][0])
+            holds &= one["mean"] < COLLAPSED
+            said = paper()["accuracy"][family][dataset]["identical"][0]
+            at = f"at {BUDGETS[family][0]:g} already {edge['mean']:.1f} % (the paper's own table: {said} %)"
+            told.append(f"{dataset}: {interval(one)} % at {BELOW[family]:g}, {at}")
+        return holds, "; ".join(told)
+
+    return verdict
+
+
+def similar_errors(tables: Tables) -> Verdict:
+    told, holds = [], True
+    for cell in tables["gaps"]["cells"]:
+        low, high = cell["interval"] or (float("-inf"), float("inf"))
+        holds &= -SIMILAR[cell["quantity"]] < low and high < SIMILAR[cell["quantity"]]
+        told.append(f"{cell['dataset']} {cell['family']} {cell['quantity'].upper()} {interval(cell, 2)}")
+    margins = f"within {SIMILAR['mse']} and {SIMILAR['ssim']:g} points"
+    return holds, f"learn minus identical, averaged over budgets, whole interval {margins}: {'; '.join(told)}"
+
+
+def little_similarity(tables: Tables) -> Verdict:
+    told, holds = [], True
+    for family in FAMILIES:
+        table = tables[f"defence-{family.lower()}"]
+        cells = [cell for cell in table["cells"] if cell["quantity"] == "ssim"]
+        most, ceiling = max(cells, key=lambda cell: cell["mean"]), paper()["ssim_at_most"][family]
+        holds &= most["mean"] <= ceiling
+        told.append(f"{family}: at most {interval(most)} % (paper {ceiling} %)")
+    guesses = tables["defence-ls"]["guesses_without_an_update"]
+    black = ", ".join(f"{name} {100 * guesses[name]['black']['ssim']:.1f} %" for name in guesses)
+    return holds, f"{'; '.join(told)}. For scale: an all-black image, which uses no update, has {black}"
+
+
+def higher_cap(tables: Tables) -> Verdict:
+    ups = tables["cap"]["up_percent"]
+    told = [f"{up['dataset']} {up['family']} +{interval(up)} % (paper {up['paper']} %)" for up in ups]
+    return all(above(up) for up in ups), "; ".join(told)
+
+
+def clients_converge_better(tables: Tables) -> Verdict:
+    cells = tables["clients"]["cells"]
+    good = sum(cell["agrees"] for cell in cells)
+    worse = sum(above(cell["final_training_loss"]) for cell in cells)
+    text = f"final accuracy and area under the curve higher beyond their intervals for {good} of {len(cells)} clients"
+    gains = [cell["mean"] for cell in cells]
+    text += f" (final gain {min(gains):.1f} to {max(gains):.1f} points)"
+    return good == len(
+        cells
+    ), f"{text}; yet the final training loss is higher, beyond its interval, for {worse} of them"
+
+
+def layers_change_as_listed(tables: Tables) -> Verdict:
+    cells = tables["layers"]["cells"]
+    good = sum(cell["agrees"] for cell in cells)
+    ratios: dict[str, list[float]] = {}
+    for cell in cells:
+        ratios.setdefault(cell["tensor"], []).append(cell["size_ratio"]["mean"])
+    told = ", ".join(f"{name} {mean(values):.3f}" for name, values in ratios.items())
+    early = [cell for cell in tables["layers"]["earlier_rounds"] if cell["round"] == 0]
+    at_start = sum(cell["agrees"] for cell in early)
+    counts = ", ".join(f"{sum(c['verdict'] == v for c in cells)} {v}" for v in ("amplified", "reduced", "kept"))
+    return good == len(cells), (
+        f"{good} of {len(cells)} (tensor, dataset, family) as listed; mean size after / before: {told}. "
+        f"Here {counts}; at the initial weights {at_start} of {len(early)} are as listed"
+    )
+
+
+def deviations_change_little(tables: Tables) -> Verdict:
+    cells = tables["layers"]["cells"]
+    ratios = [cell["deviation_ratio"]["mean"] for cell in cells]
+    limit = 0.1
+    good = sum(abs(ratio - 1) < limit for ratio in ratios)
+    return good == len(
+        cells
+    ), f"standard deviation after / before {min(ratios):.3f} to {max(ratios):.3f}; little is < 10 %"
+
+
+def lower_stepwise_loss(where: str) -> Callable[[Tables], Verdict]:
+    def verdict(tables: Tables) -> Verdict:
+        cells = [cell for cell in tables["stepwise"]["cells"] if cell["measured_on"] == where]
+        told = []
+        for cell in cells:
+            static, learned = cell["ls-static"], cell["ls-learn"]
+            swing = [part["fluctuation"]["mean"] for part in (learned, static)]
+            told.append(
+                f"{cell['dataset']}: {interval(learned, 3)} against {interval(static, 3)}, difference "
+                f"{interval(cell, 3)}, standard deviation over rounds {swing[0]:.2f} against {swing[1]:.2f}"
+            )
+        return all(below(cell) for cell in cells), f"learned against static, on {where}: {'; '.join(told)}"
+
+    return verdict
+
+
+def gradient_grows(tables: Tables) -> Verdict:
+    cells = [
+        cell for cell in tables["gradient-norm"]["cells"] if "above" in cell["what"] and "rebound" not in cell["what"]
+    ]
+    told = [f"{cell['dataset']} {cell['what']} by {interval(cell, 3)}" for cell in cells]
+    return all(cell["agrees"] for cell in cells), f"time average: {'; '.join(told)}"
+
+
+def gradient_rebounds(tables: Tables) -> Verdict:
+    cells = [cell for cell in tables["gradient-norm"]["cells"] if "rebound" in cell["what"]]
+    told = [f"{cell['dataset']} {interval(cell, 3)}" for cell in cells]
+    return all(cell["agrees"] for cell in cells), f"last tenth of the rounds minus the middle fifth: {'; '.join(told)}"
+
+
+def unrecognisable(tables: Tables) -> Verdict:
+    cells = tables["reconstructions"]["cells"]
+    told = [f"{c['dataset']} {c['mechanism']} SSIM {interval(c['ssim'])} %, MSE {interval(c['mse'], 2)}" for c in cells]
+    return all(cell["agrees"] for cell in cells), (
+        f"{'; '.join(told)} (one trajectory, {cells[0]['batches']} public batches). The attacks of `equipoise audit` "
+        "identify images in such releases all the same: studies/leakage"
+    )
+
+
+CLAIMS: dict[str, tuple[Callable[[Tables], Verdict], tuple[str, ...]]] = {
+    "The learned distortion is more accurate than the static one at every budget": (better_everywhere, ("trade-off",)),
+    "The gain is generally larger at stricter budgets": (larger_at_strict_budgets, ("accuracy-ls", "accuracy-pl")),
+    "Learning trains where static noise collapses": (trains_where_static_collapses, ("accuracy-ls", "accuracy-pl")),
+    "PL-Identical does not train below a budget of 0.96": (fails_below("PL"), ("accuracy-pl",)),
+    "LS-Static does not train below a budget of 80": (fails_below("LS"), ("accuracy-ls",)),
+    "InvGrad's error is similar for both": (similar_errors, ("gaps",)),
+    "SSIM is at most 6.3 % (LS) and 5.8 % (PL)": (little_similarity, ("defence-ls", "defence-pl")),
+    "InvGrad's images are unrecognisable for both": (unrecognisable, ("reconstructions",)),
+    "CAP is higher for the learned distortion": (higher_cap, ("cap",)),
+    "Every client converges better": (clients_converge_better, ("clients",)),
+    "Learning amplifies conv2.w and conv3.w, reduces conv1 and the biases of conv2 and conv3, keeps fc": (
+        layers_change_as_listed,
+        ("layers",),
+    ),
+    "The standard deviations of the layers change little": (deviations_change_little, ("layers",)),
+    "The step-wise utility loss is lower, on the mini-batch that the distortion was learned on": (
+        lower_stepwise_loss("its mini-batch"),
+        ("stepwise",),
+    ),
+    "The step-wise utility loss is lower, on all data of the client": (
+        lower_stepwise_loss("all its data"),
+        ("stepwise",),
+    ),
+    "The average squared gradient norm grows as the budget shrinks": (gradient_grows, ("gradient-norm",)),
+    "The average squared gradient norm rebounds at 600": (gradient_rebounds, ("gradient-norm",)),
+}
+
+
+def judge(tables: Tables) -> list[dict[str, Any]]:
+    """Every claim whose artefacts are there."""
+    found = []
+    for claim, (verdict, sources) in CLAIMS.items():
+        if all(name in tables for name in sources):
+            holds, evidence = verdict(tables)
+            found.append({"claim": claim, "holds": holds, "evidence": evidence, "artefacts": list(sources)})
+    return found

@@ -1,0 +1,102 @@
+"""Raw records, read from a folder: what was measured on which federation, and where it came from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..environment import VERSION
+from ..errors import CheckpointError
+from ..settings import Federation
+from .plan import SCHEMA, Needs, Scale
+
+Record = dict[str, Any]
+Key = tuple[str, str, str, float | None]
+"""(group, dataset, mechanism, budget)"""
+
+
+@dataclass
+class Raw:
+    """All records of one scale, by what was trained; seeds in order."""
+
+    scale: str
+    cells: dict[Key, dict[int, Record]] = field(default_factory=dict)
+    measured: Needs = field(default_factory=dict)
+    baselines: dict[str, Any] = field(default_factory=dict)
+    originals: dict[str, Any] = field(default_factory=dict)
+    origins: list[dict[str, Any]] = field(default_factory=list)  # one per file
+
+    def records(self, dataset: str, mechanism: str, budget: float | None, group: str = "paper") -> list[Record]:
+        """The records of a cell, by seed."""
+        cell = self.cells.get((group, dataset, mechanism, budget), {})
+        return [cell[seed] for seed in sorted(cell)]
+
+    def accuracies(self, dataset: str, mechanism: str, budget: float | None, group: str = "paper") -> list[float]:
+        """In percent, by seed."""
+        return [100 * record["accuracy"] for record in self.records(dataset, mechanism, budget, group)]
+
+    @property
+    def seconds(self) -> float:
+        return float(sum(origin["seconds"] for origin in self.origins))
+
+    @property
+    def quick(self) -> bool:
+        return self.scale != "full"
+
+
+def read(folders: Iterable[Path], scale: Scale) -> Raw:
+    """All raw files below the folders; one of another version or scale is an error, and nothing is changed.
+
+    Where two jobs trained the same federation, the one that trained more federations counts.
+    """
+    files = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise CheckpointError(f"There is no folder {folder.name} with raw results.", "Compute them first.")
+        files += [_load(path, scale) for path in sorted(folder.glob("*.json"))]
+    found = Raw(scale.name)
+    for content in sorted(files, key=lambda content: (-len(content["federations"]), content["name"])):
+        _take(found, content)
+    return found
+
+
+def _load(path: Path, scale: Scale) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        schema, version, made = content["schema"], content["version"], content["scale"]
+        whole = all(key in content for key in ("name", "group", "federations", "measures", "seconds", "environment"))
+        if not whole or len(content["federations"]) != len(content["measures"]):
+            raise KeyError("federations")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{path.name} is not a raw result: {error}.", "Give the OUT folder of compute."
+        ) from error
+    if (schema, version) != (SCHEMA, VERSION):
+        raise CheckpointError(
+            f"{path.name} is of version {version}, schema {schema}; this is {VERSION}, {SCHEMA}.",
+            "Compute it anew into another folder, or use the version that made it.",
+        )
+    if made != json.loads(json.dumps(asdict(scale))):
+        raise CheckpointError(
+            f"{path.name} is of the scale {made.get('name')!r} with other settings than {scale.name!r} has here.",
+            "Use --quick for quick results, and another folder for other ones.",
+        )
+    loaded: dict[str, Any] = content
+    return loaded
+
+
+def _take(found: Raw, content: dict[str, Any]) -> None:
+    rows, group = content["federations"], content["group"]
+    for row, names in zip(rows, content["measures"], strict=True):
+        federation = Federation(row["dataset"], row["mechanism"], row["budget"], row["seed"])
+        key = (group, federation.dataset, federation.mechanism, federation.budget)
+        kept = found.cells.setdefault(key, {}).setdefault(federation.seed, {})
+        found.cells[key][federation.seed] = {**row, **kept}
+        found.measured.setdefault(group, {}).setdefault(federation, set()).update([*names, "accuracy"])
+    for name in ("baselines", "originals"):
+        getattr(found, name).update(content.get(name, {}))
+    about = ("name", "group", "commit", "version", "seconds", "environment")
+    found.origins.append({**{key: content[key] for key in about}, "federations": len(rows)})

@@ -1,0 +1,77 @@
+"""Means with intervals, and the rule by which a cell agrees with the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+from statistics import mean, stdev
+from typing import Any
+
+from scipy.stats import spearmanr
+from scipy.stats import t as student
+
+from ..intervals import interval
+
+REACH = {"accuracy": (3.0, 10.0), "mse": (0.1, 0.33), "ssim": (1.0, 3.3), "cap": (0.1, 0.33)}
+"""The least and the most that a prediction interval is taken to reach to each side, by quantity.
+
+Accuracy and SSIM are in points; MSE and CAP in normalised units, in which uniform noise scores 3.3 on MNIST. The limits
+are the same 3 % and 10 % of what the quantity spans, except for SSIM: no value of the paper is above 7 points, so a
+third of those limits is used.
+"""
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """Mean, standard deviation and 95 % interval of the mean over seeds.
+
+    >>> spread([1.0, 3.0])["mean"], spread([1.0])["interval"]
+    (2.0, None)
+    """
+    deviation = stdev(values) if len(values) > 1 else None
+    return {"mean": mean(values), "sd": deviation, "interval": interval(values), "seeds": len(values)}
+
+
+def reach(values: Sequence[float], quantity: str) -> float:
+    """Half the 95 % prediction interval for one further seed, between the limits of the quantity.
+
+    >>> reach([50.0, 50.0], "accuracy"), reach([20.0, 80.0], "accuracy")
+    (3.0, 10.0)
+    """
+    least, most = REACH[quantity]
+    if len(values) < 2:
+        return least
+    half = float(student.ppf(0.975, len(values) - 1)) * stdev(values) * sqrt(1 + 1 / len(values))
+    return min(most, max(least, half))
+
+
+def compared(values: Sequence[float], paper: float, quantity: str) -> dict[str, Any]:
+    """A cell: ours over seeds, the paper's value, and whether that lies in the prediction interval."""
+    half = reach(values, quantity)
+    gap = mean(values) - paper
+    return {
+        **spread(values),
+        "values": list(values),
+        "paper": paper,
+        "difference": gap,
+        "reach": half,
+        "agrees": abs(gap) <= half,
+    }
+
+
+def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
+    """Spearman's, with ties.
+
+    >>> rank_correlation([1, 2, 3], [9, 5, 1])
+    -1.0
+    """
+    return float(round(spearmanr(one, other).statistic, 12))
+
+
+def above(found: dict[str, Any], level: float = 0.0) -> bool:
+    """Whether the whole 95 % interval lies above a level."""
+    return found["interval"] is not None and found["interval"][0] > level
+
+
+def below(found: dict[str, Any], level: float = 0.0) -> bool:
+    """Whether the whole 95 % interval lies below a level."""
+    return found["interval"] is not None and found["interval"][1] < level

@@ -1,0 +1,383 @@
+"""Raw records -> the cells of every artefact, each beside the paper's value. Values are over seeds, paired by seed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from importlib.resources import files
+from itertools import pairwise
+from statistics import mean
+from typing import Any
+
+import numpy as np
+
+from .plan import BELOW, BUDGETS, CURVES, DATASETS, FAMILIES, GRADIENT_BUDGETS, SHOWN
+from .raw import Raw, Record
+from .statistics import above, below, compared, spread
+
+Found = dict[str, Any]
+KEPT_WITHIN = 0.05
+"""A tensor's distortion counts as kept when learning changes its mean size by less than this share."""
+
+
+def paper() -> Found:
+    """The paper's numbers."""
+    found: Found = json.loads(files(__package__).joinpath("paper.json").read_text(encoding="utf-8"))
+    return found
+
+
+def _cells() -> Iterator[tuple[str, str, float, int]]:
+    for family, budgets in BUDGETS.items():
+        for dataset in DATASETS:
+            for place, budget in enumerate(budgets):
+                yield family, dataset, budget, place
+
+
+def _paired(one: Sequence[float], other: Sequence[float]) -> list[float]:
+    return [a - b for a, b in zip(one, other, strict=True)]
+
+
+# -- tables -------------------------------------------------------------------------------------------------------
+
+
+def accuracy(raw: Raw, family: str) -> Found:
+    """Twenty cells of test accuracy in percent, what learning gains, and the simple baselines."""
+    said, (static, learned) = paper()["accuracy"][family], FAMILIES[family]
+    cells, gains, simple = [], [], []
+    for kind, dataset, budget, place in _cells():
+        if kind != family:
+            continue
+        about = {"dataset": dataset, "budget": budget}
+        ours = {}
+        for name, key in ((static, "identical"), (learned, "learn")):
+            ours[name] = raw.accuracies(dataset, name, budget)
+            best = [100 * row["accuracy_at_best_validation"] for row in raw.records(dataset, name, budget)]
+            theirs = said[dataset][key][place]
+            cell = {**about, "mechanism": name, **compared(ours[name], theirs, "accuracy")}
+            cell["at_best_validation"] = {**spread(best), "agrees": compared(best, theirs, "accuracy")["agrees"]}
+            cells.append(cell)
+        gain = _paired(ours[learned], ours[static])
+        theirs = said[dataset]["learn"][place] - said[dataset]["identical"][place]
+        gains.append({**about, **spread(gain), "values": gain, "paper": round(theirs, 2)})
+        simple += [{**about, **row} for row in _baselines(raw, dataset, budget, static, learned, ours[learned])]
+    free = {name: spread(raw.accuracies(name, "none", None)) for name in DATASETS}
+    under = [
+        {
+            "dataset": name,
+            "budget": BELOW[family],
+            "mechanism": kind,
+            **spread(raw.accuracies(name, kind, BELOW[family])),
+        }
+        for name in DATASETS
+        for kind in (static, learned)
+    ]
+    return {"cells": cells, "gains": gains, "baselines": simple, "without_protection": free, "below_the_grid": under}
+
+
+def _baselines(
+    raw: Raw, dataset: str, budget: float, static: str, learned: str, plain: list[float]
+) -> Iterator[dict[str, Any]]:
+    """Simple things beside learning: a damped server on either, and as many gradients as learning spends."""
+    for group, name in (("damped", static), ("eleven-steps", static), ("damped", learned)):
+        values = raw.accuracies(dataset, name, budget, group)
+        if values:
+            minus = spread(_paired(values, plain))
+            yield {"baseline": group, "mechanism": name, **spread(values), "minus_learned": minus}
+
+
+def _per_seed(rows: list[Record], key: str, measure: str = "inversion") -> list[float]:
+    return [float(np.mean(row[measure][key])) for row in rows]
+
+
+def defence(raw: Raw, family: str) -> Found:
+    """Twenty cells of MSE and twenty of SSIM (percent) of InvGrad's images; the leakage score beside them."""
+    said, kinds = paper(), FAMILIES[family]
+    cells, leakage = [], []
+    for quantity, factor in (("mse", 1), ("ssim", 100)):
+        for kind, dataset, budget, place in _cells():
+            for name, key in zip(kinds, ("identical", "learn"), strict=True) if kind == family else ():
+                values = [factor * v for v in _per_seed(raw.records(dataset, name, budget), quantity)]
+                theirs = said[quantity][family][dataset][key][place]
+                about = {"quantity": quantity, "dataset": dataset, "budget": budget, "mechanism": name}
+                cells.append({**about, **compared(values, theirs, quantity)})
+    for kind, dataset, budget, _ in _cells():
+        for name in kinds if kind == family else ():
+            about = {"dataset": dataset, "budget": budget, "mechanism": name}
+            leakage.append({**about, **spread(_per_seed(raw.records(dataset, name, budget), "leakage"))})
+    free = {
+        name: {key: spread(_per_seed(raw.records(name, "none", None), key)) for key in ("mse", "ssim", "leakage")}
+        for name in DATASETS
+    }
+    batches = {len(row["inversion"]["mse"]) for row in raw.records("mnist", kinds[0], BUDGETS[family][0])}
+    rows = raw.records("mnist", kinds[0], BUDGETS[family][0])
+    return {
+        "cells": cells,
+        "batches_per_cell": max(batches) * len(rows),
+        "leakage": leakage,
+        "without_protection": free,
+        "guesses_without_an_update": raw.baselines,
+    }
+
+
+def gaps(raw: Raw) -> Found:
+    """Learn minus Identical, averaged over the budgets: MSE, and SSIM in points."""
+    said, cells = paper()["gap"], []
+    for dataset in DATASETS:
+        for family, (static, learned) in FAMILIES.items():
+            for quantity, factor in (("mse", 1), ("ssim", 100)):
+                table = [
+                    _paired(
+                        _per_seed(raw.records(dataset, learned, budget), quantity),
+                        _per_seed(raw.records(dataset, static, budget), quantity),
+                    )
+                    for budget in BUDGETS[family]
+                ]
+                values = [factor * mean(column) for column in zip(*table, strict=True)]
+                about = {"quantity": quantity, "dataset": dataset, "family": family}
+                cells.append({**about, **compared(values, said[dataset][quantity][family], quantity)})
+    return {"cells": cells}
+
+
+def cap(raw: Raw) -> Found:
+    """Accuracy times MSE, averaged over the budgets; and how much higher it is for the learned distortion."""
+    numbers, cells, ups = paper(), [], []
+    for dataset in DATASETS:
+        for family, kinds in FAMILIES.items():
+            said, ours, own = numbers["cap"][dataset][family], {}, {}
+            for name, key in zip(kinds, ("identical", "learn"), strict=True):
+                table = [
+                    [row["accuracy"] * error for row, error in zip(rows, _per_seed(rows, "mse"), strict=True)]
+                    for rows in (raw.records(dataset, name, budget) for budget in BUDGETS[family])
+                ]
+                ours[key] = [mean(column) for column in zip(*table, strict=True)]
+                printed = zip(
+                    numbers["accuracy"][family][dataset][key], numbers["mse"][family][dataset][key], strict=True
+                )
+                own[key] = mean(acc / 100 * error for acc, error in printed)
+                about = {"dataset": dataset, "family": family, "mechanism": name}
+                cells.append({**about, **compared(ours[key], said[key], "cap"), "paper_recomputed": own[key]})
+            up = [100 * (b / a - 1) for a, b in zip(ours["identical"], ours["learn"], strict=True)]
+            again = 100 * (own["learn"] / own["identical"] - 1)
+            about = {"dataset": dataset, "family": family, **spread(up), "paper": said["up_percent"]}
+            ups.append({**about, "paper_recomputed": again, "values": up})
+    return {"cells": cells, "up_percent": ups}
+
+
+# -- figures ------------------------------------------------------------------------------------------------------
+
+
+def trade_off(raw: Raw) -> Found:
+    """A cell per budget: whether the learned distortion has the higher mean accuracy."""
+    cells = []
+    for family in FAMILIES:
+        for gain in accuracy(raw, family)["gains"]:
+            cells.append({"family": family, **gain, "agrees": gain["mean"] > 0, "beyond_its_interval": above(gain)})
+    return {"cells": cells}
+
+
+def clients(raw: Raw) -> Found:
+    """A cell per client: final accuracy and area under the curve of the learned distortion minus the static one."""
+    cells, curves = [], []
+    for family, kinds in FAMILIES.items():
+        budget = CURVES[family]
+        rows = {name: raw.records("fmnist", name, budget) for name in kinds}
+        tables = {
+            (name, key): np.array([[point[key] for point in row["clients"]["values"]] for row in rows[name]])
+            for name in kinds
+            for key in ("accuracy", "training_loss")
+        }  # [seeds, rounds, clients]
+        static, learned = kinds
+        rounds = rows[static][0]["clients"]["rounds"]
+        for client in range(tables[static, "accuracy"].shape[2]):
+            gap = 100 * (tables[learned, "accuracy"] - tables[static, "accuracy"])[:, :, client]
+            loss = (tables[learned, "training_loss"] - tables[static, "training_loss"])[:, -1, client]
+            final, area = spread(gap[:, -1].tolist()), spread(gap.mean(1).tolist())
+            cells.append(
+                {
+                    "family": family, "budget": budget, "client": client + 1, **final, "area": area,
+                    "final_training_loss": spread(loss.tolist()), "agrees": above(final) and above(area),
+                }
+            )  # fmt: skip
+            for name in kinds:
+                own = tables[name, "accuracy"][:, :, client]
+                curves.append(
+                    {
+                        "family": family, "client": client + 1, "mechanism": name, "rounds": rounds,
+                        "mean": (100 * own.mean(0)).tolist(), "low": (100 * own.min(0)).tolist(),
+                        "high": (100 * own.max(0)).tolist(),
+                        "training_loss": tables[name, "training_loss"][:, :, client].mean(0).tolist(),
+                    }
+                )  # fmt: skip
+    return {"cells": cells, "curves": curves}
+
+
+def layers(raw: Raw) -> Found:
+    """A cell per tensor: what learning does to the mean size of its distortion, and to its standard deviation."""
+    said = {name: verdict for verdict in ("amplified", "reduced", "kept") for name in paper()["layers"][verdict]}
+    cells: list[Found] = []
+    earlier: list[Found] = []
+    for family, (_, learned) in FAMILIES.items():
+        for dataset in DATASETS:
+            rows = raw.records(dataset, learned, SHOWN[family])
+            for place, when in enumerate(rows[0]["tensors"]["rounds"]):
+                last = place == len(rows[0]["tensors"]["rounds"]) - 1
+                for name in said:
+                    table = [row["tensors"]["values"][place][name] for row in rows]
+                    about = {"family": family, "dataset": dataset, "tensor": name, "round": when, **_tensor(table)}
+                    about |= {"paper": said[name], "agrees": about["verdict"] == said[name]}
+                    (cells if last else earlier).append(about)
+    return {"cells": cells, "earlier_rounds": earlier, "kept_within": KEPT_WITHIN}
+
+
+def _tensor(table: list[Record]) -> Found:
+    """Per seed, the mean over its clients; ratios are after / before."""
+    values = {
+        key: np.array([row[key] for row in table]) for key in ("size", "mean", "deviation")
+    }  # [seeds, clients, 2]
+    ratio = {
+        key: spread((v[..., 1].mean(1) / v[..., 0].mean(1)).tolist()) for key, v in values.items() if key != "mean"
+    }
+    change = ratio["size"]["mean"] - 1
+    verdict = "kept" if abs(change) < KEPT_WITHIN else "amplified" if change > 0 else "reduced"
+    both = {key: [float(part) for part in v.mean((0, 1))] for key, v in values.items()}
+    signed = [float(part) for part in np.abs(values["mean"]).mean((0, 1))]
+    names = {"size_ratio": ratio["size"], "deviation_ratio": ratio["deviation"], "size": both["size"]}
+    return {**names, "deviation": both["deviation"], "absolute_mean": signed, "verdict": verdict, "seeds": len(table)}
+
+
+def reconstructions(raw: Raw) -> Found:
+    """A cell per mechanism: SSIM (percent) and MSE of InvGrad's images of public batches, and the images of one."""
+    ceiling = paper()["ssim_at_most"]
+    cells, images = [], []
+    for dataset in DATASETS:
+        images.append({"dataset": dataset, "row": "original", "pixels": raw.originals[dataset]["pixels"]})
+        shown = [(None, "none", None)] + [(f, name, SHOWN[f]) for f, kinds in FAMILIES.items() for name in kinds]
+        for family, name, budget in shown:
+            found = next(row["pictures"] for row in raw.records(dataset, name, budget) if "pictures" in row)
+            errors = {key: np.mean(found[key], axis=1).tolist() for key in ("mse", "ssim")}  # per batch
+            label = name if budget is None else f"{name} {budget:g}"
+            images.append({"dataset": dataset, "row": label, "pixels": found["pixels"], "mse": mean(errors["mse"])})
+            if family is None:
+                continue
+            ssim, error = spread([100 * v for v in errors["ssim"]]), spread(errors["mse"])
+            batches = ssim.pop("seeds")
+            error.pop("seeds")
+            about = {"dataset": dataset, "family": family, "mechanism": name, "budget": budget, "batches": batches}
+            about |= {"seeds": 1, "ssim": ssim, "mse": error, "paper": f"SSIM at most {ceiling[family]} %"}
+            cells.append({**about, "agrees": ssim["mean"] <= ceiling[family]})
+    guesses = {name: found["baselines"] for name, found in raw.originals.items()}
+    return {"cells": cells, "images": images, "guesses_without_an_update": guesses}
+
+
+def stepwise(raw: Raw) -> Found:
+    """Cells per dataset: the loss that one round's distortion adds, learned minus static, by what it is measured on.
+
+    The learner sees its mini-batch; the paper defines the loss on all data of the client. Round 1 is left out of the
+    latter: at the initial weights one step changes the loss by whole units.
+    """
+    cells, curves = [], []
+    static, learned = FAMILIES["LS"]
+    for dataset in DATASETS:
+        rows = {name: raw.records(dataset, name, SHOWN["LS"]) for name in (static, learned)}
+        batch = {name: np.array([row["stepwise"]["values"] for row in rows[name]]) for name in rows}  # [seeds, rounds]
+        full = {name: np.array([row["stepwise"]["full"] for row in rows[name]]).mean(2)[:, 1:] for name in rows}
+        own = {name: {"fluctuation": spread(batch[name].std(1).tolist())} for name in rows}
+        for where, table in (("its mini-batch", batch), ("all its data", full)):
+            gap = spread((table[learned] - table[static]).mean(1).tolist())
+            about = {"dataset": dataset, "budget": SHOWN["LS"], "measured_on": where, **gap, "agrees": below(gap)}
+            cells.append({**about, **{name: {**spread(table[name].mean(1).tolist()), **own[name]} for name in rows}})
+        for name in rows:
+            when = np.arange(1, batch[name].shape[1] + 1)
+            step = max(1, len(when) // 250)
+            curve = batch[name].mean(0)[: len(when) // step * step].reshape(-1, step)
+            curves.append(
+                {
+                    "dataset": dataset, "mechanism": name, "rounds": when[step - 1 :: step].tolist(),
+                    "mean": curve.mean(1).tolist(), "low": curve.min(1).tolist(), "high": curve.max(1).tolist(),
+                    "full_rounds": rows[name][0]["stepwise"]["full_rounds"][1:], "full": full[name].mean(0).tolist(),
+                }
+            )  # fmt: skip
+    return {"cells": cells, "curves": curves}
+
+
+def gradient_norm(raw: Raw) -> Found:
+    """Cells per dataset: the average squared gradient norm grows as the budget shrinks, and rebounds at 600."""
+    cells, curves, averages = [], [], []
+    for dataset in DATASETS:
+        found = {}
+        for budget in GRADIENT_BUDGETS:
+            rows = raw.records(dataset, "ls-learn", budget)
+            rounds = np.array(rows[0]["gradients"]["rounds"])
+            values = np.array([row["gradients"]["values"] for row in rows])  # [seeds, points]
+            running = _running(rounds, values)
+            found[budget] = rounds, values, running
+            about = {"dataset": dataset, "budget": budget}
+            late = values[:, rounds >= rounds[-1] / 2].mean(1)
+            averages.append({**about, "average": spread(running[:, -1].tolist()), "second_half": spread(late.tolist())})
+            curves.append(
+                {
+                    **about,
+                    "rounds": rounds.tolist(),
+                    "running": running.mean(0).tolist(),
+                    "value": values.mean(0).tolist(),
+                }
+            )
+        for smaller, larger in pairwise(GRADIENT_BUDGETS):
+            gap = spread((found[smaller][2][:, -1] - found[larger][2][:, -1]).tolist())
+            cells.append({"dataset": dataset, "what": f"{smaller} above {larger}", **gap, "agrees": above(gap)})
+        rounds, values, _ = found[GRADIENT_BUDGETS[0]]
+        parts = [values[:, (rounds > a * rounds[-1]) & (rounds <= b * rounds[-1])].mean(1) for a, b in MIDDLE_AND_END]
+        gap = spread((parts[1] - parts[0]).tolist())
+        cells.append(
+            {"dataset": dataset, "what": "rebound at 600: last tenth above the middle", **gap, "agrees": above(gap)}
+        )
+    return {"cells": cells, "averages": averages, "curves": curves}
+
+
+MIDDLE_AND_END = ((0.4, 0.6), (0.9, 1.0))
+
+
+def _running(rounds: Any, values: Any) -> Any:
+    """The average over time up to every sampled round, by trapezoids; at round 0 the value itself."""
+    steps = np.diff(rounds) * (values[:, 1:] + values[:, :-1]) / 2
+    area = np.concatenate([np.zeros((len(values), 1)), np.cumsum(steps, axis=1)], axis=1)
+    return np.where(rounds > 0, area / np.maximum(rounds, 1), values)
+
+
+# -- beside the paper's artefacts ----------------------------------------------------------------------------------
+
+
+def sweeps(raw: Raw) -> Found:
+    """Accuracy with other M and other gamma than the paper's; M = 0 is static noise."""
+    cells = []
+    groups = sorted({key[0] for key in raw.cells if key[0].startswith(("M=", "gamma="))})
+    for family, (static, learned) in FAMILIES.items():
+        for dataset in DATASETS:
+            budget = SHOWN[family]
+            points = [("M", 0.0, raw.accuracies(dataset, static, budget))]
+            for name, value in (("M", 10.0), ("gamma", 0.1)):
+                points.append((name, value, raw.accuracies(dataset, learned, budget)))
+            for group in groups:
+                name, _, text = group.partition("=")
+                points.append((name, float(text), raw.accuracies(dataset, learned, budget, group)))
+            for name, value, values in sorted(points, key=lambda point: (point[0], point[1])):
+                about = {"family": family, "dataset": dataset, "budget": budget, "setting": name, "value": value}
+                cells.append({**about, **spread(values), "values": values, "paper": value in (10.0, 0.1)})
+    return {"cells": cells}
+
+
+TABLES: dict[str, Callable[[Raw], Found]] = {
+    "accuracy-ls": lambda raw: accuracy(raw, "LS"),
+    "accuracy-pl": lambda raw: accuracy(raw, "PL"),
+    "defence-ls": lambda raw: defence(raw, "LS"),
+    "defence-pl": lambda raw: defence(raw, "PL"),
+    "gaps": gaps,
+    "cap": cap,
+    "trade-off": trade_off,
+    "clients": clients,
+    "layers": layers,
+    "reconstructions": reconstructions,
+    "stepwise": stepwise,
+    "gradient-norm": gradient_norm,
+    "sweeps": sweeps,
+}
