@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from . import cli_paper
 from .errors import ConfigError, EquipoiseError
 
 app = typer.Typer(
@@ -381,6 +382,9 @@ def doctor(as_json: Json = False) -> None:
             display.console.print(f"{mark} {check['name']}: {check['detail']}")
     if not all(check["ok"] for check in found["checks"]):
         raise typer.Exit(1)
+
+
+app.command(epilog=cli_paper.REPRODUCE_EXAMPLES)(cli_paper.reproduce)
 
 
 def main() -> None:

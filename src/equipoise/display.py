@@ -74,6 +74,26 @@ def attack_progress(quiet: bool) -> Iterator[Any]:
 
 
 @contextmanager
+def job_progress(quiet: bool) -> Iterator[Any]:
+    """A bar for work of several parts; yields a function of (what, done, total)."""
+    if quiet:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=errors, transient=True) as bar:
+        task, current = bar.add_task("", total=None), ""
+
+        def report(what: str, done: int, total: int) -> None:
+            nonlocal current
+            if what != current:
+                current = what
+                bar.reset(task, description=what, total=total)
+            bar.update(task, completed=done, total=total)
+
+        yield report
+
+
+@contextmanager
 def progress(total: int, what: str, quiet: bool) -> Iterator[Any]:
     """A bar with the time left; yields a function of the current round."""
     if quiet:
@@ -277,3 +297,19 @@ def plot_curves(metrics: list[dict[str, Any]], path: Path, title: str) -> None:
         xaxis={"title": "round"}, yaxis={"title": "test accuracy (%)", "range": [0, 100]},
     )  # fmt: skip
     write_text(path, figure.to_html(include_plotlyjs=True, full_html=True))
+
+
+def status_tables(found: dict[str, Any]) -> list[Table]:
+    """What ``reproduce --status`` shows: artefacts, then claims."""
+    artefacts = Table(title="artefacts", title_justify="left", box=box.SIMPLE)
+    for name in ("artefact", "kind", "cells", "agree"):
+        artefacts.add_column(name)
+    for row in found["artefacts"]:
+        artefacts.add_row(row["name"], row["kind"], str(row["cells"]), str(row["agree"]))
+    claims = Table(title="claims", title_justify="left", box=box.SIMPLE)
+    for name in ("the paper's claim", "here", "figures"):
+        claims.add_column(name)
+    for row in found["claims"]:
+        verdict = "[green]holds[/]" if row["holds"] else "[red]fails[/]"
+        claims.add_row(escape(row["claim"]), verdict, escape(row["evidence"]))
+    return [artefacts, claims]

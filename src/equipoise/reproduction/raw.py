@@ -39,10 +39,6 @@ class Raw:
         return [100 * record["accuracy"] for record in self.records(dataset, mechanism, budget, group)]
 
     @property
-    def seconds(self) -> float:
-        return float(sum(origin["seconds"] for origin in self.origins))
-
-    @property
     def quick(self) -> bool:
         return self.scale != "full"
 

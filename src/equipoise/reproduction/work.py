@@ -25,7 +25,7 @@ from ..federation import Sweep
 from ..files import storage_errors, write_bytes, write_text
 from ..records import evaluate, results, squared_gradients
 from ..settings import Federation, from_dict
-from ..stretch import Stretch
+from ..stretch import LENGTH, Stretch
 from . import measures
 from .plan import SCHEMA, Scale, digest
 
@@ -119,7 +119,9 @@ class Work:
         saved = time.perf_counter()
         if self.sweep.state.round == 0 and not self.history:
             self._measure(0, marks)
-        for stop in [when for when in stops if when > self.sweep.state.round]:
+        while self.sweep.state.round < self.settings.rounds:
+            now = self.sweep.state.round
+            stop = min(next(when for when in stops if when > now), now + LENGTH)
             self.sweep.train(stop, lambda when: report(label, when, self.settings.rounds))
             self._measure(stop, marks)
             if time.perf_counter() - saved > CHECKPOINT_SECONDS:

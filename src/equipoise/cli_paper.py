@@ -1,0 +1,117 @@
+"""The commands about the paper: ``reproduce`` and ``bounds``; ``cli.py`` registers them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .errors import ConfigError
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+
+REPRODUCE_EXAMPLES = (
+    "Examples: equipoise reproduce --status   |   equipoise reproduce all --quick   |   equipoise reproduce cap --device "
+    "cuda   |   equipoise reproduce all --plan SPEC.json --device cuda; then, on a machine with torch and numpy alone, "
+    "python -m equipoise.compute SPEC.json OUT/; then equipoise reproduce all --from OUT"
+)
+
+
+def reproduce(
+    artefacts: Annotated[list[str] | None, typer.Argument(help="Artefacts by name; none or 'all': every one.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds and seeds: minutes, and no results.")] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="Compute nothing; say what the results folder holds.")
+    ] = False,
+    plan: Annotated[Path | None, typer.Option(help="Write what is to be computed to this file, and stop.")] = None,
+    source: Annotated[list[Path] | None, typer.Option("--from", help="Folders with raw results; repeatable.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Results folder; default reproduced or reproduced-quick; with --status reproduction."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    figures: Annotated[bool, typer.Option("--figures/--no-figures", help="Figures need the extra 'paper'.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Compute the paper's tables and figures again and set them beside it: paper, ours, difference, verdict."""
+    from . import display
+    from .reproduction import reproduce as shell
+    from .reproduction.plan import FULL, QUICK, check_names
+
+    names, scale = check_names(artefacts or []), QUICK if quick else FULL
+    if sum((status, plan is not None, bool(source))) > 1:
+        raise ConfigError("Choose one of --status, --plan and --from.", "They exclude each other.")
+    if status:
+        _show_status(shell.status(out or shell.committed()), as_json)
+        return
+    folder = out or Path("reproduced-quick" if quick else "reproduced")
+    if plan is not None:
+        _write_plan(shell.plan(names, scale, device, folder), plan, as_json)
+        return
+    if not as_json:
+        display.console.print(_summary(shell.plan(names, scale, device, folder), names, scale, folder, bool(source)))
+    with display.job_progress(as_json) as report:
+        try:
+            found = shell.reproduce(names, scale, folder, device, source or [], figures, report)
+        except KeyboardInterrupt:
+            display.errors.print("interrupted; run the same command again to go on", style="bold")
+            raise typer.Exit(130) from None
+    _show_status(found, as_json)
+    if not as_json:
+        display.console.print(f"page: {folder / 'index.html'}   text: {folder / 'README.md'}", markup=False)
+
+
+def _write_plan(spec: dict[str, Any], path: Path, as_json: bool) -> None:
+    from . import display
+    from .files import write_json
+
+    jobs = spec["reproduction"]["jobs"]
+    write_json(path, spec)
+    told = {"jobs": len(jobs), "federations": sum(len(job["federations"]) for job in jobs), "spec": str(path)}
+    if as_json:
+        print(json.dumps(told, indent=1))
+        return
+    display.console.print(f"{told['federations']} federations in {told['jobs']} jobs: {path}", markup=False)
+    display.console.print(f"next: PYTHONPATH=src python -m equipoise.compute {path} OUT/", markup=False)
+
+
+def _summary(spec: dict[str, Any], names: list[str], scale: Any, folder: Path, given: bool) -> Any:
+    """What is about to be computed, before it is."""
+    from rich.markup import escape
+    from rich.tree import Tree
+
+    from .reproduction.plan import NAMES, estimated_seconds
+
+    jobs = spec["reproduction"]["jobs"]
+    what = "every artefact" if set(names) == set(NAMES) else ", ".join(names)
+    tree = Tree(f"[bold]{escape(what)}[/] -> {escape(str(folder))}")
+    tree.add(
+        f"scale {scale.name}: {scale.rounds} rounds, {len(scale.seeds)} seeds, InvGrad {scale.iterations} iterations"
+    )
+    if given:
+        tree.add("raw results are taken as given; nothing is trained here")
+        return tree
+    for job in jobs:
+        tree.add(f"{job['group']}: {len(job['federations'])} federations on {job['settings']['device']}")
+    if jobs:
+        minutes = estimated_seconds(jobs, jobs[0]["settings"]["device"]) / 60
+        tree.add(f"roughly {minutes:.0f} min on two CPU cores or an H200; killed, it goes on where it was")
+    else:
+        tree.add("everything is there already: scored and written anew")
+    return tree
+
+
+def _show_status(found: dict[str, Any], as_json: bool) -> None:
+    from . import display
+
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    for table in display.status_tables(found):
+        display.console.print(table)
+    display.console.print(
+        "[dim]agreement is by stated rules (docs/reproduction.md); eta, T, S and the initialisation were fitted to the "
+        "paper's tables; no (epsilon, delta) is claimed[/]"
+    )

@@ -1,0 +1,213 @@
+"""The command behind ``equipoise reproduce``: compute what is missing, score, draw, write; or say where things stand.
+
+A results folder holds ``reproduction.json`` (whose it is), ``raw/`` (records), a folder per artefact with
+``README.md``, ``results.json`` and ``figure.svg``, and the page as ``README.md`` and ``index.html``. Nothing is written
+into a folder that belongs to another version or scale, or that holds anything else.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..environment import VERSION
+from ..errors import CheckpointError, ConfigError
+from ..files import storage_errors, write_json, write_text
+from ..storage import locked
+from . import figures
+from .artefacts import ARTEFACTS, configuration
+from .claims import judge
+from .pages import artefact_text, page_html, page_text
+from .plan import KINDS, NAMES, SCHEMA, Scale, check_names, jobs, needs, spec, without
+from .raw import Raw, read
+from .sections import section
+from .tables import TABLES, Found
+from .work import Report, run
+
+MARK = "reproduction.json"
+
+
+def checkout() -> Path | None:
+    """The source checkout that this package runs from, if it does."""
+    root = Path(__file__).resolve().parents[3]
+    return root if (root / "pyproject.toml").is_file() and (root / "reproduction").is_dir() else None
+
+
+def committed() -> Path:
+    """The results that came with the source."""
+    here, root = Path("reproduction"), checkout()
+    if (here / MARK).is_file() or root is None:
+        return here
+    return root / "reproduction"
+
+
+def commit() -> str | None:
+    """The checkout's commit, marked where files differ from it."""
+    root = checkout()
+    if root is None:
+        return None
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--exclude", "*"],
+            cwd=root, capture_output=True, text=True, timeout=10, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None
+
+
+def plan(names: Sequence[str], scale: Scale, device: str, out: Path | None = None) -> dict[str, Any]:
+    """The SPEC of everything that ``out`` does not hold yet."""
+    wanted = needs(check_names(names), scale)
+    if out is not None and (out / MARK).exists():
+        check_folder(out, scale)
+        wanted = without(wanted, read([out / "raw"], scale).measured)
+    return spec(jobs(wanted, scale, device, commit()))
+
+
+def check_folder(out: Path, scale: Scale) -> None:
+    """Refuse a folder that holds something else."""
+    if not out.exists() or (out.is_dir() and not any(path.name != ".lock" for path in out.iterdir())):
+        return
+    try:
+        mark = json.loads((out / MARK).read_text(encoding="utf-8"))
+        found = mark["schema"], mark["version"], mark["scale"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"The folder {out.name} is not empty and holds no readable {MARK}.", "Choose another --out."
+        ) from error
+    if found != (SCHEMA, VERSION, scale.name):
+        raise CheckpointError(
+            f"The folder {out.name} holds results of version {found[1]}, schema {found[0]}, scale {found[2]}; these "
+            f"would be {VERSION}, {SCHEMA}, {scale.name}.",
+            "Choose another --out; nothing was changed.",
+        )
+
+
+def reproduce(
+    names: Sequence[str],
+    scale: Scale,
+    out: Path,
+    device: str = "cpu",
+    sources: Sequence[Path] = (),
+    draw: bool = True,
+    report: Report | None = None,
+) -> dict[str, Any]:
+    """Compute what is missing (or take it from ``sources``), write everything, return the status."""
+    chosen = check_names(names)
+    if draw:
+        figures.check_available()
+    check_folder(out, scale)
+    taken = [path for source in sources for path in _raw_files(source, scale)]
+    with storage_errors(out):
+        (out / "raw").mkdir(parents=True, exist_ok=True)
+    with locked(out):
+        write_json(out / MARK, {"schema": SCHEMA, "version": VERSION, "scale": scale.name})
+        for path in taken:
+            with storage_errors(path):
+                if not (out / "raw" / path.name).exists():
+                    shutil.copyfile(path, out / "raw" / path.name)
+        missing = without(needs(chosen, scale), read([out / "raw"], scale).measured)
+        if missing and sources:
+            lacks = ", ".join(f"{len(federations)} of {group}" for group, federations in missing.items())
+            raise ConfigError(
+                f"The given results lack {lacks}.", "Compute these too, or leave out --from to compute them here."
+            )
+        for job in jobs(missing, scale, device, commit()):
+            run(job, out / "raw", report)
+        write(chosen, read([out / "raw"], scale), out, draw)
+    return status(out)
+
+
+def _raw_files(source: Path, scale: Scale) -> list[Path]:
+    read([source], scale)  # every file is checked before any is copied
+    return sorted(source.glob("*.json"))
+
+
+def write(names: Sequence[str], raw: Raw, out: Path, draw: bool = True) -> None:
+    """Results, figures and texts of the named artefacts, then the page of all that the folder holds."""
+    about = {"schema": SCHEMA, "version": VERSION, "scale": raw.scale}
+    for name in names:
+        table = configuration() if name == "configuration" else TABLES[name](raw)
+        kind = KINDS.get(name, "beside")
+        command = f"equipoise reproduce {name}{' --quick' if raw.quick else ''}"
+        origins = [] if name == "configuration" else raw.origins
+        found: Found = {
+            **about, "name": name, "kind": kind, "title": ARTEFACTS[name].title, "claim": ARTEFACTS[name].claim,
+            "rule": ARTEFACTS[name].rule, "command": command, "origins": origins, **table,
+        }  # fmt: skip
+        folder = out / name
+        write_json(folder / "results.json", found)
+        figure = figures.draw(name, found) if draw else None
+        if figure is not None:
+            write_text(folder / "figure.svg", figure)
+        text = artefact_text(section(name, found), command, _origin_line(found["origins"]), figure is not None)
+        write_text(folder / "README.md", text)
+    _write_page(out)
+
+
+def _origin_line(origins: list[dict[str, Any]]) -> str:
+    if not origins:
+        return "Nothing is computed for it."
+    commits = sorted({str(origin["commit"]) for origin in origins})
+    devices = sorted({str(origin["environment"]["device"]) for origin in origins})
+    seconds = sum(origin["seconds"] for origin in origins)
+    return (
+        f"Computed at commit {', '.join(commits)} on {', '.join(devices)}: {seconds:.0f} s for all artefacts together."
+    )
+
+
+def results(out: Path) -> dict[str, Found]:
+    """Everything that a results folder holds, in the order of the paper."""
+    if not (out / MARK).is_file():
+        raise CheckpointError(
+            f"There are no results in {out.name}.", "Run in the source checkout, or give the folder with --out."
+        )
+    found = {}
+    for name in NAMES:
+        path = out / name / "results.json"
+        if not path.is_file():
+            continue
+        try:
+            table = json.loads(path.read_text(encoding="utf-8"))
+            version = table["schema"], table["version"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{name}/results.json cannot be read: {error}.", "Write it anew.") from error
+        if version != (SCHEMA, VERSION):
+            raise CheckpointError(
+                f"{name}/results.json is of version {version[1]}, schema {version[0]}; this is {VERSION}, {SCHEMA}.",
+                "Use the version that made it, or compute it anew into another --out.",
+            )
+        found[name] = table
+    return found
+
+
+def status(out: Path) -> dict[str, Any]:
+    """Where things stand, from the results themselves: artefacts with cells that agree, claims with verdicts."""
+    tables = results(out)
+    artefacts = []
+    for name, kind in KINDS.items():
+        if name in tables:
+            cells = tables[name]["cells"]
+            agree = sum(bool(cell["agrees"]) for cell in cells)
+            artefacts.append({"name": name, "kind": kind, "cells": len(cells), "agree": agree})
+    claims = [{key: claim[key] for key in ("claim", "holds", "evidence")} for claim in judge(tables)]
+    return {"artefacts": artefacts, "claims": claims}
+
+
+def _write_page(out: Path) -> None:
+    tables = results(out)
+    sections = [section(name, table) for name, table in tables.items()]
+    drawn = {name: out / name / "figure.svg" for name in tables}
+    shown = {name: path.read_text(encoding="utf-8") for name, path in drawn.items() if path.is_file()}
+    claims = judge(tables)
+    quick = any(table["scale"] != "full" for table in tables.values())
+    scored = next((table for table in tables.values() if table["origins"]), None)
+    seeds = max((cell.get("seeds", 0) for table in tables.values() for cell in table.get("cells", [])), default=0)
+    head = [f"equipoise {VERSION}; {seeds} seeds; {_origin_line(scored['origins'] if scored else [])}"]
+    write_text(out / "README.md", page_text(head, sections, claims, shown))
+    write_text(out / "index.html", page_html(head, sections, claims, shown, quick))
