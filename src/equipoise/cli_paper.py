@@ -13,14 +13,14 @@ from .errors import ConfigError
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 REPRODUCE_EXAMPLES = (
-    "Examples: equipoise reproduce --status   |   equipoise reproduce all --quick   |   equipoise reproduce cap --device "
-    "cuda   |   equipoise reproduce all --plan SPEC.json --device cuda; then, on a machine with torch and numpy alone, "
-    "python -m equipoise.compute SPEC.json OUT/; then equipoise reproduce all --from OUT"
+    "Examples: equipoise reproduce --status   |   equipoise reproduce all --quick   |   equipoise reproduce cap "
+    "--device cuda   |   equipoise reproduce all --plan SPEC.json --device cuda; then, on a machine with torch and numpy "
+    "alone, python -m equipoise.compute SPEC.json OUT/; then equipoise reproduce all --from OUT"
 )
 
 
 def reproduce(
-    artefacts: Annotated[list[str] | None, typer.Argument(help="Artefacts by name; none or 'all': every one.")] = None,
+    artefacts: Annotated[list[str] | None, typer.Argument(help="Artefacts by name, or 'all'.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds and seeds: minutes, and no results.")] = False,
     status: Annotated[
         bool, typer.Option("--status", help="Compute nothing; say what the results folder holds.")
@@ -43,8 +43,10 @@ def reproduce(
     names, scale = check_names(artefacts or []), QUICK if quick else FULL
     if sum((status, plan is not None, bool(source))) > 1:
         raise ConfigError("Choose one of --status, --plan and --from.", "They exclude each other.")
-    if status:
+    if status or not (artefacts or quick or plan or source):
         _show_status(shell.status(out or shell.committed()), as_json)
+        if not status and not as_json:
+            display.console.print("nothing was computed: name artefacts, or 'all'; add --quick for minutes on a CPU")
         return
     folder = out or Path("reproduced-quick" if quick else "reproduced")
     if plan is not None:

@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python studies/invgrad/variants.py OUT.json [COMMIT]     # on a GPU: torch and numpy alone
 
-Releases are those of ``equipoise reproduce``: the coming round's, of all four clients, at the weights after 5,000 rounds.
+Releases are those of ``equipoise reproduce``: of all four clients, in the round after the last of 5,000.
 """
 
 from __future__ import annotations

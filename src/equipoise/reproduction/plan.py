@@ -77,14 +77,12 @@ Needs = dict[str, dict[Federation, set[str]]]
 def check_names(names: Iterable[str]) -> list[str]:
     """The artefacts that are meant; ``all`` and nothing mean every one."""
     chosen = list(dict.fromkeys(names))
-    if not chosen or chosen == ["all"]:
-        return list(NAMES)
     for name in chosen:
-        if name not in NAMES:
+        if name not in NAMES and name != "all":
             raise ConfigError(
                 f"Unknown artefact {name!r}.{closest(name, [*NAMES, 'all'])}", f"Known: all, {', '.join(NAMES)}."
             )
-    return chosen
+    return chosen if chosen and "all" not in chosen else list(NAMES)
 
 
 def group_settings(group: str) -> dict[str, Any]:
