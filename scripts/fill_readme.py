@@ -10,40 +10,46 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
+from equipoise.reproduction.reproduce import status
+from equipoise.reproduction.sections import differing
+
 ROOT = Path(__file__).parents[1]
-FAMILIES = {"PL": ("pl-identical", "pl-learn"), "LS": ("ls-static", "ls-learn")}
+FAMILIES = {"pl": ("pl-identical", "pl-learn"), "ls": ("ls-static", "ls-learn")}
 
 
-def table(found: dict[str, Any]) -> str:
-    cells = {(c["dataset"], c["mechanism"], c["budget"]): c for c in found["cells"]}
-    damped = {(c["dataset"], c["mechanism"], c["budget"]): c for c in found["damped_server"]["cells"]}
-    steps = {(c["dataset"], c["mechanism"], c["budget"]): c for c in found["static_eleven_steps"]["cells"]}
-    gains = {(p["dataset"], p["family"], p["budget"]): p for p in found["learn_minus_identical"]}
+def table(found: dict[str, dict[str, Any]]) -> str:
+    """The accuracy artefacts as one table; ``found`` by family."""
     lines = [
         "| data | budget | static | learned | learned - static (95 % interval) | paper: static, learned "
         "| static, damped server | static, eleven steps |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for dataset, family, budget in gains:
-        static, learned = (cells[dataset, name, budget] for name in FAMILIES[family])
-        gain, simple = gains[dataset, family, budget], damped[dataset, FAMILIES[family][0], budget]
-        low, high = gain["interval"]
-        lines.append(
-            f"| {dataset} | {family} {budget:g} | {spread(static)} | {spread(learned)} | "
-            f"{gain['mean']:+.1f} ({low:+.1f} to {high:+.1f}) | {static['paper']:.1f}, {learned['paper']:.1f} "
-            f"| {spread(simple)} | {spread(steps[dataset, FAMILIES[family][0], budget])} |"
-        )
-    free = ", ".join(f"{name} {spread(cell)}" for name, cell in found["without_protection"].items())
-    seeds, fewer = found["cells"][0]["seeds"], found["damped_server"]["cells"][0]["seeds"]
+    agree = count = 0
+    for family, (static, learned) in FAMILIES.items():
+        result = found[family]
+        cells = {(c["dataset"], c["mechanism"], c["budget"]): c for c in result["cells"]}
+        simple = {(b["dataset"], b["budget"], b["baseline"], b["mechanism"]): b for b in result["baselines"]}
+        agree, count = agree + sum(c["agrees"] for c in cells.values()), count + len(cells)
+        for gain in result["gains"]:
+            where = gain["dataset"], gain["budget"]
+            one, other = (cells[where[0], name, where[1]] for name in (static, learned))
+            low, high = gain["interval"]
+            lines.append(
+                f"| {where[0]} | {family.upper()} {where[1]:g} | {spread(one)} | {spread(other)} | "
+                f"{gain['mean']:+.1f} ({low:+.1f} to {high:+.1f}) | {one['paper']:.1f}, {other['paper']:.1f} "
+                f"| {spread(simple[*where, 'damped', static])} | {spread(simple[*where, 'eleven-steps', static])} |"
+            )
+    free = found["pl"]["without_protection"]
     lines += [
         "",
-        f"Test accuracy in percent after 5,000 rounds, mean ± standard deviation of {seeds} seeds ({fewer} in the "
-        f"last two columns); without protection: {free}. {found['agreement']} agree with the paper by the rule in "
-        "[reproduction/accuracy](reproduction/accuracy/README.md). eta, T, S and the initialisation were fitted to the "
-        "paper's tables, because it does not state them; the subset of images was changed once after results were "
-        "seen ([choices](docs/choices.md)).",
+        f"Test accuracy in percent after 5,000 rounds, mean ± standard deviation of {found['pl']['cells'][0]['seeds']} "
+        f"seeds; without protection: {', '.join(f'{name} {spread(cell)}' for name, cell in free.items())}. {agree} of "
+        f"{count} cells agree with the paper by the rule in [docs/reproduction.md](docs/reproduction.md). eta, T, S "
+        "and the initialisation were fitted to the paper's tables, because it does not state them; the subset of images "
+        "was changed once after results were seen ([choices](docs/choices.md)).",
     ]
     return "\n".join(lines)
 
@@ -183,7 +189,8 @@ def filled(text: str) -> str:
         "attack speed": attack_speed(
             *(read("benchmarks", f"results_{name}.json") for name in ("attack", "gpu_invgrad_h200"))
         ),
-        "results": table(read("reproduction", "accuracy", "accuracy.json")),
+        "results": table({f: read("reproduction", f"accuracy-{f}", "results.json") for f in FAMILIES}),
+        "claims": claims(short=True),
         "speed": speed(
             *(read("benchmarks", f"results_{name}.json") for name in ("throughput", "gpu_sweep_h200", "growth"))
         ),
@@ -192,11 +199,68 @@ def filled(text: str) -> str:
 
 
 def filled_invgrad(text: str) -> str:
-    return put(text, {"invgrad": invgrad(read("studies", "invgrad", "invgrad.json"))})
+    parts = {"invgrad": invgrad(read("studies", "invgrad", "invgrad.json"))}
+    return put(text, parts | {"variants": variants(read("studies", "invgrad", "variants.json"))})
+
+
+def variants(found: dict[str, Any]) -> str:
+    """Mean MSE over seeds of every variant of InvGrad, beside the paper's table."""
+    said = read("src", "equipoise", "reproduction", "paper.json")["mse"]["PL"]
+    cells: dict[tuple[str, str, str, float], list[float]] = {}
+    for row in found["rows"]:
+        cells.setdefault((row["variant"], row["dataset"], row["mechanism"], row["budget"]), []).append(row["mse"])
+    columns = list(dict.fromkeys(key[1:] for key in cells))
+    lines = ["| InvGrad | " + " | ".join(f"{d} {m} {b:g}" for d, m, b in columns) + " | mean distance to the paper |"]
+    lines.append("|" + "---|" * (len(columns) + 2))
+    key = {"pl-identical": "identical", "pl-learn": "learn"}
+    paper = [said[d][key[m]][said["budgets"].index(b)] for d, m, b in columns]
+    lines.append("| the paper's table | " + " | ".join(f"{value:.2f}" for value in paper) + " | |")
+    for name in dict.fromkeys(key[0] for key in cells):
+        values = [cells[name, *column] for column in columns]
+        shown = [f"{mean(v):.2f} ± {stdev(v):.2f}" for v in values]
+        gap = mean(abs(mean(v) - p) for v, p in zip(values, paper, strict=True))
+        lines.append(f"| {name} | " + " | ".join(shown) + f" | {gap:.2f} |")
+    seeds = len(next(iter(cells.values())))
+    lines += ["", f"MSE, mean ± standard deviation of {seeds} seeds, each the mean of four batches of four images."]
+    return "\n".join(lines)
+
+
+def claims(short: bool = False) -> str:
+    """Every claim of the paper with its verdict, from the committed results."""
+    found = status(ROOT / "reproduction")["claims"]
+    if short:
+        holds, fails = ([c["claim"] for c in found if c["holds"] is verdict] for verdict in (True, False))
+        words = "; ".join(f"*{claim}*" for claim in fails)
+        return f"Of {len(found)} claims of the paper {len(holds)} hold in this reproduction. These fail: {words}."
+    lines = ["| the paper's claim | here | figures (95 % intervals in parentheses) |", "|---|---|---|"]
+    lines += [f"| {c['claim']} | {'holds' if c['holds'] else '**fails**'} | {c['evidence']} |" for c in found]
+    return "\n".join(lines)
+
+
+def artefacts() -> str:
+    lines = ["| artefact | kind | cells | agree |", "|---|---|---|---|"]
+    for row in status(ROOT / "reproduction")["artefacts"]:
+        link = f"[{row['name']}](../reproduction/{row['name']}/README.md)"
+        lines.append(f"| {link} | {row['kind']} | {row['cells']} | {row['agree']} |")
+    origins = read("reproduction", "cap", "results.json")["origins"]
+    lines += ["", "| job | federations | seconds | commit | machine |", "|---|---|---|---|---|"]
+    for one in origins:
+        where = one["environment"]["device"]
+        lines.append(f"| {one['group']} | {one['federations']} | {one['seconds']:.0f} | {one['commit']} | {where} |")
+    return "\n".join(lines)
+
+
+def filled_reproduction(text: str) -> str:
+    notes = []
+    for family in FAMILIES:
+        found = read("reproduction", f"accuracy-{family}", "results.json")
+        notes += [f"- {note}" for note in differing(found["cells"])]
+    return put(text, {"artefacts": artefacts(), "claims": claims(), "differing": "\n".join(notes)})
 
 
 FILES = {
     "README.md": filled,
+    "docs/reproduction.md": filled_reproduction,
     "studies/leakage/README.md": filled_study,
     "studies/invgrad/README.md": filled_invgrad,
 }

@@ -75,10 +75,10 @@ def _accuracy(found: Found) -> tuple[list[Table], list[str]]:
              "learned, damped server"],
             gains,
         ),
-    ], [f"Below the paper's grid: {below}.", f"Without protection: {free}.", *_differing(found["cells"])]  # fmt: skip
+    ], [f"Below the paper's grid: {below}.", f"Without protection: {free}.", *differing(found["cells"])]  # fmt: skip
 
 
-def _differing(cells: list[Found]) -> list[str]:
+def differing(cells: list[Found]) -> list[str]:
     """What can be said about every cell that does not agree."""
     notes = []
     for cell in cells:
