@@ -48,8 +48,8 @@ def table(found: dict[str, dict[str, Any]]) -> str:
         f"Test accuracy in percent after 5,000 rounds, mean ± standard deviation of {found['pl']['cells'][0]['seeds']} "
         f"seeds; without protection: {', '.join(f'{name} {spread(cell)}' for name, cell in free.items())}. {agree} of "
         f"{count} cells agree with the paper by the rule in [docs/reproduction.md](docs/reproduction.md). eta, T, S "
-        "and the initialisation were fitted to the paper's tables, because it does not state them; the subset of images "
-        "was changed once after results were seen ([choices](docs/choices.md)).",
+        "and the initialisation were fitted to the paper's tables, because it does not state them; the subset of "
+        "images was changed once after results were seen ([choices](docs/choices.md)).",
     ]
     return "\n".join(lines)
 
