@@ -45,7 +45,7 @@ def test_examples_in_docstrings(name: str) -> None:
 
 CORE = (
     "aggregate", "budget", "data", "distortion", "federation", "gradients", "intensity", "mechanisms", "models",
-    "partition", "randomness", "release",
+    "partition", "randomness", "release", "theory", "estimates", "reproduction.statistics", "reproduction.plan",
 )  # fmt: skip
 
 

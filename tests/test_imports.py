@@ -16,7 +16,8 @@ SOURCE = Path(equipoise.__file__).parent
 CORE = (
     "data", "partition", "models", "gradients", "layers", "budget", "intensity", "distortion", "mechanisms",
     "release", "aggregate", "evaluate", "federation", "records", "settings", "compute", "scores", "trial",
-    "examination", "replay",
+    "examination", "replay", "theory", "estimates", "reproduction", "reproduction.plan", "reproduction.work",
+    "reproduction.measures",
 )  # fmt: skip
 ATTACK = ("attack", *(f"attack.{path.stem}" for path in sorted(SOURCE.glob("attack/[!_]*.py"))))
 PRIVATE = {"data", "partition", "federation", "settings", "draws", "stretch", "evaluate", "aggregate"}

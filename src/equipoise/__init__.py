@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .auditing import Audit as Audit
     from .auditing import audit_run as audit_run
+    from .bounds import bounds_run as bounds_run
     from .budget import GaussianBudget as GaussianBudget
     from .budget import LaplaceBudget as LaplaceBudget
     from .budget import LeakageBudget as LeakageBudget
@@ -49,6 +50,7 @@ _HOMES = {
     "Sweep": "federation",
     "audit": "updates",
     "audit_run": "auditing",
+    "bounds_run": "bounds",
     "from_tensors": "data",
     "learn_distortion": "distortion",
     "load": "data",

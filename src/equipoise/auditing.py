@@ -26,6 +26,7 @@ from .outcomes import Outcome
 from .picture import Row, Section, as_pixels, svg
 from .replay import replayed
 from .settings import Federation
+from .storage import snapshot_weights
 from .targets import Options
 from .trial import Progress
 
@@ -108,7 +109,7 @@ def audit_run(
     with torch.random.fork_rng(devices=[]):
         batched = Batched(build(settings.model, sample.shape, sample.classes).to(device, dtype), device=device)
     weights = {
-        when: _snapshot(path, batched, len(federations)).to(device, dtype)
+        when: snapshot_weights(path, batched.layout, len(federations)).to(device, dtype)
         for when, path in _chosen_snapshots(folder, rounds).items()
     }
     findings = Findings([], [], {}, [], {})
@@ -140,28 +141,6 @@ def _chosen_snapshots(folder: Path, rounds: Sequence[int] | None) -> dict[int, P
     if missing or not wanted:
         raise ConfigError(f"No snapshot of round {missing}.", f"There are: {', '.join(map(str, known))}.")
     return {when: there[when] for when in wanted}
-
-
-def _snapshot(path: Path, batched: Batched, federations: int) -> Tensor:
-    """The weights ``[F, P]`` of all federations."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
-    try:
-        tensors = load(path.read_bytes())
-    except (OSError, SafetensorError, ValueError) as error:
-        raise CheckpointError(f"The snapshot {path.name} cannot be read: {error}.", "Train the run again.") from error
-    rows = []
-    for place in range(federations):
-        head = f"federation-{place}/"
-        mine = {name.removeprefix(head): tensor for name, tensor in tensors.items() if name.startswith(head)}
-        rows.append(batched.layout.flatten(mine))
-    stacked = torch.stack(rows)
-    if not bool(torch.isfinite(stacked).all()):
-        raise CheckpointError(
-            f"The snapshot {path.name} holds weights that are not finite.", "Train with a smaller eta."
-        )
-    return stacked
 
 
 def content(findings: Findings, options: Options, targets: str) -> dict[str, Any]:

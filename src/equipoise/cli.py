@@ -384,6 +384,7 @@ def doctor(as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
+app.command(epilog=cli_paper.BOUNDS_EXAMPLES)(cli_paper.bounds)
 app.command(epilog=cli_paper.REPRODUCE_EXAMPLES)(cli_paper.reproduce)
 
 

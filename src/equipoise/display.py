@@ -62,12 +62,12 @@ def summary(config: Config, folder: Path) -> Tree:
 
 
 @contextmanager
-def attack_progress(quiet: bool) -> Iterator[Any]:
-    """A bar without an end: which attack runs, for how long; yields a function of (attack, amount)."""
+def attack_progress(quiet: bool, doing: str = "attacking") -> Iterator[Any]:
+    """A bar without an end: what runs, for how long; yields a function of (what, amount)."""
     if quiet:
         yield None
         return
-    columns = (TextColumn("attacking: {task.description}"), BarColumn(), TimeElapsedColumn())
+    columns = (TextColumn(doing + ": {task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=errors, transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda attack, amount: bar.update(task, description=attack, advance=amount)

@@ -32,7 +32,7 @@ CHECKPOINT_SECONDS = 15.0
 
 OWN = (
     "metrics.jsonl", "result.json", "model.safetensors", "accuracy.html", "audit.json", "audit.svg",
-    "checkpoint/latest.json",
+    "bounds.json", "bounds.html", "checkpoint/latest.json",
 )  # fmt: skip
 OWN_PATTERNS = ("checkpoint/state-*.safetensors", "snapshots/round-*.safetensors", "**/.*.partial")
 MARK = "# Resolved settings of an equipoise run."

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from .errors import CheckpointError
 from .files import storage_errors, write_bytes, write_json
+from .gradients import Layout
 
 SCHEMA = 1
 
@@ -40,6 +42,25 @@ def save_snapshot(path: Path, tensors: dict[str, Tensor], notes: dict[str, str])
     """Tensors as safetensors with notes in the header; the same content gives the same bytes."""
     header = {"equipoise": json.dumps(notes, sort_keys=True)}  # one entry: the library writes several in any order
     write_bytes(path, save_tensors({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, metadata=header))
+
+
+def snapshot_weights(path: Path, layout: Layout, federations: int) -> Tensor:
+    """The weights ``[F, P]`` of all federations of a run, from one of its snapshots."""
+    try:
+        tensors = load_tensors(path.read_bytes())
+    except (OSError, SafetensorError, ValueError) as error:
+        raise CheckpointError(f"The snapshot {path.name} cannot be read: {error}.", "Train the run again.") from error
+    rows = []
+    for place in range(federations):
+        head = f"federation-{place}/"
+        mine = {name.removeprefix(head): tensor for name, tensor in tensors.items() if name.startswith(head)}
+        rows.append(layout.flatten(mine))
+    stacked = torch.stack(rows)
+    if not bool(torch.isfinite(stacked).all()):
+        raise CheckpointError(
+            f"The snapshot {path.name} holds weights that are not finite.", "Train with a smaller eta."
+        )
+    return stacked
 
 
 def save_checkpoint(folder: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
