@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -626,3 +627,11 @@ def test_impossible_leakage_constants_are_refused() -> None:
             leakage_score(56, c_a, c_b, 1.0, 0.5, 10)
     with pytest.raises(BudgetError, match="p="):
         leakage_score(56, 1.0, 1.0, 1.0, 1.0, 10)
+
+
+def test_the_example_runs_and_shows_both_bounds(capsys: pytest.CaptureFixture[str]) -> None:
+    import runpy
+
+    runpy.run_path(str(Path(__file__).parents[1] / "examples" / "theorem.py"))
+    lines = capsys.readouterr().out.splitlines()
+    assert [int(line.split()[0]) for line in lines[1:]] == [1, 3, 10, 30, 100, 300]
