@@ -140,7 +140,7 @@ def _needs(name: str, scale: Scale) -> Iterator[Need]:
             yield from _each(DATASETS, kinds, [SHOWN[family]], scale.seeds[:1], "pictures")
         yield from _each(DATASETS, ["none"], [None], scale.seeds[:1], "pictures")
     elif name == "stepwise":
-        yield from _each(DATASETS, FAMILIES["LS"], [SHOWN["LS"]], scale.seeds, "stepwise")
+        yield from _each(DATASETS, FAMILIES["LS"], [SHOWN["LS"]], scale.seeds, "utility")
     elif name == "gradient-norm":
         yield from _each(DATASETS, ["ls-learn"], GRADIENT_BUDGETS, scale.seeds, "gradients")
     elif name == "sweeps":

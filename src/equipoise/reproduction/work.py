@@ -34,7 +34,7 @@ Report = Callable[[str, int, int], None]
 
 CHECKPOINT_SECONDS = 20.0
 EARLY = (1, 2, 3, 5, 8, 13, 21, 34)
-"""Rounds at which gradients are measured beside the regular ones: at first they fall a hundredfold in fifty rounds."""
+"""Rounds at which gradients and losses are measured beside the regular ones: both fall a hundredfold in fifty rounds."""
 TENSOR_ROUNDS = (0, 200, 1000)
 
 
@@ -80,13 +80,13 @@ class Work:
         self.row = {federation: i for i, federation in enumerate(self.sweep.federations)}
         self.wanted = {
             name: [fed for fed, row in zip(self.federations, wanted, strict=True) if name in row]
-            for name in ("clients", "stepwise", "gradients", "inversion", "pictures", "tensors")
+            for name in ("clients", "utility", "gradients", "inversion", "pictures", "tensors")
         }
         self.sides: dict[str, Sweep] = {}
         self.history: list[list[dict[str, Any]]] = []  # rows of the evaluated rounds
         self.series: dict[str, list[Any]] = {"clients": [], "stepwise": [], "full": [], "gradients": [], "tensors": []}
         self.seconds = 0.0
-        self.sweep.observer = self._observe if self.wanted["stepwise"] else None
+        self.sweep.observer = self._observe if self.wanted["utility"] else None
 
     def side(self, measure: str) -> Sweep:
         """The federations of one measurement alone, at the weights that they have now."""
@@ -103,7 +103,7 @@ class Work:
         rounds = {
             "clients": range(0, s.rounds, scale.curve_every),
             "gradients": [*EARLY, *range(0, s.rounds, scale.gradient_every)],
-            "stepwise": range(0, s.rounds, scale.full_every),
+            "utility": [*EARLY, *range(0, s.rounds, scale.full_every)],
             "tensors": TENSOR_ROUNDS,
         }
         found = {name: {*when, s.rounds} if self.wanted[name] else set() for name, when in rounds.items()}
@@ -133,7 +133,7 @@ class Work:
         return {**found, "seconds": round(self.seconds, 1)}
 
     def _observe(self, rounds: list[int], done: Stretch) -> None:
-        rows = [self.row[federation] for federation in self.wanted["stepwise"]]
+        rows = [self.row[federation] for federation in self.wanted["utility"]]
         self.series["stepwise"] += done.utility_loss[:, rows].double().mean(2).tolist()
 
     def _measure(self, when: int, marks: dict[str, set[int]]) -> None:
@@ -143,8 +143,8 @@ class Work:
             self.series["clients"].append([when, measures.client_curves(self.side("clients"))])
         if when in marks["gradients"]:
             self.series["gradients"].append([when, squared_gradients(self.side("gradients"))])
-        if when in marks["stepwise"]:
-            self.series["full"].append([when, measures.full_utility(self.side("stepwise"))])
+        if when in marks["utility"]:
+            self.series["full"].append([when, measures.full_utility(self.side("utility"))])
         if when in marks["tensors"]:
             self.series["tensors"].append([when, measures.tensor_sizes(self.side("tensors"))])
 
@@ -188,11 +188,11 @@ class Work:
             points = self.series[name]
             for i, federation in enumerate(self.side(name).federations if self.wanted[name] else []):
                 mine[federation][name] = {"rounds": [when for when, _ in points], "values": [v[i] for _, v in points]}
-        for i, federation in enumerate(self.wanted["stepwise"]):
-            mine[federation]["stepwise"] = {"values": [row[i] for row in self.series["stepwise"]]}
-        for i, federation in enumerate(self.side("stepwise").federations if self.wanted["stepwise"] else []):
+        for i, federation in enumerate(self.wanted["utility"]):
+            mine[federation]["utility"] = {"values": [row[i] for row in self.series["stepwise"]]}
+        for i, federation in enumerate(self.side("utility").federations if self.wanted["utility"] else []):
             full = self.series["full"]
-            mine[federation]["stepwise"] |= {
+            mine[federation]["utility"] |= {
                 "full_rounds": [when + 1 for when, _ in full],
                 "full": [v[i] for _, v in full],
             }
