@@ -70,6 +70,8 @@ def _write_plan(spec: dict[str, Any], path: Path, as_json: bool) -> None:
     from .files import write_json
 
     jobs = spec["reproduction"]["jobs"]
+    if path.is_dir() or not path.name:
+        raise ConfigError(f"Cannot write the SPEC to {str(path)!r}: it is a folder.", "Name a file, as SPEC.json.")
     write_json(path, spec)
     told = {"jobs": len(jobs), "federations": sum(len(job["federations"]) for job in jobs), "spec": str(path)}
     if as_json:
@@ -98,8 +100,10 @@ def _summary(spec: dict[str, Any], names: list[str], scale: Any, folder: Path, g
     for job in jobs:
         tree.add(f"{job['group']}: {len(job['federations'])} federations on {job['settings']['device']}")
     if jobs:
-        minutes = estimated_seconds(jobs, jobs[0]["settings"]["device"]) / 60
-        tree.add(f"roughly {minutes:.0f} min on two CPU cores or an H200; killed, it goes on where it was")
+        device = jobs[0]["settings"]["device"]
+        minutes = max(1, round(estimated_seconds(jobs, device) / 60))
+        where = "an H200" if device.startswith("cuda") else "two CPU cores"
+        tree.add(f"training and attacks: roughly {minutes} min on {where}; killed, it goes on where it was")
     else:
         tree.add("everything is there already: scored and written anew")
     return tree

@@ -174,7 +174,7 @@ def compute_multi_round(spec: dict[str, Any], out: Path) -> dict[str, Any]:
 def compute_reproduction(spec: dict[str, Any], out: Path) -> list[Path]:
     """Run the jobs that ``equipoise reproduce --plan`` wrote; a job whose raw file exists is not run again."""
     from .reproduction.plan import SCHEMA
-    from .reproduction.work import run
+    from .reproduction.work import check_job, run
 
     raw = _table(spec["reproduction"], "reproduction")
     if raw.get("schema") != SCHEMA or raw.get("version") != VERSION or not isinstance(raw.get("jobs"), list):
@@ -182,6 +182,8 @@ def compute_reproduction(spec: dict[str, Any], out: Path) -> list[Path]:
             f"The SPEC is of version {raw.get('version')}, schema {raw.get('schema')}; this is {VERSION}, {SCHEMA}.",
             "Write it anew with equipoise reproduce --plan.",
         )
+    for job in raw["jobs"]:
+        check_job(job)
     told = time.perf_counter()
     written = []
 

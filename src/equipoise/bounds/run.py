@@ -85,7 +85,9 @@ def bounds_run(folder: Path | str, options: BoundsOptions | None = None, progres
     folder, options = Path(folder), options or BoundsOptions()
     options.check()
     if not (folder / "config.toml").is_file():
-        raise CheckpointError(f"{folder.name} is not a run folder: it has no config.toml.", "Train one first.")
+        raise CheckpointError(
+            f"{folder.resolve().name} is not a run folder: it has no config.toml.", "Train one first."
+        )
     config = resolve(folder / "config.toml")
     paths, last = _snapshots(folder, options.rounds)
     metrics = _metrics(folder / "metrics.jsonl")
@@ -157,7 +159,11 @@ def _metrics(path: Path) -> list[Row]:
     needed = {"round", "rounds_averaged", "distortion_norm_squared", "accepted", "refused", "clipped_share"}
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        lacking = [i for i, line in enumerate(lines, 1) if not isinstance(line, dict) or needed - set(line)]
+        lacking = [
+            i
+            for i, line in enumerate(lines, 1)
+            if not isinstance(line, dict) or any(not isinstance(line.get(name), int | float) for name in needed)
+        ]
     except (OSError, ValueError) as error:
         raise CheckpointError(f"metrics.jsonl is damaged: {error}.", "Restore it, or train again.") from error
     if lacking:

@@ -56,13 +56,22 @@ def larger_at_strict_budgets(tables: Tables) -> Verdict:
     return holds, f"rank correlation of gain and strictness over five budgets: {', '.join(told)}"
 
 
+def _trained(found: Found) -> str:
+    """How many seeds are above the line, where any is."""
+    count = sum(value >= COLLAPSED for value in found["values"])
+    return f" ({count} of {found['seeds']} seeds at {COLLAPSED:.0f} % or more)" if count else ""
+
+
 def trains_where_static_collapses(tables: Tables) -> Verdict:
     told, holds = [], True
     for family, (static, learned) in FAMILIES.items():
         for dataset in DATASETS:
             one, other = (_cell(tables, family, dataset, name, BUDGETS[family][0]) for name in (static, learned))
             holds &= one["mean"] < COLLAPSED and other["interval"] is not None and above(other, COLLAPSED)
-            told.append(f"{dataset} {family} {BUDGETS[family][0]:g}: {one['mean']:.1f} % and {interval(other)} %")
+            text = (
+                f"{dataset} {family} {BUDGETS[family][0]:g}: {interval(one)} %{_trained(one)} and {interval(other)} %"
+            )
+            told.append(text)
     return holds, f"static and learned at the strictest budgets: {'; '.join(told)}; collapsed below {COLLAPSED:.0f} %"
 
 
@@ -75,7 +84,7 @@ def fails_below(family: str) -> Callable[[Tables], Verdict]:
             holds &= one["mean"] < COLLAPSED
             said = paper()["accuracy"][family][dataset]["identical"][0]
             at = f"at {BUDGETS[family][0]:g} already {edge['mean']:.1f} % (the paper's own table: {said} %)"
-            told.append(f"{dataset}: {interval(one)} % at {BELOW[family]:g}, {at}")
+            told.append(f"{dataset}: {interval(one)} % at {BELOW[family]:g}{_trained(one)}, {at}")
         return holds, "; ".join(told)
 
     return verdict
@@ -139,13 +148,14 @@ def layers_change_as_listed(tables: Tables) -> Verdict:
 
 
 def deviations_change_little(tables: Tables) -> Verdict:
-    cells = tables["layers"]["cells"]
-    ratios = [cell["deviation_ratio"]["mean"] for cell in cells]
     limit = 0.1
-    good = sum(abs(ratio - 1) < limit for ratio in ratios)
-    return good == len(
-        cells
-    ), f"standard deviation after / before {min(ratios):.3f} to {max(ratios):.3f}; little is < 10 %"
+    late, early = (
+        [cell["deviation_ratio"]["mean"] for cell in tables["layers"][key]] for key in ("cells", "earlier_rounds")
+    )
+    text = f"standard deviation after / before {min(late):.3f} to {max(late):.3f}; little is less than 10 %"
+    if early:
+        text += f"; at earlier rounds up to {max(early):.3f}"
+    return all(abs(ratio - 1) < limit for ratio in late), text
 
 
 def lower_stepwise_loss(where: str) -> Callable[[Tables], Verdict]:
@@ -157,9 +167,11 @@ def lower_stepwise_loss(where: str) -> Callable[[Tables], Verdict]:
             swing = [part["fluctuation"]["mean"] for part in (learned, static)]
             told.append(
                 f"{cell['dataset']}: {interval(learned, 3)} against {interval(static, 3)}, difference "
-                f"{interval(cell, 3)}, standard deviation over rounds {swing[0]:.2f} against {swing[1]:.2f}"
+                f"{interval(cell, 3)}, from a twentieth of the rounds on {interval(cell['from_a_twentieth_on'], 3)}; "
+                f"standard deviation over rounds {swing[0]:.3f} against {swing[1]:.3f}"
             )
-        return all(below(cell) for cell in cells), f"learned against static, on {where}: {'; '.join(told)}"
+        rounds = cells[0]["rounds"]
+        return all(below(cell) for cell in cells), f"learned against static, over {rounds} rounds: {'; '.join(told)}"
 
     return verdict
 
@@ -182,7 +194,7 @@ def unrecognisable(tables: Tables) -> Verdict:
     cells = tables["reconstructions"]["cells"]
     told = [f"{c['dataset']} {c['mechanism']} SSIM {interval(c['ssim'])} %, MSE {interval(c['mse'], 2)}" for c in cells]
     return all(cell["agrees"] for cell in cells), (
-        f"{'; '.join(told)} (one trajectory, {cells[0]['batches']} public batches). The attacks of `equipoise audit` "
+        f"{'; '.join(told)} (one trajectory, {cells[0]['batches']} public batches). The attacks of equipoise audit "
         "identify images in such releases all the same: studies/leakage"
     )
 

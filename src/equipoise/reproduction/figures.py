@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from .plan import DATASETS, FAMILIES
-from .tables import Found
+from .tables import Found, unpacked
 
 STATIC, LEARNED, PAPER = "#d1495b", "#00798c", "#555555"
 STYLE: Any = {
@@ -197,8 +197,6 @@ def _layers(figure: Any, found: Found) -> None:
 
 
 def _reconstructions(figure: Any, found: Found) -> None:
-    import numpy as np
-
     rows = [row["row"] for row in found["images"] if row["dataset"] == "mnist"]
     figure.set_size_inches(7.5, 0.95 * len(rows))
     axes = figure.subplots(len(rows), 8, squeeze=False)
@@ -207,7 +205,7 @@ def _reconstructions(figure: Any, found: Found) -> None:
         for line, row in enumerate(shown):
             for column, image in enumerate(row["pixels"]):
                 axis = axes[line][4 * half + column]
-                axis.imshow(np.array(image, dtype=np.uint8)[0], cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+                axis.imshow(unpacked(image), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
                 axis.set_axis_off()
             if half == 0:
                 axes[line][0].text(-0.15, 0.5, row["row"], transform=axes[line][0].transAxes, ha="right", va="center")
@@ -227,7 +225,7 @@ def _stepwise(figure: Any, found: Found) -> None:
                           label=f"{curve['mechanism']}, all its data")  # fmt: skip
         axis.axhline(0, color="black", lw=0.6)
         axis.set_ylim(-1, 0.6)
-        axis.set_title(dataset)
+        axis.set_title(f"{dataset} (early rounds reach below -1)")
         axis.set_xlabel("round")
         axis.set_ylabel("loss added by the distortion")
     axes[1].legend(fontsize=7, loc="lower left")

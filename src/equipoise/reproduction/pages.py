@@ -41,26 +41,35 @@ def artefact_text(section: Section, command: str, origins: str, figure: bool) ->
 
 def claims_table(claims: list[dict[str, Any]]) -> Table:
     rows = [[claim["claim"], "holds" if claim["holds"] else "**fails**", claim["evidence"]] for claim in claims]
-    return Table("Claims", ["the paper's claim", "here", "figures"], rows)
+    return Table("Every claim with the figures behind it", ["the paper's claim", "here", "figures"], rows)
 
 
 def overview_table(sections: list[Section]) -> Table:
     rows = [[f"[{section.about.title}](#{section.name})", section.verdict] for section in sections]
-    return Table("Artefacts", ["artefact", "result"], rows)
+    return Table("How many cells agree", ["artefact", "result"], rows)
 
 
-def page_text(head: list[str], sections: list[Section], claims: list[dict[str, Any]], figures: dict[str, str]) -> str:
+QUICK = "QUICK: fewer rounds and seeds than the paper's protocol. Nothing here is a result."
+BARS = (
+    "Error bars in figures are standard deviations over seeds; the bands of the clients' curves reach from the lowest to "
+    "the highest seed; intervals in tables are 95 % intervals."
+)
+
+
+def page_text(
+    head: list[str], sections: list[Section], claims: list[dict[str, Any]], figures: dict[str, str], quick: bool = False
+) -> str:
     """The results page as Markdown; it lies beside the artefacts' folders."""
-    parts = ["# The paper, reproduced", *head, FITTED]
+    parts = ["# The paper, reproduced", *([f"**{QUICK}**"] if quick else []), *head, FITTED, BARS]
     parts += [f"- **{word}**: {what}" for word, what in CLAIMED.items()]
     parts += ["## Claims", table_text(claims_table(claims)), "## Artefacts"]
     parts.append(table_text(overview_table(sections)))
     for section in sections:
         parts += [f'<a id="{section.name}"></a>', f"## {section.about.title}", section.about.claim]
-        parts += [f"*{section.about.rule}*", f"**{section.verdict}** [All figures]({section.name}/README.md)."]
+        parts += [f"*{section.about.rule}*", f"**{section.verdict}** [All numbers]({section.name}/README.md)."]
         if section.name in figures:
             parts.append(f"![{section.about.title}]({section.name}/figure.svg)")
-        parts += section.notes
+        parts += [table_text(table) for table in section.tables[:1]] + section.notes
     return "\n\n".join(parts) + "\n"
 
 
@@ -81,8 +90,8 @@ ul.plain { list-style: none; padding: 0; }
 </style></head><body>
 <h1>The paper, reproduced</h1>
 {% for line in head %}<p class="soft">{{ line }}</p>{% endfor %}
-{% if quick %}<p class="quick">QUICK: fewer rounds and seeds than the paper's protocol. No results.</p>{% endif %}
-<p>{{ fitted }}</p>
+{% if quick %}<p class="quick">{{ quick_words }}</p>{% endif %}
+<p>{{ fitted }} {{ bars }}</p>
 <ul class="plain">{% for word, what in claimed.items() %}<li><b>{{ word }}</b>: {{ what }}</li>{% endfor %}</ul>
 <h2 id="claims">Claims</h2>{{ table(claims) }}
 <h2 id="artefacts">Artefacts</h2>{{ table(overview) }}
@@ -92,7 +101,7 @@ ul.plain { list-style: none; padding: 0; }
 {% if s.name in figures %}
 <figure role="img" aria-label="{{ s.about.title }}">{{ figures[s.name] | safe }}</figure>{% endif %}
 {% for note in s.notes %}<p>{{ note }}</p>{% endfor %}
-<details><summary>all figures</summary>{% for t in s.tables %}{{ table(t) }}{% endfor %}</details>
+<details><summary>all numbers</summary>{% for t in s.tables %}{{ table(t) }}{% endfor %}</details>
 </section>{% endfor %}
 </body></html>
 """
@@ -128,6 +137,7 @@ def page_html(
     return rooms.from_string(TEMPLATE).render(
         head=head, sections=sections, claims=claims_table(claims), overview=overview_table(sections),
         figures={name: _alone(name, svg) for name, svg in figures.items()}, quick=quick, fitted=FITTED, claimed=CLAIMED,
+        bars=BARS, quick_words=QUICK,
         table=table,
     )  # fmt: skip
 

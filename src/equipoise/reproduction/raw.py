@@ -59,14 +59,14 @@ def read(folders: Iterable[Path], scale: Scale) -> Raw:
     return found
 
 
+WHOLE = ("schema", "version", "scale", "name", "group", "commit", "federations", "measures", "seconds", "environment")
+
+
 def _load(path: Path, scale: Scale) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         schema, version, made = content["schema"], content["version"], content["scale"]
-        whole = all(key in content for key in ("name", "group", "federations", "measures", "seconds", "environment"))
-        if not whole or len(content["federations"]) != len(content["measures"]):
-            raise KeyError("federations")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(
             f"{path.name} is not a raw result: {error}.", "Give the OUT folder of compute."
         ) from error
@@ -76,12 +76,32 @@ def _load(path: Path, scale: Scale) -> dict[str, Any]:
             "Compute it anew into another folder, or use the version that made it.",
         )
     if made != json.loads(json.dumps(asdict(scale))):
+        name = made.get("name") if isinstance(made, dict) else made
         raise CheckpointError(
-            f"{path.name} is of the scale {made.get('name')!r} with other settings than {scale.name!r} has here.",
+            f"{path.name} is of the scale {name!r} with other settings than {scale.name!r} has here.",
             "Use --quick for quick results, and another folder for other ones.",
         )
+    wrong = _problem(content)
+    if wrong:
+        raise CheckpointError(f"{path.name} is damaged: {wrong}.", "Compute it anew.")
     loaded: dict[str, Any] = content
     return loaded
+
+
+def _problem(content: dict[str, Any]) -> str:
+    """What is missing or of the wrong kind; nothing where all is well."""
+    missing = [key for key in WHOLE if key not in content]
+    if missing:
+        return f"it lacks {missing[0]!r}"
+    rows, measures = content["federations"], content["measures"]
+    if not isinstance(rows, list) or not isinstance(measures, list) or len(rows) != len(measures):
+        return "federations and measures do not match"
+    for i, (row, names) in enumerate(zip(rows, measures, strict=True)):
+        if not isinstance(row, dict) or not {"dataset", "mechanism", "budget", "seed", "accuracy"} <= set(row):
+            return f"federation {i} is no record"
+        if not isinstance(row["accuracy"], int | float) or not isinstance(names, list):
+            return f"federation {i} has no accuracy, as one that diverged"
+    return ""
 
 
 def _take(found: Raw, content: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ into a folder that belongs to another version or scale, or that holds anything e
 from __future__ import annotations
 
 import json
-import shutil
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +16,8 @@ from typing import Any
 
 from ..environment import VERSION
 from ..errors import CheckpointError, ConfigError
-from ..files import storage_errors, write_json, write_text
-from ..storage import locked
+from ..files import storage_errors, write_bytes, write_json, write_text
+from ..storage import locked, read_json
 from . import figures
 from .artefacts import ARTEFACTS, configuration
 from .claims import judge
@@ -29,6 +29,7 @@ from .tables import TABLES, Found
 from .work import Report, run
 
 MARK = "reproduction.json"
+QUICK_MARK = "QUICK, says nothing about the paper: "
 
 
 def checkout() -> Path | None:
@@ -62,6 +63,7 @@ def commit() -> str | None:
 
 def plan(names: Sequence[str], scale: Scale, device: str, out: Path | None = None) -> dict[str, Any]:
     """The SPEC of everything that ``out`` does not hold yet."""
+    _check_device(device)
     wanted = needs(check_names(names), scale)
     if out is not None and (out / MARK).exists():
         check_folder(out, scale)
@@ -102,30 +104,47 @@ def reproduce(
     if draw:
         figures.check_available()
     check_folder(out, scale)
-    taken = [path for source in sources for path in _raw_files(source, scale)]
+    _check_device(device)
+    taken = _given(sources, chosen, scale, out)
     with storage_errors(out):
         (out / "raw").mkdir(parents=True, exist_ok=True)
     with locked(out):
         write_json(out / MARK, {"schema": SCHEMA, "version": VERSION, "scale": scale.name})
         for path in taken:
-            with storage_errors(path):
-                if not (out / "raw" / path.name).exists():
-                    shutil.copyfile(path, out / "raw" / path.name)
+            write_bytes(out / "raw" / path.name, path.read_bytes())
         missing = without(needs(chosen, scale), read([out / "raw"], scale).measured)
-        if missing and sources:
-            lacks = ", ".join(f"{len(federations)} of {group}" for group, federations in missing.items())
-            raise ConfigError(
-                f"The given results lack {lacks}.", "Compute these too, or leave out --from to compute them here."
-            )
         for job in jobs(missing, scale, device, commit()):
             run(job, out / "raw", report)
         write(chosen, read([out / "raw"], scale), out, draw)
     return status(out)
 
 
-def _raw_files(source: Path, scale: Scale) -> list[Path]:
-    read([source], scale)  # every file is checked before any is copied
-    return sorted(source.glob("*.json"))
+def _check_device(device: str) -> None:
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise ConfigError(f"Expected --device {device!r} to be 'cpu', 'cuda' or 'cuda:N'.", "Choose one of these.")
+
+
+def _given(sources: Sequence[Path], names: Sequence[str], scale: Scale, out: Path) -> list[Path]:
+    """The raw files to take over; everything is checked before anything is written."""
+    if not sources:
+        return []
+    here = [out / "raw"] if (out / "raw").is_dir() else []
+    missing = without(needs(names, scale), read([*sources, *here], scale).measured)
+    if missing:
+        lacks = ", ".join(f"{len(federations)} federations of {group!r}" for group, federations in missing.items())
+        raise ConfigError(
+            f"The given results lack {lacks}.", "Compute these too, or leave out --from to compute them here."
+        )
+    taken = []
+    for path in (path for source in sources for path in sorted(source.glob("*.json"))):
+        own = out / "raw" / path.name
+        if own.exists() and own.read_bytes() != path.read_bytes():
+            raise CheckpointError(
+                f"The folder {out.name} holds another {path.name}.", "Choose another --out; nothing was changed."
+            )
+        if not own.exists():
+            taken.append(path)
+    return taken
 
 
 def write(names: Sequence[str], raw: Raw, out: Path, draw: bool = True) -> None:
@@ -167,6 +186,12 @@ def results(out: Path) -> dict[str, Found]:
         raise CheckpointError(
             f"There are no results in {out.name}.", "Run in the source checkout, or give the folder with --out."
         )
+    mark = read_json(out / MARK, "mark of the results")
+    if not isinstance(mark, dict) or (mark.get("schema"), mark.get("version")) != (SCHEMA, VERSION):
+        raise CheckpointError(
+            f"The folder {out.name} holds results of another version; this is {VERSION}, schema {SCHEMA}.",
+            "Use the version that made them, or choose another --out.",
+        )
     found = {}
     for name in NAMES:
         path = out / name / "results.json"
@@ -175,7 +200,9 @@ def results(out: Path) -> dict[str, Found]:
         try:
             table = json.loads(path.read_text(encoding="utf-8"))
             version = table["schema"], table["version"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            if name in KINDS:
+                [cell["agrees"] for cell in table["cells"]]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise CheckpointError(f"{name}/results.json cannot be read: {error}.", "Write it anew.") from error
         if version != (SCHEMA, VERSION):
             raise CheckpointError(
@@ -195,7 +222,11 @@ def status(out: Path) -> dict[str, Any]:
             cells = tables[name]["cells"]
             agree = sum(bool(cell["agrees"]) for cell in cells)
             artefacts.append({"name": name, "kind": kind, "cells": len(cells), "agree": agree})
-    claims = [{key: claim[key] for key in ("claim", "holds", "evidence")} for claim in judge(tables)]
+    mark = QUICK_MARK if any(table["scale"] != "full" for table in tables.values()) else ""
+    claims = [
+        {"claim": claim["claim"], "holds": claim["holds"], "evidence": mark + claim["evidence"]}
+        for claim in judge(tables)
+    ]
     return {"artefacts": artefacts, "claims": claims}
 
 
@@ -209,5 +240,5 @@ def _write_page(out: Path) -> None:
     scored = next((table for table in tables.values() if table["origins"]), None)
     seeds = max((cell.get("seeds", 0) for table in tables.values() for cell in table.get("cells", [])), default=0)
     head = [f"equipoise {VERSION}; {seeds} seeds; {_origin_line(scored['origins'] if scored else [])}"]
-    write_text(out / "README.md", page_text(head, sections, claims, shown))
+    write_text(out / "README.md", page_text(head, sections, claims, shown, quick))
     write_text(out / "index.html", page_html(head, sections, claims, shown, quick))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
@@ -61,16 +62,12 @@ def accuracy(raw: Raw, family: str) -> Found:
         gains.append({**about, **spread(gain), "values": gain, "paper": round(theirs, 2)})
         simple += [{**about, **row} for row in _baselines(raw, dataset, budget, static, learned, ours[learned])]
     free = {name: spread(raw.accuracies(name, "none", None)) for name in DATASETS}
-    under = [
-        {
-            "dataset": name,
-            "budget": BELOW[family],
-            "mechanism": kind,
-            **spread(raw.accuracies(name, kind, BELOW[family])),
-        }
-        for name in DATASETS
-        for kind in (static, learned)
-    ]
+    under = []
+    for name in DATASETS:
+        for kind in (static, learned):
+            values = raw.accuracies(name, kind, BELOW[family])
+            about = {"dataset": name, "budget": BELOW[family], "mechanism": kind}
+            under.append({**about, **spread(values), "values": values})
     return {"cells": cells, "gains": gains, "baselines": simple, "without_protection": free, "below_the_grid": under}
 
 
@@ -245,18 +242,34 @@ def _tensor(table: list[Record]) -> Found:
     return {**names, "deviation": both["deviation"], "absolute_mean": signed, "verdict": verdict, "seeds": len(table)}
 
 
+def packed(images: list[Any]) -> list[str]:
+    """Images ``[C, H, W]`` of bytes, as text."""
+    return [base64.b64encode(np.array(image, dtype=np.uint8).tobytes()).decode() for image in images]
+
+
+def unpacked(image: str, side: int = 28) -> Any:
+    """The grey image behind such a text.
+
+    >>> unpacked(packed([[[[7, 8], [9, 0]]]])[0], side=2).tolist()
+    [[7, 8], [9, 0]]
+    """
+    return np.frombuffer(base64.b64decode(image), dtype=np.uint8).reshape(-1, side)
+
+
 def reconstructions(raw: Raw) -> Found:
     """A cell per mechanism: SSIM (percent) and MSE of InvGrad's images of public batches, and the images of one."""
     ceiling = paper()["ssim_at_most"]
     cells, images = [], []
     for dataset in DATASETS:
-        images.append({"dataset": dataset, "row": "original", "pixels": raw.originals[dataset]["pixels"]})
+        images.append({"dataset": dataset, "row": "original", "pixels": packed(raw.originals[dataset]["pixels"])})
         shown = [(None, "none", None)] + [(f, name, SHOWN[f]) for f, kinds in FAMILIES.items() for name in kinds]
         for family, name, budget in shown:
             found = next(row["pictures"] for row in raw.records(dataset, name, budget) if "pictures" in row)
             errors = {key: np.mean(found[key], axis=1).tolist() for key in ("mse", "ssim")}  # per batch
             label = name if budget is None else f"{name} {budget:g}"
-            images.append({"dataset": dataset, "row": label, "pixels": found["pixels"], "mse": mean(errors["mse"])})
+            images.append(
+                {"dataset": dataset, "row": label, "pixels": packed(found["pixels"]), "mse": mean(errors["mse"])}
+            )
             if family is None:
                 continue
             ssim, error = spread([100 * v for v in errors["ssim"]]), spread(errors["mse"])
@@ -270,34 +283,49 @@ def reconstructions(raw: Raw) -> Found:
 
 
 def stepwise(raw: Raw) -> Found:
-    """Cells per dataset: the loss that one round's distortion adds, learned minus static, by what it is measured on.
+    """Cells per dataset: the loss that one round's distortion adds, learned minus static, on two sets of images.
 
-    The learner sees its mini-batch; the paper defines the loss on all data of the client. Round 1 is left out of the
-    latter: at the initial weights one step changes the loss by whole units.
+    The learner sees its mini-batch, every round; the paper defines the loss on all data of the client, which is
+    sampled, densely at first, and averaged over time by trapezoids. Fluctuation is the standard deviation over rounds
+    from a twentieth of the training on.
     """
     cells, curves = [], []
     static, learned = FAMILIES["LS"]
     for dataset in DATASETS:
         rows = {name: raw.records(dataset, name, SHOWN["LS"]) for name in (static, learned)}
-        batch = {name: np.array([row["stepwise"]["values"] for row in rows[name]]) for name in rows}  # [seeds, rounds]
-        full = {name: np.array([row["stepwise"]["full"] for row in rows[name]]).mean(2)[:, 1:] for name in rows}
-        own = {name: {"fluctuation": spread(batch[name].std(1).tolist())} for name in rows}
-        for where, table in (("its mini-batch", batch), ("all its data", full)):
-            gap = spread((table[learned] - table[static]).mean(1).tolist())
+        batch = {name: np.array([row["utility"]["values"] for row in rows[name]]) for name in rows}  # [seeds, rounds]
+        full = {name: np.array([row["utility"]["full"] for row in rows[name]]).mean(2) for name in rows}
+        sampled = np.array(rows[static][0]["utility"]["full_rounds"])
+        every = np.arange(1, batch[static].shape[1] + 1)
+        for where, table, when in (("its mini-batch", batch, every), ("all its data", full, sampled)):
+            settled = when > every[-1] / 20
+            mean_of = {name: _average(when, table[name]) for name in rows}
+            gap = spread((mean_of[learned] - mean_of[static]).tolist())
+            later = spread((table[learned] - table[static])[:, settled].mean(1).tolist())
             about = {"dataset": dataset, "budget": SHOWN["LS"], "measured_on": where, **gap, "agrees": below(gap)}
-            cells.append({**about, **{name: {**spread(table[name].mean(1).tolist()), **own[name]} for name in rows}})
+            about |= {"rounds": len(when), "from_a_twentieth_on": later}
+            for name in rows:
+                swing = spread(table[name][:, settled].std(1).tolist())
+                about[name] = {**spread(mean_of[name].tolist()), "fluctuation": swing}
+            cells.append(about)
         for name in rows:
-            when = np.arange(1, batch[name].shape[1] + 1)
-            step = max(1, len(when) // 250)
-            curve = batch[name].mean(0)[: len(when) // step * step].reshape(-1, step)
+            step = max(1, len(every) // 250)
+            curve = batch[name].mean(0)[: len(every) // step * step].reshape(-1, step)
             curves.append(
                 {
-                    "dataset": dataset, "mechanism": name, "rounds": when[step - 1 :: step].tolist(),
-                    "mean": curve.mean(1).tolist(), "low": curve.min(1).tolist(), "high": curve.max(1).tolist(),
-                    "full_rounds": rows[name][0]["stepwise"]["full_rounds"][1:], "full": full[name].mean(0).tolist(),
+                    "dataset": dataset, "mechanism": name, "rounds": every[step - 1 :: step].tolist(),
+                    "mean": curve.mean(1).tolist(), "full_rounds": sampled.tolist(),
+                    "full": full[name].mean(0).tolist(),
                 }
             )  # fmt: skip
     return {"cells": cells, "curves": curves}
+
+
+def _average(rounds: Any, values: Any) -> Any:
+    """The average over time of values at some rounds, by trapezoids."""
+    if len(rounds) < 2:
+        return values.mean(1)
+    return np.trapezoid(values, rounds, axis=1) / (rounds[-1] - rounds[0])
 
 
 def gradient_norm(raw: Raw) -> Found:

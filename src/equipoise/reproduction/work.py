@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import time
 from collections.abc import Callable
 from dataclasses import fields
@@ -34,7 +35,7 @@ Report = Callable[[str, int, int], None]
 
 CHECKPOINT_SECONDS = 20.0
 EARLY = (1, 2, 3, 5, 8, 13, 21, 34)
-"""Rounds at which gradients and losses are measured beside the regular ones: both fall a hundredfold in fifty rounds."""
+"""Rounds at which gradients and losses are measured beside the regular ones: at first they fall a hundredfold."""
 TENSOR_ROUNDS = (0, 200, 1000)
 
 
@@ -44,6 +45,7 @@ def raw_path(job: dict[str, Any], folder: Path) -> Path:
 
 def run(job: dict[str, Any], folder: Path, report: Report | None = None) -> Path:
     """Compute one job unless its raw file exists; returns that file."""
+    check_job(job)
     path = raw_path(job, folder)
     if path.exists():
         return path
@@ -54,6 +56,22 @@ def run(job: dict[str, Any], folder: Path, report: Report | None = None) -> Path
     write_text(path, json.dumps(found, separators=(",", ":"), allow_nan=False) + "\n")
     work.checkpoint.unlink(missing_ok=True)
     return path
+
+
+JOB = ("name", "group", "settings", "federations", "measures", "scale", "version", "commit")
+
+
+def check_job(job: Any) -> None:
+    """Refuse what ``plan.jobs`` did not write."""
+    remedy = "Write the SPEC anew with --plan."
+    missing = [key for key in JOB if not isinstance(job, dict) or key not in job]
+    if missing:
+        raise ConfigError(f"A job of the SPEC lacks {missing[0]!r}.", remedy)
+    if not isinstance(job["name"], str) or not re.fullmatch(r"[\w.=-]+", job["name"]) or job["name"].startswith("."):
+        raise ConfigError(f"Expected the name of a job to be a word, got {job['name']!r}.", remedy)
+    rows, measures = job["federations"], job["measures"]
+    if not isinstance(rows, list) or not isinstance(measures, list) or len(rows) != len(measures):
+        raise ConfigError(f"The job {job['name']!r} needs a list of measures for each federation.", remedy)
 
 
 def scale_of(job: dict[str, Any]) -> Scale:
