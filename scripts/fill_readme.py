@@ -255,10 +255,84 @@ def filled_reproduction(text: str) -> str:
     for family in FAMILIES:
         found = read("reproduction", f"accuracy-{family}", "results.json")
         notes += [f"- {note}" for note in differing(found["cells"])]
-    return put(text, {"artefacts": artefacts(), "claims": claims(), "differing": "\n".join(notes)})
+    parts = {"artefacts": artefacts(), "claims": claims(), "differing": "\n".join(notes), "defence": defence()}
+    return put(text, parts)
+
+
+def defence() -> str:
+    """How far the attack's cells are from the paper's."""
+    lines = ["| | data | cells | agree | ours - paper: least, mean, most |", "|---|---|---|---|---|"]
+    for family in FAMILIES:
+        found = read("reproduction", f"defence-{family}", "results.json")["cells"]
+        for quantity, digits in (("mse", 2), ("ssim", 1)):
+            for dataset in ("mnist", "fmnist"):
+                cells = [c for c in found if (c["quantity"], c["dataset"]) == (quantity, dataset)]
+                gaps = [c["difference"] for c in cells]
+                words = ", ".join(f"{value:+.{digits}f}" for value in (min(gaps), mean(gaps), max(gaps)))
+                agree = sum(c["agrees"] for c in cells)
+                lines.append(f"| {family.upper()} {quantity.upper()} | {dataset} | {len(cells)} | {agree} | {words} |")
+    return "\n".join(lines)
+
+
+def span(values: list[float] | None, digits: int = 3) -> str:
+    if values is None:
+        return "-"
+    low, high = (f"{value:.{digits}g}" for value in values)
+    return low if low == high else f"{low} to {high}"
+
+
+def bounds(found: dict[str, Any]) -> str:
+    """What the theorems say of the study's runs, over seeds."""
+    rows = {(r["mechanism"], r["budget"], r["round"], r["quantity"], r["setting"]): r for r in found["rows"]}
+    lines = [
+        "| mechanism | budget | round | L_alpha | gamma allowed below | measured mean \\|R\\|^2 at 1/(2 L), bound "
+        "| smallest bound / measured |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for (mechanism, budget, when, quantity, setting), own in rows.items():
+        if quantity == "mean |R_m|^2" and setting == "as configured" and own["constants"]:
+            small = rows[mechanism, budget, when, quantity, "gamma = 1/(2 L)"]
+            lines.append(
+                f"| {mechanism} | {budget:g} | {when} | {span(own['constants']['L_alpha'])} "
+                f"| {span(own['constants']['largest gamma'])} | {span(small['measured'])}, {span(small['bound'])} "
+                f"| {span(small['margin'])} |"
+            )
+    lines += [
+        "",
+        "| mechanism | budget | eta allowed up to | average \\|grad F\\|^2 of the run "
+        "| short run with eta = 1/(8 L): measured, bound |",
+        "|---|---|---|---|---|",
+    ]
+    for (mechanism, budget, _, quantity, setting), own in rows.items():
+        if quantity == "mean |grad F|^2" and setting == "as configured":
+            short = rows[mechanism, budget, None, quantity, "eta = 1/(8 L), short"]
+            lines.append(
+                f"| {mechanism} | {budget:g} | {span(own['constants']['largest eta'])} | {span(own['measured'])} "
+                f"| {span(short['measured'])}, {span(short['bound'])} |"
+            )
+    lines += [
+        "",
+        "| mechanism | budget | round | mean residual r_i | fitted p | c_a seen (0.56 set) | c_b seen "
+        "| farthest (D = 56) | leakage: measured, promised |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for (mechanism, budget, when, quantity, setting), own in rows.items():
+        if quantity == "invgrad" and setting == "as configured":
+            k = own["constants"]
+            parts = [span(k[name]) for name in ("mean r_i", "p (fitted)", "c_a", "c_b", "D seen")]
+            promised = span(own["bound"]) if mechanism.startswith("pl") else "not covered"
+            line = " | ".join([mechanism, f"{budget:g}", str(when), *parts, f"{span(own['measured'])}, {promised}"])
+            lines.append(f"| {line} |")
+    seeds = found["rows"][0]["seeds"]
+    return "\n".join([*lines, "", f"Smallest to largest over {seeds} seeds; commit {found['commit']}, two CPU cores."])
+
+
+def filled_bounds(text: str) -> str:
+    return put(text, {"bounds": bounds(read("studies", "bounds", "bounds.json"))})
 
 
 FILES = {
+    "studies/bounds/README.md": filled_bounds,
     "README.md": filled,
     "docs/reproduction.md": filled_reproduction,
     "studies/leakage/README.md": filled_study,

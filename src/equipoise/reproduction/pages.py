@@ -51,8 +51,8 @@ def overview_table(sections: list[Section]) -> Table:
 
 QUICK = "QUICK: fewer rounds and seeds than the paper's protocol. Nothing here is a result."
 BARS = (
-    "Error bars in figures are standard deviations over seeds; the bands of the clients' curves reach from the lowest to "
-    "the highest seed; intervals in tables are 95 % intervals."
+    "Error bars in figures are standard deviations over seeds; the bands of the clients' curves reach from the lowest "
+    "to the highest seed; intervals in tables are 95 % intervals."
 )
 
 
