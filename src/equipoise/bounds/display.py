@@ -86,7 +86,11 @@ def _table(title: str | None, *columns: str) -> Table:
         collapse_padding=True,
     )  # fmt: skip
     for name in columns:
-        table.add_column(name, justify="right" if name in ("bound", "measured") else "left", no_wrap=name != "figures")
+        table.add_column(
+            name,
+            justify="right" if name in ("bound", "measured") else "left",
+            no_wrap=name not in ("figures", "status", "with"),
+        )
     return table
 
 

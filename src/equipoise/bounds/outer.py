@@ -171,10 +171,7 @@ def over_rounds(values: dict[int, float], rounds: int) -> Row:
     ends = [*known[1:], rounds]
     starts = [0, *known[1:]]
     value = sum(values[when] * (end - start) for when, start, end in zip(known, starts, ends, strict=True)) / rounds
-    plain = average(torch.tensor([values[when] for when in known]))
-    shift = value - plain["value"]
-    ends_of = {side: None if plain[side] is None else plain[side] + shift for side in ("low", "high")}
-    return plain | {"value": value} | ends_of
+    return figure(value, len(known), "mean over time")  # its values depend on each other: no interval
 
 
 def _theorem(scene: Scene, outer: Outer, index: int, metrics: list[Row]) -> list[Row]:
