@@ -12,10 +12,12 @@ import json
 import math
 import re
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -235,22 +237,26 @@ class Work:
     def _resume(self) -> None:
         if not self.checkpoint.exists():
             return
+        remedy = "Delete it; the job starts anew."
         try:
-            with np.load(self.checkpoint, allow_pickle=False) as stored:
-                arrays = {name: stored[name] for name in stored.files}
-            notes = json.loads(str(arrays.pop("notes")))
-        except (OSError, ValueError, KeyError) as error:
-            raise CheckpointError(
-                f"The checkpoint {self.checkpoint.name} cannot be read: {error}.", "Delete it; the job starts anew."
-            ) from error
-        if notes.get("digest") != digest(self.job):
-            raise CheckpointError(f"The checkpoint {self.checkpoint.name} belongs to another job.", "Delete it.")
-        state = self.sweep.state
-        state.params = torch.from_numpy(arrays.pop("params")).to(self.sweep.device)
+            with np.load(io.BytesIO(self.checkpoint.read_bytes()), allow_pickle=False) as stored:
+                arrays = {name: torch.from_numpy(stored[name]) for name in stored.files if name != "notes"}
+                notes = json.loads(str(stored["notes"]))
+            params, before = arrays.pop("params"), self.sweep.state
+            if notes["digest"] != digest(self.job):
+                raise CheckpointError(f"The checkpoint {self.checkpoint.name} belongs to another job.", remedy)
+            shapes = {part.name: getattr(before.tally, part.name).shape for part in fields(before.tally)}
+            if {name: array.shape for name, array in arrays.items()} != shapes or params.shape != before.params.shape:
+                raise ValueError("its arrays do not fit the job")
+            when, seconds, history, series = (notes[key] for key in ("round", "seconds", "history", "series"))
+            if type(when) is not int or not 0 <= when <= self.settings.rounds or set(series) != set(self.series):
+                raise ValueError("its notes do not fit the job")
+        except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, zlib.error, RecursionError) as error:
+            raise CheckpointError(f"The checkpoint {self.checkpoint.name} cannot be read: {error}.", remedy) from error
+        self.sweep.state.params = params.to(self.sweep.device)
         for name, array in arrays.items():
-            setattr(state.tally, name, torch.from_numpy(array))
-        state.round, self.seconds = notes["round"], notes["seconds"]
-        self.history, self.series = notes["history"], notes["series"]
+            setattr(self.sweep.state.tally, name, array)
+        self.sweep.state.round, self.seconds, self.history, self.series = when, seconds, history, series
 
 
 def rounded(value: Any) -> Any:
