@@ -68,7 +68,7 @@ class Scale:
 
 
 FULL = Scale("full", tuple(range(1, 9)), 5000, 250, 100, 50, 250, 1600, 4, 16, (1, 3, 30), (0.01, 0.03, 0.3, 1.0), True)
-QUICK = Scale("quick", (1, 2), 240, 120, 60, 60, 120, 300, 2, 4, (1,), (0.01, 1.0), False)
+QUICK = Scale("quick", (1, 2), 200, 100, 50, 50, 100, 300, 2, 4, (1,), (0.01, 1.0), False)
 
 Needs = dict[str, dict[Federation, set[str]]]
 """group (settings that differ from the paper's) -> federation -> measurements."""

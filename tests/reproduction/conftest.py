@@ -1,0 +1,78 @@
+"""What the tests of the reproduction share: a scale of seconds, small data, committed and synthetic results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from equipoise.data import Dataset, from_tensors, load
+from equipoise.environment import VERSION
+from equipoise.files import write_json
+from equipoise.reproduction.claims import Tables
+from equipoise.reproduction.plan import FULL, NAMES, SCHEMA
+from equipoise.reproduction.raw import Raw, read
+from equipoise.reproduction.reproduce import MARK, write
+from equipoise.reproduction.tables import TABLES
+from tests.reproduction.synthetic import SCALE, raw_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+Small = dict[str, Dataset]
+
+
+@pytest.fixture(scope="session")
+def small() -> Small:
+    """A few images of either dataset, 20 for each client, so that a federation takes a moment."""
+    counts = {"train": 80, "test": 40, "validation": 40, "public": 600}
+    found = {}
+    for name in ("mnist", "fmnist"):
+        data = load(name)
+        parts = {part: (getattr(data, part).images[:n], getattr(data, part).labels[:n]) for part, n in counts.items()}
+        found[name] = from_tensors(**parts, classes=10, name=name, mean=data.mean, std=data.std)
+    return found
+
+
+@contextmanager
+def small_data(small: Small) -> Iterator[None]:
+    """Whatever names a dataset gets a few images of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("equipoise.settings.load", lambda name: small[name])
+        yield
+
+
+@pytest.fixture
+def _small(small: Small) -> Iterator[None]:
+    with small_data(small):
+        yield
+
+
+@pytest.fixture(scope="session")
+def committed() -> Path:
+    """The results that are committed beside the sources."""
+    return ROOT / "reproduction"
+
+
+@pytest.fixture(scope="session")
+def committed_raw(committed: Path) -> Raw:
+    return read([committed / "raw"], FULL)
+
+
+@pytest.fixture(scope="session")
+def synthetic() -> Tables:
+    """The cells of every artefact from records in which all claims hold."""
+    raw = raw_of()
+    return {name: table(raw) for name, table in TABLES.items()}
+
+
+@pytest.fixture(scope="session")
+def quick_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with every artefact, drawn, from synthetic records of the quick scale."""
+    out, scale = tmp_path_factory.mktemp("quick") / "reproduced-quick", replace(SCALE, name="quick")
+    write_json(out / MARK, {"schema": SCHEMA, "version": VERSION, "scale": scale.name})
+    write(NAMES, raw_of(scale=scale), out)
+    return out
