@@ -1,8 +1,8 @@
 """Algorithm 1 (PPFA), for one federation or for a whole sweep in one batch.
 
 ``Sweep.round`` is the algorithm in straight-line code. Federations with the same mechanism are worked on
-together, ``chunk`` clients at a time; no result depends on that grouping. On a GPU the round is captured once
-and replayed (``graph.py``).
+together, ``chunk`` clients at a time; on a CPU no result depends on that grouping. On a GPU the round is captured once
+and replayed (``graph.py``), and rounding depends on the size of the batch.
 
 A sweep is a seeded experiment: all its randomness follows from the seeds (``randomness.py``), so its whole
 state between rounds is the global parameters and a few running sums.

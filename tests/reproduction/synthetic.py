@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from equipoise.environment import VERSION, environment
-from equipoise.reproduction.plan import BELOW, BUDGETS, NAMES, SCHEMA, Scale, needs
+from equipoise.reproduction.plan import BELOW, BUDGETS, NAMES, SCHEMA, Scale, needs, settings_of
 from equipoise.reproduction.raw import Raw
 from equipoise.settings import Federation
 
@@ -160,6 +160,7 @@ def content(name: str, world: World | None = None, scale: Scale = SCALE, group: 
     return {
         "schema": SCHEMA, "experiment": "seeded", "name": name, "group": group, "version": VERSION, "commit": "abc1234",
         "scale": {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(scale).items()},
+        "settings": asdict(settings_of(scale, group, "cpu")),
         "measures": [sorted(measures) for measures in wanted.values()],
         "federations": [world.record(federation, group, measures) for federation, measures in wanted.items()],
         "baselines": {name: GUESSES for name in ("mnist", "fmnist")},

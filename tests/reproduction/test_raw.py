@@ -142,7 +142,13 @@ def lacking(key: str) -> Callable[[Content], Content]:
         (changed(federations=[7] * 162), "damaged: federation 0 is no record"),
         *((lacking(key), "not a raw result") for key in ("schema", "version", "scale")),
         *((lacking(key), f"damaged: it lacks '{key}'") for key in ("federations", "measures", "commit")),
-        *((lacking(key), f"damaged: it lacks '{key}'") for key in ("name", "group", "seconds", "environment")),
+        *(
+            (lacking(key), f"damaged: it lacks '{key}'")
+            for key in ("name", "group", "seconds", "environment", "settings")
+        ),
+        (changed(group="nobody"), "damaged: there is no group 'nobody'"),
+        (changed(settings={"eta": 99}), "damaged: it was made with another"),
+        (lambda raw: {**raw, "settings": {**raw["settings"], "eta": 99}}, "damaged: it was made with another eta"),
     ],
 )
 def test_a_file_of_another_kind_is_refused_and_left_alone(
@@ -218,3 +224,11 @@ def test_the_scale_of_the_committed_records_is_the_one_of_today(committed_files:
     for file in committed_files:
         made = {key: tuple(v) if isinstance(v, list) else v for key, v in file["scale"].items()}
         assert Scale(**made) == FULL
+
+
+def test_the_guesses_of_the_larger_job_count(tmp_path: Path) -> None:
+    small = content("small")
+    small |= {"federations": small["federations"][:1], "measures": small["measures"][:1], "baselines": {"mnist": {}}}
+    store(tmp_path, small)
+    store(tmp_path, content("large"))
+    assert read([tmp_path], SCALE).baselines == content("large")["baselines"]

@@ -15,9 +15,10 @@ import pytest
 
 from equipoise.environment import VERSION
 from equipoise.errors import CheckpointError, ConfigError, EquipoiseError
+from equipoise.files import write_json
 from equipoise.reproduction import reproduce as shell
 from equipoise.reproduction.plan import FULL, KINDS, NAMES, SCHEMA, Scale, needs
-from equipoise.reproduction.raw import read
+from equipoise.reproduction.raw import Raw, read
 from equipoise.storage import locked
 from tests.helpers import contents
 from tests.reproduction.conftest import Small, small_data
@@ -441,3 +442,12 @@ def test_the_configuration_needs_no_records(tmp_path: Path) -> None:
     fitted = {name for name, row in rows.items() if row["status"].startswith("fitted")}
     assert fitted == {"client learning rate eta", "rounds T", "initialisation", "LS sensitivity S"}
     assert all(rows[name]["paper"] == "not stated" for name in fitted - {"LS sensitivity S"})
+
+
+def test_a_figure_of_other_numbers_does_not_stay(tmp_path: Path, committed_raw: Raw) -> None:
+    write_json(tmp_path / shell.MARK, {"schema": SCHEMA, "version": VERSION, "scale": "full"})
+    shell.write(["cap"], committed_raw, tmp_path, draw=True)
+    assert (tmp_path / "cap" / "figure.svg").is_file()
+    shell.write(["cap"], committed_raw, tmp_path, draw=False)
+    assert not (tmp_path / "cap" / "figure.svg").exists()
+    assert "figure.svg" not in (tmp_path / "README.md").read_text()

@@ -115,7 +115,7 @@ def little_similarity(tables: Tables) -> Verdict:
 
 def higher_cap(tables: Tables) -> Verdict:
     ups = tables["cap"]["up_percent"]
-    told = [f"{up['dataset']} {up['family']} +{interval(up)} % (paper {up['paper']} %)" for up in ups]
+    told = [f"{up['dataset']} {up['family']} {interval(up)} % higher (paper {up['paper']} %)" for up in ups]
     return all(above(up) for up in ups), "; ".join(told)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from ..environment import VERSION
 from ..errors import CheckpointError
 from ..settings import Federation
-from .plan import SCHEMA, Needs, Scale
+from .plan import SCHEMA, Needs, Scale, settings_of
 
 Record = dict[str, Any]
 Key = tuple[str, str, str, float | None]
@@ -59,7 +59,10 @@ def read(folders: Iterable[Path], scale: Scale) -> Raw:
     return found
 
 
-WHOLE = ("schema", "version", "scale", "name", "group", "commit", "federations", "measures", "seconds", "environment")
+WHOLE = (
+    "schema", "version", "scale", "name", "group", "commit", "settings", "federations", "measures", "seconds",
+    "environment",
+)  # fmt: skip
 
 
 def _load(path: Path, scale: Scale) -> dict[str, Any]:
@@ -81,11 +84,23 @@ def _load(path: Path, scale: Scale) -> dict[str, Any]:
             f"{path.name} is of the scale {name!r} with other settings than {scale.name!r} has here.",
             "Use --quick for quick results, and another folder for other ones.",
         )
-    wrong = _problem(content)
+    wrong = _problem(content) or _other_settings(content, scale)
     if wrong:
         raise CheckpointError(f"{path.name} is damaged: {wrong}.", "Compute it anew.")
     loaded: dict[str, Any] = content
     return loaded
+
+
+def _other_settings(content: dict[str, Any], scale: Scale) -> str:
+    """Defaults change without the version's doing so: records of other settings must not be mixed in."""
+    try:
+        expected = asdict(settings_of(scale, content["group"], "cpu"))
+    except (KeyError, ValueError, TypeError):
+        return f"there is no group {content['group']!r}"
+    mine = content["settings"] if isinstance(content["settings"], dict) else {}
+    names = [name for name in expected if name not in ("device", "threads", "chunk")]
+    other = [name for name in names if mine.get(name, name) != json.loads(json.dumps(expected[name]))]
+    return f"it was made with another {other[0]}" if other else ""
 
 
 def _problem(content: dict[str, Any]) -> str:
@@ -113,6 +128,7 @@ def _take(found: Raw, content: dict[str, Any]) -> None:
         found.cells[key][federation.seed] = {**row, **kept}
         found.measured.setdefault(group, {}).setdefault(federation, set()).update([*names, "accuracy"])
     for name in ("baselines", "originals"):
-        getattr(found, name).update(content.get(name, {}))
+        for dataset, value in content.get(name, {}).items():
+            getattr(found, name).setdefault(dataset, value)
     about = ("name", "group", "commit", "version", "seconds", "environment")
     found.origins.append({**{key: content[key] for key in about}, "federations": len(rows)})

@@ -65,8 +65,9 @@ def plan(names: Sequence[str], scale: Scale, device: str, out: Path | None = Non
     """The SPEC of everything that ``out`` does not hold yet."""
     _check_device(device)
     wanted = needs(check_names(names), scale)
-    if out is not None and (out / MARK).exists():
+    if out is not None:
         check_folder(out, scale)
+    if out is not None and (out / "raw").is_dir():
         wanted = without(wanted, read([out / "raw"], scale).measured)
     return spec(jobs(wanted, scale, device, commit()))
 
@@ -105,6 +106,8 @@ def reproduce(
         figures.check_available()
     check_folder(out, scale)
     _check_device(device)
+    if not sources:
+        _check_available(device)
     taken = _given(sources, chosen, scale, out)
     with storage_errors(out):
         (out / "raw").mkdir(parents=True, exist_ok=True)
@@ -122,6 +125,15 @@ def reproduce(
 def _check_device(device: str) -> None:
     if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
         raise ConfigError(f"Expected --device {device!r} to be 'cpu', 'cuda' or 'cuda:N'.", "Choose one of these.")
+
+
+def _check_available(device: str) -> None:
+    import torch
+
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(
+            f"The device {device!r} is not available.", "Use --device cpu, or --plan and compute where there is one."
+        )
 
 
 def _given(sources: Sequence[Path], names: Sequence[str], scale: Scale, out: Path) -> list[Path]:
@@ -164,6 +176,9 @@ def write(names: Sequence[str], raw: Raw, out: Path, draw: bool = True) -> None:
         figure = figures.draw(name, found) if draw else None
         if figure is not None:
             write_text(folder / "figure.svg", figure)
+        else:  # an older one would show other numbers
+            with storage_errors(folder):
+                (folder / "figure.svg").unlink(missing_ok=True)
         text = artefact_text(section(name, found), command, _origin_line(found["origins"]), figure is not None)
         write_text(folder / "README.md", text)
     _write_page(out)
