@@ -12,11 +12,11 @@ import pytest
 from equipoise.data import Dataset, from_tensors, load
 from equipoise.environment import VERSION
 from equipoise.files import write_json
+from equipoise.reproduction.artefacts import TABLES
 from equipoise.reproduction.claims import Tables
 from equipoise.reproduction.plan import FULL, NAMES, SCHEMA
 from equipoise.reproduction.raw import Raw, read
 from equipoise.reproduction.reproduce import MARK, write
-from equipoise.reproduction.tables import TABLES
 from tests.reproduction.synthetic import SCALE, raw_of
 
 ROOT = Path(__file__).resolve().parents[2]

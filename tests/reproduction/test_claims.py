@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from equipoise.reproduction.artefacts import TABLES
 from equipoise.reproduction.claims import CLAIMS, Tables, judge
 from equipoise.reproduction.plan import BELOW, KINDS
-from equipoise.reproduction.tables import TABLES
 from equipoise.settings import Federation
 from tests.reproduction import synthetic as syn
 from tests.reproduction.synthetic import World, raw_of, wobble

@@ -12,9 +12,9 @@ import pytest
 
 from equipoise.errors import ConfigError
 from equipoise.reproduction import figures
+from equipoise.reproduction.artefacts import TABLES
 from equipoise.reproduction.claims import Tables
 from equipoise.reproduction.plan import KINDS, NAMES
-from equipoise.reproduction.tables import TABLES
 from tests.reproduction.synthetic import SCALE, raw_of
 
 SVG = "{http://www.w3.org/2000/svg}"

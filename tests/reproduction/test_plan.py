@@ -13,7 +13,8 @@ import pytest
 from equipoise.errors import ConfigError
 from equipoise.reproduction import plan
 from equipoise.reproduction.plan import BUDGETS, FULL, KINDS, NAMES, QUICK, Scale, digest, jobs, needs, without
-from equipoise.reproduction.tables import MIDDLE_AND_END, paper
+from equipoise.reproduction.tables import paper
+from equipoise.reproduction.trends import MIDDLE_AND_END
 from equipoise.settings import Federation, Settings, check, from_dict
 from tests.reproduction.synthetic import SCALE
 

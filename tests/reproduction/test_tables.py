@@ -14,12 +14,13 @@ import pytest
 from scipy import stats
 
 from equipoise.files import plain, write_text
-from equipoise.reproduction import figures, reproduce, tables
+from equipoise.reproduction import figures, reproduce, trends
+from equipoise.reproduction.artefacts import TABLES
 from equipoise.reproduction.claims import Tables
 from equipoise.reproduction.plan import BUDGETS, DATASETS, NAMES
 from equipoise.reproduction.raw import Raw
 from equipoise.reproduction.reproduce import write
-from equipoise.reproduction.tables import TABLES, paper
+from equipoise.reproduction.tables import paper
 from equipoise.settings import Federation
 from tests.helpers import contents
 from tests.reproduction import synthetic as syn
@@ -242,7 +243,7 @@ def test_the_curves_of_clients(synthetic: Tables) -> None:
 def test_five_percent_is_what_counts_as_a_change(ratio: float, verdict: str) -> None:
     raw = raw_of(World(tensor=lambda fed, name: {"size": ratio + wobble(fed.seed), "deviation": 1.0}))
     table = TABLES["layers"](raw)
-    assert table["kept_within"] == tables.KEPT_WITHIN == 0.05
+    assert table["kept_within"] == trends.KEPT_WITHIN == 0.05
     assert {cell["verdict"] for cell in table["cells"]} == {verdict}
     for cell in table["cells"]:
         assert cell["agrees"] is (cell["paper"] == verdict)
@@ -281,13 +282,13 @@ def test_reconstructions_are_judged_by_the_papers_highest_ssim() -> None:
     assert rows == ["original", "none", "ls-static 200", "ls-learn 200", "pl-identical 0.98", "pl-learn 0.98"]
     for image in table["images"]:
         shade = syn.SHADES[image["dataset"], image["row"].split()[0]]
-        assert [tables.unpacked(one).tolist() for one in image["pixels"]] == [one[0] for one in syn.blank(shade)]
+        assert [trends.unpacked(one).tolist() for one in image["pixels"]] == [one[0] for one in syn.blank(shade)]
 
 
 def test_a_picture_comes_back_as_it_was() -> None:
     image = np.random.default_rng(3).integers(0, 256, (1, 28, 28))
-    (text,) = tables.packed([image.tolist()])
-    assert tables.unpacked(text).tolist() == image[0].tolist()
+    (text,) = trends.packed([image.tolist()])
+    assert trends.unpacked(text).tolist() == image[0].tolist()
 
 
 # --- step-wise -------------------------------------------------------------------------------------------------------
@@ -343,9 +344,9 @@ def test_a_lower_mean_over_contradicting_seeds_is_not_lower() -> None:
 
 def test_the_average_over_time_does_not_depend_on_the_spacing() -> None:
     rounds = np.array([1, 2, 3, 5, 8, 50, 101])
-    assert tables._average(rounds, np.full((2, 7), 3.0)) == pytest.approx([3.0, 3.0])
-    assert tables._average(rounds, rounds[None].astype(float)) == pytest.approx([51.0])
-    assert tables._average(np.array([4]), np.array([[7.0], [8.0]])) == pytest.approx([7.0, 8.0])
+    assert trends._average(rounds, np.full((2, 7), 3.0)) == pytest.approx([3.0, 3.0])
+    assert trends._average(rounds, rounds[None].astype(float)) == pytest.approx([51.0])
+    assert trends._average(np.array([4]), np.array([[7.0], [8.0]])) == pytest.approx([7.0, 8.0])
 
 
 @pytest.mark.parametrize(
@@ -365,19 +366,19 @@ UNEVEN = np.array([0, 1, 2, 3, 5, 8, 50, 100])
 
 
 def test_the_running_average_of_a_constant_is_the_constant() -> None:
-    assert tables._running(UNEVEN, np.full((2, 8), 7.0)) == pytest.approx(np.full((2, 8), 7.0))
+    assert trends._running(UNEVEN, np.full((2, 8), 7.0)) == pytest.approx(np.full((2, 8), 7.0))
 
 
 def test_the_running_average_of_a_line_is_half_of_it_however_the_rounds_are_spaced() -> None:
-    found = tables._running(UNEVEN, UNEVEN[None].astype(float))
+    found = trends._running(UNEVEN, UNEVEN[None].astype(float))
     assert found[0] == pytest.approx(UNEVEN / 2)
-    assert tables._running(UNEVEN, UNEVEN[None] + 4.0)[0] == pytest.approx(UNEVEN / 2 + 4)
+    assert trends._running(UNEVEN, UNEVEN[None] + 4.0)[0] == pytest.approx(UNEVEN / 2 + 4)
 
 
 def test_dense_samples_of_the_first_rounds_do_not_count_for_more() -> None:
     values = np.where(UNEVEN < 8, 100.0, 0.0)[None]
     area = 5 * 100 + 3 * 50  # constant up to round 5, then falling to zero at round 8
-    assert tables._running(UNEVEN, values)[0, -1] == pytest.approx(area / 100)
+    assert trends._running(UNEVEN, values)[0, -1] == pytest.approx(area / 100)
     assert values.mean() > 5 * area / 100, "a plain mean would be another number"
 
 

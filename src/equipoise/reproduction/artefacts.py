@@ -1,13 +1,16 @@
-"""What every artefact is: its title, what the paper claims by it, in our words, and how a cell is judged."""
+"""What every artefact is: its title, what the paper claims by it, in our words, how a cell is judged and made."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ..attack import Search
 from ..settings import Settings
-from .tables import Found
+from .raw import Raw
+from .tables import Found, accuracy, cap, defence, gaps
+from .trends import clients, gradient_norm, layers, reconstructions, stepwise, sweeps, trade_off
 
 AGREEMENT = (
     "A cell agrees when the paper's value lies in the 95 % prediction interval for one further seed, taken at least "
@@ -141,3 +144,21 @@ def configuration() -> Found:
     ]  # fmt: skip
     rows = [{"setting": n, "paper": p, "ours": str(o), "status": t} for n, p, o, t in paper_rows]
     return {"rows": rows}
+
+
+TABLES: dict[str, Callable[[Raw], Found]] = {
+    "accuracy-ls": lambda raw: accuracy(raw, "LS"),
+    "accuracy-pl": lambda raw: accuracy(raw, "PL"),
+    "defence-ls": lambda raw: defence(raw, "LS"),
+    "defence-pl": lambda raw: defence(raw, "PL"),
+    "gaps": gaps,
+    "cap": cap,
+    "trade-off": trade_off,
+    "clients": clients,
+    "layers": layers,
+    "reconstructions": reconstructions,
+    "stepwise": stepwise,
+    "gradient-norm": gradient_norm,
+    "sweeps": sweeps,
+}
+"""How the cells of every artefact are made."""

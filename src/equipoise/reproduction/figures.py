@@ -8,7 +8,8 @@ from typing import Any
 
 from ..errors import ConfigError
 from .plan import DATASETS, FAMILIES
-from .tables import Found, unpacked
+from .tables import Found
+from .trends import unpacked
 
 STATIC, LEARNED, PAPER = "#d1495b", "#00798c", "#555555"
 STYLE: Any = {

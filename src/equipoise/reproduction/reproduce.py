@@ -8,7 +8,6 @@ into a folder that belongs to another version or scale, or that holds anything e
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,15 +16,16 @@ from typing import Any
 from ..environment import VERSION
 from ..errors import CheckpointError, ConfigError
 from ..files import storage_errors, write_bytes, write_json, write_text
+from ..settings import Settings, check_settings
 from ..storage import locked, read_json
 from . import figures
-from .artefacts import ARTEFACTS, configuration
+from .artefacts import ARTEFACTS, TABLES, configuration
 from .claims import judge
 from .pages import artefact_text, page_html, page_text
 from .plan import KINDS, NAMES, SCHEMA, Scale, check_names, jobs, needs, spec, without
 from .raw import Raw, read
 from .sections import section
-from .tables import TABLES, Found
+from .tables import Found
 from .work import Report, run
 
 MARK = "reproduction.json"
@@ -63,7 +63,7 @@ def commit() -> str | None:
 
 def plan(names: Sequence[str], scale: Scale, device: str, out: Path | None = None) -> dict[str, Any]:
     """The SPEC of everything that ``out`` does not hold yet."""
-    _check_device(device)
+    check_settings(Settings(device=device))
     wanted = needs(check_names(names), scale)
     if out is not None:
         check_folder(out, scale)
@@ -105,7 +105,7 @@ def reproduce(
     if draw:
         figures.check_available()
     check_folder(out, scale)
-    _check_device(device)
+    check_settings(Settings(device=device))
     if not sources:
         _check_available(device)
     taken = _given(sources, chosen, scale, out)
@@ -120,11 +120,6 @@ def reproduce(
             run(job, out / "raw", report)
         write(chosen, read([out / "raw"], scale), out, draw)
     return status(out)
-
-
-def _check_device(device: str) -> None:
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
-        raise ConfigError(f"Expected --device {device!r} to be 'cpu', 'cuda' or 'cuda:N'.", "Choose one of these.")
 
 
 def _check_available(device: str) -> None:
