@@ -108,3 +108,11 @@ def test_a_picture_of_nothing_is_still_one() -> None:
     root = ElementTree.fromstring(svg("Title", []))
     assert not list(root.iter(f"{SVG}image"))
     ElementTree.fromstring(svg("Title", [Section("s", [Row("r", "", some(0, 1, 4, 4))])]))
+
+
+def test_a_long_footer_goes_on_in_another_line() -> None:
+    words = " ".join(f"word{i}" for i in range(60))
+    root = ElementTree.fromstring(svg("Title", [], words))
+    lines = [part.text or "" for part in root.iter("{http://www.w3.org/2000/svg}text")][1:]
+    assert " ".join(lines) == words
+    assert max(map(len, lines)) * 6 <= float(root.attrib["width"]) - 40

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,7 @@ def svg(title: str, sections: Sequence[Section], footer: str = "") -> str:
                 place = f'x="{LEFT + i * (TILE + GAP)}" y="{y}" width="{TILE}" height="{TILE}"'
                 parts.append(f'<image {place} style="image-rendering:pixelated" href="data:image/png;base64,{data}"/>')
             y += LINE
-    for line in footer.splitlines():
+    for line in [piece for words in footer.splitlines() for piece in wrap(words, (width - 40) // 6)]:
         y += 18
         text(20, y, 11, "#656d76", line)
     y += 20
