@@ -363,17 +363,25 @@ def test_every_error_reaches_the_shell_as_itself(
     assert document(found) == {"error": {"type": kind.__name__, "cause": "It is broken.", "remedy": "Mend it."}}
 
 
-def test_every_error_has_an_exit_code_of_its_own_and_a_section_in_the_docs() -> None:
+def test_every_error_has_an_exit_code_of_its_own_and_a_page_in_the_docs() -> None:
     codes = [kind.exit_code for kind in ERRORS]
     assert len(ERRORS) >= 8
     assert len(set(codes)) == len(codes)
     assert not {0, 1, 2, 130} & set(codes), "taken by success, Python, usage errors and Ctrl-C"
-    page = (Path(__file__).parents[1] / "docs" / "errors.md").read_text(encoding="utf-8")
-    sections = re.split(r"^#+ ", page, flags=re.MULTILINE)[1:]
-    for kind in ERRORS:
-        mine = [section for section in sections if kind.__name__ in section.splitlines()[0]]
-        assert len(mine) == 1, kind.__name__
-        assert f"| {kind.exit_code} | {kind.__name__} |" in page
+    folder = Path(__file__).parents[1] / "docs" / "errors"
+    index = (folder / "README.md").read_text(encoding="utf-8")
+    for code, name in [
+        (1, "doctor"),
+        (2, "command line"),
+        (130, "Interrupted"),
+        *((k.exit_code, k.__name__) for k in ERRORS),
+    ]:
+        page = (folder / f"{code}.md").read_text(encoding="utf-8")
+        assert page.startswith(f"# Exit code {code}: "), code
+        assert name in page.splitlines()[0]
+        assert all(part in page for part in ("**Cause.**", "**Remedy.**", "**What is kept.**"))
+        assert f"| [{code}]({code}.md) | {page.splitlines()[0].split(': ', 1)[1]} |" in index
+    assert len(list(folder.glob("*.md"))) == len(ERRORS) + 4, "no page without a code"
 
 
 def test_a_process_ends_with_the_code_and_keeps_the_streams_apart(tmp_path: Path) -> None:

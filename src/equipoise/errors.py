@@ -1,7 +1,6 @@
 """Typed errors. Each says what is wrong, with the value, and what to do about it.
 
-Every class has its own exit code, so that scripts can tell them apart; ``docs/errors.md`` has a section
-for each.
+Every class has its own exit code, so that scripts can tell them apart; ``docs/errors/`` has a page for each.
 """
 
 from __future__ import annotations
@@ -68,6 +67,18 @@ class AttackError(EquipoiseError):
     """An attack cannot run, or came to nothing: no finite cost, no public data of the right kind."""
 
     exit_code = 18
+
+
+class LedgerError(EquipoiseError):
+    """A ledger of releases is damaged, or was changed after it was written."""
+
+    exit_code = 19
+
+
+class LimitError(EquipoiseError):
+    """The next round would pass the configured limit on releases. What was trained before it is saved."""
+
+    exit_code = 20
 
 
 def closest(word: str, known: list[str]) -> str:
