@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from equipoise import load, protect
-from equipoise.aggregate import aggregate
+from equipoise.intake import Intake
 
 CLIENTS, ROUNDS, BATCH = 4, 60, 16
 
@@ -36,27 +36,21 @@ def train_locally(model, state, batches):
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
-def flat(state):
-    return torch.cat([tensor.flatten() for tensor in state.values()])
-
-
 def main():
     torch.manual_seed(1)
     data, model = load("mnist"), Net()
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for t in range(1, ROUNDS + 1):
-        releases = {}
+        intake = Intake(state, round=t)
         for k in range(CLIENTS):
             rows = 1000 * k + torch.randint(1000, (2, BATCH))
             batches = [(data.train.images[i], data.train.labels[i]) for i in rows]
             local = train_locally(model, state, batches)
             sent = protect(model, state, batches[-1], "pl-learn", 0.997, local=local, client=k, round=t)
-            releases[f"client {k}"] = flat(sent.parameters)
-        result = aggregate(flat(state), releases, {name: 1.0 for name in releases}, rate=0.5)
-        for name, reason in result.refused.items():
-            print(f"round {t}: {name} refused: {reason}")
-        pieces = result.parameters.split([tensor.numel() for tensor in state.values()])
-        state = {name: piece.view(old.shape) for (name, old), piece in zip(state.items(), pieces, strict=True)}
+            reason = intake.offer(f"client {k}", sent.parameters, weight=1.0, round=t)
+            if reason:
+                print(f"round {t}: client {k} refused: {reason}")
+        state = intake.close(rate=0.5).parameters
         if t % 20 == 0:
             model.load_state_dict(state)
             with torch.no_grad():

@@ -1,21 +1,13 @@
-"""The server: check every release, average the rest with their weights, step.
+"""The server of the embedded engine: average the releases that ``release.py`` accepted, step.
 
-``Total`` is the batched form the engine uses (F federations, any number of clients, added part by part, so
-that memory does not grow with the clients). ``aggregate`` is the same for a list of releases of unknown
-origin: each is refused with a named reason or counted.
+``Total`` serves F federations and any number of clients, added part by part, so that memory does not grow with the
+clients. Releases of unknown origin are checked one by one instead (``intake.py``).
 """
 
 from __future__ import annotations
 
-import math
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
 import torch
 from torch import Tensor
-
-from .errors import ReleaseError
 
 
 class Total:
@@ -54,70 +46,3 @@ class Total:
         moved = torch.where(rate == 1, mean, previous + rate * (mean - previous))
         size = torch.linalg.vector_norm(self.distortion / mass, dim=-1)
         return torch.where(valid, moved.to(previous.dtype), previous), size.to(previous.dtype)
-
-
-@dataclass(frozen=True)
-class Aggregate:
-    """The new global parameters, who was counted, and why the others were not."""
-
-    parameters: Tensor
-    accepted: list[str]
-    refused: dict[str, str] = field(default_factory=dict)
-    void: bool = False
-
-
-def refusal(candidate: object, like: Tensor, weight: object) -> str | None:
-    """Why a release cannot be counted, or None.
-
-    >>> refusal(torch.tensor([1.0, float("nan")]), torch.zeros(2), 1.0)
-    '1 of 2 parameters are not finite'
-    """
-    if not isinstance(candidate, Tensor):
-        return f"is {type(candidate).__name__}, not a tensor"
-    if candidate.shape != like.shape:
-        return f"has shape {tuple(candidate.shape)}, expected {tuple(like.shape)}"
-    if candidate.dtype != like.dtype:
-        return f"has dtype {candidate.dtype}, expected {like.dtype}"
-    bad = int((~torch.isfinite(candidate)).sum())
-    if bad:
-        return f"{bad} of {candidate.numel()} parameters are not finite"
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight <= sys.float_info.max:
-        return f"has weight {weight!r}, expected a finite number > 0"
-    return None
-
-
-def aggregate(
-    previous: Tensor,
-    releases: Mapping[str, object],
-    weights: Mapping[str, object],
-    rate: float = 1.0,
-    min_clients: int = 1,
-) -> Aggregate:
-    """Weighted mean of the releases that pass every check; the model is unchanged when too few do.
-
-    >>> result = aggregate(torch.zeros(2), {"a": torch.ones(2), "b": torch.tensor([1.0])}, {"a": 1, "b": 1})
-    >>> result.parameters.tolist(), result.refused
-    ([1.0, 1.0], {'b': 'has shape (1,), expected (2,)'})
-    """
-    if not isinstance(previous, Tensor) or previous.dim() != 1 or not torch.isfinite(previous).all():
-        raise ReleaseError("Expected the global parameters to be a finite vector.", "Start from a healthy checkpoint.")
-    if not (isinstance(rate, int | float) and math.isfinite(rate) and rate > 0):
-        raise ReleaseError(f"Expected rate={rate!r} to be a finite number > 0.", "1 is the plain mean.")
-    refused, kept = {}, []
-    for name, candidate in releases.items():
-        reason = refusal(candidate, previous, weights.get(name))
-        if reason is None:
-            kept.append(name)
-        else:
-            refused[name] = reason
-    if len(kept) < max(min_clients, 1):
-        return Aggregate(previous, kept, refused, void=True)
-    shares = torch.tensor([float(weights[name]) for name in kept], dtype=torch.float64)  # type: ignore[arg-type]
-    shares /= shares.max()  # so that no sum of finite weights overflows
-    mean = torch.zeros_like(previous, dtype=torch.float64)
-    for share, name in zip((shares / shares.sum()).tolist(), kept, strict=True):
-        mean += share * releases[name].detach().to(torch.float64)  # type: ignore[attr-defined]
-    moved = (previous.to(torch.float64) + rate * (mean - previous.to(torch.float64))).to(previous.dtype)
-    if not torch.isfinite(moved).all():
-        raise ReleaseError("The mean of the releases is not finite in their own precision.", "Check their magnitude.")
-    return Aggregate(moved, kept, refused)
