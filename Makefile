@@ -3,12 +3,14 @@
 
 VENV := .venv
 STAMP := $(VENV)/.stamp
+EVERY := $(VENV)/.stamp-every
 RUN := $(VENV)/bin/python -m
 
-.PHONY: help demo test test-slow lint bench clean
+.PHONY: help demo flower-demo test test-slow lint bench clean
 
 help:
 	@echo "make demo       train and report on the bundled data, in about a minute"
+	@echo "make flower-demo  a Flower SuperLink and four SuperNodes on this machine, in about two minutes"
 	@echo "make test       ruff, mypy and every test that is not slow"
 	@echo "make test-slow  the slow tests: crashes, deployments, whole commands"
 	@echo "make lint       ruff and mypy alone"
@@ -18,18 +20,21 @@ help:
 demo: $(STAMP)
 	$(VENV)/bin/equipoise demo
 
+flower-demo: $(EVERY)
+	$(VENV)/bin/equipoise flower demo
+
 test: lint
 	$(RUN) pytest -m "not slow" -q
 
-test-slow: $(STAMP)
+test-slow: $(EVERY)
 	$(RUN) pytest -m slow -q
 
-lint: $(STAMP)
+lint: $(EVERY)
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 
-bench: $(STAMP)
+bench: $(EVERY)
 	@set -e; found=no; \
 	for script in benchmarks/[!_]*.py; do \
 		[ -f "$$script" ] || continue; \
@@ -54,6 +59,11 @@ $(STAMP): pyproject.toml constraints.txt
 		"$$chosen" -m venv --clear $(VENV); \
 	fi
 	$(RUN) pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# Flower and the privacy accountant, for the tests, the benchmarks and the deployment demo.
+$(EVERY): $(STAMP)
+	$(RUN) pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,flower,dp]'
 	@touch $@
 
 clean:

@@ -1,0 +1,45 @@
+"""Equipoise inside Flower: the same ``protect``, a guard that fails closed, and a strategy that checks every reply.
+
+In the client app::
+
+    app = ClientApp(mods=[guard])
+    ...
+    model_record = protect(model, trainloader, msg, context)  # instead of ArrayRecord(model.state_dict())
+
+In the server app::
+
+    strategy = Validated(FedAvg(), context.run_config)
+
+Budgets are set in the app's configuration, ``[tool.flwr.app.config.equipoise]``. See docs/deployment.md.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from .client import guard as guard
+    from .client import protect as protect
+    from .server import Validated as Validated
+
+_HOMES = {"guard": "client", "protect": "client", "Validated": "server"}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != "flwr":
+            raise
+        raise ConfigError("Flower is not installed.", "pip install 'equipoise[flower]'") from error
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,243 @@
+"""The client's side: ``protect`` in the train function, ``guard`` around it.
+
+The guard fails closed. It is a mod without state of its own, and learns of a release through a context variable that
+holds for one message: in Ray workers and in SuperNodes alike, arrays leave the client only if ``protect`` made exactly
+these arrays for exactly this message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp.typing import ClientAppCallable
+from torch import Tensor, nn
+
+from .. import protection
+from ..errors import ConfigError, DataError, ReleaseError
+from ..gradients import Loss
+from ..ledger import Ledger
+from ..mechanisms import Mechanism
+from ..storage import locked
+from .asked import Allowed, Asked, allowed, asked
+
+log = logging.getLogger("flwr.equipoise")  # below Flower's own logger, so that its handlers serve
+
+RECORD = "equipoise"
+"""Key of the config record that says how a reply was protected; also the prefix of its metrics."""
+
+NUMBERS = ("lower", "upper", "intensity")
+"""What a reply says of its release (``told``). Utility loss and clipping stay with the client."""
+
+
+@dataclass
+class _Passage:
+    """What ``protect`` did during one message."""
+
+    made: set[str] = field(default_factory=set)  # digests of the arrays that may leave
+    record: dict[str, Any] = field(default_factory=dict)
+    terms: Asked | None = None
+
+
+_passage: ContextVar[_Passage | None] = ContextVar("equipoise_passage", default=None)
+
+
+def protect(
+    model: nn.Module,
+    data: Any,
+    msg: Message,
+    context: Context,
+    *,
+    train: bool = False,
+    loss: Loss | None = None,
+    keys: tuple[str, str] = ("img", "label"),
+    experiment_seed: int | None = None,
+) -> ArrayRecord:
+    """The arrays that a train function may send: the parameters of ``model``, distorted as the run config asks.
+
+    ``data`` is the mini-batch that a learned distortion is learned on: a pair ``(x, y)``, a dict with ``keys``, or a
+    loader, of which the first batch is taken. ``model`` holds the parameters that your training reached; with
+    ``train=True`` it is not looked at, and one local step is made from the received ones instead, as in the paper.
+    What the message holds beside trainable parameters (buffers, frozen layers) is sent back as it came.
+
+    Noise is from the operating system. ``experiment_seed`` makes it reproducible, and worthless as protection: the
+    run config cannot set it, and the server refuses such replies unless it was told to expect an experiment.
+    """
+    terms, node = asked(context.run_config), allowed(context.node_config)
+    client, when = _number(context.node_config.get("partition-id", 0)), _round(msg)
+    with _own_ledger(node, experiment_seed) as ledger:
+        node.refuse(terms, terms.budget_of(when, client), _released(context, ledger, client))
+        received, device = _received(msg), next(model.parameters()).device
+        x, y = first_batch(data, keys)
+        sent = protection.protect(
+            model, received, (x.to(device), y.to(device)), terms.mechanism, terms.budget,
+            loss=loss, local=None if train else model.state_dict(), settings=terms.settings,
+            client=client, round=when, experiment_seed=experiment_seed,
+        )  # fmt: skip
+        arrays = ArrayRecord({name: _kept(sent.parameters.get(name, old), old) for name, old in received.items()})
+        _count(context, ledger, sent.record, terms.budget_of(when, client))  # before anything can leave
+    passage = _passage.get()
+    if passage is not None:
+        passage.made.add(digest(arrays))
+        passage.record, passage.terms = sent.record, terms
+    return arrays
+
+
+def guard(msg: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """A mod for ``ClientApp(mods=[guard])``: nothing is sent unless ``protect`` made it, for this message.
+
+    Of a train reply it lets through: the arrays, the weight, the metrics that the run config names, and the record of
+    the release. Errors are sent by their type alone: what they say may quote private data, and stays in this log.
+    """
+    passage = _Passage()
+    token = _passage.set(passage)
+    try:
+        reply = call_next(msg, context)
+        return reply if reply.has_error() else _checked(msg, reply, passage)
+    except Exception as error:
+        log.error("Nothing is sent: %s", error)
+        raise ReleaseError(f"The client refused or failed: {type(error).__name__}.", "Its own log says why.") from error
+    finally:
+        _passage.reset(token)
+
+
+def _checked(msg: Message, reply: Message, passage: _Passage) -> Message:
+    content, training = reply.content, msg.metadata.message_type.split(".")[0] == "train"
+    if training and passage.terms is None:
+        raise ReleaseError(
+            "The train function returned without protecting its update.",
+            "Send what equipoise.flower.protect returns instead of ArrayRecord(model.state_dict()).",
+        )
+    for name, arrays in content.array_records.items():
+        if digest(arrays) not in passage.made:
+            raise ReleaseError(
+                f"The arrays {name!r} are not what protect returned for this message.",
+                "Send its result unchanged, and nothing else.",
+            )
+    if training:
+        assert passage.terms is not None
+        reply.content = _allowed_content(content, passage.terms, passage.record)
+    return reply
+
+
+def _allowed_content(content: RecordDict, terms: Asked, record: Mapping[str, Any]) -> RecordDict:
+    metrics = {key: value for part in content.metric_records.values() for key, value in part.items()}
+    if terms.weight not in metrics:
+        raise ConfigError(f"The reply has no metric {terms.weight!r} to weigh it by.", "Set equipoise.weight.")
+    kept = {key: metrics[key] for key in (terms.weight, *terms.metrics) if key in metrics}
+    held = [*(set(metrics) - set(kept)), *(f"config {name!r}" for name in content.config_records)]
+    if held:
+        log.warning("Held back, because equipoise.metrics does not name it: %s", ", ".join(sorted(held)))
+    kept |= {f"{RECORD}.{name}": value for name, value in told(record, terms.mechanism).items()}
+    about = {
+        "mechanism": record["mechanism"],
+        "budget": json.dumps(terms.budget),
+        "round": record["round"],
+        "experiment": record["experiment"] or "",
+    }
+    name = next(iter(content.metric_records))
+    return RecordDict({**content.array_records, name: MetricRecord(kept), RECORD: ConfigRecord(about)})
+
+
+def told(record: Mapping[str, Any], kind: Mechanism) -> dict[str, float]:
+    """The numbers of a release that the server may know.
+
+    The exact norm of a noise is as good as the noise to someone who guesses at the batch: a guess is right if and only
+    if what remains of the release has that norm. So what a draw decided is told to two digits, which says no more than
+    how such norms spread anyway, and nothing at all where a guarantee of differential privacy would be lost by it.
+    Exact numbers are in the client's own record and ledger.
+
+    >>> from equipoise.mechanisms import mechanism
+    >>> told({"lower": 7.99975, "upper": 15.9995, "intensity": 9.87654}, mechanism("pl-learn"))
+    {'lower': 7.99975, 'upper': 15.9995, 'intensity': 9.9}
+    >>> told({"lower": 1664.2, "upper": 1664.2, "intensity": 1664.2}, mechanism("laplace-dp"))
+    {}
+    """
+    if kind.measure == "epsilon":
+        return {}
+    fixed = ("lower", "upper") if kind.on_sphere else ()  # these follow from the budget
+    return {name: float(record[name] if name in fixed else f"{record[name]:.2g}") for name in NUMBERS}
+
+
+def digest(arrays: ArrayRecord) -> str:
+    """Identifies arrays by name, form and content."""
+    found = hashlib.sha256()
+    for name, array in arrays.items():
+        found.update(repr((name, array.dtype, array.shape, array.stype, len(array.data))).encode())
+        found.update(array.data)
+    return found.hexdigest()
+
+
+def first_batch(data: Any, keys: tuple[str, str]) -> tuple[Tensor, Tensor]:
+    """The mini-batch that ``data`` is or begins with."""
+    if not isinstance(data, Mapping | tuple | list):
+        if not isinstance(data, Iterable):
+            raise DataError(f"Expected a mini-batch or a loader, got {type(data).__name__}.", "Pass your trainloader.")
+        data = next(iter(data), None)
+        if data is None:
+            raise DataError("The loader is empty.", "Give this client data, or leave it out.")
+    if isinstance(data, Mapping):
+        missing = [key for key in keys if key not in data]
+        if missing:
+            raise DataError(f"The batch has no {missing[0]!r}; it has {', '.join(map(str, data))}.", "Pass keys=.")
+        data = tuple(data[key] for key in keys)
+    if len(data) != 2 or not all(isinstance(part, Tensor) for part in data):
+        raise DataError("Expected a mini-batch of two tensors, inputs and labels.", "Pass (x, y), or a dict and keys=.")
+    return data[0], data[1]
+
+
+def _received(msg: Message) -> dict[str, Tensor]:
+    records = list(msg.content.array_records.values())
+    if len(records) != 1:
+        raise ReleaseError(f"Expected one set of arrays in the message, got {len(records)}.", "Send one model.")
+    return dict(records[0].to_torch_state_dict())
+
+
+def _kept(new: Tensor, old: Tensor) -> Tensor:
+    return new.detach().cpu().to(old.dtype)
+
+
+def _round(msg: Message) -> int:
+    for record in msg.content.config_records.values():
+        if "server-round" in record:
+            return _number(record["server-round"])
+    raise ConfigError("The message names no round.", "FedAvg and its kin send 'server-round'; do so too.")
+
+
+def _number(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ConfigError(f"Expected a whole number >= 0 for client or round, got {value!r}.", "Check the node config.")
+    return value
+
+
+@contextmanager
+def _own_ledger(node: Allowed, seed: int | None) -> Iterator[Ledger | None]:
+    """The node's own count of its releases, if its operator wants one."""
+    if node.ledger is None:
+        yield None
+        return
+    with locked(node.ledger.parent):
+        yield Ledger.open(node.ledger, None if seed is None else "seeded")
+
+
+def _released(context: Context, ledger: Ledger | None, client: int) -> int:
+    """Releases of this client so far: in this run, or by its own ledger in all."""
+    state = context.state.config_records.get(RECORD)
+    here = 0 if state is None else _number(state["releases"])
+    known = None if ledger is None else ledger.counts.get((0, str(client)))
+    return here if known is None else max(here, known.asked)
+
+
+def _count(context: Context, ledger: Ledger | None, record: Mapping[str, Any], budget: float | None) -> None:
+    context.state[RECORD] = ConfigRecord({"releases": _released(context, None, 0) + 1})
+    if ledger is not None:
+        release = {"client": str(record["client"]), **{name: record[name] for name in NUMBERS}, "accepted": True}
+        about = {name: record[name] for name in ("round", "mechanism", "norm")}
+        ledger.append([{"kind": "round", "federation": 0, **about, "budget": budget, "releases": [release]}])

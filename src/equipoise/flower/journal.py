@@ -1,0 +1,123 @@
+"""What a server keeps of a deployed run: ledger, metrics, checkpoint, result; or nothing, without a folder.
+
+The order of writing is the guarantee. ``asked`` is in the ledger before a message goes out, so that a release that may
+have been seen is always counted; ``answered`` and the metrics come before the checkpoint that covers them. After a
+crash the ledger is never cut back, because what was seen was seen; the metrics are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ..environment import environment
+from ..errors import CheckpointError
+from ..files import plain, storage_errors, write_json
+from ..ledger import Ledger
+from ..storage import load_checkpoint, locked, save_checkpoint, save_snapshot
+from .asked import Asked
+
+CLAIM = "Budgets are per-release calibrations of the distortion. No (epsilon, delta) is claimed."
+
+
+class Journal:
+    """The folder of one deployed run, while its server runs."""
+
+    def __init__(self, folder: Path | None, terms: Asked, seeded: bool):
+        self.folder, self.terms, self.seeded = folder, terms, seeded
+        self.ledger: Ledger | None = None
+        self._open = ExitStack()
+
+    def open(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """Take the folder; the checkpoint of an earlier server, if there is one."""
+        if self.folder is None:
+            return None
+        self._open.enter_context(locked(self.folder))
+        self.ledger = Ledger.open(
+            self.folder / "ledger.jsonl", "seeded" if self.seeded else None, self.terms.release_limit
+        )
+        found = load_checkpoint(self.folder / "checkpoint")
+        if found is None:
+            return None
+        tensors, notes = found
+        if notes.get("terms") != self._terms():
+            raise CheckpointError(
+                f"The folder {self.folder.name} holds a run with other terms: {notes.get('terms')}.",
+                "Use another equipoise.out, or the same mechanism and budget.",
+            )
+        kept, metrics = notes.get("metrics_bytes"), self.folder / "metrics.jsonl"
+        if not isinstance(kept, int) or not isinstance(notes.get("round"), int) or kept > _size(metrics):
+            raise CheckpointError("The checkpoint does not fit metrics.jsonl.", "Restore it, or use another folder.")
+        if metrics.exists():
+            with storage_errors(metrics):
+                os.truncate(metrics, kept)
+        return tensors, notes
+
+    def close(self) -> None:
+        self._open.close()
+
+    def permit(self, clients: Sequence[str], when: int) -> None:
+        """Raise before a round that would pass the limit on releases."""
+        if self.ledger is not None:
+            self.ledger.permit(clients, when)
+
+    def asked(self, clients: Sequence[str], when: int) -> None:
+        if self.ledger is not None:
+            self.ledger.append([{"kind": "asked", **self._about(when), "clients": list(clients), "at": _now()}])
+
+    def answered(self, releases: list[dict[str, Any]], when: int) -> None:
+        if self.ledger is not None:
+            self.ledger.append([{"kind": "answered", **self._about(when), "releases": releases, "at": _now()}])
+
+    def _about(self, when: int) -> dict[str, Any]:
+        kind = self.terms.mechanism
+        return {"federation": 0, "round": when, "mechanism": kind.name, "budget": self.terms.budget, "norm": kind.norm}
+
+    def _terms(self) -> str:
+        return f"{self.terms.mechanism.name} {json.dumps(self.terms.budget)}"
+
+    def metrics(self, row: Mapping[str, Any]) -> None:
+        if self.folder is None:
+            return
+        path = self.folder / "metrics.jsonl"
+        with storage_errors(path), path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(plain({"experiment": "seeded" if self.seeded else None, **row})) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def checkpoint(self, tensors: dict[str, Tensor], when: int) -> None:
+        if self.folder is not None:
+            notes = {"round": when, "terms": self._terms(), "metrics_bytes": _size(self.folder / "metrics.jsonl")}
+            save_checkpoint(self.folder / "checkpoint", tensors, notes)
+
+    def result(self, model: dict[str, Tensor], about: dict[str, Any]) -> None:
+        if self.folder is None or self.ledger is None:
+            return
+        save_snapshot(self.folder / "model.safetensors", model, {"round": str(about["rounds"])})
+        kind = self.terms.mechanism
+        federation = {"dataset": None, "mechanism": kind.name, "budget": self.terms.budget, "seed": None, **about}
+        found = {
+            "schema": 1,
+            "experiment": "seeded" if self.seeded else None,
+            "engine": "flower",
+            "claim": CLAIM,
+            "federations": [federation],
+            "ledger": {"head": self.ledger.head, "entries": self.ledger.entries},
+            "environment": environment(),
+        }
+        write_json(self.folder / "result.json", found)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

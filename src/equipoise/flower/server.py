@@ -1,0 +1,247 @@
+"""The server's side: a strategy around any other that looks at every reply before it is averaged.
+
+FedAvg and its kin average a NaN, broadcast a shape of [1], count a weight of -1 or 1e12, and give up a round for one
+wrong shape. ``Validated`` refuses each such reply by name and hands the rest to the strategy inside, which stays the
+aggregator: FedAvg, the FedOpt family, or a robust one (FedMedian, Krum).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from torch import Tensor
+
+from ..errors import CheckpointError, ConfigError, LimitError
+from ..intake import MAX_WEIGHT, Intake, wrong_tensors
+from .asked import asked
+from .journal import Journal
+from .replies import Reply, examine
+
+log = logging.getLogger("flwr.equipoise")
+
+Evaluation = Callable[[int, ArrayRecord], MetricRecord | None]
+_MEMORY = ("m_t", "v_t", "momentum_vector")  # what Flower's strategies carry from round to round
+
+
+class Validated(Strategy):
+    """``strategy``, given only replies that passed every check.
+
+    ``run_config`` is the server context's: it holds the mechanism, the budget and the limit on releases. A round with
+    fewer than ``min_clients`` good replies is void: the model stays as it was. With ``folder`` (or ``equipoise.out``)
+    the run keeps a ledger, metrics and a checkpoint there, and ``start`` goes on from it. ``seeded`` accepts replies
+    with reproducible noise: for experiments.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        run_config: Mapping[str, Any],
+        *,
+        folder: Path | str | None = None,
+        min_clients: int = 1,
+        max_weight: float = MAX_WEIGHT,
+        seeded: bool = False,
+    ):
+        if not isinstance(strategy, Strategy):
+            raise ConfigError(f"Expected a Flower strategy, got {type(strategy).__name__}.", "Validated(FedAvg(), ...)")
+        if min_clients < 1 or not max_weight > 0:
+            raise ConfigError("Expected min_clients >= 1 and max_weight > 0.", "1 and 1e7 are the defaults.")
+        self.strategy, self.terms = strategy, asked(run_config)
+        self.min_clients, self.max_weight, self.seeded = min_clients, max_weight, seeded
+        where = Path(folder) if folder else self.terms.out
+        self.journal = Journal(where, self.terms, seeded)
+        self.refused: dict[int, dict[str, str]] = {}
+        self.stopped: str | None = None
+        self._past = 0  # rounds of earlier servers
+        self._clients: list[str] = []
+        self._tensors: dict[str, Tensor] = {}
+
+    # -- a round -----------------------------------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask the clients that the strategy chooses, unless one of them has reached its limit."""
+        when = self._past + server_round
+        self._tensors = dict(arrays.to_torch_state_dict())
+        self._clients = []
+        if self.stopped:
+            return []
+        messages = list(self.strategy.configure_train(when, arrays, config, grid))
+        clients = [str(message.metadata.dst_node_id) for message in messages]
+        try:
+            self.journal.permit(clients, when)
+        except LimitError as error:
+            self.stopped = str(error)
+            log.error("%s", error)
+            return []
+        self.journal.asked(clients, when)
+        self._clients = clients
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Check, refuse by name, and let the strategy average the rest."""
+        when = self._past + server_round
+        if self.stopped:
+            return None, None
+        intake = Intake(self._tensors, when, clients=set(self._clients), max_weight=self.max_weight, averages=False)
+        messages = list(replies)
+        found = [examine(message, intake, self.terms, self.seeded) for message in messages]
+        good = [(message, reply) for message, reply in zip(messages, found, strict=True) if reply.reason is None]
+        silent = sorted(set(self._clients) - {reply.client for reply in found})
+        self._note(when, found, silent)
+        arrays, metrics = self._average(when, good) if len(good) >= self.min_clients else (None, None)
+        if arrays is not None:
+            self._tensors = dict(arrays.to_torch_state_dict())
+        else:
+            log.warning("Round %d is void: %d of at least %d replies.", when, len(good), self.min_clients)
+        row = {"round": when, "accepted": len(good), "refused": self.refused.get(when, {}), "void": arrays is None}
+        self.journal.metrics({**row, **(metrics or {})})
+        self.journal.checkpoint({**_named("model", self._tensors), **self._memory()}, when)
+        return arrays, metrics
+
+    def _note(self, when: int, found: list[Reply], silent: list[str]) -> None:
+        bad = [*((reply.client, reply.reason) for reply in found if reply.reason), *((c, "no reply") for c in silent)]
+        for client, reason in bad:
+            log.warning("Round %d: refused client %s: %s", when, client, reason)
+        if bad:
+            self.refused[when] = {client: str(reason) for client, reason in bad}
+        absent = [{"client": client, "accepted": False, "reason": "no reply"} for client in silent]
+        self.journal.answered([*(reply.entry() for reply in found), *absent], when)
+
+    def _average(self, when: int, good: list[tuple[Message, Reply]]) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The strategy's own aggregation, of messages rebuilt from what was checked; void if it makes no sense."""
+        common = set.intersection(*(set(reply.metrics) for _, reply in good))
+        key = getattr(self.strategy, "arrayrecord_key", "arrays")
+        for message, reply in good:
+            ordered = ArrayRecord({name: reply.tensors[name] for name in self._tensors})  # some strategies go by place
+            kept = MetricRecord({name: reply.metrics[name] for name in sorted(common)})
+            message.content = RecordDict({key: ordered, "metrics": kept})
+        arrays, metrics = self.strategy.aggregate_train(when, [message for message, _ in good])
+        if arrays is None:
+            return None, metrics
+        like = self._tensors
+        new = {n: t.to(like[n].dtype) if n in like else t for n, t in arrays.to_torch_state_dict().items()}
+        reason = wrong_tensors(new, like, sum(tensor.nbytes for tensor in like.values()))
+        if reason is not None:
+            log.error("Round %d: the strategy's result %s", when, reason)
+            return None, None
+        return ArrayRecord(new), metrics
+
+    # -- the run -----------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Evaluation | None = None,
+    ) -> Result:
+        """Flower's own loop, from the checkpoint if there is one; ``num_rounds`` counts from the very first round."""
+        try:
+            initial_arrays = self._resume(initial_arrays)
+            evaluate = None if evaluate_fn is None else self._evaluated(evaluate_fn)
+            left = max(0, num_rounds - self._past)
+            done = super().start(grid, initial_arrays, left, timeout, train_config, evaluate_config, evaluate)
+            if not done.arrays:  # no round changed the model
+                done.arrays = initial_arrays
+            return self._finish(done, self._past + left)
+        finally:
+            self.journal.close()
+
+    def _resume(self, initial: ArrayRecord) -> ArrayRecord:
+        found = self.journal.open()
+        if found is None:
+            return initial
+        tensors, notes = found
+        self._past = notes["round"]
+        log.info("Going on after round %d.", self._past)
+        model = _part("model", tensors)
+        if set(model) != set(initial):
+            raise CheckpointError("The checkpoint holds another model.", "Use another folder, or the same model.")
+        for name in _MEMORY:
+            part = {key: tensor.numpy() for key, tensor in _part(name, tensors).items()}
+            if part:
+                listed = name == "momentum_vector"
+                setattr(self.strategy, name, [part[str(i)] for i in range(len(part))] if listed else part)
+        return ArrayRecord({name: model[name] for name in initial})
+
+    def _memory(self) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for name in _MEMORY:
+            value = getattr(self.strategy, name, None)
+            pairs = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+            found |= {f"{name}/{key}": torch.from_numpy(np.array(array)) for key, array in pairs}
+        return found
+
+    def _evaluated(self, evaluate: Evaluation) -> Evaluation:
+        def noted(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            found = evaluate(self._past + server_round, arrays)
+            if found is not None and (server_round or not self._past):
+                self.journal.metrics({"round": self._past + server_round, "evaluation": dict(found)})
+            return found
+
+        return noted
+
+    def _finish(self, done: Result, rounds: int) -> Result:
+        """Rounds numbered from the very first; the result file."""
+        for part in (done.train_metrics_clientapp, done.evaluate_metrics_clientapp, done.evaluate_metrics_serverapp):
+            moved = {self._past + when: record for when, record in part.items()}
+            part.clear()
+            part.update(moved)
+        last = done.evaluate_metrics_serverapp.get(rounds)
+        about = {
+            "rounds": rounds,
+            "stopped": self.stopped,
+            "refused": {str(when): reasons for when, reasons in self.refused.items()},
+            **(dict(last) if last is not None else {}),
+        }
+        self.journal.result(dict(done.arrays.to_torch_state_dict()), about)
+        return done
+
+    # -- what is left to the strategy --------------------------------------------------------------------------
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """As the strategy does."""
+        return self.strategy.configure_evaluate(self._past + server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """As the strategy does."""
+        return self.strategy.aggregate_evaluate(self._past + server_round, replies)
+
+    def summary(self) -> None:
+        """What is asked, what is checked, and what is claimed."""
+        kind, measure = self.terms.mechanism, self.terms.settings.measure(self.terms.mechanism)
+        log.info("\t├──> Protection: %s, budget %s, norm %s", kind.name, self.terms.budget, kind.norm)
+        if measure is not None:
+            bounds = sorted({measure.lower(budget) for budget in self.terms.budgets(self._past + 1)})
+            what = "lower bound" if kind.on_sphere else "noise scale"
+            log.info("\t├──> %s of the next round: %s", what, ", ".join(f"{bound:.6g}" for bound in bounds))
+        log.info("\t├──> At least %d good replies, weights up to %g", self.min_clients, self.max_weight)
+        log.info("\t├──> Releases of a client: at most %s", self.terms.release_limit or "any number")
+        log.info("\t├──> A budget is per release and does not compose")
+        log.info("\t└──> Aggregation: %s", type(self.strategy).__name__)
+        self.strategy.summary()
+
+
+def _named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
+
+
+def _part(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(f"{prefix}/"): t for name, t in tensors.items() if name.startswith(f"{prefix}/")}

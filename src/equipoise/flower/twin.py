@@ -1,0 +1,101 @@
+"""A seeded federation of the embedded engine, run by Flower's simulation instead: same data, same draws, same weights.
+
+It shows that the two engines do the same, and what the transport costs (``benchmarks/engines.py``). An experiment: its
+noise follows from the seed.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg, Result
+from flwr.simulation import run_simulation
+
+from ..errors import ConfigError
+from ..federation import Sweep
+from ..settings import Federation, Settings, from_dict, to_dict
+from .asked import PREFIX
+from .client import guard, protect
+from .server import Validated
+
+FOR_CLIENTS = ("eta", "steps", "lr", "negative_norm", "factor", "sensitivity", "clip", "clip_norm", "clients")
+
+
+@lru_cache(maxsize=4)
+def _sweep(spec: str) -> Sweep:
+    """The embedded engine of a spec, for its data, partition and draws; built once per process."""
+    return Sweep(*from_dict(json.loads(spec)))
+
+
+def _config(settings: Settings, federation: Federation) -> dict[str, Any]:
+    """What an app would have under [tool.flwr.app.config.equipoise]."""
+    plain = {name: getattr(settings, name) for name in FOR_CLIENTS}
+    plain |= {"mechanism": federation.mechanism, "budget": federation.budget}
+    found = {f"{PREFIX}{key}": "none" if value is None else value for key, value in plain.items()}
+    return {key: value if isinstance(value, str | int | float) else json.dumps(value) for key, value in found.items()}
+
+
+def _train(msg: Message, context: Context) -> Message:
+    config = msg.content["config"]
+    sweep, when = _sweep(str(config["spec"])), int(str(config["server-round"]))
+    client = int(context.node_config["partition-id"])
+    federation = sweep.federations[0]
+    asking = copy.copy(context)  # run_simulation has no run config, and Flower lets nobody change one
+    asking.run_config = _config(sweep.settings, federation)
+    parts = sweep.parts[federation.dataset]
+    examples = sweep.draws.batches([when], sweep.settings.batch, parts, sweep.settings.sampling)[0, client]
+    batch = (sweep.images[examples], sweep.labels[examples])
+    arrays = protect(sweep.batched.model, batch, msg, asking, train=True, experiment_seed=federation.seed)
+    metrics = MetricRecord({"num-examples": len(parts[client])})
+    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=msg)
+
+
+def client_app() -> ClientApp:
+    app = ClientApp(mods=[guard])
+    app.train()(_train)
+    return app
+
+
+def simulate(
+    settings: Settings, federation: Federation, on_round: Callable[[int], None] | None = None
+) -> dict[str, torch.Tensor]:
+    """Train one federation by Flower's simulation engine; the final tensors by name."""
+    if settings.local_steps != 1 or settings.participants not in (None, settings.clients):
+        raise ConfigError(
+            "The twin makes one local step with every client.", "Set local_steps = 1, participants = none."
+        )
+    spec = json.dumps(to_dict(settings, [federation]))
+    sweep = _sweep(spec)
+    start = sweep.batched.layout.unflatten(sweep.state.params[0])
+    found: dict[str, Result] = {}
+
+    def evaluate(when: int, arrays: ArrayRecord) -> None:
+        if on_round is not None:
+            on_round(when)
+
+    server = ServerApp()
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=settings.clients, min_available_nodes=settings.clients)
+        checked = Validated(strategy, _config(settings, federation), min_clients=settings.clients, seeded=True)
+        found["result"] = checked.start(
+            grid, ArrayRecord(start), settings.rounds,
+            train_config=ConfigRecord({"spec": spec}), evaluate_fn=evaluate,
+        )  # fmt: skip
+        if checked.refused:
+            raise ConfigError(f"Replies were refused: {checked.refused}.", "The two engines disagree.")
+
+    backend: Any = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    run_simulation(server, client_app(), settings.clients, backend_config=backend)
+    if "result" not in found:
+        raise ConfigError("Flower's simulation ended without a result.", "Its log, above, says why.")
+    return dict(found["result"].arrays.to_torch_state_dict())
