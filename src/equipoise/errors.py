@@ -81,6 +81,12 @@ class LimitError(EquipoiseError):
     exit_code = 20
 
 
+class FleetError(EquipoiseError):
+    """A SuperLink, a SuperNode or a run of a Flower app failed or took too long. Its log says why."""
+
+    exit_code = 21
+
+
 def closest(word: str, known: list[str]) -> str:
     """``" Did you mean 'rounds'?"`` or nothing."""
     from difflib import get_close_matches

@@ -92,6 +92,13 @@ class Journal:
             file.flush()
             os.fsync(file.fileno())
 
+    def refusals(self) -> dict[int, dict[str, str]]:
+        """Who was refused in earlier rounds, and why."""
+        if self.folder is None:
+            return {}
+        rows = read_rows(self.folder / "metrics.jsonl")
+        return {row["round"]: row["refused"] for row in rows if row.get("refused")}
+
     def checkpoint(self, tensors: dict[str, Tensor], when: int) -> None:
         if self.folder is not None:
             notes = {"round": when, "terms": self._terms(), "metrics_bytes": _size(self.folder / "metrics.jsonl")}
@@ -113,6 +120,15 @@ class Journal:
             "environment": environment(),
         }
         write_json(self.folder / "result.json", found)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a metrics file; one that is being written is left for later."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    try:
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    except ValueError as error:
+        raise CheckpointError(f"{path.name} is damaged: {error}.", "Restore it, or use another folder.") from error
 
 
 def _size(path: Path) -> int:

@@ -19,7 +19,7 @@ import torch
 from flwr.app import Array, ArrayRecord, Message
 from torch import Tensor
 
-from ..intake import Form, Intake, wrong_form
+from ..intake import Form, Intake, short, wrong_form
 from .asked import Asked
 from .client import NUMBERS, RECORD
 
@@ -52,7 +52,7 @@ def examine(message: Message, intake: Intake, terms: Asked, seeded: bool) -> Rep
     """Check a reply to a train message and count it in, or say why not."""
     client = str(message.metadata.src_node_id)
     if message.has_error():
-        return _refused(intake, client, f"failed: {' '.join(str(message.error.reason).split())[:200]}")
+        return _refused(intake, client, f"failed: {short(message.error.reason, quote=False)}")
     content = message.content
     if len(content.array_records) != 1 or len(content.metric_records) != 1:
         found = f"{len(content.array_records)} and {len(content.metric_records)}"
@@ -84,13 +84,13 @@ def wrong_claim(
         return "shows no record of protection"
     if claim.get("mechanism") != terms.mechanism.name or claim.get("budget") != json.dumps(terms.budget):
         asked = f"{terms.mechanism.name} at {json.dumps(terms.budget)}"
-        return f"was protected by {str(claim.get('mechanism'))[:40]} at {str(claim.get('budget'))[:40]}, asked: {asked}"
+        return f"was protected by {short(claim.get('mechanism'))} at {short(claim.get('budget'))}, asked: {asked}"
     if claim.get("experiment") and not seeded:
         return "has reproducible noise, which protects nothing"
     known = {terms.weight, *terms.metrics, *(f"{RECORD}.{name}" for name in NUMBERS)}
     extra = sorted(set(metrics) - known)
     if extra:
-        return f"has a metric that was not asked for: {extra[0][:40]!r}"
+        return f"has a metric that was not asked for: {short(extra[0])}"
     for name, value in metrics.items():
         if name != terms.weight and (not isinstance(value, int | float) or not math.isfinite(value)):
             return f"has a metric that is no finite number: {name!r}"
@@ -132,7 +132,7 @@ def decoded(record: ArrayRecord, like: Mapping[str, Tensor], agreed: int) -> dic
 def _numbers(array: Array) -> Tensor | str:
     """The numbers of an array in numpy's file format, without letting its header decide anything."""
     if array.stype != "numpy.ndarray":
-        return f"is serialised as {array.stype[:40]!r}, not as a numpy array"
+        return f"is serialised as {short(array.stype)}, not as a numpy array"
     stream = io.BytesIO(array.data)
     try:
         version = np.lib.format.read_magic(stream)

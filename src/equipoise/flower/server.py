@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor
@@ -55,6 +56,11 @@ class Validated(Strategy):
         if min_clients < 1 or not max_weight > 0:
             raise ConfigError("Expected min_clients >= 1 and max_weight > 0.", "1 and 1e7 are the defaults.")
         self.strategy, self.terms = strategy, asked(run_config)
+        if getattr(strategy, "weighted_by_key", self.terms.weight) != self.terms.weight:
+            raise ConfigError(
+                f"The strategy weighs by {strategy.weighted_by_key!r}, the run config names {self.terms.weight!r}.",  # type: ignore[attr-defined]
+                "Set equipoise.weight to the same metric.",
+            )
         self.min_clients, self.max_weight, self.seeded = min_clients, max_weight, seeded
         where = Path(folder) if folder else self.terms.out
         self.journal = Journal(where, self.terms, seeded)
@@ -90,12 +96,15 @@ class Validated(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Check, refuse by name, and let the strategy average the rest."""
+        """Check, refuse by name, and let the strategy average the rest.
+
+        For a node that is lost the SuperLink itself answers, with an error: that is a client without a reply.
+        """
         when = self._past + server_round
         if self.stopped:
             return None, None
         intake = Intake(self._tensors, when, clients=set(self._clients), max_weight=self.max_weight, averages=False)
-        messages = list(replies)
+        messages = [m for m in replies if not (m.has_error() and m.metadata.src_node_id == SUPERLINK_NODE_ID)]
         found = [examine(message, intake, self.terms, self.seeded) for message in messages]
         good = [(message, reply) for message, reply in zip(messages, found, strict=True) if reply.reason is None]
         silent = sorted(set(self._clients) - {reply.client for reply in found})
@@ -167,7 +176,7 @@ class Validated(Strategy):
         if found is None:
             return initial
         tensors, notes = found
-        self._past = notes["round"]
+        self._past, self.refused = notes["round"], self.journal.refusals()
         log.info("Going on after round %d.", self._past)
         model = _part("model", tensors)
         if set(model) != set(initial):
@@ -190,7 +199,7 @@ class Validated(Strategy):
     def _evaluated(self, evaluate: Evaluation) -> Evaluation:
         def noted(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             found = evaluate(self._past + server_round, arrays)
-            if found is not None and (server_round or not self._past):
+            if found is not None:  # the row of the round that a resumed run begins with was cut off with its file
                 self.journal.metrics({"round": self._past + server_round, "evaluation": dict(found)})
             return found
 

@@ -1,0 +1,112 @@
+"""``equipoise flower demo``: a SuperLink and SuperNodes on this machine train the example app, and are stopped."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError, FleetError, StorageError
+from ..files import storage_errors
+from ..ledger import verify
+from .fleet import Fleet
+from .journal import read_rows
+from .new import new_app
+
+PARTS = ("flower_app", "logs", "run")
+"""What a demo leaves in its folder: the app as it was run, what the processes said, the server's run folder."""
+
+Say = Callable[[str], None]
+
+
+def demo(
+    out: Path, nodes: int, rounds: int, say: Say, *, tls: bool = False, simulation: bool = False
+) -> dict[str, Any]:
+    """Train, say what happens as it happens, and return what the server's files hold afterwards."""
+    if rounds < 1 or nodes < 2:
+        raise ConfigError(f"Expected rounds={rounds} >= 1 and nodes={nodes} >= 2.", "The defaults are 3 and 4.")
+    app, logs, run = prepare(out)
+    began = time.monotonic()
+    follower = Follower(run / "metrics.jsonl", say)
+    with Fleet(logs, nodes, simulation=simulation, tls=tls) as fleet:
+        say(f"{_what(fleet)} after {time.monotonic() - began:.0f} s; a round takes 10 to 30 s on two cores")
+        settings = {"num-server-rounds": rounds, "min-nodes": nodes, "equipoise.out": str(run)}
+        ended = fleet.run(app, settings, timeout=120.0 + 120.0 * rounds, watch=follower.look)
+        clients = {str(node): f"node {number}" for number, node in fleet.node_ids.items()}
+    say(f"all processes are stopped, {time.monotonic() - began:.0f} s after the start")
+    found = outcome(run, ended.log)
+    found["refused"] = {
+        when: {clients.get(client, client): reason for client, reason in reasons.items()}
+        for when, reasons in found["refused"].items()
+    }
+    return {**found, "seconds": round(time.monotonic() - began, 1)}
+
+
+def prepare(out: Path) -> tuple[Path, Path, Path]:
+    """App, log and run folder in ``out``, all new. Only what an earlier demo left is replaced."""
+    if out.exists() and (not out.is_dir() or {path.name for path in out.iterdir()} - set(PARTS)):
+        raise StorageError(f"{out} holds other things than a demo: nothing was touched.", "Name another --out.")
+    with storage_errors(out):
+        for old in (out / name for name in PARTS if (out / name).exists()):
+            shutil.rmtree(old)
+        new_app(out / PARTS[0])
+    return out / PARTS[0], out / PARTS[1], (out / PARTS[2]).absolute()
+
+
+class Follower:
+    """Says each round's outcome once it is in the server's metrics."""
+
+    def __init__(self, path: Path, say: Say):
+        self.path, self.say, self.read = path, say, 0
+        self.round: dict[str, Any] = {}
+
+    def look(self) -> None:
+        for row in read_rows(self.path)[self.read :]:
+            self.read += 1
+            if "evaluation" in row:
+                self.say(_line(row, self.round))
+            else:
+                self.round = row
+
+
+def _line(row: dict[str, Any], counts: dict[str, Any]) -> str:
+    told = f"round {row['round']}: test accuracy {row['evaluation']['accuracy']:.1%}"
+    if counts.get("round") != row["round"]:
+        return f"{told} before training"
+    told += f", {counts['accepted']} updates averaged, {len(counts['refused'])} refused"
+    return f"{told}, intensity {counts['equipoise.intensity']:.2f}" if "equipoise.intensity" in counts else told
+
+
+def outcome(run: Path, log: Path) -> dict[str, Any]:
+    """Accuracy by round, what was refused, and what the verified ledger counts."""
+    if not (run / "result.json").exists():
+        raise FleetError("The run ended without a result.", f"See {log}.")
+    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    (federation,) = result["federations"]
+    evaluated = {
+        row["round"]: row["evaluation"]["accuracy"] for row in read_rows(run / "metrics.jsonl") if "evaluation" in row
+    }
+    ledger = verify(run / "ledger.jsonl")
+    return {
+        "mechanism": federation["mechanism"],
+        "budget": federation["budget"],
+        "accuracy": {str(when): accuracy for when, accuracy in evaluated.items()},
+        "refused": federation["refused"],
+        "releases": {
+            "asked": sum(count.asked for count in ledger.counts.values()),
+            "accepted": sum(count.accepted for count in ledger.counts.values()),
+            "clients": len(ledger.counts),
+        },
+        "run": str(run),
+        "claim": result["claim"],
+    }
+
+
+def _what(fleet: Fleet) -> str:
+    if fleet.simulation:
+        return f"a SuperLink with {fleet.size} simulated nodes is up"
+    secured = " with TLS and authentication" if fleet.tls else ""
+    return f"a SuperLink and {fleet.size} SuperNodes are up{secured}"

@@ -1,0 +1,65 @@
+"""``equipoise flower new DIR``: the example app under a name of one's own."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from pathlib import Path
+
+from ..errors import ConfigError, StorageError
+from ..files import storage_errors, write_bytes
+
+TEMPLATE = Path(__file__).with_name("template")
+NAME = "flower_app"
+"""The name of the template's package, and, with a hyphen, of its project."""
+
+
+def new_app(folder: Path) -> list[Path]:
+    """Write the app into a folder that is new or empty, named after it; returns the files.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     files = new_app(Path(place) / "my-app")
+    ...     sorted(str(path.relative_to(place)) for path in files if path.suffix == ".py")[-1]
+    'my-app/my_app/task.py'
+    """
+    name = package_name(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise StorageError(f"{folder} is not an empty folder: nothing was written.", "Name a new one.")
+    if not TEMPLATE.is_dir():
+        raise StorageError("The template is not installed.", "Reinstall equipoise.")
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for path in template_files():
+        place = folder / str(path.relative_to(TEMPLATE)).replace(NAME, name)
+        text = path.read_text(encoding="utf-8")
+        named = text.replace(NAME, name).replace(NAME.replace("_", "-"), name.replace("_", "-"))
+        write_bytes(place, named.encode())
+        written.append(place)
+    return written
+
+
+def template_files() -> list[Path]:
+    """The files of the template, without what Python leaves beside them."""
+    found = (path for path in TEMPLATE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return sorted(found)
+
+
+def package_name(folder: Path) -> str:
+    """The name of the app's package, after its folder.
+
+    >>> package_name(Path("apps/my-app"))
+    'my_app'
+    """
+    name = re.sub(r"[-. ]+", "_", folder.absolute().name.lower())
+    if not re.fullmatch(r"[a-z][a-z0-9_]*[a-z0-9]", name) or keyword.iskeyword(name) or name in TAKEN:
+        raise ConfigError(
+            f"{folder.name!r} cannot be the name of an app.",
+            "Use letters, digits and hyphens, begin with a letter, and avoid names of installed packages.",
+        )
+    return name
+
+
+TAKEN = {"equipoise", "flwr", "torch", "numpy", "task", "test", "code"}
+"""Names that would hide a package that the app imports."""
