@@ -216,7 +216,9 @@ def test_bounds_draw_says_what_lower_bounds() -> None:
 
 
 def test_every_mechanism_is_calibrated_by_its_measure() -> None:
-    expected = {"leakage": LeakageBudget, "laplace": LaplaceBudget, "gaussian": GaussianBudget}
+    expected = {
+        "leakage": LeakageBudget, "laplace": LaplaceBudget, "gaussian": GaussianBudget, "epsilon": LaplaceBudget,
+    }  # fmt: skip
     for row in MECHANISMS.values():
         if isinstance(row.measure, str):
             made = measure(row.measure, sensitivity=4.0, factor=3.0)
@@ -227,7 +229,7 @@ def test_every_mechanism_is_calibrated_by_its_measure() -> None:
 
 
 def test_the_table_of_mechanisms() -> None:
-    rows = {m.name: (m.measure, m.noise, m.norm, m.learns, m.clips) for m in MECHANISMS.values()}
+    rows = {m.name: (m.measure, m.noise, m.norm, m.learns, m.clips) for m in MECHANISMS.values() if not m.per_example}
     assert rows == {
         "none": (None, "laplace", "l2", False, False),
         "pl-identical": ("leakage", "laplace", "l2", False, False),
@@ -237,6 +239,8 @@ def test_the_table_of_mechanisms() -> None:
         "gs-static": ("gaussian", "gaussian", "l2", False, True),
         "gs-learn": ("gaussian", "gaussian", "l2", True, True),
     }
+    dp = Mechanism("laplace-dp", "epsilon", noise="laplace", norm="l1", learns=False, clips=False, per_example=True)
+    assert [m for m in MECHANISMS.values() if m.per_example] == [dp]
     assert {m.name for m in MECHANISMS.values() if m.on_sphere} == {"pl-identical", "pl-learn"}
     assert {m.name for m in MECHANISMS.values() if not m.distorts} == {"none"}
 

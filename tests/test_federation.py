@@ -22,7 +22,7 @@ from equipoise.settings import Federation, Settings, scales
 
 Row = dict[str, Any]
 BUDGETS = {"none": None, "pl-identical": 0.98, "pl-learn": 0.98} | dict.fromkeys(
-    ("ls-static", "ls-learn", "gs-static", "gs-learn"), 200
+    ("ls-static", "ls-learn", "gs-static", "gs-learn", "laplace-dp"), 200
 )
 EVERY = [Federation("few", name, BUDGETS[name], seed=1) for name in MECHANISMS]
 
@@ -513,8 +513,9 @@ def test_the_recorded_gradient_is_that_of_all_training_data_before_the_round(few
 
 def test_only_static_scale_mechanisms_have_an_expected_utility_loss(few: Dataset) -> None:
     sweep = sweep_of(few, EVERY, small(), rounds=2, full_every=2, evaluate_every=2, expected_draws=4)
+    static = ["ls-static", "gs-static", "laplace-dp"]
     for rows in rows_of(sweep):
-        assert [row["mechanism"] for row in rows if "expected_utility_loss" in row] == ["ls-static", "gs-static"]
+        assert [row["mechanism"] for row in rows if "expected_utility_loss" in row] == static
         assert all("full_utility_loss" in row and "gradient_norm_squared" in row for row in rows)
         for row in rows:
             if "expected_utility_loss" in row:

@@ -17,13 +17,13 @@ CORE = (
     "data", "partition", "models", "gradients", "layers", "budget", "intensity", "distortion", "mechanisms",
     "release", "aggregate", "evaluate", "federation", "records", "settings", "compute", "scores", "trial",
     "examination", "replay", "theory", "estimates", "reproduction", "reproduction.plan", "reproduction.work",
-    "reproduction.measures",
+    "reproduction.measures", "accounting",
 )  # fmt: skip
 ATTACK = ("attack", *(f"attack.{path.stem}" for path in sorted(SOURCE.glob("attack/[!_]*.py"))))
 PRIVATE = {"data", "partition", "federation", "settings", "draws", "stretch", "evaluate", "aggregate"}
 """What holds clients' data or deals it out: no attack may reach it."""
 ALLOWED = {"torch", "numpy", "equipoise", *sys.stdlib_module_names}
-LAZY = {"data": {"datasets", "flwr_datasets"}, "scores": {"scipy"}}
+LAZY = {"accounting": {"dp_accounting"}, "data": {"datasets", "flwr_datasets"}, "scores": {"scipy"}}
 """Extras that a module may import inside a function, where the user asked for them."""
 THIRD_PARTY = ("scipy", "skimage", "pydantic", "typer", "rich", "jinja2", "plotly", "safetensors", "flwr", "matplotlib")
 

@@ -1,7 +1,8 @@
 """Privacy budget chi -> distortion intensity, and back.
 
 A *measure* maps an intensity to a leakage score and inverts it. Two come from the paper, one more shows
-that the protocol is open. None of them is a differential-privacy guarantee for what is released:
+that the protocol is open. None of them is a differential-privacy guarantee by itself; ``laplace-dp`` alone makes one of
+``LaplaceBudget``, by a sensitivity that it derives (docs/laplace_dp.md):
 
 ==================  ==================================  =========================================
 measure             leakage(intensity)                  lower(budget)
@@ -127,7 +128,7 @@ class LeakageBudget:
 
 @dataclass(frozen=True)
 class _ScaleBudget:
-    """S / sigma. ``sensitivity`` is a setting, not a proved sensitivity bound of anything."""
+    """S / sigma. ``sensitivity`` is a number that is given, not a proved bound of anything."""
 
     sensitivity: float = 10.0
     factor: float = 2.0

@@ -26,6 +26,7 @@ from .draws import Draws
 from .errors import ConfigError, DataError
 from .gradients import Batched, check_model
 from .graph import MOST_STREAMS, RoundGraph, capturable, side_by_side
+from .mechanisms import mechanism
 from .models import build
 from .partition import partition, weights
 from .randomness import experiment_key, uniform
@@ -96,11 +97,14 @@ class Sweep:
         self._build = partial(build, settings.model, sample.shape, sample.classes)
         with torch.random.fork_rng(devices=[]):  # the weights drawn here are not used: leave the caller's state alone
             network = copy.deepcopy(model) if model is not None else self._build()
-        check_model(network, sample.train.images[:2].to(next(network.parameters()).dtype), sample.classes)
+        alone = any(mechanism(name).per_example for name in kinds)  # every example by itself
+        some = sample.train.images[: 1 if alone else 2]
+        check_model(network, some.to(next(network.parameters()).dtype), sample.classes)
         self.batched = Batched(network.to(self.device, self.dtype), device=self.device)
         self.draws = Draws(list(dict.fromkeys(f.seed for f in federations)), settings.clients, settings.participants)
         pixels = self.images[0].numel() * settings.batch * settings.local_steps
-        chunk = settings.chunk or default_chunk(self.batched.layout.size, pixels, self.dtype, self.device)
+        size = self.batched.layout.size * (settings.batch if alone else 1)
+        chunk = settings.chunk or default_chunk(size, pixels, self.dtype, self.device)
         self.blocks = list(blocks(self.federations, list(self.datasets), self.draws, chunk, self.device))
         self.state = self._initial_state()
         self._graph: RoundGraph | None = None

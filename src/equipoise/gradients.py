@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,9 +65,15 @@ def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
 class Objective:
     """The loss of one mini-batch per replica as a function of the parameters ``[R, P]``."""
 
-    def __init__(self, loss: Callable[[Tensor], Tensor], gradient: Callable[..., Tensor]):
+    def __init__(
+        self,
+        loss: Callable[[Tensor], Tensor],
+        gradient: Callable[..., Tensor],
+        per_example: Callable[[Tensor], Tensor] | None = None,
+    ):
         self.loss = loss  # [R, P] -> [R]
         self.gradient = gradient  # [R, P] -> [R, P]; writes into `out` where one is given
+        self.per_example = per_example  # [R, P] -> [R, B, P]: that of every example by itself
 
 
 class Batched:
@@ -111,7 +118,7 @@ class Batched:
             slope = torch.softmax(outputs, dim=-1).sub_(hot).div_(labels.shape[1])  # of the mean cross-entropy
             return layers.backward(self._sequence, params, kept, slope, out)
 
-        return Objective(loss, gradient)
+        return Objective(loss, gradient, partial(self._per_example, images, labels))
 
     def outputs(self, params: Tensor, images: Tensor) -> Tensor:
         """``[R, P]``, ``[R, B, ...]`` -> ``[R, B, classes]``."""
@@ -172,7 +179,21 @@ class Batched:
                 result = vmap(grad(one))(params, images, labels).detach()
             return result if out is None else out.copy_(result)
 
-        return Objective(loss, gradient)
+        return Objective(loss, gradient, partial(self._per_example, images, labels))
+
+    def _per_example(self, images: Tensor, labels: Tensor, params: Tensor) -> Tensor:
+        # Every example is a replica with a batch of one: no other example can have a part in its gradient. CPU kernels
+        # round such replicas alike if they lie at multiples of 16 bytes and there are 8, 16, ... of them.
+        x, y = (_filled_up(_filled_up(part, 1, 4), 0, 2) for part in (images, labels))
+        alone = self.at(x.flatten(0, 1).unsqueeze(1), y.flatten(0, 1).unsqueeze(1))
+        found = alone.gradient(_filled_up(params, 0, 2).repeat_interleave(y.shape[1], dim=0))
+        return found.view(*y.shape[:2], -1)[: len(labels), : labels.shape[1]]
+
+
+def _filled_up(tensor: Tensor, dim: int, multiple: int) -> Tensor:
+    """The last entry along ``dim`` repeated until their number is a multiple."""
+    spare = -tensor.shape[dim] % multiple
+    return torch.cat([tensor, *[tensor.narrow(dim, -1, 1)] * spare], dim) if spare else tensor
 
 
 class _Gradient(torch.autograd.Function):

@@ -10,9 +10,12 @@ ls-static       Laplace      L1        as drawn                                 
 ls-learn        Laplace      L1        ``[h(draw), factor*h(draw)]``              yes       yes
 gs-static       Gaussian     L2        as drawn                                   no        yes
 gs-learn        Gaussian     L2        ``[h(draw), factor*h(draw)]``              yes       yes
+laplace-dp      Laplace      L1        as drawn                                   no        each
 ==============  ===========  ========  =========================================  ========  =====
 
-``gs-*`` are not in the paper; they show that a mechanism is only a row of this table.
+``gs-*`` are not in the paper; they show that a mechanism is only a row of this table. Neither is ``laplace-dp``, the
+one row whose budget is a guarantee rather than a score: it clips the gradient of each example, so that the sensitivity
+of a release can be derived, and its budget is the epsilon of differential privacy of one release (docs/laplace_dp.md).
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from .budget import GaussianBudget, LaplaceBudget, LeakageBudget, Measure
 from .errors import ConfigError, closest
 from .intensity import Norm
 
-MeasureName = Literal["leakage", "laplace", "gaussian"]
+MeasureName = Literal["leakage", "laplace", "gaussian", "epsilon"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,17 @@ class Mechanism:
     noise: Literal["laplace", "gaussian"] = "laplace"
     norm: Norm = "l2"
     learns: bool = False
-    clips: bool = False
+    clips: bool = False  # the gradient of a mini-batch
+    per_example: bool = False  # clips the gradient of every example instead, in ``norm``; then exactly one local step
+
+    def __post_init__(self) -> None:
+        row = (self.noise, self.norm, self.learns, self.clips, self.per_example)
+        if self.measure == "epsilon" and row != ("laplace", "l1", False, False, True):
+            raise ConfigError(
+                f"The measure 'epsilon' of {self.name!r} is proved for Laplace noise on L1-clipped gradients of each "
+                "example, not learned, and for nothing else.",
+                "Use noise='laplace', norm='l1', learns=False, clips=False, per_example=True; or another measure.",
+            )
 
     @property
     def distorts(self) -> bool:
@@ -60,6 +73,7 @@ MECHANISMS: dict[str, Mechanism] = {
         Mechanism("ls-learn", "laplace", norm="l1", learns=True, clips=True),
         Mechanism("gs-static", "gaussian", noise="gaussian", clips=True),
         Mechanism("gs-learn", "gaussian", noise="gaussian", learns=True, clips=True),
+        Mechanism("laplace-dp", "epsilon", norm="l1", per_example=True),
     )
 }
 
@@ -104,11 +118,12 @@ def measure(
     sensitivity: float = 10.0,
     factor: float = 2.0,
 ) -> Measure:
-    """The measure a mechanism is calibrated by.
+    """The measure a mechanism is calibrated by. For "epsilon" the sensitivity must be a derived one.
 
     >>> measure("laplace", sensitivity=10).lower(80)
     0.125
     """
     if kind == "leakage":
         return leakage or LeakageBudget(factor=factor)
-    return {"laplace": LaplaceBudget, "gaussian": GaussianBudget}[kind](sensitivity, factor)
+    kinds = {"laplace": LaplaceBudget, "gaussian": GaussianBudget, "epsilon": LaplaceBudget}
+    return kinds[kind](sensitivity, factor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -51,9 +51,10 @@ def protect(
     """Train one local step from ``start`` on ``batch``, distort the result, and return what may be sent.
 
     ``start`` are the global parameters (a state dict). With ``local``, the parameters your own training loop reached,
-    no step is made and those are distorted. ``loss(outputs, labels)`` defaults to cross-entropy. ``settings`` holds
-    eta, M, gamma, lambda, clip and the calibration constants; ``client`` and ``round`` pick from its schedules. Buffers
-    and frozen parameters are those of ``model``.
+    no step is made and those are distorted; ``laplace-dp`` refuses that, as its guarantee is about its own step on
+    ``batch``. ``loss(outputs, labels)`` defaults to cross-entropy. ``settings`` holds eta, M, gamma, lambda, clip and
+    the calibration constants; ``client`` and ``round`` pick from its schedules. Buffers and frozen parameters are those
+    of ``model``.
 
     The noise comes from the operating system's cryptographic generator. ``experiment_seed`` replaces it by reproducible
     noise keyed by (seed, client, round), for experiments only: whoever knows the seed can subtract the noise.
@@ -70,10 +71,10 @@ def protect(
     _check_place(client, round, experiment_seed)
     kind = _checked_mechanism(mechanism, budget)
     images, labels = _checked_batch(batch)
-    batched = _batched(model, images, labels, loss)
+    batched = _batched(model, images, labels, loss, alone=kind.per_example)
     layout, like = batched.layout, next(p for p in model.parameters() if p.requires_grad)
     begin = _flat("start", start, batched, like)
-    protection = _protection(kind, budget, settings, client, round)
+    protection = _protection(kind, budget, replace(settings, batch=len(images)), client, round)
     objective = batched.at(images.unsqueeze(0), labels.unsqueeze(0))
     noise = _noise(kind, layout.size, like, experiment_seed, client, round)
     if local is None:
@@ -172,15 +173,15 @@ def _checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
     return images, labels
 
 
-def _batched(model: nn.Module, images: Tensor, labels: Tensor, loss: Loss | None) -> Batched:
+def _batched(model: nn.Module, images: Tensor, labels: Tensor, loss: Loss | None, alone: bool) -> Batched:
     """The model with its batched form, checked again whenever something that matters has changed."""
     modes = tuple(part.training for part in model.modules())
     trained = tuple(parameter.requires_grad for parameter in model.parameters())
-    key = (id(model), loss, images.dtype, str(images.device), tuple(images.shape[1:]), modes, trained)
+    key = (id(model), loss, images.dtype, str(images.device), tuple(images.shape[1:]), modes, trained, alone)
     if key in _known and _known[key].model is model:
         _known.move_to_end(key)
     else:
-        check_model(model, images[:2])
+        check_model(model, images[: 1 if alone else 2])
         _known[key] = Batched(model, loss, images.device)
         while len(_known) > _KEPT:
             _known.popitem(last=False)
@@ -192,7 +193,7 @@ def _batched(model: nn.Module, images: Tensor, labels: Tensor, loss: Loss | None
 def _check_labels(model: nn.Module, images: Tensor, labels: Tensor) -> None:
     """Cross-entropy needs class numbers; anything else would be a crash or a wrong loss."""
     with torch.no_grad():
-        classes = model(images[:1]).shape[-1]
+        classes = model(images[:2]).shape[-1]  # of one example alone some layers cannot be evaluated
     if labels.dtype != torch.int64 or labels.dim() != 1:
         raise DataError(
             f"Expected labels [B] of type int64, got {labels.dtype} {tuple(labels.shape)}.", "Or pass loss=."

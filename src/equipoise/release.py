@@ -10,6 +10,8 @@ Guarantees, for every row that ``accepted`` marks:
   rounding (1e-4 relative in float32); for a static mechanism it is the noise itself.
 
 A row that fails is marked, never repaired: the aggregation leaves it out by name.
+
+A mechanism with ``per_example`` (``laplace-dp``) also bounds what one example can do, see ``clipped_mean``.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import torch
 from torch import Tensor
 
 from .distortion import as_drawn, learn_distortion, on_inner_sphere
+from .errors import ConfigError, ModelError
 from .gradients import Objective
 from .intensity import Norm, intensity
 from .mechanisms import Mechanism
@@ -34,7 +37,7 @@ class Record:
     lower: Tensor  # the intensity asked for (0 where there is no distortion)
     upper: Tensor
     intensity: Tensor  # the intensity realised
-    clipped: Tensor  # share of local steps in which the gradient clip acted
+    clipped: Tensor  # share of local steps (per-example mechanisms: of examples) in which the gradient clip acted
     utility_loss: Tensor  # loss(released) - loss(undistorted) on the mini-batch, signed; NaN if not asked for
     accepted: Tensor  # bool: finite and within bounds
 
@@ -76,10 +79,47 @@ def clip_gradient(gradient: Tensor, bound: float, norm: Norm) -> tuple[Tensor, T
     return gradient * (bound / size.clamp_min(bound)).unsqueeze(-1), size > bound
 
 
+def clipped_mean(gradients: Tensor, bound: float, norm: Norm) -> tuple[Tensor, Tensor]:
+    """The mean ``[R, P]`` of ``[R, B, P]`` gradients of one example each, clipped, and the share that was.
+
+    Formal guarantee: for one of the B gradients replaced by any other, even one that is not finite, the mean moves by
+    at most ``2 * bound / B`` in ``norm``, up to rounding. A gradient that is not finite counts as zero: refusing the
+    release instead would tell of one example.
+
+    >>> clipped_mean(torch.tensor([[[3.0, -1.0], [0.5, 0.0], [float("inf"), 0.0], [0.0, 0.0]]]), 1.0, "l1")
+    (tensor([[ 0.3125, -0.0625]]), tensor([0.5000]))
+    """
+    clipped, acted = clip_gradient(gradients, bound, norm)
+    finite = torch.isfinite(intensity(gradients, norm))
+    counted = torch.where(finite.unsqueeze(-1), clipped, 0.0)
+    return counted.mean(1), (acted | ~finite).to(gradients.dtype).mean(1)
+
+
+def _example_step(
+    objectives: Sequence[Objective], start: Tensor, eta: float, protection: Protection
+) -> tuple[Tensor, Tensor]:
+    """One step whose sensitivity to one example is ``2 * eta * clip / B``."""
+    name, each = protection.mechanism.name, objectives[-1].per_example
+    if len(objectives) != 1:
+        raise ConfigError(
+            f"The mechanism {name!r} makes exactly one local step, got {len(objectives)}: the sensitivity of more is "
+            "not derived.",
+            "Use local_steps = 1.",
+        )
+    if protection.clip is None:
+        raise ConfigError(f"The mechanism {name!r} needs a clip: without one its sensitivity is infinite.", "Set clip.")
+    if each is None:
+        raise ModelError(f"The mechanism {name!r} needs the gradient of every example.", "Use Batched.at.")
+    gradient, clipped = clipped_mean(each(start), protection.clip, protection.mechanism.norm)
+    return start - eta * gradient, clipped
+
+
 def local_step(
     objectives: Sequence[Objective], start: Tensor, eta: float, protection: Protection
 ) -> tuple[Tensor, Tensor]:
     """Algorithm 1, l. 6: one step per mini-batch; the undistorted models and the share of clipped steps."""
+    if protection.mechanism.per_example:
+        return _example_step(objectives, start, eta, protection)
     local, clipped = start, start.new_zeros(start.shape[0])
     for objective in objectives:
         gradient = objective.gradient(local)
@@ -145,6 +185,12 @@ def observed_release(
 
 def distort_given(objective: Objective, local: Tensor, noise: Tensor | None, protection: Protection) -> Release:
     """Algorithm 1, l. 7-8, for models ``[R, P]`` that were trained elsewhere."""
+    if protection.mechanism.per_example:
+        raise ConfigError(
+            f"The mechanism {protection.mechanism.name!r} cannot distort a model that was trained elsewhere: how far "
+            "one example could have moved it is not known.",
+            "Let it make the local step: leave out local=.",
+        )
     return _distorted(objective, local, noise, protection, local.new_zeros(len(local)), utility=True)[0]
 
 

@@ -58,7 +58,7 @@ class Settings:
     negative_norm: Any = 1e-5  # lambda: likewise
     factor: float = 2.0  # upper bound = factor * lower bound
     sensitivity: float = 10.0  # S of the Laplace and Gaussian scale; fitted, not a proved bound
-    clip: float | None = 500.0  # gradient clip of the LS and GS mechanisms
+    clip: float | None = 500.0  # gradient clip of the LS and GS mechanisms; of laplace-dp per example, always in L1
     clip_norm: Norm = "l2"
     leakage: Leakage = field(default_factory=Leakage)
     server_rate: float | Literal["auto"] = 1.0  # W += rate * (mean - W); "auto": min(1, 1/expected L2 distortion)
@@ -71,6 +71,8 @@ class Settings:
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
     threads: int = 0  # CPU threads; 0: torch's default. Bitwise resume needs the same number
+    ledger: bool = True  # whether a run keeps a ledger of its releases
+    release_limit: int | None = None  # most releases of a client; a run ends before the round that would pass it
 
     def measure(self, name: str | Mechanism) -> Measure | None:
         """The measure that calibrates a mechanism under these settings."""
@@ -78,7 +80,22 @@ class Settings:
         if kind is None or not isinstance(kind, str):
             return kind
         leakage = LeakageBudget(**asdict(self.leakage), factor=self.factor)
-        return measure(kind, leakage=leakage, sensitivity=self.sensitivity, factor=self.factor)
+        sensitivity = self.derived_sensitivity() if kind == "epsilon" else self.sensitivity
+        return measure(kind, leakage=leakage, sensitivity=sensitivity, factor=self.factor)
+
+    def derived_sensitivity(self) -> float:
+        """How far, in L1, replacing one example moves one local step on gradients clipped example by example.
+
+        >>> Settings(eta=0.1, clip=500.0, batch=4).derived_sensitivity()
+        25.0
+        """
+        if self.clip is None or self.local_steps > 1:
+            raise ConfigError(
+                f"A sensitivity is derived for one local step with a clip, got local_steps={self.local_steps} and "
+                f"clip={'none' if self.clip is None else self.clip}.",
+                "For laplace-dp set local_steps = 1 and a clip (the bound on the L1 norm of an example's gradient).",
+            )
+        return 2 * self.eta * self.clip / self.batch
 
     def load(self, dataset: str) -> Dataset:
         """A bundled dataset, or a folder split as these settings say."""
@@ -125,6 +142,7 @@ INTEGERS = (
     "full_every", "expected_draws", "chunk", "threads",
 )  # fmt: skip
 NUMBERS = ("eta", "init_bound", "alpha", "factor", "sensitivity", "validation_fraction", "public_fraction")
+FLAGS = ("ledger",)
 CHOICES = {
     "sampling": ("uniform", "passes"),
     "init": ("uniform", "torch"),
@@ -145,6 +163,9 @@ def _types(s: Settings) -> Iterator[str]:
     for name in NUMBERS:
         if not _number(getattr(s, name)):
             yield f"Expected {name}={getattr(s, name)!r} to be a number."
+    for name in FLAGS:
+        if not isinstance(getattr(s, name), bool):
+            yield f"Expected {name}={getattr(s, name)!r} to be true or false."
     for name, allowed in CHOICES.items():
         if getattr(s, name) not in allowed:
             yield f"Expected {name}={getattr(s, name)!r} to be one of {', '.join(allowed)}."
@@ -154,6 +175,8 @@ def _types(s: Settings) -> Iterator[str]:
         yield f"Expected server_rate={s.server_rate!r} to be a number or 'auto'."
     if s.participants is not None and not _number(s.participants, int):
         yield f"Expected participants={s.participants!r} to be a whole number or none."
+    if s.release_limit is not None and not _number(s.release_limit, int):
+        yield f"Expected release_limit={s.release_limit!r} to be a whole number or none."
     for name in ("device", "model"):
         if not isinstance(getattr(s, name), str):
             yield f"Expected {name}={getattr(s, name)!r} to be a word."
@@ -178,6 +201,10 @@ def _ranges(s: Settings) -> Iterator[str]:
             yield f"Expected {name}={value!r} to be a finite number."
     if s.threads > (os.cpu_count() or 1):
         yield f"Expected threads={s.threads!r} to be at most the {os.cpu_count()} of this machine."
+    if s.release_limit is not None and s.release_limit < 1:
+        yield f"Expected release_limit={s.release_limit!r} to be >= 1, or none."
+    if s.release_limit is not None and not s.ledger:
+        yield "Expected ledger=true with release_limit: the ledger counts the releases."
     if s.participants is not None and not 1 <= s.participants <= s.clients:
         yield f"Expected participants={s.participants!r} to lie in 1..clients={s.clients}."
     if s.participants not in (None, s.clients) and s.sampling == "passes":

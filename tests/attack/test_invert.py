@@ -232,6 +232,8 @@ def simulated(
 @pytest.mark.parametrize("clip", [None, ("l2", 0.05), ("l1", 0.5)], ids=["unclipped", "l2 clip", "l1 clip"])
 @pytest.mark.parametrize("make", ["lenet", "mlp"])
 def test_the_drift_is_that_of_a_real_release(name: str, steps: int, clip: Any, make: str) -> None:
+    if mechanism(name).per_example and (steps > 1 or clip is None):
+        pytest.skip("one local step, and a clip")
     shape = (1, 8, 8)
     model = {"lenet": partial(LeNetZhu, shape, 4), "mlp": partial(MLP, shape, 4, 7)}[make]
     bounds = {} if clip is None else {"clip_norm": clip[0], "clip": clip[1]}
@@ -241,7 +243,7 @@ def test_the_drift_is_that_of_a_real_release(name: str, steps: int, clip: Any, m
     made, alpha = observed_release(this.objectives(), this.previous, noise, 0.2, protection)
     record = made.record
     assert bool(record.accepted.all())
-    assert (record.clipped > 0).all() == (clip is not None and kind.clips)
+    assert (record.clipped > 0).all() == (clip is not None and (kind.clips or kind.per_example))
     initial = draw_bounds(this.noise, protection)[0] if kind.distorts else torch.zeros_like(this.previous)
     if kind.learns:
         assert ((alpha - initial).norm(dim=1) > 1e-3 * initial.norm(dim=1)).all(), "the learner moved"

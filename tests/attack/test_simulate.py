@@ -57,6 +57,8 @@ def drawn_for(server: Server, shape: tuple[int, ...], dtype: torch.dtype = torch
 @pytest.mark.parametrize("name", MECHANISMS)
 @pytest.mark.parametrize(("batch", "steps"), [(4, 1), (2, 3), (1, 1)])
 def test_a_response_is_the_release_of_a_client(name: str, batch: int, steps: int) -> None:
+    if mechanism(name).per_example and steps > 1:
+        pytest.skip("one local step only")
     server, weights = server_of(name, batch, steps, torch.float64, clip=0.5)
     images, labels = batch_of(3, server.examples, torch.float64)
     drawn = drawn_for(server, (3, len(weights)), torch.float64)
@@ -85,7 +87,7 @@ def test_every_row_may_have_its_own_start() -> None:
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_a_response_has_the_same_bits_in_any_chunk(name: str) -> None:
-    server, weights = server_of(name)
+    server, weights = server_of(name, clip=0.5)
     images, labels = batch_of(11, 4)
     drawn = drawn_for(server, (11, len(weights)))
     whole = respond(server, weights, images, labels, drawn)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..intensity import STABILISER, intensity, scale_clip
 from ..randomness import experiment_key, standard_noise, uniform
-from ..release import clip_gradient, draw_bounds
+from ..release import clip_gradient, clipped_mean, draw_bounds
 from .descent import Inversion, Search, Watch, optimise
 from .labels import last_layer_labels
 from .view import Server, View, check
@@ -149,7 +149,10 @@ def drift(server: Server, previous: Tensor, images: Tensor, labels: Tensor, nois
     for step in range(server.local_steps):
         part = slice(step * server.batch, (step + 1) * server.batch)
         x, y = images[:, part], labels[:, part]
-        slope = server.batched.differentiable(local, x, y)
+        if kind.per_example and protection.clip is not None:
+            slope = _clipped_examples(server, local, x, y, protection.clip)
+        else:
+            slope = server.batched.differentiable(local, x, y)
         if protection.clip is not None and kind.clips:
             slope = clip_gradient(slope, protection.clip, protection.clip_norm)[0]
         local = local - server.eta * slope
@@ -163,6 +166,13 @@ def drift(server: Server, previous: Tensor, images: Tensor, labels: Tensor, nois
         alpha = alpha * (1 + protection.lr * protection.negative_norm / size) - protection.lr * slope
         alpha = scale_clip(alpha, lower, upper, kind.norm)
     return local + alpha - start - previous
+
+
+def _clipped_examples(server: Server, params: Tensor, images: Tensor, labels: Tensor, clip: float) -> Tensor:
+    """The mean of the examples' gradients, each clipped, as ``release.local_step`` takes it."""
+    x, y = images.flatten(0, 1).unsqueeze(1), labels.flatten(0, 1).unsqueeze(1)
+    each = server.batched.differentiable(params.repeat_interleave(server.batch, dim=0), x, y)
+    return clipped_mean(each.unflatten(0, (-1, server.batch)), clip, server.protection.mechanism.norm)[0]
 
 
 Likelihood = Callable[[Tensor, Tensor], Tensor]
