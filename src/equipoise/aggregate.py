@@ -14,6 +14,12 @@ class Total:
     """Running weighted sums over clients for F federations: ``sum_k p_k W_k`` and ``sum_k p_k``.
 
     Clients are added one after the other in float64, so the result does not depend on how they are grouped.
+
+    >>> total = Total(torch.zeros(1, 2))
+    >>> released, weights = torch.tensor([[[1.0, 2.0], [5.0, 6.0]]]), torch.tensor([[3.0, 1.0]])
+    >>> total.add(slice(0, 1), released, torch.zeros(1, 2, 2), weights, torch.tensor([[True, True]]))
+    >>> total.step(torch.zeros(1, 2), rate=1.0, min_clients=1)[0].tolist()
+    [[2.0, 3.0]]
     """
 
     def __init__(self, like: Tensor):

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -69,7 +70,7 @@ class Intake:
         self.bytes = sum(tensor.nbytes for tensor in previous.values())
         self.accepted: list[str] = []
         self.refused: dict[str, str] = {}
-        self._mass = 0.0
+        self._mass = Fraction(0)  # exact: no sum of weights overflows, however large they may be
         self._mean: dict[str, Tensor] = {}
         if averages:
             self._mean = {name: torch.zeros_like(t, dtype=torch.float64) for name, t in self.previous.items()}
@@ -81,10 +82,11 @@ class Intake:
             self.refused[client] = reason
             return reason
         self.accepted.append(client)
-        self._mass += float(weight)  # type: ignore[arg-type]  # a number: just checked
-        for name, mean in self._mean.items():  # a running mean: no sum of weights or weighted values can overflow
+        self._mass += Fraction(weight)  # type: ignore[call-overload]  # a number: just checked
+        share = float(Fraction(weight) / self._mass)  # type: ignore[call-overload]
+        for name, mean in self._mean.items():  # a running mean: no sum of weighted values can overflow
             new = update[name].detach().to(mean.device, torch.float64)  # type: ignore[index]
-            mean += (new - mean) * (float(weight) / self._mass)  # type: ignore[arg-type]
+            mean += (new - mean) * share
         return None
 
     def refusal(self, client: str, update: object, weight: object, round: object) -> str | None:
@@ -122,9 +124,11 @@ def wrong_round(found: object, expected: int) -> str | None:
     'is for round 3, a stale one; round 4 is open'
     """
     if isinstance(found, bool) or not isinstance(found, int):
-        return f"names no round: {_short(found)}"
+        return f"names no round: {short(found)}"
     if found != expected:
-        return f"is for round {found}, a {'stale' if found < expected else 'future'} one; round {expected} is open"
+        return (
+            f"is for round {short(found)}, a {'stale' if found < expected else 'future'} one; round {expected} is open"
+        )
     return None
 
 
@@ -133,8 +137,10 @@ def wrong_weight(weight: object, most: float) -> str | None:
     >>> wrong_weight(1e12, 1e7)
     'has weight 1000000000000.0, expected a number > 0 and <= 1e+07'
     """
-    good = isinstance(weight, int | float) and not isinstance(weight, bool) and 0 < weight <= most
-    return None if good else f"has weight {_short(weight)}, expected a number > 0 and <= {most:g}"
+    good = (
+        isinstance(weight, int | float) and not isinstance(weight, bool) and 0 < weight <= most and weight != math.inf
+    )
+    return None if good else f"has weight {short(weight)}, expected a number > 0 and <= {most:g}"
 
 
 def wrong_tensors(update: object, like: Mapping[str, Tensor], agreed: int) -> str | None:
@@ -144,7 +150,7 @@ def wrong_tensors(update: object, like: Mapping[str, Tensor], agreed: int) -> st
     """
     if not isinstance(update, Mapping):
         return f"is {type(update).__name__}, not named tensors"
-    others = [f"{_short(name)} is {type(t).__name__}" for name, t in update.items() if not isinstance(t, Tensor)]
+    others = [f"{short(name)} is {type(t).__name__}" for name, t in update.items() if not isinstance(t, Tensor)]
     if others:
         return f"holds something that is not a tensor: {others[0]}"
     return wrong_form({name: Form.of(tensor) for name, tensor in update.items()}, like, agreed) or _not_finite(update)
@@ -161,6 +167,8 @@ class Form:
 
     @classmethod
     def of(cls, tensor: Tensor) -> Form:
+        if tensor.is_nested:
+            return cls((), str(tensor.dtype).removeprefix("torch."), 0, "other")  # it has no shape
         dense = tensor.layout == torch.strided and not tensor.is_meta and not tensor.is_quantized
         size = tensor.numel() * tensor.element_size() if dense else 0
         return cls(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), size, "dense" if dense else "other")
@@ -177,15 +185,15 @@ def wrong_form(found: Mapping[str, Form], like: Mapping[str, Tensor], agreed: in
     if missing:
         return f"lacks tensor {missing[0]!r}" + (f" and {len(missing) - 1} more" if missing[1:] else "")
     if extra:
-        return f"has an extra tensor {_short(extra[0])}" + (f" and {len(extra) - 1} more" if extra[1:] else "")
+        return f"has an extra tensor {short(extra[0])}" + (f" and {len(extra) - 1} more" if extra[1:] else "")
     for name, form in found.items():
         expected = Form.of(like[name])
         if form.kind != expected.kind:
             return f"tensor {name!r} is not dense"
         if form.shape != expected.shape:
-            return f"tensor {name!r} has shape {_short(form.shape)}, expected {expected.shape}"
+            return f"tensor {name!r} has shape {short(form.shape)}, expected {expected.shape}"
         if form.dtype != expected.dtype:
-            return f"tensor {name!r} has dtype {_short(form.dtype, quote=False)}, expected {expected.dtype}"
+            return f"tensor {name!r} has dtype {short(form.dtype, quote=False)}, expected {expected.dtype}"
     return None
 
 
@@ -197,7 +205,7 @@ def _not_finite(update: Mapping[str, Tensor]) -> str | None:
     return None
 
 
-def _short(value: object, quote: bool = True) -> str:
+def short(value: object, quote: bool = True) -> str:
     """A value of unknown origin, fit for one line of a log."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 128:
         return f"a whole number of {value.bit_length()} bits"

@@ -19,18 +19,20 @@ equipoise.mechanisms            the mechanisms that this node takes part with, w
 equipoise.budget-at-most        a run that asks for a looser budget is refused
 equipoise.release-limit         the most releases of this node, if smaller than the run's
 equipoise.ledger                a file in which this node counts its own releases, over all runs and restarts
+equipoise.verbose-errors        true: the node's log quotes errors of the app, which may quote private data
 ==============================  ====================================================================================
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ..budget import Schedule, schedule
+from ..budget import Schedule, schedule, schedule_starts
 from ..errors import BudgetError, ConfigError, LimitError, closest
 from ..mechanisms import Mechanism
 from ..mechanisms import mechanism as find
@@ -43,7 +45,7 @@ _OF_A_RELEASE = (
 )  # fmt: skip
 _LEAKAGE = tuple(f"leakage.{part.name}" for part in fields(Leakage))
 _OTHER = ("mechanism", "budget", "weight", "metrics", "release_limit", "out")
-_OF_A_NODE = ("mechanisms", "budget_at_most", "release_limit", "ledger")
+_OF_A_NODE = ("mechanisms", "budget_at_most", "release_limit", "ledger", "verbose_errors")
 
 
 @dataclass(frozen=True)
@@ -88,15 +90,32 @@ def asked(run_config: Mapping[str, Any]) -> Asked:
     settings = Settings(**plain, leakage=Leakage(**constants))
     check_settings(settings)
     budget = _value(given.get("budget", ""))
-    return Asked(
+    found = Asked(
         mechanism=find(given["mechanism"]),
         budget=None if budget in ("", None) else budget,
         settings=settings,
         weight=str(given.get("weight") or WEIGHT),
         metrics=_words(given.get("metrics", "")),
         release_limit=_limit(given.get("release_limit", 0)),
-        out=Path(given["out"]) if given.get("out") else None,
+        out=_path("out", given.get("out")),
     )
+    _check_budget(found)
+    return found
+
+
+def _check_budget(terms: Asked) -> None:
+    """All of it, where the app starts: not in the middle of a run, on every client."""
+    kind, measure = terms.mechanism, terms.settings.measure(terms.mechanism)
+    if (measure is None) != (terms.budget is None):
+        what = "needs a budget" if terms.budget is None else f"takes no budget, got {terms.budget!r}"
+        raise ConfigError(f"The mechanism {kind.name!r} {what}.", "For example 0.98 for pl-*, 200 for ls-*.")
+    for when in schedule_starts(terms.budget) if measure is not None else ():
+        row = terms.budgets(when)
+        if not row:
+            raise ConfigError("The list of budgets is empty.", "Give one for each client.")
+        for budget in row:
+            assert measure is not None
+            measure.lower(budget)
 
 
 @dataclass(frozen=True)
@@ -136,12 +155,14 @@ def allowed(node_config: Mapping[str, Any]) -> Allowed:
     """
     given = _own(node_config, _OF_A_NODE, "node config")
     bound = given.get("budget_at_most")
-    if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int | float)):
+    if bound is not None and (
+        isinstance(bound, bool) or not isinstance(bound, int | float) or not math.isfinite(bound)
+    ):
         raise ConfigError(f"Expected equipoise.budget-at-most={bound!r} to be a number.", "For example 0.98.")
     names = _words(given.get("mechanisms", ""))
     for name in names:
         find(name)
-    ledger = Path(given["ledger"]) if given.get("ledger") else None
+    ledger = _path("ledger", given.get("ledger"))
     return Allowed(names, bound, _limit(given.get("release_limit", 0)), ledger)
 
 
@@ -174,6 +195,12 @@ def _value(given: Any) -> Any:
 
 def _words(given: Any) -> tuple[str, ...]:
     return tuple(word.strip() for word in str(given or "").split(",") if word.strip())
+
+
+def _path(name: str, given: Any) -> Path | None:
+    if given is not None and not isinstance(given, str):
+        raise ConfigError(f"Expected equipoise.{name}={given!r} to be a path.", "Leave it out for none.")
+    return Path(given) if given else None
 
 
 def _limit(given: Any) -> int | None:

@@ -10,23 +10,25 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor, nn
 
 from .. import protection
-from ..errors import ConfigError, DataError, ReleaseError
+from ..errors import ConfigError, DataError, EquipoiseError, ReleaseError
 from ..gradients import Loss
 from ..ledger import Ledger
 from ..mechanisms import Mechanism
 from ..storage import locked
-from .asked import Allowed, Asked, allowed, asked
+from .asked import PREFIX, Allowed, Asked, allowed, asked
 
 log = logging.getLogger("flwr.equipoise")  # below Flower's own logger, so that its handlers serve
 
@@ -41,9 +43,8 @@ NUMBERS = ("lower", "upper", "intensity")
 class _Passage:
     """What ``protect`` did during one message."""
 
-    made: set[str] = field(default_factory=set)  # digests of the arrays that may leave
-    record: dict[str, Any] = field(default_factory=dict)
-    terms: Asked | None = None
+    message: Message
+    made: dict[str, tuple[dict[str, Any], Asked]] = field(default_factory=dict)  # by digest of arrays that may leave
 
 
 _passage: ContextVar[_Passage | None] = ContextVar("equipoise_passage", default=None)
@@ -85,8 +86,7 @@ def protect(
         _count(context, ledger, sent.record, terms.budget_of(when, client))  # before anything can leave
     passage = _passage.get()
     if passage is not None:
-        passage.made.add(digest(arrays))
-        passage.record, passage.terms = sent.record, terms
+        passage.made[digest(arrays)] = sent.record, terms
     return arrays
 
 
@@ -94,23 +94,31 @@ def guard(msg: Message, context: Context, call_next: ClientAppCallable) -> Messa
     """A mod for ``ClientApp(mods=[guard])``: nothing is sent unless ``protect`` made it, for this message.
 
     Of a train reply it lets through: the arrays, the weight, the metrics that the run config names, and the record of
-    the release. Errors are sent by their type alone: what they say may quote private data, and stays in this log.
+    the release; of any other reply the metrics. Errors are sent by their type alone, because what they say may quote
+    private data; this client's log has the place of an error, and with ``equipoise.verbose-errors`` its words.
     """
-    passage = _Passage()
+    outer = _passage.get()
+    if outer is not None and outer.message is msg:
+        return call_next(msg, context)  # the guard around this one will look
+    passage = _Passage(msg)
     token = _passage.set(passage)
     try:
         reply = call_next(msg, context)
-        return reply if reply.has_error() else _checked(msg, reply, passage)
+        if reply.has_error():  # what it says may quote private data too
+            return Message(Error(code=reply.error.code, reason="The client app reported an error."), reply_to=msg)
+        return _checked(msg, reply, passage)
     except Exception as error:
-        log.error("Nothing is sent: %s", error)
-        raise ReleaseError(f"The client refused or failed: {type(error).__name__}.", "Its own log says why.") from error
+        loud = context.node_config.get(f"{PREFIX}verbose-errors") is True
+        log.error("Nothing is sent: %s", str(error) if loud else _place(error))
+        shown = error if loud or isinstance(error, EquipoiseError) else None  # Flower logs the whole chain
+        raise ReleaseError(f"The client refused or failed: {type(error).__name__}.", "Its own log says why.") from shown
     finally:
         _passage.reset(token)
 
 
 def _checked(msg: Message, reply: Message, passage: _Passage) -> Message:
     content, training = reply.content, msg.metadata.message_type.split(".")[0] == "train"
-    if training and passage.terms is None:
+    if training and not passage.made:
         raise ReleaseError(
             "The train function returned without protecting its update.",
             "Send what equipoise.flower.protect returns instead of ArrayRecord(model.state_dict()).",
@@ -121,10 +129,22 @@ def _checked(msg: Message, reply: Message, passage: _Passage) -> Message:
                 f"The arrays {name!r} are not what protect returned for this message.",
                 "Send its result unchanged, and nothing else.",
             )
+    if not training and content.config_records:
+        log.warning("Held back: config %s", ", ".join(sorted(content.config_records)))
+        reply.content = RecordDict({**content.array_records, **content.metric_records})
     if training:
-        assert passage.terms is not None
-        reply.content = _allowed_content(content, passage.terms, passage.record)
+        sent = [passage.made[digest(arrays)] for arrays in content.array_records.values()]
+        record, terms = sent[0] if sent else next(iter(passage.made.values()))
+        reply.content = _allowed_content(content, terms, record)
     return reply
+
+
+def _place(error: Exception) -> str:
+    """Our own errors quote no data; of others, what and where."""
+    if isinstance(error, EquipoiseError):
+        return str(error)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno} (equipoise.verbose-errors says more)"
 
 
 def _allowed_content(content: RecordDict, terms: Asked, record: Mapping[str, Any]) -> RecordDict:
@@ -188,7 +208,7 @@ def first_batch(data: Any, keys: tuple[str, str]) -> tuple[Tensor, Tensor]:
         if missing:
             raise DataError(f"The batch has no {missing[0]!r}; it has {', '.join(map(str, data))}.", "Pass keys=.")
         data = tuple(data[key] for key in keys)
-    if len(data) != 2 or not all(isinstance(part, Tensor) for part in data):
+    if not isinstance(data, tuple | list) or len(data) != 2 or not all(isinstance(part, Tensor) for part in data):
         raise DataError("Expected a mini-batch of two tensors, inputs and labels.", "Pass (x, y), or a dict and keys=.")
     return data[0], data[1]
 

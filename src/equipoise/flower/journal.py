@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from ..environment import environment
-from ..errors import CheckpointError
+from ..errors import CheckpointError, LimitError
 from ..files import plain, storage_errors, write_json
 from ..ledger import Ledger
 from ..storage import load_checkpoint, locked, save_checkpoint, save_snapshot
@@ -30,10 +31,11 @@ CLAIM = "Budgets are per-release calibrations of the distortion. No (epsilon, de
 class Journal:
     """The folder of one deployed run, while its server runs."""
 
-    def __init__(self, folder: Path | None, terms: Asked, seeded: bool):
-        self.folder, self.terms, self.seeded = folder, terms, seeded
+    def __init__(self, folder: Path | None, terms: Asked, seeded: bool, strategy: str):
+        self.folder, self.terms, self.seeded, self.strategy = folder, terms, seeded, strategy
         self.ledger: Ledger | None = None
         self._open = ExitStack()
+        self._asked: Counter[str] = Counter()
 
     def open(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """Take the folder; the checkpoint of an earlier server, if there is one."""
@@ -50,7 +52,7 @@ class Journal:
         if notes.get("terms") != self._terms():
             raise CheckpointError(
                 f"The folder {self.folder.name} holds a run with other terms: {notes.get('terms')}.",
-                "Use another equipoise.out, or the same mechanism and budget.",
+                "Use another equipoise.out, or the same mechanism, budget and strategy.",
             )
         kept, metrics = notes.get("metrics_bytes"), self.folder / "metrics.jsonl"
         if not isinstance(kept, int) or not isinstance(notes.get("round"), int) or kept > _size(metrics):
@@ -67,8 +69,17 @@ class Journal:
         """Raise before a round that would pass the limit on releases."""
         if self.ledger is not None:
             self.ledger.permit(clients, when)
+            return
+        limit = self.terms.release_limit
+        worst = max(clients, key=lambda client: self._asked[client], default=None)  # without a folder: of this process
+        if limit is not None and worst is not None and self._asked[worst] >= limit:
+            raise LimitError(
+                f"Client {worst} was asked for {limit} release(s); round {when} would pass the limit of {limit}.",
+                "Give a folder (equipoise.out) to go on later with a higher limit.",
+            )
 
     def asked(self, clients: Sequence[str], when: int) -> None:
+        self._asked.update(clients)
         if self.ledger is not None:
             self.ledger.append([{"kind": "asked", **self._about(when), "clients": list(clients), "at": _now()}])
 
@@ -81,7 +92,7 @@ class Journal:
         return {"federation": 0, "round": when, "mechanism": kind.name, "budget": self.terms.budget, "norm": kind.norm}
 
     def _terms(self) -> str:
-        return f"{self.terms.mechanism.name} {json.dumps(self.terms.budget)}"
+        return f"{self.terms.mechanism.name} {json.dumps(self.terms.budget)} {self.strategy}"
 
     def metrics(self, row: Mapping[str, Any]) -> None:
         if self.folder is None:

@@ -19,7 +19,7 @@ import torch
 from flwr.app import Array, ArrayRecord, Message
 from torch import Tensor
 
-from ..intake import Form, Intake, short, wrong_form
+from ..intake import Form, Intake, short, wrong_form, wrong_weight
 from .asked import Asked
 from .client import NUMBERS, RECORD
 
@@ -72,8 +72,12 @@ def _refused(intake: Intake, client: str, reason: str, metrics: Mapping[str, Any
     return Reply(client, reason, {}, _scalars(metrics or {}))
 
 
+def is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and -1e308 <= value <= 1e308  # math.isfinite raises for large whole numbers
+
+
 def _scalars(metrics: Mapping[str, Any]) -> dict[str, float]:
-    return {key: value for key, value in metrics.items() if isinstance(value, int | float) and math.isfinite(value)}
+    return {key: value for key, value in metrics.items() if is_finite(value)}
 
 
 def wrong_claim(
@@ -92,9 +96,25 @@ def wrong_claim(
     if extra:
         return f"has a metric that was not asked for: {short(extra[0])}"
     for name, value in metrics.items():
-        if name != terms.weight and (not isinstance(value, int | float) or not math.isfinite(value)):
+        if name != terms.weight and not is_finite(value):
             return f"has a metric that is no finite number: {name!r}"
     return _wrong_intensity(metrics, when, terms)
+
+
+def wrong_evaluation(message: Message, usual: frozenset[str], weight: str, most: float) -> str | None:
+    """Why a reply to an evaluate message cannot be averaged, or None."""
+    if message.has_error():
+        return f"failed: {short(message.error.reason, quote=False)}"
+    records = message.content.metric_records
+    if len(records) != 1:
+        return f"has {len(records)} records of metrics, expected one"
+    metrics = dict(next(iter(records.values())))
+    if set(metrics) != usual:
+        return "has other metrics than most"
+    odd = [name for name, value in metrics.items() if not is_finite(value)]
+    if odd:
+        return f"has a metric that is no finite number: {short(odd[0])}"
+    return wrong_weight(metrics.get(weight), most)
 
 
 def _wrong_intensity(metrics: Mapping[str, Any], when: int, terms: Asked) -> str | None:
@@ -104,9 +124,14 @@ def _wrong_intensity(metrics: Mapping[str, Any], when: int, terms: Asked) -> str
     if len(given) < len(NUMBERS):
         return "does not say its intensity and its bounds"
     lower, upper, size = (float(metrics[f"{RECORD}.{name}"]) for name in NUMBERS)
-    if not lower * (1 - SLACK) <= size <= upper * (1 + SLACK):
-        return f"says that its intensity {size:.6g} is outside its bounds, {lower:.6g} to {upper:.6g}"
+    most = upper if kind.learns else lower  # static noise stays as it was drawn
+    if not lower * (1 - SLACK) <= size <= most * (1 + SLACK):
+        return f"says that its intensity {size:.6g} is outside its bounds, {lower:.6g} to {most:.6g}"
     measure = terms.settings.measure(kind)
+    if measure is not None and not lower > 0:
+        return "says that it was not distorted"
+    if measure is not None and not math.isclose(upper, lower * measure.factor, rel_tol=SLACK):
+        return f"says that its bounds are {lower:.6g} and {upper:.6g}, which do not belong together"
     if measure is not None and kind.on_sphere:
         asked = [measure.lower(budget) for budget in terms.budgets(when)]
         if not any(math.isclose(lower, bound, rel_tol=1e-4) for bound in asked):

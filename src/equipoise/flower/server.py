@@ -8,6 +8,7 @@ aggregator: FedAvg, the FedOpt family, or a robust one (FedMedian, Krum).
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,13 @@ from ..errors import CheckpointError, ConfigError, LimitError
 from ..intake import MAX_WEIGHT, Intake, wrong_tensors
 from .asked import asked
 from .journal import Journal
-from .replies import Reply, examine
+from .replies import Reply, examine, wrong_evaluation
 
 log = logging.getLogger("flwr.equipoise")
 
 Evaluation = Callable[[int, ArrayRecord], MetricRecord | None]
 _MEMORY = ("m_t", "v_t", "momentum_vector")  # what Flower's strategies carry from round to round
+_STATE = (*_MEMORY, "current_arrays")
 
 
 class Validated(Strategy):
@@ -63,10 +65,11 @@ class Validated(Strategy):
             )
         self.min_clients, self.max_weight, self.seeded = min_clients, max_weight, seeded
         where = Path(folder) if folder else self.terms.out
-        self.journal = Journal(where, self.terms, seeded)
+        self.journal = Journal(where, self.terms, seeded, type(strategy).__name__)
         self.refused: dict[int, dict[str, str]] = {}
         self.stopped: str | None = None
         self._past = 0  # rounds of earlier servers
+        self._trained = 0  # the last round that was not stopped
         self._clients: list[str] = []
         self._tensors: dict[str, Tensor] = {}
 
@@ -90,6 +93,7 @@ class Validated(Strategy):
             log.error("%s", error)
             return []
         self.journal.asked(clients, when)
+        self._trained = when
         self._clients = clients
         return messages
 
@@ -136,14 +140,17 @@ class Validated(Strategy):
             ordered = ArrayRecord({name: reply.tensors[name] for name in self._tensors})  # some strategies go by place
             kept = MetricRecord({name: reply.metrics[name] for name in sorted(common)})
             message.content = RecordDict({key: ordered, "metrics": kept})
+        before = {name: getattr(self.strategy, name) for name in _STATE if hasattr(self.strategy, name)}
         arrays, metrics = self.strategy.aggregate_train(when, [message for message, _ in good])
         if arrays is None:
             return None, metrics
         like = self._tensors
-        new = {n: t.to(like[n].dtype) if n in like else t for n, t in arrays.to_torch_state_dict().items()}
+        new = {n: _like(t, like[n]) if n in like else t for n, t in arrays.to_torch_state_dict().items()}
         reason = wrong_tensors(new, like, sum(tensor.nbytes for tensor in like.values()))
         if reason is not None:
             log.error("Round %d: the strategy's result %s", when, reason)
+            for name, value in before.items():  # nothing of a void round may stay
+                setattr(self.strategy, name, value)
             return None, None
         return ArrayRecord(new), metrics
 
@@ -162,12 +169,13 @@ class Validated(Strategy):
         """Flower's own loop, from the checkpoint if there is one; ``num_rounds`` counts from the very first round."""
         try:
             initial_arrays = self._resume(initial_arrays)
+            Intake(dict(initial_arrays.to_torch_state_dict()), 0, averages=False)  # a broken model is an error at once
             evaluate = None if evaluate_fn is None else self._evaluated(evaluate_fn)
             left = max(0, num_rounds - self._past)
             done = super().start(grid, initial_arrays, left, timeout, train_config, evaluate_config, evaluate)
             if not done.arrays:  # no round changed the model
                 done.arrays = initial_arrays
-            return self._finish(done, self._past + left)
+            return self._finish(done, self._trained if self.stopped else self._past + left)
         finally:
             self.journal.close()
 
@@ -176,10 +184,13 @@ class Validated(Strategy):
         if found is None:
             return initial
         tensors, notes = found
-        self._past, self.refused = notes["round"], self.journal.refusals()
+        self._past = self._trained = notes["round"]
+        self.refused = self.journal.refusals()
         log.info("Going on after round %d.", self._past)
         model = _part("model", tensors)
-        if set(model) != set(initial):
+        if {n: (t.shape, t.dtype) for n, t in model.items()} != {
+            n: (t.shape, t.dtype) for n, t in initial.to_torch_state_dict().items()
+        }:
             raise CheckpointError("The checkpoint holds another model.", "Use another folder, or the same model.")
         for name in _MEMORY:
             part = {key: tensor.numpy() for key, tensor in _part(name, tensors).items()}
@@ -226,12 +237,26 @@ class Validated(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """As the strategy does."""
+        """As the strategy does, until the run is stopped."""
+        if self.stopped:
+            return []
         return self.strategy.configure_evaluate(self._past + server_round, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """As the strategy does."""
-        return self.strategy.aggregate_evaluate(self._past + server_round, replies)
+        """As the strategy does, of the replies that make sense."""
+        when, good = self._past + server_round, list[Message]()
+        messages = list(replies)
+        names = Counter(
+            frozenset(next(iter(m.content.metric_records.values()), ())) for m in messages if m.has_content()
+        )
+        usual = names.most_common(1)[0][0] if names else frozenset()
+        for message in messages:
+            reason = wrong_evaluation(message, usual, self.terms.weight, self.max_weight)
+            if reason is None:
+                good.append(message)
+            else:
+                log.warning("Round %d: refused the evaluation of %d: %s", when, message.metadata.src_node_id, reason)
+        return self.strategy.aggregate_evaluate(when, good) if good else None
 
     def summary(self) -> None:
         """What is asked, what is checked, and what is claimed."""
@@ -246,6 +271,12 @@ class Validated(Strategy):
         log.info("\t├──> A budget is per release and does not compose")
         log.info("\t└──> Aggregation: %s", type(self.strategy).__name__)
         self.strategy.summary()
+
+
+def _like(tensor: Tensor, other: Tensor) -> Tensor:
+    """A mean of equal whole numbers may end just below them."""
+    whole = tensor.is_floating_point() and not other.is_floating_point()
+    return (tensor.round() if whole else tensor).to(other.dtype)
 
 
 def _named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,0 +1,608 @@
+"""The client's side: ``protect`` is the library's own; the guard lets nothing else out, and fails closed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from equipoise import protection
+from equipoise.errors import BudgetError, ConfigError, DataError, LimitError, ReleaseError
+from equipoise.flower import client as module
+from equipoise.flower import guard, protect
+from equipoise.ledger import verify
+from tests.flower.messages import LOWER, RUN, asking, context, images, network, start
+
+MARKER = "patient 4711"
+Train = Callable[[Message, Context], Message]
+
+
+def answered(
+    train: Train, msg: Message | None = None, about: Context | None = None, mods: list[Any] | None = None
+) -> Message:
+    """What a client app with the guard sends; the same function serves every kind of message."""
+    app = ClientApp(mods=mods or [guard])
+    for register in (app.train(), app.evaluate(), app.query(), app.train("special")):
+        register(train)
+    return app(msg or asking(), about or context())
+
+
+def content(arrays: ArrayRecord | None, **others: Any) -> RecordDict:
+    records = {"metrics": MetricRecord({"num-examples": 6}), **others}
+    return RecordDict(records if arrays is None else {"arrays": arrays, **records})
+
+
+def honest(msg: Message, context: Context) -> Message:
+    return Message(content(protect(network(), images(), msg, context)), reply_to=msg)
+
+
+def unprotected(msg: Message, context: Context) -> Message:
+    return Message(content(ArrayRecord(network().state_dict())), reply_to=msg)
+
+
+def tensors(reply: Message) -> dict[str, Tensor]:
+    return dict(reply.content["arrays"].to_torch_state_dict())
+
+
+def refused(train: Train, words: str, **options: Any) -> None:
+    """Nothing leaves: the guard raises; what went wrong is the cause, and is not told."""
+    with pytest.raises(ReleaseError, match="The client refused or failed") as caught:
+        answered(train, **options)
+    log = "".join(traceback.format_exception(caught.value))
+    assert words in log
+
+
+# --- the guard ----------------------------------------------------------------------------------------------
+
+
+def test_what_protect_made_passes_with_its_record() -> None:
+    found = answered(honest)
+    assert set(found.content) == {"arrays", "metrics", "equipoise"}
+    assert dict(found.content["equipoise"]) == {
+        "mechanism": "pl-identical", "budget": "0.98", "round": 1, "experiment": "",
+    }  # fmt: skip
+    metrics = found.content["metrics"]
+    assert set(metrics) == {"num-examples", "equipoise.lower", "equipoise.upper", "equipoise.intensity"}
+    assert metrics["equipoise.lower"] == pytest.approx(LOWER)
+    assert metrics["equipoise.intensity"] == 8.0, "what the draw decided is told to two digits"
+    assert not torch.equal(tensors(found)["1.weight"], start()["1.weight"])
+
+
+def test_an_unprotected_update_is_not_sent() -> None:
+    refused(unprotected, "returned without protecting its update")
+
+
+def test_a_train_function_of_another_name_is_guarded_too() -> None:
+    special = asking(kind="train.special")
+    refused(unprotected, "returned without protecting its update", msg=special)
+    assert "arrays" in answered(honest, asking(kind="train.special")).content
+
+
+def test_protecting_and_then_sending_something_else_is_not_enough() -> None:
+    def raw(msg: Message, context: Context) -> Message:
+        protect(network(), images(), msg, context)
+        return unprotected(msg, context)
+
+    refused(raw, "The arrays 'arrays' are not what protect returned for this message")
+
+
+def changed(arrays: ArrayRecord) -> Iterator[ArrayRecord]:
+    """Arrays that are nearly what ``protect`` made."""
+    last = arrays["1.bias"].numpy().copy()
+    last[0] = np.nextafter(last[0], np.float32(np.inf))
+    yield ArrayRecord({**arrays, "1.bias": Array(last)})
+    yield ArrayRecord({**arrays, "more": Array(last)})
+    yield ArrayRecord({"1.bias": arrays["1.bias"]})
+    yield ArrayRecord({"1.bias": arrays["1.weight"], "1.weight": arrays["1.bias"]})
+    yield ArrayRecord({"other": arrays["1.weight"], "1.bias": arrays["1.bias"]})
+    yield ArrayRecord({**arrays, "1.bias": Array("float32", (3,), "x", arrays["1.bias"].data)})
+    yield ArrayRecord({})
+
+
+@pytest.mark.parametrize("kind", range(7))
+def test_a_result_that_was_changed_afterwards_is_not_sent(kind: int) -> None:
+    def touched(msg: Message, context: Context) -> Message:
+        arrays = protect(network(), images(), msg, context)
+        return Message(content(list(changed(arrays))[kind]), reply_to=msg)
+
+    refused(touched, "are not what protect returned")
+
+
+def test_a_result_that_was_changed_in_place_is_not_sent() -> None:
+    def touched(msg: Message, context: Context) -> Message:
+        arrays = protect(network(), images(), msg, context)
+        arrays["1.weight"] = Array(network().state_dict()["1.weight"].numpy())
+        return Message(content(arrays), reply_to=msg)
+
+    refused(touched, "are not what protect returned")
+
+
+def test_other_arrays_beside_the_protected_ones_are_not_sent() -> None:
+    def more(msg: Message, context: Context) -> Message:
+        arrays = protect(network(), images(), msg, context)
+        return Message(content(arrays, gradients=ArrayRecord(start())), reply_to=msg)
+
+    refused(more, "The arrays 'gradients' are not what protect returned")
+
+
+@pytest.mark.parametrize("kind", ["evaluate", "query"])
+def test_arrays_are_not_sent_in_other_replies_either(kind: str) -> None:
+    refused(unprotected, "are not what protect returned", msg=asking(kind=kind))
+
+
+@pytest.mark.parametrize("kind", ["evaluate", "query"])
+def test_other_replies_may_hold_metrics_alone(kind: str) -> None:
+    def evaluate(msg: Message, context: Context) -> Message:
+        return Message(content(None, notes=ConfigRecord({"a": 1})), reply_to=msg)
+
+    found = answered(evaluate, asking(kind=kind))
+    assert dict(found.content["metrics"]) == {"num-examples": 6}
+    assert "notes" not in found.content
+
+
+def test_protection_of_an_earlier_message_does_not_count() -> None:
+    kept: list[ArrayRecord] = []
+
+    def once(msg: Message, context: Context) -> Message:
+        if not kept:
+            kept.append(protect(network(), images(), msg, context))
+        return Message(content(kept[0]), reply_to=msg)
+
+    assert "arrays" in answered(once).content
+    refused(once, "returned without protecting its update", msg=asking(when=2))
+
+
+def test_an_earlier_result_is_not_sent_again_even_after_protecting() -> None:
+    """A server that gets the same noise on two updates learns their difference."""
+    kept: list[ArrayRecord] = []
+
+    def stale(msg: Message, context: Context) -> Message:
+        kept.append(protect(network(), images(), msg, context))
+        return Message(content(kept[0]), reply_to=msg)
+
+    assert "arrays" in answered(stale).content
+    refused(stale, "are not what protect returned", msg=asking(when=2))
+
+
+def test_the_record_is_that_of_the_arrays_that_are_sent() -> None:
+    run = {**RUN, "equipoise.mechanism": "pl-learn"}
+    sizes: list[float] = []
+
+    def twice(msg: Message, context: Context) -> Message:
+        model, rough = network(), network()
+        first = protect(model, images(), msg, context)
+        local = {name: tensor.double() for name, tensor in model.state_dict().items()}
+        sizes.append(distance(dict(first.to_torch_state_dict()), local))
+        context.run_config = {**run, "equipoise.budget": 0.99}
+        protect(rough, images(), msg, context)
+        return Message(content(first), reply_to=msg)
+
+    found = answered(twice, about=context(run))
+    assert found.content["metrics"]["equipoise.lower"] == pytest.approx(LOWER)
+    assert found.content["metrics"]["equipoise.intensity"] == pytest.approx(sizes[0], rel=0.06)
+    assert found.content["equipoise"]["budget"] == "0.98"
+
+
+def test_a_message_inside_a_message_has_a_passage_of_its_own() -> None:
+    def outer(msg: Message, context: Context) -> Message:
+        inner = answered(honest, asking(when=2))
+        return Message(content(inner.content["arrays"]), reply_to=msg)
+
+    refused(outer, "returned without protecting its update")
+
+
+def test_a_message_inside_a_message_does_not_end_the_outer_passage() -> None:
+    def outer(msg: Message, context: Context) -> Message:
+        arrays = protect(network(), images(), msg, context)
+        answered(honest, asking(when=2))
+        with pytest.raises(ReleaseError):
+            answered(unprotected, asking(when=3))
+        return Message(content(arrays), reply_to=msg)
+
+    assert "arrays" in answered(outer).content
+    assert module._passage.get() is None
+
+
+def test_two_guards_are_no_less_than_one() -> None:
+    refused(unprotected, "returned without protecting its update", mods=[guard, guard])
+    assert "arrays" in answered(honest, mods=[guard, guard]).content
+
+
+def test_threads_do_not_share_a_passage() -> None:
+    """Two messages at once: the protection of one is none of the other's."""
+    both = threading.Barrier(2)
+
+    def waiting(train: Train) -> Train:
+        def together(msg: Message, context: Context) -> Message:
+            both.wait(10)
+            reply = train(msg, context)
+            both.wait(10)
+            return reply
+
+        return together
+
+    found: dict[str, Any] = {}
+
+    def run(name: str, train: Train) -> None:
+        try:
+            found[name] = answered(waiting(train))
+        except ReleaseError as error:
+            found[name] = error
+
+    threads = [threading.Thread(target=run, args=pair) for pair in (("good", honest), ("bad", unprotected))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert "arrays" in found["good"].content
+    assert isinstance(found["bad"], ReleaseError)
+
+
+def test_protecting_in_another_thread_fails_closed() -> None:
+    def elsewhere(msg: Message, context: Context) -> Message:
+        made: list[ArrayRecord] = []
+        thread = threading.Thread(target=lambda: made.append(protect(network(), images(), msg, context)))
+        thread.start()
+        thread.join(20)
+        return Message(content(made[0]), reply_to=msg)
+
+    refused(elsewhere, "returned without protecting its update")
+
+
+def test_only_named_metrics_are_sent(caplog: pytest.LogCaptureFixture) -> None:
+    def chatty(msg: Message, context: Context) -> Message:
+        arrays = protect(network(), images(), msg, context)
+        metrics = MetricRecord({"num-examples": 6, "loss": 0.25, "train-loss": 0.1234, "pixels": [0.1, 0.2]})
+        notes = ConfigRecord({"name": MARKER})
+        return Message(RecordDict({"a": arrays, "m": metrics, "notes": notes}), reply_to=msg)
+
+    with caplog.at_level(logging.WARNING, "flwr.equipoise"):
+        found = answered(chatty)
+    assert set(found.content) == {"a", "m", "equipoise"}
+    assert {key for key in found.content["m"] if not key.startswith("equipoise.")} == {"num-examples", "loss"}
+    assert "Held back, because equipoise.metrics does not name it: config 'notes', pixels, train-loss" in caplog.text
+    assert MARKER not in caplog.text
+    assert "0.1234" not in caplog.text
+
+
+def test_a_forged_record_is_replaced_by_the_true_one() -> None:
+    def lying(msg: Message, context: Context) -> Message:
+        arrays = protect(network(), images(), msg, context, experiment_seed=3)
+        metrics = MetricRecord({"num-examples": 6, "equipoise.lower": 99.0})
+        claim = ConfigRecord({"mechanism": "none", "experiment": ""})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics, "equipoise": claim}), reply_to=msg)
+
+    found = answered(lying)
+    assert found.content["metrics"]["equipoise.lower"] == pytest.approx(LOWER)
+    assert found.content["equipoise"]["mechanism"] == "pl-identical"
+    assert found.content["equipoise"]["experiment"] == "seeded"
+
+
+def test_utility_loss_and_clipping_stay_with_the_client() -> None:
+    found = answered(honest, about=context({**RUN, "equipoise.mechanism": "ls-static", "equipoise.budget": 200.0}))
+    told = {key for key in found.content["metrics"] if key.startswith("equipoise.")}
+    assert told == {"equipoise.lower", "equipoise.upper", "equipoise.intensity"}
+    for key in told:
+        value = found.content["metrics"][key]
+        assert value == float(f"{value:.2g}"), "two digits of what a draw decided"
+
+
+def test_a_formal_guarantee_tells_nothing_of_its_noise() -> None:
+    def exact(msg: Message, context: Context) -> Message:
+        return Message(content(protect(network(), images(), msg, context, train=True)), reply_to=msg)
+
+    run = {"equipoise.mechanism": "laplace-dp", "equipoise.budget": 200.0}
+    assert set(answered(exact, about=context(run)).content["metrics"]) == {"num-examples"}
+
+
+def test_a_reply_without_its_weight_is_not_sent() -> None:
+    def weightless(msg: Message, context: Context) -> Message:
+        arrays = protect(network(), images(), msg, context)
+        return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"loss": 1.0})}), reply_to=msg)
+
+    refused(weightless, "has no metric 'num-examples' to weigh it by")
+
+
+def test_an_error_is_told_by_its_type_alone() -> None:
+    def broken(msg: Message, context: Context) -> Message:
+        raise ValueError(f"cannot read the record of {MARKER}")
+
+    with pytest.raises(ReleaseError) as caught:
+        answered(broken)
+    assert str(caught.value) == "The client refused or failed: ValueError. Its own log says why."
+    reason = f"{type(caught.value)}:<'{caught.value}'>"  # as Flower tells the server
+    assert MARKER not in reason
+
+
+def test_an_error_of_the_app_is_logged_by_its_place_and_only_on_demand_by_its_words(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken(msg: Message, context: Context) -> Message:
+        raise ValueError(f"cannot read the record of {MARKER}")
+
+    with pytest.raises(ReleaseError) as caught:
+        answered(broken)
+    shown = caplog.text + "".join(traceback.format_exception(caught.value))  # Flower logs the exception with its chain
+    assert MARKER not in shown
+    assert "ValueError at test_client.py:" in caplog.text
+    loud = context()
+    loud.node_config["equipoise.verbose-errors"] = True
+    with pytest.raises(ReleaseError):
+        answered(broken, about=loud)
+    assert MARKER in caplog.text
+
+
+def test_an_error_that_the_app_reports_itself_is_told_by_its_code_alone() -> None:
+    def reporting(msg: Message, context: Context) -> Message:
+        return Message(Error(code=7, reason=f"cannot read the record of {MARKER}"), reply_to=msg)
+
+    found = answered(reporting)
+    assert found.error.code == 7
+    assert MARKER not in str(found.error.reason)
+
+
+def test_ctrl_c_is_not_turned_into_something_else() -> None:
+    def stopped(msg: Message, context: Context) -> Message:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        answered(stopped)
+    assert module._passage.get() is None
+
+
+# --- protect ------------------------------------------------------------------------------------------------
+
+
+def distance(one: dict[str, Tensor], two: dict[str, Tensor]) -> float:
+    return float(torch.cat([(one[name].double() - two[name].double()).flatten() for name in one]).norm())
+
+
+MECHANISMS: dict[str, Any] = {"none": "", "pl-identical": 0.98, "pl-learn": 0.98, "ls-static": 200.0, "ls-learn": 200.0}
+
+
+@pytest.mark.parametrize("train", [True, False], ids=["paper's step", "own training"])
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_protect_is_the_librarys_own(name: str, train: bool) -> None:
+    run = {"equipoise.mechanism": name, "equipoise.budget": MECHANISMS[name], "equipoise.steps": 4}
+    model = network()
+    with torch.no_grad():
+        model[1].weight.add_(0.25)  # what the local training reached
+    about = context(run, {"partition-id": 2})
+    found = protect(model, images(), asking(when=5), about, train=train, experiment_seed=11)
+    expected = protection.protect(
+        network(), start(), images(), name, MECHANISMS[name] or None,
+        local=None if train else model.state_dict(), settings=module.asked(run).settings,
+        client=2, round=5, experiment_seed=11,
+    )  # fmt: skip
+    assert list(found) == list(start())
+    for key, tensor in found.to_torch_state_dict().items():
+        assert torch.equal(tensor, expected.parameters[key])
+
+
+def test_the_realised_intensity_is_the_budgets() -> None:
+    model = network()
+    found = protect(model, images(), asking(), context())
+    moved = distance(dict(found.to_torch_state_dict()), dict(model.state_dict()))
+    assert moved == pytest.approx(LOWER, rel=1e-5)
+
+
+def test_model_and_message_are_left_alone() -> None:
+    model, msg = network(), asking()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    protect(model, images(), msg, context())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert all(torch.equal(t, start()[n]) for n, t in msg.content["arrays"].to_torch_state_dict().items())
+
+
+def test_noise_is_new_every_time_and_from_no_seed() -> None:
+    def once() -> dict[str, Tensor]:
+        torch.manual_seed(1)
+        np.random.seed(1)
+        return dict(protect(network(), images(), asking(), context()).to_torch_state_dict())
+
+    found = [once() for _ in range(4)]
+    assert len({tuple(update["1.weight"].flatten().tolist()) for update in found}) == 4
+
+
+class Mixed(nn.Module):
+    """Buffers, a frozen layer, and one that is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.full((4,), 0.5))
+        self.register_buffer("count", torch.tensor(3))
+        self.frozen = nn.Linear(4, 4).requires_grad_(False)
+        self.free = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.free(self.frozen(x.flatten(1) - self.mean))
+        return found
+
+
+def test_buffers_and_frozen_layers_are_sent_back_as_they_came() -> None:
+    """What the client's copy holds there (running means of private data, say) stays with the client."""
+    model = Mixed()
+    received = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with torch.no_grad():
+        model.mean += 1
+        model.count += 4
+        model.frozen.weight.zero_()
+    found = dict(protect(model, images(), asking(tensors=received), context()).to_torch_state_dict())
+    assert list(found) == list(received)
+    for name, tensor in received.items():
+        assert torch.equal(found[name], tensor) != name.startswith("free")
+        assert found[name].dtype == tensor.dtype
+
+
+def test_a_batch_can_come_in_any_usual_form() -> None:
+    x, y = images()
+    pairs = DataLoader(list(zip(x, y, strict=True)), batch_size=6)
+    named = [{"img": image, "label": label} for image, label in zip(x, y, strict=True)]
+    forms: list[tuple[Any, dict[str, Any]]] = [
+        ((x, y), {}),
+        ([x, y], {}),
+        ({"img": x, "label": y, "id": [1]}, {}),
+        ({"x": x, "y": y}, {"keys": ("x", "y")}),
+        (pairs, {}),
+        (DataLoader(named, batch_size=6), {}),
+        (iter([(x, y), "not looked at"]), {}),
+    ]
+    expected = protect(network(), (x, y), asking(), context(), train=True, experiment_seed=1)
+    for data, options in forms:
+        found = protect(network(), data, asking(), context(), train=True, experiment_seed=1, **options)
+        assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (DataLoader([]), "The loader is empty"),
+        (iter([]), "The loader is empty"),
+        (3, "Expected a mini-batch or a loader, got int"),
+        (None, "Expected a mini-batch or a loader, got NoneType"),
+        ({"image": 1, "label": 2}, "The batch has no 'img'; it has image, label"),
+        ((1, 2), "Expected a mini-batch of two tensors"),
+        ((torch.ones(1),), "Expected a mini-batch of two tensors"),
+        (["a", "b"], "Expected a mini-batch of two tensors"),
+        (iter([torch.ones(2, 4)]), "Expected a mini-batch of two tensors"),
+        (iter([7]), "Expected a mini-batch of two tensors"),
+    ],
+)
+def test_a_batch_of_no_use_is_an_error_that_names_it(data: Any, words: str) -> None:
+    with pytest.raises(DataError) as caught:
+        protect(network(), data, asking(), context())
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "node", "words"),
+    [
+        ({"when": None}, {}, "The message names no round"),
+        ({"when": True}, {}, "whole number >= 0"),
+        ({"when": -1}, {}, "whole number >= 0"),
+        ({"when": 1.0}, {}, "whole number >= 0"),
+        ({}, {"partition-id": -1}, "whole number >= 0"),
+        ({}, {"partition-id": "0"}, "whole number >= 0"),
+        ({}, {"equipoise.budget": 1.0}, "in the node config"),
+    ],
+)
+def test_a_message_or_node_without_its_numbers_is_an_error(options: Any, node: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        protect(network(), images(), asking(**options), context(node=node))
+    assert words in str(caught.value)
+
+
+def test_exactly_one_model_is_received() -> None:
+    msg = asking()
+    msg.content["second"] = ArrayRecord(start())
+    with pytest.raises(ReleaseError, match="Expected one set of arrays in the message, got 2"):
+        protect(network(), images(), msg, context())
+    del msg.content["second"], msg.content["arrays"]
+    with pytest.raises(ReleaseError, match="got 0"):
+        protect(network(), images(), msg, context())
+
+
+def test_a_broken_global_model_is_not_trained_on() -> None:
+    broken = {**start(), "1.bias": torch.tensor([1.0, float("nan"), 1.0])}
+    with pytest.raises(ReleaseError, match="'start' are not finite"):
+        protect(network(), images(), asking(tensors=broken), context())
+
+
+def lower_of(node: dict[str, Any], when: int = 1, **run: Any) -> float:
+    """The lower bound that a client tells."""
+    config = {**RUN, **{f"equipoise.{key}": value for key, value in run.items()}}
+    found = answered(honest, asking(when=when), context(config, node))
+    return float(found.content["metrics"]["equipoise.lower"])
+
+
+def test_budgets_differ_by_client_and_round() -> None:
+    measure = module.asked(RUN).settings.measure("pl-identical")
+    assert measure is not None
+    listed = "[0.96, 0.98, 0.97]"
+    for client, budget in enumerate((0.96, 0.98, 0.97)):
+        assert lower_of({"partition-id": client}, budget=listed) == pytest.approx(measure.lower(budget))
+    table = '{"rounds": [1, 3], "values": [0.96, 0.97]}'
+    for when, budget in ((1, 0.96), (2, 0.96), (3, 0.97), (900, 0.97)):
+        assert lower_of({}, when, budget=table) == pytest.approx(measure.lower(budget))
+    with pytest.raises(ReleaseError):
+        lower_of({"partition-id": 3}, budget=listed)
+
+
+# --- what a node allows -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("node", "error"),
+    [
+        ({"equipoise.mechanisms": "ls-learn,pl-learn"}, ConfigError),
+        ({"equipoise.budget-at-most": 0.9}, BudgetError),
+    ],
+)
+def test_a_node_keeps_to_its_own_terms(node: dict[str, Any], error: type[Exception]) -> None:
+    about = context(node=node)
+    with pytest.raises(error):
+        protect(network(), images(), asking(), about)
+    assert "equipoise" not in about.state, "nothing was released"
+
+
+def test_a_client_of_the_list_is_held_to_its_own_budget() -> None:
+    run = {**RUN, "equipoise.budget": "[0.96, 0.98]"}
+    node = {"equipoise.budget-at-most": 0.97}
+    protect(network(), images(), asking(), context(run, {**node, "partition-id": 0}))
+    with pytest.raises(BudgetError, match=r"up to 0\.97, the run asks for 0\.98"):
+        protect(network(), images(), asking(), context(run, {**node, "partition-id": 1}))
+
+
+@pytest.mark.parametrize(
+    ("run", "node"),
+    [({}, {"equipoise.release-limit": 2}), ({"equipoise.release-limit": 2}, {}),
+     ({"equipoise.release-limit": 2}, {"equipoise.release-limit": 9})],
+    ids=["node", "run", "both"],
+)  # fmt: skip
+def test_a_client_stops_at_the_limit(run: dict[str, Any], node: dict[str, Any]) -> None:
+    about = context({**RUN, **run}, node)
+    for when in (1, 2):
+        protect(network(), images(), asking(when=when), about)
+    with pytest.raises(LimitError, match="released 2 times; its limit is 2"):
+        protect(network(), images(), asking(when=3), about)
+
+
+def test_what_failed_is_not_a_release() -> None:
+    about = context(node={"equipoise.release-limit": 1})
+    with pytest.raises(DataError):
+        protect(network(), DataLoader([]), asking(), about)
+    protect(network(), images(), asking(), about)
+
+
+def test_the_nodes_own_ledger_counts_over_runs_and_restarts(tmp_path: Path) -> None:
+    path = tmp_path / "node" / "releases.jsonl"
+    node = {"equipoise.ledger": str(path), "equipoise.release-limit": 3, "partition-id": 7}
+    for _ in range(3):
+        protect(network(), images(), asking(), context(node=node))  # a context of its own: another run
+    with pytest.raises(LimitError, match="released 3 times; its limit is 3"):
+        protect(network(), images(), asking(), context(node=node))
+    found = verify(path)
+    assert found.counts[0, "7"].asked == 3
+    assert found.counts[0, "7"].low == pytest.approx(LOWER, rel=1e-5), "exact, and with the client"
+
+
+def test_a_release_that_cannot_be_counted_is_not_made(tmp_path: Path) -> None:
+    path = tmp_path / "releases.jsonl"
+    node = {"equipoise.ledger": str(path)}
+    protect(network(), images(), asking(), context(node=node))
+    path.write_bytes(path.read_bytes().replace(b'"round":1', b'"round":2', 1))
+    about = context(node=node)
+    with pytest.raises(Exception, match="ledger"):
+        protect(network(), images(), asking(), about)
+    assert "equipoise" not in about.state

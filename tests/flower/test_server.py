@@ -1,0 +1,658 @@
+"""The validating strategy: bad replies refused by name around any strategy; limits, ledger, resuming."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.serverapp.strategy import (
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedMedian,
+    FedTrimmedAvg,
+    FedYogi,
+    Krum,
+    Result,
+    Strategy,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from equipoise.errors import CheckpointError, ConfigError, LedgerError, ReleaseError
+from equipoise.flower import Validated
+from equipoise.ledger import verify
+from tests.flower.messages import (
+    BAD,
+    LOWER,
+    NODES,
+    RUN,
+    LocalGrid,
+    asking,
+    bad,
+    bomb,
+    failure,
+    nodes,
+    reply,
+    start,
+    update,
+)
+
+STRATEGIES: dict[str, Any] = {
+    "FedAvg": FedAvg,
+    "FedAdam": FedAdam,
+    "FedAdagrad": FedAdagrad,
+    "FedYogi": FedYogi,
+    "FedAvgM": lambda: FedAvgM(server_learning_rate=0.5, server_momentum=0.9),
+    "FedMedian": FedMedian,
+    "FedTrimmedAvg": FedTrimmedAvg,
+    "Krum": lambda: Krum(num_malicious_nodes=1),
+}
+
+
+def one_round(
+    replies: list[Message],
+    strategy: Strategy | None = None,
+    model: dict[str, Tensor] | None = None,
+    asked: Iterable[int] = NODES,
+    **options: Any,
+) -> tuple[Validated, dict[str, Tensor] | None, MetricRecord | None]:
+    """What a strategy makes of the replies to its first round."""
+    checked = Validated(strategy or FedAvg(), RUN, **options)
+    checked.configure_train(1, ArrayRecord(model or start()), ConfigRecord(), LocalGrid(nodes=asked))
+    arrays, metrics = checked.aggregate_train(1, replies)
+    return checked, None if arrays is None else dict(arrays.to_torch_state_dict()), metrics
+
+
+def equal(one: dict[str, Tensor] | None, two: dict[str, Tensor] | None) -> bool:
+    """Names, types and every bit."""
+    assert one is not None
+    assert two is not None
+    return one.keys() == two.keys() and all(torch.equal(t, two[n]) and t.dtype == two[n].dtype for n, t in one.items())
+
+
+def weights_of(result: Result) -> dict[str, Tensor]:
+    return dict(result.arrays.to_torch_state_dict())
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+# --- hostile replies ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_reply_is_refused_by_name_and_has_no_influence(kind: str) -> None:
+    """Bitwise: the same round without it gives the same model and metrics."""
+    good = [101, 102, 104]
+    _, without, plain = one_round([reply(n) for n in good], asked=good)
+    checked, found, metrics = one_round([reply(101), reply(102), bad(kind, 103), reply(104)])
+    assert list(checked.refused) == [1]
+    assert list(checked.refused[1]) == ["103"]
+    assert BAD[kind][1] in checked.refused[1]["103"]
+    assert equal(found, without)
+    assert metrics == plain
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_gets_the_good_replies_and_no_others(name: str) -> None:
+    """All bad replies at once; what is left is what the strategy alone makes of the good ones."""
+    crowd = {1000 + place: kind for place, kind in enumerate(BAD)}
+    replies = [*(bad(kind, node) for node, kind in crowd.items()), *(reply(n, weight=n) for n in NODES)]
+    checked, found, _ = one_round(replies, STRATEGIES[name](), asked=[*crowd, *NODES])
+    assert list(checked.refused[1]) == [str(node) for node in crowd]
+    for node, kind in crowd.items():
+        assert BAD[kind][1] in checked.refused[1][str(node)]
+
+    alone = STRATEGIES[name]()
+    alone.configure_train(1, ArrayRecord(start()), ConfigRecord(), LocalGrid())
+    arrays, _ = alone.aggregate_train(1, [reply(n, weight=n) for n in NODES])
+    expected = {name: tensor.float() for name, tensor in arrays.to_torch_state_dict().items()}
+    assert equal(found, expected)
+    assert not equal(found, start())
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_model_keeps_its_type(name: str) -> None:
+    _, found, _ = one_round([reply(n) for n in NODES], STRATEGIES[name]())
+    assert found is not None
+    assert {tensor.dtype for tensor in found.values()} == {torch.float32}
+    assert list(found) == list(start())
+
+
+values = st.floats(-1, 1, width=32)
+
+
+@given(st.lists(st.tuples(st.lists(values, min_size=3, max_size=3), st.floats(1e-3, 1e7)), min_size=2, max_size=8))
+def test_the_mean_is_that_of_numpy_in_double_precision(cohort: list[tuple[list[float], float]]) -> None:
+    asked = range(1, len(cohort) + 2)
+    updates = {n: {**start(), "1.bias": torch.tensor(bias)} for n, (bias, _) in zip(asked, cohort, strict=False)}
+    replies = [reply(n, updates[n], weight) for n, (_, weight) in zip(asked, cohort, strict=False)]
+    _, found, _ = one_round([*replies, bad("nan", len(cohort) + 1)], asked=asked)
+    assert found is not None
+    stacked = np.array([bias for bias, _ in cohort], np.float64)
+    expected = np.average(stacked, axis=0, weights=[weight for _, weight in cohort])
+    assert found["1.bias"].double().numpy() == pytest.approx(expected, abs=1e-6)
+    assert found["1.weight"].double().numpy() == pytest.approx(start()["1.weight"].double().numpy(), abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "FedAvgM", "Krum", "FedMedian"])
+def test_the_order_of_the_tensors_is_the_servers(name: str) -> None:
+    """Krum and FedAvgM go by place: a reply with its tensors in another order would be taken for another model."""
+    turned = [reply(n, dict(reversed(update(n).items()))) for n in NODES]
+    _, found, _ = one_round(turned, STRATEGIES[name]())
+    _, expected, _ = one_round([reply(n) for n in NODES], STRATEGIES[name]())
+    assert equal(found, expected)
+    assert found is not None
+    assert list(found) == list(start())
+
+
+def test_a_robust_strategy_drops_what_is_well_formed_and_wrong() -> None:
+    wrong = {name: torch.full_like(tensor, 1e6) for name, tensor in start().items()}
+    near = {n: {name: tensor + n / 1e6 for name, tensor in start().items()} for n in NODES}
+    for name in ("Krum", "FedMedian"):
+        replies = [reply(n, near[n]) for n in NODES[:3]] + [reply(104, wrong)]
+        _, found, _ = one_round(replies, STRATEGIES[name]())
+        assert found is not None
+        assert float((found["1.weight"] - start()["1.weight"]).abs().max()) < 1e-3
+
+
+def test_a_pickle_in_a_reply_leaves_no_trace(tmp_path: Path) -> None:
+    checked, found, _ = one_round([reply(101), reply(102, bomb(tmp_path / "made")), reply(103), reply(104)])
+    assert found is not None
+    assert list(checked.refused[1]) == ["102"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_errors_silence_strangers_and_second_replies() -> None:
+    replies = [reply(101), reply(101, weight=1000), failure(102, "out of memory"), reply(999), reply(104)]
+    checked, found, metrics = one_round(replies)
+    assert checked.refused == {
+        1: {
+            "101": "sent a second release in this round; the first counts",
+            "102": "failed: out of memory",
+            "999": "was not asked in this round",
+            "103": "no reply",
+        }
+    }
+    _, expected, plain = one_round([reply(101), reply(104)], asked=[101, 104])
+    assert equal(found, expected)
+    assert metrics == plain
+
+
+def test_an_error_of_the_superlink_means_that_a_node_was_lost() -> None:
+    lost = failure(SUPERLINK_NODE_ID, "Reply not available")
+    checked, found, _ = one_round([reply(101), reply(102), lost, reply(104)])
+    assert checked.refused == {1: {"103": "no reply"}}
+    assert found is not None
+
+
+def test_nobody_passes_for_the_superlink() -> None:
+    checked, _, _ = one_round([reply(101), reply(SUPERLINK_NODE_ID), reply(102), reply(103), reply(104)])
+    assert checked.refused == {1: {str(SUPERLINK_NODE_ID): "was not asked in this round"}}
+
+
+def test_a_late_reply_of_an_earlier_round_is_stale() -> None:
+    checked = Validated(FedAvg(), RUN)
+    for when in (1, 2):
+        checked.configure_train(when, ArrayRecord(start()), ConfigRecord(), LocalGrid())
+        replies = [reply(n, when=when) for n in NODES[:3]] + ([reply(104, when=1)] if when == 2 else [])
+        checked.aggregate_train(when, replies)
+    assert checked.refused == {1: {"104": "no reply"}, 2: {"104": "is for round 1, a stale one; round 2 is open"}}
+
+
+def test_a_metric_that_one_reply_lacks_is_not_averaged() -> None:
+    _, _, metrics = one_round([reply(101), reply(102, without=("loss",)), reply(103), reply(104)])
+    assert set(metrics or {}) == {"equipoise.lower", "equipoise.upper", "equipoise.intensity"}
+    _, _, metrics = one_round([reply(n) for n in NODES])
+    assert dict(metrics or {}) == pytest.approx(
+        {"loss": 0.5, "equipoise.lower": LOWER, "equipoise.upper": 2 * LOWER, "equipoise.intensity": LOWER}
+    )
+
+
+def test_whole_numbers_such_as_the_counter_of_a_batch_norm_stay_whole() -> None:
+    model = {**start(), "count": torch.tensor(1)}
+    replies = [reply(n, {**update(n), "count": torch.tensor(1)}, w) for n, w in zip(NODES[:3], (1, 4, 1), strict=True)]
+    _, found, _ = one_round(replies, model=model)
+    assert found is not None
+    assert torch.equal(found["count"], torch.tensor(1))
+
+
+def test_refusals_are_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "flwr.equipoise"):
+        one_round([reply(101), bad("weight zero", 102)])
+    assert "Round 1: refused client 102: has weight 0, expected a number > 0" in caplog.text
+    assert "Round 1: refused client 103: no reply" in caplog.text
+
+
+# --- void rounds --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("good", [0, 1, 2])
+def test_too_few_good_replies_leave_model_and_strategy_as_they_were(name: str, good: int) -> None:
+    strategy = STRATEGIES[name]()
+    replies = [reply(n) for n in NODES[:good]] + [bad("nan", n) for n in NODES[good:]]
+    checked, found, metrics = one_round(replies, strategy, min_clients=3)
+    assert found is None
+    assert metrics is None
+    assert equal(checked._tensors, start())
+    assert not any(getattr(strategy, memory, None) for memory in ("m_t", "v_t", "momentum_vector"))
+    _, found, _ = one_round([reply(n) for n in NODES[:3]], STRATEGIES[name](), min_clients=3)
+    assert found is not None
+
+
+def test_a_run_of_void_rounds_ends_with_the_initial_model() -> None:
+    checked = Validated(FedAvg(fraction_evaluate=0.0), RUN)
+    result = checked.start(LocalGrid(lambda message: []), ArrayRecord(start()), 3)
+    assert equal(weights_of(result), start())
+    assert checked.refused == {when: {str(n): "no reply" for n in NODES} for when in (1, 2, 3)}
+
+
+class Broken(FedAvg):
+    """Returns what it is told to."""
+
+    def __init__(self, result: dict[str, Tensor]):
+        super().__init__()
+        self.result = result
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
+        return ArrayRecord(self.result), MetricRecord({"fine": 1.0})
+
+
+@pytest.mark.parametrize(
+    "result", [{"1.bias": torch.ones(3)}, {**start(), "1.bias": torch.tensor([1.0, 2.0, math.inf])}, {}]
+)
+def test_a_result_that_is_no_model_makes_the_round_void(result: dict[str, Tensor]) -> None:
+    checked, found, metrics = one_round([reply(n) for n in NODES], Broken(result))
+    assert found is None
+    assert metrics is None
+    assert equal(checked._tensors, start())
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+def test_a_void_result_leaves_no_trace_in_the_strategy() -> None:
+    """A reply of the agreed form can be so large that the step overflows; the next round must not suffer."""
+    huge = {name: torch.full_like(tensor, 3e38) for name, tensor in start().items()}
+    strategy = FedAvgM(server_learning_rate=2.0, server_momentum=0.9)
+    checked, found, _ = one_round([reply(101, huge, 1e7), *(reply(n, weight=1) for n in NODES[1:])], strategy)
+    assert found is None
+    checked.configure_train(2, ArrayRecord(start()), ConfigRecord(), LocalGrid())
+    arrays, _ = checked.aggregate_train(2, [reply(n, when=2) for n in NODES])
+    assert arrays is not None
+    _, expected, _ = one_round([reply(n) for n in NODES], FedAvgM(server_learning_rate=2.0, server_momentum=0.9))
+    assert equal(dict(arrays.to_torch_state_dict()), expected)
+
+
+# --- whole runs ---------------------------------------------------------------------------------------------
+
+
+def validated(folder: Path | None, name: str = "FedAvg", **changed: Any) -> Validated:
+    """Around a strategy, for the nodes of ``nodes()``."""
+    strategy = STRATEGIES[name]()
+    strategy.fraction_evaluate = 0.0
+    return Validated(strategy, {**RUN, **changed}, folder=folder, seeded=True)
+
+
+def test_a_run_numbers_its_rounds_and_reports_its_metrics(tmp_path: Path) -> None:
+    grid = nodes()
+
+    def evaluate(when: int, arrays: ArrayRecord) -> MetricRecord:
+        return MetricRecord({"accuracy": when / 10})
+
+    checked = Validated(FedAvg(), RUN, folder=tmp_path, seeded=True)
+    result = checked.start(grid, ArrayRecord(start()), 2, evaluate_fn=evaluate)
+    assert grid.rounds() == [1, 2]
+    assert not checked.refused
+    assert result.train_metrics_clientapp[2]["equipoise.lower"] == pytest.approx(LOWER)
+    assert "private" not in result.train_metrics_clientapp[2]
+    assert result.evaluate_metrics_clientapp[1]["accuracy"] == 0.5
+    noted = [(row["round"], row.get("accepted"), row.get("evaluation")) for row in rows(tmp_path / "metrics.jsonl")]
+    assert noted == [
+        (0, None, {"accuracy": 0.0}),
+        (1, 4, None),
+        (1, None, {"accuracy": 0.1}),
+        (2, 4, None),
+        (2, None, {"accuracy": 0.2}),
+    ]
+    about = json.loads((tmp_path / "result.json").read_text())
+    (federation,) = about["federations"]
+    assert (federation["rounds"], federation["accuracy"], federation["stopped"]) == (2, 0.2, None)
+    assert about["experiment"] == "seeded"
+    assert "No (epsilon, delta) is claimed" in about["claim"]
+
+
+def test_the_ledger_says_who_was_asked_before_anything_is_sent(tmp_path: Path) -> None:
+    grid, seen = nodes(), []
+    answer = grid.answer
+
+    def watched(message: Message) -> Iterable[Message]:
+        seen.append(rows(tmp_path / "ledger.jsonl")[-1])
+        return [] if message.metadata.dst_node_id == 104 else answer(message)
+
+    grid.answer = watched
+    result = validated(tmp_path).start(grid, ArrayRecord(start()), 2)
+    assert [(line["kind"], line["round"]) for line in seen] == [("asked", 1)] * 4 + [("asked", 2)] * 4
+    assert sorted(seen[0]["clients"]) == [str(n) for n in NODES]
+    lines = rows(tmp_path / "ledger.jsonl")
+    assert [line["kind"] for line in lines] == ["ledger", "asked", "answered", "asked", "answered"]
+    row = next(row for row in lines[2]["releases"] if row["client"] == "101")
+    assert (row["accepted"], row["lower"]) == (True, pytest.approx(LOWER))
+    assert {"client": "104", "accepted": False, "reason": "no reply"} in lines[2]["releases"]
+    counts = verify(tmp_path / "ledger.jsonl").counts
+    assert {c: (n.asked, n.received, n.accepted, n.refused) for (_, c), n in counts.items()} == {
+        "101": (2, 2, 2, 0),
+        "102": (2, 2, 2, 0),
+        "103": (2, 2, 2, 0),
+        "104": (2, 0, 0, 0),
+    }
+    assert not equal(weights_of(result), start())
+
+
+def test_refused_replies_are_counted_as_refused(tmp_path: Path) -> None:
+    grid = LocalGrid(lambda m: [bad("nan", 101) if m.metadata.dst_node_id == 101 else reply(m.metadata.dst_node_id)])
+    Validated(FedAvg(fraction_evaluate=0.0), RUN, folder=tmp_path).start(grid, ArrayRecord(start()), 1)
+    count = verify(tmp_path / "ledger.jsonl").counts[0, "101"]
+    assert (count.asked, count.received, count.accepted, count.refused) == (1, 1, 0, 1)
+    row = next(r for r in rows(tmp_path / "ledger.jsonl")[-1]["releases"] if r["client"] == "101")
+    assert "not finite" in row["reason"]
+
+
+# --- limits -------------------------------------------------------------------------------------------------
+
+
+def test_the_limit_on_releases_stops_before_the_round(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    grid = nodes()
+    checked = validated(tmp_path, **{"equipoise.release-limit": 2})
+    result = checked.start(grid, ArrayRecord(start()), 5)
+    assert grid.rounds() == [1, 2]
+    assert "round 3 would pass the limit of 2" in str(checked.stopped)
+    assert "round 3 would pass the limit of 2" in caplog.text
+    assert verify(tmp_path / "ledger.jsonl").counts[0, "101"].asked == 2
+    (federation,) = json.loads((tmp_path / "result.json").read_text())["federations"]
+    assert federation["stopped"] == checked.stopped
+    assert federation["rounds"] == 2, "those that were trained"
+
+    two = validated(None).start(nodes(), ArrayRecord(start()), 2)
+    assert equal(weights_of(result), weights_of(two)), "what was trained before the limit is kept"
+
+
+def test_nothing_at_all_is_sent_after_the_limit(tmp_path: Path) -> None:
+    grid = nodes()
+    checked = Validated(FedAvg(), {**RUN, "equipoise.release-limit": 1}, folder=tmp_path, seeded=True)
+    checked.start(grid, ArrayRecord(start()), 4)
+    assert grid.sent == [("train", 1)] * 4 + [("evaluate", 1)] * 4
+
+
+def test_the_limit_holds_without_a_folder() -> None:
+    grid = nodes()
+    checked = validated(None, **{"equipoise.release-limit": 2})
+    checked.start(grid, ArrayRecord(start()), 4)
+    assert grid.rounds() == [1, 2]
+    assert checked.stopped
+
+
+def test_a_higher_limit_goes_on_where_the_lower_one_stopped(tmp_path: Path) -> None:
+    validated(tmp_path, **{"equipoise.release-limit": 2}).start(nodes(), ArrayRecord(start()), 5)
+    grid = nodes()
+    checked = validated(tmp_path, **{"equipoise.release-limit": 4})
+    result = checked.start(grid, ArrayRecord(start()), 4)
+    assert grid.rounds() == [3, 4]
+    assert checked.stopped is None
+    assert equal(weights_of(result), weights_of(validated(None).start(nodes(), ArrayRecord(start()), 4)))
+
+
+# --- going on -----------------------------------------------------------------------------------------------
+
+
+class Interrupted(RuntimeError):
+    pass
+
+
+def interrupt(checked: Validated, when: int, node: int = 103) -> None:
+    """Run until the power goes in this round, with some replies on their way."""
+    grid = nodes()
+    answer = grid.answer
+
+    def until(message: Message) -> Iterable[Message]:
+        if message.content["config"]["server-round"] == when and message.metadata.dst_node_id == node:
+            raise Interrupted
+        return answer(message)
+
+    grid.answer = until
+    with pytest.raises(Interrupted):
+        checked.start(grid, ArrayRecord(start()), 5)
+
+
+@pytest.mark.parametrize("when", [1, 3, 5])
+@pytest.mark.parametrize("name", ["FedAvg", "FedAdam", "FedAvgM"])
+def test_an_interrupted_run_goes_on_and_ends_with_the_same_weights(name: str, when: int, tmp_path: Path) -> None:
+    whole = validated(tmp_path / "whole", name).start(nodes(), ArrayRecord(start()), 5)
+    interrupt(validated(tmp_path / "run", name), when)
+    grid = nodes()
+    other = {key: tensor + 1 for key, tensor in start().items()}  # the checkpoint counts, not what one starts with
+    result = validated(tmp_path / "run", name).start(grid, ArrayRecord(start() if when == 1 else other), 5)
+    assert grid.rounds() == list(range(when, 6))
+    assert equal(weights_of(result), weights_of(whole))
+    assert list(result.train_metrics_clientapp) == list(range(when, 6))
+    counts = verify(tmp_path / "run" / "ledger.jsonl").counts[0, "101"]
+    assert (counts.asked, counts.received) == (6, 5), "the round that was cut off is counted: it may have been seen"
+    rounds = [row["round"] for row in rows(tmp_path / "run" / "metrics.jsonl")]
+    assert rounds == [1, 2, 3, 4, 5]
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == (
+        tmp_path / "whole" / "model.safetensors"
+    ).read_bytes()
+
+
+def test_evaluations_and_refusals_of_both_parts_are_kept(tmp_path: Path) -> None:
+    def evaluate(when: int, arrays: ArrayRecord) -> MetricRecord:
+        return MetricRecord({"accuracy": when / 10})
+
+    def answer(message: Message) -> Iterable[Message]:
+        node, when = message.metadata.dst_node_id, message.content["config"]["server-round"]
+        if when == 3 and not grids[1:]:
+            raise Interrupted
+        return [reply(node, when=when)] if node != 101 else [bad("weight zero", node)] if when != 4 else []
+
+    grids: list[LocalGrid] = []
+    for last in (5, 4):
+        grids.append(LocalGrid(answer))
+        checked = Validated(FedAvg(fraction_evaluate=0.0), RUN, folder=tmp_path)
+        with contextlib.suppress(Interrupted):
+            checked.start(grids[-1], ArrayRecord(start()), last, evaluate_fn=evaluate)
+    assert [grid.rounds() for grid in grids] == [[1, 2, 3], [3, 4]]
+    evaluated = [row["round"] for row in rows(tmp_path / "metrics.jsonl") if "evaluation" in row]
+    assert evaluated == [0, 1, 2, 3, 4], "each once"
+    assert [row["round"] for row in rows(tmp_path / "metrics.jsonl") if "void" in row] == [1, 2, 3, 4]
+    (federation,) = json.loads((tmp_path / "result.json").read_text())["federations"]
+    assert list(federation["refused"]) == ["1", "2", "3", "4"]
+    assert federation["refused"]["4"] == {"101": "no reply"}
+    assert "has weight 0" in federation["refused"]["1"]["101"]
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
+    done = validated(tmp_path).start(nodes(), ArrayRecord(start()), 2)
+    grid = nodes()
+    again = validated(tmp_path).start(grid, ArrayRecord(start()), 2)
+    assert grid.sent == []
+    assert equal(weights_of(again), weights_of(done))
+
+
+def test_metrics_after_the_checkpoint_are_cut_back_and_a_torn_ledger_line_is_dropped(tmp_path: Path) -> None:
+    interrupt(validated(tmp_path), 3)
+    kept = (tmp_path / "metrics.jsonl").read_bytes()
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"round": 3, "half a li')
+    with (tmp_path / "ledger.jsonl").open("ab") as file:
+        file.write(b'{"n":6,"kind":"answ')
+    validated(tmp_path).start(nodes(), ArrayRecord(start()), 3)
+    found = (tmp_path / "metrics.jsonl").read_bytes()
+    assert found.startswith(kept)
+    assert [row["round"] for row in rows(tmp_path / "metrics.jsonl")] == [1, 2, 3]
+    assert verify(tmp_path / "ledger.jsonl").torn == 0
+
+
+@pytest.mark.parametrize("changed", [{"equipoise.budget": 0.97}, {"equipoise.mechanism": "pl-learn"}])
+def test_a_run_with_other_terms_is_not_continued(changed: dict[str, Any], tmp_path: Path) -> None:
+    interrupt(validated(tmp_path), 2)
+    grid = nodes({**RUN, **changed})
+    with pytest.raises(CheckpointError, match=r"other terms: pl-identical 0\.98"):
+        validated(tmp_path, **changed).start(grid, ArrayRecord(start()), 3)
+    assert grid.sent == []
+
+
+def test_an_experiment_and_a_deployment_do_not_share_a_folder(tmp_path: Path) -> None:
+    interrupt(validated(tmp_path), 2)
+    with pytest.raises(LedgerError, match="experiment"):
+        Validated(FedAvg(), RUN, folder=tmp_path).start(nodes(), ArrayRecord(start()), 3)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [{"other": torch.zeros(2)}, {**start(), "more": torch.zeros(1)}, {**start(), "1.bias": torch.zeros(4)}],
+    ids=["names", "more", "shape"],
+)
+def test_another_model_is_not_continued(model: dict[str, Tensor], tmp_path: Path) -> None:
+    interrupt(validated(tmp_path), 2)
+    grid = nodes()
+    with pytest.raises(CheckpointError, match="another model"):
+        validated(tmp_path).start(grid, ArrayRecord(model), 3)
+    assert grid.sent == []
+
+
+@pytest.mark.parametrize("file", ["state-*.safetensors", "latest.json"])
+def test_a_flipped_byte_in_the_checkpoint_is_detected(file: str, tmp_path: Path) -> None:
+    interrupt(validated(tmp_path), 2)
+    (path,) = (tmp_path / "checkpoint").glob(file)
+    content = path.read_bytes()
+    for place in (len(content) // 3, len(content) // 2, len(content) - 3):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        grid = nodes()
+        with pytest.raises(CheckpointError):
+            validated(tmp_path).start(grid, ArrayRecord(start()), 3)
+        assert grid.sent == []
+    path.write_bytes(content)
+    validated(tmp_path).start(nodes(), ArrayRecord(start()), 2)
+
+
+def test_a_changed_ledger_is_detected(tmp_path: Path) -> None:
+    interrupt(validated(tmp_path), 3)
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"accepted":true', b'"accepted":null', 1))
+    with pytest.raises(LedgerError):
+        validated(tmp_path).start(nodes(), ArrayRecord(start()), 3)
+
+
+def test_one_server_at_a_time_uses_a_folder(tmp_path: Path) -> None:
+    grid, answer = nodes(), nodes().answer
+
+    def second(message: Message) -> Iterable[Message]:
+        with pytest.raises(CheckpointError, match="Another process"):
+            validated(tmp_path).start(nodes(), ArrayRecord(start()), 1)
+        return answer(message)
+
+    grid.answer = second
+    validated(tmp_path).start(grid, ArrayRecord(start()), 1)
+    assert len(grid.sent) == 4
+
+
+def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    validated(None).start(nodes(), ArrayRecord(start()), 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_run_config_can_name_the_folder(tmp_path: Path) -> None:
+    validated(None, **{"equipoise.out": str(tmp_path / "run")}).start(nodes(), ArrayRecord(start()), 1)
+    assert (tmp_path / "run" / "result.json").exists()
+
+
+# --- settings and the rest ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{"min_clients": 0}, {"max_weight": 0}, {"max_weight": math.nan}])
+def test_impossible_settings_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="min_clients >= 1 and max_weight > 0"):
+        Validated(FedAvg(), RUN, **options)
+
+
+def test_only_a_strategy_can_be_validated() -> None:
+    with pytest.raises(ConfigError, match="Expected a Flower strategy, got ABCMeta"):
+        Validated(FedAvg, RUN)  # type: ignore[arg-type]
+
+
+def test_a_broken_model_is_an_error_before_anything_is_sent() -> None:
+    grid = nodes()
+    model = {**start(), "1.bias": torch.tensor([1.0, math.nan, 1.0])}
+    with pytest.raises(ReleaseError, match="finite tensors"):
+        validated(None).start(grid, ArrayRecord(model), 1)
+    assert grid.sent == []
+
+
+def test_a_weight_that_the_strategy_does_not_use_is_an_error_before_anything_is_sent() -> None:
+    grid = nodes({**RUN, "equipoise.weight": "loss"})
+    with pytest.raises(ConfigError, match="weighs by 'num-examples', the run config names 'loss'"):
+        validated(None, **{"equipoise.weight": "loss"}).start(grid, ArrayRecord(start()), 1)
+    assert grid.sent == []
+
+
+HOSTILE_EVALUATIONS: dict[str, dict[str, Any]] = {
+    "no weight": {"accuracy": 1.0},
+    "other metrics": {"num-examples": 1, "accuracy": 1.0, "more": 1.0},
+    "list as weight": {"num-examples": [1.0], "accuracy": 1.0},
+    "zero weight": {"num-examples": 0, "accuracy": 1.0},
+    "negative weight": {"num-examples": -20, "accuracy": 1.0},
+    "huge weight": {"num-examples": 1e12, "accuracy": 1.0},
+    "nan": {"num-examples": 5, "accuracy": math.nan},
+    "list": {"num-examples": 5, "accuracy": [1.0]},
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE_EVALUATIONS)
+def test_a_hostile_evaluation_ends_no_run_and_counts_for_nothing(kind: str) -> None:
+    def answer(message: Message) -> Iterable[Message]:
+        node = message.metadata.dst_node_id
+        if message.metadata.message_type == "train":
+            return [reply(node)]
+        numbers = HOSTILE_EVALUATIONS[kind] if node == 101 else {"num-examples": 5, "accuracy": 0.5}
+        return [Message(RecordDict({"metrics": MetricRecord(numbers)}), reply_to=message)]
+
+    result = Validated(FedAvg(), RUN).start(LocalGrid(answer), ArrayRecord(start()), 1)
+    assert result.evaluate_metrics_clientapp[1]["accuracy"] == pytest.approx(0.5)
+
+
+def test_the_summary_says_what_is_asked_and_claims_nothing_more(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "flwr"):
+        Validated(FedAvg(), {**RUN, "equipoise.release-limit": 7}, min_clients=2).summary()
+    for part in ("pl-identical, budget 0.98", f"{LOWER:.6g}", "At least 2 good", "at most 7", "does not compose"):
+        assert part in caplog.text
+    assert "Aggregation: FedAvg" in caplog.text
+
+
+def test_the_strategy_alone_works_with_protected_clients() -> None:
+    """Guard and protect need no Validated; their records are metrics."""
+    result = FedAvg(fraction_evaluate=0.0).start(nodes(), ArrayRecord(start()), 2)
+    checked = validated(None).start(nodes(), ArrayRecord(start()), 2)
+    assert result.train_metrics_clientapp[2]["equipoise.lower"] == pytest.approx(LOWER)
+    torch.testing.assert_close(weights_of(result), weights_of(checked))
+
+
+def test_messages_are_those_of_the_strategy() -> None:
+    checked = Validated(FedAvg(fraction_train=0.5), RUN)
+    sent = list(checked.configure_train(1, ArrayRecord(start()), ConfigRecord({"lr": 0.1}), LocalGrid()))
+    assert len(sent) == 2
+    assert dict(sent[0].content["config"]) == {"lr": 0.1, "server-round": 1}
+    assert sent[0].metadata.message_type == asking().metadata.message_type == "train"
