@@ -84,9 +84,9 @@ class Intake:
         self.accepted.append(client)
         self._mass += Fraction(weight)  # type: ignore[call-overload]  # a number: just checked
         share = float(Fraction(weight) / self._mass)  # type: ignore[call-overload]
-        for name, mean in self._mean.items():  # a running mean: no sum of weighted values can overflow
+        for name, mean in self._mean.items():  # a running mean between its parts: nothing can overflow
             new = update[name].detach().to(mean.device, torch.float64)  # type: ignore[index]
-            mean += (new - mean) * share
+            mean.mul_(1 - share).add_(new * share)
         return None
 
     def refusal(self, client: str, update: object, weight: object, round: object) -> str | None:
@@ -205,7 +205,7 @@ def _not_finite(update: Mapping[str, Tensor]) -> str | None:
     return None
 
 
-def short(value: object, quote: bool = True) -> str:
+def short(value: object, quote: bool = True, most: int = 80) -> str:
     """A value of unknown origin, fit for one line of a log."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 128:
         return f"a whole number of {value.bit_length()} bits"
@@ -214,4 +214,4 @@ def short(value: object, quote: bool = True) -> str:
     except Exception as error:  # its own code, whatever that may raise
         return f"a {type(value).__name__} that cannot be shown ({type(error).__name__})"
     text = "".join(char if char.isprintable() else "?" for char in text)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return text if len(text) <= most else text[: most - 3] + "..."

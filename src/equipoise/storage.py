@@ -11,9 +11,10 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from safetensors import SafetensorError
@@ -22,10 +23,12 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from .errors import CheckpointError
-from .files import storage_errors, write_bytes, write_json
+from .files import plain, storage_errors, write_bytes, write_json
 from .gradients import Layout
 
 SCHEMA = 1
+TENSOR_FAULTS = (SafetensorError, ValueError, TypeError, KeyError, RuntimeError)
+"""What bytes can do to safetensors and torch: a header may name types and sizes that torch does not have."""
 
 
 def read_json(path: Path, what: str) -> Any:
@@ -48,8 +51,13 @@ def snapshot_weights(path: Path, layout: Layout, federations: int) -> Tensor:
     """The weights ``[F, P]`` of all federations of a run, from one of its snapshots."""
     try:
         tensors = load_tensors(path.read_bytes())
-    except (OSError, SafetensorError, ValueError) as error:
-        raise CheckpointError(f"The snapshot {path.name} cannot be read: {error}.", "Train the run again.") from error
+    except (OSError, *TENSOR_FAULTS) as error:
+        raise CheckpointError(
+            f"The snapshot {path.name} cannot be read: {_first_line(error)}.", "Train the run again."
+        ) from error
+    odd = [name for name, tensor in tensors.items() if tensor.dtype not in (torch.float32, torch.float64)]
+    if odd:
+        raise CheckpointError(f"The snapshot {path.name} has weights of type {tensors[odd[0]].dtype}.", "Train again.")
     rows = []
     for place in range(federations):
         head = f"federation-{place}/"
@@ -69,8 +77,14 @@ def save_checkpoint(folder: Path, tensors: dict[str, Tensor], notes: dict[str, A
     name = f"state-{notes['round']:08d}.safetensors"
     write_bytes(folder / name, content)
     digest = hashlib.sha256(content).hexdigest()
-    write_json(folder / "latest.json", {"schema": SCHEMA, "file": name, "sha256": digest, **notes})
+    about = plain({"schema": SCHEMA, "file": name, "sha256": digest, **notes})
+    write_json(folder / "latest.json", {**about, "notes_sha256": notes_digest(about)})
     tidy(folder, name)
+
+
+def notes_digest(notes: dict[str, Any]) -> str:
+    """Of the notes themselves: a flipped digit in them must not be believed either."""
+    return hashlib.sha256(json.dumps(notes, sort_keys=True).encode()).hexdigest()
 
 
 def tidy(folder: Path, name: str) -> None:
@@ -88,6 +102,8 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | 
     notes = read_json(folder / "latest.json", "checkpoint")
     if not isinstance(notes, dict) or notes.get("schema") != SCHEMA or not isinstance(notes.get("file"), str):
         raise CheckpointError("The checkpoint has an unknown form.", "It belongs to another version; use --fresh.")
+    if notes.pop("notes_sha256", None) != notes_digest(notes):
+        raise CheckpointError("The checkpoint's latest.json is damaged (SHA-256 differs).", "Use --fresh.")
     path = folder / Path(notes["file"]).name
     try:
         content = path.read_bytes()
@@ -97,23 +113,39 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | 
         raise CheckpointError(f"The checkpoint file {path.name} is damaged (SHA-256 differs).", "Use --fresh.")
     try:
         return load_tensors(content), notes
-    except (SafetensorError, ValueError) as error:
-        raise CheckpointError(f"The checkpoint {path.name} is not safetensors: {error}.", "Use --fresh.") from error
+    except TENSOR_FAULTS as error:
+        raise CheckpointError(
+            f"The checkpoint {path.name} is not safetensors: {_first_line(error)}.", "Use --fresh."
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    """torch appends a trace of its own to some messages."""
+    return f"{type(error).__name__} {str(error).splitlines()[0]}" if str(error) else type(error).__name__
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, wait: float = 0.0) -> Iterator[None]:
     """One process at a time in a run folder; the lock goes with the process, however it ends."""
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         handle = (folder / ".lock").open("w")
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise CheckpointError(
-                f"Another process is using the run folder {folder.name}.", "Wait for it, or use another --out."
-            ) from error
+        limit = time.monotonic() + wait
+        while not _taken(handle):
+            if time.monotonic() >= limit:
+                raise CheckpointError(
+                    f"Another process is using the run folder {folder.name}.", "Wait for it, or use another --out."
+                )
+            time.sleep(0.05)
         yield
     finally:
         handle.close()
+
+
+def _taken(handle: IO[str]) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -17,7 +17,7 @@ Node config (``flower-supernode --node-config``), for the operator of a node, wh
 partition-id                    the number of the client, where budgets or data depend on it
 equipoise.mechanisms            the mechanisms that this node takes part with, with commas between them
 equipoise.budget-at-most        a run that asks for a looser budget is refused
-equipoise.release-limit         the most releases of this node, if smaller than the run's
+equipoise.release-limit         the most releases of this node, over all runs; needs a ledger
 equipoise.ledger                a file in which this node counts its own releases, over all runs and restarts
 equipoise.verbose-errors        true: the node's log quotes errors of the app, which may quote private data
 ==============================  ====================================================================================
@@ -40,7 +40,9 @@ from ..settings import Leakage, Settings, check_settings
 
 PREFIX = "equipoise."
 WEIGHT = "num-examples"
-_OF_A_RELEASE = (
+RESERVED = ("experiment", "round", "accepted", "refused", "void", "evaluation")
+"""Keys that a line of the server's metrics has anyway."""
+OF_A_RELEASE = (
     "eta", "steps", "lr", "negative_norm", "factor", "sensitivity", "clip", "clip_norm", "clients",
 )  # fmt: skip
 _LEAKAGE = tuple(f"leakage.{part.name}" for part in fields(Leakage))
@@ -80,13 +82,13 @@ def asked(run_config: Mapping[str, Any]) -> Asked:
     >>> found.mechanism.name, found.budget, found.settings.steps
     ('pl-learn', 0.98, 10)
     """
-    given = _own(run_config, (*_OF_A_RELEASE, *_LEAKAGE, *_OTHER), "run config")
+    given = _own(run_config, (*OF_A_RELEASE, *_LEAKAGE, *_OTHER), "run config")
     if not given.get("mechanism"):
         raise ConfigError(
             "The run config names no mechanism.", 'Set equipoise.mechanism, for example to "pl-learn", or to "none".'
         )
     constants = {key.removeprefix("leakage."): _value(given[key]) for key in _LEAKAGE if key in given}
-    plain = {key: _value(given[key]) for key in _OF_A_RELEASE if key in given}
+    plain = {key: _value(given[key]) for key in OF_A_RELEASE if key in given}
     settings = Settings(**plain, leakage=Leakage(**constants))
     check_settings(settings)
     budget = _value(given.get("budget", ""))
@@ -100,7 +102,19 @@ def asked(run_config: Mapping[str, Any]) -> Asked:
         out=_path("out", given.get("out")),
     )
     _check_budget(found)
+    _check_metrics(found)
     return found
+
+
+def _check_metrics(terms: Asked) -> None:
+    if terms.mechanism.measure == "epsilon" and terms.metrics:
+        raise ConfigError(
+            f"With {terms.mechanism.name!r} no metrics may be sent: its guarantee does not cover them.",
+            "Leave equipoise.metrics empty.",
+        )
+    taken = sorted({*RESERVED, terms.weight}.intersection(terms.metrics))
+    if taken:
+        raise ConfigError(f"The metric {taken[0]!r} has a meaning of its own.", "Rename it in your app.")
 
 
 def _check_budget(terms: Asked) -> None:
@@ -127,8 +141,8 @@ class Allowed:
     release_limit: int | None = None
     ledger: Path | None = None
 
-    def refuse(self, terms: Asked, budget: float | None, releases: int) -> None:
-        """Raise unless this node may release once more on these terms."""
+    def refuse(self, terms: Asked, budget: float | None, here: int, ever: int) -> None:
+        """Raise unless this node, after ``here`` releases in this run and ``ever`` in all, may release once more."""
         if self.mechanisms and terms.mechanism.name not in self.mechanisms:
             raise ConfigError(
                 f"This node does not take part with the mechanism {terms.mechanism.name!r}.",
@@ -139,12 +153,12 @@ class Allowed:
                 f"This node allows budgets up to {self.budget_at_most:g}, the run asks for {budget!r}.",
                 "Ask for a stricter budget, or leave this node out.",
             )
-        limits = [limit for limit in (self.release_limit, terms.release_limit) if limit is not None]
-        if limits and releases >= min(limits):
-            raise LimitError(
-                f"This client has released {releases} times; its limit is {min(limits)}.",
-                "Budgets of single releases do not add up to a budget of all; raise the limit if you accept more.",
-            )
+        for limit, releases, what in ((terms.release_limit, here, "in this run"), (self.release_limit, ever, "in all")):
+            if limit is not None and releases >= limit:
+                raise LimitError(
+                    f"This client has released {releases} times {what}; the limit is {limit}.",
+                    "Budgets of single releases do not add up to a budget of all; raise the limit if you accept more.",
+                )
 
 
 def allowed(node_config: Mapping[str, Any]) -> Allowed:
@@ -162,8 +176,13 @@ def allowed(node_config: Mapping[str, Any]) -> Allowed:
     names = _words(given.get("mechanisms", ""))
     for name in names:
         find(name)
-    ledger = _path("ledger", given.get("ledger"))
-    return Allowed(names, bound, _limit(given.get("release_limit", 0)), ledger)
+    ledger, limit = _path("ledger", given.get("ledger")), _limit(given.get("release_limit", 0))
+    if limit is not None and ledger is None:
+        raise ConfigError(
+            "A node's equipoise.release-limit needs equipoise.ledger, which counts over runs and restarts.",
+            "Name a file in a folder of the node's own.",
+        )
+    return Allowed(names, bound, limit, ledger)
 
 
 def _own(config: Mapping[str, Any], known: tuple[str, ...], where: str) -> dict[str, Any]:

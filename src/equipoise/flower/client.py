@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor, nn
 
@@ -27,6 +27,7 @@ from ..errors import ConfigError, DataError, EquipoiseError, ReleaseError
 from ..gradients import Loss
 from ..ledger import Ledger
 from ..mechanisms import Mechanism
+from ..mechanisms import mechanism as find
 from ..storage import locked
 from .asked import PREFIX, Allowed, Asked, allowed, asked
 
@@ -39,12 +40,21 @@ NUMBERS = ("lower", "upper", "intensity")
 """What a reply says of its release (``told``). Utility loss and clipping stay with the client."""
 
 
+@dataclass(frozen=True)
+class _Made:
+    """One result of ``protect``. The arrays are the guard's own: what the app does to its copy changes nothing."""
+
+    arrays: ArrayRecord
+    record: dict[str, Any]
+    terms: Asked
+
+
 @dataclass
 class _Passage:
     """What ``protect`` did during one message."""
 
     message: Message
-    made: dict[str, tuple[dict[str, Any], Asked]] = field(default_factory=dict)  # by digest of arrays that may leave
+    made: dict[str, _Made] = field(default_factory=dict)  # by digest: what may leave
 
 
 _passage: ContextVar[_Passage | None] = ContextVar("equipoise_passage", default=None)
@@ -74,7 +84,8 @@ def protect(
     terms, node = asked(context.run_config), allowed(context.node_config)
     client, when = _number(context.node_config.get("partition-id", 0)), _round(msg)
     with _own_ledger(node, experiment_seed) as ledger:
-        node.refuse(terms, terms.budget_of(when, client), _released(context, ledger, client))
+        ever = 0 if ledger is None else sum(count.asked for count in ledger.counts.values())
+        node.refuse(terms, terms.budget_of(when, client), _released(context), ever)
         received, device = _received(msg), next(model.parameters()).device
         x, y = first_batch(data, keys)
         sent = protection.protect(
@@ -86,12 +97,14 @@ def protect(
         _count(context, ledger, sent.record, terms.budget_of(when, client))  # before anything can leave
     passage = _passage.get()
     if passage is not None:
-        passage.made[digest(arrays)] = sent.record, terms
+        passage.made[digest(arrays)] = _Made(_copy(arrays), sent.record, terms)
     return arrays
 
 
 def guard(msg: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """A mod for ``ClientApp(mods=[guard])``: nothing is sent unless ``protect`` made it, for this message.
+
+    It must be the first of several mods: those before it see the reply after the guard and can change it.
 
     Of a train reply it lets through: the arrays, the weight, the metrics that the run config names, and the record of
     the release; of any other reply the metrics. Errors are sent by their type alone, because what they say may quote
@@ -123,19 +136,20 @@ def _checked(msg: Message, reply: Message, passage: _Passage) -> Message:
             "The train function returned without protecting its update.",
             "Send what equipoise.flower.protect returns instead of ArrayRecord(model.state_dict()).",
         )
-    for name, arrays in content.array_records.items():
-        if digest(arrays) not in passage.made:
-            raise ReleaseError(
-                f"The arrays {name!r} are not what protect returned for this message.",
-                "Send its result unchanged, and nothing else.",
-            )
-    if not training and content.config_records:
-        log.warning("Held back: config %s", ", ".join(sorted(content.config_records)))
-        reply.content = RecordDict({**content.array_records, **content.metric_records})
-    if training:
-        sent = [passage.made[digest(arrays)] for arrays in content.array_records.values()]
-        record, terms = sent[0] if sent else next(iter(passage.made.values()))
-        reply.content = _allowed_content(content, terms, record)
+    sent = [passage.made.get(digest(arrays)) for arrays in content.array_records.values()]
+    if None in sent:
+        raise ReleaseError(
+            "The reply holds arrays that are not what protect returned for this message.",
+            "Send its result unchanged, and nothing else.",
+        )
+    if len(sent) != (1 if training else 0):
+        raise ReleaseError(
+            f"The reply holds {len(sent)} sets of arrays, expected {1 if training else 0}. Only a train reply may hold "
+            "one, and two distortions of one model would have less noise in their mean.",
+            "Send one result of protect.",
+        )
+    made = sent[0] if sent else None
+    reply.content = _evaluation(content) if made is None else _allowed_content(content, made)
     return reply
 
 
@@ -147,11 +161,34 @@ def _place(error: Exception) -> str:
     return f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno} (equipoise.verbose-errors says more)"
 
 
-def _allowed_content(content: RecordDict, terms: Asked, record: Mapping[str, Any]) -> RecordDict:
+MOST_METRICS = 32
+"""Metrics of a reply to an evaluate or query message: enough for any report, too few for a model."""
+
+
+def _evaluation(content: RecordDict) -> RecordDict:
+    """Single numbers, and not many: lists of them could hold anything."""
+    records = content.metric_records
+    kept: dict[str, dict[str, Any]] = {
+        name: {key: value for key, value in part.items() if not isinstance(value, list)}
+        for name, part in records.items()
+    }
+    if sum(map(len, kept.values())) > MOST_METRICS:
+        raise ReleaseError(f"The reply has more than {MOST_METRICS} metrics.", "Send fewer.")
+    if content.config_records or any(len(kept[name]) < len(records[name]) for name in kept):
+        log.warning("Held back: config records and lists of numbers")
+    return RecordDict({name: MetricRecord(part) for name, part in kept.items()})
+
+
+def _allowed_content(content: RecordDict, made: _Made) -> RecordDict:
+    terms, record = made.terms, made.record
     metrics = {key: value for part in content.metric_records.values() for key, value in part.items()}
-    if terms.weight not in metrics:
-        raise ConfigError(f"The reply has no metric {terms.weight!r} to weigh it by.", "Set equipoise.weight.")
-    kept = {key: metrics[key] for key in (terms.weight, *terms.metrics) if key in metrics}
+    missing = [key for key in (terms.weight, *terms.metrics) if key not in metrics]
+    if missing:
+        raise ConfigError(f"The reply has no metric {missing[0]!r}.", "Set equipoise.weight and equipoise.metrics.")
+    kept = {key: metrics[key] for key in (terms.weight, *terms.metrics)}
+    lists = [key for key, value in kept.items() if isinstance(value, list)]
+    if lists:
+        raise ReleaseError(f"The metric {lists[0]!r} is a list, which could hold anything.", "Send single numbers.")
     held = [*(set(metrics) - set(kept)), *(f"config {name!r}" for name in content.config_records)]
     if held:
         log.warning("Held back, because equipoise.metrics does not name it: %s", ", ".join(sorted(held)))
@@ -163,7 +200,8 @@ def _allowed_content(content: RecordDict, terms: Asked, record: Mapping[str, Any
         "experiment": record["experiment"] or "",
     }
     name = next(iter(content.metric_records))
-    return RecordDict({**content.array_records, name: MetricRecord(kept), RECORD: ConfigRecord(about)})
+    arrays = next(iter(content.array_records))
+    return RecordDict({arrays: made.arrays, name: MetricRecord(kept), RECORD: ConfigRecord(about)})
 
 
 def told(record: Mapping[str, Any], kind: Mechanism) -> dict[str, float]:
@@ -184,6 +222,11 @@ def told(record: Mapping[str, Any], kind: Mechanism) -> dict[str, float]:
         return {}
     fixed = ("lower", "upper") if kind.on_sphere else ()  # these follow from the budget
     return {name: float(record[name] if name in fixed else f"{record[name]:.2g}") for name in NUMBERS}
+
+
+def _copy(arrays: ArrayRecord) -> ArrayRecord:
+    """Other objects around the same bytes."""
+    return ArrayRecord({name: Array(a.dtype, tuple(a.shape), a.stype, a.data) for name, a in arrays.items()})
 
 
 def digest(arrays: ArrayRecord) -> str:
@@ -243,21 +286,21 @@ def _own_ledger(node: Allowed, seed: int | None) -> Iterator[Ledger | None]:
     if node.ledger is None:
         yield None
         return
-    with locked(node.ledger.parent):
+    with locked(node.ledger.parent, wait=60.0):  # two runs may be under way on one node
         yield Ledger.open(node.ledger, None if seed is None else "seeded")
 
 
-def _released(context: Context, ledger: Ledger | None, client: int) -> int:
-    """Releases of this client so far: in this run, or by its own ledger in all."""
+def _released(context: Context) -> int:
+    """Releases of this client in this run so far."""
     state = context.state.config_records.get(RECORD)
-    here = 0 if state is None else _number(state["releases"])
-    known = None if ledger is None else ledger.counts.get((0, str(client)))
-    return here if known is None else max(here, known.asked)
+    return 0 if state is None else _number(state["releases"])
 
 
 def _count(context: Context, ledger: Ledger | None, record: Mapping[str, Any], budget: float | None) -> None:
-    context.state[RECORD] = ConfigRecord({"releases": _released(context, None, 0) + 1})
+    context.state[RECORD] = ConfigRecord({"releases": _released(context) + 1})
     if ledger is not None:
-        release = {"client": str(record["client"]), **{name: record[name] for name in NUMBERS}, "accepted": True}
+        formal = find(record["mechanism"]).measure == "epsilon"  # its guarantee covers the release alone
+        numbers = {name: None if formal else record[name] for name in NUMBERS}
+        release = {"client": str(record["client"]), **numbers, "accepted": True}
         about = {name: record[name] for name in ("round", "mechanism", "norm")}
         ledger.append([{"kind": "round", "federation": 0, **about, "budget": budget, "releases": [release]}])

@@ -12,6 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,9 @@ from torch import Tensor
 from ..environment import environment
 from ..errors import CheckpointError, LimitError
 from ..files import plain, storage_errors, write_json
-from ..ledger import Ledger
+from ..ledger import FILE, Ledger, verify
 from ..storage import load_checkpoint, locked, save_checkpoint, save_snapshot
-from .asked import Asked
+from .asked import OF_A_RELEASE, Asked
 
 CLAIM = "Budgets are per-release calibrations of the distortion. No (epsilon, delta) is claimed."
 
@@ -42,25 +43,30 @@ class Journal:
         if self.folder is None:
             return None
         self._open.enter_context(locked(self.folder))
-        self.ledger = Ledger.open(
-            self.folder / "ledger.jsonl", "seeded" if self.seeded else None, self.terms.release_limit
-        )
-        found = load_checkpoint(self.folder / "checkpoint")
-        if found is None:
-            return None
-        tensors, notes = found
-        if notes.get("terms") != self._terms():
-            raise CheckpointError(
-                f"The folder {self.folder.name} holds a run with other terms: {notes.get('terms')}.",
-                "Use another equipoise.out, or the same mechanism, budget and strategy.",
-            )
-        kept, metrics = notes.get("metrics_bytes"), self.folder / "metrics.jsonl"
-        if not isinstance(kept, int) or not isinstance(notes.get("round"), int) or kept > _size(metrics):
-            raise CheckpointError("The checkpoint does not fit metrics.jsonl.", "Restore it, or use another folder.")
-        if metrics.exists():
+        self.ledger = Ledger.open(self.folder / FILE, "seeded" if self.seeded else None, self.terms.release_limit)
+        found, metrics = load_checkpoint(self.folder / "checkpoint"), self.folder / "metrics.jsonl"
+        kept = 0 if found is None else self._checked(found[1])
+        if metrics.exists():  # what was written after the checkpoint is written again
             with storage_errors(metrics):
                 os.truncate(metrics, kept)
-        return tensors, notes
+        return found
+
+    def _checked(self, notes: dict[str, Any]) -> int:
+        """Refuse a checkpoint of another run, or one whose ledger was changed; the bytes of its metrics."""
+        assert self.folder is not None
+        old, new = notes.get("terms"), self._terms()
+        other = sorted(key for key in new if not isinstance(old, dict) or old.get(key) != new[key])
+        if other:
+            raise CheckpointError(
+                f"The folder {self.folder.name} holds a run with other terms: {', '.join(other)}.",
+                "Use the same ones, or another equipoise.out.",
+            )
+        note, kept = notes.get("ledger"), notes.get("metrics_bytes")
+        whole = all(type(number) is int and number >= 0 for number in (kept, notes.get("round")))
+        if not whole or not isinstance(note, dict) or kept > _size(self.folder / "metrics.jsonl"):  # type: ignore[operator]
+            raise CheckpointError("The checkpoint does not fit metrics.jsonl.", "Restore it, or use another folder.")
+        verify(self.folder / FILE, str(note.get("head")), note.get("entries"))  # it may have grown, nothing else
+        return int(kept)  # type: ignore[arg-type]
 
     def close(self) -> None:
         self._open.close()
@@ -91,8 +97,11 @@ class Journal:
         kind = self.terms.mechanism
         return {"federation": 0, "round": when, "mechanism": kind.name, "budget": self.terms.budget, "norm": kind.norm}
 
-    def _terms(self) -> str:
-        return f"{self.terms.mechanism.name} {json.dumps(self.terms.budget)} {self.strategy}"
+    def _terms(self) -> dict[str, Any]:
+        """What must not change within a run."""
+        settings = asdict(self.terms.settings)
+        about = {"mechanism": self.terms.mechanism.name, "budget": self.terms.budget, "strategy": self.strategy}
+        return {**about, **{name: settings[name] for name in (*OF_A_RELEASE, "leakage")}}
 
     def metrics(self, row: Mapping[str, Any]) -> None:
         if self.folder is None:
@@ -112,7 +121,13 @@ class Journal:
 
     def checkpoint(self, tensors: dict[str, Tensor], when: int) -> None:
         if self.folder is not None:
-            notes = {"round": when, "terms": self._terms(), "metrics_bytes": _size(self.folder / "metrics.jsonl")}
+            assert self.ledger is not None
+            notes = {
+                "round": when,
+                "terms": self._terms(),
+                "metrics_bytes": _size(self.folder / "metrics.jsonl"),
+                "ledger": {"head": self.ledger.head, "entries": self.ledger.entries},
+            }
             save_checkpoint(self.folder / "checkpoint", tensors, notes)
 
     def result(self, model: dict[str, Tensor], about: dict[str, Any]) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
 from ..intake import Form, Intake, short, wrong_form, wrong_weight
@@ -52,7 +53,7 @@ def examine(message: Message, intake: Intake, terms: Asked, seeded: bool) -> Rep
     """Check a reply to a train message and count it in, or say why not."""
     client = str(message.metadata.src_node_id)
     if message.has_error():
-        return _refused(intake, client, f"failed: {short(message.error.reason, quote=False)}")
+        return _refused(intake, client, _failure(message))
     content = message.content
     if len(content.array_records) != 1 or len(content.metric_records) != 1:
         found = f"{len(content.array_records)} and {len(content.metric_records)}"
@@ -65,6 +66,10 @@ def examine(message: Message, intake: Intake, terms: Asked, seeded: bool) -> Rep
         return _refused(intake, client, reason or tensors, metrics)
     reason = intake.offer(client, tensors, metrics.get(terms.weight), claim.get("round"))
     return Reply(client, reason, tensors, _scalars(metrics))
+
+
+def _failure(message: Message) -> str:
+    return f"failed: {short(message.error.reason, quote=False, most=200)}"
 
 
 def _refused(intake: Intake, client: str, reason: str, metrics: Mapping[str, Any] | None = None) -> Reply:
@@ -92,19 +97,42 @@ def wrong_claim(
     if claim.get("experiment") and not seeded:
         return "has reproducible noise, which protects nothing"
     known = {terms.weight, *terms.metrics, *(f"{RECORD}.{name}" for name in NUMBERS)}
-    extra = sorted(set(metrics) - known)
+    extra, missing = sorted(set(metrics) - known), sorted(set(terms.metrics) - set(metrics))
     if extra:
         return f"has a metric that was not asked for: {short(extra[0])}"
+    if missing:
+        return f"lacks the metric {missing[0]!r}"
     for name, value in metrics.items():
         if name != terms.weight and not is_finite(value):
             return f"has a metric that is no finite number: {name!r}"
     return _wrong_intensity(metrics, when, terms)
 
 
-def wrong_evaluation(message: Message, usual: frozenset[str], weight: str, most: float) -> str | None:
-    """Why a reply to an evaluate message cannot be averaged, or None."""
+def sound_evaluations(
+    messages: Iterable[Message], clients: Collection[str], weight: str, most: float
+) -> tuple[list[Message], dict[str, str]]:
+    """Replies to evaluate messages that can be averaged, rebuilt from what was checked; why the others cannot."""
+    given, good, refused, seen = list(messages), list[Message](), dict[str, str](), set[str]()
+    names = Counter(frozenset(next(iter(m.content.metric_records.values()), ())) for m in given if m.has_content())
+    usual = names.most_common(1)[0][0] if names else frozenset()
+    for message in given:
+        client = str(message.metadata.src_node_id)
+        reason = "was not asked" if client not in clients else "answered twice" if client in seen else None
+        reason = reason or _wrong_evaluation(message, usual, weight, most)
+        seen.add(client)
+        if reason is not None:
+            refused[client] = reason
+            continue
+        message.content = RecordDict(
+            {"metrics": MetricRecord(dict(next(iter(message.content.metric_records.values()))))}
+        )
+        good.append(message)
+    return good, refused
+
+
+def _wrong_evaluation(message: Message, usual: frozenset[str], weight: str, most: float) -> str | None:
     if message.has_error():
-        return f"failed: {short(message.error.reason, quote=False)}"
+        return _failure(message)
     records = message.content.metric_records
     if len(records) != 1:
         return f"has {len(records)} records of metrics, expected one"

@@ -8,7 +8,6 @@ aggregator: FedAvg, the FedOpt family, or a robust one (FedMedian, Krum).
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from ..errors import CheckpointError, ConfigError, LimitError
 from ..intake import MAX_WEIGHT, Intake, wrong_tensors
 from .asked import asked
 from .journal import Journal
-from .replies import Reply, examine, wrong_evaluation
+from .replies import Reply, examine, sound_evaluations
 
 log = logging.getLogger("flwr.equipoise")
 
@@ -71,6 +70,7 @@ class Validated(Strategy):
         self._past = 0  # rounds of earlier servers
         self._trained = 0  # the last round that was not stopped
         self._clients: list[str] = []
+        self._evaluators: set[str] = set()
         self._tensors: dict[str, Tensor] = {}
 
     # -- a round -----------------------------------------------------------------------------------------------
@@ -100,15 +100,12 @@ class Validated(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Check, refuse by name, and let the strategy average the rest.
-
-        For a node that is lost the SuperLink itself answers, with an error: that is a client without a reply.
-        """
+        """Check, refuse by name, and let the strategy average the rest."""
         when = self._past + server_round
         if self.stopped:
             return None, None
         intake = Intake(self._tensors, when, clients=set(self._clients), max_weight=self.max_weight, averages=False)
-        messages = [m for m in replies if not (m.has_error() and m.metadata.src_node_id == SUPERLINK_NODE_ID)]
+        messages = _of_clients(replies)
         found = [examine(message, intake, self.terms, self.seeded) for message in messages]
         good = [(message, reply) for message, reply in zip(messages, found, strict=True) if reply.reason is None]
         silent = sorted(set(self._clients) - {reply.client for reply in found})
@@ -134,25 +131,30 @@ class Validated(Strategy):
 
     def _average(self, when: int, good: list[tuple[Message, Reply]]) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The strategy's own aggregation, of messages rebuilt from what was checked; void if it makes no sense."""
-        common = set.intersection(*(set(reply.metrics) for _, reply in good))
         key = getattr(self.strategy, "arrayrecord_key", "arrays")
         for message, reply in good:
             ordered = ArrayRecord({name: reply.tensors[name] for name in self._tensors})  # some strategies go by place
-            kept = MetricRecord({name: reply.metrics[name] for name in sorted(common)})
-            message.content = RecordDict({key: ordered, "metrics": kept})
+            message.content = RecordDict({key: ordered, "metrics": MetricRecord(dict(reply.metrics))})
         before = {name: getattr(self.strategy, name) for name in _STATE if hasattr(self.strategy, name)}
-        arrays, metrics = self.strategy.aggregate_train(when, [message for message, _ in good])
-        if arrays is None:
-            return None, metrics
-        like = self._tensors
-        new = {n: _like(t, like[n]) if n in like else t for n, t in arrays.to_torch_state_dict().items()}
-        reason = wrong_tensors(new, like, sum(tensor.nbytes for tensor in like.values()))
-        if reason is not None:
-            log.error("Round %d: the strategy's result %s", when, reason)
+        try:
+            arrays, metrics = self.strategy.aggregate_train(when, [message for message, _ in good])
+            new = None if arrays is None else self._sound(arrays)
+        except Exception as error:  # a strategy may refuse as it likes; the round is void, the run goes on
+            new = f"is none: {type(error).__name__}: {error}"
+        if new is None or isinstance(new, str):
+            log.error("Round %d: the result of %s %s", when, type(self.strategy).__name__, new or "is none")
             for name, value in before.items():  # nothing of a void round may stay
                 setattr(self.strategy, name, value)
             return None, None
         return ArrayRecord(new), metrics
+
+    def _sound(self, arrays: ArrayRecord) -> dict[str, Tensor] | str:
+        """The strategy's result in the form of the model, or what is wrong with it or with what it remembers."""
+        like = self._tensors
+        new = {n: _like(t, like[n]) if n in like else t for n, t in arrays.to_torch_state_dict().items()}
+        odd = [name for name, tensor in self._memory().items() if not torch.isfinite(tensor).all()]
+        wrong = wrong_tensors(new, like, sum(tensor.nbytes for tensor in like.values()))
+        return wrong or (f"comes with {odd[0]!r}, which is not finite" if odd else new)
 
     # -- the run -----------------------------------------------------------------------------------------------
 
@@ -209,6 +211,8 @@ class Validated(Strategy):
 
     def _evaluated(self, evaluate: Evaluation) -> Evaluation:
         def noted(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            if self.stopped:
+                return None
             found = evaluate(self._past + server_round, arrays)
             if found is not None:  # the row of the round that a resumed run begins with was cut off with its file
                 self.journal.metrics({"round": self._past + server_round, "evaluation": dict(found)})
@@ -240,37 +244,44 @@ class Validated(Strategy):
         """As the strategy does, until the run is stopped."""
         if self.stopped:
             return []
-        return self.strategy.configure_evaluate(self._past + server_round, arrays, config, grid)
+        messages = list(self.strategy.configure_evaluate(self._past + server_round, arrays, config, grid))
+        self._evaluators = {str(message.metadata.dst_node_id) for message in messages}
+        return messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """As the strategy does, of the replies that make sense."""
-        when, good = self._past + server_round, list[Message]()
-        messages = list(replies)
-        names = Counter(
-            frozenset(next(iter(m.content.metric_records.values()), ())) for m in messages if m.has_content()
-        )
-        usual = names.most_common(1)[0][0] if names else frozenset()
-        for message in messages:
-            reason = wrong_evaluation(message, usual, self.terms.weight, self.max_weight)
-            if reason is None:
-                good.append(message)
-            else:
-                log.warning("Round %d: refused the evaluation of %d: %s", when, message.metadata.src_node_id, reason)
-        return self.strategy.aggregate_evaluate(when, good) if good else None
+        when = self._past + server_round
+        good, refused = sound_evaluations(_of_clients(replies), self._evaluators, self.terms.weight, self.max_weight)
+        for client, reason in refused.items():
+            log.warning("Round %d: refused the evaluation of client %s: %s", when, client, reason)
+        try:
+            return self.strategy.aggregate_evaluate(when, good) if good else None
+        except Exception as error:  # whatever a strategy may make of numbers that are single and finite
+            log.error("Round %d: the strategy could not average the evaluations: %s", when, error)
+            return None
 
     def summary(self) -> None:
         """What is asked, what is checked, and what is claimed."""
         kind, measure = self.terms.mechanism, self.terms.settings.measure(self.terms.mechanism)
         log.info("\t├──> Protection: %s, budget %s, norm %s", kind.name, self.terms.budget, kind.norm)
-        if measure is not None:
+        if measure is not None and kind.measure != "epsilon":  # there the scale follows from each client's batch
             bounds = sorted({measure.lower(budget) for budget in self.terms.budgets(self._past + 1)})
             what = "lower bound" if kind.on_sphere else "noise scale"
             log.info("\t├──> %s of the next round: %s", what, ", ".join(f"{bound:.6g}" for bound in bounds))
         log.info("\t├──> At least %d good replies, weights up to %g", self.min_clients, self.max_weight)
         log.info("\t├──> Releases of a client: at most %s", self.terms.release_limit or "any number")
+        if self.terms.release_limit:
+            log.warning(
+                "A client is counted by its node id: without SuperNode authentication a restart gives a new one"
+            )
         log.info("\t├──> A budget is per release and does not compose")
         log.info("\t└──> Aggregation: %s", type(self.strategy).__name__)
         self.strategy.summary()
+
+
+def _of_clients(replies: Iterable[Message]) -> list[Message]:
+    """Without those of the SuperLink, which answers for a node that is lost: that is a client without a reply."""
+    return [m for m in replies if not (m.has_error() and m.metadata.src_node_id == SUPERLINK_NODE_ID)]
 
 
 def _like(tensor: Tensor, other: Tensor) -> Tensor:

@@ -22,11 +22,9 @@ from flwr.simulation import run_simulation
 from ..errors import ConfigError
 from ..federation import Sweep
 from ..settings import Federation, Settings, from_dict, to_dict
-from .asked import PREFIX
+from .asked import OF_A_RELEASE, PREFIX
 from .client import guard, protect
 from .server import Validated
-
-FOR_CLIENTS = ("eta", "steps", "lr", "negative_norm", "factor", "sensitivity", "clip", "clip_norm", "clients")
 
 
 @lru_cache(maxsize=4)
@@ -37,7 +35,7 @@ def _sweep(spec: str) -> Sweep:
 
 def _config(settings: Settings, federation: Federation) -> dict[str, Any]:
     """What an app would have under [tool.flwr.app.config.equipoise]."""
-    plain = {name: getattr(settings, name) for name in FOR_CLIENTS}
+    plain = {name: getattr(settings, name) for name in OF_A_RELEASE}
     plain |= {"mechanism": federation.mechanism, "budget": federation.budget}
     found = {f"{PREFIX}{key}": "none" if value is None else value for key, value in plain.items()}
     return {key: value if isinstance(value, str | int | float) else json.dumps(value) for key, value in found.items()}
