@@ -113,3 +113,10 @@ def test_results_are_put_in_place_by_renaming(tmp_path: Path) -> None:
         assert (tmp_path / f"held-{name}").read_text() == "old"
         assert (tmp_path / name).stat().st_size > 3
     assert len(list(tmp_path.iterdir())) == 4, "no temporary file is left over"
+
+
+def test_a_limit_on_releases_needs_a_ledger_and_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "spec.json").write_text(json.dumps(to_dict(Settings(rounds=3, release_limit=2), FEDERATIONS[:1])))
+    assert main([str(tmp_path / "spec.json"), str(tmp_path / "out")]) == 11
+    assert "compute keeps no ledger" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -371,7 +371,7 @@ OTHER: dict[str, Any] = {
     "validation_fraction": 0.2, "public_fraction": 0.1, "steps": 9, "lr": 0.2, "negative_norm": 2e-5, "factor": 3.0,
     "sensitivity": 11.0, "clip": None, "clip_norm": "l1", "leakage": Leakage(D=57.0), "server_rate": 0.5,
     "min_clients": 2, "evaluate_every": 100, "full_every": 10, "expected_draws": 8, "snapshots": [0], "chunk": 3,
-    "device": "cuda", "dtype": "float64", "threads": 1,
+    "device": "cuda", "dtype": "float64", "threads": 1, "ledger": False, "release_limit": 5,
 }  # fmt: skip
 
 
@@ -380,7 +380,26 @@ def test_the_digest_ignores_where_and_how_fast_and_nothing_else(key: str) -> Non
     config = Config(Settings(), [SweepBlock(mechanisms=["none"])])
     other = replace(config, settings=replace(config.settings, **{key: OTHER[key]}))
     assert other.settings != config.settings
-    assert (other.digest() == config.digest()) == (key in ("device", "chunk"))
+    assert (other.digest() == config.digest()) == (key in ("device", "chunk", "ledger", "release_limit"))
+
+
+def test_the_digest_of_a_run_without_a_ledger_is_what_it_always_was() -> None:
+    """Folders are named by it, and checkpoints found by it."""
+    config = Config(Settings(), [SweepBlock(budgets=[0.98])])
+    assert config.digest() == "d696677d7620a5d784ca5603eecac29d9c2db656bf3ac5f818743d35fd31a8d0"
+
+
+@pytest.mark.parametrize(("text", "expected"), [("true", True), ("false", False)])
+def test_a_flag_is_true_or_false(tmp_path: Path, text: str, expected: bool) -> None:
+    config = resolve(written(tmp_path, f"ledger = {text}\n[[sweep]]\nmechanisms = ['none']"))
+    assert config.settings.ledger is expected
+    assert resolve(written(tmp_path, config.to_toml())) == config
+
+
+@pytest.mark.parametrize("text", ["2", '"maybe"', '"none"', "[]"])
+def test_a_flag_is_nothing_else(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="ledger"):
+        resolve(written(tmp_path, f"ledger = {text}\n[[sweep]]\nmechanisms = ['none']"))
 
 
 @pytest.mark.parametrize("part", [part.name for part in fields(Leakage)])

@@ -17,10 +17,13 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from equipoise import runs
+from equipoise.bookkeeping import last_round
 from equipoise.config import Config, SweepBlock, resolve
 from equipoise.data import load
-from equipoise.errors import CheckpointError, EquipoiseError, StorageError
+from equipoise.draws import Draws
+from equipoise.errors import CheckpointError, ConfigError, EquipoiseError, LedgerError, LimitError, StorageError
 from equipoise.federation import Sweep
+from equipoise.ledger import verify
 from equipoise.models import LeNetZhu
 from equipoise.runs import Run
 from equipoise.settings import Settings
@@ -93,6 +96,7 @@ def test_the_folder_holds_what_the_contract_names(whole: Path) -> None:
     assert set(contents(whole)) == {
         "config.toml",
         "metrics.jsonl",
+        "ledger.jsonl",
         "result.json",
         "model.safetensors",
         "checkpoint/latest.json",
@@ -516,7 +520,7 @@ def test_a_folder_that_cannot_be_made_is_a_storage_error(config: Config, tmp_pat
         Run(tmp_path / "file" / "run", config, fresh).execute()
 
 
-@pytest.mark.parametrize("damage", ["deleted", "shortened", "not JSON"])
+@pytest.mark.parametrize("damage", ["deleted", "shortened", "not JSON", "not UTF-8", "too deep", "a list"])
 def test_metrics_that_do_not_fit_the_checkpoint_are_an_error(config: Config, tmp_path: Path, damage: str) -> None:
     interrupted_in(tmp_path, config, 5)
     metrics = tmp_path / "metrics.jsonl"
@@ -524,7 +528,8 @@ def test_metrics_that_do_not_fit_the_checkpoint_are_an_error(config: Config, tmp
     if damage == "deleted":
         metrics.unlink()
     else:
-        metrics.write_bytes(content[:-20] if damage == "shortened" else b"x" * len(content))
+        fill = {"not UTF-8": b"\xff", "too deep": b"[", "a list": b"[]\n"}.get(damage, b"x")
+        metrics.write_bytes(content[:-20] if damage == "shortened" else (fill * len(content))[: len(content)])
     with pytest.raises(CheckpointError):
         Run(tmp_path, config).execute()
 
@@ -537,9 +542,18 @@ def test_metrics_that_do_not_fit_the_checkpoint_are_an_error(config: Config, tmp
         ({"recent": torch.zeros(1, 1)}, {}),
         ({"params": torch.zeros(3, 7)}, {}),
         ({"params": torch.zeros(13426)}, {}),
+        ({"params": torch.zeros(3, 13426, dtype=torch.float64)}, {}),
+        ({"total": torch.full((3, 3), torch.inf, dtype=torch.float64)}, {}),
+        ({"rounds": torch.tensor([-5])}, {}),
+        ({"total": torch.zeros(3, 3).to(torch.float8_e4m3fn)}, {}),
         ({}, {"metrics_bytes": None}),
         ({}, {"metrics_bytes": "many"}),
         ({}, {"metrics_bytes": -1}),
+        ({}, {"ledger": None}),
+        ({}, {"ledger": "whole"}),
+        ({}, {"ledger": {}}),
+        ({}, {"ledger": {"bytes": True}}),
+        ({}, {"ledger": {"bytes": 1, "head": "", "entries": 1}}),
         ({}, {"digest": None}),
         ({}, {"device": "cuda"}),
         ({}, {"data": {}}),
@@ -558,6 +572,219 @@ def test_a_checkpoint_with_other_content_is_a_typed_error(
     save_checkpoint(tmp_path / "checkpoint", kept, {key: value for key, value in own.items() if value is not None})
     with pytest.raises(EquipoiseError):
         Run(tmp_path, config).execute()
+
+
+# --- the ledger -------------------------------------------------------------------------------------------------
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    return [strict(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+
+
+def test_the_ledger_has_a_line_per_round_and_federation(whole: Path, config: Config) -> None:
+    lines = lines_of(whole)
+    assert lines[0]["experiment"] == "seeded"
+    assert [(line["round"], line["federation"]) for line in lines[1:]] == [
+        (when, federation) for when in range(1, ROUNDS + 1) for federation in range(len(FEDERATIONS))
+    ]
+    assert all(line["kind"] == "round" for line in lines[1:])
+    for line in lines[1:]:
+        name, budget = FEDERATIONS[line["federation"]]
+        assert (line["mechanism"], line["budget"]) == (name, budget)
+        assert line["norm"] == ("l2" if name == "pl-learn" else None)
+        assert [row["client"] for row in line["releases"]] == ["0", "1", "2", "3"]
+        low = {0.98: 7.99975, 0.99: 3.99975, None: 0.0}[budget]
+        for row in line["releases"]:
+            assert (row["lower"], row["upper"], row["accepted"]) == (low, 2 * low, True)
+            assert low * (1 - 1e-4) <= row["intensity"] <= 2 * low * (1 + 1e-4)
+    last = json.loads((whole / "result.json").read_text())["federations"]
+    for line, result in zip(lines[-len(FEDERATIONS) :], last, strict=True):
+        assert [row["intensity"] for row in line["releases"]] == pytest.approx(result["final_intensity"], rel=1e-6)
+
+
+def test_the_result_names_the_head_of_the_ledger(whole: Path) -> None:
+    note = json.loads((whole / "result.json").read_text())["ledger"]
+    found = verify(whole / "ledger.jsonl", note["head"], note["entries"])
+    assert (found.entries, found.beyond) == (1 + ROUNDS * len(FEDERATIONS), 0)
+    assert {one.asked for one in found.counts.values()} == {ROUNDS}
+    assert len(found.counts) == 4 * len(FEDERATIONS)
+
+
+def test_drawn_noise_is_recorded_by_its_scale_and_a_guarantee_without_the_norm_of_its_noise(
+    config: Config, tiny: Path, tmp_path: Path
+) -> None:
+    plan = {"rounds": [1, 2], "values": [80, [80, 100, 200, 400]]}
+    data = [str(tiny)]
+    blocks = [SweepBlock(data, ["ls-learn"], [plan]), SweepBlock(data, ["laplace-dp"], [1000.0])]
+    Run(tmp_path, replace(changed(config, rounds=2, participants=3), sweep=blocks)).execute()
+    lines = lines_of(tmp_path)[1:]
+    assert [line["budget"] for line in lines] == [80.0, 1000.0, [80.0, 100.0, 200.0, 400.0], 1000.0]
+    for line in lines:
+        clients = [int(row["client"]) for row in line["releases"]]
+        assert clients == sorted(set(clients))
+        assert len(clients) == 3
+        for row in line["releases"]:
+            assert list(row) == ["client", "lower", "upper", "scale", "intensity", "accepted"]
+            assert (row["lower"], row["upper"]) == (None, None)
+            if line["mechanism"] == "laplace-dp":
+                assert (row["scale"], row["intensity"]) == (0.025, None)
+                continue
+            budget = line["budget"] if line["round"] == 1 else line["budget"][int(row["client"])]
+            assert row["scale"] == pytest.approx(10 / budget, rel=1e-6)
+            assert 13000 * row["scale"] < row["intensity"] < 28000 * row["scale"]  # P = 13,426; up to twice the draw
+
+
+def test_a_release_that_is_refused_is_in_the_ledger_with_its_reason(config: Config, tmp_path: Path) -> None:
+    Run(tmp_path, changed(config, eta=1e38, rounds=2)).execute()
+    rows = [(line["mechanism"], row) for line in lines_of(tmp_path)[1:] for row in line["releases"]]
+    refused = [(name, row) for name, row in rows if not row["accepted"]]
+    assert {name for name, _ in refused} == {"none", "pl-learn"}
+    assert {row["reason"] for _, row in refused} <= {"not finite", "out of bounds"}
+    assert all(row["reason"] == "not finite" for name, row in refused if name == "none")
+    found = json.loads((tmp_path / "result.json").read_text())["federations"]
+    assert sum(row["releases_refused"] for row in found) == len(refused)
+
+
+def test_noise_that_was_lost_in_rounding_is_out_of_bounds(config: Config, tiny: Path, tmp_path: Path) -> None:
+    blocks = [SweepBlock([str(tiny)], ["pl-identical"], [0.999])]
+    Run(tmp_path, replace(changed(config, rounds=1, init_bound=1e9, model="mlp"), sweep=blocks)).execute()
+    for row in lines_of(tmp_path)[1]["releases"]:
+        assert (row["accepted"], row["reason"]) == (False, "out of bounds")
+        assert row["intensity"] < row["lower"]
+
+
+def test_without_a_ledger_the_run_is_the_same(whole: Path, config: Config, tmp_path: Path) -> None:
+    found = Run(tmp_path, changed(config, ledger=False)).execute()
+    assert "ledger" not in found
+    one, two = contents(tmp_path), contents(whole)
+    same = set(two) - {"ledger.jsonl", "config.toml", "result.json", "checkpoint/latest.json"}
+    assert set(one) == set(two) - {"ledger.jsonl"}
+    assert [name for name in same if one[name] != two[name]] == []
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_ledger_is_not_begun_or_ended_in_the_middle(config: Config, tmp_path: Path, first: bool) -> None:
+    interrupted_in(tmp_path, changed(config, ledger=first), 5)
+    with pytest.raises(CheckpointError, match=f"begun {'with' if first else 'without'} a ledger") as caught:
+        Run(tmp_path, changed(config, ledger=not first)).execute()
+    assert f"--set ledger={str(first).lower()}" in caught.value.remedy
+    Run(tmp_path, changed(config, ledger=first)).execute()
+
+
+@pytest.mark.parametrize("damage", ["deleted", "shortened", "edited", "written anew"])
+def test_a_ledger_that_does_not_fit_the_checkpoint_is_an_error(config: Config, tmp_path: Path, damage: str) -> None:
+    interrupted_in(tmp_path / "run", config, 5)
+    path = tmp_path / "run" / "ledger.jsonl"
+    content = path.read_bytes()
+    if damage == "deleted":
+        path.unlink()
+    elif damage == "shortened":
+        path.write_bytes(content[: -len(content) // 2])
+    elif damage == "edited":
+        path.write_bytes(content.replace(b'"round":2', b'"round":7', 1))
+    else:  # a whole chain of the same length, of another experiment
+        interrupted_in(tmp_path / "other", replace(config, sweep=[replace(b, seeds=[2]) for b in config.sweep]), 5)
+        other = (tmp_path / "other" / "ledger.jsonl").read_bytes()
+        path.write_bytes(other + b" " * (len(content) - len(other)))
+    found = path.read_bytes() if damage in ("shortened", "edited") else None
+    with pytest.raises(LedgerError):
+        Run(tmp_path / "run", config).execute()
+    assert found is None or path.read_bytes() == found, "it is left as it was found"
+
+
+def test_the_limit_ends_the_run_before_the_round_that_would_pass_it(config: Config, tmp_path: Path) -> None:
+    limited = changed(config, release_limit=3)
+    with pytest.raises(LimitError) as caught:
+        Run(tmp_path / "limited", limited).execute()
+    assert caught.value.cause == (
+        "Client 0 of federation 0 was asked for 3 release(s); round 4 would pass the limit of 3."
+    )
+    found = json.loads((tmp_path / "limited" / "result.json").read_text())
+    assert found["stopped"] == {"round": 3, "of": ROUNDS, "release_limit": 3}
+    assert [row["rounds"] for row in found["federations"]] == [3] * 3
+    Run(tmp_path / "short", changed(config, rounds=3)).execute()
+    one, two = contents(tmp_path / "limited"), contents(tmp_path / "short")
+    assert set(one) == set(two)
+    same = set(one) - {"config.toml", "result.json", "checkpoint/latest.json"}
+    assert [name for name in same if one[name] != two[name]] == []
+
+    trained: list[int] = []
+    with pytest.raises(LimitError):  # again: the same, without training
+        Run(tmp_path / "limited", limited).execute(on_round=trained.append)
+    assert trained == []
+    assert contents(tmp_path / "limited") == one
+
+
+def test_a_higher_limit_goes_on_to_the_same_models_and_releases(whole: Path, config: Config, tmp_path: Path) -> None:
+    with pytest.raises(LimitError):
+        Run(tmp_path, changed(config, release_limit=3)).execute()
+    run = Run(tmp_path, changed(config, release_limit=ROUNDS))
+    assert "stopped" not in run.execute()
+    assert run.resumed_from == 3
+    one, two = contents(tmp_path), contents(whole)
+    for name in ("model.safetensors", "ledger.jsonl", f"snapshots/round-{ROUNDS:06d}.safetensors"):
+        assert one[name] == two[name]
+
+
+def test_a_lower_limit_than_what_was_done_ends_it_at_once(config: Config, tmp_path: Path) -> None:
+    late = changed(config, evaluate_every=5)
+    interrupted_in(tmp_path, late, 5)
+    with pytest.raises(LimitError, match=r"asked for 3 release\(s\); round 4 would pass the limit of 2"):
+        Run(tmp_path, changed(late, release_limit=2)).execute()
+    assert not (tmp_path / "result.json").exists(), "nothing was evaluated yet"
+    Run(tmp_path, late).execute()
+
+
+def test_releases_after_the_checkpoint_are_forgotten_and_repeated(
+    whole: Path, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("equipoise.federation.LENGTH", 1)
+    interrupted_in(tmp_path, config, 2)
+    assert len(lines_of(tmp_path)) == 1 + len(FEDERATIONS), "the first round, after the checkpoint of round 0"
+    run = Run(tmp_path, config)
+    run.execute()
+    assert run.resumed_from == 0
+    assert_same(tmp_path, whole)
+
+
+def test_a_limit_that_is_just_enough_stops_nothing(whole: Path, config: Config, tmp_path: Path) -> None:
+    Run(tmp_path, changed(config, release_limit=ROUNDS)).execute()
+    one, two = contents(tmp_path), contents(whole)
+    assert one.pop("config.toml") != two.pop("config.toml")
+    assert one == two
+
+
+def test_a_limited_run_that_is_interrupted_ends_with_the_same_bits(config: Config, tmp_path: Path) -> None:
+    limited = changed(config, release_limit=2, participants=2)
+    for name in ("whole", "interrupted"):
+        if name == "interrupted":
+            interrupted_in(tmp_path / name, limited, 2)
+        with pytest.raises(LimitError):
+            Run(tmp_path / name, limited).execute()
+    assert_same(tmp_path / "interrupted", tmp_path / "whole")
+    counts = verify(tmp_path / "whole" / "ledger.jsonl").counts
+    assert max(one.asked for one in counts.values()) == 2
+
+
+def test_a_limit_needs_a_ledger(config: Config, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the ledger counts the releases"):
+        Run(tmp_path, changed(config, release_limit=3, ledger=False))
+
+
+@pytest.mark.parametrize("participants", [None, 1, 2, 4])
+@pytest.mark.parametrize("limit", [None, 1, 7, 20, 21])
+def test_the_last_round_is_the_one_after_which_a_client_would_pass_the_limit(
+    participants: int | None, limit: int | None
+) -> None:
+    draws = Draws([3, 8], 5, participants)
+    counts, expected = torch.zeros(2, 5), 20
+    for when in range(1, 21):
+        for seed, clients in enumerate(draws.participants([when])[0]):
+            counts[seed, clients] += 1
+        if limit is not None and counts.max() > limit:
+            expected = when - 1
+            break
+    assert last_round(draws, 20, limit) == expected
 
 
 # --- privacy of the folder ----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import cli_paper
+from . import cli_flower, cli_ledger, cli_paper
 from .errors import ConfigError, EquipoiseError
 
 app = typer.Typer(
@@ -103,6 +103,7 @@ def train(
     seed: Annotated[str | None, typer.Option(help="Seeds; comma-separated.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds T.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
+    release_limit: Annotated[int | None, typer.Option(help="Most releases of a client; see docs/ledger.md.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default runs/<digest>.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help=SETTINGS_HELP)] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Replace the run folder instead of resuming it.")] = False,
@@ -113,7 +114,8 @@ def train(
     from .config import resolve
 
     overrides = _pairs(settings or [])
-    overrides |= {key: value for key, value in (("rounds", rounds), ("device", device)) if value is not None}
+    flags = (("rounds", rounds), ("device", device), ("release_limit", release_limit))
+    overrides |= {key: value for key, value in flags if value is not None}
     names = [("datasets", dataset), ("mechanisms", mechanism), ("budgets", budget), ("seeds", seed)]
     found_config = resolve(config, overrides, {key: _split(text) for key, text in names})
     folder = out or Path("runs") / found_config.digest()[:12]
@@ -285,7 +287,9 @@ def _calibration(config: Any, name: str, budget: float) -> dict[str, Any]:
         "guesses": {name: guess_scores(name, config.settings.leakage.D) for name in ("mnist", "fmnist")}
         if kind.measure == "leakage"
         else None,
-        "claim": "a calibration of the distortion; no (epsilon, delta) is claimed",
+        "claim": "the epsilon of one release, for replacing one example of the client (docs/laplace_dp.md)"
+        if kind.measure == "epsilon"
+        else "a calibration of the distortion; no (epsilon, delta) is claimed",
     }
 
 
@@ -384,8 +388,10 @@ def doctor(as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
+app.add_typer(cli_flower.app, name="flower")
 app.command(epilog=cli_paper.BOUNDS_EXAMPLES)(cli_paper.bounds)
 app.command(epilog=cli_paper.REPRODUCE_EXAMPLES)(cli_paper.reproduce)
+app.command(epilog=cli_ledger.EXAMPLES)(cli_ledger.ledger)
 
 
 def main() -> None:

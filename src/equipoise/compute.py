@@ -42,6 +42,8 @@ CURVES = (
 def compute(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     """Train the sweep of ``spec``; write the results below ``out`` and return them."""
     settings, federations = from_dict(spec)
+    if settings.release_limit is not None:
+        raise ConfigError("A SPEC cannot have a release_limit: compute keeps no ledger.", "Use equipoise train.")
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
@@ -212,7 +214,7 @@ def main(arguments: list[str]) -> int:
         path = Path(arguments[0])
         try:
             spec = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"Cannot read the SPEC {path.name}: {error}.", "Give a JSON file.") from error
         if isinstance(spec, dict) and "audit" in spec:
             found = compute_audit(spec, Path(arguments[1]))

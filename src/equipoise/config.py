@@ -47,8 +47,7 @@ class SweepBlock:
             for name in self.mechanisms:
                 distorts = name not in MECHANISMS or MECHANISMS[name].distorts
                 for budget in (self.budgets or [None]) if distorts else [None]:
-                    budget = float(budget) if isinstance(budget, int) and not isinstance(budget, bool) else budget
-                    rows += [Federation(dataset, name, budget, seed) for seed in self.seeds]
+                    rows += [Federation(dataset, name, _number(budget), seed) for seed in self.seeds]
         return rows
 
 
@@ -63,11 +62,12 @@ class Config:
         return list({repr(fed): fed for block in self.sweep for fed in block.federations()}.values())
 
     def digest(self) -> str:
-        """Identifies the experiment: everything but where and how fast it runs.
+        """Identifies the experiment: everything but where and how fast it runs, and how its releases are counted.
 
         The chunk size does not show in the bits where the mini-batch is a multiple of 4 (see docs/architecture.md).
         """
         plain = asdict(self.settings) | {"device": ""} | ({"chunk": 0} if self.settings.batch % 4 == 0 else {})
+        plain = {key: value for key, value in plain.items() if key not in ("ledger", "release_limit")}
         text = json.dumps([plain, [asdict(fed) for fed in self.federations()]], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -125,8 +125,14 @@ def literal(text: str) -> Any:
     """The value of ``--set key=value``: TOML where it parses, else a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, or more digits or brackets than Python takes
         return text
+
+
+def _number(budget: Any) -> Any:
+    """A whole number as a float, so that 200 and 200.0 are one budget; anything else as it is."""
+    whole = isinstance(budget, int) and not isinstance(budget, bool) and abs(budget) < 1 << 1000
+    return float(budget) if whole else budget
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -134,7 +140,7 @@ def _read(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"Cannot read {file.name}: {error.strerror}.", "Check the path.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, or more digits or brackets than Python takes
         raise ConfigError(f"{file.name} is not valid TOML: {error}.", "Correct that line.") from error
 
 
@@ -166,10 +172,11 @@ def _typed(kind: Any, raw: Any, prefix: str, found: list[str]) -> Any:
         raw = {**raw, "leakage": {key: value for key, value in raw["leakage"].items() if key in inner}}
     kept = {key: value for key, value in raw.items() if key in known}
     try:
+        flags = [part.name for part in fields(kind) if part.type == "bool"]
         for key, value in kept.items():
-            if isinstance(value, bool):  # pydantic would take true for 1
+            if isinstance(value, bool) and key not in flags:  # pydantic would take true for 1
                 found.append(f"Expected {prefix}{key} = {str(value).lower()} to be a number, a word or a list.")
-        kept = {key: value for key, value in kept.items() if not isinstance(value, bool)}
+        kept = {key: value for key, value in kept.items() if not isinstance(value, bool) or key in flags}
         return TypeAdapter(kind).validate_python(kept)
     except ValidationError as error:
         for item in error.errors():

@@ -1,8 +1,9 @@
 """A run folder: train into it, be killed at any moment, run again, and get the same bits.
 
-``config.toml``, ``metrics.jsonl``, ``result.json``, ``model.safetensors``, ``checkpoint/``, ``snapshots/``: see
-docs/architecture.md. Order matters: metrics are appended before the checkpoint that covers them, and on resume
-the file is cut back to what the checkpoint saw.
+``config.toml``, ``metrics.jsonl``, ``ledger.jsonl``, ``result.json``, ``model.safetensors``, ``checkpoint/``,
+``snapshots/``: see docs/architecture.md. Order matters: metrics and ledger are appended before the checkpoint that
+covers them, and on resume both are cut back to what the checkpoint saw. A seeded experiment then repeats the releases
+that it forgets, bit for bit; a deployment never cuts its ledger back.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import json
 import os
 import time
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,19 +20,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import ledger as ledgers
+from .bookkeeping import last_round, round_entries
 from .config import Config, differing
 from .environment import environment
-from .errors import CheckpointError
+from .errors import CheckpointError, LedgerError
 from .federation import Event, Progress, Sweep
 from .files import plain, storage_errors, write_json, write_text
 from .records import results
 from .storage import load_checkpoint, locked, save_checkpoint, save_snapshot, tidy
+from .stretch import Stretch
 
 CHECKPOINT_SECONDS = 15.0
 """The most work that a crash can cost, apart from the stretch under way."""
 
 OWN = (
-    "metrics.jsonl", "result.json", "model.safetensors", "accuracy.html", "audit.json", "audit.svg",
+    "metrics.jsonl", "ledger.jsonl", "result.json", "model.safetensors", "accuracy.html", "audit.json", "audit.svg",
     "bounds.json", "bounds.html", "checkpoint/latest.json",
 )  # fmt: skip
 OWN_PATTERNS = ("checkpoint/state-*.safetensors", "snapshots/round-*.safetensors", "**/.*.partial")
@@ -46,6 +50,9 @@ class Run:
         if config.settings.threads:
             torch.set_num_threads(config.settings.threads)
         self.sweep = Sweep(config.settings, config.federations())
+        last = last_round(self.sweep.draws, config.settings.rounds, config.settings.release_limit)
+        self.sweep.settings = replace(config.settings, rounds=last)  # where the limit ends the run, if not before
+        self.ledger: ledgers.Ledger | None = None
         self.resumed_from = 0
 
     def execute(self, on_start: Progress | None = None, on_round: Progress | None = None) -> dict[str, Any]:
@@ -55,6 +62,10 @@ class Run:
             self._clear() if self.fresh else self._refuse_other_experiment()
             write_text(self.folder / "config.toml", f"{MARK}\n{self.config.to_toml()}")
             self._resume()
+            if self.ledger is not None:
+                self.sweep.observer = self._record
+            if self.resumed_from > self.sweep.settings.rounds:  # trained under a higher limit
+                self._permit_next()
             if on_start:
                 on_start(self.resumed_from)
             last: list[dict[str, Any]] = self._last_rows()
@@ -65,7 +76,23 @@ class Run:
                 if event.rows or event.snapshot or time.monotonic() - saved > CHECKPOINT_SECONDS:
                     self._checkpoint()
                     saved = time.monotonic()
-            return self._finish(last)
+            found = self._finish(last)
+            if self.sweep.state.round < self.config.settings.rounds:
+                self._permit_next()
+            return found
+
+    def _record(self, rounds: list[int], done: Stretch) -> None:
+        if self.ledger is not None:
+            self.ledger.append(list(round_entries(self.sweep, rounds, done)))
+
+    def _permit_next(self) -> None:
+        """Raise for the first client that the next round would take past the limit on releases."""
+        when = self.sweep.state.round + 1
+        who = self.sweep.draws.participants([when])[0].tolist()  # [seeds][slots]
+        for federation, fed in enumerate(self.config.federations()):
+            clients = who[self.sweep.draws.seeds.index(fed.seed)]
+            if self.ledger is not None:
+                self.ledger.permit([str(client) for client in clients], when, federation)
 
     def _store(self, event: Event) -> None:
         if event.rows:
@@ -106,6 +133,7 @@ class Run:
             "threads": torch.get_num_threads(),
             "metrics_bytes": metrics.stat().st_size if metrics.exists() else 0,
             "data": self._fingerprints,
+            "ledger": self._ledger_note(),
         }
         save_checkpoint(self.folder / "checkpoint", tensors, notes)
 
@@ -114,6 +142,7 @@ class Run:
         found = load_checkpoint(self.folder / "checkpoint")
         if found is None:
             self._clear()  # what a run left that never reached a checkpoint
+            self._open_ledger()
             return
         tensors, notes = found
         state = self.sweep.state
@@ -126,16 +155,20 @@ class Run:
         if metrics.exists():
             with metrics.open("r+b") as file:
                 file.truncate(notes["metrics_bytes"])
+        self._resume_ledger(notes.get("ledger"))
         self.resumed_from = state.round
         tidy(self.folder / "checkpoint", notes["file"])
 
     def _refuse_other_circumstances(self, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
         """What would change the bits without being a setting: the data, the device. Threads are set as they were."""
         state = self.sweep.state
-        shapes = {part.name: getattr(state.tally, part.name).shape for part in fields(state.tally)}
-        shapes["params"] = state.params.shape
-        if {name: tensor.shape for name, tensor in tensors.items()} != shapes:
+        own = {part.name: getattr(state.tally, part.name) for part in fields(state.tally)} | {"params": state.params}
+        forms = {name: (tensor.shape, tensor.dtype) for name, tensor in own.items()}
+        if {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()} != forms:
             raise CheckpointError("The checkpoint holds other federations.", "Use --fresh or another --out.")
+        counts = torch.cat([tensors["total"][:, 1:].flatten(), tensors["recent"][:, 3:5].flatten(), tensors["rounds"]])
+        if not bool(((counts >= 0) & (counts < 1 << 53)).all()):
+            raise CheckpointError("The checkpoint holds numbers of releases that are none.", "Use --fresh.")
         for name in ("round", "metrics_bytes"):
             if not isinstance(notes.get(name), int) or not 0 <= notes[name] < 1 << 62:
                 raise CheckpointError(f"The checkpoint has no valid {name!r}: {notes.get(name)!r}.", "Use --fresh.")
@@ -151,6 +184,34 @@ class Run:
         if isinstance(notes.get("threads"), int) and 0 < notes["threads"] <= (os.cpu_count() or 1):
             torch.set_num_threads(notes["threads"])
 
+    def _open_ledger(self) -> None:
+        s = self.config.settings
+        if s.ledger:
+            self.ledger = ledgers.Ledger.open(self.folder / ledgers.FILE, "seeded", s.release_limit)
+
+    def _resume_ledger(self, note: Any) -> None:
+        """Cut the ledger back to what the checkpoint saw, and see that its chain still leads there."""
+        path = self.folder / ledgers.FILE
+        if (note is not None) != self.config.settings.ledger:
+            raise CheckpointError(
+                f"The run was begun {'without' if note is None else 'with'} a ledger.",
+                f"Use --set ledger={str(note is not None).lower()}, --fresh or another --out.",
+            )
+        if note is None:
+            return
+        size = note.get("bytes") if isinstance(note, dict) else None
+        if type(size) is not int or not path.is_file() or not 0 < size <= path.stat().st_size:
+            raise LedgerError("ledger.jsonl is shorter than the checkpoint says.", "Restore it, or use --fresh.")
+        with storage_errors(path), path.open("r+b") as file:
+            file.truncate(size)
+        self._open_ledger()
+        if self._ledger_note() != note:
+            raise LedgerError("ledger.jsonl is not the one that the checkpoint saw.", "Restore it, or use --fresh.")
+
+    def _ledger_note(self) -> dict[str, Any] | None:
+        kept = self.ledger
+        return None if kept is None else {"entries": kept.entries, "head": kept.head, "bytes": kept.bytes}
+
     @cached_property
     def _fingerprints(self) -> dict[str, str]:
         return {
@@ -163,11 +224,15 @@ class Run:
         metrics = self.folder / "metrics.jsonl"
         if not metrics.exists():
             return []
-        lines = metrics.read_text(encoding="utf-8").splitlines()[-len(self.sweep.federations) :]
+        needed = {"accuracy", "client_accuracy", "intensity_last"}
         try:
-            return [json.loads(line) for line in lines]
-        except ValueError as error:
+            lines = metrics.read_text(encoding="utf-8").splitlines()[-len(self.sweep.federations) :]
+            rows = [json.loads(line) for line in lines]
+        except (ValueError, RecursionError) as error:
             raise CheckpointError(f"metrics.jsonl is damaged: {error}.", "Restore it, or use --fresh.") from error
+        if not all(isinstance(row, dict) and needed <= set(row) for row in rows):
+            raise CheckpointError("metrics.jsonl is damaged: a last row is none.", "Restore it, or use --fresh.")
+        return rows
 
     def _finish(self, last: list[dict[str, Any]]) -> dict[str, Any]:
         if len(last) != len(self.sweep.federations):
@@ -180,6 +245,11 @@ class Run:
             "federations": results(self.sweep, last),
             "environment": environment(self.sweep.device),
         }
+        if self.ledger is not None:
+            found["ledger"] = {"entries": self.ledger.entries, "head": self.ledger.head}
+        if self.sweep.state.round < self.config.settings.rounds:
+            limit, rounds = self.config.settings.release_limit, self.config.settings.rounds
+            found["stopped"] = {"round": self.sweep.state.round, "of": rounds, "release_limit": limit}
         write_json(self.folder / "result.json", found)
         return found
 

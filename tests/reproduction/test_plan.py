@@ -214,7 +214,9 @@ def test_there_is_a_job_for_every_group() -> None:
     assert plan.spec(found) == {"reproduction": {"schema": plan.SCHEMA, "version": plan.VERSION, "jobs": found}}
 
 
-@pytest.mark.parametrize(("key", "value"), [("device", "cuda"), ("threads", 2), ("chunk", 8)])
+@pytest.mark.parametrize(
+    ("key", "value"), [("device", "cuda"), ("threads", 2), ("chunk", 8), ("ledger", False), ("release_limit", 5)]
+)
 def test_the_digest_does_not_see_where_a_job_runs(job: dict[str, Any], key: str, value: Any) -> None:
     other = {**job, "settings": {**job["settings"], key: value}}
     assert digest(other) == digest(job)
@@ -235,7 +237,7 @@ def test_the_digest_sees_everything_else(job: dict[str, Any]) -> None:
         *(
             {**job, "settings": {**job["settings"], key: "other"}}
             for key in job["settings"]
-            if key not in ("device", "threads", "chunk")
+            if key not in ("device", "threads", "chunk", "ledger", "release_limit")
         ),
     ]
     digests = [digest(other) for other in changed]

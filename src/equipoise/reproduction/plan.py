@@ -207,9 +207,13 @@ def jobs(wanted: Needs, scale: Scale, device: str, commit: str | None = None) ->
     return found
 
 
+BY_THE_WAY = ("device", "threads", "chunk", "ledger", "release_limit")
+"""Settings that no raw record depends on: where a job runs, and what a run folder would keep besides."""
+
+
 def digest(job: dict[str, Any]) -> str:
     """Tells one job from another; where and from which commit it runs is no part of it."""
-    settings = {key: value for key, value in job["settings"].items() if key not in ("device", "threads", "chunk")}
+    settings = {key: value for key, value in job["settings"].items() if key not in BY_THE_WAY}
     what = {**{key: job[key] for key in ("group", "federations", "measures", "scale", "version")}, "settings": settings}
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 

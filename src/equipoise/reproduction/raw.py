@@ -11,7 +11,7 @@ from typing import Any
 from ..environment import VERSION
 from ..errors import CheckpointError
 from ..settings import Federation
-from .plan import SCHEMA, Needs, Scale, settings_of
+from .plan import BY_THE_WAY, SCHEMA, Needs, Scale, settings_of
 
 Record = dict[str, Any]
 Key = tuple[str, str, str, float | None]
@@ -98,7 +98,7 @@ def _other_settings(content: dict[str, Any], scale: Scale) -> str:
     except (KeyError, ValueError, TypeError):
         return f"there is no group {content['group']!r}"
     mine = content["settings"] if isinstance(content["settings"], dict) else {}
-    names = [name for name in expected if name not in ("device", "threads", "chunk")]
+    names = [name for name in expected if name not in BY_THE_WAY]
     other = [name for name in names if mine.get(name, name) != json.loads(json.dumps(expected[name]))]
     return f"it was made with another {other[0]}" if other else ""
 
