@@ -163,8 +163,9 @@ def _cap(folder: Path, findings: Findings, federations: list[Federation], last: 
 
     if not (folder / "result.json").exists():
         return []
-    rows = read_json(folder / "result.json", "result").get("federations", [])
-    if len(rows) != len(federations):
+    result = read_json(folder / "result.json", "result")
+    rows = result.get("federations") if isinstance(result, dict) else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows) or len(rows) != len(federations):
         return []
     errors: dict[tuple[str, str, int, str], dict[int, float]] = {}
     for row in findings.rows:

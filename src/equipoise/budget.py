@@ -20,6 +20,7 @@ each draw.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -52,7 +53,9 @@ def _require(ok: bool, message: str, remedy: str) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """A float, or a whole number that a float can hold."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, float) or (whole and abs(value) <= sys.float_info.max)
 
 
 def _positive(**values: float) -> None:

@@ -4,8 +4,9 @@ Every dataset ends as a ``Dataset`` of four disjoint splits: ``train`` and ``val
 ``partition.py`` deals to the clients, ``test``, and ``public``, which belongs to no client and is all that
 an attacker may train on. No split is drawn at random, so the same files always give the same rows.
 
-What a damaged or unusable input does: it raises ``DataError`` before any of it is used. Bundled files are
-compared with the SHA-256 in ``bundled/manifest.json`` first, and nothing is ever unpickled.
+What a damaged or unusable input does: it raises ``DataError`` before any of it is used, and the message names rows,
+never a pixel or a label. Bundled files are compared with the SHA-256 in ``bundled/manifest.json`` first, and nothing
+is ever unpickled.
 """
 
 from __future__ import annotations
@@ -332,15 +333,18 @@ def _checked_labels(what: str, labels: Tensor) -> Tensor:
     labels = labels.long()
     if bool((labels < 0).any()):
         row = int((labels < 0).nonzero()[0])
-        raise DataError(
-            f"Expected {what} labels to be >= 0, got {int(labels[row])} in row {row}.", "Number the classes from 0."
-        )
+        raise DataError(f"Expected {what} labels to be >= 0, row {row} has another.", "Number the classes from 0.")
     return labels
 
 
 def _dataset(name: str, mean: Moment, std: Moment, splits: dict[str, Split], classes: int | None) -> Dataset:
     if classes is None:
-        classes = 1 + max(int(split.labels.max()) for split in splits.values())
+        largest, what = max((int(split.labels.max()), what) for what, split in splits.items())
+        classes, most = 1 + largest, max(1000, len(splits["train"]))
+        if classes > most:  # one wrong label would ask for a model of terabytes
+            raise DataError(
+                f"The {what} labels name more than {most} classes.", "Number the classes from 0, without gaps."
+            )
     shape = splits["train"].images.shape[1:]
     for what, split in splits.items():
         if split.images.shape[1:] != shape:
@@ -352,7 +356,7 @@ def _dataset(name: str, mean: Moment, std: Moment, splits: dict[str, Split], cla
         if bool((split.labels >= classes).any()):
             row = int((split.labels >= classes).nonzero()[0])
             raise DataError(
-                f"Expected {what} labels to be < classes={classes}, got {int(split.labels[row])} in row {row}.",
+                f"Expected {what} labels to be < classes={classes}, row {row} has another.",
                 "Raise classes or relabel the row.",
             )
     return Dataset(name, classes, mean, std, public=splits.pop("public", None), **splits)

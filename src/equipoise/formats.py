@@ -30,7 +30,13 @@ IDX_FILES = {
 }
 
 
-NPZ_FAULTS = (ValueError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError, MemoryError)
+NPZ_FAULTS = (
+    ValueError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError, MemoryError, OverflowError,
+)  # fmt: skip
+
+
+ROOM, EXPANSION = 1 << 26, 100
+"""What a compressed file may grow to: 64 MiB, or a hundred times its size. Images never shrink that well; bombs do."""
 
 
 REPLACE = "Replace it with an undamaged copy of the original."
@@ -47,7 +53,7 @@ def read_idx(path: Path) -> Array:
     """
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
-            return _parse_idx(path, stream)
+            return _parse_idx(path, stream, max(ROOM, EXPANSION * path.stat().st_size))
     except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
         raise DataError(f"{path} is not a complete gzip file: {problem}.", REPLACE) from problem
     except OSError as problem:
@@ -73,7 +79,7 @@ def find_idx(folder: Path, stem: str, kind: str) -> Path:
     )
 
 
-def _parse_idx(path: Path, stream: io.BufferedIOBase) -> Array:
+def _parse_idx(path: Path, stream: io.BufferedIOBase, room: int) -> Array:
     magic = stream.read(4)
     if len(magic) < 4 or magic[:3] != b"\0\0\x08":  # two zeros, the code for unsigned bytes, then the rank
         raise DataError(
@@ -87,7 +93,9 @@ def _parse_idx(path: Path, stream: io.BufferedIOBase) -> Array:
     expected = math.prod(shape)
     if expected == 0:
         raise DataError(f"{path} is empty: its header says {list(shape)}.", REPLACE)
-    body = _read_at_most(stream, expected + 1)
+    body = _read_at_most(stream, min(expected, room) + 1)
+    if len(body) > room:
+        raise DataError(f"{path} grows to more than {room} bytes: it is not a file of images.", REPLACE)
     if len(body) != expected:
         found = f"{len(body)}" if len(body) < expected else "more"
         fault = "truncated" if len(body) < expected else "followed by trailing bytes"
@@ -117,6 +125,12 @@ def read_npz(path: Path, content: bytes, names: list[str]) -> dict[str, Array]:
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             if missing := [name for name in names if name not in archive.files]:
                 raise DataError(f"{path} has no array {missing[0]!r}, only {archive.files}.", "Add it and save again.")
+            for part in archive.zip.infolist():
+                if part.file_size > max(ROOM, EXPANSION * part.compress_size):
+                    raise DataError(
+                        f"{path} grows to {part.file_size} bytes in {part.filename!r}: it is not a file of images.",
+                        "If it is one, save it with numpy.savez instead of numpy.savez_compressed.",
+                    )
             arrays = {name: archive[name] for name in names}
     except NPZ_FAULTS as problem:
         if "allow_pickle" in str(problem):  # how numpy words its refusal of an object array
@@ -142,10 +156,12 @@ def as_pixels(path: Path, images: Array) -> Tensor:
     if images.dtype == np.uint8:
         pixels = torch.from_numpy(images).float().div_(255)
     elif images.dtype.kind == "f":
-        pixels = torch.from_numpy(images.astype(np.float32))
-        if bool(((pixels < 0) | (pixels > 1)).any()):
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+            pixels = torch.from_numpy(images.astype(np.float32))
+        outside = int(((pixels < 0) | (pixels > 1)).sum())
+        if outside:
             raise DataError(
-                f"Expected float images in {path} to be in [0, 1], got {pixels.min():g} to {pixels.max():g}.",
+                f"Expected float images in {path} to be in [0, 1], {outside} of {pixels.numel()} pixels are not.",
                 "Store the pixels before normalisation, as uint8 or divided by 255.",
             )
     else:

@@ -181,7 +181,7 @@ def wrong_form(found: Mapping[str, Form], like: Mapping[str, Tensor], agreed: in
     size = sum(form.bytes for form in found.values())
     if size > 2 * agreed:  # first of all, so that nothing huge is looked at closely
         return f"has {size} bytes, {agreed} are agreed"
-    missing, extra = sorted(set(like) - set(found)), sorted(map(str, set(found) - set(like)))
+    missing, extra = sorted(set(like) - set(found)), [name for name in found if name not in like]
     if missing:
         return f"lacks tensor {missing[0]!r}" + (f" and {len(missing) - 1} more" if missing[1:] else "")
     if extra:

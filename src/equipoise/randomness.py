@@ -1,9 +1,11 @@
 """Random numbers keyed by (seed, purpose, client, round), so that no result depends on batching.
 
-The generator is Philox4x64-10 (Salmon et al., SC'11), counter-based: key = (seed, purpose), counter =
-(block, client, round, 0). Two streams with different clients or rounds can never overlap. On CPU, long
-draws use numpy's compiled Philox; everything else uses the same function written in torch, which gives
-the same bits on any device (a test holds the two equal).
+The generator of seeded experiments is Philox4x64-10 (Salmon et al., SC'11), counter-based: key = (seed,
+purpose), counter = (block, client, round, 0). Two streams with different clients or rounds can never overlap.
+On CPU, long draws use numpy's compiled Philox; everything else uses the same function written in torch, which
+gives the same bits on any device (a test holds the two equal).
+
+Protective noise, outside of experiments, has no key that anyone keeps: see ``system_uniform``.
 
 Mechanisms, budgets and datasets are not part of the key: federations that differ only in those see the
 same mini-batches and the same standard noise, so their difference is a paired one.
@@ -19,7 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .errors import ReleaseError
+
 Key = tuple[int, int]
+KEY_BYTES = 32  # of a protective key: twice the 128 bits of security that SHAKE128 has
+BLOCK_BYTES = 1 << 20
 _LOW = 0xFFFFFFFF
 
 
@@ -42,19 +48,32 @@ def experiment_key(seed: int, purpose: str) -> Key:
 
 
 def system_uniform(count: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
-    """``[count]`` uniform numbers in [0, 1) straight from the operating system's cryptographic generator.
+    """``[count]`` uniform numbers in [0, 1) for protective noise; nobody can repeat or predict them.
 
-    For protective noise: Philox is fast but not built to resist someone who sees part of its output, and where a
-    gradient is zero the server sees the noise itself. One system call serves a whole release.
+    Every call takes a fresh 256-bit key from the operating system, in one system call, and expands it by SHAKE128,
+    block by block over a counter. No state and no key is kept, so processes, forks and threads share nothing, and no
+    seed plays a part. Philox is not used here: it is fast, but not built to resist someone who sees part of its
+    output, and where a gradient is zero the server sees the noise itself.
 
     >>> bool(((u := system_uniform(1000, torch.float32)) >= 0).all() and (u < 1).all())
     True
     """
+    if dtype not in (torch.float32, torch.float64):  # half precision rounds numbers to 1, noise to infinity
+        raise ReleaseError(f"Protective noise cannot be drawn in {dtype}.", "Convert the model: model.float().")
     if dtype == torch.float64:
-        words = np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
+        words = np.frombuffer(_expand(os.urandom(KEY_BYTES), 8 * count), dtype="<u8")
         return torch.from_numpy((words >> np.uint64(11)).astype(np.float64) * 2.0**-53).to(device)
-    halves = np.frombuffer(os.urandom(4 * count), dtype=np.uint32)
-    return torch.from_numpy((halves >> np.uint32(8)).astype(np.float32)).mul_(2.0**-24).to(device, dtype)
+    halves = np.frombuffer(_expand(os.urandom(KEY_BYTES), 4 * count), dtype="<u4")
+    return torch.from_numpy((halves >> np.uint32(8)).astype(np.float32)).mul_(2.0**-24).to(device)
+
+
+def _expand(key: bytes, size: int) -> bytes:
+    """SHAKE128(key || counter), counter = 0, 1, ... as 8 bytes, for as many blocks as ``size`` bytes need."""
+    starts = range(0, size, BLOCK_BYTES)
+    return b"".join(
+        hashlib.shake_128(key + counter.to_bytes(8, "little")).digest(min(BLOCK_BYTES, size - start))
+        for counter, start in enumerate(starts)
+    )
 
 
 def _high_product(a: int, b: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -131,9 +132,15 @@ class Federation:
         return f"{self.dataset} {self.mechanism}{budget} (seed {self.seed})"
 
 
+MOST_CLIENTS = 1_000_000
+"""Of one federation; every table has a column for each."""
+
+
 def problems(settings: Settings, federations: list[Federation]) -> list[str]:
     """Everything that is of the wrong type or out of range, at once."""
     wrong = list(_types(settings))
+    if not wrong and settings.clients > MOST_CLIENTS:
+        wrong = [f"Expected clients={settings.clients!r} to be at most {MOST_CLIENTS}."]
     return wrong or [*_ranges(settings), *_federation_problems(settings, federations)]
 
 
@@ -153,7 +160,9 @@ CHOICES = {
 
 
 def _number(value: Any, kind: Any = (int, float)) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)
+    """Of the kind, and no larger than a float can hold."""
+    known = isinstance(value, kind) and not isinstance(value, bool)
+    return known and (isinstance(value, float) or abs(value) <= sys.float_info.max)
 
 
 def _types(s: Settings) -> Iterator[str]:
@@ -255,7 +264,7 @@ def _federation_problems(settings: Settings, federations: list[Federation]) -> I
 
 def check_settings(settings: Settings) -> None:
     """The part of ``check`` that concerns no federation."""
-    _raise_all([*_types(settings)] or [*_ranges(settings)])
+    _raise_all(problems(settings, [Federation(mechanism="none")]))
 
 
 def check(settings: Settings, federations: list[Federation]) -> None:

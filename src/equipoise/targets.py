@@ -57,6 +57,8 @@ class Options:
                     f"Expected {part.name}={value!r} to be of type {kind.__name__}.", "See targets.Options."
                 )
         for name in self.attacks:
+            if not isinstance(name, str):
+                raise ConfigError(f"Expected attacks={self.attacks!r} to be names.", f"Known: {', '.join(ATTACKS)}.")
             if name not in ATTACKS:
                 raise ConfigError(
                     f"Unknown attack {name!r}.{closest(name, list(ATTACKS))}", f"Known: {', '.join(ATTACKS)}."

@@ -28,8 +28,8 @@ from equipoise.ledger import verify
 
 pytest.importorskip("flwr")
 
-from equipoise.flower.demo import rows
 from equipoise.flower.fleet import Fleet
+from equipoise.flower.journal import read_rows as rows
 from equipoise.flower.new import TEMPLATE, new_app
 from equipoise.flower.processes import marked
 
