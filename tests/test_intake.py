@@ -111,6 +111,15 @@ def test_the_largest_numbers_of_a_type_average_without_overflow() -> None:
     assert abs(float(found[1])) < most * 1e-6
 
 
+@pytest.mark.parametrize(("one", "two", "mean"), [(1.7e308, -1.7e308, 0.0), (1.7e308, 1.7e308, 1.7e308)])
+def test_doubles_near_the_end_of_their_range_average_without_overflow(one: float, two: float, mean: float) -> None:
+    """The difference of the first two is infinite, and so is the sum of the others."""
+    intake = Intake({"w": torch.zeros(1, dtype=torch.float64)}, 1)
+    for client, value in (("a", one), ("b", two)):
+        assert intake.offer(client, {"w": torch.tensor([value], dtype=torch.float64)}, 3, 1) is None
+    assert intake.close().parameters["w"].tolist() == [mean]
+
+
 def test_a_step_that_leaves_the_precision_is_an_error_not_a_model_of_infinities() -> None:
     most = torch.finfo(torch.float32).max
     intake = Intake({"w": torch.zeros(1)}, 1)
@@ -193,9 +202,10 @@ BAD_UPDATES: dict[str, tuple[Any, str]] = {
     "without storage": (named(GOOD.to("meta")), "tensor 'w' is not dense"),
     "missing": ({"v": GOOD}, "lacks tensor 'w'"),
     "extra": ({"w": GOOD, "v": GOOD[:1]}, "has an extra tensor 'v'"),
-    "more extra": ({"w": GOOD[:1], "v": GOOD[:1], "u": GOOD[:1]}, "has an extra tensor 'u' and 1 more"),
+    "more extra": ({"w": GOOD[:1], "v": GOOD[:1], "u": GOOD[:1]}, "has an extra tensor 'v' and 1 more"),
     "numbered": ({0: GOOD}, "lacks tensor 'w'"),
-    "mixed names": ({"w": GOOD, 0: GOOD[:1]}, "has an extra tensor '0'"),
+    "mixed names": ({"w": GOOD, 0: GOOD[:1]}, "has an extra tensor 0"),
+    "endless name": ({"w": GOOD, 10**5000: GOOD[:1]}, "has an extra tensor a whole number of 16610 bits"),
     "forged line": ({"w": GOOD, "a\nb": GOOD[:1]}, "has an extra tensor 'a\\nb'"),
     "empty": ({}, "is empty"),
     "ten times the bytes": (named(torch.zeros(30)), "has 120 bytes, 12 are agreed"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import io
@@ -29,6 +30,7 @@ from equipoise.files import plain, write_bytes, write_json
 from equipoise.storage import (
     load_checkpoint,
     locked,
+    notes_digest,
     read_json,
     save_checkpoint,
     save_snapshot,
@@ -55,7 +57,8 @@ def plant(folder: Path, content: bytes, **change: Any) -> None:
     notes = json.loads((folder / "latest.json").read_text())
     (folder / notes["file"]).write_bytes(content)
     notes |= {"sha256": hashlib.sha256(content).hexdigest(), **change}
-    (folder / "latest.json").write_text(json.dumps(notes))
+    del notes["notes_sha256"]
+    (folder / "latest.json").write_text(json.dumps({**notes, "notes_sha256": notes_digest(notes)}))
 
 
 # --- atomic writes --------------------------------------------------------------------------------------------
@@ -250,11 +253,25 @@ def test_until_the_last_moment_the_previous_checkpoint_is_valid(
 
 def test_every_flipped_byte_is_noticed(saved: Path) -> None:
     (state,) = saved.glob("state-*")
-    whole = state.read_bytes()
-    for place in range(0, len(whole), 7):
-        state.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        with pytest.raises(CheckpointError, match="damaged"):
+    for path, words in ((state, "damaged"), (saved / "latest.json", "checkpoint")):
+        whole = path.read_bytes()
+        for place in range(len(whole)):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+            with pytest.raises(CheckpointError, match=words):
+                load_checkpoint(saved)
+        path.write_bytes(whole)
+
+
+def test_a_header_with_types_or_sizes_that_torch_lacks_is_refused(saved: Path) -> None:
+    for entry in (
+        {"dtype": "F8_E8M0", "shape": [1], "data_offsets": [0, 1]},
+        {"dtype": "F32", "shape": [0, 2**63], "data_offsets": [0, 0]},
+    ):
+        header = json.dumps({"params": entry}).encode()
+        plant(saved, len(header).to_bytes(8, "little") + header + bytes(entry["data_offsets"][1]))
+        with pytest.raises(CheckpointError, match="not safetensors") as caught:
             load_checkpoint(saved)
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kept", [0, 1, 8, 100])
@@ -445,6 +462,42 @@ def test_the_lock_excludes_another_process_and_goes_with_it(tmp_path: Path) -> N
             holder.kill()
     with locked(tmp_path):
         pass
+
+
+class _Clock:
+    """Time that passes only while someone waits; at ``until`` something happens."""
+
+    def __init__(self, until: float, happens: Callable[[], None]):
+        self.now, self.until, self.happens = 100.0, 100.0 + until, happens
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        if self.now >= self.until:
+            self.happens()
+
+
+def test_the_lock_waits_for_a_holder_that_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = contextlib.ExitStack()
+    holder.enter_context(locked(tmp_path))
+    clock = _Clock(7.0, holder.close)
+    monkeypatch.setattr(storage, "time", clock)
+    with locked(tmp_path, wait=10.0):
+        assert clock.now == pytest.approx(107.0, abs=0.2), "no longer than needed"
+        with pytest.raises(CheckpointError, match="Another process"), locked(tmp_path):
+            pass
+
+
+def test_the_lock_gives_up_when_its_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.ExitStack() as holder:
+        holder.enter_context(locked(tmp_path))
+        clock = _Clock(11.0, holder.close)
+        monkeypatch.setattr(storage, "time", clock)
+        with pytest.raises(CheckpointError, match="Another process"), locked(tmp_path, wait=10.0):
+            pass
+        assert clock.now == pytest.approx(110.0, abs=0.2)
 
 
 def test_the_lock_is_released_by_an_error_inside(tmp_path: Path) -> None:

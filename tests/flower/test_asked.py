@@ -152,6 +152,25 @@ def test_any_config_is_read_or_refused_by_a_typed_error(changed: dict[str, Any])
     assert found.mechanism.name
 
 
+def test_beside_a_formal_guarantee_no_metric_is_sent() -> None:
+    run = {"equipoise.mechanism": "laplace-dp", "equipoise.budget": 200.0}
+    with pytest.raises(ConfigError, match="With 'laplace-dp' no metrics may be sent"):
+        asked({**run, "equipoise.metrics": "loss"})
+    assert asked(run).metrics == ()
+
+
+@pytest.mark.parametrize("name", ["experiment", "round", "accepted", "refused", "void", "evaluation", "num-examples"])
+def test_a_metric_cannot_take_a_name_of_the_servers_own_rows(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"The metric '{name}' has a meaning of its own"):
+        asked(with_(metrics=f"loss, {name}"))
+
+
+def test_the_weight_is_no_metric_beside_itself() -> None:
+    assert asked(with_(metrics="num-examples", weight="seen")).metrics == ("num-examples",)
+    with pytest.raises(ConfigError, match="The metric 'seen' has a meaning of its own"):
+        asked(with_(metrics="seen", weight="seen"))
+
+
 # --- budgets of clients and rounds --------------------------------------------------------------------------
 
 
@@ -186,7 +205,7 @@ def test_without_distortion_there_is_no_budget() -> None:
 
 def test_a_node_allows_everything_unless_told_otherwise() -> None:
     assert allowed({"partition-id": 3}) == Allowed()
-    Allowed().refuse(asked(RUN), 0.98, 10**9)
+    Allowed().refuse(asked(RUN), 0.98, 10**9, 10**9)
 
 
 def test_the_node_config_is_read() -> None:
@@ -205,6 +224,8 @@ def test_the_node_config_is_read() -> None:
         ({"budget-at-most": True}, "to be a number"),
         ({"budget-at-most": math.nan}, "to be a number"),
         ({"release-limit": -1}, "release-limit=-1"),
+        ({"release-limit": 3}, "release-limit needs equipoise.ledger"),
+        ({"release-limit": 3, "ledger": ""}, "release-limit needs equipoise.ledger"),
         ({"ledger": 1}, "equipoise.ledger=1"),
     ],
 )
@@ -217,24 +238,41 @@ def test_a_wrong_node_config_is_an_error_and_not_a_missing_limit(changed: dict[s
 def test_a_node_refuses_other_mechanisms() -> None:
     node = Allowed(mechanisms=("ls-learn",))
     with pytest.raises(ConfigError, match="does not take part with the mechanism 'pl-learn'"):
-        node.refuse(asked(RUN), 0.98, 0)
-    Allowed(mechanisms=("ls-learn", "pl-learn")).refuse(asked(RUN), 0.98, 0)
+        node.refuse(asked(RUN), 0.98, 0, 0)
+    Allowed(mechanisms=("ls-learn", "pl-learn")).refuse(asked(RUN), 0.98, 0, 0)
 
 
 @pytest.mark.parametrize(("budget", "fine"), [(0.97, True), (0.96, True), (0.9701, False), (None, False)])
 def test_a_node_refuses_looser_budgets_and_none_at_all(budget: float | None, fine: bool) -> None:
     node = Allowed(budget_at_most=0.97)
     if fine:
-        node.refuse(asked(RUN), budget, 0)
+        node.refuse(asked(RUN), budget, 0, 0)
     else:
         with pytest.raises(BudgetError, match=r"allows budgets up to 0\.97"):
-            node.refuse(asked(RUN), budget, 0)
+            node.refuse(asked(RUN), budget, 0, 0)
 
 
-@pytest.mark.parametrize(("own", "of_the_run", "least"), [(3, None, 3), (None, 3, 3), (5, 3, 3), (3, 5, 3)])
-def test_the_smaller_limit_on_releases_counts(own: int | None, of_the_run: int | None, least: int) -> None:
+@pytest.mark.parametrize(
+    ("own", "of_the_run", "here", "ever", "words"),
+    [
+        (3, None, 0, 3, "released 3 times in all; the limit is 3"),
+        (None, 3, 3, 3, "released 3 times in this run; the limit is 3"),
+        (5, 3, 3, 4, "released 3 times in this run; the limit is 3"),
+        (3, 5, 0, 4, "released 4 times in all; the limit is 3"),
+        (3, 3, 2, 2, None),
+        (5, 3, 2, 4, None),
+        (None, 3, 2, 99, None),
+        (3, None, 2, 2, None),
+    ],
+)
+def test_each_limit_counts_its_own(
+    own: int | None, of_the_run: int | None, here: int, ever: int, words: str | None
+) -> None:
+    """The run's limit counts the releases in this run, the node's all of them."""
     terms = asked(with_(release_limit=of_the_run or 0))
     node = Allowed(release_limit=own)
-    node.refuse(terms, 0.98, least - 1)
-    with pytest.raises(LimitError, match=f"released {least} times; its limit is {least}"):
-        node.refuse(terms, 0.98, least)
+    if words is None:
+        node.refuse(terms, 0.98, here, ever)
+    else:
+        with pytest.raises(LimitError, match=words):
+            node.refuse(terms, 0.98, here, ever)

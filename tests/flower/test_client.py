@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import traceback
@@ -39,7 +40,7 @@ def answered(
 
 
 def content(arrays: ArrayRecord | None, **others: Any) -> RecordDict:
-    records = {"metrics": MetricRecord({"num-examples": 6}), **others}
+    records = {"metrics": MetricRecord({"num-examples": 6, "loss": 0.5}), **others}
     return RecordDict(records if arrays is None else {"arrays": arrays, **records})
 
 
@@ -73,7 +74,7 @@ def test_what_protect_made_passes_with_its_record() -> None:
         "mechanism": "pl-identical", "budget": "0.98", "round": 1, "experiment": "",
     }  # fmt: skip
     metrics = found.content["metrics"]
-    assert set(metrics) == {"num-examples", "equipoise.lower", "equipoise.upper", "equipoise.intensity"}
+    assert set(metrics) == {"num-examples", "loss", "equipoise.lower", "equipoise.upper", "equipoise.intensity"}
     assert metrics["equipoise.lower"] == pytest.approx(LOWER)
     assert metrics["equipoise.intensity"] == 8.0, "what the draw decided is told to two digits"
     assert not torch.equal(tensors(found)["1.weight"], start()["1.weight"])
@@ -94,7 +95,7 @@ def test_protecting_and_then_sending_something_else_is_not_enough() -> None:
         protect(network(), images(), msg, context)
         return unprotected(msg, context)
 
-    refused(raw, "The arrays 'arrays' are not what protect returned for this message")
+    refused(raw, "The reply holds arrays that are not what protect returned for this message")
 
 
 def changed(arrays: ArrayRecord) -> Iterator[ArrayRecord]:
@@ -133,7 +134,7 @@ def test_other_arrays_beside_the_protected_ones_are_not_sent() -> None:
         arrays = protect(network(), images(), msg, context)
         return Message(content(arrays, gradients=ArrayRecord(start())), reply_to=msg)
 
-    refused(more, "The arrays 'gradients' are not what protect returned")
+    refused(more, "arrays that are not what protect returned")
 
 
 @pytest.mark.parametrize("kind", ["evaluate", "query"])
@@ -147,7 +148,7 @@ def test_other_replies_may_hold_metrics_alone(kind: str) -> None:
         return Message(content(None, notes=ConfigRecord({"a": 1})), reply_to=msg)
 
     found = answered(evaluate, asking(kind=kind))
-    assert dict(found.content["metrics"]) == {"num-examples": 6}
+    assert dict(found.content["metrics"]) == {"num-examples": 6, "loss": 0.5}
     assert "notes" not in found.content
 
 
@@ -279,7 +280,7 @@ def test_only_named_metrics_are_sent(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_forged_record_is_replaced_by_the_true_one() -> None:
     def lying(msg: Message, context: Context) -> Message:
         arrays = protect(network(), images(), msg, context, experiment_seed=3)
-        metrics = MetricRecord({"num-examples": 6, "equipoise.lower": 99.0})
+        metrics = MetricRecord({"num-examples": 6, "loss": 0.5, "equipoise.lower": 99.0})
         claim = ConfigRecord({"mechanism": "none", "experiment": ""})
         return Message(RecordDict({"arrays": arrays, "metrics": metrics, "equipoise": claim}), reply_to=msg)
 
@@ -306,12 +307,116 @@ def test_a_formal_guarantee_tells_nothing_of_its_noise() -> None:
     assert set(answered(exact, about=context(run)).content["metrics"]) == {"num-examples"}
 
 
-def test_a_reply_without_its_weight_is_not_sent() -> None:
-    def weightless(msg: Message, context: Context) -> Message:
-        arrays = protect(network(), images(), msg, context)
-        return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"loss": 1.0})}), reply_to=msg)
+def with_metrics(metrics: dict[str, Any]) -> Train:
+    """A train function that protects and sends these metrics."""
 
-    refused(weightless, "has no metric 'num-examples' to weigh it by")
+    def train(msg: Message, context: Context) -> Message:
+        arrays = protect(network(), images(), msg, context)
+        return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord(metrics)}), reply_to=msg)
+
+    return train
+
+
+@pytest.mark.parametrize("name", ["num-examples", "loss"])
+def test_a_reply_without_its_weight_or_a_metric_asked_for_is_not_sent(name: str) -> None:
+    metrics = {"num-examples": 6, "loss": 1.0}
+    del metrics[name]
+    refused(with_metrics(metrics), f"The reply has no metric '{name}'")
+
+
+@pytest.mark.parametrize("name", ["num-examples", "loss"])
+def test_a_list_of_numbers_is_not_sent_as_a_metric(name: str) -> None:
+    """A list could hold the model, or a batch."""
+    metrics: dict[str, Any] = {"num-examples": 6, "loss": 1.0, name: [0.25, 0.5]}
+    refused(with_metrics(metrics), f"The metric '{name}' is a list")
+
+
+@pytest.mark.parametrize("kind", ["evaluate", "query"])
+def test_lists_and_notes_of_other_replies_are_held_back(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    def evaluate(msg: Message, context: Context) -> Message:
+        metrics = MetricRecord({"accuracy": 0.5, "pixels": [0.125, 0.25]})
+        return Message(RecordDict({"m": metrics, "notes": ConfigRecord({"name": MARKER})}), reply_to=msg)
+
+    with caplog.at_level(logging.WARNING, "flwr.equipoise"):
+        found = answered(evaluate, asking(kind=kind))
+    assert {name: dict(part) for name, part in found.content.items()} == {"m": {"accuracy": 0.5}}
+    assert "Held back: config records and lists of numbers" in caplog.text
+    assert MARKER not in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["evaluate", "query"])
+@pytest.mark.parametrize("records", [1, 2])
+def test_too_many_metrics_are_not_sent(kind: str, records: int) -> None:
+    """A thousand single numbers are a model too; dividing them among records does not help."""
+
+    def evaluate(msg: Message, context: Context) -> Message:
+        names = [str(place) for place in range(many)]
+        parts = [MetricRecord(dict.fromkeys(names[start::records], 0.5)) for start in range(records)]
+        return Message(RecordDict({f"m{place}": part for place, part in enumerate(parts)}), reply_to=msg)
+
+    many = module.MOST_METRICS
+    assert sum(map(len, answered(evaluate, asking(kind=kind)).content.values())) == 32
+    many += 1
+    refused(evaluate, "more than 32 metrics", msg=asking(kind=kind))
+
+
+def test_two_distortions_of_one_model_are_not_sent() -> None:
+    def twice(msg: Message, context: Context) -> Message:
+        second = protect(network(), images(), msg, context)
+        return Message(content(protect(network(), images(), msg, context), second=second), reply_to=msg)
+
+    refused(twice, "The reply holds 2 sets of arrays, expected 1")
+
+
+@pytest.mark.parametrize("kind", ["evaluate", "query"])
+def test_protected_arrays_belong_in_a_train_reply_alone(kind: str) -> None:
+    refused(honest, "The reply holds 1 sets of arrays, expected 0", msg=asking(kind=kind))
+
+
+def test_what_the_app_does_to_its_arrays_after_the_guard_looked_changes_nothing() -> None:
+    """The reply has the guard's own copy: of the record, and of the arrays in it."""
+    raw = network().state_dict()["1.weight"].numpy()
+    kept: list[ArrayRecord] = []
+
+    def keeping(msg: Message, context: Context) -> Message:
+        kept.append(protect(network(), images(), msg, context))
+        return Message(content(kept[0]), reply_to=msg)
+
+    def outside(msg: Message, context: Context, call_next: Any) -> Message:
+        reply: Message = call_next(msg, context)
+        kept[0]["1.bias"].data = Array(raw[:, 0].copy()).data
+        kept[0]["1.weight"] = Array(raw)
+        return reply
+
+    made: dict[str, bytes] = {}
+
+    def inside(msg: Message, context: Context, call_next: Any) -> Message:
+        reply: Message = call_next(msg, context)
+        made.update({name: array.data for name, array in reply.content["arrays"].items()})
+        return reply
+
+    found = answered(keeping, mods=[outside, guard, inside]).content["arrays"]
+    assert {name: array.data for name, array in found.items()} == made
+    assert kept[0]["1.weight"].data != made["1.weight"], "the app's own record did change"
+    assert kept[0]["1.bias"].data != made["1.bias"]
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        {"x" * 101: MetricRecord({"loss": 1.0})},
+        {"metrics": MetricRecord({"x" * 101: 1.0})},
+        {f"part {i}": MetricRecord() for i in range(40)},
+    ],
+    ids=["record", "metric", "many"],
+)
+@pytest.mark.parametrize("kind", ["train", "evaluate", "query"])
+def test_names_cannot_hold_a_model(kind: str, records: dict[str, MetricRecord]) -> None:
+    def talkative(msg: Message, context: Context) -> Message:
+        own = {"arrays": protect(network(), images(), msg, context)} if kind == "train" else {}
+        return Message(RecordDict({**own, **records}), reply_to=msg)
+
+    refused(talkative, "too many records, or too long a name", msg=asking(kind=kind))
 
 
 def test_an_error_is_told_by_its_type_alone() -> None:
@@ -350,6 +455,26 @@ def test_an_error_that_the_app_reports_itself_is_told_by_its_code_alone() -> Non
     found = answered(reporting)
     assert found.error.code == 7
     assert MARKER not in str(found.error.reason)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["cross-entropy", "own loss"])
+def test_no_label_is_quoted_by_an_error(own: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Ours do not quote it; torch's own say "Target 4711 is out of bounds", and are told by their place alone."""
+
+    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+        raise IndexError("Target 4711 is out of bounds.")
+
+    def train(msg: Message, context: Context) -> Message:
+        labels = torch.tensor([0, 1, 2, 0, 1, 4711])
+        found = protect(network(), (images()[0], labels), msg, context, train=True, loss=loss if own else None)
+        return Message(content(found), reply_to=msg)
+
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(ReleaseError, match="IndexError" if own else "DataError") as caught:
+        answered(train, about=context({**RUN, "equipoise.mechanism": "pl-learn"}))
+    shown = caplog.text + "".join(traceback.format_exception(caught.value))
+    assert "4711" not in shown
+    assert "Nothing is sent" in caplog.text
 
 
 def test_ctrl_c_is_not_turned_into_something_else() -> None:
@@ -565,21 +690,32 @@ def test_a_client_of_the_list_is_held_to_its_own_budget() -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "node"),
-    [({}, {"equipoise.release-limit": 2}), ({"equipoise.release-limit": 2}, {}),
-     ({"equipoise.release-limit": 2}, {"equipoise.release-limit": 9})],
-    ids=["node", "run", "both"],
-)  # fmt: skip
-def test_a_client_stops_at_the_limit(run: dict[str, Any], node: dict[str, Any]) -> None:
-    about = context({**RUN, **run}, node)
+    ("run", "node", "where"), [(0, 2, "in all"), (2, 0, "in this run"), (2, 9, "in this run"), (9, 2, "in all")]
+)
+def test_a_client_stops_at_the_limit(run: int, node: int, where: str, tmp_path: Path) -> None:
+    own = {"equipoise.release-limit": node, "equipoise.ledger": str(tmp_path / "releases.jsonl")}
+    about = context({**RUN, "equipoise.release-limit": run}, own)
     for when in (1, 2):
         protect(network(), images(), asking(when=when), about)
-    with pytest.raises(LimitError, match="released 2 times; its limit is 2"):
+    with pytest.raises(LimitError, match=f"released 2 times {where}; the limit is 2"):
         protect(network(), images(), asking(when=3), about)
 
 
-def test_what_failed_is_not_a_release() -> None:
-    about = context(node={"equipoise.release-limit": 1})
+def test_the_limit_of_a_run_counts_that_run_alone(tmp_path: Path) -> None:
+    """Releases of earlier runs are the node's business: its ledger has them, the run's limit leaves them out."""
+    node = {"equipoise.ledger": str(tmp_path / "releases.jsonl")}
+    run = {**RUN, "equipoise.release-limit": 2}
+    for _ in range(2):
+        about = context(run, node)
+        for when in (1, 2):
+            protect(network(), images(), asking(when=when), about)
+    with pytest.raises(LimitError, match="released 2 times in this run; the limit is 2"):
+        protect(network(), images(), asking(when=3), about)
+    assert verify(tmp_path / "releases.jsonl").counts[0, "0"].asked == 4
+
+
+def test_what_failed_is_not_a_release(tmp_path: Path) -> None:
+    about = context(node={"equipoise.release-limit": 1, "equipoise.ledger": str(tmp_path / "releases.jsonl")})
     with pytest.raises(DataError):
         protect(network(), DataLoader([]), asking(), about)
     protect(network(), images(), asking(), about)
@@ -590,11 +726,21 @@ def test_the_nodes_own_ledger_counts_over_runs_and_restarts(tmp_path: Path) -> N
     node = {"equipoise.ledger": str(path), "equipoise.release-limit": 3, "partition-id": 7}
     for _ in range(3):
         protect(network(), images(), asking(), context(node=node))  # a context of its own: another run
-    with pytest.raises(LimitError, match="released 3 times; its limit is 3"):
+    with pytest.raises(LimitError, match="released 3 times in all; the limit is 3"):
         protect(network(), images(), asking(), context(node=node))
     found = verify(path)
     assert found.counts[0, "7"].asked == 3
     assert found.counts[0, "7"].low == pytest.approx(LOWER, rel=1e-5), "exact, and with the client"
+
+
+def test_the_nodes_ledger_says_nothing_of_the_noise_of_a_formal_guarantee(tmp_path: Path) -> None:
+    """The guarantee covers the release alone: the size of its noise beside it would undo it."""
+    path = tmp_path / "releases.jsonl"
+    about = context({"equipoise.mechanism": "laplace-dp", "equipoise.budget": 200.0}, {"equipoise.ledger": str(path)})
+    protect(network(), images(), asking(), about, train=True)
+    entry = json.loads(path.read_text().splitlines()[-1])
+    assert entry["releases"] == [{"client": "0", "lower": None, "upper": None, "intensity": None, "accepted": True}]
+    assert (entry["mechanism"], entry["budget"]) == ("laplace-dp", 200.0)
 
 
 def test_a_release_that_cannot_be_counted_is_not_made(tmp_path: Path) -> None:

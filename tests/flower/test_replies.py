@@ -132,11 +132,14 @@ def test_a_scale_mechanism_takes_its_bounds_from_the_draw() -> None:
 
 
 def test_a_formal_guarantee_keeps_the_size_of_its_noise_to_itself() -> None:
-    run = {"equipoise.mechanism": "laplace-dp", "equipoise.budget": 200.0}
+    run = {"equipoise.mechanism": "laplace-dp", "equipoise.budget": 200.0, "equipoise.metrics": ""}
     claim = {"mechanism": "laplace-dp", "budget": "200.0"}
-    silent = reply(101, claim=claim, without=tuple(f"equipoise.{name}" for name in ("lower", "upper", "intensity")))
-    assert examined(silent, run).reason is None
-    assert "would undo the guarantee" in str(claimed(run, "200.0", 0.7, 0.7, 0.7))
+    numbers = ("equipoise.lower", "equipoise.upper", "equipoise.intensity")
+    assert examined(reply(101, claim=claim, without=("loss", *numbers)), run).reason is None
+    for told in numbers:
+        others = tuple(name for name in numbers if name != told)
+        telling = reply(101, claim=claim, without=("loss", *others))
+        assert "would undo the guarantee" in str(examined(telling, run).reason)
 
 
 def test_any_budget_of_the_round_gives_a_lower_bound() -> None:

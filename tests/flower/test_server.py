@@ -6,7 +6,7 @@ import contextlib
 import json
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from flwr.serverapp.strategy import (
     FedTrimmedAvg,
     FedYogi,
     Krum,
+    QFedAvg,
     Result,
     Strategy,
 )
@@ -33,7 +34,7 @@ from torch import Tensor
 
 from equipoise.errors import CheckpointError, ConfigError, LedgerError, ReleaseError
 from equipoise.flower import Validated
-from equipoise.ledger import verify
+from equipoise.ledger import Ledger, verify
 from tests.flower.messages import (
     BAD,
     LOWER,
@@ -214,10 +215,8 @@ def test_a_late_reply_of_an_earlier_round_is_stale() -> None:
     assert checked.refused == {1: {"104": "no reply"}, 2: {"104": "is for round 1, a stale one; round 2 is open"}}
 
 
-def test_a_metric_that_one_reply_lacks_is_not_averaged() -> None:
+def test_a_metric_that_one_reply_lacks_is_averaged_over_the_others() -> None:
     _, _, metrics = one_round([reply(101), reply(102, without=("loss",)), reply(103), reply(104)])
-    assert set(metrics or {}) == {"equipoise.lower", "equipoise.upper", "equipoise.intensity"}
-    _, _, metrics = one_round([reply(n) for n in NODES])
     assert dict(metrics or {}) == pytest.approx(
         {"loss": 0.5, "equipoise.lower": LOWER, "equipoise.upper": 2 * LOWER, "equipoise.intensity": LOWER}
     )
@@ -295,6 +294,78 @@ def test_a_void_result_leaves_no_trace_in_the_strategy() -> None:
     assert arrays is not None
     _, expected, _ = one_round([reply(n) for n in NODES], FedAvgM(server_learning_rate=2.0, server_momentum=0.9))
     assert equal(dict(arrays.to_torch_state_dict()), expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+@pytest.mark.parametrize("name", ["FedAdam", "FedYogi", "FedAdagrad"])
+def test_a_number_whose_square_overflows_does_not_stay_in_a_strategys_memory(name: str) -> None:
+    """The model would be finite, the second moment not: every later step would be zero in that place."""
+    strategy = STRATEGIES[name]()
+    checked, model, _ = one_round([reply(n) for n in NODES], strategy)
+    assert model is not None
+    before = {part: {n: a.copy() for n, a in getattr(strategy, part).items()} for part in ("m_t", "v_t")}
+    large = {**update(101), "1.bias": torch.tensor([1.0, 1e25, 1.0])}
+    checked.configure_train(2, ArrayRecord(model), ConfigRecord(), LocalGrid())
+    arrays, metrics = checked.aggregate_train(2, [reply(101, large, when=2), *(reply(n, when=2) for n in NODES[1:])])
+    assert arrays is None
+    assert metrics is None
+    assert equal(checked._tensors, model)
+    for part, kept in before.items():
+        assert kept.keys() == getattr(strategy, part).keys()
+        for key, array in getattr(strategy, part).items():
+            assert np.array_equal(array, kept[key]), part
+    checked.configure_train(3, ArrayRecord(model), ConfigRecord(), LocalGrid())
+    arrays, _ = checked.aggregate_train(3, [reply(n, when=3) for n in NODES])
+    assert arrays is not None
+
+
+class Raising(FedAvg):
+    """Gives up in one round, in training or in evaluation."""
+
+    def __init__(self, where: str):
+        super().__init__()
+        self.where = where
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        if (self.where, server_round) == ("train", 2):
+            raise ZeroDivisionError("no")
+        return super().aggregate_train(server_round, replies)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        if (self.where, server_round) == ("evaluate", 2):
+            raise ZeroDivisionError("no")
+        return super().aggregate_evaluate(server_round, replies)
+
+
+def test_a_strategy_that_raises_makes_its_round_void_and_the_run_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    checked = Validated(Raising("train"), RUN, seeded=True)
+    grid = nodes()
+    result = checked.start(grid, ArrayRecord(start()), 3)
+    assert grid.rounds() == [1, 2, 3]
+    assert list(result.train_metrics_clientapp) == [1, 3]
+    assert list(result.evaluate_metrics_clientapp) == [1, 2, 3]
+    assert "Round 2: the result of Raising is none: ZeroDivisionError: no" in caplog.text
+    assert "Round 2 is void" in caplog.text
+
+
+def test_a_strategy_that_raises_over_evaluations_loses_those_alone(caplog: pytest.LogCaptureFixture) -> None:
+    result = Validated(Raising("evaluate"), RUN, seeded=True).start(nodes(), ArrayRecord(start()), 3)
+    assert list(result.train_metrics_clientapp) == [1, 2, 3]
+    assert list(result.evaluate_metrics_clientapp) == [1, 3]
+    assert "Round 2: the strategy could not average the evaluations: no" in caplog.text
+
+
+def test_a_strategy_that_lacks_a_metric_makes_void_rounds_and_no_crash(tmp_path: Path) -> None:
+    """QFedAvg raises where a reply has no ``train_loss``; with the name of one that is sent it trains."""
+    checked = Validated(QFedAvg(client_learning_rate=0.1), RUN, folder=tmp_path, seeded=True)
+    result = checked.start(nodes(), ArrayRecord(start()), 2)
+    assert equal(weights_of(result), start())
+    assert [row["void"] for row in rows(tmp_path / "metrics.jsonl")] == [True, True]
+    assert verify(tmp_path / "ledger.jsonl").counts[0, "101"].accepted == 2, "seen is seen"
+    good = Validated(QFedAvg(client_learning_rate=0.1, train_loss_key="loss"), RUN, seeded=True)
+    assert not equal(weights_of(good.start(nodes(), ArrayRecord(start()), 2)), start())
 
 
 # --- whole runs ---------------------------------------------------------------------------------------------
@@ -505,13 +576,132 @@ def test_metrics_after_the_checkpoint_are_cut_back_and_a_torn_ledger_line_is_dro
     assert verify(tmp_path / "ledger.jsonl").torn == 0
 
 
-@pytest.mark.parametrize("changed", [{"equipoise.budget": 0.97}, {"equipoise.mechanism": "pl-learn"}])
-def test_a_run_with_other_terms_is_not_continued(changed: dict[str, Any], tmp_path: Path) -> None:
+OTHER_TERMS: dict[str, Any] = {
+    "budget": 0.97,
+    "mechanism": "pl-learn",
+    "eta": 0.5,
+    "clip": 7.0,
+    "sensitivity": 2.0,
+    "steps": 3,
+    "leakage.D": 28.0,
+}
+
+
+@pytest.mark.parametrize("key", OTHER_TERMS)
+def test_a_run_with_other_terms_is_not_continued(key: str, tmp_path: Path) -> None:
     interrupt(validated(tmp_path), 2)
+    changed = {f"equipoise.{key}": OTHER_TERMS[key]}
     grid = nodes({**RUN, **changed})
-    with pytest.raises(CheckpointError, match=r"other terms: pl-identical 0\.98"):
+    with pytest.raises(CheckpointError, match=rf"other terms: {key.split('.')[0]}\. "):
         validated(tmp_path, **changed).start(grid, ArrayRecord(start()), 3)
     assert grid.sent == []
+
+
+def test_a_run_is_not_continued_with_another_strategy(tmp_path: Path) -> None:
+    interrupt(validated(tmp_path, "FedAdam"), 2)
+    grid = nodes()
+    with pytest.raises(CheckpointError, match=r"other terms: strategy\. "):
+        validated(tmp_path, "FedYogi").start(grid, ArrayRecord(start()), 3)
+    assert grid.sent == []
+
+
+def evaluated(checked: Validated, grid: LocalGrid, last: int) -> None:
+    checked.start(grid, ArrayRecord(start()), last, evaluate_fn=lambda when, arrays: MetricRecord({"accuracy": 0.5}))
+
+
+def test_without_a_checkpoint_the_metrics_begin_again(tmp_path: Path) -> None:
+    """The server was killed in its first round: its row of round 0 is written once, and half a line does no harm."""
+
+    def dying(message: Message) -> Iterable[Message]:
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        evaluated(validated(tmp_path), LocalGrid(dying), 2)
+    assert [row["round"] for row in rows(tmp_path / "metrics.jsonl")] == [0]
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"round": 1, "half a li')
+    evaluated(validated(tmp_path), nodes(), 2)
+    assert [row["round"] for row in rows(tmp_path / "metrics.jsonl")] == [0, 1, 1, 2, 2]
+
+
+def test_a_torn_first_line_of_the_metrics_does_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"round": 0, "evalu')
+    evaluated(validated(tmp_path), nodes(), 1)
+    assert [row["round"] for row in rows(tmp_path / "metrics.jsonl")] == [0, 1, 1]
+
+
+# --- the ledger of a deployment -----------------------------------------------------------------------------
+
+
+def deployment(folder: Path) -> Validated:
+    return Validated(FedAvg(fraction_evaluate=0.0), RUN, folder=folder)
+
+
+def honest() -> LocalGrid:
+    """Nodes with noise of their own, as in a deployment."""
+    return LocalGrid(lambda m: [reply(m.metadata.dst_node_id, when=m.content["config"]["server-round"])])
+
+
+def deleted(path: Path) -> None:
+    path.unlink()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+
+
+def cut_and_replaced(path: Path) -> None:
+    """As many lines as before, and each follows from the one before it."""
+    last = json.loads(path.read_text().splitlines()[-1])
+    cut(path)
+    entry = {key: value for key, value in last.items() if key not in ("n", "hash")}
+    Ledger.open(path, None).append([{**entry, "releases": []}])
+
+
+def written_anew(path: Path) -> None:
+    """A whole chain of its own, one release of every client shorter."""
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    path.unlink()
+    own = Ledger.open(path, None)
+    kept = [{key: value for key, value in entry.items() if key not in ("n", "hash")} for entry in entries[1:]]
+    own.append([entry for entry in kept if entry["round"] != 1])
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("damage", "chained"),
+    [(deleted, False), (emptied, False), (cut, True), (cut_and_replaced, True), (written_anew, True)],
+)
+def test_a_deployment_does_not_go_on_without_its_ledger(
+    damage: Callable[[Path], None], chained: bool, tmp_path: Path
+) -> None:
+    """Fewer releases counted than were made would let the limit be passed."""
+    deployment(tmp_path).start(honest(), ArrayRecord(start()), 2)
+    damage(tmp_path / "ledger.jsonl")
+    if chained:
+        verify(tmp_path / "ledger.jsonl")  # nothing is wrong with it by itself
+    grid = honest()
+    with pytest.raises(LedgerError):
+        deployment(tmp_path).start(grid, ArrayRecord(start()), 3)
+    assert grid.sent == []
+
+
+def test_a_deployment_goes_on_after_a_round_that_was_asked_and_not_answered(tmp_path: Path) -> None:
+    deployment(tmp_path).start(honest(), ArrayRecord(start()), 2)
+    path = tmp_path / "ledger.jsonl"
+    last = json.loads(path.read_text().splitlines()[-2])
+    assert last["kind"] == "asked"
+    entry = {key: value for key, value in last.items() if key not in ("n", "hash")}
+    Ledger.open(path, None).append([{**entry, "round": 3}])
+    grid = honest()
+    deployment(tmp_path).start(grid, ArrayRecord(start()), 3)
+    assert grid.rounds() == [3]
+    assert [line["kind"] for line in rows(path)] == ["ledger", *["asked", "answered"] * 2, "asked", "asked", "answered"]
+    count = verify(path).counts[0, "101"]
+    assert (count.asked, count.received) == (4, 3), "what may have been seen is counted"
 
 
 def test_an_experiment_and_a_deployment_do_not_share_a_folder(tmp_path: Path) -> None:
@@ -603,9 +793,9 @@ def test_a_broken_model_is_an_error_before_anything_is_sent() -> None:
 
 
 def test_a_weight_that_the_strategy_does_not_use_is_an_error_before_anything_is_sent() -> None:
-    grid = nodes({**RUN, "equipoise.weight": "loss"})
-    with pytest.raises(ConfigError, match="weighs by 'num-examples', the run config names 'loss'"):
-        validated(None, **{"equipoise.weight": "loss"}).start(grid, ArrayRecord(start()), 1)
+    grid = nodes({**RUN, "equipoise.weight": "seen"})
+    with pytest.raises(ConfigError, match="weighs by 'num-examples', the run config names 'seen'"):
+        validated(None, **{"equipoise.weight": "seen"}).start(grid, ArrayRecord(start()), 1)
     assert grid.sent == []
 
 
@@ -632,6 +822,68 @@ def test_a_hostile_evaluation_ends_no_run_and_counts_for_nothing(kind: str) -> N
 
     result = Validated(FedAvg(), RUN).start(LocalGrid(answer), ArrayRecord(start()), 1)
     assert result.evaluate_metrics_clientapp[1]["accuracy"] == pytest.approx(0.5)
+
+
+class Noting(FedAvg):
+    """Keeps what it was given to average."""
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        self.given = list(replies)
+        return super().aggregate_evaluate(server_round, self.given)
+
+
+def evaluation(node: int, accuracy: Any, name: str = "metrics", **others: Any) -> Message:
+    content = RecordDict({name: MetricRecord({"num-examples": 5, "accuracy": accuracy, **others})})
+    return Message(content, reply_to=asking(node, kind="evaluate"))
+
+
+def test_evaluations_are_checked_one_by_one_and_rebuilt(caplog: pytest.LogCaptureFixture) -> None:
+    """Six nodes are asked: three answer well, one of them under another name, twice, and beside a set of arrays."""
+    asked = [101, 102, 103, 104, 105, 106]
+    beside = evaluation(103, 0.75)
+    beside.content["arrays"] = ArrayRecord(start())
+    two = evaluation(106, 1.0)
+    two.content["more"] = MetricRecord({"accuracy": 1.0})
+    given = {
+        101: [evaluation(101, 0.25, name="m"), evaluation(101, 1.0)],
+        102: [evaluation(102, 0.5), evaluation(999, 1.0), failure(SUPERLINK_NODE_ID, "Reply not available")],
+        103: [beside],
+        104: [evaluation(104, math.nan)],
+        105: [evaluation(105, 1.0, odd=1.0)],
+        106: [two],
+    }
+
+    def answer(message: Message) -> Iterable[Message]:
+        node = message.metadata.dst_node_id
+        return [reply(node)] if message.metadata.message_type == "train" else given[node]
+
+    strategy = Noting()
+    result = Validated(strategy, RUN).start(LocalGrid(answer, asked), ArrayRecord(start()), 1)
+    assert [message.metadata.src_node_id for message in strategy.given] == [101, 102, 103]
+    for message, accuracy in zip(strategy.given, (0.25, 0.5, 0.75), strict=True):
+        assert list(message.content) == ["metrics"]
+        assert dict(message.content["metrics"]) == {"num-examples": 5, "accuracy": accuracy}
+    assert dict(result.evaluate_metrics_clientapp[1]) == pytest.approx({"accuracy": 0.5})
+    for client, reason in {
+        101: "answered twice",
+        999: "was not asked",
+        104: "has a metric that is no finite number: 'accuracy'",
+        105: "has other metrics than most",
+        106: "has 2 records of metrics, expected one",
+    }.items():
+        assert f"Round 1: refused the evaluation of client {client}: {reason}" in caplog.text
+
+
+def test_an_evaluation_without_any_good_reply_is_none() -> None:
+    def answer(message: Message) -> Iterable[Message]:
+        node = message.metadata.dst_node_id
+        training = message.metadata.message_type == "train"
+        return [reply(node) if training else evaluation(node, math.inf)]
+
+    strategy = Noting()
+    result = Validated(strategy, RUN).start(LocalGrid(answer), ArrayRecord(start()), 1)
+    assert not hasattr(strategy, "given"), "the strategy is not asked to average nothing"
+    assert not result.evaluate_metrics_clientapp
 
 
 def test_the_summary_says_what_is_asked_and_claims_nothing_more(caplog: pytest.LogCaptureFixture) -> None:

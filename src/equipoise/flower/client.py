@@ -148,6 +148,9 @@ def _checked(msg: Message, reply: Message, passage: _Passage) -> Message:
             "one, and two distortions of one model would have less noise in their mean.",
             "Send one result of protect.",
         )
+    names = [*content, *(key for part in content.metric_records.values() for key in part)]
+    if len(content) > MOST_METRICS or any(len(name) > LONGEST_NAME for name in names):
+        raise ReleaseError("The reply has too many records, or too long a name: these could hold anything.", "Use few.")
     made = sent[0] if sent else None
     reply.content = _evaluation(content) if made is None else _allowed_content(content, made)
     return reply
@@ -163,6 +166,8 @@ def _place(error: Exception) -> str:
 
 MOST_METRICS = 32
 """Metrics of a reply to an evaluate or query message: enough for any report, too few for a model."""
+
+LONGEST_NAME = 100
 
 
 def _evaluation(content: RecordDict) -> RecordDict:

@@ -113,7 +113,10 @@ def sound_evaluations(
 ) -> tuple[list[Message], dict[str, str]]:
     """Replies to evaluate messages that can be averaged, rebuilt from what was checked; why the others cannot."""
     given, good, refused, seen = list(messages), list[Message](), dict[str, str](), set[str]()
-    names = Counter(frozenset(next(iter(m.content.metric_records.values()), ())) for m in given if m.has_content())
+    first = {str(m.metadata.src_node_id): m for m in reversed(given) if m.has_content()}
+    names = Counter(
+        frozenset(next(iter(m.content.metric_records.values()), ())) for c, m in first.items() if c in clients
+    )
     usual = names.most_common(1)[0][0] if names else frozenset()
     for message in given:
         client = str(message.metadata.src_node_id)
