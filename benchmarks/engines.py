@@ -3,9 +3,9 @@
     python benchmarks/engines.py [--rounds 40] [--out results_engines.json]
 
 Both train the same seeded federation (LeNetZhu, mini-batch 4, 10 inner steps). Rounding differs between them and
-learning amplifies it, so the weights agree to 1e-5 for some rounds only; the largest difference is printed. Rounds are timed after the first one, so that starting Ray and
-building the tables does not count; the time
-to the first round stands apart. Simulation: one actor per core, validated replies, FedAvg, no evaluation.
+learning amplifies it, so the weights agree to 1e-5 for some rounds only; the largest difference is printed. Rounds
+are timed after the first one, so that starting Ray and building the tables does not count; the time to the first round
+stands apart. Simulation: one actor per core, validated replies, FedAvg, no evaluation.
 """
 
 from __future__ import annotations

@@ -6,8 +6,14 @@ The scale tests can fail in both directions: a Kolmogorov-Smirnov test accepts t
 
 from __future__ import annotations
 
+import gc
+import hashlib
 import itertools
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,9 +27,10 @@ from equipoise import randomness
 from equipoise.budget import LaplaceBudget
 from equipoise.data import Dataset
 from equipoise.distortion import on_inner_sphere
+from equipoise.errors import ReleaseError
 from equipoise.federation import Sweep
 from equipoise.intensity import intensity
-from equipoise.randomness import experiment_key, standard_noise, subset, system_uniform, uniform
+from equipoise.randomness import BLOCK_BYTES, experiment_key, standard_noise, subset, system_uniform, uniform
 from equipoise.settings import Federation, Settings
 
 ERROR_RATE = 1e-6
@@ -31,6 +38,7 @@ DTYPES = (torch.float32, torch.float64)
 FAMILIES = {"laplace": stats.laplace, "gaussian": stats.norm}
 WRONG = (2 / 3, 3 / 2)
 words = st.integers(0, 2**64 - 1)
+KNOWN = [0.08938173842720432, 0.8038542694822277, 0.9094737653506245]
 
 
 def p_value(sample: Tensor, family: str, scale: float = 1.0) -> float:
@@ -128,6 +136,120 @@ def test_numbers_of_the_operating_system(dtype: torch.dtype, bits: int) -> None:
     assert bool((steps % 2 == 1).any()), "and using all of it"
     assert stats.kstest(both.double().numpy(), "uniform").pvalue > 1e-9
     assert not torch.equal(one, two)
+
+
+# --- protective noise: no stream is ever repeated -------------------------------------------------------------------
+
+DRAWS = """
+import multiprocessing, os, random, threading
+import numpy, torch
+from equipoise.randomness import system_uniform
+
+def drawn(*_):
+    torch.manual_seed(5), numpy.random.seed(5), random.seed(5)
+    return system_uniform(64, torch.float64).numpy().tobytes().hex()
+
+def say(where):
+    os.write(1, f"{where} {drawn()}\\n".encode())  # one write: lines of several processes do not mix
+
+def forked(count):
+    gate, opener = os.pipe()
+    children = []
+    for _ in range(count):
+        child = os.fork()
+        if child == 0:
+            os.close(opener)
+            os.read(gate, 1)  # returns in all children at once, when the parent closes its end
+            say("fork"), say("fork")
+            os._exit(0)
+        children.append(child)
+    os.close(opener)
+    for child in children:
+        os.waitpid(child, 0)
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    forked(4)  # before the first draw
+    say("parent"), say("parent")
+    forked(4)  # and after it
+    say("parent")
+    threads = [threading.Thread(target=say, args=["thread"]) for _ in range(4)]
+    [thread.start() for thread in threads], [thread.join() for thread in threads]
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        for line in pool.map(drawn, range(6), chunksize=1):
+            print("spawn", line, flush=True)
+"""
+
+
+def test_no_process_fork_or_thread_repeats_a_number(tmp_path: Path) -> None:
+    """All seeds are set to the same value before every draw, in every process."""
+    (tmp_path / "draws.py").write_text(DRAWS)
+    done = subprocess.run(
+        [sys.executable, "draws.py"], cwd=tmp_path, env={**os.environ, "PYTHONHASHSEED": "5"},
+        capture_output=True, text=True, timeout=100, check=True,
+    )  # fmt: skip
+    lines = [line.split() for line in done.stdout.splitlines()]
+    places = [where for where, _ in lines]
+    assert [places.count(where) for where in ("fork", "parent", "thread", "spawn")] == [16, 3, 4, 6]
+    numbers = np.concatenate([np.frombuffer(bytes.fromhex(text), dtype=np.float64) for _, text in lines])
+    assert len(np.unique(numbers)) == 29 * 64, "two of 1,856 numbers are equal by chance once in 10^9 runs"
+
+
+def test_no_part_of_a_draw_repeats_another() -> None:
+    """Over several blocks, and with the last one cut: equal blocks would be 2^17 equal numbers."""
+    for count in (3 * BLOCK_BYTES // 8 + 12_345, 3 * BLOCK_BYTES // 8):
+        numbers = np.concatenate([system_uniform(count, torch.float64).numpy() for _ in range(2)])
+        assert len(np.unique(numbers)) >= len(numbers) - 2, "one pair is a chance of 1 in 27,000, three never"
+
+
+def test_two_hundred_draws_are_uncorrelated() -> None:
+    draws = np.stack([system_uniform(4096, torch.float32).double().numpy() for _ in range(200)])
+    correlation = np.corrcoef(draws) - np.eye(200)
+    assert np.abs(correlation).max() < 8 / math.sqrt(4096)
+
+
+def keystream(key: bytes, size: int) -> bytes:
+    """The construction once more: SHAKE128 of the key and an 8-byte counter, a mebibyte at a time."""
+    blocks = (hashlib.shake_128(key + i.to_bytes(8, "little")).digest(1 << 20) for i in range(1 + size // (1 << 20)))
+    return b"".join(blocks)[:size]
+
+
+def test_one_short_system_call_serves_a_whole_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def fixed(count: int) -> bytes:
+        calls.append(count)
+        return bytes(range(count))
+
+    monkeypatch.setattr(os, "urandom", fixed)
+    halves = np.frombuffer(keystream(bytes(range(32)), 4 * 600_000), dtype="<u4")
+    assert np.array_equal(system_uniform(600_000, torch.float32).numpy(), (halves >> 8).astype(np.float32) / 2**24)
+    words = np.frombuffer(keystream(bytes(range(32)), 8 * 300_000), dtype="<u8")
+    assert np.array_equal(system_uniform(300_000, torch.float64).numpy(), (words >> 11) / 2.0**53)
+    assert calls == [32, 32]
+    assert system_uniform(3, torch.float64).tolist() == KNOWN
+
+
+def test_nothing_of_a_key_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module is as it was, and a process that is copied right after a draw holds no key in it."""
+    before = {name: repr(value) for name, value in vars(randomness).items()}
+    keys: list[bytes] = []
+    genuine = os.urandom
+    monkeypatch.setattr(os, "urandom", lambda count: keys.append(genuine(count)) or keys[-1])
+    system_uniform(10, torch.float32)
+    assert {name: repr(value) for name, value in vars(randomness).items()} == before
+    assert [holder for holder in gc.get_referrers(keys[0]) if holder is not keys] == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64])
+def test_no_other_precision_is_drawn(dtype: torch.dtype) -> None:
+    with pytest.raises(ReleaseError, match="cannot be drawn"):
+        system_uniform(10, dtype)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_few_numbers_or_none(count: int) -> None:
+    assert system_uniform(count, torch.float32).shape == (count,)
 
 
 # --- standard noise ----------------------------------------------------------------------------------------

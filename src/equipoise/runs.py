@@ -153,7 +153,7 @@ class Run:
         if (metrics.stat().st_size if metrics.exists() else 0) < notes["metrics_bytes"]:
             raise CheckpointError("metrics.jsonl is shorter than the checkpoint says.", "Restore it, or use --fresh.")
         if metrics.exists():
-            with metrics.open("r+b") as file:
+            with storage_errors(metrics), metrics.open("r+b") as file:
                 file.truncate(notes["metrics_bytes"])
         self._resume_ledger(notes.get("ledger"))
         self.resumed_from = state.round
@@ -170,7 +170,7 @@ class Run:
         if not bool(((counts >= 0) & (counts < 1 << 53)).all()):
             raise CheckpointError("The checkpoint holds numbers of releases that are none.", "Use --fresh.")
         for name in ("round", "metrics_bytes"):
-            if not isinstance(notes.get(name), int) or not 0 <= notes[name] < 1 << 62:
+            if type(notes.get(name)) is not int or not 0 <= notes[name] < 1 << 62:
                 raise CheckpointError(f"The checkpoint has no valid {name!r}: {notes.get(name)!r}.", "Use --fresh.")
         if notes.get("data") != self._fingerprints:
             raise CheckpointError(
@@ -181,7 +181,7 @@ class Run:
                 f"The run was on {notes.get('device')!r}, not {self.config.settings.device!r}.",
                 f"Use --device {notes.get('device')}, --fresh or another --out.",
             )
-        if isinstance(notes.get("threads"), int) and 0 < notes["threads"] <= (os.cpu_count() or 1):
+        if type(notes.get("threads")) is int and 0 < notes["threads"] <= (os.cpu_count() or 1):
             torch.set_num_threads(notes["threads"])
 
     def _open_ledger(self) -> None:
@@ -256,8 +256,9 @@ class Run:
     def _clear(self) -> None:
         """Remove what a run writes, and nothing else."""
         own = [self.folder / name for name in OWN]
-        for path in [*own, *(path for pattern in OWN_PATTERNS for path in self.folder.glob(pattern))]:
-            path.unlink(missing_ok=True)
+        with storage_errors(self.folder):
+            for path in [*own, *(path for pattern in OWN_PATTERNS for path in self.folder.glob(pattern))]:
+                path.unlink(missing_ok=True)
 
     def _refuse_foreign_folder(self) -> None:
         """A folder that holds other things is never written into."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -107,27 +109,51 @@ def finish(arguments: list[str], folder: Path, whole: dict[str, bytes]) -> str:
 # --- killed -----------------------------------------------------------------------------------------------------
 
 
-def test_killed_at_eight_moments_it_ends_with_the_same_bits(data: Path, tmp_path: Path) -> None:
-    arguments, folder = train(data, rounds=250), tmp_path / "killed"
-    folder.mkdir()
-    rng, reached = random.Random(20240601), [-1]
-    for moment in range(8):
-        process = started(arguments, folder)
-        if moment % 2:  # soon after it has got further than the last time
-            wait_for(lambda: checkpoint_round(folder) > reached[-1], process)
-            end = time.monotonic() + rng.uniform(0, 0.15)
-        else:  # at any time from the start of Python on
-            end = time.monotonic() + rng.uniform(0.2, 3)
-        while time.monotonic() < end and checkpoint_round(folder) < reached[-1] + 4 * EVERY:
-            time.sleep(0.002)  # a fast machine must not come to the end before the eighth kill
-        assert stopped(process, signal.SIGKILL)[0] == -signal.SIGKILL
-        found = load_checkpoint(folder / "run" / "checkpoint")  # whatever there is can be read
-        reached.append(-1 if found is None else found[1]["round"])
-    assert reached == sorted(reached)
-    assert len(set(reached)) >= 4, "it made progress between the kills"
+KILLS = 20
+
+
+def begun(arguments: list[str], folder: Path) -> subprocess.Popen[str]:
+    """A process that has come as far as the lock: all that it imports is imported."""
+    lock = folder / "run" / ".lock"
+    lock.unlink(missing_ok=True)
+    process = started(arguments, folder)
+    wait_for(lock.exists, process)
+    return process
+
+
+def test_killed_at_twenty_random_moments_it_ends_with_the_same_bits(data: Path, tmp_path: Path) -> None:
+    """The moments are drawn over the time that an undisturbed run takes, and all hit the same folder in turn.
+
+    Should the run be faster than when its time was taken and come to its end, the other kills hit a new folder.
+    """
+    arguments, rng = train(data, rounds=100), random.Random(20240601)
     (tmp_path / "whole").mkdir()
-    printed = finish(arguments, folder, undisturbed(tmp_path / "whole", arguments))
-    assert f"resumed at round {reached[-1]}" in printed
+    process, start = begun(arguments, tmp_path / "whole"), time.monotonic()
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, err
+    duration, whole = time.monotonic() - start, contents(tmp_path / "whole" / "run")
+
+    moments = sorted(rng.uniform(0, duration) for _ in range(KILLS))
+    waits = [after - before for before, after in zip([0.0, *moments], moments, strict=False)]
+    reached: list[int] = []  # the rounds that the kills left behind
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    while waits:
+        process = begun(arguments, folder)
+        try:
+            _, err = process.communicate(timeout=waits[0])
+        except subprocess.TimeoutExpired:
+            assert stopped(process, signal.SIGKILL)[0] == -signal.SIGKILL
+            waits.pop(0)
+            found = load_checkpoint(folder / "run" / "checkpoint")  # whatever there is can be read
+            reached.append(-1 if found is None else found[1]["round"])
+        else:
+            assert process.returncode == 0, err
+            assert contents(folder / "run") == whole
+            shutil.rmtree(folder / "run")
+    assert len(reached) == KILLS
+    assert len(set(reached)) >= 4, "it made progress between the kills"
+    finish(arguments, folder, whole)
 
 
 def test_killed_right_after_each_of_the_first_writes(data: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
@@ -177,8 +203,8 @@ def limited(data: Path, folder: Path, size: int) -> subprocess.CompletedProcess[
 
 @pytest.mark.parametrize(
     ("size", "file"),
-    [(400, "config.toml"), (2_000, "metrics.jsonl"), (60_000, "state-")],
-    ids=["the configuration", "the metrics", "the checkpoint"],
+    [(400, "config.toml"), (2_000, "ledger.jsonl"), (60_000, "state-")],
+    ids=["the configuration", "the ledger", "the checkpoint"],
 )
 def test_a_full_disk_is_one_line_and_17_and_earlier_results_stay(
     data: Path, whole: dict[str, bytes], tmp_path: Path, size: int, file: str
@@ -224,6 +250,105 @@ def test_a_folder_that_cannot_be_written_is_one_line_and_17(
     (line,) = lines(done.stderr)
     assert line.startswith("error: Cannot write")
     assert "Traceback" not in done.stdout
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of half a megabyte."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = shutil.which("mount") is not None and _mount("-t", "tmpfs", "-o", "size=500k", "tmpfs", str(folder))
+    if not mounted:
+        pytest.skip("only root can mount a small disk; a limit on the size of files stands for it above")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def _mount(*arguments: str) -> bool:
+    return subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode == 0
+
+
+def test_a_disk_that_fills_up_and_is_made_larger(data: Path, whole: dict[str, bytes], small_disk: Path) -> None:
+    done = equipoise(*train(data), cwd=small_disk)
+    assert done.returncode == 17, done.stderr
+    (line,) = lines(done.stderr)
+    assert line.startswith("error: Cannot write ")
+    assert "No space left on device" in line
+    reached = checkpoint_round(small_disk)
+    assert reached >= EVERY
+    found = load_checkpoint(small_disk / "run" / "checkpoint")
+    assert found is not None
+    kept = (small_disk / "run" / "metrics.jsonl").read_bytes()[: found[1]["metrics_bytes"]]
+    assert [json.loads(row)["round"] for row in kept.splitlines()][-1] <= reached
+    assert load_file(small_disk / "run" / "snapshots" / "round-000007.safetensors")
+    assert _mount("-o", "remount,size=8m", str(small_disk))
+    assert f"resumed at round {reached}" in finish(train(data), small_disk, whole)
+
+
+def without_privilege() -> None:
+    """Give up what lets root write where nobody may; others do not have it and may not give it up."""
+    for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+        ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="root's privileges are given up by a call of Linux")
+@pytest.mark.parametrize("place", ["the folder above", "the run folder"])
+def test_a_read_only_folder_is_one_line_and_17(data: Path, whole: dict[str, bytes], tmp_path: Path, place: str) -> None:
+    above = tmp_path / "above"
+    above.mkdir()
+    if place == "the run folder":
+        process = started(train(data), above)
+        wait_for(lambda: checkpoint_round(above) >= 2 * EVERY, process)
+        stopped(process, signal.SIGKILL)
+    before = contents(above)
+    folders = [above, *(path for path in above.rglob("*") if path.is_dir())]
+    for folder in folders:
+        folder.chmod(0o555)
+    try:
+        for more in ([], ["--fresh"]):
+            done = subprocess.run(
+                [*COMMAND, *train(data, *more)], cwd=above, env=single_threaded(), preexec_fn=without_privilege,
+                capture_output=True, text=True, timeout=PATIENCE, check=False,
+            )  # fmt: skip
+            assert done.returncode == 17, (done.returncode, done.stderr)
+            (line,) = lines(done.stderr)
+            assert line.startswith("error: Cannot write ")
+            assert "Permission denied" in line
+            assert "Traceback" not in done.stdout
+            assert contents(above) == before
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+    finish(train(data), above, whole)
+
+
+# --- damaged ------------------------------------------------------------------------------------------------------
+
+
+def test_a_flipped_byte_in_any_file_of_the_checkpoint_is_one_line_and_16(
+    data: Path, whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    """And in the ledger, whose head the checkpoint holds."""
+    process = started(train(data), tmp_path)
+    wait_for(lambda: checkpoint_round(tmp_path) >= 2 * EVERY, process)
+    stopped(process, signal.SIGKILL)
+    run, rng = tmp_path / "run", random.Random(7)
+    latest = run / "checkpoint" / "latest.json"
+    for path in (latest, latest.with_name(json.loads(latest.read_text())["file"]), run / "ledger.jsonl"):
+        good = path.read_bytes()
+        content = bytearray(good)
+        number = re.search(rb'"round": \d+', good)
+        if path == latest and number is not None:
+            content[number.end() - 1] ^= 1  # another round, and all else as it was
+        else:
+            content[rng.randrange(len(content) // 2)] ^= 1 << rng.randrange(8)
+        path.write_bytes(content)
+        done = equipoise(*train(data), cwd=tmp_path)
+        assert done.returncode == (19 if path.name == "ledger.jsonl" else 16), (path.name, done.stderr)
+        (line,) = lines(done.stderr)
+        assert line.startswith("error: ")
+        path.write_bytes(good)
+    finish(train(data), tmp_path, whole)
 
 
 # --- two at once --------------------------------------------------------------------------------------------------
