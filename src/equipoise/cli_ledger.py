@@ -170,24 +170,26 @@ def _shown(text: str) -> str:
 
 
 def _show(found: dict[str, Any]) -> None:
-    from rich import box
     from rich.markup import escape
     from rich.table import Table
 
     from . import display
 
     title = "releases of a deployment" if found["experiment"] is None else "releases of a seeded experiment"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for name in ("federation", "client", "mechanism", "budget", "releases", "accepted", "refused", "intensity"):
-        table.add_column(name, justify="left" if name in ("client", "mechanism") else "right")
-    for row in found["clients"]:
-        low, high = row["intensity"]
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("run", "clients", "mechanism", "budget", "asked", "accepted", "refused", "intensity"):
+        justify: Any = "left" if name in ("clients", "mechanism") else "right"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=name != "clients")
+    for rows in _alike(found["clients"]):
+        row, names = rows[0], escape(", ".join(_shown(row["client"]) for row in rows))
+        lows, highs = ([row["intensity"][i] for row in rows if row["intensity"][i] is not None] for i in (0, 1))
         table.add_row(
-            str(row["federation"]), escape(_shown(row["client"])), escape(", ".join(map(_shown, row["mechanisms"]))),
+            str(row["federation"]), names, escape(", ".join(map(_shown, row["mechanisms"]))),
             ", ".join(f"{budget:g}" for budget in row["budgets"]) or "-", str(row["releases"]), str(row["accepted"]),
-            str(row["refused"]), "-" if low is None else f"{low:.6g} - {high:.6g}",
+            str(row["refused"]), _range(min(lows), max(highs)) if lows else "-",
         )  # fmt: skip
     display.console.print(table)
+    display.console.print("run: the federation's number; other numbers are those of each client", style="dim")
     for row in found["composed"]:
         epsilon = f"; not composed: {row.get('remedy')}"
         if row["epsilon"] is not None:
@@ -197,3 +199,21 @@ def _show(found: dict[str, Any]) -> None:
         display.console.print(told, markup=False, highlight=False)
     for kind, words in found["claims"].items():
         display.console.print(f"{kind}: {' '.join(words)}", markup=False, highlight=False, style="dim")
+
+
+def _alike(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Clients that follow each other and differ in nothing but their intensities, together."""
+    found: list[list[dict[str, Any]]] = []
+    for row in rows:
+        same = found and all(row[name] == found[-1][0][name] for name in row if name not in ("client", "intensity"))
+        found[-1].append(row) if same else found.append([row])
+    return found
+
+
+def _range(low: float, high: float) -> str:
+    """
+    >>> _range(7.99975, 7.99976), _range(8.0, 12.1425)
+    ('8', '8 - 12.14')
+    """
+    small, large = f"{low:.4g}", f"{high:.4g}"
+    return small if small == large else f"{small} - {large}"
