@@ -12,6 +12,7 @@ import typer
 
 from . import cli_flower, cli_ledger, cli_paper
 from .errors import ConfigError, EquipoiseError
+from .interrupts import interruptible_imports
 
 app = typer.Typer(
     name="equipoise",
@@ -397,6 +398,11 @@ app.command(epilog=cli_ledger.EXAMPLES)(cli_ledger.ledger)
 def main() -> None:
     """Entry point: every expected error becomes one line and its own exit code."""
     wants_json = "--json" in sys.argv
+    with interruptible_imports():
+        _run(wants_json)
+
+
+def _run(wants_json: bool) -> None:
     try:
         app()
     except EquipoiseError as error:
