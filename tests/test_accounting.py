@@ -15,8 +15,6 @@ from equipoise import accounting
 from equipoise.accounting import basic_epsilon, composed_epsilon
 from equipoise.errors import BudgetError, ConfigError
 
-pytest.importorskip("dp_accounting", reason="the extra dp is not installed")
-
 
 def closed_form(epsilon: float, releases: int) -> list[tuple[float, float]]:
     """Kairouz, Oh and Viswanath (2015), Theorem 3.3 with delta = 0: the corners (epsilon', delta') of k releases."""

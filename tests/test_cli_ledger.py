@@ -243,7 +243,6 @@ def test_releases_of_laplace_dp_are_composed(command: Command, tmp_path: Path, m
 
 
 def test_the_composed_epsilon_is_the_accountants(command: Command, tmp_path: Path) -> None:
-    pytest.importorskip("dp_accounting")
     folder = seeded(tmp_path / "run", *(formal(when, budget=0.1) for when in range(1, 101)))
     (one,) = json.loads(command("ledger", folder, "--json").out)["composed"]
     assert one["epsilon"] == accounting.composed_epsilon({0.1: 100}, 1e-5)

@@ -308,7 +308,8 @@ def test_releases(bombs: list[bytes]) -> None:
 
 def test_replies_through_flower(bombs: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for the messages of a deployment: bytes of arrays, metrics and claims of any kind."""
-    app = pytest.importorskip("flwr.app")
+    from flwr import app
+
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(f"flwr.supercore.task_identity.TaskIdentity.{name}", 1)
     from equipoise.flower.asked import asked

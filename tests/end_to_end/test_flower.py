@@ -24,14 +24,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from equipoise.budget import LeakageBudget
-from equipoise.ledger import verify
-
-pytest.importorskip("flwr")
-
 from equipoise.flower.fleet import Fleet
 from equipoise.flower.journal import read_rows as rows
 from equipoise.flower.new import TEMPLATE, new_app
 from equipoise.flower.processes import marked
+from equipoise.ledger import verify
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")]
 

@@ -96,7 +96,6 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "pyproject.toml" in json.loads(capsys.readouterr().out)["files"]
 
 
-@pytest.mark.skipif(not PROGRAM.exists(), reason="needs the extra 'flower'")
 def test_only_the_code_travels_to_the_nodes(tmp_path: Path) -> None:
     app = tmp_path / "my-app"
     new_app(app)
@@ -121,7 +120,6 @@ def make_keys(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("cryptography", reason="comes with the extra 'flower'")
     folder = tmp_path_factory.mktemp("made") / "keys"
     done = make_keys(folder, "--nodes", "2", "--host", "link.example.org")
     assert done.returncode == 0, done.stderr

@@ -7,15 +7,11 @@ import runpy
 import shutil
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.common.config import flatten_dict
@@ -26,14 +22,6 @@ from equipoise.errors import ReleaseError
 PAGE = Path(__file__).parents[2] / "docs" / "deployment.md"
 PLAIN = Path(__file__).parent / "quickstart"
 NODES = [11, 12, 13]
-
-
-@pytest.fixture(autouse=True)
-def identity() -> Iterator[None]:
-    """Flower's messages ask who sends them."""
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-    yield
-    TaskIdentity._run_id = TaskIdentity._node_id = TaskIdentity._task_id = None
 
 
 def documented() -> dict[str, list[str]]:
