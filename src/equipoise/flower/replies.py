@@ -69,7 +69,9 @@ def examine(message: Message, intake: Intake, terms: Asked, seeded: bool) -> Rep
 
 
 def _failure(message: Message) -> str:
-    return f"failed: {short(message.error.reason, quote=False, most=200)}"
+    """The beginning and the end of what is said: Ray tells a whole traceback, whose last line matters."""
+    text = short(message.error.reason, quote=False, most=100_000)
+    return f"failed: {text if len(text) <= 200 else f'{text[:70]}...{text[-127:]}'}"
 
 
 def _refused(intake: Intake, client: str, reason: str, metrics: Mapping[str, Any] | None = None) -> Reply:
