@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import pytest
+
+from equipoise import cli
 
 COMMAND = [sys.executable, "-m", "equipoise.cli"]
 
@@ -49,3 +54,32 @@ def equipoise(*arguments: str | Path, cwd: Path, timeout: float = 120) -> subpro
         timeout=timeout,
         check=False,
     )
+
+
+class Done(NamedTuple):
+    """What a command came to."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Done]
+
+
+def entry_point(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], columns: int = 120
+) -> Command:
+    """Runs ``equipoise ARGUMENTS`` by its entry point, in ``folder``, in a terminal of so many columns."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", str(columns))
+
+    def run(*arguments: str | Path) -> Done:
+        monkeypatch.setattr(sys, "argv", ["equipoise", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        out, err = capfd.readouterr()
+        return Done(int(left.value.code or 0), out, err)
+
+    return run

@@ -5,31 +5,20 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from equipoise import cli, display, examination
+from equipoise import display, examination
 from equipoise.data import Dataset, from_tensors
 from equipoise.targets import Options
 from tests.audit_helpers import EFFORT, train_run, write_pictures
-from tests.helpers import contents, equipoise
+from tests.helpers import Command, Done, contents, entry_point, equipoise
 
 CHEAP = [word for key, value in EFFORT.items() for word in ("--set", f"{key}={value}")]
 ATTACKS = ["invgrad", "lti", "matched", "membership", "labels"]
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Done]
 
 
 @pytest.fixture(scope="module")
@@ -46,18 +35,7 @@ def folder(trained: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
     """Run ``equipoise ARGUMENTS`` by its entry point, in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
-
-    def run(*arguments: str | Path) -> Done:
-        monkeypatch.setattr(sys, "argv", ["equipoise", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        out, err = capfd.readouterr()
-        return Done(int(left.value.code or 0), out, err)
-
-    return run
+    return entry_point(tmp_path, monkeypatch, capfd)
 
 
 def refuse(constant: str) -> Any:

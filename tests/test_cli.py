@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from importlib.metadata import entry_points, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from equipoise import cli, display, doctor, errors
 from equipoise.data import Dataset
 from equipoise.errors import DataError, EquipoiseError
 from equipoise.federation import Sweep
-from tests.helpers import contents, equipoise, write_dataset
+from tests.helpers import Command, Done, contents, entry_point, equipoise, write_dataset
 
 CLAIMS = (
     r"(epsilon|ε|eps)\s*(=|:|of|≤|<=)\s*\d",
@@ -32,15 +31,6 @@ ERRORS = sorted(
     (kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, EquipoiseError)),
     key=lambda kind: kind.exit_code,
 )
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Done]
 
 
 @pytest.fixture(autouse=True)
@@ -55,18 +45,13 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
     """Run ``equipoise ARGUMENTS`` by its entry point, in a folder of its own. No output may claim a privacy loss."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
+    equipoise = entry_point(tmp_path, monkeypatch, capfd, columns=80)
 
     def run(*arguments: str | Path) -> Done:
-        monkeypatch.setattr(sys, "argv", ["equipoise", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        out, err = capfd.readouterr()
+        done = equipoise(*arguments)
         for claim in CLAIMS:
-            assert not re.search(claim, out + err, re.IGNORECASE), (claim, out + err)
-        return Done(int(left.value.code or 0), out, err)
+            assert not re.search(claim, done.out + done.err, re.IGNORECASE), (claim, done.out + done.err)
+        return done
 
     return run
 

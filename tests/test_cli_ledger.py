@@ -4,43 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from equipoise import accounting, cli
+from equipoise import accounting
 from equipoise.errors import ConfigError
 from equipoise.ledger import NO_REPLY, Ledger
-from tests.helpers import write_dataset
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Done]
+from tests.helpers import Command, Done, entry_point, write_dataset
 
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    """Run ``equipoise ARGUMENTS`` by its entry point, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
-
-    def run(*arguments: str | Path) -> Done:
-        monkeypatch.setattr(sys, "argv", ["equipoise", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        out, err = capfd.readouterr()
-        return Done(int(left.value.code or 0), out, err)
-
-    return run
+    """Run ``equipoise ARGUMENTS`` by its entry point, in a folder of its own."""
+    return entry_point(tmp_path, monkeypatch, capfd)
 
 
 def row(client: str, intensity: float | None = 9.0, **change: Any) -> dict[str, Any]:

@@ -5,47 +5,32 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from equipoise import cli, compute
+from equipoise import compute
 from equipoise.data import Dataset
 from equipoise.environment import VERSION
 from equipoise.reproduction import plan, work
 from equipoise.reproduction import reproduce as shell
 from equipoise.reproduction.plan import KINDS, NAMES, Scale
-from tests.helpers import contents
+from tests.helpers import Command, Done, contents, entry_point
 
 FULL = Scale("full", (1, 2), 2, 2, 2, 2, 2, 2, 1, 2, (1,), (0.01,), False)
 QUICK = Scale("quick", (1, 2), 1, 1, 1, 1, 1, 1, 1, 2, (1,), (0.01,), False)
 
 
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Done]
-
-
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
     """Run ``equipoise reproduce ARGUMENTS`` by its entry point, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
+    equipoise = entry_point(tmp_path, monkeypatch, capfd)
 
     def run(*arguments: str | Path) -> Done:
-        monkeypatch.setattr(sys, "argv", ["equipoise", "reproduce", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        out, err = capfd.readouterr()
-        assert not re.search(r"(epsilon|ε|delta|δ)\s*(=|:|of|≤|<=)\s*\d", out + err, re.IGNORECASE)
-        return Done(int(left.value.code or 0), out, err)
+        done = equipoise("reproduce", *arguments)
+        assert not re.search(r"(epsilon|ε|delta|δ)\s*(=|:|of|≤|<=)\s*\d", done.out + done.err, re.IGNORECASE)
+        return done
 
     return run
 
