@@ -1,0 +1,53 @@
+"""Write the golden values anew: ``python -m tests.golden.record [SCENARIO ...]``, for the scenarios named, or for all.
+
+Only for a change that is meant to alter numbers, in a commit of its own that says which and why.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.golden.scenarios import SCENARIOS, numbers
+
+FILE = Path(__file__).with_name("values.json.gz")
+
+
+def machine() -> dict[str, str]:
+    """What bits depend on."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "torch": torch.__version__,
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "processor": names[0] if names else "",
+    }
+
+
+def stored() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(gzip.decompress(FILE.read_bytes()))
+    return found
+
+
+def main(names: list[str]) -> None:
+    torch.set_num_threads(1)
+    found = stored()["scenarios"] if names else {}
+    for name in names or SCENARIOS:
+        started = time.perf_counter()
+        with tempfile.TemporaryDirectory() as folder:
+            found[name] = dict(numbers(SCENARIOS[name](Path(folder))))
+        print(f"{name}: {len(found[name])} values, {time.perf_counter() - started:.1f} s", flush=True)
+    text = json.dumps({"machine": machine(), "scenarios": found}, separators=(",", ":"))
+    FILE.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,93 @@
+"""Seeded computations give the numbers they gave when ``values.json.gz`` was written, bit for bit.
+
+Bits depend on the version of torch and on the processor. Where these are not the recorded ones, runs of three rounds
+are compared to a tolerance, and the rest is left to the machines that match.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from equipoise.reproduction.plan import FULL, NAMES
+from equipoise.reproduction.reproduce import reproduce
+from tests.golden.record import machine, stored
+from tests.golden.scenarios import SCENARIOS, numbers
+
+SHORT = ("every_mechanism", "two_datasets_two_seeds", "computed", "releases")
+"""Three rounds at most: rounding has not grown yet."""
+RENAMED: dict[str, str] = {}
+"""Recorded part of a path -> what it is called now."""
+
+
+def renamed(path: str) -> str:
+    for old, new in RENAMED.items():
+        path = path.replace(old, new)
+    return path
+
+
+def differences(expected: dict[str, Any], found: dict[str, Any], tolerance: float | None = None) -> list[str]:
+    """Every path whose value is missing, new or another; with a tolerance, hashes and non-numbers are left out."""
+    wrong = [f"{path}: {'missing' if path in expected else 'new'}" for path in expected.keys() ^ found.keys()]
+    for path in expected.keys() & found.keys():
+        old, new = expected[path], found[path]
+        if tolerance is not None and isinstance(old, float) and isinstance(new, float):
+            same = math.isclose(old, new, rel_tol=tolerance, abs_tol=tolerance)
+        elif tolerance is not None and isinstance(old, str):
+            continue
+        else:
+            same = type(old) is type(new) and old == new
+        if not same:
+            wrong.append(f"{path}: {old!r} -> {new!r}")
+    return sorted(wrong)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_numbers_are_the_recorded_ones(name: str, tmp_path: Path) -> None:
+    golden = stored()
+    exact = golden["machine"] == machine()
+    if not exact and name not in SHORT:
+        pytest.skip(f"recorded on another machine: {golden['machine']}")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        found = dict(numbers(SCENARIOS[name](tmp_path)))
+    finally:
+        torch.set_num_threads(threads)
+    expected = {renamed(path): value for path, value in golden["scenarios"][name].items()}
+    wrong = differences(expected, found, None if exact else 5e-3)
+    assert not wrong, f"{len(wrong)} of {len(expected)} differ:\n" + "\n".join(wrong[:20])
+
+
+def test_the_committed_records_score_to_the_committed_tables(tmp_path: Path) -> None:
+    committed = Path(__file__).parents[2] / "reproduction"
+    reproduce(list(NAMES), FULL, tmp_path, "cpu", [committed / "raw"], True)
+    files = sorted([*committed.glob("*/results.json"), *committed.glob("*/README.md"), committed / "README.md"])
+    assert len(files) == 2 * len(NAMES) + 1
+    for path in files:
+        again = tmp_path / path.relative_to(committed)
+        assert again.read_text() == path.read_text(), path.relative_to(committed)
+
+
+def test_every_scenario_is_recorded() -> None:
+    assert set(stored()["scenarios"]) == set(SCENARIOS)
+
+
+def test_one_changed_bit_is_seen() -> None:
+    old = {"/a": 1.0, "/b": "f" * 64, "/c": 3}
+    assert not differences(old, dict(old))
+    assert differences(old, {**old, "/a": math.nextafter(1.0, 2.0)})
+    assert differences(old, {**old, "/b": "e" * 64})
+    assert differences(old, {"/a": 1.0, "/b": "f" * 64})
+    assert differences(old, {**old, "/c": 3.0})
+
+
+def test_a_tolerance_forgives_rounding_alone() -> None:
+    old = {"/a": 1.0, "/b": "f" * 64, "/c": 3}
+    assert not differences(old, {"/a": 1.0001, "/b": "e" * 64, "/c": 3}, 5e-3)
+    assert differences(old, {**old, "/a": 1.02}, 5e-3)
+    assert differences(old, {**old, "/c": 4}, 5e-3)
