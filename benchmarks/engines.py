@@ -23,10 +23,10 @@ from typing import Any
 
 os.environ.update(FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1")
 
+from equipoise.engine.federation import Sweep
+from equipoise.engine.settings import Federation, Settings
 from equipoise.environment import environment
-from equipoise.federation import Sweep
 from equipoise.flower.twin import simulate
-from equipoise.settings import Federation, Settings
 
 CASES = [("none", None, 4), ("pl-identical", 0.98, 4), ("pl-learn", 0.98, 4), ("pl-learn", 0.98, 40)]
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
+from equipoise.engine.federation import Sweep
+from equipoise.engine.settings import Federation, Settings
 from equipoise.environment import environment
-from equipoise.federation import Sweep
-from equipoise.settings import Federation, Settings
 
 PL, LS = (0.96, 0.97, 0.98, 0.99, 0.995), (80, 200, 400, 600, 800)
 

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import torch
 
-from equipoise.aggregate import Total
+from equipoise.engine.federation import Sweep
+from equipoise.engine.settings import Federation, Settings
 from equipoise.environment import environment
-from equipoise.federation import Sweep
-from equipoise.models import MLP
-from equipoise.settings import Federation, Settings
+from equipoise.models.models import MLP
+from equipoise.server.aggregate import Total
 
 
 def peak_mib() -> float:

@@ -22,10 +22,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import basic_flow
 
-from equipoise.data import load
+from equipoise.data.data import load
+from equipoise.engine.federation import Sweep
+from equipoise.engine.settings import Federation, Settings
 from equipoise.environment import environment
-from equipoise.federation import Sweep
-from equipoise.settings import Federation, Settings
 
 MULTIPLY_ADDS = 58_800 + 176_400 + 176_400 + 5_880  # forward pass of one image, layer by layer
 GRADIENT_FLOP = 2 * (3 * MULTIPLY_ADDS - 58_800)  # forward, weight gradient, input gradient except the first layer's

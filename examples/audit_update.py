@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 
 from equipoise import audit, load, protect
-from equipoise.models import LeNetZhu
-from equipoise.targets import Options
+from equipoise.auditing.targets import Options
+from equipoise.models.models import LeNetZhu
 
 
 def main() -> None:

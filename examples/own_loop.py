@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from equipoise import load, protect
-from equipoise.intake import Intake
+from equipoise.server.intake import Intake
 
 CLIENTS, ROUNDS, BATCH = 4, 60, 16
 

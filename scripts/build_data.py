@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from equipoise.data import BUNDLED_FOLDER, PUBLIC_PARTS
+from equipoise.data.data import BUNDLED_FOLDER, PUBLIC_PARTS
+from equipoise.data.formats import IDX_FILES, Array, find_idx, read_idx
 from equipoise.errors import DataError
-from equipoise.formats import IDX_FILES, Array, find_idx, read_idx
 
 CLASSES = 10
 # Images of each class, block by block: a block is a client, or in public one of its four parts.

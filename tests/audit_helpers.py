@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.config import resolve
-from equipoise.runs import Run
-from equipoise.targets import Options
+from equipoise.auditing.targets import Options
+from equipoise.runs.config import resolve
+from equipoise.runs.runs import Run
 
 SIDE = 12
 EFFORT: dict[str, Any] = {

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from equipoise import cli
+from equipoise.cli import app as cli
 
 COMMAND = [sys.executable, "-m", "equipoise.cli"]
 

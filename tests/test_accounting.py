@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise import accounting
-from equipoise.accounting import basic_epsilon, composed_epsilon
 from equipoise.errors import BudgetError, ConfigError
+from equipoise.privacy import accounting
+from equipoise.privacy.accounting import basic_epsilon, composed_epsilon
 
 
 def closed_form(epsilon: float, releases: int) -> list[tuple[float, float]]:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from equipoise.aggregate import Total
-from equipoise.intake import Intake
+from equipoise.server.aggregate import Total
+from equipoise.server.intake import Intake
 
 
 @st.composite

@@ -11,9 +11,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from equipoise import display, examination
-from equipoise.data import Dataset, from_tensors
-from equipoise.targets import Options
+from equipoise.auditing import examination
+from equipoise.auditing.targets import Options
+from equipoise.cli import display
+from equipoise.data.data import Dataset, from_tensors
 from tests.audit_helpers import EFFORT, train_run, write_pictures
 from tests.helpers import Command, Done, contents, entry_point, equipoise
 
@@ -263,7 +264,7 @@ def test_an_audit_that_was_not_interrupted_is_complete(command: Command, folder:
 
 
 def test_a_run_folder_in_use_is_left_alone(command: Command, folder: Path) -> None:
-    from equipoise.storage import locked
+    from equipoise.runs.storage import locked
 
     with locked(folder):
         done = command(*quick("--json"))
@@ -292,8 +293,10 @@ def small_mnist(mnist: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     data = from_tensors(
         parts["train"], parts["test"], parts["validation"], parts["public"], 10, "mnist", mnist.mean, mnist.std
     )
-    monkeypatch.setattr("equipoise.settings.load", lambda name: data)
-    monkeypatch.setattr("equipoise.trial.Options", lambda **given: Options(**{**given, **EFFORT, "releases": 2}))
+    monkeypatch.setattr("equipoise.engine.settings.load", lambda name: data)
+    monkeypatch.setattr(
+        "equipoise.auditing.trial.Options", lambda **given: Options(**{**given, **EFFORT, "releases": 2})
+    )
 
 
 @pytest.mark.usefixtures("small_mnist")

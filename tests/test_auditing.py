@@ -17,17 +17,17 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from equipoise import auditing, trial, updates
 from equipoise.attack import Inversion
-from equipoise.auditing import Audit, audit_run
-from equipoise.config import resolve
+from equipoise.auditing import auditing, trial, updates
+from equipoise.auditing.auditing import Audit, audit_run
+from equipoise.auditing.picture import as_pixels, png
+from equipoise.auditing.targets import Options
+from equipoise.auditing.updates import audit
+from equipoise.engine.settings import Settings
 from equipoise.errors import CheckpointError, ConfigError, DataError, EquipoiseError, ModelError, ReleaseError
-from equipoise.picture import as_pixels, png
-from equipoise.protection import protect
-from equipoise.runs import Run
-from equipoise.settings import Settings
-from equipoise.targets import Options
-from equipoise.updates import audit
+from equipoise.mechanism.protection import protect
+from equipoise.runs.config import resolve
+from equipoise.runs.runs import Run
 from tests.audit_helpers import cheap, settings_for, train_run, write_pictures
 
 SHAPE, CLASSES = (1, 6, 6), 3

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from equipoise.data import Dataset
-from equipoise.federation import Sweep
-from equipoise.models import LeNetZhu
-from equipoise.settings import Federation, Settings, scales
+from equipoise.data.data import Dataset
+from equipoise.engine.federation import Sweep
+from equipoise.engine.settings import Federation, Settings, scales
+from equipoise.models.models import LeNetZhu
 from examples import basic_flow
 
 ROUNDS = 3

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise import mechanisms
-from equipoise.budget import GaussianBudget, LaplaceBudget, LeakageBudget, Measure, schedule
 from equipoise.errors import BudgetError, ConfigError
-from equipoise.mechanisms import MECHANISMS, Mechanism, measure, mechanism, register
+from equipoise.mechanism import mechanisms
+from equipoise.mechanism.budget import GaussianBudget, LaplaceBudget, LeakageBudget, Measure, schedule
+from equipoise.mechanism.mechanisms import MECHANISMS, Mechanism, measure, mechanism, register
 
 SCALES = (LaplaceBudget, GaussianBudget)
 budgets = st.floats(0.0, 1.0, exclude_max=True)

@@ -15,10 +15,13 @@ import pytest
 import torch
 from typer.main import get_command
 
-from equipoise import cli, display, doctor, errors
-from equipoise.data import Dataset
+from equipoise import errors
+from equipoise.cli import app as cli
+from equipoise.cli import display
+from equipoise.data.data import Dataset
+from equipoise.engine import doctor
+from equipoise.engine.federation import Sweep
 from equipoise.errors import DataError, EquipoiseError
-from equipoise.federation import Sweep
 from tests.helpers import Command, Done, contents, entry_point, equipoise, write_dataset
 
 CLAIMS = (
@@ -59,7 +62,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
 @pytest.fixture
 def small_mnist(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """``mnist`` is a few images of it, so that whole commands take a second."""
-    monkeypatch.setattr("equipoise.settings.load", lambda name: few)
+    monkeypatch.setattr("equipoise.engine.settings.load", lambda name: few)
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from equipoise import accounting
 from equipoise.errors import ConfigError
-from equipoise.ledger import NO_REPLY, Ledger
+from equipoise.ledger.ledger import NO_REPLY, Ledger
+from equipoise.privacy import accounting
 from tests.helpers import Command, Done, entry_point, write_dataset
 
 

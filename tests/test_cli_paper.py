@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from equipoise import compute
-from equipoise.data import Dataset
+from equipoise.data.data import Dataset
 from equipoise.environment import VERSION
 from equipoise.reproduction import plan, work
 from equipoise.reproduction import reproduce as shell
@@ -38,7 +38,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
 @pytest.fixture
 def _tiny(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both scales take a moment."""
-    monkeypatch.setattr("equipoise.settings.load", lambda name: few)
+    monkeypatch.setattr("equipoise.engine.settings.load", lambda name: few)
     monkeypatch.setattr(plan, "FULL", FULL)
     monkeypatch.setattr(plan, "QUICK", QUICK)
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import equipoise
+from equipoise.auditing.outcomes import REPORTED
 from equipoise.compute import main
-from equipoise.outcomes import REPORTED
-from equipoise.settings import Federation, Settings, to_dict
+from equipoise.engine.settings import Federation, Settings, to_dict
 from tests.audit_helpers import EFFORT, write_pictures
 from tests.helpers import single_threaded
 from tests.test_compute_alone import BLOCKER

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.config import Config, SweepBlock, differing, literal, resolve
+from equipoise.engine.settings import Federation, Leakage, Settings
 from equipoise.errors import ConfigError
-from equipoise.settings import Federation, Leakage, Settings
+from equipoise.runs.config import Config, SweepBlock, differing, literal, resolve
 
 NONE = {"mechanisms": ["none"]}
 

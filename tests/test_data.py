@@ -21,7 +21,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from equipoise import data, formats
+from equipoise.data import data, formats
 from equipoise.errors import DataError
 
 SIZES = {"train": 4000, "validation": 5000, "test": 5000, "public": 6000}

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from equipoise.distortion import as_drawn, learn_distortion, on_inner_sphere
-from equipoise.intensity import Norm, intensity
+from equipoise.mechanism.distortion import as_drawn, learn_distortion, on_inner_sphere
+from equipoise.mechanism.intensity import Norm, intensity
 
 Gradient = Callable[[list[float]], list[float]]
 

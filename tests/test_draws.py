@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from equipoise.draws import Draws
+from equipoise.engine.draws import Draws
 from equipoise.errors import DataError
 
 CPU = torch.device("cpu")

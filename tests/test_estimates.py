@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.errors import DataError
-from equipoise.estimates import (
+from equipoise.bounds.estimates import (
     bias_ratio,
     curvature,
     descent_ratio,
@@ -20,6 +19,7 @@ from equipoise.estimates import (
     ratios,
     stretches,
 )
+from equipoise.errors import DataError
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:

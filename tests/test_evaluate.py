@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equipoise import evaluate
-from equipoise.gradients import Batched
+from equipoise.engine import evaluate
+from equipoise.models.gradients import Batched
 
 N, CLASSES = 23, 4
 

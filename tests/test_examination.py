@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from equipoise import examination
-from equipoise.data import Dataset, from_tensors
+from equipoise.auditing import examination
+from equipoise.auditing.examination import Findings, examine, materials_of, protection_of, server_of, static_name
+from equipoise.auditing.targets import Options
+from equipoise.data.data import Dataset, from_tensors
+from equipoise.engine.federation import Sweep
+from equipoise.engine.settings import Federation, Settings
 from equipoise.errors import DataError
-from equipoise.examination import Findings, examine, materials_of, protection_of, server_of, static_name
-from equipoise.federation import Sweep
-from equipoise.mechanisms import MECHANISMS, mechanism
-from equipoise.release import Protection
-from equipoise.settings import Federation, Settings
-from equipoise.targets import Options
+from equipoise.mechanism.mechanisms import MECHANISMS, mechanism
+from equipoise.mechanism.release import Protection
 from tests.audit_helpers import cheap, write_pictures
 
 SETTINGS = Settings(rounds=2, evaluate_every=2, model="mlp", init="torch", batch=2, steps=2, public_fraction=0.6)

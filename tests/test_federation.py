@@ -10,15 +10,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equipoise import federation, mechanisms
-from equipoise.data import Dataset
+from equipoise.data.data import Dataset
+from equipoise.engine import federation
+from equipoise.engine.federation import Sweep
+from equipoise.engine.records import results
+from equipoise.engine.settings import Federation, Settings, scales
 from equipoise.errors import ConfigError, ModelError
-from equipoise.federation import Sweep
-from equipoise.intensity import intensity
-from equipoise.mechanisms import MECHANISMS
-from equipoise.models import LeNetZhu
-from equipoise.records import results
-from equipoise.settings import Federation, Settings, scales
+from equipoise.mechanism import mechanisms
+from equipoise.mechanism.intensity import intensity
+from equipoise.mechanism.mechanisms import MECHANISMS
+from equipoise.models.models import LeNetZhu
 
 Row = dict[str, Any]
 BUDGETS = {"none": None, "pl-identical": 0.98, "pl-learn": 0.98} | dict.fromkeys(

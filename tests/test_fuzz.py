@@ -29,20 +29,20 @@ import torch
 from torch import Tensor
 
 from equipoise import compute
-from equipoise.auditing import audit_run
-from equipoise.cli_ledger import report
-from equipoise.config import Config, SweepBlock, literal, resolve
-from equipoise.data import load
+from equipoise.auditing.auditing import audit_run
+from equipoise.auditing.targets import Options
+from equipoise.cli.ledger import report
+from equipoise.data.data import load
+from equipoise.data.formats import read_idx
+from equipoise.engine.settings import Federation, Settings, from_dict, to_dict
 from equipoise.environment import VERSION
 from equipoise.errors import EquipoiseError
-from equipoise.formats import read_idx
-from equipoise.gradients import Batched
-from equipoise.intake import Intake
-from equipoise.models import build
-from equipoise.runs import Run
-from equipoise.settings import Federation, Settings, from_dict, to_dict
-from equipoise.storage import load_checkpoint, notes_digest, save_checkpoint, save_tensors, snapshot_weights
-from equipoise.targets import Options
+from equipoise.models.gradients import Batched
+from equipoise.models.models import build
+from equipoise.runs.config import Config, SweepBlock, literal, resolve
+from equipoise.runs.runs import Run
+from equipoise.runs.storage import load_checkpoint, notes_digest, save_checkpoint, save_tensors, snapshot_weights
+from equipoise.server.intake import Intake
 from tests.helpers import contents, write_dataset
 
 SECONDS = 1.0

@@ -12,10 +12,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from equipoise import layers
 from equipoise.errors import ConfigError, ModelError
-from equipoise.gradients import Batched, check_model
-from equipoise.models import MLP, MODELS, LeNetZhu, SmallCNN, build
+from equipoise.models import layers
+from equipoise.models.gradients import Batched, check_model
+from equipoise.models.models import MLP, MODELS, LeNetZhu, SmallCNN, build
 
 TOLERANCE = 1e-10
 DEVICES = ("cpu", "cuda")  # the device a model is built for: "cuda" means PatchConv, which runs on CPU tensors too

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as arrays
 from torch import Tensor
 
 from equipoise.errors import ReleaseError
-from equipoise.intake import MAX_WEIGHT, Aggregate, Intake
+from equipoise.server.intake import MAX_WEIGHT, Aggregate, Intake
 
 Cohort = list[tuple[dict[str, Tensor], float]]
 SHAPES = {"layer.weight": (2, 3), "layer.bias": (3,), "scale": ()}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import Tensor
 
-from equipoise.intensity import STABILISER, Norm, intensity, scale_clip
+from equipoise.mechanism.intensity import STABILISER, Norm, intensity, scale_clip
 
 norms = st.sampled_from(["l1", "l2"])
 sizes = st.floats(1e-3, 1e3)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.interrupts import interruptible_imports
+from equipoise.cli.interrupts import interruptible_imports
 
 SWALLOWS = """
 import os, signal
@@ -24,7 +24,7 @@ except KeyboardInterrupt:
 
 def test_a_library_cannot_swallow_ctrl_c_while_it_is_imported(tmp_path: Path) -> None:
     (tmp_path / "swallows.py").write_text(SWALLOWS)
-    code = "from equipoise.interrupts import *\nwith interruptible_imports():\n    import swallows\nprint('went on')"
+    code = "from equipoise.cli.interrupts import *\nwith interruptible_imports():\n    import swallows\nprint('went on')"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )

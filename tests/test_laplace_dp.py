@@ -17,17 +17,17 @@ from scipy import stats
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from equipoise import release as module
-from equipoise.data import Dataset
+from equipoise.data.data import Dataset
+from equipoise.engine.federation import Sweep
+from equipoise.engine.settings import Federation, Settings, problems
 from equipoise.errors import ConfigError, ModelError
-from equipoise.federation import Sweep
-from equipoise.gradients import Batched, Objective
-from equipoise.intensity import intensity
-from equipoise.mechanisms import MECHANISMS, Mechanism
-from equipoise.models import MLP, LeNetZhu, SmallCNN
-from equipoise.protection import Protected, protect
-from equipoise.release import Protection, clip_gradient, clipped_mean, local_step, observed_release, release
-from equipoise.settings import Federation, Settings, problems
+from equipoise.mechanism import release as module
+from equipoise.mechanism.intensity import intensity
+from equipoise.mechanism.mechanisms import MECHANISMS, Mechanism
+from equipoise.mechanism.protection import Protected, protect
+from equipoise.mechanism.release import Protection, clip_gradient, clipped_mean, local_step, observed_release, release
+from equipoise.models.gradients import Batched, Objective
+from equipoise.models.models import MLP, LeNetZhu, SmallCNN
 
 DP = MECHANISMS["laplace-dp"]
 ERROR_RATE = 1e-6
@@ -337,7 +337,7 @@ def test_calibrate_prints_the_scale(capfd: pytest.CaptureFixture[str], monkeypat
     import json
     import sys
 
-    from equipoise import cli
+    from equipoise.cli import app as cli
 
     monkeypatch.setattr(sys, "argv", ["equipoise", "calibrate", "--mechanism", "laplace-dp", "--budget", "1", "--json"])
     with pytest.raises(SystemExit) as stopped:

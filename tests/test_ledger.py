@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise import ledger as ledgers
 from equipoise.errors import ConfigError, EquipoiseError, LedgerError, LimitError, StorageError
-from equipoise.ledger import NO_REPLY, START, Ledger, normal, verify
+from equipoise.ledger import ledger as ledgers
+from equipoise.ledger.ledger import NO_REPLY, START, Ledger, normal, verify
 
 ROW = {"client": "0", "lower": 7.99975, "upper": 15.9995, "intensity": 9.0, "accepted": True}
 

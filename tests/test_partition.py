@@ -12,9 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from equipoise.data import load
+from equipoise.data.data import load
+from equipoise.data.partition import SCHEMES, partition, weights
 from equipoise.errors import DataError
-from equipoise.partition import SCHEMES, partition, weights
 
 label_lists = st.lists(st.integers(0, 6), min_size=1, max_size=120)
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from equipoise.picture import Row, Section, as_pixels, png, svg
+from equipoise.auditing.picture import Row, Section, as_pixels, png, svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 Pixels = npt.NDArray[np.uint8]

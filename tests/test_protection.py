@@ -16,17 +16,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equipoise import protection, randomness
-from equipoise.data import Dataset
-from equipoise.distortion import on_inner_sphere
+from equipoise import randomness
+from equipoise.data.data import Dataset
+from equipoise.engine.federation import Sweep
+from equipoise.engine.settings import Federation, Settings
 from equipoise.errors import BudgetError, ConfigError, DataError, EquipoiseError, ModelError, ReleaseError
-from equipoise.federation import Sweep
-from equipoise.gradients import Batched
-from equipoise.mechanisms import MECHANISMS, mechanism
-from equipoise.models import LeNetZhu
-from equipoise.protection import Protected, protect
-from equipoise.release import Protection, release
-from equipoise.settings import Federation, Settings
+from equipoise.mechanism import protection
+from equipoise.mechanism.distortion import on_inner_sphere
+from equipoise.mechanism.mechanisms import MECHANISMS, mechanism
+from equipoise.mechanism.protection import Protected, protect
+from equipoise.mechanism.release import Protection, release
+from equipoise.models.gradients import Batched
+from equipoise.models.models import LeNetZhu
 
 BUDGETS = {name: None if name == "none" else 0.98 if name.startswith("pl") else 200 for name in MECHANISMS}
 WHOLE = [name for name, kind in MECHANISMS.items() if not kind.per_example]  # the others: test_laplace_dp.py

@@ -24,14 +24,14 @@ from scipy import stats
 from torch import Tensor
 
 from equipoise import randomness
-from equipoise.budget import LaplaceBudget
-from equipoise.data import Dataset
-from equipoise.distortion import on_inner_sphere
+from equipoise.data.data import Dataset
+from equipoise.engine.federation import Sweep
+from equipoise.engine.settings import Federation, Settings
 from equipoise.errors import ReleaseError
-from equipoise.federation import Sweep
-from equipoise.intensity import intensity
+from equipoise.mechanism.budget import LaplaceBudget
+from equipoise.mechanism.distortion import on_inner_sphere
+from equipoise.mechanism.intensity import intensity
 from equipoise.randomness import BLOCK_BYTES, experiment_key, standard_noise, subset, system_uniform, uniform
-from equipoise.settings import Federation, Settings
 
 ERROR_RATE = 1e-6
 DTYPES = (torch.float32, torch.float64)

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor, nn
 
 import equipoise
-from equipoise.gradients import Batched, Objective
-from equipoise.intensity import intensity
-from equipoise.mechanisms import MECHANISMS, Mechanism
-from equipoise.release import (
+from equipoise.mechanism.intensity import intensity
+from equipoise.mechanism.mechanisms import MECHANISMS, Mechanism
+from equipoise.mechanism.release import (
     Protection,
     Release,
     clip_gradient,
@@ -26,6 +25,7 @@ from equipoise.release import (
     observed_release,
     release,
 )
+from equipoise.models.gradients import Batched, Objective
 
 SOURCE = Path(equipoise.__file__).parent
 R, P, ETA = 5, 12, 0.1
@@ -312,7 +312,7 @@ def test_a_distortion_outside_its_bounds_is_not_accepted(
     start: Tensor, noise: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Should the learner ever return something infeasible, the exit notices."""
-    import equipoise.release as module
+    import equipoise.mechanism.release as module
 
     def careless(*arguments: Any) -> Tensor:
         scale = torch.tensor([1.0, 0.9, 2.1, 1.5, 2.0], dtype=torch.float64).unsqueeze(-1)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from equipoise.attack import Observation
-from equipoise.data import Dataset
-from equipoise.federation import Sweep
-from equipoise.replay import replayed, stream
-from equipoise.settings import Federation, Settings
+from equipoise.auditing.replay import replayed, stream
+from equipoise.data.data import Dataset
+from equipoise.engine.federation import Sweep
+from equipoise.engine.settings import Federation, Settings
 
 BUDGETS = {"none": None, "pl-identical": 0.98, "pl-learn": 0.98, "ls-static": 200, "gs-learn": 200}
 

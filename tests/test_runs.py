@@ -16,18 +16,18 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from equipoise import runs
-from equipoise.bookkeeping import last_round
-from equipoise.config import Config, SweepBlock, resolve
-from equipoise.data import load
-from equipoise.draws import Draws
+from equipoise.data.data import load
+from equipoise.engine.draws import Draws
+from equipoise.engine.federation import Sweep
+from equipoise.engine.settings import Settings
 from equipoise.errors import CheckpointError, ConfigError, EquipoiseError, LedgerError, LimitError, StorageError
-from equipoise.federation import Sweep
-from equipoise.ledger import verify
-from equipoise.models import LeNetZhu
-from equipoise.runs import Run
-from equipoise.settings import Settings
-from equipoise.storage import load_checkpoint, locked, save_checkpoint, save_snapshot
+from equipoise.ledger.ledger import verify
+from equipoise.models.models import LeNetZhu
+from equipoise.runs import runs
+from equipoise.runs.bookkeeping import last_round
+from equipoise.runs.config import Config, SweepBlock, resolve
+from equipoise.runs.runs import Run
+from equipoise.runs.storage import load_checkpoint, locked, save_checkpoint, save_snapshot
 from tests.helpers import contents, write_dataset
 
 ROUNDS = 5
@@ -252,7 +252,7 @@ def test_interrupted_again_and_again(whole: Path, config: Config, tmp_path: Path
 def test_between_evaluations_the_clock_makes_checkpoints(
     whole: Path, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: int
 ) -> None:
-    monkeypatch.setattr("equipoise.federation.LENGTH", 1)
+    monkeypatch.setattr("equipoise.engine.federation.LENGTH", 1)
     monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", -1.0)
     interrupted_in(tmp_path, config, when)
     run = Run(tmp_path, config)
@@ -264,7 +264,7 @@ def test_between_evaluations_the_clock_makes_checkpoints(
 def test_a_checkpoint_is_not_made_at_every_event(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("equipoise.federation.LENGTH", 1)
+    monkeypatch.setattr("equipoise.engine.federation.LENGTH", 1)
     interrupted_in(tmp_path, changed(config, snapshots=[], evaluate_every=5), 5)
     assert load_checkpoint(tmp_path / "checkpoint") is None
 
@@ -340,7 +340,7 @@ def test_killed_in_a_checkpoint_that_the_clock_made_and_never_makes_again(
 
     def hurried(folder: Path, dies_before: int = -1) -> Mortal:
         with monkeypatch.context() as patch:
-            patch.setattr("equipoise.federation.LENGTH", 1)
+            patch.setattr("equipoise.engine.federation.LENGTH", 1)
             patch.setattr(runs, "CHECKPOINT_SECONDS", -1.0)
             mortal = Mortal(patch, dies_before)
             try:
@@ -738,7 +738,7 @@ def test_a_lower_limit_than_what_was_done_ends_it_at_once(config: Config, tmp_pa
 def test_releases_after_the_checkpoint_are_forgotten_and_repeated(
     whole: Path, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("equipoise.federation.LENGTH", 1)
+    monkeypatch.setattr("equipoise.engine.federation.LENGTH", 1)
     interrupted_in(tmp_path, config, 2)
     assert len(lines_of(tmp_path)) == 1 + len(FEDERATIONS), "the first round, after the checkpoint of round 0"
     run = Run(tmp_path, config)

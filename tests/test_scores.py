@@ -17,10 +17,8 @@ from scipy.optimize import linear_sum_assignment
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 from torch import Tensor
 
-from equipoise import scores
-from equipoise.data import Dataset
-from equipoise.errors import ConfigError, DataError
-from equipoise.scores import (
+from equipoise.auditing import scores
+from equipoise.auditing.scores import (
     ENOUGH,
     auc,
     bootstrap,
@@ -35,6 +33,8 @@ from equipoise.scores import (
     tpr_at,
     verdict,
 )
+from equipoise.data.data import Dataset
+from equipoise.errors import ConfigError, DataError
 
 Phi = NormalDist().cdf
 NAN, INF = math.nan, math.inf
@@ -488,5 +488,5 @@ def test_twenty_releases_are_enough() -> None:
 
 
 def test_importing_it_needs_torch_and_numpy_alone() -> None:
-    check = "import equipoise.scores, sys; assert not {'scipy', 'skimage'} & set(sys.modules)"
+    check = "import equipoise.auditing.scores, sys; assert not {'scipy', 'skimage'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", check], check=True)

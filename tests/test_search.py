@@ -12,12 +12,12 @@ import pytest
 import torch
 from scipy.stats import t as student
 
-from equipoise import search as module
-from equipoise.data import Dataset, from_tensors
+from equipoise.choosing import search as module
+from equipoise.choosing.search import GRIDS, Found, Trial, _strictest, public_dataset, search
+from equipoise.data.data import Dataset, from_tensors
+from equipoise.engine.federation import Event
+from equipoise.engine.settings import Federation, Settings
 from equipoise.errors import ConfigError, DataError
-from equipoise.federation import Event
-from equipoise.search import GRIDS, Found, Trial, _strictest, public_dataset, search
-from equipoise.settings import Federation, Settings
 
 QUICK = Settings(rounds=60, model="mlp", init="torch", batch=8)
 

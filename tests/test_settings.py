@@ -9,9 +9,19 @@ from typing import Any
 
 import pytest
 
-from equipoise.budget import GaussianBudget, LaplaceBudget, LeakageBudget
+from equipoise.engine.settings import (
+    Federation,
+    Leakage,
+    Settings,
+    check,
+    from_dict,
+    problems,
+    scales,
+    server_rates,
+    to_dict,
+)
 from equipoise.errors import ConfigError
-from equipoise.settings import Federation, Leakage, Settings, check, from_dict, problems, scales, server_rates, to_dict
+from equipoise.mechanism.budget import GaussianBudget, LaplaceBudget, LeakageBudget
 
 NONE = [Federation("mnist", "none")]
 

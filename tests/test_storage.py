@@ -24,11 +24,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from equipoise import storage
 from equipoise.errors import CheckpointError, StorageError
 from equipoise.files import plain, write_bytes, write_json
-from equipoise.gradients import Batched
-from equipoise.storage import (
+from equipoise.models.gradients import Batched
+from equipoise.runs import storage
+from equipoise.runs.storage import (
     load_checkpoint,
     locked,
     notes_digest,

@@ -14,14 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise import distortion, intensity, theory
-from equipoise.budget import LeakageBudget
-from equipoise.data import Dataset
-from equipoise.distortion import learn_distortion, on_inner_sphere
-from equipoise.errors import BudgetError, ConfigError
-from equipoise.gradients import Batched
-from equipoise.models import LeNetZhu
-from equipoise.theory import (
+from equipoise.bounds import theory
+from equipoise.bounds.theory import (
     Trajectory,
     convex_gap_bound,
     distortion_bounds,
@@ -36,6 +30,13 @@ from equipoise.theory import (
     preserved,
     stationarity,
 )
+from equipoise.data.data import Dataset
+from equipoise.errors import BudgetError, ConfigError
+from equipoise.mechanism import distortion, intensity
+from equipoise.mechanism.budget import LeakageBudget
+from equipoise.mechanism.distortion import learn_distortion, on_inner_sphere
+from equipoise.models.gradients import Batched
+from equipoise.models.models import LeNetZhu
 
 STEPS = 1000
 

@@ -12,20 +12,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise import trial
 from equipoise.attack import DLG, MAP, Inversion, Server, View, descent, invert, labels, simulate
 from equipoise.attack.membership import SCORES
 from equipoise.attack.simulate import respond
+from equipoise.auditing import trial
+from equipoise.auditing.outcomes import Outcome, differences, rows_of, summary
+from equipoise.auditing.targets import ATTACKS, Materials, Options, Targets, build_targets
+from equipoise.auditing.trial import Cell, Trace, attack_cell, baselines, released, static_twins
 from equipoise.errors import ConfigError
-from equipoise.gradients import Batched
-from equipoise.intensity import intensity
-from equipoise.mechanisms import mechanism
-from equipoise.models import MLP
-from equipoise.outcomes import Outcome, differences, rows_of, summary
+from equipoise.mechanism.intensity import intensity
+from equipoise.mechanism.mechanisms import mechanism
+from equipoise.mechanism.release import Protection, observed_release
+from equipoise.models.gradients import Batched
+from equipoise.models.models import MLP
 from equipoise.randomness import standard_noise, uniform
-from equipoise.release import Protection, observed_release
-from equipoise.targets import ATTACKS, Materials, Options, Targets, build_targets
-from equipoise.trial import Cell, Trace, attack_cell, baselines, released, static_twins
 
 SHAPE, CLASSES = (1, 6, 6), 4
 MEAN, SCALE = 0.3, 0.5

@@ -18,44 +18,44 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .auditing import Audit as Audit
-    from .auditing import audit_run as audit_run
+    from .auditing.auditing import Audit as Audit
+    from .auditing.auditing import audit_run as audit_run
+    from .auditing.updates import audit as audit
     from .bounds import bounds_run as bounds_run
-    from .budget import GaussianBudget as GaussianBudget
-    from .budget import LaplaceBudget as LaplaceBudget
-    from .budget import LeakageBudget as LeakageBudget
-    from .data import from_tensors as from_tensors
-    from .data import load as load
-    from .distortion import learn_distortion as learn_distortion
+    from .data.data import from_tensors as from_tensors
+    from .data.data import load as load
+    from .engine.federation import Sweep as Sweep
+    from .engine.settings import Federation as Federation
+    from .engine.settings import Settings as Settings
     from .errors import EquipoiseError as EquipoiseError
-    from .federation import Sweep as Sweep
-    from .gradients import Batched as Batched
-    from .intensity import scale_clip as scale_clip
-    from .models import LeNetZhu as LeNetZhu
-    from .protection import protect as protect
-    from .settings import Federation as Federation
-    from .settings import Settings as Settings
-    from .updates import audit as audit
+    from .mechanism.budget import GaussianBudget as GaussianBudget
+    from .mechanism.budget import LaplaceBudget as LaplaceBudget
+    from .mechanism.budget import LeakageBudget as LeakageBudget
+    from .mechanism.distortion import learn_distortion as learn_distortion
+    from .mechanism.intensity import scale_clip as scale_clip
+    from .mechanism.protection import protect as protect
+    from .models.gradients import Batched as Batched
+    from .models.models import LeNetZhu as LeNetZhu
 
 _HOMES = {
-    "Audit": "auditing",
-    "Batched": "gradients",
+    "Audit": "auditing.auditing",
+    "Batched": "models.gradients",
     "EquipoiseError": "errors",
-    "Federation": "settings",
-    "GaussianBudget": "budget",
-    "LaplaceBudget": "budget",
-    "LeNetZhu": "models",
-    "LeakageBudget": "budget",
-    "Settings": "settings",
-    "Sweep": "federation",
-    "audit": "updates",
-    "audit_run": "auditing",
+    "Federation": "engine.settings",
+    "GaussianBudget": "mechanism.budget",
+    "LaplaceBudget": "mechanism.budget",
+    "LeNetZhu": "models.models",
+    "LeakageBudget": "mechanism.budget",
+    "Settings": "engine.settings",
+    "Sweep": "engine.federation",
+    "audit": "auditing.updates",
+    "audit_run": "auditing.auditing",
     "bounds_run": "bounds",
-    "from_tensors": "data",
-    "learn_distortion": "distortion",
-    "load": "data",
-    "protect": "protection",
-    "scale_clip": "intensity",
+    "from_tensors": "data.data",
+    "learn_distortion": "mechanism.distortion",
+    "load": "data.data",
+    "protect": "mechanism.protection",
+    "scale_clip": "mechanism.intensity",
 }
 
 __all__ = sorted(_HOMES)

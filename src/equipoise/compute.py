@@ -22,16 +22,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from .auditing.examination import examine
+from .auditing.outcomes import REPORTED
+from .auditing.replay import replayed
+from .auditing.targets import Options
+from .engine.federation import Sweep
+from .engine.records import results
+from .engine.settings import from_dict
 from .environment import VERSION, environment
 from .errors import ConfigError, EquipoiseError
-from .examination import examine
-from .federation import Sweep
 from .files import storage_errors, write_bytes, write_json
-from .outcomes import REPORTED
-from .records import results
-from .replay import replayed
-from .settings import from_dict
-from .targets import Options
 
 CURVES = (
     "accuracy", "validation_accuracy", "loss", "utility_loss", "intensity", "distortion_norm",

@@ -17,16 +17,16 @@ from typing import Any
 import torch
 
 from equipoise.attack import NO_PROTECTION, Server
-from equipoise.data import load
+from equipoise.auditing.examination import materials_of, protection_of, server_of
+from equipoise.auditing.outcomes import summary
+from equipoise.auditing.targets import Options, build_targets
+from equipoise.auditing.trial import Cell, attack_cell, baselines
+from equipoise.data.data import load
+from equipoise.engine.settings import Settings
 from equipoise.environment import environment
-from equipoise.examination import materials_of, protection_of, server_of
-from equipoise.gradients import Batched
-from equipoise.models import LeNetZhu
-from equipoise.outcomes import summary
+from equipoise.models.gradients import Batched
+from equipoise.models.models import LeNetZhu
 from equipoise.randomness import experiment_key, uniform
-from equipoise.settings import Settings
-from equipoise.targets import Options, build_targets
-from equipoise.trial import Cell, attack_cell, baselines
 
 SEED = 1
 

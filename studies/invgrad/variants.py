@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 
 from equipoise.attack import Search, View, invgrad
+from equipoise.engine.federation import Sweep
+from equipoise.engine.settings import Federation, Settings
 from equipoise.environment import environment
-from equipoise.federation import Sweep
 from equipoise.reproduction.measures import attacked_releases, errors, server_and_materials
-from equipoise.settings import Federation, Settings
 
 PAPER = Search(starts=1)
 VARIANTS = {

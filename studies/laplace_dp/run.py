@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from equipoise.accounting import basic_epsilon, composed_epsilon
+from equipoise.engine.federation import Sweep
+from equipoise.engine.settings import Federation, Settings
 from equipoise.environment import environment
-from equipoise.federation import Sweep
-from equipoise.intervals import interval
-from equipoise.settings import Federation, Settings
+from equipoise.privacy.accounting import basic_epsilon, composed_epsilon
+from equipoise.statistics import interval
 
 HERE = Path(__file__).parent
 ROUNDS, SEEDS, DELTA = 300, (1, 2, 3), 1e-5

@@ -28,14 +28,14 @@ from equipoise.attack import (
 )
 from equipoise.attack.descent import LBFGS, _better, optimise, total_variation
 from equipoise.attack.invert import drift
-from equipoise.data import load
+from equipoise.auditing.scores import match, mse
+from equipoise.data.data import load
 from equipoise.errors import AttackError, ModelError
-from equipoise.gradients import Batched
-from equipoise.mechanisms import MECHANISMS, mechanism
-from equipoise.models import MLP, LeNetZhu
+from equipoise.mechanism.mechanisms import MECHANISMS, mechanism
+from equipoise.mechanism.release import Protection, draw_bounds, observed_release, release
+from equipoise.models.gradients import Batched
+from equipoise.models.models import MLP, LeNetZhu
 from equipoise.randomness import standard_noise
-from equipoise.release import Protection, draw_bounds, observed_release, release
-from equipoise.scores import match, mse
 
 CLASS_MEAN = 0.54
 """MSE of guessing the mean image of the right class, in normalised units."""

@@ -12,11 +12,11 @@ from equipoise.attack import Server, View, infer_labels, last_layer_labels
 from equipoise.attack.labels import decode, last_layer
 from equipoise.attack.simulate import respond
 from equipoise.errors import DataError, ModelError
-from equipoise.gradients import Batched
-from equipoise.mechanisms import mechanism
-from equipoise.models import MLP
+from equipoise.mechanism.mechanisms import mechanism
+from equipoise.mechanism.release import Protection
+from equipoise.models.gradients import Batched
+from equipoise.models.models import MLP
 from equipoise.randomness import standard_noise
-from equipoise.release import Protection
 
 SHAPE, CLASSES = (1, 6, 6), 5
 

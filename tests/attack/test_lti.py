@@ -11,13 +11,13 @@ from torch import Tensor
 from equipoise.attack import Inversion, Server, View, lti
 from equipoise.attack.lti import PENALTIES, Regression, learn
 from equipoise.attack.simulate import respond
+from equipoise.auditing.scores import identification, mse, ranks
 from equipoise.errors import AttackError, DataError
-from equipoise.gradients import Batched
-from equipoise.mechanisms import mechanism
-from equipoise.models import MLP
+from equipoise.mechanism.mechanisms import mechanism
+from equipoise.mechanism.release import Protection
+from equipoise.models.gradients import Batched
+from equipoise.models.models import MLP
 from equipoise.randomness import standard_noise
-from equipoise.release import Protection
-from equipoise.scores import identification, mse, ranks
 
 SHAPE, CLASSES, DECOYS = (1, 6, 6), 4, 19
 

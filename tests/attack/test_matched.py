@@ -15,13 +15,13 @@ from equipoise.attack import Effort, Server, View, limit, matched
 from equipoise.attack.limit import LIMITS, Limiter
 from equipoise.attack.matched import Bench, Filter, Products
 from equipoise.attack.simulate import respond
+from equipoise.auditing.scores import identification, ranks
 from equipoise.errors import DataError
-from equipoise.gradients import Batched
-from equipoise.mechanisms import mechanism
-from equipoise.models import MLP
+from equipoise.mechanism.mechanisms import mechanism
+from equipoise.mechanism.release import Protection
+from equipoise.models.gradients import Batched
+from equipoise.models.models import MLP
 from equipoise.randomness import standard_noise
-from equipoise.release import Protection
-from equipoise.scores import identification, ranks
 
 SHAPE, CLASSES, CANDIDATES = (1, 6, 6), 4, 20
 LITTLE = Effort(pairs=2, anchors=4, around=16, tuning=16, trials=32, given=2, nulls=8)

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from equipoise.attack import Server, View, membership
 from equipoise.attack.membership import REFERENCES, SCORES
 from equipoise.attack.simulate import Companions, respond
+from equipoise.auditing.scores import auc
 from equipoise.errors import DataError
-from equipoise.gradients import Batched
-from equipoise.mechanisms import mechanism
-from equipoise.models import MLP
+from equipoise.mechanism.mechanisms import mechanism
+from equipoise.mechanism.release import Protection
+from equipoise.models.gradients import Batched
+from equipoise.models.models import MLP
 from equipoise.randomness import standard_noise
-from equipoise.release import Protection
-from equipoise.scores import auc
 
 SHAPE, CLASSES = (1, 6, 6), 4
 

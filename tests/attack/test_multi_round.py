@@ -15,13 +15,13 @@ from torch import Tensor
 from equipoise.attack import Combined, Observation, Server, multi_round
 from equipoise.attack.multi_round import WINDOW
 from equipoise.attack.simulate import respond
+from equipoise.auditing.scores import identification, ranks
 from equipoise.errors import AttackError, DataError, ReleaseError
-from equipoise.gradients import Batched
-from equipoise.mechanisms import mechanism
-from equipoise.models import MLP
+from equipoise.mechanism.mechanisms import mechanism
+from equipoise.mechanism.release import Protection
+from equipoise.models.gradients import Batched
+from equipoise.models.models import MLP
 from equipoise.randomness import standard_noise
-from equipoise.release import Protection
-from equipoise.scores import identification, ranks
 
 SHAPE, CLASSES, CANDIDATES, EXAMPLES = (1, 6, 6), 2, 20, 12
 

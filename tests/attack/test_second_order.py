@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equipoise import layers
 from equipoise.attack import Server, View, descent, invert
-from equipoise.gradients import Batched
-from equipoise.models import MLP, LeNetZhu, SmallCNN
+from equipoise.models import layers
+from equipoise.models.gradients import Batched
+from equipoise.models.models import MLP, LeNetZhu, SmallCNN
 
 DEVICES = ("cpu", "cuda")  # the device a model is built for: "cuda" means PatchConv, which runs on CPU tensors too
 KINDS = ("whole labels", "probabilities", "any weights")

@@ -18,21 +18,21 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from equipoise.attack import Search, View, invgrad
+from equipoise.auditing.examination import materials_of, protection_of, server_of
+from equipoise.auditing.targets import Options, build_targets
+from equipoise.auditing.trial import Cell, attack_cell
 from equipoise.bounds import Bounds, BoundsOptions, bounds_run, inner, outer
 from equipoise.bounds.display import bounds_notes, bounds_tables, checks, page
 from equipoise.bounds.inner import subproblems
 from equipoise.bounds.leakage import Listener, attack
 from equipoise.bounds.outer import over_rounds
 from equipoise.bounds.scene import Scene
-from equipoise.config import resolve
+from equipoise.bounds.theory import StationarityBounds, leakage_step_bound
+from equipoise.engine.federation import Sweep
 from equipoise.errors import CheckpointError, ConfigError
-from equipoise.examination import materials_of, protection_of, server_of
-from equipoise.federation import Sweep
-from equipoise.models import build
-from equipoise.runs import Run
-from equipoise.targets import Options, build_targets
-from equipoise.theory import StationarityBounds, leakage_step_bound
-from equipoise.trial import Cell, attack_cell
+from equipoise.models.models import build
+from equipoise.runs.config import resolve
+from equipoise.runs.runs import Run
 from tests.audit_helpers import SIDE, settings_for, train_run, write_pictures
 
 RESULTS = {

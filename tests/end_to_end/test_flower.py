@@ -23,12 +23,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from equipoise.budget import LeakageBudget
 from equipoise.flower.fleet import Fleet
 from equipoise.flower.journal import read_rows as rows
 from equipoise.flower.new import TEMPLATE, new_app
 from equipoise.flower.processes import marked
-from equipoise.ledger import verify
+from equipoise.ledger.ledger import verify
+from equipoise.mechanism.budget import LeakageBudget
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")]
 

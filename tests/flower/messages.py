@@ -17,8 +17,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from torch import Tensor, nn
 
+from equipoise.engine.settings import Settings
 from equipoise.flower import guard, protect
-from equipoise.settings import Settings
 
 NODES = [101, 102, 103, 104]
 RUN = {"equipoise.mechanism": "pl-identical", "equipoise.budget": 0.98, "equipoise.metrics": "loss"}

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from equipoise.engine.settings import Settings
 from equipoise.errors import BudgetError, ConfigError, EquipoiseError, LimitError
 from equipoise.flower.asked import Allowed, allowed, asked
-from equipoise.settings import Settings
 
 RUN = {"equipoise.mechanism": "pl-learn", "equipoise.budget": 0.98}
 

@@ -18,11 +18,11 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from equipoise import protection
 from equipoise.errors import BudgetError, ConfigError, DataError, LimitError, ReleaseError
 from equipoise.flower import client as module
 from equipoise.flower import guard, protect
-from equipoise.ledger import verify
+from equipoise.ledger.ledger import verify
+from equipoise.mechanism import protection
 from tests.flower.messages import LOWER, RUN, asking, context, images, network, start
 
 MARKER = "patient 4711"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise import cli
+from equipoise.cli import app as cli
 from equipoise.errors import ConfigError, StorageError
 from equipoise.flower.new import NAME, TEMPLATE, new_app, package_name, template_files
 from tests.helpers import contents

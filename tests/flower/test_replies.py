@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from equipoise.flower.asked import asked
 from equipoise.flower.replies import Reply, decoded, examine
-from equipoise.intake import Intake
+from equipoise.server.intake import Intake
 from tests.flower import messages as by_hand
 from tests.flower.messages import BAD, LOWER, RUN, bad, handmade, header, npy, reply, start, update
 

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from equipoise.errors import CheckpointError, ConfigError, LedgerError, ReleaseError
 from equipoise.flower import Validated
-from equipoise.ledger import Ledger, verify
+from equipoise.ledger.ledger import Ledger, verify
 from tests.flower.messages import (
     BAD,
     LOWER,

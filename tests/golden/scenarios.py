@@ -20,19 +20,19 @@ from torch import Tensor, nn
 from equipoise import LeNetZhu, Settings, audit, audit_run, bounds_run, from_tensors, protect
 from equipoise.attack import DLG, MAP, Search, Server, View, dlg, idlg, invgrad, likelihood, unrolled
 from equipoise.attack.simulate import noise, respond
+from equipoise.auditing.examination import protection_of
+from equipoise.auditing.targets import Options
 from equipoise.bounds import BoundsOptions
+from equipoise.choosing.search import search
 from equipoise.compute import compute, compute_audit, compute_multi_round
-from equipoise.config import resolve
-from equipoise.examination import protection_of
-from equipoise.gradients import Batched
-from equipoise.models import MLP
+from equipoise.engine.settings import Federation, to_dict
+from equipoise.models.gradients import Batched
+from equipoise.models.models import MLP
 from equipoise.reproduction.plan import Scale, jobs, needs
 from equipoise.reproduction.work import run as run_job
-from equipoise.runs import Run
-from equipoise.search import search
-from equipoise.settings import Federation, to_dict
-from equipoise.storage import load_checkpoint
-from equipoise.targets import Options
+from equipoise.runs.config import resolve
+from equipoise.runs.runs import Run
+from equipoise.runs.storage import load_checkpoint
 from tests.audit_helpers import EFFORT, settings_for, write_pictures
 from tests.helpers import write_dataset
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.data import Dataset, from_tensors, load
+from equipoise.data.data import Dataset, from_tensors, load
 from equipoise.environment import VERSION
 from equipoise.files import write_json
 from equipoise.reproduction.artefacts import TABLES
@@ -41,7 +41,7 @@ def small() -> Small:
 def small_data(small: Small) -> Iterator[None]:
     """Whatever names a dataset gets a few images of it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("equipoise.settings.load", lambda name: small[name])
+        patch.setattr("equipoise.engine.settings.load", lambda name: small[name])
         yield
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from equipoise.engine.settings import Federation
 from equipoise.environment import VERSION, environment
 from equipoise.reproduction.plan import BELOW, BUDGETS, NAMES, SCHEMA, Scale, needs, settings_of
 from equipoise.reproduction.raw import Raw
-from equipoise.settings import Federation
 
 SEEDS = (1, 2, 3)
 CLIENTS = 4

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from equipoise.engine.settings import Federation
 from equipoise.reproduction.artefacts import TABLES
 from equipoise.reproduction.claims import CLAIMS, Tables, judge
 from equipoise.reproduction.plan import BELOW, KINDS
-from equipoise.settings import Federation
 from tests.reproduction import synthetic as syn
 from tests.reproduction.synthetic import World, raw_of, wobble
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.attack import Search, View, invgrad
-from equipoise.federation import Sweep
-from equipoise.models import LeNetZhu
-from equipoise.records import squared_gradients
+from equipoise.engine.federation import Sweep
+from equipoise.engine.records import squared_gradients
+from equipoise.engine.settings import Federation, Settings
+from equipoise.engine.stretch import Block
+from equipoise.models.models import LeNetZhu
 from equipoise.reproduction import measures
 from equipoise.reproduction.plan import Scale
-from equipoise.settings import Federation, Settings
-from equipoise.stretch import Block
 from tests.reproduction.conftest import Small
 
 BEFORE = 2

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from equipoise.engine.settings import Federation, Settings, check, from_dict
 from equipoise.errors import ConfigError
 from equipoise.reproduction import plan
 from equipoise.reproduction.plan import BUDGETS, FULL, KINDS, NAMES, QUICK, Scale, digest, jobs, needs, without
 from equipoise.reproduction.tables import paper
 from equipoise.reproduction.trends import MIDDLE_AND_END
-from equipoise.settings import Federation, Settings, check, from_dict
 from tests.reproduction.synthetic import SCALE
 
 CELLS = [

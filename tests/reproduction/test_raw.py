@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from equipoise.engine.settings import Federation, from_dict
 from equipoise.errors import CheckpointError
 from equipoise.reproduction.plan import FULL, NAMES, Scale, digest, needs, settings_of, without
 from equipoise.reproduction.raw import Raw, read
-from equipoise.settings import Federation, from_dict
 from tests.helpers import contents
 from tests.reproduction.synthetic import SCALE, content
 

@@ -19,7 +19,7 @@ from equipoise.files import write_json
 from equipoise.reproduction import reproduce as shell
 from equipoise.reproduction.plan import FULL, KINDS, NAMES, SCHEMA, Scale, needs
 from equipoise.reproduction.raw import Raw, read
-from equipoise.storage import locked
+from equipoise.runs.storage import locked
 from tests.helpers import contents
 from tests.reproduction.conftest import Small, small_data
 from tests.reproduction.synthetic import SCALE, content

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from equipoise.engine.settings import Federation
 from equipoise.files import plain, write_text
 from equipoise.reproduction import figures, reproduce, trends
 from equipoise.reproduction.artefacts import TABLES
@@ -21,7 +22,6 @@ from equipoise.reproduction.plan import BUDGETS, DATASETS, NAMES
 from equipoise.reproduction.raw import Raw
 from equipoise.reproduction.reproduce import write
 from equipoise.reproduction.tables import paper
-from equipoise.settings import Federation
 from tests.helpers import contents
 from tests.reproduction import synthetic as syn
 from tests.reproduction.synthetic import LEARNED, SCALE, STATIC, TENSORS, World, raw_of, wobble

@@ -15,13 +15,13 @@ import pytest
 import torch
 
 import equipoise
+from equipoise.engine.federation import Sweep
+from equipoise.engine.records import squared_gradients
+from equipoise.engine.settings import Federation
 from equipoise.errors import CheckpointError, ConfigError
-from equipoise.federation import Sweep
-from equipoise.records import squared_gradients
 from equipoise.reproduction import measures, work
 from equipoise.reproduction.plan import SCHEMA, VERSION, Needs, Scale, jobs, settings_of
 from equipoise.reproduction.raw import read
-from equipoise.settings import Federation
 from tests.helpers import contents, single_threaded
 from tests.reproduction.conftest import Small, small_data
 

@@ -22,9 +22,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..intensity import STABILISER, intensity, scale_clip
+from ..mechanism.intensity import STABILISER, intensity, scale_clip
+from ..mechanism.release import clip_gradient, clipped_mean, draw_bounds
 from ..randomness import experiment_key, standard_noise, uniform
-from ..release import clip_gradient, clipped_mean, draw_bounds
 from .descent import Inversion, Search, Watch, optimise
 from .labels import last_layer_labels
 from .view import Server, View, check

@@ -23,8 +23,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..mechanism.release import draw_bounds
 from ..randomness import experiment_key
-from ..release import draw_bounds
 from .limit import Limiter
 from .simulate import Companions, chunk, noise, pieces, respond
 from .view import Public, Server, View, check, check_public, groups

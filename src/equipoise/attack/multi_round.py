@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from ..errors import AttackError
+from ..mechanism.release import draw_bounds
 from ..randomness import experiment_key, standard_noise, uniform
-from ..release import draw_bounds
 from .limit import Limiter
 from .matched import Filter
 from .simulate import chunk, pieces, respond

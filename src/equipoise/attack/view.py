@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError, ModelError, ReleaseError
-from ..gradients import Batched
-from ..mechanisms import mechanism
-from ..release import Protection
+from ..mechanism.mechanisms import mechanism
+from ..mechanism.release import Protection
+from ..models.gradients import Batched
 
 NO_PROTECTION = Protection(mechanism("none"), 0.0)
 

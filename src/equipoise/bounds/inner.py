@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..budget import schedule, schedule_starts
-from ..estimates import curvature, in_annulus, ratios
-from ..gradients import Objective
-from ..mechanisms import Mechanism
-from ..release import Protection, draw_bounds, local_step
-from ..theory import Trajectory, distortion_bounds, follow, gap_bound, slack
+from ..mechanism.budget import schedule, schedule_starts
+from ..mechanism.mechanisms import Mechanism
+from ..mechanism.release import Protection, draw_bounds, local_step
+from ..models.gradients import Objective
+from .estimates import curvature, in_annulus, ratios
 from .scene import Row, Scene, assumption, average, compared, figure, given, largest, row, smallest
+from .theory import Trajectory, distortion_bounds, follow, gap_bound, slack
 
 THEOREM, COROLLARY = "distortion_stationarity", "convex_suboptimality"
 QUANTITIES = {"residual": "mean |R_m|^2", "stationarity": "mean s(alpha)^2"}

@@ -13,20 +13,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import scores
 from ..attack import Search, Server, View, invgrad
 from ..attack.simulate import chunk, pieces
-from ..budget import LeakageBudget, schedule
+from ..auditing import scores
+from ..auditing.examination import materials_of, protection_of, server_of
+from ..auditing.targets import Materials, Options, Targets, build_targets
+from ..auditing.trial import Cell, Trace, released
 from ..errors import AttackError, ConfigError, DataError, ModelError
-from ..estimates import Envelope, envelope, stretches
-from ..examination import materials_of, protection_of, server_of
-from ..gradients import Batched
-from ..intensity import intensity
-from ..mechanisms import mechanism
-from ..targets import Materials, Options, Targets, build_targets
-from ..theory import leakage_bound, leakage_score, leakage_step_bound, preserved
-from ..trial import Cell, Trace, released
+from ..mechanism.budget import LeakageBudget, schedule
+from ..mechanism.intensity import intensity
+from ..mechanism.mechanisms import mechanism
+from ..models.gradients import Batched
+from .estimates import Envelope, envelope, stretches
 from .scene import Row, Scene, Status, assumption, average, compared, given, largest, row, smallest
+from .theory import leakage_bound, leakage_score, leakage_step_bound, preserved
 
 LEMMA, REMARK = "privacy_leakage", "conditional_preservation"
 QUANTITY, SCORE = "invgrad", "score"

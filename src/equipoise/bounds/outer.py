@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
+from ..engine.settings import server_rates
 from ..errors import DataError
-from ..settings import server_rates
-from ..theory import gradient_norm_bound, gradient_norm_limit, one_step_bound
 from .rounds import Outer, Repeats, Short, between, look, repeats, short_run
 from .scene import Row, Scene, assumption, average, compared, figure, given, row
+from .theory import gradient_norm_bound, gradient_norm_limit, one_step_bound
 
 LEMMA, THEOREM, OWN = "one_step", "converge_rate", "as configured"
 SMALLER, SHORT = "eta = 1/(8 L)", "eta = 1/(8 L), short"

@@ -8,12 +8,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..estimates import bias_ratio, curvature, descent_ratio, deviations
-from ..federation import Sweep
-from ..intensity import intensity
-from ..mechanisms import mechanism
-from ..release import Protection, local_step
-from ..stretch import default_chunk
+from ..engine.federation import Sweep
+from ..engine.stretch import default_chunk
+from ..mechanism.intensity import intensity
+from ..mechanism.mechanisms import mechanism
+from ..mechanism.release import Protection, local_step
+from .estimates import bias_ratio, curvature, descent_ratio, deviations
 from .scene import Row, Scene, average, largest
 
 

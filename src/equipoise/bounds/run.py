@@ -23,11 +23,11 @@ from typing import Any
 
 from torch import Tensor
 
+from ..engine.federation import Sweep
 from ..environment import environment
 from ..errors import CheckpointError, ConfigError
-from ..federation import Sweep
 from ..files import write_json, write_text
-from ..storage import snapshot_weights
+from ..runs.storage import snapshot_weights
 from .inner import inner_rows
 from .leakage import leakage_rows
 from .outer import outer_rows
@@ -80,7 +80,7 @@ def bounds_run(folder: Path | str, options: BoundsOptions | None = None, progres
 
     The clients' own data are used to measure losses and gradients, as numbers only; the attack sees public images.
     """
-    from ..config import resolve
+    from ..runs.config import resolve
 
     folder, options = Path(folder), options or BoundsOptions()
     options.check()

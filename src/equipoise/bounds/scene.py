@@ -11,14 +11,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..budget import schedule
+from ..engine.evaluate import full_gradient, score
+from ..engine.federation import State, Sweep
+from ..engine.settings import Federation
 from ..errors import ConfigError
-from ..estimates import Estimate, mean_of
-from ..evaluate import full_gradient, score
-from ..federation import State, Sweep
-from ..gradients import Batched
-from ..intervals import interval
-from ..settings import Federation
+from ..mechanism.budget import schedule
+from ..models.gradients import Batched
+from ..statistics import interval
+from .estimates import Estimate, mean_of
 
 Status = Literal["held", "violated", "not checkable", "not covered"]
 Progress = Callable[[str, float], None]

@@ -32,11 +32,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ..budget import Schedule, schedule, schedule_starts
+from ..engine.settings import Leakage, Settings, check_settings
 from ..errors import BudgetError, ConfigError, LimitError, closest
-from ..mechanisms import Mechanism
-from ..mechanisms import mechanism as find
-from ..settings import Leakage, Settings, check_settings
+from ..mechanism.budget import Schedule, schedule, schedule_starts
+from ..mechanism.mechanisms import Mechanism
+from ..mechanism.mechanisms import mechanism as find
 
 PREFIX = "equipoise."
 WEIGHT = "num-examples"

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import ConfigError, FleetError, StorageError
 from ..files import storage_errors
-from ..ledger import verify
+from ..ledger.ledger import verify
 from .fleet import Fleet
 from .journal import read_rows
 from .new import new_app

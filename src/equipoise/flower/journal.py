@@ -22,8 +22,8 @@ from torch import Tensor
 from ..environment import environment
 from ..errors import CheckpointError, LimitError
 from ..files import plain, storage_errors, write_json
-from ..ledger import FILE, Ledger, verify
-from ..storage import load_checkpoint, locked, save_checkpoint, save_snapshot
+from ..ledger.ledger import FILE, Ledger, verify
+from ..runs.storage import load_checkpoint, locked, save_checkpoint, save_snapshot
 from .asked import OF_A_RELEASE, Asked
 
 CLAIM = "Budgets are per-release calibrations of the distortion. No (epsilon, delta) is claimed."

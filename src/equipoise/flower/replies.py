@@ -20,7 +20,7 @@ import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
-from ..intake import Form, Intake, short, wrong_form, wrong_weight
+from ..server.intake import Form, Intake, short, wrong_form, wrong_weight
 from .asked import Asked
 from .client import NUMBERS, RECORD
 

@@ -21,7 +21,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor
 
 from ..errors import CheckpointError, ConfigError, LimitError
-from ..intake import MAX_WEIGHT, Intake, wrong_tensors
+from ..server.intake import MAX_WEIGHT, Intake, wrong_tensors
 from .asked import asked
 from .journal import Journal
 from .replies import Reply, examine, sound_evaluations

@@ -19,9 +19,9 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Result
 from flwr.simulation import run_simulation
 
+from ..engine.federation import Sweep
+from ..engine.settings import Federation, Settings, from_dict, to_dict
 from ..errors import ConfigError
-from ..federation import Sweep
-from ..settings import Federation, Settings, from_dict, to_dict
 from .asked import OF_A_RELEASE, PREFIX
 from .client import guard, protect
 from .server import Validated

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..attack import Search
-from ..settings import Settings
+from ..engine.settings import Settings
 from .raw import Raw
 from .tables import Found, accuracy, cap, defence, gaps
 from .trends import clients, gradient_norm, layers, reconstructions, stepwise, sweeps, trade_off

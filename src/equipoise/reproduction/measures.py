@@ -13,16 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import scores
 from ..attack import Search, Server, View, invgrad
-from ..evaluate import by_client, full_loss, score
-from ..examination import materials_of, protection_of, server_of
-from ..federation import Sweep
-from ..mechanisms import mechanism
-from ..release import Protection, draw_bounds
-from ..stretch import Block, Stretch
-from ..targets import Materials, Options, Targets, build_targets
-from ..trial import Cell, Trace, baselines, released
+from ..auditing import scores
+from ..auditing.examination import materials_of, protection_of, server_of
+from ..auditing.targets import Materials, Options, Targets, build_targets
+from ..auditing.trial import Cell, Trace, baselines, released
+from ..engine.evaluate import by_client, full_loss, score
+from ..engine.federation import Sweep
+from ..engine.stretch import Block, Stretch
+from ..mechanism.mechanisms import mechanism
+from ..mechanism.release import Protection, draw_bounds
 from .plan import Scale
 
 Report = Callable[[str, int, int], None]

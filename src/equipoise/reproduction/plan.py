@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ..engine.settings import Federation, Settings
 from ..environment import VERSION
 from ..errors import ConfigError, closest
-from ..settings import Federation, Settings
 
 SCHEMA = 1
 DATASETS = ("mnist", "fmnist")

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..engine.settings import Federation
 from ..environment import VERSION
 from ..errors import CheckpointError
-from ..settings import Federation
 from .plan import BY_THE_WAY, SCHEMA, Needs, Scale, settings_of
 
 Record = dict[str, Any]

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..engine.settings import Settings, check_settings
 from ..environment import VERSION
 from ..errors import CheckpointError, ConfigError
 from ..files import storage_errors, write_bytes, write_json, write_text
-from ..settings import Settings, check_settings
-from ..storage import locked, read_json
+from ..runs.storage import locked, read_json
 from . import figures
 from .artefacts import ARTEFACTS, TABLES, configuration
 from .claims import judge

@@ -10,7 +10,7 @@ from typing import Any
 from scipy.stats import spearmanr
 from scipy.stats import t as student
 
-from ..intervals import interval
+from ..statistics import interval
 
 REACH = {"accuracy": (3.0, 10.0), "mse": (0.1, 0.33), "ssim": (1.0, 3.3), "cap": (0.1, 0.33)}
 """The least and the most that a prediction interval is taken to reach to each side, by quantity.

@@ -22,13 +22,13 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 
+from ..engine.federation import Sweep
+from ..engine.records import evaluate, results, squared_gradients
+from ..engine.settings import Federation, from_dict
+from ..engine.stretch import LENGTH, Stretch
 from ..environment import environment
 from ..errors import CheckpointError, ConfigError
-from ..federation import Sweep
 from ..files import storage_errors, write_bytes, write_text
-from ..records import evaluate, results, squared_gradients
-from ..settings import Federation, from_dict
-from ..stretch import LENGTH, Stretch
 from . import measures
 from .plan import SCHEMA, Scale, digest
 

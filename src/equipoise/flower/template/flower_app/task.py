@@ -6,7 +6,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from equipoise import load
-from equipoise.partition import partition
+from equipoise.data.partition import partition
 
 
 class Net(nn.Module):

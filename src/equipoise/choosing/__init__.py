@@ -1,0 +1,1 @@
+"""Which budget still trains, found on public data."""

@@ -1,0 +1,133 @@
+"""Finding a workable budget on public data, as the paper does by empirical utility testing.
+
+No private example is touched: the sweep trains and tests on the dataset's public part alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import mean
+from typing import Any
+
+import torch
+
+from ..data.data import Dataset, from_tensors
+from ..engine.federation import Sweep
+from ..engine.settings import Federation, Settings
+from ..errors import ConfigError, DataError
+from ..mechanism.mechanisms import mechanism
+from ..statistics import interval
+
+GRIDS: dict[str, tuple[float, ...]] = {
+    "leakage": (0.9, 0.93, 0.95, 0.96, 0.97, 0.98, 0.99, 0.995),
+    "laplace": (20, 40, 60, 80, 140, 200, 400, 800),
+    "gaussian": (20, 40, 60, 80, 140, 200, 400, 800),
+    "epsilon": (0.1, 1, 10, 100, 1000),
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Accuracy of a mechanism at one budget over the seeds, and whether that counts as trained."""
+
+    mechanism: str
+    budget: float | None
+    seeds: int
+    accuracy: float
+    interval: tuple[float, float] | None  # 95 %, Student's t; None for one seed
+    trains: bool
+
+
+@dataclass(frozen=True)
+class Found:
+    """The trials, the bar that a trial must reach, and the strictest budget that reaches it per mechanism."""
+
+    trials: list[Trial]
+    bar: float
+    strictest: dict[str, float | None]
+
+
+def public_dataset(dataset: Dataset) -> Dataset:
+    """The public part as a dataset of its own: half of it to train on, a third to test, a sixth to validate."""
+    if dataset.public is None:
+        raise DataError(f"The dataset {dataset.name!r} has no public part to search on.", "Give public_fraction > 0.")
+    train, test = dataset.public_attack, dataset.public_candidates
+    rest_images = [dataset.public_targets.images, dataset.public_tuning.images]
+    rest_labels = [dataset.public_targets.labels, dataset.public_tuning.labels]
+    rest = (torch.cat(rest_images), torch.cat(rest_labels))
+    return from_tensors(
+        (train.images, train.labels), (test.images, test.labels), rest, classes=dataset.classes, name=dataset.name
+    )
+
+
+def search(
+    dataset: Dataset,
+    mechanisms: Sequence[str],
+    settings: Settings,
+    budgets: Sequence[float] | None = None,
+    seeds: Sequence[int] = (1, 2, 3),
+    keep: float = 0.5,
+    on_round: Callable[[int], None] | None = None,
+) -> Found:
+    """Sweep budgets on public data; the strictest that still trains, per mechanism.
+
+    A budget *trains* when the mean accuracy over the seeds reaches chance plus ``keep`` times what training without
+    protection gains over chance. A budget stricter than one that fails does not count, even if it passes by luck.
+    """
+    _check(mechanisms, budgets, seeds, keep)
+    public = public_dataset(dataset)
+    kinds = [mechanism(name) for name in mechanisms]
+    grid = {kind.name: list(budgets or GRIDS[str(kind.measure)]) for kind in kinds if kind.distorts}
+    federations = [Federation(dataset.name, "none", None, seed) for seed in seeds]
+    federations += [
+        Federation(dataset.name, name, budget, seed)
+        for name, values in grid.items()
+        for budget in values
+        for seed in seeds
+    ]
+    once = replace(settings, evaluate_every=settings.rounds, snapshots=[])
+    sweep = Sweep(once, federations, {dataset.name: public})
+    rows = [event.rows for event in sweep.run(on_round) if event.rows][-1]
+    chance = 1 / dataset.classes
+    free = _trial(rows, "none", None, 0.0)
+    if free.accuracy < 3 * chance:
+        raise ConfigError(
+            f"Without protection {settings.rounds} rounds reach only {free.accuracy:.1%}, so nothing can be compared.",
+            "Use more --rounds.",
+        )
+    bar = chance + keep * (free.accuracy - chance)
+    trials = [_trial(rows, name, budget, bar) for name, values in grid.items() for budget in sorted(values)]
+    return Found([free, *trials], bar, {name: _strictest(trials, name) for name in grid})
+
+
+def _check(mechanisms: Sequence[str], budgets: Sequence[float] | None, seeds: Sequence[int], keep: float) -> None:
+    kinds = {mechanism(name).measure for name in mechanisms if mechanism(name).distorts}
+    if not kinds:
+        raise ConfigError("Expected at least one mechanism with a budget.", "For example pl-learn.")
+    if budgets and len(kinds) > 1:
+        raise ConfigError(
+            "One grid of budgets cannot serve two kinds of budget.", "Search for pl-* and ls-* separately."
+        )
+    if not budgets and any(str(kind) not in GRIDS for kind in kinds):
+        raise ConfigError("There is no grid for a measure of your own.", "Give the budgets to try.")
+    if not all(isinstance(seed, int) for seed in seeds) or not seeds:
+        raise ConfigError(f"Expected seeds={list(seeds)!r} to be whole numbers.", "For example 1,2,3.")
+    if not 0 < keep < 1:
+        raise ConfigError(f"Expected keep={keep!r} to lie between 0 and 1.", "0.5 is the default.")
+
+
+def _trial(rows: list[dict[str, Any]], name: str, budget: float | None, bar: float) -> Trial:
+    values = [row["accuracy"] for row in rows if row["mechanism"] == name and row["budget"] == budget]
+    centre = mean(values)
+    return Trial(name, budget, len(values), centre, interval(values), centre >= bar)
+
+
+def _strictest(trials: list[Trial], name: str) -> float | None:
+    """Strict budgets are small; from the loosest one down, the last before the first failure."""
+    best = None
+    for trial in sorted((t for t in trials if t.mechanism == name), key=lambda t: -(t.budget or 0)):
+        if not trial.trains:
+            break
+        best = trial.budget
+    return best

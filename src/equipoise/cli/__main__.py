@@ -1,0 +1,5 @@
+"""``python -m equipoise.cli``."""
+
+from .app import main
+
+main()

@@ -1,0 +1,72 @@
+"""The commands about Flower: ``equipoise flower new`` and ``equipoise flower demo``; ``cli.py`` registers them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="Protected federations on Flower: on one machine, or on many.",
+    epilog="Examples: equipoise flower new my-app   |   equipoise flower demo --json",
+    no_args_is_help=True,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+
+
+@app.command(epilog="Example: equipoise flower new my-app")
+def new(
+    folder: Annotated[Path, typer.Argument(help="A folder that is new or empty; the app is named after it.")],
+    as_json: Json = False,
+) -> None:
+    """Write a complete Flower app with protection, to copy and edit."""
+    from ..flower.new import new_app
+
+    files = new_app(folder)
+    if as_json:
+        print(json.dumps({"folder": str(folder), "files": [str(path.relative_to(folder)) for path in files]}, indent=1))
+        return
+    task = next(path for path in files if path.name == "task.py")
+    print(f"{len(files)} files in {folder}")
+    print(f"next: put your model and data into {task}, and try it on simulated nodes")
+    print(f"(name the connection 'simulation' first, as {folder / 'README.md'} shows):")
+    print("  flower-superlink --insecure --simulation --disable-runtime-dependency-installation --port 8010")
+    print(f"  flwr run {folder} simulation --stream --federation-config num-supernodes=4")
+
+
+@app.command(epilog="Examples: equipoise flower demo   |   equipoise flower demo --rounds 5 --tls")
+def demo(
+    nodes: Annotated[int, typer.Option(help="SuperNodes to start.")] = 4,
+    rounds: Annotated[int, typer.Option(help="Rounds to train.")] = 3,
+    tls: Annotated[bool, typer.Option("--tls", help="With TLS and SuperNode authentication.")] = False,
+    simulation: Annotated[bool, typer.Option("--simulation", help="Simulated nodes instead of SuperNodes.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for app, logs and run; an earlier demo is replaced.")] = Path(
+        "flower-demo"
+    ),
+    as_json: Json = False,
+) -> None:
+    """Start a SuperLink and SuperNodes on this machine, train the example app on them, stop them all."""
+    from ..flower import demo as shell
+    from . import display
+
+    def say(text: str) -> None:
+        if not as_json:
+            display.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    found = shell.demo(out, nodes, rounds, say, tls=tls, simulation=simulation)
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    accuracy, releases = list(found["accuracy"].values()), found["releases"]
+    say(f"{found['mechanism']} at budget {found['budget']}: test accuracy {accuracy[0]:.1%} -> {accuracy[-1]:.1%}")
+    for when, reasons in found["refused"].items():
+        for client, reason in reasons.items():
+            say(f"refused in round {when}: {client}: {reason}")
+    if not found["refused"]:
+        say("refused: none")
+    say(f"ledger: verified; {releases['accepted']} of {releases['asked']} releases by {releases['clients']} clients")
+    say(f"run: {found['run']}   logs: {out / 'logs'}   app: {out / shell.PARTS[0]}")
+    say(found["claim"])

@@ -1,0 +1,182 @@
+"""The commands about the paper: ``reproduce`` and ``bounds``; ``cli.py`` registers them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import ConfigError
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+
+REPRODUCE_EXAMPLES = (
+    "Examples: equipoise reproduce --status   |   equipoise reproduce all --quick   |   equipoise reproduce cap "
+    "--device cuda   |   equipoise reproduce all --plan SPEC.json --device cuda; then, on a machine with torch and "
+    "numpy alone, python -m equipoise.compute SPEC.json OUT/; then equipoise reproduce all --from OUT"
+)
+
+
+def reproduce(
+    artefacts: Annotated[list[str] | None, typer.Argument(help="Artefacts by name, or 'all'.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds and seeds: minutes, and no results.")] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="Compute nothing; say what the results folder holds.")
+    ] = False,
+    plan: Annotated[Path | None, typer.Option(help="Write what is to be computed to this file, and stop.")] = None,
+    source: Annotated[list[Path] | None, typer.Option("--from", help="Folders with raw results; repeatable.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Results folder; default reproduced or reproduced-quick; with --status reproduction."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    figures: Annotated[bool, typer.Option("--figures/--no-figures", help="Figures need the extra 'paper'.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Compute the paper's tables and figures again and set them beside it: paper, ours, difference, verdict."""
+    from ..reproduction import reproduce as shell
+    from ..reproduction.plan import FULL, QUICK, check_names
+    from . import display
+
+    names, scale = check_names(artefacts or []), QUICK if quick else FULL
+    if sum((status, plan is not None, bool(source))) > 1:
+        raise ConfigError("Choose one of --status, --plan and --from.", "They exclude each other.")
+    if status or not (artefacts or quick or plan or source):
+        _show_status(shell.status(out or shell.committed()), as_json)
+        if not status and not as_json:
+            display.console.print("nothing was computed: name artefacts, or 'all'; add --quick for minutes on a CPU")
+        return
+    folder = out or Path("reproduced-quick" if quick else "reproduced")
+    if plan is not None:
+        _write_plan(shell.plan(names, scale, device, folder), plan, as_json)
+        return
+    if not as_json:
+        display.console.print(_summary(shell.plan(names, scale, device, folder), names, scale, folder, bool(source)))
+    with display.job_progress(as_json) as report:
+        try:
+            found = shell.reproduce(names, scale, folder, device, source or [], figures, report)
+        except KeyboardInterrupt:
+            display.errors.print("interrupted; run the same command again to go on", style="bold")
+            raise typer.Exit(130) from None
+    _show_status(found, as_json)
+    if not as_json:
+        display.console.print(f"page: {folder / 'index.html'}   text: {folder / 'README.md'}", markup=False)
+
+
+def _write_plan(spec: dict[str, Any], path: Path, as_json: bool) -> None:
+    from ..files import write_json
+    from . import display
+
+    jobs = spec["reproduction"]["jobs"]
+    if path.is_dir() or not path.name:
+        raise ConfigError(f"Cannot write the SPEC to {str(path)!r}: it is a folder.", "Name a file, as SPEC.json.")
+    write_json(path, spec)
+    told = {"jobs": len(jobs), "federations": sum(len(job["federations"]) for job in jobs), "spec": str(path)}
+    if as_json:
+        print(json.dumps(told, indent=1))
+        return
+    display.console.print(f"{told['federations']} federations in {told['jobs']} jobs: {path}", markup=False)
+    display.console.print(f"next: PYTHONPATH=src python -m equipoise.compute {path} OUT/", markup=False)
+
+
+def _summary(spec: dict[str, Any], names: list[str], scale: Any, folder: Path, given: bool) -> Any:
+    """What is about to be computed, before it is."""
+    from rich.markup import escape
+    from rich.tree import Tree
+
+    from ..reproduction.plan import NAMES, estimated_seconds
+
+    jobs = spec["reproduction"]["jobs"]
+    what = "every artefact" if set(names) == set(NAMES) else ", ".join(names)
+    tree = Tree(f"[bold]{escape(what)}[/] -> {escape(str(folder))}")
+    tree.add(
+        f"scale {scale.name}: {scale.rounds} rounds, {len(scale.seeds)} seeds, InvGrad {scale.iterations} iterations"
+    )
+    if given:
+        tree.add("raw results are taken as given; nothing is trained here")
+        return tree
+    for job in jobs:
+        tree.add(f"{job['group']}: {len(job['federations'])} federations on {job['settings']['device']}")
+    if jobs:
+        device = jobs[0]["settings"]["device"]
+        minutes = max(1, round(estimated_seconds(jobs, device) / 60))
+        where = "an H200" if device.startswith("cuda") else "two CPU cores"
+        tree.add(f"training and attacks: roughly {minutes} min on {where}; killed, it goes on where it was")
+    else:
+        tree.add("everything is there already: scored and written anew")
+    return tree
+
+
+def _show_status(found: dict[str, Any], as_json: bool) -> None:
+    from . import display
+
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    for table in display.status_tables(found):
+        display.console.print(table)
+    display.console.print(
+        "[dim]agreement is by stated rules (docs/reproduction.md); eta, T, S and the initialisation were fitted to the "
+        "paper's tables; no (epsilon, delta) is claimed[/]"
+    )
+
+
+BOUNDS_EXAMPLES = (
+    "Examples: equipoise bounds runs/a   |   equipoise bounds runs/a --rounds 0,200 --targets 16   |   equipoise "
+    "bounds runs/a --set iterations=400 --set repeats=32 --json"
+)
+
+
+def bounds(
+    run: Annotated[Path, typer.Argument(help="A run folder, as train writes it.")],
+    rounds: Annotated[str | None, typer.Option(help="Snapshots to look at; default all of them.")] = None,
+    targets: Annotated[int, typer.Option(help="Releases that InvGrad attacks, for the leakage lemma; 0: none.")] = 8,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any other option, e.g. --set samples=128; see docs/bounds.md.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """The paper's theorems as numbers: every right-hand side beside what a run measured, and every assumption."""
+    from ..bounds import bounds_run
+    from ..bounds.display import bounds_notes, bounds_tables
+    from ..runs.storage import locked
+    from . import display
+
+    options = _bounds_options(rounds, targets, settings or [])
+    if not run.is_dir():
+        raise ConfigError(f"There is no folder {run.name}.", "Give a run folder: equipoise train --out RUN writes one.")
+    if not as_json:
+        display.console.print(f"bounds of {run}", markup=False, highlight=False)
+    with locked(run), display.attack_progress(as_json, "measuring") as progress:
+        found = bounds_run(run, options, progress)
+        written = found.save(run)
+    if as_json:
+        print(json.dumps(found.found, indent=1))
+        return
+    for table in bounds_tables(found.found):
+        display.console.print(table)
+    display.console.print(bounds_notes(found.found), markup=False, highlight=False, style="dim")
+    display.console.print("written: " + ", ".join(str(path) for path in written), markup=False)
+
+
+def _bounds_options(rounds: str | None, targets: int, given: list[str]) -> Any:
+    from dataclasses import fields
+
+    from ..bounds import BoundsOptions
+    from ..errors import closest
+    from ..runs.config import literal
+
+    known = [part.name for part in fields(BoundsOptions) if part.name not in ("rounds", "targets")]
+    chosen: dict[str, Any] = {"targets": targets}
+    for option in given:
+        key, found, value = option.partition("=")
+        if not found or key not in known:
+            raise ConfigError(f"Unknown option {option!r}.{closest(key, known)}", f"Known: {', '.join(known)}.")
+        chosen[key] = literal(value.strip())
+    if rounds is not None:
+        chosen["rounds"] = [literal(part.strip()) for part in rounds.split(",") if part.strip()]
+    options = BoundsOptions(**chosen)
+    options.check()
+    return options

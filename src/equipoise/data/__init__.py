@@ -1,0 +1,1 @@
+"""Load and normalise images; split them over clients."""

@@ -1,0 +1,187 @@
+"""Split the rows of a dataset over clients: identical labels (the paper), iid, Dirichlet, shards.
+
+Formal guarantees, for every scheme: the parts are disjoint, cover every row, are sorted, and none is
+empty; the same arguments give the same parts, whatever the global random state.
+
+=============  ==================================================================================
+identical      no randomness; each class is cut into contiguous runs, so that two clients of equal
+               size differ by at most one row in each class and, for equal sizes, in all
+iid            rows at random, part sizes as equal (or as near ``sizes``) as whole numbers allow
+dirichlet      each class is dealt in proportions drawn from Dir(alpha): small alpha, skewed labels
+shards         rows sorted by label, cut into ``clients * shards`` runs, ``shards`` runs each
+=============  ==================================================================================
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..errors import DataError, closest
+
+Rows = npt.NDArray[np.int64]
+
+SCHEMES = ("identical", "iid", "dirichlet", "shards")
+
+
+def partition(
+    labels: Tensor,
+    clients: int,
+    scheme: str = "identical",
+    *,
+    alpha: float = 0.5,
+    shards: int = 2,
+    sizes: Sequence[float] | None = None,
+    seed: int = 0,
+) -> list[Tensor]:
+    """Row numbers of each client, int64.
+
+    ``sizes`` are relative (``[1, 1, 2]``: the last client gets half), for ``identical`` and ``iid``.
+    ``alpha`` belongs to ``dirichlet``, ``shards`` to ``shards``; ``identical`` ignores ``seed``.
+
+    >>> import torch
+    >>> partition(torch.tensor([0, 1, 0, 1, 0, 1, 0, 1]), clients=2)
+    [tensor([0, 1, 2, 3]), tensor([4, 5, 6, 7])]
+    """
+    if scheme not in SCHEMES:
+        raise DataError(f"Unknown scheme {scheme!r}.{closest(scheme, [*SCHEMES])}", f"Known: {', '.join(SCHEMES)}.")
+    clients, shards, seed = _whole("clients", clients, 1), _whole("shards", shards, 1), _whole("seed", seed, 0)
+    values = _checked_labels(labels, clients)
+    if sizes is not None and scheme not in ("identical", "iid"):
+        raise DataError(f"Scheme {scheme!r} takes no sizes.", "Drop sizes, or use scheme 'identical' or 'iid'.")
+    shares = _shares(sizes, clients)
+    # Philox with its own seed: neither numpy's nor torch's global state is read or changed.
+    generator = np.random.Generator(np.random.Philox(seed))
+    match scheme:
+        case "identical":
+            parts = _identical(values, shares)
+        case "iid":
+            parts = _iid(len(values), shares, generator)
+        case "dirichlet":
+            parts = _dirichlet(values, clients, alpha, generator)
+        case _:
+            parts = _shards(values, clients, shards, generator)
+    for client, part in enumerate(parts):
+        if len(part) == 0:
+            raise DataError(
+                f"Client {client} would get none of the {len(values)} rows with sizes={sizes}.",
+                "Make the sizes less unequal, or give more rows.",
+            )
+    return [torch.from_numpy(np.sort(part)) for part in parts]
+
+
+def weights(parts: Sequence[Tensor]) -> Tensor:
+    """Each client's share of all rows, ``p_k = n_k / n``: the weights of the global mean, float64.
+
+    >>> import torch
+    >>> weights([torch.arange(1), torch.arange(1, 4)])
+    tensor([0.2500, 0.7500], dtype=torch.float64)
+    """
+    counts = torch.tensor([len(part) for part in parts], dtype=torch.float64)
+    if counts.sum() == 0:
+        raise DataError(f"Expected parts with at least one row, got {len(parts)} empty parts.")
+    return counts / counts.sum()
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError as problem:
+        raise DataError(f"Expected {name}={value!r} to be a whole number.") from problem
+    if number < least:
+        raise DataError(f"Expected {name}={number} to be >= {least}.")
+    return number
+
+
+def _checked_labels(labels: Any, clients: int) -> Rows:
+    if not isinstance(labels, Tensor):
+        raise DataError(f"Expected labels to be a torch tensor, got {type(labels).__name__}.", "Use torch.as_tensor.")
+    if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise DataError(
+            f"Expected labels to be integers of shape [N], got {labels.dtype} of shape {list(labels.shape)}.",
+            "Give one class number per row.",
+        )
+    if len(labels) < clients:
+        raise DataError(f"Expected clients={clients} to be <= the {len(labels)} rows.", "Use fewer clients.")
+    values: Rows = labels.detach().cpu().numpy().astype(np.int64)
+    return values
+
+
+def _shares(sizes: Sequence[float] | None, clients: int) -> list[Fraction]:
+    """Exact fractions: with floats, a client owed exactly one row could get none."""
+    if sizes is None:
+        return [Fraction(1, clients)] * clients
+    if len(sizes) != clients:
+        raise DataError(f"Expected {clients} sizes, one per client, got {len(sizes)}.")
+    for client, size in enumerate(sizes):
+        if not (math.isfinite(size) and size > 0):
+            raise DataError(f"Expected sizes[{client}]={size} to be finite and > 0.", "Give sizes like [1, 2].")
+    exact = [Fraction(float(size)) for size in sizes]
+    return [size / sum(exact) for size in exact]
+
+
+def _apportion(total: int, shares: list[Fraction], owed: list[Fraction]) -> list[int]:
+    """Counts that sum to ``total``, each ``total * share`` rounded down or up; updates what is still owed.
+
+    Rounding up favours those owed most by earlier calls, so that errors cancel over the classes.
+    """
+    quotas = [total * share for share in shares]
+    counts = [math.floor(quota) for quota in quotas]
+    inexact = [client for client, quota in enumerate(quotas) if quota != counts[client]]
+    inexact.sort(key=lambda client: owed[client] + quotas[client] - counts[client], reverse=True)
+    for client in inexact[: total - sum(counts)]:
+        counts[client] += 1
+    for client, quota in enumerate(quotas):
+        owed[client] += quota - counts[client]
+    return counts
+
+
+def _cut(rows: Rows, counts: Sequence[int]) -> list[Rows]:
+    return np.split(rows, np.cumsum(counts)[:-1])
+
+
+def _identical(labels: Rows, shares: list[Fraction]) -> list[Rows]:
+    owed = [Fraction(0)] * len(shares)
+    runs = []
+    for value in np.unique(labels):
+        rows = np.flatnonzero(labels == value)
+        runs.append(_cut(rows, _apportion(len(rows), shares, owed)))
+    return [np.concatenate(part) for part in zip(*runs, strict=True)]
+
+
+def _iid(total: int, shares: list[Fraction], generator: np.random.Generator) -> list[Rows]:
+    return _cut(generator.permutation(total), _apportion(total, shares, [Fraction(0)] * len(shares)))
+
+
+def _dirichlet(labels: Rows, clients: int, alpha: float, generator: np.random.Generator) -> list[Rows]:
+    if not (math.isfinite(alpha) and alpha > 0):
+        raise DataError(f"Expected alpha={alpha} to be finite and > 0.", "Try 0.5: the smaller, the more skewed.")
+    runs = []
+    for value in np.unique(labels):
+        rows = generator.permutation(np.flatnonzero(labels == value))
+        upto = np.cumsum(generator.dirichlet(np.full(clients, alpha)))
+        runs.append(np.split(rows, np.rint(upto[:-1] * len(rows)).astype(np.int64)))
+    parts = [np.concatenate(part) for part in zip(*runs, strict=True)]
+    for client, part in enumerate(parts):
+        if len(part) == 0:  # a client without data cannot train: the largest gives up one row
+            donor = max(range(clients), key=lambda other: len(parts[other]))
+            parts[donor], parts[client] = parts[donor][:-1], parts[donor][-1:]
+    return parts
+
+
+def _shards(labels: Rows, clients: int, shards: int, generator: np.random.Generator) -> list[Rows]:
+    if clients * shards > len(labels):
+        raise DataError(
+            f"Expected clients * shards = {clients} * {shards} to be <= the {len(labels)} rows.", "Use fewer shards."
+        )
+    pieces = np.array_split(np.argsort(labels, kind="stable"), clients * shards)
+    dealt = generator.permutation(clients * shards).reshape(clients, shards)
+    return [np.concatenate([pieces[piece] for piece in hand]) for hand in dealt]

@@ -1,0 +1,1 @@
+"""Algorithm 1 for one federation or a whole sweep in one batch."""

@@ -1,0 +1,1 @@
+"""From a privacy budget to a release: budget, intensity, distortion (Algorithm 2), release."""

@@ -1,0 +1,231 @@
+"""Privacy budget chi -> distortion intensity, and back.
+
+A *measure* maps an intensity to a leakage score and inverts it. Two come from the paper, one more shows
+that the protocol is open. None of them is a differential-privacy guarantee by itself; ``laplace-dp`` alone makes one of
+``LaplaceBudget``, by a sensitivity that it derives (docs/laplace_dp.md):
+
+==================  ==================================  =========================================
+measure             leakage(intensity)                  lower(budget)
+==================  ==================================  =========================================
+``LeakageBudget``   1 - (c_a*b + c_a*c_res*I^(p-1))/4D  max(2*c_res*I^(p-1), inverse)
+``LaplaceBudget``   S / sigma                           S / chi
+``GaussianBudget``  S / sigma                           S / chi
+==================  ==================================  =========================================
+
+``LeakageBudget`` scores the realised L2 norm b of a distortion against one attack, conditionally on
+constants that nobody verifies. The other two calibrate a noise *scale*: the intensity bounds follow from
+each draw.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from ..errors import BudgetError, ConfigError
+
+
+@runtime_checkable
+class Measure(Protocol):
+    """What a privacy measure must offer. ``bounds_draw`` says what ``lower`` is the lower bound of.
+
+    ``bounds_draw=False``: of the intensity itself. ``bounds_draw=True``: of the noise scale; the intensity
+    bounds are then the realised intensity of each draw and ``factor`` times it.
+    """
+
+    @property
+    def factor(self) -> float: ...
+
+    @property
+    def bounds_draw(self) -> bool: ...
+
+    def leakage(self, intensity: float) -> float: ...
+
+    def lower(self, budget: float) -> float: ...
+
+
+def _require(ok: bool, message: str, remedy: str) -> None:
+    if not ok:
+        raise BudgetError(message, remedy)
+
+
+def _is_number(value: Any) -> bool:
+    """A float, or a whole number that a float can hold."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, float) or (whole and abs(value) <= sys.float_info.max)
+
+
+def _positive(**values: float) -> None:
+    for name, value in values.items():
+        _require(
+            _is_number(value) and math.isfinite(value) and value > 0,
+            f"Expected {name}={value!r} to be a finite number > 0.",
+            f"Set {name} to a positive number.",
+        )
+
+
+@dataclass(frozen=True)
+class LeakageBudget:
+    """The paper's attack-specific score (eq. measurement_for_privacy) and its max-form map.
+
+    ``c_res`` stands for c_2*c_b/c_a. Defaults are the paper's: the threshold is then 5e-4.
+
+    >>> round(LeakageBudget().lower(0.96), 5), round(LeakageBudget().lower(0.995), 5)
+    (15.99975, 1.99975)
+    """
+
+    D: float = 56.0
+    c_a: float = 0.56
+    c_res: float = 0.01
+    p: float = 0.5
+    iterations: int = 1600
+    factor: float = 2.0
+    bounds_draw: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        _positive(D=self.D, c_a=self.c_a, c_res=self.c_res)
+        _positive(p=self.p, iterations=self.iterations, factor=self.factor)
+        _require(self.p < 1, f"Expected p={self.p!r} to lie in (0, 1).", "The paper uses 0.5.")
+        _require(
+            self.iterations >= 1,
+            f"Expected iterations={self.iterations!r} to be >= 1.",
+            "The score is defined for an attack that runs; without one the leakage is 0.",
+        )
+        _check_factor(self.factor)
+
+    @property
+    def _decay(self) -> float:
+        return math.pow(self.iterations, self.p - 1)  # I^(p-1)
+
+    @property
+    def threshold(self) -> float:
+        """The intensity from which the score is a bound (lemma bound_for_privacy_leakage)."""
+        return 2 * self.c_res * self._decay
+
+    def leakage(self, intensity: float) -> float:
+        """The score of an intensity. A negative value is returned as it is, never clamped."""
+        ok = _is_number(intensity) and intensity >= 0
+        _require(ok, f"Expected intensity={intensity!r} to be >= 0.", "An intensity is a norm.")
+        residual = self.c_a * self.c_res * self._decay
+        return 1 - (self.c_a * intensity + residual) / (4 * self.D)
+
+    def lower(self, budget: float) -> float:
+        """eq. g_k_for_our_protection_mechanism: never below the threshold, even where the inverse is."""
+        _finite(budget)
+        _require(
+            budget < 1,
+            f"Expected budget={budget!r} to be < 1.",
+            "The score never exceeds 1, so such a budget asks for nothing; use the mechanism 'none' instead.",
+        )
+        inverse = (1 - budget) * 4 * self.D / self.c_a - self.c_res * self._decay
+        _require(
+            budget >= 0,
+            f"Expected budget={budget!r} to be >= 0.",
+            "A negative budget asks for reconstructions farther away than D, the largest distance assumed.",
+        )
+        return max(self.threshold, inverse)
+
+
+@dataclass(frozen=True)
+class _ScaleBudget:
+    """S / sigma. ``sensitivity`` is a number that is given, not a proved bound of anything."""
+
+    sensitivity: float = 10.0
+    factor: float = 2.0
+    bounds_draw: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        _positive(sensitivity=self.sensitivity)
+        _check_factor(self.factor)
+
+    def leakage(self, intensity: float) -> float:
+        _positive(scale=intensity)
+        return self.sensitivity / intensity
+
+    def lower(self, budget: float) -> float:
+        _finite(budget)
+        _require(
+            budget > 0,
+            f"Expected budget={budget!r} to be > 0.",
+            "A budget of zero needs infinite noise; the paper's budgets are 80 to 800.",
+        )
+        scale = self.sensitivity / budget
+        _require(math.isfinite(scale), f"budget={budget!r} asks for an infinite scale.", "Choose a larger budget.")
+        return scale
+
+
+class LaplaceBudget(_ScaleBudget):
+    """eq. g_k_for_dp_protection_mechanism: the scale of the Laplace draw.
+
+    >>> LaplaceBudget(sensitivity=10).lower(80)
+    0.125
+    """
+
+
+class GaussianBudget(_ScaleBudget):
+    """The same ratio for the standard deviation of a Gaussian draw.
+
+    >>> GaussianBudget(sensitivity=1).lower(4)
+    0.25
+    """
+
+
+def _finite(budget: float) -> None:
+    ok = _is_number(budget) and math.isfinite(budget)
+    _require(ok, f"Expected budget={budget!r} to be a finite number.", "Give a number.")
+
+
+def _check_factor(factor: float) -> None:
+    ok = _is_number(factor) and math.isfinite(factor) and factor >= 1
+    _require(ok, f"Expected factor={factor!r} to be >= 1.", "upper = factor * lower; the paper uses 2.")
+
+
+Schedule = float | Sequence[float] | Mapping[str, Any]
+
+
+def schedule(value: Schedule, rounds: Sequence[int], clients: int, name: str = "value") -> list[list[float]]:
+    """A setting that may be a number, one per client, or a schedule over rounds, as ``[rounds][clients]``.
+
+    A schedule is ``{"rounds": [1, 500], "values": [0.96, [0.98, 0.98, 0.99, 0.99]]}``: each value (a number
+    or one per client) holds from its round on.
+
+    >>> schedule({"rounds": [1, 3], "values": [0.1, [0.2, 0.3]]}, [2, 3], clients=2)
+    [[0.1, 0.1], [0.2, 0.3]]
+    """
+    if not isinstance(value, Mapping):
+        row = _per_client(value, clients, name)
+        return [row for _ in rounds]
+    starts, values = value.get("rounds") or [], value.get("values") or []
+    lists = isinstance(starts, list | tuple) and isinstance(values, list | tuple)
+    if not lists or not starts or set(value) != {"rounds", "values"} or len(starts) != len(values):
+        raise ConfigError(
+            f"Expected the schedule of {name} to have lists 'rounds' and 'values' of one length, got {dict(value)!r}.",
+            "Example: {rounds = [1, 500], values = [0.96, 0.98]}.",
+        )
+    if not all(isinstance(start, int) for start in starts) or starts[0] != 1 or list(starts) != sorted(set(starts)):
+        raise ConfigError(
+            f"Expected the rounds of the schedule of {name} to begin at 1 and to rise, got {list(starts)!r}.",
+            "The first value holds from round 1.",
+        )
+    rows = [_per_client(v, clients, name) for v in values]
+    return [rows[max(0, sum(start <= when for start in starts) - 1)] for when in rounds]
+
+
+def schedule_starts(value: Any) -> list[int]:
+    """Rounds at which every part of a schedule holds at least once; [1] for a constant or a malformed one."""
+    starts = value.get("rounds") if isinstance(value, Mapping) else None
+    good = isinstance(starts, list | tuple) and all(isinstance(start, int) for start in starts)
+    return list(starts) if good and starts else [1]
+
+
+def _per_client(value: Any, clients: int, name: str) -> list[float]:
+    values: list[Any] = list(value) if isinstance(value, list | tuple) else [value] * clients
+    if len(values) != clients or not all(_is_number(v) and math.isfinite(v) for v in values):
+        raise ConfigError(
+            f"Expected {name} to be one finite number or one for each of {clients} clients, got {value!r}.",
+            "Give a single number, or a list as long as the number of clients.",
+        )
+    return [float(v) for v in values]

@@ -1,0 +1,218 @@
+"""The only exit from a client: clip, step, distort, check, record. Nothing else builds a ``Release``.
+
+One call serves R clients (``[R, P]``), each with its own bounds; one client is R = 1. The engine, the
+``protect`` call and every adapter use this same function.
+
+Guarantees, for every row that ``accepted`` marks:
+
+* the release is finite;
+* its distortion as it arrives, ``parameters - local``, has an intensity between ``lower`` and ``upper`` up to
+  rounding (1e-4 relative in float32); for a static mechanism it is the noise itself.
+
+A row that fails is marked, never repaired: the aggregation leaves it out by name.
+
+A mechanism with ``per_example`` (``laplace-dp``) also bounds what one example can do, see ``clipped_mean``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ..errors import ConfigError, ModelError
+from ..models.gradients import Objective
+from .distortion import as_drawn, learn_distortion, on_inner_sphere
+from .intensity import Norm, intensity
+from .mechanisms import Mechanism
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is known of R releases, without the data behind them. All ``[R]``."""
+
+    lower: Tensor  # the intensity asked for (0 where there is no distortion)
+    upper: Tensor
+    intensity: Tensor  # the intensity realised
+    clipped: Tensor  # share of local steps (per-example mechanisms: of examples) in which the gradient clip acted
+    utility_loss: Tensor  # loss(released) - loss(undistorted) on the mini-batch, signed; NaN if not asked for
+    accepted: Tensor  # bool: finite and within bounds
+
+
+@dataclass(frozen=True)
+class Release:
+    """R protected models and their records. Only this file constructs one."""
+
+    parameters: Tensor  # [R, P]
+    record: Record
+
+    def first(self, count: int) -> Release:
+        """The first ``count`` of the R releases."""
+        record = Record(*(getattr(self.record, part.name)[:count] for part in fields(self.record)))
+        return Release(self.parameters[:count], record)
+
+
+@dataclass(frozen=True)
+class Protection:
+    """Everything that protects R clients in one round; numbers, or one per row as ``[R]``."""
+
+    mechanism: Mechanism
+    scale: Tensor | float  # lower bound of the intensity (PL) or noise scale (LS, GS)
+    factor: float = 2.0  # upper = factor * lower
+    steps: int = 10  # M
+    lr: Tensor | float = 0.1  # gamma
+    negative_norm: Tensor | float = 1e-5  # lambda
+    clip: float | None = None
+    clip_norm: Norm = "l2"
+
+
+def clip_gradient(gradient: Tensor, bound: float, norm: Norm) -> tuple[Tensor, Tensor]:
+    """Rows of norm above ``bound`` rescaled to it, and which rows those were.
+
+    >>> clip_gradient(torch.tensor([[3.0, 4.0], [0.3, 0.4]]), 1.0, "l2")[1].tolist()
+    [True, False]
+    """
+    size = intensity(gradient, norm)
+    return gradient * (bound / size.clamp_min(bound)).unsqueeze(-1), size > bound
+
+
+def clipped_mean(gradients: Tensor, bound: float, norm: Norm) -> tuple[Tensor, Tensor]:
+    """The mean ``[R, P]`` of ``[R, B, P]`` gradients of one example each, clipped, and the share that was.
+
+    Formal guarantee: for one of the B gradients replaced by any other, even one that is not finite, the mean moves by
+    at most ``2 * bound / B`` in ``norm``, up to rounding. A gradient that is not finite counts as zero: refusing the
+    release instead would tell of one example.
+
+    >>> clipped_mean(torch.tensor([[[3.0, -1.0], [0.5, 0.0], [float("inf"), 0.0], [0.0, 0.0]]]), 1.0, "l1")
+    (tensor([[ 0.3125, -0.0625]]), tensor([0.5000]))
+    """
+    clipped, acted = clip_gradient(gradients, bound, norm)
+    finite = torch.isfinite(intensity(gradients, norm))
+    counted = torch.where(finite.unsqueeze(-1), clipped, 0.0)
+    return counted.mean(1), (acted | ~finite).to(gradients.dtype).mean(1)
+
+
+def _example_step(
+    objectives: Sequence[Objective], start: Tensor, eta: float, protection: Protection
+) -> tuple[Tensor, Tensor]:
+    """One step whose sensitivity to one example is ``2 * eta * clip / B``."""
+    name, each = protection.mechanism.name, objectives[-1].per_example
+    if len(objectives) != 1:
+        raise ConfigError(
+            f"The mechanism {name!r} makes exactly one local step, got {len(objectives)}: the sensitivity of more is "
+            "not derived.",
+            "Use local_steps = 1.",
+        )
+    if protection.clip is None:
+        raise ConfigError(f"The mechanism {name!r} needs a clip: without one its sensitivity is infinite.", "Set clip.")
+    if each is None:
+        raise ModelError(f"The mechanism {name!r} needs the gradient of every example.", "Use Batched.at.")
+    gradient, clipped = clipped_mean(each(start), protection.clip, protection.mechanism.norm)
+    return start - eta * gradient, clipped
+
+
+def local_step(
+    objectives: Sequence[Objective], start: Tensor, eta: float, protection: Protection
+) -> tuple[Tensor, Tensor]:
+    """Algorithm 1, l. 6: one step per mini-batch; the undistorted models and the share of clipped steps."""
+    if protection.mechanism.per_example:
+        return _example_step(objectives, start, eta, protection)
+    local, clipped = start, start.new_zeros(start.shape[0])
+    for objective in objectives:
+        gradient = objective.gradient(local)
+        if protection.clip is not None and protection.mechanism.clips:
+            gradient, acted = clip_gradient(gradient, protection.clip, protection.clip_norm)
+            clipped = clipped + acted / len(objectives)
+        local = local - eta * gradient
+    return local, clipped
+
+
+def draw_bounds(noise: Tensor, protection: Protection) -> tuple[Tensor, Tensor, Tensor]:
+    """Algorithm 2, l. 4-11: the initial distortion and its intensity bounds, from *standard* noise."""
+    kind = protection.mechanism
+    scale = torch.as_tensor(protection.scale, dtype=noise.dtype, device=noise.device).expand(noise.shape[0])
+    if kind.on_sphere:
+        return on_inner_sphere(noise, scale, protection.factor)  # rescaling makes the scale of the draw irrelevant
+    return as_drawn(noise * scale.unsqueeze(-1), protection.factor, kind.norm)
+
+
+def distort(
+    objective: Objective, local: Tensor, noise: Tensor, protection: Protection
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Algorithm 1, l. 7: the distortion of ``local`` and its bounds."""
+    kind = protection.mechanism
+    alpha, lower, upper = draw_bounds(noise, protection)
+    if kind.learns:
+        gradient = partial(objective.gradient, out=torch.empty_like(local))
+        alpha = learn_distortion(
+            gradient, local, alpha, lower, upper, kind.norm, protection.steps,
+            _column(protection.lr), _column(protection.negative_norm),
+        )  # fmt: skip
+    return alpha, lower, upper
+
+
+def release(
+    objectives: Sequence[Objective],
+    start: Tensor,
+    noise: Tensor | None,
+    eta: float,
+    protection: Protection,
+    utility: bool = True,
+) -> Release:
+    """Algorithm 1, l. 6-8, for R clients: train locally, distort, check.
+
+    ``noise`` is standard noise ``[R, P]`` of the mechanism's family (None for ``none``). The last mini-batch
+    is the one the distortion is learned on. ``utility=False`` saves two forward passes.
+    """
+    return observed_release(objectives, start, noise, eta, protection, utility)[0]
+
+
+def observed_release(
+    objectives: Sequence[Objective],
+    start: Tensor,
+    noise: Tensor | None,
+    eta: float,
+    protection: Protection,
+    utility: bool = True,
+) -> tuple[Release, Tensor]:
+    """``release`` and the distortion ``[R, P]`` behind it: for experiments, which may look inside a client."""
+    local, clipped = local_step(objectives, start, eta, protection)
+    return _distorted(objectives[-1], local, noise, protection, clipped, utility)
+
+
+def distort_given(objective: Objective, local: Tensor, noise: Tensor | None, protection: Protection) -> Release:
+    """Algorithm 1, l. 7-8, for models ``[R, P]`` that were trained elsewhere."""
+    if protection.mechanism.per_example:
+        raise ConfigError(
+            f"The mechanism {protection.mechanism.name!r} cannot distort a model that was trained elsewhere: how far "
+            "one example could have moved it is not known.",
+            "Let it make the local step: leave out local=.",
+        )
+    return _distorted(objective, local, noise, protection, local.new_zeros(len(local)), utility=True)[0]
+
+
+def _distorted(
+    objective: Objective, local: Tensor, noise: Tensor | None, protection: Protection, clipped: Tensor, utility: bool
+) -> tuple[Release, Tensor]:
+    none = torch.zeros_like(clipped)
+    if not protection.mechanism.distorts:
+        record = Record(none, none, none, clipped, none, torch.isfinite(local).all(-1))
+        return Release(local, record), torch.zeros_like(local)
+    assert noise is not None
+    alpha, lower, upper = distort(objective, local, noise, protection)
+    released = local + alpha
+    size = intensity(released - local, protection.mechanism.norm)  # as it arrives, not as it was meant
+    slack = 1e-4 if size.dtype == torch.float32 else 1e-9  # rounding of the norm itself
+    within = (size >= lower * (1 - slack)) & (size <= upper * (1 + slack))  # false for NaN
+    loss = torch.full_like(none, float("nan"))
+    if utility:
+        loss = objective.loss(released) - objective.loss(local)  # eq. utility_loss_definition
+    record = Record(lower, upper, size, clipped, loss, within & torch.isfinite(released).all(-1))
+    return Release(released, record), alpha
+
+
+def _column(value: Tensor | float) -> Tensor | float:
+    return value.unsqueeze(-1) if isinstance(value, Tensor) and value.dim() == 1 else value

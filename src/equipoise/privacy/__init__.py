@@ -1,0 +1,1 @@
+"""What releases with a formal guarantee come to together."""

@@ -1,0 +1,198 @@
+"""Settings from TOML and flags: every problem at once, with the nearest key for a misspelt one.
+
+A file holds the keys of ``Settings`` and ``[[sweep]]`` blocks::
+
+    rounds = 2000
+    eta = 0.1
+    [leakage]
+    D = 56.0
+    [[sweep]]
+    datasets = ["mnist"]
+    mechanisms = ["pl-learn", "pl-identical"]
+    budgets = [0.96, 0.98]
+    seeds = [1, 2]
+
+TOML has no null: write ``"none"`` for "no value" (``clip = "none"`` turns the clip off).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from ..engine.settings import Federation, Leakage, Settings, problems
+from ..errors import ConfigError, closest
+from ..mechanism.mechanisms import MECHANISMS
+
+
+@dataclass(frozen=True)
+class SweepBlock:
+    """A product of datasets, mechanisms, budgets and seeds. ``none`` takes no budget and occurs once per seed."""
+
+    datasets: list[str] = field(default_factory=lambda: ["mnist"])
+    mechanisms: list[str] = field(default_factory=lambda: ["pl-learn"])
+    budgets: list[Any] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=lambda: [1])
+
+    def federations(self) -> list[Federation]:
+        rows = []
+        for dataset in self.datasets:
+            for name in self.mechanisms:
+                distorts = name not in MECHANISMS or MECHANISMS[name].distorts
+                for budget in (self.budgets or [None]) if distorts else [None]:
+                    rows += [Federation(dataset, name, _number(budget), seed) for seed in self.seeds]
+        return rows
+
+
+@dataclass(frozen=True)
+class Config:
+    """Resolved: what a run folder's config.toml holds."""
+
+    settings: Settings
+    sweep: list[SweepBlock]
+
+    def federations(self) -> list[Federation]:
+        return list({repr(fed): fed for block in self.sweep for fed in block.federations()}.values())
+
+    def digest(self) -> str:
+        """Identifies the experiment: everything but where and how fast it runs, and how its releases are counted.
+
+        The chunk size does not show in the bits where the mini-batch is a multiple of 4 (see docs/architecture.md).
+        """
+        plain = asdict(self.settings) | {"device": ""} | ({"chunk": 0} if self.settings.batch % 4 == 0 else {})
+        plain = {key: value for key, value in plain.items() if key not in ("ledger", "release_limit")}
+        text = json.dumps([plain, [asdict(fed) for fed in self.federations()]], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def to_toml(self) -> str:
+        plain = asdict(self.settings)
+        leakage = plain.pop("leakage")
+        lines = [f"{key} = {_toml(value)}" for key, value in plain.items()]
+        lines += ["", "[leakage]", *(f"{key} = {_toml(value)}" for key, value in leakage.items())]
+        for block in self.sweep:
+            lines += ["", "[[sweep]]", *(f"{key} = {_toml(value)}" for key, value in asdict(block).items())]
+        return "\n".join(lines) + "\n"
+
+
+def resolve(
+    file: Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    sweep: Mapping[str, Sequence[Any]] | None = None,
+) -> Config:
+    """Settings from a file, then overrides (dotted keys allowed), then a sweep given by flags.
+
+    >>> config = resolve(overrides={"rounds": 10}, sweep={"mechanisms": ["pl-learn"], "budgets": [0.98]})
+    >>> config.settings.rounds, config.federations()[0].mechanism
+    (10, 'pl-learn')
+    """
+    raw = _read(file) if file else {}
+    for key, value in (overrides or {}).items():
+        _assign(raw, key, value)
+    blocks = raw.pop("sweep", [])
+    if isinstance(blocks, Mapping):
+        blocks = [blocks]
+    if not isinstance(blocks, list) or not all(isinstance(block, Mapping) for block in blocks):
+        raise ConfigError(f"Expected sweep={blocks!r} to be [[sweep]] blocks.", "See examples/sweep.toml.")
+    given = {key: list(values) for key, values in (sweep or {}).items() if values}
+    if given:
+        blocks = [{**block, **given} for block in blocks or [{}]]
+    found: list[str] = []
+    settings = _typed(Settings, _nulls(raw), "", found)
+    typed = [_typed(SweepBlock, block, f"sweep[{i}].", found) for i, block in enumerate(blocks or [{}])]
+    if settings is not None and None not in typed:
+        config = Config(settings, [block for block in typed if block is not None])
+        found += list(dict.fromkeys(problems(config.settings, config.federations())))
+        if not found:
+            return config
+    head = f"{len(found)} problem(s) in the settings:"
+    raise ConfigError("\n".join([head, *(f"  - {line}" for line in found)]))
+
+
+def differing(folder_config: Path, config: Config) -> list[str]:
+    """The keys in which a stored configuration differs from this one."""
+    old, new = _read(folder_config), tomllib.loads(config.to_toml())
+    return sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
+
+
+def literal(text: str) -> Any:
+    """The value of ``--set key=value``: TOML where it parses, else a string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):  # no TOML, or more digits or brackets than Python takes
+        return text
+
+
+def _number(budget: Any) -> Any:
+    """A whole number as a float, so that 200 and 200.0 are one budget; anything else as it is."""
+    whole = isinstance(budget, int) and not isinstance(budget, bool) and abs(budget) < 1 << 1000
+    return float(budget) if whole else budget
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"Cannot read {file.name}: {error.strerror}.", "Check the path.") from error
+    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, or more digits or brackets than Python takes
+        raise ConfigError(f"{file.name} is not valid TOML: {error}.", "Correct that line.") from error
+
+
+def _assign(raw: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    for part in path:
+        raw = raw.setdefault(part, {})
+        if not isinstance(raw, dict):
+            raise ConfigError(f"Expected {part!r} in {key!r} to be a table.", "Use a key of the settings.")
+    raw[last] = value
+
+
+def _nulls(raw: dict[str, Any]) -> dict[str, Any]:
+    return {key: None if value == "none" else value for key, value in raw.items()}
+
+
+def _typed(kind: Any, raw: Any, prefix: str, found: list[str]) -> Any:
+    if not isinstance(raw, Mapping):
+        found.append(f"Expected {prefix.rstrip('.') or 'the settings'} to be a table, got {raw!r}.")
+        return None
+    known = [part.name for part in fields(kind)]
+    unknown = [key for key in raw if key not in known]
+    for key in unknown:
+        found.append(f"Unknown key {prefix + key!r}.{closest(key, known)}")
+    if kind is Settings and isinstance(raw.get("leakage"), Mapping):
+        inner = [part.name for part in fields(Leakage)]
+        for key in [key for key in raw["leakage"] if key not in inner]:
+            found.append(f"Unknown key 'leakage.{key}'.{closest(key, inner)}")
+        raw = {**raw, "leakage": {key: value for key, value in raw["leakage"].items() if key in inner}}
+    kept = {key: value for key, value in raw.items() if key in known}
+    try:
+        flags = [part.name for part in fields(kind) if part.type == "bool"]
+        for key, value in kept.items():
+            if isinstance(value, bool) and key not in flags:  # pydantic would take true for 1
+                found.append(f"Expected {prefix}{key} = {str(value).lower()} to be a number, a word or a list.")
+        kept = {key: value for key, value in kept.items() if not isinstance(value, bool) or key in flags}
+        return TypeAdapter(kind).validate_python(kept)
+    except ValidationError as error:
+        for item in error.errors():
+            place = ".".join(str(part) for part in item["loc"])
+            found.append(f"{prefix}{place} = {item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}.")
+            kept.pop(str(item["loc"][0]), None)
+    return TypeAdapter(kind).validate_python(kept)  # the rest, so that its problems are found as well
+
+
+def _toml(value: Any) -> str:
+    if value is None:
+        return '"none"'
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML has no surrogate pairs

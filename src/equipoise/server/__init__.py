@@ -1,0 +1,1 @@
+"""What a server does with releases: check, refuse by name, average."""

@@ -1,0 +1,217 @@
+"""What a server does with the releases of a round: check each, refuse by name, average the rest.
+
+``Intake`` is for releases of unknown origin; the embedded engine, whose releases are rows of its own tensors, uses the
+batched ``aggregate.Total``. Your own loop and the Flower strategy use this one.
+
+Guarantees:
+
+* ``offer`` never raises for anything that a client can send; it returns the reason of a refusal, or None;
+* a refused release has no influence on the mean, and an accepted one is finite and has the agreed form, so nothing
+  is broadcast, cast or filled in;
+* the mean is taken in float64, one release at a time: memory does not grow with the number of clients;
+* with fewer than ``min_clients`` accepted releases the round is void, and the model stays as it was.
+
+What it cannot see: an update of the agreed form that is finite and wrong. For that there is robust aggregation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from ..errors import ReleaseError
+
+MAX_WEIGHT = 1e7
+"""The most examples that a client is believed to have, unless the server says otherwise."""
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """The new global tensors, who was counted, and why the others were not."""
+
+    parameters: dict[str, Tensor]
+    accepted: list[str]
+    refused: dict[str, str]
+    void: bool = False
+
+
+class Intake:
+    """One round of a server whose global tensors are ``previous``.
+
+    ``clients`` are those that were asked (None: anyone). ``averages=False`` checks only, for servers that average by
+    other means.
+
+    >>> intake = Intake({"w": torch.zeros(2)}, round=1)
+    >>> intake.offer("a", {"w": torch.ones(2)}, weight=30, round=1)
+    >>> intake.offer("b", {"w": torch.ones(1)}, weight=10, round=1)
+    "tensor 'w' has shape (1,), expected (2,)"
+    >>> intake.close().parameters["w"].tolist()
+    [1.0, 1.0]
+    """
+
+    def __init__(
+        self,
+        previous: Mapping[str, Tensor],
+        round: int,
+        *,
+        clients: Collection[str] | None = None,
+        max_weight: float = MAX_WEIGHT,
+        averages: bool = True,
+    ):
+        if not previous or not all(isinstance(t, Tensor) and torch.isfinite(t).all() for t in previous.values()):
+            raise ReleaseError("Expected the global parameters to be finite tensors.", "Start from a healthy model.")
+        self.previous = {name: tensor.detach() for name, tensor in previous.items()}
+        self.round, self.clients, self.max_weight = round, clients, max_weight
+        self.bytes = sum(tensor.nbytes for tensor in previous.values())
+        self.accepted: list[str] = []
+        self.refused: dict[str, str] = {}
+        self._mass = Fraction(0)  # exact: no sum of weights overflows, however large they may be
+        self._mean: dict[str, Tensor] = {}
+        if averages:
+            self._mean = {name: torch.zeros_like(t, dtype=torch.float64) for name, t in self.previous.items()}
+
+    def offer(self, client: str, update: object, weight: object, round: object) -> str | None:
+        """Count a release, or say why not."""
+        reason = self.refusal(client, update, weight, round)
+        if reason is not None:
+            self.refused[client] = reason
+            return reason
+        self.accepted.append(client)
+        self._mass += Fraction(weight)  # type: ignore[call-overload]  # a number: just checked
+        share = float(Fraction(weight) / self._mass)  # type: ignore[call-overload]
+        for name, mean in self._mean.items():  # a running mean between its parts: nothing can overflow
+            new = update[name].detach().to(mean.device, torch.float64)  # type: ignore[index]
+            mean.mul_(1 - share).add_(new * share)
+        return None
+
+    def refusal(self, client: str, update: object, weight: object, round: object) -> str | None:
+        """Why a release cannot be counted, or None; changes nothing."""
+        return (
+            self._wrong_client(client)
+            or wrong_round(round, self.round)
+            or wrong_weight(weight, self.max_weight)
+            or wrong_tensors(update, self.previous, self.bytes)
+        )
+
+    def _wrong_client(self, client: str) -> str | None:
+        if self.clients is not None and client not in self.clients:
+            return "was not asked in this round"
+        return "sent a second release in this round; the first counts" if client in self.accepted else None
+
+    def close(self, rate: float = 1.0, min_clients: int = 1) -> Aggregate:
+        """The step towards the mean, ``W + rate * (mean - W)``; no step if too few releases were accepted."""
+        if not (isinstance(rate, int | float) and math.isfinite(rate) and rate > 0):
+            raise ReleaseError(f"Expected rate={rate!r} to be a finite number > 0.", "1 is the plain mean.")
+        if len(self.accepted) < max(min_clients, 1):
+            return Aggregate(dict(self.previous), self.accepted, self.refused, void=True)
+        moved = {}
+        for name, mean in self._mean.items():
+            old = self.previous[name].to(torch.float64)
+            moved[name] = (mean if rate == 1 else old + rate * (mean - old)).to(self.previous[name].dtype)
+            if not torch.isfinite(moved[name]).all():
+                raise ReleaseError(f"The new tensor {name!r} is not finite in its own precision.", "Lower the rate.")
+        return Aggregate(moved, self.accepted, self.refused)
+
+
+def wrong_round(found: object, expected: int) -> str | None:
+    """
+    >>> wrong_round(3, 4)
+    'is for round 3, a stale one; round 4 is open'
+    """
+    if isinstance(found, bool) or not isinstance(found, int):
+        return f"names no round: {short(found)}"
+    if found != expected:
+        return (
+            f"is for round {short(found)}, a {'stale' if found < expected else 'future'} one; round {expected} is open"
+        )
+    return None
+
+
+def wrong_weight(weight: object, most: float) -> str | None:
+    """
+    >>> wrong_weight(1e12, 1e7)
+    'has weight 1000000000000.0, expected a number > 0 and <= 1e+07'
+    """
+    good = (
+        isinstance(weight, int | float) and not isinstance(weight, bool) and 0 < weight <= most and weight != math.inf
+    )
+    return None if good else f"has weight {short(weight)}, expected a number > 0 and <= {most:g}"
+
+
+def wrong_tensors(update: object, like: Mapping[str, Tensor], agreed: int) -> str | None:
+    """
+    >>> wrong_tensors({"w": torch.tensor([float("nan")])}, {"w": torch.zeros(1)}, 4)
+    "tensor 'w': 1 of 1 numbers are not finite"
+    """
+    if not isinstance(update, Mapping):
+        return f"is {type(update).__name__}, not named tensors"
+    others = [f"{short(name)} is {type(t).__name__}" for name, t in update.items() if not isinstance(t, Tensor)]
+    if others:
+        return f"holds something that is not a tensor: {others[0]}"
+    return wrong_form({name: Form.of(tensor) for name, tensor in update.items()}, like, agreed) or _not_finite(update)
+
+
+@dataclass(frozen=True)
+class Form:
+    """What is known of a tensor before its numbers are read."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    kind: str = "dense"
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Form:
+        if tensor.is_nested:
+            return cls((), str(tensor.dtype).removeprefix("torch."), 0, "other")  # it has no shape
+        dense = tensor.layout == torch.strided and not tensor.is_meta and not tensor.is_quantized
+        size = tensor.numel() * tensor.element_size() if dense else 0
+        return cls(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), size, "dense" if dense else "other")
+
+
+def wrong_form(found: Mapping[str, Form], like: Mapping[str, Tensor], agreed: int) -> str | None:
+    """Names, sizes, shapes and types: all that can be checked without looking at a number."""
+    if not found:
+        return "is empty"
+    size = sum(form.bytes for form in found.values())
+    if size > 2 * agreed:  # first of all, so that nothing huge is looked at closely
+        return f"has {size} bytes, {agreed} are agreed"
+    missing, extra = sorted(set(like) - set(found)), [name for name in found if name not in like]
+    if missing:
+        return f"lacks tensor {missing[0]!r}" + (f" and {len(missing) - 1} more" if missing[1:] else "")
+    if extra:
+        return f"has an extra tensor {short(extra[0])}" + (f" and {len(extra) - 1} more" if extra[1:] else "")
+    for name, form in found.items():
+        expected = Form.of(like[name])
+        if form.kind != expected.kind:
+            return f"tensor {name!r} is not dense"
+        if form.shape != expected.shape:
+            return f"tensor {name!r} has shape {short(form.shape)}, expected {expected.shape}"
+        if form.dtype != expected.dtype:
+            return f"tensor {name!r} has dtype {short(form.dtype, quote=False)}, expected {expected.dtype}"
+    return None
+
+
+def _not_finite(update: Mapping[str, Tensor]) -> str | None:
+    for name, tensor in update.items():
+        bad = int((~torch.isfinite(tensor)).sum())
+        if bad:
+            return f"tensor {name!r}: {bad} of {tensor.numel()} numbers are not finite"
+    return None
+
+
+def short(value: object, quote: bool = True, most: int = 80) -> str:
+    """A value of unknown origin, fit for one line of a log."""
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 128:
+        return f"a whole number of {value.bit_length()} bits"
+    try:
+        text = repr(value) if quote else str(value)
+    except Exception as error:  # its own code, whatever that may raise
+        return f"a {type(value).__name__} that cannot be shown ({type(error).__name__})"
+    text = "".join(char if char.isprintable() else "?" for char in text)
+    return text if len(text) <= most else text[: most - 3] + "..."
