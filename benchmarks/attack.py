@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from equipoise.attack import Search, Server, View, invgrad
 from equipoise.attack.simulate import respond
-from equipoise.data.data import load
+from equipoise.data.dataset import load
 from equipoise.environment import environment
-from equipoise.models.gradients import Batched
-from equipoise.models.models import LeNetZhu
+from equipoise.models.batched import Batched
+from equipoise.models.bundled import LeNetZhu
 
 TARGETS = (1, 8, 32)
 ITERATIONS, REPEATS = 40, 5

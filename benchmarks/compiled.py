@@ -17,8 +17,8 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from equipoise.environment import environment
-from equipoise.models.gradients import Batched
-from equipoise.models.models import LeNetZhu
+from equipoise.models.batched import Batched
+from equipoise.models.bundled import LeNetZhu
 
 
 def best(call, repeats: int = 30) -> float:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from equipoise.engine.federation import Sweep
 from equipoise.engine.settings import Federation, Settings
+from equipoise.engine.sweep import Sweep
 from equipoise.environment import environment
 
 PL, LS = (0.96, 0.97, 0.98, 0.99, 0.995), (80, 200, 400, 600, 800)

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import torch
 
-from equipoise.engine.federation import Sweep
 from equipoise.engine.settings import Federation, Settings
+from equipoise.engine.sweep import Sweep
 from equipoise.environment import environment
-from equipoise.models.models import MLP
+from equipoise.models.bundled import MLP
 from equipoise.server.aggregate import Total
 
 

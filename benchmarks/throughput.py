@@ -22,9 +22,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import basic_flow
 
-from equipoise.data.data import load
-from equipoise.engine.federation import Sweep
+from equipoise.data.dataset import load
 from equipoise.engine.settings import Federation, Settings
+from equipoise.engine.sweep import Sweep
 from equipoise.environment import environment
 
 MULTIPLY_ADDS = 58_800 + 176_400 + 176_400 + 5_880  # forward pass of one image, layer by layer

@@ -15,7 +15,7 @@ import torch
 
 from equipoise import audit, load, protect
 from equipoise.auditing.targets import Options
-from equipoise.models.models import LeNetZhu
+from equipoise.models.bundled import LeNetZhu
 
 
 def main() -> None:

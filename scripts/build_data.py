@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from equipoise.data.data import BUNDLED_FOLDER, PUBLIC_PARTS
+from equipoise.data.dataset import BUNDLED_FOLDER, PUBLIC_PARTS
 from equipoise.data.formats import IDX_FILES, Array, find_idx, read_idx
 from equipoise.errors import DataError
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from equipoise.auditing.targets import Options
 from equipoise.runs.config import resolve
-from equipoise.runs.runs import Run
+from equipoise.runs.run import Run
 
 SIDE = 12
 EFFORT: dict[str, Any] = {

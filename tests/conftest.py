@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from equipoise.data.data import Dataset, from_tensors, load
+from equipoise.data.dataset import Dataset, from_tensors, load
 
 # The same code gets the same verdict; `pytest --hypothesis-profile=explore` looks for new examples instead.
 settings.register_profile("fixed", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import equipoise
-from equipoise.auditing.outcomes import REPORTED
+from equipoise.auditing.results import REPORTED
 from equipoise.compute import main
 from equipoise.engine.settings import Federation, Settings, to_dict
 from tests.audit_helpers import EFFORT, write_pictures

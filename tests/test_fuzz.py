@@ -29,19 +29,19 @@ import torch
 from torch import Tensor
 
 from equipoise import compute
-from equipoise.auditing.auditing import audit_run
+from equipoise.auditing.run_audit import audit_run
 from equipoise.auditing.targets import Options
 from equipoise.cli.ledger import report
-from equipoise.data.data import load
+from equipoise.data.dataset import load
 from equipoise.data.formats import read_idx
 from equipoise.engine.settings import Federation, Settings, from_dict, to_dict
 from equipoise.environment import VERSION
 from equipoise.errors import EquipoiseError
-from equipoise.models.gradients import Batched
-from equipoise.models.models import build
+from equipoise.models.batched import Batched
+from equipoise.models.bundled import build
+from equipoise.runs.checkpoint import load_checkpoint, notes_digest, save_checkpoint, save_tensors, snapshot_weights
 from equipoise.runs.config import Config, SweepBlock, literal, resolve
-from equipoise.runs.runs import Run
-from equipoise.runs.storage import load_checkpoint, notes_digest, save_checkpoint, save_tensors, snapshot_weights
+from equipoise.runs.run import Run
 from equipoise.server.intake import Intake
 from tests.helpers import contents, write_dataset
 
@@ -312,8 +312,8 @@ def test_replies_through_flower(bombs: list[bytes], monkeypatch: pytest.MonkeyPa
 
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(f"flwr.supercore.task_identity.TaskIdentity.{name}", 1)
-    from equipoise.flower.asked import asked
-    from equipoise.flower.replies import examine
+    from equipoise.flower.reply import examine
+    from equipoise.flower.terms import asked
     from tests.flower import messages
 
     terms, whole = asked(messages.RUN), messages.npy(np.ones((3, 4), np.float32))

@@ -24,9 +24,9 @@ from scipy import stats
 from torch import Tensor
 
 from equipoise import randomness
-from equipoise.data.data import Dataset
-from equipoise.engine.federation import Sweep
+from equipoise.data.dataset import Dataset
 from equipoise.engine.settings import Federation, Settings
+from equipoise.engine.sweep import Sweep
 from equipoise.errors import ReleaseError
 from equipoise.mechanism.budget import LaplaceBudget
 from equipoise.mechanism.distortion import on_inner_sphere

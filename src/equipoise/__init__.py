@@ -18,43 +18,43 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .auditing.auditing import Audit as Audit
-    from .auditing.auditing import audit_run as audit_run
-    from .auditing.updates import audit as audit
+    from .auditing.run_audit import Audit as Audit
+    from .auditing.run_audit import audit_run as audit_run
+    from .auditing.update_audit import audit as audit
     from .bounds import bounds_run as bounds_run
-    from .data.data import from_tensors as from_tensors
-    from .data.data import load as load
-    from .engine.federation import Sweep as Sweep
+    from .data.dataset import from_tensors as from_tensors
+    from .data.dataset import load as load
     from .engine.settings import Federation as Federation
     from .engine.settings import Settings as Settings
+    from .engine.sweep import Sweep as Sweep
     from .errors import EquipoiseError as EquipoiseError
     from .mechanism.budget import GaussianBudget as GaussianBudget
     from .mechanism.budget import LaplaceBudget as LaplaceBudget
     from .mechanism.budget import LeakageBudget as LeakageBudget
     from .mechanism.distortion import learn_distortion as learn_distortion
     from .mechanism.intensity import scale_clip as scale_clip
-    from .mechanism.protection import protect as protect
-    from .models.gradients import Batched as Batched
-    from .models.models import LeNetZhu as LeNetZhu
+    from .mechanism.protect import protect as protect
+    from .models.batched import Batched as Batched
+    from .models.bundled import LeNetZhu as LeNetZhu
 
 _HOMES = {
-    "Audit": "auditing.auditing",
-    "Batched": "models.gradients",
+    "Audit": "auditing.run_audit",
+    "Batched": "models.batched",
     "EquipoiseError": "errors",
     "Federation": "engine.settings",
     "GaussianBudget": "mechanism.budget",
     "LaplaceBudget": "mechanism.budget",
-    "LeNetZhu": "models.models",
+    "LeNetZhu": "models.bundled",
     "LeakageBudget": "mechanism.budget",
     "Settings": "engine.settings",
-    "Sweep": "engine.federation",
-    "audit": "auditing.updates",
-    "audit_run": "auditing.auditing",
+    "Sweep": "engine.sweep",
+    "audit": "auditing.update_audit",
+    "audit_run": "auditing.run_audit",
     "bounds_run": "bounds",
-    "from_tensors": "data.data",
+    "from_tensors": "data.dataset",
     "learn_distortion": "mechanism.distortion",
-    "load": "data.data",
-    "protect": "mechanism.protection",
+    "load": "data.dataset",
+    "protect": "mechanism.protect",
     "scale_clip": "mechanism.intensity",
 }
 

@@ -23,12 +23,12 @@ import numpy as np
 import torch
 
 from .auditing.examination import examine
-from .auditing.outcomes import REPORTED
 from .auditing.replay import replayed
+from .auditing.results import REPORTED
 from .auditing.targets import Options
-from .engine.federation import Sweep
-from .engine.records import results
+from .engine.metrics import results
 from .engine.settings import from_dict
+from .engine.sweep import Sweep
 from .environment import VERSION, environment
 from .errors import ConfigError, EquipoiseError
 from .files import storage_errors, write_bytes, write_json
@@ -175,8 +175,8 @@ def compute_multi_round(spec: dict[str, Any], out: Path) -> dict[str, Any]:
 
 def compute_reproduction(spec: dict[str, Any], out: Path) -> list[Path]:
     """Run the jobs that ``equipoise reproduce --plan`` wrote; a job whose raw file exists is not run again."""
+    from .reproduction.job import check_job, run
     from .reproduction.plan import SCHEMA
-    from .reproduction.work import check_job, run
 
     raw = _table(spec["reproduction"], "reproduction")
     if raw.get("schema") != SCHEMA or raw.get("version") != VERSION or not isinstance(raw.get("jobs"), list):

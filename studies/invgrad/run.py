@@ -17,15 +17,15 @@ from typing import Any
 import torch
 
 from equipoise.attack import NO_PROTECTION, Server
+from equipoise.auditing.cells import Cell, attack_cell, baselines
 from equipoise.auditing.examination import materials_of, protection_of, server_of
-from equipoise.auditing.outcomes import summary
+from equipoise.auditing.results import summary
 from equipoise.auditing.targets import Options, build_targets
-from equipoise.auditing.trial import Cell, attack_cell, baselines
-from equipoise.data.data import load
+from equipoise.data.dataset import load
 from equipoise.engine.settings import Settings
 from equipoise.environment import environment
-from equipoise.models.gradients import Batched
-from equipoise.models.models import LeNetZhu
+from equipoise.models.batched import Batched
+from equipoise.models.bundled import LeNetZhu
 from equipoise.randomness import experiment_key, uniform
 
 SEED = 1

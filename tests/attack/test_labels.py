@@ -12,10 +12,10 @@ from equipoise.attack import Server, View, infer_labels, last_layer_labels
 from equipoise.attack.labels import decode, last_layer
 from equipoise.attack.simulate import respond
 from equipoise.errors import DataError, ModelError
-from equipoise.mechanism.mechanisms import mechanism
+from equipoise.mechanism.registry import mechanism
 from equipoise.mechanism.release import Protection
-from equipoise.models.gradients import Batched
-from equipoise.models.models import MLP
+from equipoise.models.batched import Batched
+from equipoise.models.bundled import MLP
 from equipoise.randomness import standard_noise
 
 SHAPE, CLASSES = (1, 6, 6), 5

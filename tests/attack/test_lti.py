@@ -13,10 +13,10 @@ from equipoise.attack.lti import PENALTIES, Regression, learn
 from equipoise.attack.simulate import respond
 from equipoise.auditing.scores import identification, mse, ranks
 from equipoise.errors import AttackError, DataError
-from equipoise.mechanism.mechanisms import mechanism
+from equipoise.mechanism.registry import mechanism
 from equipoise.mechanism.release import Protection
-from equipoise.models.gradients import Batched
-from equipoise.models.models import MLP
+from equipoise.models.batched import Batched
+from equipoise.models.bundled import MLP
 from equipoise.randomness import standard_noise
 
 SHAPE, CLASSES, DECOYS = (1, 6, 6), 4, 19

@@ -11,16 +11,17 @@ import torch
 from scipy.stats import multivariate_normal
 from torch import Tensor
 
-from equipoise.attack import Effort, Server, View, limit, matched
-from equipoise.attack.limit import LIMITS, Limiter
+from equipoise.attack import Effort, Server, View, matched
+from equipoise.attack import limiter as limit
+from equipoise.attack.limiter import LIMITS, Limiter
 from equipoise.attack.matched import Bench, Filter, Products
 from equipoise.attack.simulate import respond
 from equipoise.auditing.scores import identification, ranks
 from equipoise.errors import DataError
-from equipoise.mechanism.mechanisms import mechanism
+from equipoise.mechanism.registry import mechanism
 from equipoise.mechanism.release import Protection
-from equipoise.models.gradients import Batched
-from equipoise.models.models import MLP
+from equipoise.models.batched import Batched
+from equipoise.models.bundled import MLP
 from equipoise.randomness import standard_noise
 
 SHAPE, CLASSES, CANDIDATES = (1, 6, 6), 4, 20

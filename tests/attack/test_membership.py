@@ -16,10 +16,10 @@ from equipoise.attack.membership import REFERENCES, SCORES
 from equipoise.attack.simulate import Companions, respond
 from equipoise.auditing.scores import auc
 from equipoise.errors import DataError
-from equipoise.mechanism.mechanisms import mechanism
+from equipoise.mechanism.registry import mechanism
 from equipoise.mechanism.release import Protection
-from equipoise.models.gradients import Batched
-from equipoise.models.models import MLP
+from equipoise.models.batched import Batched
+from equipoise.models.bundled import MLP
 from equipoise.randomness import standard_noise
 
 SHAPE, CLASSES = (1, 6, 6), 4

@@ -17,10 +17,10 @@ from equipoise.attack.multi_round import WINDOW
 from equipoise.attack.simulate import respond
 from equipoise.auditing.scores import identification, ranks
 from equipoise.errors import AttackError, DataError, ReleaseError
-from equipoise.mechanism.mechanisms import mechanism
+from equipoise.mechanism.registry import mechanism
 from equipoise.mechanism.release import Protection
-from equipoise.models.gradients import Batched
-from equipoise.models.models import MLP
+from equipoise.models.batched import Batched
+from equipoise.models.bundled import MLP
 from equipoise.randomness import standard_noise
 
 SHAPE, CLASSES, CANDIDATES, EXAMPLES = (1, 6, 6), 2, 20, 12

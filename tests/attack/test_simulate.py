@@ -11,10 +11,10 @@ from torch import Tensor
 from equipoise.attack import Server
 from equipoise.attack import simulate as module
 from equipoise.attack.simulate import Companions, chunk, noise, pieces, respond, simulate
-from equipoise.mechanism.mechanisms import MECHANISMS, mechanism
+from equipoise.mechanism.registry import MECHANISMS, mechanism
 from equipoise.mechanism.release import Protection, draw_bounds, release
-from equipoise.models.gradients import Batched
-from equipoise.models.models import MLP
+from equipoise.models.batched import Batched
+from equipoise.models.bundled import MLP
 from equipoise.randomness import experiment_key, standard_noise
 
 SHAPE, CLASSES = (1, 6, 6), 4

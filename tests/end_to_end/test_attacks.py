@@ -13,13 +13,13 @@ import torch
 
 from equipoise import load
 from equipoise.attack import NO_PROTECTION
+from equipoise.auditing.cells import Cell, attack_cell, baselines
 from equipoise.auditing.examination import materials_of, server_of
-from equipoise.auditing.outcomes import summary
+from equipoise.auditing.results import summary
 from equipoise.auditing.targets import Options, build_targets
-from equipoise.auditing.trial import Cell, attack_cell, baselines
 from equipoise.engine.settings import Settings
-from equipoise.models.gradients import Batched
-from equipoise.models.models import LeNetZhu
+from equipoise.models.batched import Batched
+from equipoise.models.bundled import LeNetZhu
 
 ROOT = Path(__file__).parents[2]
 

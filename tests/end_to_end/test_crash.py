@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from equipoise.runs.storage import load_checkpoint
+from equipoise.runs.checkpoint import load_checkpoint
 from tests.helpers import COMMAND, contents, equipoise, single_threaded, write_dataset
 
 pytestmark = pytest.mark.slow

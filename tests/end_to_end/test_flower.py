@@ -24,9 +24,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from equipoise.flower.fleet import Fleet
-from equipoise.flower.journal import read_rows as rows
-from equipoise.flower.new import TEMPLATE, new_app
+from equipoise.flower.new_app import TEMPLATE, new_app
 from equipoise.flower.processes import marked
+from equipoise.flower.server_folder import read_rows as rows
 from equipoise.ledger.ledger import verify
 from equipoise.mechanism.budget import LeakageBudget
 

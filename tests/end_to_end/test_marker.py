@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from equipoise.auditing.picture import png
-from equipoise.data.data import load
+from equipoise.auditing.svg import png
+from equipoise.data.dataset import load
 from tests.audit_helpers import EFFORT
 from tests.helpers import contents, equipoise
 

@@ -22,7 +22,7 @@ from equipoise.errors import BudgetError, ConfigError, DataError, LimitError, Re
 from equipoise.flower import client as module
 from equipoise.flower import guard, protect
 from equipoise.ledger.ledger import verify
-from equipoise.mechanism import protection
+from equipoise.mechanism import protect as protection
 from tests.flower.messages import LOWER, RUN, asking, context, images, network, start
 
 MARKER = "patient 4711"

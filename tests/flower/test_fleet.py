@@ -13,7 +13,7 @@ import pytest
 from equipoise.errors import ConfigError, FleetError
 from equipoise.flower import processes
 from equipoise.flower.fleet import Fleet
-from equipoise.flower.new import new_app
+from equipoise.flower.new_app import new_app
 from equipoise.flower.processes import marked
 from tests.flower.test_processes import wait_for
 

@@ -16,12 +16,12 @@ from flwr.serverapp.strategy import FedAvg
 from safetensors.torch import load_file
 from torch import Tensor
 
-from equipoise.engine.federation import Sweep
 from equipoise.engine.settings import Federation, Settings, to_dict
+from equipoise.engine.sweep import Sweep
 from equipoise.errors import ConfigError
 from equipoise.flower import Validated
 from equipoise.flower.twin import _config, client_app, simulate
-from equipoise.mechanism.mechanisms import MECHANISMS
+from equipoise.mechanism.registry import MECHANISMS
 from tests.flower.messages import NODES, LocalGrid, context
 from tests.helpers import single_threaded
 

@@ -26,13 +26,13 @@ from equipoise.bounds import BoundsOptions
 from equipoise.choosing.search import search
 from equipoise.compute import compute, compute_audit, compute_multi_round
 from equipoise.engine.settings import Federation, to_dict
-from equipoise.models.gradients import Batched
-from equipoise.models.models import MLP
+from equipoise.models.batched import Batched
+from equipoise.models.bundled import MLP
+from equipoise.reproduction.job import run as run_job
 from equipoise.reproduction.plan import Scale, jobs, needs
-from equipoise.reproduction.work import run as run_job
+from equipoise.runs.checkpoint import load_checkpoint
 from equipoise.runs.config import resolve
-from equipoise.runs.runs import Run
-from equipoise.runs.storage import load_checkpoint
+from equipoise.runs.run import Run
 from tests.audit_helpers import EFFORT, settings_for, write_pictures
 from tests.helpers import write_dataset
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.data.data import Dataset, from_tensors, load
+from equipoise.data.dataset import Dataset, from_tensors, load
 from equipoise.environment import VERSION
 from equipoise.files import write_json
 from equipoise.reproduction.artefacts import TABLES
 from equipoise.reproduction.claims import Tables
 from equipoise.reproduction.plan import FULL, NAMES, SCHEMA
-from equipoise.reproduction.raw import Raw, read
+from equipoise.reproduction.records import Raw, read
 from equipoise.reproduction.reproduce import MARK, write
 from tests.reproduction.synthetic import SCALE, raw_of
 

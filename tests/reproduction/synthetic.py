@@ -9,7 +9,7 @@ from typing import Any
 from equipoise.engine.settings import Federation
 from equipoise.environment import VERSION, environment
 from equipoise.reproduction.plan import BELOW, BUDGETS, NAMES, SCHEMA, Scale, needs, settings_of
-from equipoise.reproduction.raw import Raw
+from equipoise.reproduction.records import Raw
 
 SEEDS = (1, 2, 3)
 CLIENTS = 4

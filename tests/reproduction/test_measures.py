@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.attack import Search, View, invgrad
-from equipoise.engine.federation import Sweep
-from equipoise.engine.records import squared_gradients
+from equipoise.engine.metrics import squared_gradients
 from equipoise.engine.settings import Federation, Settings
-from equipoise.engine.stretch import Block
-from equipoise.models.models import LeNetZhu
+from equipoise.engine.sweep import Sweep
+from equipoise.engine.tables import Block
+from equipoise.models.bundled import LeNetZhu
 from equipoise.reproduction import measures
 from equipoise.reproduction.plan import Scale
 from tests.reproduction.conftest import Small

@@ -18,8 +18,8 @@ from equipoise.errors import CheckpointError, ConfigError, EquipoiseError
 from equipoise.files import write_json
 from equipoise.reproduction import reproduce as shell
 from equipoise.reproduction.plan import FULL, KINDS, NAMES, SCHEMA, Scale, needs
-from equipoise.reproduction.raw import Raw, read
-from equipoise.runs.storage import locked
+from equipoise.reproduction.records import Raw, read
+from equipoise.runs.checkpoint import locked
 from tests.helpers import contents
 from tests.reproduction.conftest import Small, small_data
 from tests.reproduction.synthetic import SCALE, content

@@ -19,7 +19,7 @@ from equipoise.reproduction import figures, reproduce, trends
 from equipoise.reproduction.artefacts import TABLES
 from equipoise.reproduction.claims import Tables
 from equipoise.reproduction.plan import BUDGETS, DATASETS, NAMES
-from equipoise.reproduction.raw import Raw
+from equipoise.reproduction.records import Raw
 from equipoise.reproduction.reproduce import write
 from equipoise.reproduction.tables import paper
 from tests.helpers import contents

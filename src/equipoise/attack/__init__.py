@@ -6,7 +6,7 @@ what each attack is granted.
 """
 
 from .descent import Inversion, Search
-from .invert import DLG, MAP, dlg, idlg, invgrad, likelihood, unrolled
+from .inversion import DLG, MAP, dlg, idlg, invgrad, likelihood, unrolled
 from .labels import infer_labels, last_layer_labels
 from .lti import lti
 from .matched import Effort, matched

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..errors import AttackError
 from .descent import Inversion, boxed
-from .limit import Limiter
+from .limiter import Limiter
 from .simulate import simulate
 from .view import Public, Server, View, check, check_public, groups, restore_order
 

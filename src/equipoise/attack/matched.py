@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ..mechanism.release import draw_bounds
 from ..randomness import experiment_key
-from .limit import Limiter
+from .limiter import Limiter
 from .simulate import Companions, chunk, noise, pieces, respond
 from .view import Public, Server, View, check, check_public, groups
 

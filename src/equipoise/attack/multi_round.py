@@ -25,7 +25,7 @@ from torch import Tensor
 from ..errors import AttackError
 from ..mechanism.release import draw_bounds
 from ..randomness import experiment_key, standard_noise, uniform
-from .limit import Limiter
+from .limiter import Limiter
 from .matched import Filter
 from .simulate import chunk, pieces, respond
 from .view import Public, Server, View, check, check_public

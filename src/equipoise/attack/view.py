@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError, ModelError, ReleaseError
-from ..mechanism.mechanisms import mechanism
+from ..mechanism.registry import mechanism
 from ..mechanism.release import Protection
-from ..models.gradients import Batched
+from ..models.batched import Batched
 
 NO_PROTECTION = Protection(mechanism("none"), 0.0)
 

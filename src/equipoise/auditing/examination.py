@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from ..attack import Server
-from ..data.data import Dataset
+from ..data.dataset import Dataset
 from ..engine.settings import Federation, Settings
 from ..mechanism.budget import schedule
-from ..mechanism.mechanisms import MECHANISMS, Mechanism, mechanism
+from ..mechanism.registry import MECHANISMS, Mechanism, mechanism
 from ..mechanism.release import Protection
-from ..models.gradients import Batched
-from .outcomes import Outcome, differences, rows_of, summary
+from ..models.batched import Batched
+from .cells import Cell, Progress, attack_cell, baselines, static_twins
+from .results import Outcome, differences, rows_of, summary
 from .targets import Materials, Options, Targets, build_targets
-from .trial import Cell, Progress, attack_cell, baselines, static_twins
 
 OWN, POSITIVE = "own", "undistorted"
 

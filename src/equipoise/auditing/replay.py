@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from ..attack import Observation, multi_round
-from ..engine.federation import Sweep
 from ..engine.settings import Federation, Settings
-from ..engine.stretch import LENGTH, Block
+from ..engine.sweep import Sweep
+from ..engine.tables import LENGTH, Block
 from ..errors import ConfigError
-from ..mechanism.mechanisms import mechanism
+from ..mechanism.registry import mechanism
 from . import scores
 from .examination import materials_of, protection_of, server_of
 

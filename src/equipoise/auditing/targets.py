@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..attack import Effort, Search, Server
-from ..attack.invert import DLG, MAP
+from ..attack.inversion import DLG, MAP
 from ..attack.matched import Given
 from ..attack.simulate import Companions
 from ..errors import ConfigError, closest

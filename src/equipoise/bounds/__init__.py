@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
+from .context import BoundsOptions
 from .run import Bounds, bounds_run
-from .scene import BoundsOptions
 
 __all__ = ["Bounds", "BoundsOptions", "bounds_run"]

@@ -16,16 +16,16 @@ from torch import Tensor
 from ..attack import Search, Server, View, invgrad
 from ..attack.simulate import chunk, pieces
 from ..auditing import scores
+from ..auditing.cells import Cell, Trace, released
 from ..auditing.examination import materials_of, protection_of, server_of
 from ..auditing.targets import Materials, Options, Targets, build_targets
-from ..auditing.trial import Cell, Trace, released
 from ..errors import AttackError, ConfigError, DataError, ModelError
 from ..mechanism.budget import LeakageBudget, schedule
 from ..mechanism.intensity import intensity
-from ..mechanism.mechanisms import mechanism
-from ..models.gradients import Batched
+from ..mechanism.registry import mechanism
+from ..models.batched import Batched
+from .context import Row, Scene, Status, assumption, average, compared, given, largest, row, smallest
 from .estimates import Envelope, envelope, stretches
-from .scene import Row, Scene, Status, assumption, average, compared, given, largest, row, smallest
 from .theory import leakage_bound, leakage_score, leakage_step_bound, preserved
 
 LEMMA, REMARK = "privacy_leakage", "conditional_preservation"

@@ -23,15 +23,15 @@ from typing import Any
 
 from torch import Tensor
 
-from ..engine.federation import Sweep
+from ..engine.sweep import Sweep
 from ..environment import environment
 from ..errors import CheckpointError, ConfigError
 from ..files import write_json, write_text
-from ..runs.storage import snapshot_weights
-from .inner import inner_rows
+from ..runs.checkpoint import snapshot_weights
+from .context import BoundsOptions, Progress, Row, Scene
+from .convergence import outer_rows
 from .leakage import leakage_rows
-from .outer import outer_rows
-from .scene import BoundsOptions, Progress, Row, Scene
+from .stationarity import inner_rows
 
 __all__ = ["Bounds", "BoundsOptions", "bounds_run"]
 
@@ -66,7 +66,7 @@ class Bounds:
 
     def save(self, folder: Path | str) -> list[Path]:
         """``bounds.json`` and ``bounds.html``; returns what was written."""
-        from .display import page
+        from .page import page
 
         written = [Path(folder) / "bounds.json", Path(folder) / "bounds.html"]
         content = page(self.found)  # before anything is written

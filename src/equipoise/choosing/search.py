@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from ..data.data import Dataset, from_tensors
-from ..engine.federation import Sweep
+from ..data.dataset import Dataset, from_tensors
 from ..engine.settings import Federation, Settings
+from ..engine.sweep import Sweep
 from ..errors import ConfigError, DataError
-from ..mechanism.mechanisms import mechanism
+from ..mechanism.registry import mechanism
 from ..statistics import interval
 
 GRIDS: dict[str, tuple[float, ...]] = {

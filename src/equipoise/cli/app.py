@@ -58,7 +58,7 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Train MNIST without protection, with static and with learned distortion, then attack; in under a minute."""
-    from ..auditing.auditing import audit_run
+    from ..auditing.run_audit import audit_run
     from ..auditing.targets import Options
     from ..runs.config import resolve
     from . import display
@@ -135,7 +135,7 @@ def train(
 
 
 def _execute(config: Any, folder: Path, fresh: bool, quiet: bool) -> tuple[dict[str, Any], Any]:
-    from ..runs.runs import Run
+    from ..runs.run import Run
     from . import display
 
     run = Run(folder, config, fresh)
@@ -181,8 +181,8 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """What could the server see? Attack a run's releases at its own snapshots; writes audit.json and audit.svg."""
-    from ..auditing.auditing import audit_run
-    from ..runs.storage import locked
+    from ..auditing.run_audit import audit_run
+    from ..runs.checkpoint import locked
     from . import display
 
     names = [str(name) for name in _split(attack)]
@@ -273,7 +273,7 @@ def calibrate(
 
 
 def _calibration(config: Any, name: str, budget: float) -> dict[str, Any]:
-    from ..mechanism.mechanisms import mechanism as find
+    from ..mechanism.registry import mechanism as find
 
     kind, measure = find(name), config.settings.measure(name)
     if measure is None:
@@ -319,7 +319,7 @@ def guess_scores(name: str, diameter: float) -> dict[str, float]:
     """
     import torch
 
-    from ..data.data import load
+    from ..data.dataset import load
 
     data = load(name)
     targets, known = data.public_targets, data.public_attack

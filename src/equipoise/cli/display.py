@@ -16,7 +16,7 @@ from rich.tree import Tree
 
 from ..engine.settings import scales
 from ..files import write_text
-from ..mechanism.mechanisms import mechanism
+from ..mechanism.registry import mechanism
 from ..runs.config import Config
 
 console = Console()

@@ -23,7 +23,7 @@ def new(
     as_json: Json = False,
 ) -> None:
     """Write a complete Flower app with protection, to copy and edit."""
-    from ..flower.new import new_app
+    from ..flower.new_app import new_app
 
     files = new_app(folder)
     if as_json:

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..data.data import load
+from ..data.dataset import load
 from ..environment import environment
 from ..errors import EquipoiseError
 from ..files import write_text
-from ..models.gradients import Batched
-from ..models.models import LeNetZhu
-from .federation import Sweep
+from ..models.batched import Batched
+from ..models.bundled import LeNetZhu
 from .settings import Federation, Settings
+from .sweep import Sweep
 
 EXTRAS = {
     "flower": "flwr",

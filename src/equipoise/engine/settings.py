@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from ..data.data import BUNDLED, Dataset, load
+from ..data.dataset import BUNDLED, Dataset, load
 from ..errors import ConfigError, EquipoiseError, closest
 from ..mechanism.budget import LeakageBudget, Measure, schedule, schedule_starts
 from ..mechanism.intensity import Norm
-from ..mechanism.mechanisms import Mechanism, measure, mechanism
-from ..models.models import MODELS
+from ..mechanism.registry import Mechanism, measure, mechanism
+from ..models.bundled import MODELS
 
 
 @dataclass(frozen=True)

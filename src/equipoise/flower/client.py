@@ -24,12 +24,12 @@ from torch import Tensor, nn
 
 from ..errors import ConfigError, DataError, EquipoiseError, ReleaseError
 from ..ledger.ledger import Ledger
-from ..mechanism import protection
-from ..mechanism.mechanisms import Mechanism
-from ..mechanism.mechanisms import mechanism as find
-from ..models.gradients import Loss
-from ..runs.storage import locked
-from .asked import PREFIX, Allowed, Asked, allowed, asked
+from ..mechanism import protect as protection
+from ..mechanism.registry import Mechanism
+from ..mechanism.registry import mechanism as find
+from ..models.batched import Loss
+from ..runs.checkpoint import locked
+from .terms import PREFIX, Allowed, Asked, allowed, asked
 
 log = logging.getLogger("flwr.equipoise")  # below Flower's own logger, so that its handlers serve
 
@@ -217,7 +217,7 @@ def told(record: Mapping[str, Any], kind: Mechanism) -> dict[str, float]:
     how such norms spread anyway, and nothing at all where a guarantee of differential privacy would be lost by it.
     Exact numbers are in the client's own record and ledger.
 
-    >>> from equipoise.mechanism.mechanisms import mechanism
+    >>> from equipoise.mechanism.registry import mechanism
     >>> told({"lower": 7.99975, "upper": 15.9995, "intensity": 9.87654}, mechanism("pl-learn"))
     {'lower': 7.99975, 'upper': 15.9995, 'intensity': 9.9}
     >>> told({"lower": 1664.2, "upper": 1664.2, "intensity": 1664.2}, mechanism("laplace-dp"))

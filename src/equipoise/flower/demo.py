@@ -13,8 +13,8 @@ from ..errors import ConfigError, FleetError, StorageError
 from ..files import storage_errors
 from ..ledger.ledger import verify
 from .fleet import Fleet
-from .journal import read_rows
-from .new import new_app
+from .new_app import new_app
+from .server_folder import read_rows
 
 PARTS = ("flower_app", "logs", "run")
 """What a demo leaves in its folder: the app as it was run, what the processes said, the server's run folder."""

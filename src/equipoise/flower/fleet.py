@@ -25,7 +25,7 @@ from typing import Any
 
 from ..errors import ConfigError, FleetError
 from . import processes
-from .new import TEMPLATE
+from .new_app import TEMPLATE
 from .processes import program, spawn, tail
 
 LINK = "fleet"

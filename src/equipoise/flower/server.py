@@ -22,9 +22,9 @@ from torch import Tensor
 
 from ..errors import CheckpointError, ConfigError, LimitError
 from ..server.intake import MAX_WEIGHT, Intake, wrong_tensors
-from .asked import asked
-from .journal import Journal
-from .replies import Reply, examine, sound_evaluations
+from .reply import Reply, examine, sound_evaluations
+from .server_folder import Journal
+from .terms import asked
 
 log = logging.getLogger("flwr.equipoise")
 

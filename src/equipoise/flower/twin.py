@@ -19,12 +19,12 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Result
 from flwr.simulation import run_simulation
 
-from ..engine.federation import Sweep
 from ..engine.settings import Federation, Settings, from_dict, to_dict
+from ..engine.sweep import Sweep
 from ..errors import ConfigError
-from .asked import OF_A_RELEASE, PREFIX
 from .client import guard, protect
 from .server import Validated
+from .terms import OF_A_RELEASE, PREFIX
 
 
 @lru_cache(maxsize=4)

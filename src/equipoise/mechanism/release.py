@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError, ModelError
-from ..models.gradients import Objective
+from ..models.batched import Objective
 from .distortion import as_drawn, learn_distortion, on_inner_sphere
 from .intensity import Norm, intensity
-from .mechanisms import Mechanism
+from .registry import Mechanism
 
 
 @dataclass(frozen=True)

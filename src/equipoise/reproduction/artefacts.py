@@ -8,7 +8,7 @@ from typing import Any
 
 from ..attack import Search
 from ..engine.settings import Settings
-from .raw import Raw
+from .records import Raw
 from .tables import Found, accuracy, cap, defence, gaps
 from .trends import clients, gradient_norm, layers, reconstructions, stepwise, sweeps, trade_off
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from statistics import mean
 from typing import Any
 
+from .agreement import above, below, rank_correlation, spread
 from .plan import BELOW, BUDGETS, DATASETS, FAMILIES
-from .statistics import above, below, rank_correlation, spread
 from .tables import Found, paper
 
 Tables = dict[str, Found]

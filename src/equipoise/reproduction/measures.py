@@ -15,13 +15,13 @@ from torch import Tensor
 
 from ..attack import Search, Server, View, invgrad
 from ..auditing import scores
+from ..auditing.cells import Cell, Trace, baselines, released
 from ..auditing.examination import materials_of, protection_of, server_of
 from ..auditing.targets import Materials, Options, Targets, build_targets
-from ..auditing.trial import Cell, Trace, baselines, released
-from ..engine.evaluate import by_client, full_loss, score
-from ..engine.federation import Sweep
-from ..engine.stretch import Block, Stretch
-from ..mechanism.mechanisms import mechanism
+from ..engine.evaluation import by_client, full_loss, score
+from ..engine.sweep import Sweep
+from ..engine.tables import Block, Stretch
+from ..mechanism.registry import mechanism
 from ..mechanism.release import Protection, draw_bounds
 from .plan import Scale
 

@@ -17,16 +17,16 @@ from ..engine.settings import Settings, check_settings
 from ..environment import VERSION
 from ..errors import CheckpointError, ConfigError
 from ..files import storage_errors, write_bytes, write_json, write_text
-from ..runs.storage import locked, read_json
+from ..runs.checkpoint import locked, read_json
 from . import figures
 from .artefacts import ARTEFACTS, TABLES, configuration
 from .claims import judge
+from .job import Report, run
 from .pages import artefact_text, page_html, page_text
 from .plan import KINDS, NAMES, SCHEMA, Scale, check_names, jobs, needs, spec, without
-from .raw import Raw, read
+from .records import Raw, read
 from .sections import section
 from .tables import Found
-from .work import Report, run
 
 MARK = "reproduction.json"
 QUICK_MARK = "QUICK, says nothing about the paper: "

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from .agreement import compared, spread
 from .plan import BELOW, BUDGETS, DATASETS, FAMILIES
-from .raw import Raw, Record
-from .statistics import compared, spread
+from .records import Raw, Record
 
 Found = dict[str, Any]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from .agreement import above, below, spread
 from .plan import CURVES, DATASETS, FAMILIES, GRADIENT_BUDGETS, SHOWN
-from .raw import Raw, Record
-from .statistics import above, below, spread
+from .records import Raw, Record
 from .tables import Found, accuracy, paper
 
 KEPT_WITHIN = 0.05

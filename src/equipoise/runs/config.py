@@ -29,7 +29,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..engine.settings import Federation, Leakage, Settings, problems
 from ..errors import ConfigError, closest
-from ..mechanism.mechanisms import MECHANISMS
+from ..mechanism.registry import MECHANISMS
 
 
 @dataclass(frozen=True)

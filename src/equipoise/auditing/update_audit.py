@@ -1,0 +1,331 @@
+"""``audit``: what a server could see in an update of your own model, with no federation of ours behind it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attack import Server, View, infer_labels, last_layer_labels, lti
+from ..attack.view import check, check_labels
+from ..engine.settings import Settings, check_settings
+from ..environment import environment
+from ..errors import ConfigError, DataError, ModelError, ReleaseError
+from ..mechanism.registry import Mechanism, mechanism
+from ..mechanism.release import Protection
+from ..models.batched import Batched, Loss, check_model
+from .cells import INVERSIONS, Cell, Progress, attack_cell, baselines, released
+from .examination import OWN, POSITIVE, Findings, protection_of, roles
+from .results import Outcome, rows_of, summary
+from .run_audit import Audit, content, remark
+from .svg import Row, Section, as_pixels
+from .targets import Materials, Options, Targets
+
+State = Mapping[str, Tensor]
+Public = tuple[Tensor, Tensor]
+
+NEEDS_PUBLIC = ("lti", "matched", "membership", "labels")
+NEEDS_TRUTH = ("matched", "membership", "labels")
+NEEDS_LABELS = ("matched",)
+
+
+def audit(
+    model: nn.Module,
+    before: State | Sequence[State],
+    after: State | Sequence[State] | None = None,
+    *,
+    gradient: State | Sequence[State] | None = None,
+    labels: Tensor | None = None,
+    grant_labels: bool = True,
+    batch: int | None = None,
+    shape: tuple[int, ...] | None = None,
+    loss: Loss | None = None,
+    eta: float = 0.1,
+    mechanism: str | Mechanism = "none",
+    budget: Any = None,
+    settings: Settings | None = None,
+    truth: Tensor | None = None,
+    public: Public | None = None,
+    bounds: tuple[float, float] | None = None,
+    show: bool = False,
+    options: Options | None = None,
+    progress: Progress | None = None,
+) -> Audit:
+    """Attack the update from ``before`` to ``after``, or by a ``gradient``; several updates are lists of state dicts.
+
+    ``truth`` ``[E, ...]`` (``[N, E, ...]`` for a list) are the real inputs to score against, with their ``labels``
+    ``[E]`` or ``[N, E]``. The attacker is granted the labels unless ``grant_labels=False``: then it infers them, as it
+    does where there are none and ``batch`` says how many examples an update holds. ``public`` (inputs, labels) lets it
+    simulate the mechanism: lti, matched, membership and labels need that. ``bounds`` is the range of the inputs, by
+    default that of the public ones, else 0 to 1. Beside the update its control and, for a learned mechanism, its static
+    twins are simulated on the same inputs, if all updates start from the same weights. With ``show`` the picture holds
+    the real inputs: mind where it goes.
+
+    >>> from equipoise.models.bundled import MLP
+    >>> model, x, y = MLP((1, 6, 6), 3, 8), torch.rand(2, 1, 6, 6), torch.tensor([0, 2])
+    >>> grads = torch.autograd.grad(nn.functional.cross_entropy(model(x), y), list(model.parameters()))
+    >>> gradient = {name: g for (name, _), g in zip(model.named_parameters(), grads)}
+    >>> found = audit(model, model.state_dict(), gradient=gradient, labels=y, truth=x,
+    ...               options=Options(attacks=["invgrad"], iterations=5))
+    >>> found.rows[0]["attack"], found.rows[0]["evidence"]
+    ('invgrad', 'insufficient evidence')
+    """
+    settings = settings or Settings()
+    check_settings(settings)
+    if (after is None) == (gradient is None):
+        raise ConfigError("Expected either the state after the update or a gradient.", "Give after= or gradient=.")
+    given = after if gradient is None else gradient
+    _check_tensors(labels, truth, public)
+    options = _options(options, labels is not None and grant_labels, public, truth)
+    examples = _examples(labels, batch, settings.local_steps)
+    if not 0 < eta < math.inf:
+        raise ConfigError(f"Expected eta={eta!r} to be a positive number.", "Give the client's learning rate.")
+    like = next((p for p in model.parameters() if p.requires_grad), None)
+    if like is None:
+        raise ModelError("The model has no trainable parameters.", "Set requires_grad on what was trained.")
+    shape = shape or _shape(truth, public, several=not isinstance(given, Mapping))
+    low, high = _bounds(bounds, public)
+    middle = torch.full((2, *shape), (low + high) / 2, dtype=like.dtype, device=like.device)
+    check_model(model, middle)
+    with torch.no_grad():
+        classes = int(model(middle).shape[-1])
+    batched = Batched(model, loss, like.device)
+    server = Server(
+        batched, shape, classes, examples // settings.local_steps, low, high, eta,
+        _protection(mechanism, budget, settings), settings.local_steps,
+    )  # fmt: skip
+    view = _view(batched, before, given, None if gradient is None else eta, like)
+    check(server, view, needs_labels=False)
+    if public is not None:
+        public = (public[0].to(like.device, like.dtype), public[1].to(like.device))
+    real = None if labels is None else _real_labels(labels.to(like.device), len(view), examples, classes)
+    known = real if real is not None and grant_labels else _inferred(server, view, public, options)
+    view = replace(view, labels=known)
+    about = {
+        "mechanism": server.protection.mechanism.name, "budget": budget, "round": None, "role": OWN, "control": None,
+        "labels_granted": known is real,
+    }  # fmt: skip
+    cell = Cell(view.previous[0], server, about)
+    if truth is None or real is None:
+        return _unscored(cell, view, public, options, progress)
+    images = _real_inputs(truth.to(like.device, like.dtype), (len(view), examples, *shape), low, high)
+    targets, materials = _targets(images, real, public, low, high, options)
+    outcomes = []
+    alike = bool((view.previous == view.previous[0]).all())  # twins and control are simulated at one set of weights
+    for role, protection in roles(server, cell.weights, None if public is None else materials, options):
+        if role != OWN and not alike:
+            continue
+        mine = about | {"role": role, "control": "positive" if role == POSITIVE else None}
+        faced = replace(cell, server=replace(server, protection=protection), about=mine)
+        seen = view if role == OWN else View(view.previous, released(faced, targets, options), real)
+        if role != OWN and known is not real:
+            seen = replace(seen, labels=_inferred(faced.server, seen, public, options))
+        outcomes += attack_cell(faced, targets, materials, options, settings.leakage.D, progress, seen)
+    rows = [row for one in outcomes for row in rows_of(one, targets, options.seed)]
+    if public is None:
+        rows = [row for row in rows if row["control"] != "negative"]  # there is nothing else to hold results against
+    guesses = baselines(targets, materials, server, settings.leakage.D, public is not None)
+    found = _content(rows, {"given": {name: summary(v) for name, v in guesses.items()}}, options, "given", like)
+    own = [one for one in outcomes if one.about["role"] == OWN]
+    sections = _sections(own, images, low, high, options) if show and len(shape) == 3 else []
+    return Audit(found, sections, {one.attack: one.images for one in own if one.images is not None})
+
+
+# -- what was given --------------------------------------------------------------------------------------------------
+
+
+def _check_tensors(labels: Any, truth: Any, public: Any) -> None:
+    if labels is not None and (not isinstance(labels, Tensor) or labels.dim() not in (1, 2)):
+        raise DataError("Expected labels to be a tensor [E] or [N, E].", "Use torch.tensor(labels).")
+    if truth is not None and (not isinstance(truth, Tensor) or not truth.is_floating_point()):
+        raise DataError("Expected the truth to be a floating-point tensor.", "Use torch.as_tensor(truth).float().")
+    if truth is not None and labels is None:
+        raise DataError("Scoring against the truth needs its labels.", "Give labels=; grant_labels=False hides them.")
+    if truth is not None and not bool(torch.isfinite(truth).all()):
+        raise DataError("The truth is not finite.", "Remove NaN and Inf.")
+    pair = isinstance(public, tuple | list) and len(public) == 2 and all(isinstance(part, Tensor) for part in public)
+    if public is not None and not pair:
+        raise DataError("Expected public data as a pair of tensors (inputs, labels).", "Pass (x, y).")
+
+
+def _options(options: Options | None, granted: bool, public: Any, truth: Any) -> Options:
+    """The attacks that can run on what was given; those asked for by name must be able to."""
+    missing: dict[str, str] = {}
+    for names, there, what in (
+        (NEEDS_PUBLIC, public is not None, "public=(inputs, labels)"),
+        (NEEDS_TRUTH, truth is not None, "truth= and labels= to score against"),
+        (NEEDS_LABELS, granted, "the labels granted"),
+    ):
+        missing |= {name: what for name in names if not there}
+    if options is None:
+        options = Options()
+        return replace(options, attacks=[name for name in options.attacks if name not in missing])
+    options.check()
+    wrong = [f"{name} needs {missing[name]}" for name in options.attacks if name in missing]
+    if wrong:
+        raise ConfigError("; ".join(wrong) + ".", "Give it, or leave the attack out.")
+    return options
+
+
+def _examples(labels: Tensor | None, batch: Any, local_steps: int) -> int:
+    examples = labels.shape[-1] if labels is not None else batch
+    if not isinstance(examples, int) or isinstance(examples, bool) or examples < 1:
+        raise DataError("An update of no known examples cannot be attacked.", "Give labels=, or batch= their number.")
+    if examples % local_steps:
+        raise DataError(f"{examples} examples do not make {local_steps} equal local steps.", "Check the batch.")
+    return examples
+
+
+def _shape(truth: Tensor | None, public: Public | None, several: bool) -> tuple[int, ...]:
+    if public is not None:
+        return tuple(public[0].shape[1:])
+    if truth is None:
+        raise ConfigError("The shape of one input is not known.", "Give shape=(channels, height, width).")
+    return tuple(truth.shape[2 if several else 1 :])
+
+
+def _bounds(bounds: Any, public: Public | None) -> tuple[float, float]:
+    """The range that the attacker keeps its guesses in: never taken from the truth, which it does not know."""
+    if bounds is None:
+        return (float(public[0].min()), float(public[0].max())) if public and public[0].numel() else (0.0, 1.0)
+    low, high = bounds
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ConfigError(
+            f"Expected bounds={bounds!r} to be two finite numbers, low < high.", "Give the inputs' range."
+        )
+    return float(low), float(high)
+
+
+def _view(batched: Batched, before: Any, given: Any, eta: float | None, like: Tensor) -> View:
+    """Weights before and after, one row per update; ``eta`` where the updates are gradients."""
+
+    def flat(states: Any) -> Tensor:
+        several = [states] if isinstance(states, Mapping) else list(states)
+        if not several:
+            raise ReleaseError("There is no update to audit.", "Give at least one state dict.")
+        return torch.stack([batched.layout.flatten(state).to(like.device, like.dtype) for state in several])
+
+    start, other = flat(before), flat(given)
+    if len(start) not in (1, len(other)):
+        raise ReleaseError(f"{len(start)} states before {len(other)} updates.", "Give one for each, or one for all.")
+    start = start.expand(len(other), -1)
+    return View(start, other if eta is None else start - eta * other)
+
+
+def _real_labels(labels: Tensor, count: int, examples: int, classes: int) -> Tensor:
+    labels = labels.expand(count, -1) if labels.dim() == 1 else labels
+    check_labels(labels, (count, examples), classes)
+    return labels
+
+
+def _real_inputs(truth: Tensor, shape: tuple[int, ...], low: float, high: float) -> Tensor:
+    truth = truth.unsqueeze(0) if truth.dim() == len(shape) - 1 else truth
+    if tuple(truth.shape) != shape:
+        raise DataError(f"Expected the truth as {shape}, got {tuple(truth.shape)}.", "Give one batch per update.")
+    slack = 0.01 * (high - low)
+    if float(truth.min()) < low - slack or float(truth.max()) > high + slack:
+        raise DataError(
+            f"Part of the truth lies outside {low:.3g}..{high:.3g}.",
+            "Give bounds=(low, high): the range that the attacker takes the inputs to be in.",
+        )
+    return truth
+
+
+def _inferred(server: Server, view: View, public: Public | None, options: Options) -> Tensor:
+    if public is None:
+        return last_layer_labels(server, view)
+    return infer_labels(server, view, public, options.samples, options.seed)
+
+
+def _protection(name: str | Mechanism, budget: Any, settings: Settings) -> Protection:
+    kind = mechanism(name)
+    if kind.distorts == (budget is None):
+        word = "needs a" if kind.distorts else "takes no"
+        raise ConfigError(f"The mechanism {kind.name!r} {word} budget.", "See equipoise calibrate.")
+    return protection_of(settings, kind, budget, 1)
+
+
+def _targets(
+    images: Tensor, labels: Tensor, public: Public | None, low: float, high: float, options: Options
+) -> tuple[Targets, Materials]:
+    """Targets around given inputs; half of the public data serve as decoys and non-members, half for the attacks."""
+    count, examples = labels.shape
+    own = images.flatten(0, 1), labels.flatten()
+    place = torch.arange(count * examples, device=labels.device).view(count, examples)
+    sets = len(labels.sort(1).values.unique(dim=0))
+
+    def to_pixels(values: Tensor) -> Tensor:
+        return (values - low) / max(high - low, 1e-30)
+
+    if public is None:
+        return Targets(*own, place, labels, place, place[..., None][..., :0], place[:, :0], sets), Materials(
+            own, own, own, to_pixels
+        )
+    order = public[1].argsort(stable=True)  # label after label, so that both halves have some of each
+    attack, decoys = ((public[0][rows], public[1][rows]) for rows in (order[::2], order[1::2]))
+    of = [(decoys[1] == label).nonzero().flatten() for label in range(int(labels.max()) + 1)]
+    width = min(min(len(of[label]) for label in labels.unique().tolist()), options.candidates)
+    if width < 2:
+        raise DataError(
+            "The public data have fewer than four images of a label that an update was trained on.", "Give more of it."
+        )
+    table = torch.stack([rows[:width] if len(rows) >= width else rows.new_zeros(width) for rows in of])[labels]
+    offset = len(decoys[0])
+    targets = Targets(
+        pool=torch.cat([decoys[0], own[0]]),
+        pool_labels=torch.cat([decoys[1], own[1]]),
+        truth=place + offset,
+        labels=labels,
+        impostor=table[..., 0],
+        decoys=table[..., 1:],
+        others=table[..., 1:].transpose(1, 2).flatten(1)[:, : options.others],  # all labels in turn
+        label_sets=sets,
+    )
+    return targets, Materials(attack, decoys, own, to_pixels)
+
+
+# -- what was found --------------------------------------------------------------------------------------------------
+
+
+def _content(
+    rows: list[dict[str, Any]], guesses: dict[str, Any], options: Options, targets: str, like: Tensor
+) -> dict[str, Any]:
+    found = content(Findings(rows, [], guesses, [], {}), options, targets)
+    return found | {"experiment": "audit of given updates", "environment": environment(like.device)}
+
+
+def _unscored(cell: Cell, view: View, public: Public | None, options: Options, progress: Progress | None) -> Audit:
+    """Reconstructions, and labels where they were inferred, without a truth to score them by."""
+    made, rows = {}, []
+    for attack in options.attacks:
+        step: Callable[[int], None] | None = None
+        if progress is not None:
+            step = _stepper(progress, attack)
+        if attack in INVERSIONS:
+            result = INVERSIONS[attack](cell.server, view, options.search(attack), None, step)
+        else:
+            assert public is not None
+            result = lti(cell.server, view, public, options.samples, options.seed, step)
+        made[attack] = result.images
+        rows.append({**cell.about, "attack": attack, "targets": len(view), "cost": float(result.cost.mean())})
+    assert view.labels is not None
+    if not cell.about["labels_granted"]:
+        rows.append({**cell.about, "attack": "labels", "targets": len(view), "guess": view.labels.tolist()})
+    return Audit(_content(rows, {}, options, "unknown", view.released), [], made)
+
+
+def _stepper(progress: Progress, attack: str) -> Callable[[int], None]:
+    return lambda count: progress(attack, count / 1700)
+
+
+def _sections(outcomes: list[Outcome], images: Tensor, low: float, high: float, options: Options) -> list[Section]:
+    shown = (images[: options.pictures] - low) / max(high - low, 1e-30)
+    rows = [Row("original", "", as_pixels(shown.flatten(0, 1).cpu().float().numpy()))]
+    for one in outcomes:
+        if one.pictures is not None and len(one.pictures):
+            rows.append(Row(one.attack, remark(one), one.pictures.reshape(-1, *one.pictures.shape[2:])))
+    return [Section("your update", rows)] if len(rows) > 1 else []

@@ -1,0 +1,87 @@
+"""On a GPU: capture one round as a CUDA graph and replay it, so that launching kernels costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from torch import Tensor
+
+from .tables import LENGTH, Stretch
+
+if TYPE_CHECKING:
+    from .sweep import Sweep
+
+NOISE_ROUNDS = 10
+"""Rounds whose noise is drawn at once: the generator is many small kernels."""
+
+
+T = TypeVar("T")
+MOST_STREAMS = 8
+
+
+def side_by_side(tasks: list[Callable[[], T]]) -> list[T]:
+    """Run independent GPU tasks on a stream each; small kernels of one fill the gaps of another."""
+    main = torch.cuda.current_stream()
+    done = []
+    streams = [torch.cuda.Stream() for _ in tasks]
+    for task, stream in zip(tasks, streams, strict=True):
+        stream.wait_stream(main)
+        with torch.cuda.stream(stream):
+            done.append(task())
+    for stream in streams:
+        main.wait_stream(stream)
+    return done
+
+
+class RoundGraph:
+    """A captured ``Sweep.round`` that reads its tables at a step counter living on the device."""
+
+    def __init__(self, sweep: Sweep, first: Stretch):
+        self.sweep = sweep
+        self.tables = first.head(len(first.batches))
+        self.step = torch.zeros(1, dtype=torch.int64, device=sweep.device)
+        self.at = torch.zeros(1, dtype=torch.int64, device=sweep.device)
+        self.noise = {name: table.repeat(NOISE_ROUNDS, 1, 1) for name, table in sweep.noise_table(1).items()}
+        self._capture()
+
+    def _capture(self) -> None:
+        before = self.sweep.state.params.clone()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # warm-up: lazily made tensors and library handles
+            for _ in range(3):
+                self._round()
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self._round()
+        self.sweep.state.params.copy_(before)
+
+    def _round(self) -> None:
+        noise: dict[str, Tensor] = {name: table.index_select(0, self.at)[0] for name, table in self.noise.items()}
+        self.step.clamp_(max=len(self.tables.batches) - 1)
+        self.sweep.state.params.copy_(self.sweep.round(self.tables, self.step, noise))
+        self.step.add_(1)
+        self.at.add_(1).remainder_(NOISE_ROUNDS)
+
+    def run(self, rounds: list[int], stretch: Stretch, on_round: Callable[[int], None] | None) -> Stretch:
+        """Replay the graph for every round of the stretch; returns what they recorded."""
+        self.tables.copy_(stretch)
+        self.step.zero_()
+        for start in range(0, len(rounds), NOISE_ROUNDS):
+            part = rounds[start : start + NOISE_ROUNDS]
+            for name, table in self.noise.items():
+                table[: len(part)].copy_(self.sweep.draw(part, name))
+            self.at.zero_()
+            for when in part:
+                self.graph.replay()
+                if on_round:
+                    on_round(when)
+        return self.tables.head(len(rounds))
+
+
+def capturable(sweep: Sweep, rounds: list[int]) -> bool:
+    """Whether this stretch can be replayed: on a GPU, of full length once, with the noise in one table, unwatched."""
+    return sweep.device.type == "cuda" and sweep.noise_fits and 1 < len(rounds) <= LENGTH and sweep.watcher is None

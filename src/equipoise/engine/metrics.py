@@ -1,0 +1,243 @@
+"""What a sweep reports: a row per federation and evaluated round, and the final results.
+
+Some quantities look inside a client (losses on its full data, the distortion itself). They exist only in
+experiments, where one process plays every part, and only as numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..mechanism.intensity import intensity
+from ..randomness import experiment_key, standard_noise, uniform
+from .evaluation import by_client, full_gradient, full_loss, score
+from .tables import Block, Stretch
+
+if TYPE_CHECKING:
+    from .sweep import Sweep
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Tally:
+    """Running sums, so that what is kept does not grow with the rounds. F federations, K slots."""
+
+    rounds: Tensor  # [1] since the last evaluation
+    recent: Tensor  # [F, 7] float64 sums since then, see COLUMNS
+    total: Tensor  # [F, 3] float64 over all rounds: utility loss, accepted, refused
+    last_utility: Tensor  # [F, K] of the last round
+    last_intensity: Tensor  # [F, K]
+    best_validation: Tensor  # [F] float64
+    best_round: Tensor  # [F]
+    best_accuracy: Tensor  # [F] float64, on the test set at the best validation round
+
+    COLUMNS: ClassVar[tuple[str, ...]] = (
+        "utility_loss", "intensity", "clipped_share", "accepted", "refused",
+        "distortion_norm", "distortion_norm_squared",
+    )  # fmt: skip
+
+    @classmethod
+    def empty(cls, federations: int, slots: int) -> Tally:
+        def zeros(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+            return torch.zeros(shape, dtype=dtype)
+
+        return cls(
+            rounds=zeros(1, dtype=torch.int64),
+            recent=zeros(federations, len(cls.COLUMNS)),
+            total=zeros(federations, 3),
+            last_utility=zeros(federations, slots),
+            last_intensity=zeros(federations, slots),
+            best_validation=zeros(federations) - 1,
+            best_round=zeros(federations, dtype=torch.int64),
+            best_accuracy=zeros(federations),
+        )
+
+    def add(self, done: Stretch) -> None:
+        """Take in what the rounds of a stretch recorded; a refused release counts as refused and as nothing else."""
+        accepted = done.accepted.cpu()
+        utility, size, clipped = (
+            torch.where(accepted, part.cpu().double(), 0.0)
+            for part in (done.utility_loss, done.intensity, done.clipped)
+        )
+        moved = done.distortion.cpu().double()
+        count = accepted.double().sum(2)
+        refused = (~accepted).double().sum(2)
+        sums = [utility.sum(2), size.sum(2), clipped.sum(2), count, refused, moved, moved**2]
+        # one round after the other: how rounds are grouped into stretches must not show in the last bit
+        for row in torch.stack(sums, dim=-1):  # [F, columns]
+            self.recent += row
+            self.total += row[:, [0, 3, 4]]
+        self.rounds += len(utility)
+        self.last_utility = torch.where(accepted[-1], utility[-1], torch.nan)
+        self.last_intensity = torch.where(accepted[-1], size[-1], torch.nan)
+
+
+def evaluate(sweep: Sweep, extra: list[Row] | None) -> list[Row]:
+    """Rows after the current round: scores of the global models, means since the last evaluation."""
+    rows = _since_last(sweep)
+    for name, dataset in sweep.datasets.items():
+        mine = [i for i, fed in enumerate(sweep.federations) if fed.dataset == name]
+        params = sweep.state.params[mine]
+        for prefix, split in (("", dataset.test), ("validation_", dataset.validation)):
+            images, labels = split.images.to(sweep.device, sweep.dtype), split.labels.to(sweep.device)
+            correct, loss = score(sweep.batched, params, images, labels)
+            parts = sweep.test_parts[name, prefix]
+            accuracy, each = correct.double().mean(1).tolist(), by_client(correct, parts).tolist()
+            for place, i in enumerate(mine):
+                rows[i][f"{prefix}accuracy"] = accuracy[place]
+                rows[i][f"{prefix}loss"] = float(loss[place].double().mean())
+                rows[i][f"{prefix}client_accuracy"] = each[place]
+    _keep_best(sweep, rows)
+    for row, more in zip(rows, extra or [{}] * len(rows), strict=True):
+        row.update(more)
+    return rows
+
+
+def _since_last(sweep: Sweep) -> list[Row]:
+    tally, rows = sweep.state.tally, []
+    count = int(tally.rounds)
+    for i, fed in enumerate(sweep.federations):
+        sums = dict(zip(tally.COLUMNS, tally.recent[i].tolist(), strict=True))
+        releases = max(1.0, sums["accepted"])
+        means = {name: sums[name] / releases for name in ("utility_loss", "intensity", "clipped_share")}
+        means |= {name: sums[name] / count for name in ("distortion_norm", "distortion_norm_squared")}
+        means |= {name: int(sums[name]) for name in ("accepted", "refused")}
+        rows.append(
+            {
+                "dataset": fed.dataset,
+                "mechanism": fed.mechanism,
+                "budget": fed.budget,
+                "seed": fed.seed,
+                "round": sweep.state.round,
+                "rounds_averaged": count,
+                **means,
+                "utility_loss_last": tally.last_utility[i].tolist(),
+                "intensity_last": tally.last_intensity[i].tolist(),
+            }
+        )
+    tally.rounds.zero_()
+    tally.recent.zero_()
+    return rows
+
+
+def _keep_best(sweep: Sweep, rows: list[Row]) -> None:
+    tally = sweep.state.tally
+    for i, row in enumerate(rows):
+        if row["validation_accuracy"] > float(tally.best_validation[i]):
+            tally.best_validation[i] = row["validation_accuracy"]
+            tally.best_round[i] = row["round"]
+            tally.best_accuracy[i] = row["accuracy"]
+
+
+def results(sweep: Sweep, last: list[Row]) -> list[Row]:
+    """The final result of every federation, in the caller's order; ``last`` are the rows of the last round."""
+    found = []
+    for place, row in enumerate(last):
+        i = sweep.order.index(place)
+        fed, tally, s = sweep.federations[i], sweep.state.tally, sweep.settings
+        found.append(
+            {
+                "dataset": fed.dataset,
+                "mechanism": fed.mechanism,
+                "budget": fed.budget,
+                "seed": fed.seed,
+                "rounds": sweep.state.round,
+                "eta": s.eta,
+                "server": {"rule": "mean", "rate": s.server_rate},
+                "accuracy": row["accuracy"],
+                "client_accuracy": row["client_accuracy"],
+                "best_validation_round": int(tally.best_round[i]),
+                "accuracy_at_best_validation": float(tally.best_accuracy[i]),
+                "mean_utility_loss": float(tally.total[i, 0]) / max(1.0, float(tally.total[i, 1])),
+                "final_utility_loss": float(tally.last_utility[i].nanmean()),
+                "final_intensity": row["intensity_last"],
+                "releases_accepted": int(tally.total[i, 1]),
+                "releases_refused": int(tally.total[i, 2]),
+            }
+        )
+    return found
+
+
+# -- full-client records ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Full:
+    """Full-client quantities of one round, per federation: lists over clients."""
+
+    utility: list[float]
+    expected: list[float]
+    expected_error: list[float]
+
+
+def full_record(sweep: Sweep, when: int) -> list[Row]:
+    """What round ``when`` will do to every client's full loss, from the state just before it.
+
+    The round's randomness is keyed, so looking at it here does not change it.
+    """
+    tables, step = sweep.tables([when]), torch.zeros(1, dtype=torch.int64, device=sweep.device)
+    noise = sweep.noise_table(when)
+    found = [_Full([], [], []) for _ in sweep.federations]
+    for block in sweep.blocks:
+        released, distortion = sweep.release(block, tables, step, sweep.block_noise(block, noise))
+        local = released.parameters - distortion
+        for r in range(len(local)):
+            _one_client(sweep, block, r, released.parameters[r], local[r], found, tables, when)
+    rows = []
+    gradients = squared_gradients(sweep)
+    for i, full in enumerate(found):
+        row: Row = {"full_utility_loss": full.utility, "gradient_norm_squared": gradients[i]}
+        if full.expected:
+            row["expected_utility_loss"] = full.expected
+            row["expected_utility_loss_error"] = full.expected_error
+            row["expected_draws"] = sweep.settings.expected_draws
+        rows.append(row)
+    return rows
+
+
+def _one_client(
+    sweep: Sweep, block: Block, r: int, released: Tensor, local: Tensor, found: list[_Full], tables: Stretch, when: int
+) -> None:
+    federation = block.federations.start + r // block.shape[1]
+    slot = block.slots.start + r % block.shape[1]
+    fed = sweep.federations[federation]
+    seed = sweep.draws.seeds.index(fed.seed)
+    client = int(sweep.draws.participants([when])[0, seed, slot])
+    part = sweep.parts[fed.dataset][client].to(sweep.device)
+    images, labels = sweep.images[part], sweep.labels[part]
+    trials = [local, released]
+    if block.kind.distorts and not block.kind.learns and not block.kind.on_sphere:
+        # Example 2: the expected loss over the mechanism's distribution, by sampling
+        count, size = sweep.settings.expected_draws, len(local)
+        key = experiment_key(fed.seed, "expected")
+        numbers = uniform(
+            [key] * count, [client * count + j for j in range(count)], [when], size, sweep.dtype, sweep.device
+        )
+        scale = tables.scale[0, federation, slot]
+        trials += list(local + scale * standard_noise(numbers[0], block.kind.noise))
+    stacked = torch.stack(trials)
+    losses = full_loss(
+        sweep.batched, stacked, images.expand(len(stacked), *images.shape), labels.expand(len(stacked), -1)
+    )
+    found[federation].utility.append(float(losses[1] - losses[0]))
+    if len(trials) > 2:
+        gains = (losses[2:] - losses[0]).double()
+        found[federation].expected.append(float(gains.mean()))
+        found[federation].expected_error.append(float(gains.std() / len(gains) ** 0.5))
+
+
+def squared_gradients(sweep: Sweep) -> list[float]:
+    """|grad F(W)|^2 over all training examples, for every federation's current model."""
+    squared = [0.0] * len(sweep.federations)
+    for name, parts in sweep.parts.items():
+        mine = [i for i, fed in enumerate(sweep.federations) if fed.dataset == name]
+        rows = torch.cat(parts).to(sweep.device)
+        gradient = full_gradient(sweep.batched, sweep.state.params[mine], sweep.images[rows], sweep.labels[rows])
+        for place, i in enumerate(mine):
+            squared[i] = float(intensity(gradient[place : place + 1].double())) ** 2
+    return squared

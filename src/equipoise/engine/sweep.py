@@ -1,0 +1,276 @@
+"""Algorithm 1 (PPFA), for one federation or for a whole sweep in one batch.
+
+``Sweep.round`` is the algorithm in straight-line code. Federations with the same mechanism are worked on
+together, ``chunk`` clients at a time; on a CPU no result depends on that grouping. On a GPU the round is captured once
+and replayed (``graph.py``), and rounding depends on the size of the batch.
+
+A sweep is a seeded experiment: all its randomness follows from the seeds (``randomness.py``), so its whole
+state between rounds is the global parameters and a few running sums.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data.dataset import Dataset
+from ..data.partition import partition, weights
+from ..errors import ConfigError, DataError
+from ..mechanism.registry import mechanism
+from ..mechanism.release import Protection, Release, observed_release
+from ..models.batched import Batched, check_model
+from ..models.bundled import build
+from ..randomness import experiment_key, uniform
+from ..server.aggregate import Total
+from . import metrics as records
+from .cuda_graph import MOST_STREAMS, RoundGraph, capturable, side_by_side
+from .draws import Draws
+from .settings import Federation, Settings, check
+from .tables import LENGTH, Block, Stretch, blocks, default_chunk, stretch
+
+NOISE_TABLE = {"cpu": 32 << 20, "cuda": 2 << 30}
+"""Bytes up to which the noise of a round is drawn once for all blocks rather than block by block."""
+
+Progress = Callable[[int], None]
+
+
+@dataclass
+class State:
+    """Everything that must survive between rounds: F federations, P parameters."""
+
+    round: int
+    params: Tensor  # [F, P]
+    tally: records.Tally
+
+
+@dataclass(frozen=True)
+class Event:
+    """A point of the run at which it can be stopped and resumed."""
+
+    round: int
+    rows: list[dict[str, Any]]  # one per federation, in the caller's order; empty if not evaluated here
+    snapshot: bool  # whether the settings ask for a snapshot of the global models here
+
+
+class Sweep:
+    """All federations of a sweep, trained together.
+
+    >>> sweep = Sweep(Settings(rounds=2), [Federation("mnist", "pl-learn", 0.98)])
+    >>> [row["round"] for event in sweep.run() for row in event.rows]
+    [2]
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        federations: Sequence[Federation],
+        datasets: dict[str, Dataset] | None = None,
+        model: nn.Module | None = None,
+    ):
+        check(settings, list(federations))
+        if settings.device.startswith("cuda") and not torch.cuda.is_available():
+            raise ConfigError(f"The device {settings.device!r} is not available.", "Use --device cpu.")
+        self.settings, self.device, self.dtype = settings, torch.device(settings.device), getattr(torch, settings.dtype)
+        kinds = list(dict.fromkeys(fed.mechanism for fed in federations))
+        self.order = sorted(range(len(federations)), key=lambda i: kinds.index(federations[i].mechanism))
+        self.federations = [federations[i] for i in self.order]  # one mechanism after the other
+        given = datasets or {}
+        self.datasets = {
+            name: given.get(name) or settings.load(name) for name in dict.fromkeys(f.dataset for f in federations)
+        }
+        self._place_data()
+        self.given_model = model
+        sample = next(iter(self.datasets.values()))
+        for name, dataset in self.datasets.items():
+            if (dataset.shape, dataset.classes) != (sample.shape, sample.classes):
+                raise DataError(
+                    f"The datasets of a sweep must be alike; {name!r} has shape {dataset.shape}, {dataset.classes} "
+                    f"classes, the first one {sample.shape}, {sample.classes}.",
+                    "Train them in separate runs.",
+                )
+        self._build = partial(build, settings.model, sample.shape, sample.classes)
+        with torch.random.fork_rng(devices=[]):  # the weights drawn here are not used: leave the caller's state alone
+            network = copy.deepcopy(model) if model is not None else self._build()
+        alone = any(mechanism(name).per_example for name in kinds)  # every example by itself
+        some = sample.train.images[: 1 if alone else 2]
+        check_model(network, some.to(next(network.parameters()).dtype), sample.classes)
+        self.batched = Batched(network.to(self.device, self.dtype), device=self.device)
+        self.draws = Draws(list(dict.fromkeys(f.seed for f in federations)), settings.clients, settings.participants)
+        pixels = self.images[0].numel() * settings.batch * settings.local_steps
+        size = self.batched.layout.size * (settings.batch if alone else 1)
+        chunk = settings.chunk or default_chunk(size, pixels, self.dtype, self.device)
+        self.blocks = list(blocks(self.federations, list(self.datasets), self.draws, chunk, self.device))
+        self.state = self._initial_state()
+        self._graph: RoundGraph | None = None
+        self.watcher: Callable[[Block, Tensor], None] | None = None  # sees the releases [R, P] of every block
+        self.observer: Callable[[list[int], Stretch], None] | None = None  # sees what every stretch recorded
+
+    # -- the run ---------------------------------------------------------------------------------------------
+
+    def run(self, on_round: Progress | None = None) -> Iterator[Event]:
+        """Train to the end. Yields after every stretch of rounds; the state is whole whenever it does."""
+        s, full = self.settings, set(self.settings.fully_recorded())
+        evaluated, snapshots = set(s.evaluated()), set(s.snapshot_rounds())
+        marks = sorted(evaluated | snapshots | {when - 1 for when in full})
+        if self.state.round == 0 and 0 in snapshots:
+            yield Event(0, [], snapshot=True)
+        while self.state.round < s.rounds:
+            extra = records.full_record(self, self.state.round + 1) if self.state.round + 1 in full else None
+            stop = min(next(mark for mark in marks if mark > self.state.round), self.state.round + LENGTH)
+            self.train(stop, on_round)
+            rows = records.evaluate(self, extra) if stop in evaluated else []
+            yield Event(stop, [rows[self.order.index(i)] for i in range(len(rows))], stop in snapshots)
+
+    def train(self, until: int, on_round: Progress | None = None) -> None:
+        """Train up to and including round ``until``, without evaluating."""
+        while self.state.round < until:
+            rounds = list(range(self.state.round + 1, min(until, self.state.round + LENGTH) + 1))
+            done = self._train_stretch(rounds, self.tables(rounds), on_round)
+            self.state.round = rounds[-1]
+            self.state.tally.add(done)
+            if self.observer is not None:
+                self.observer(rounds, done)
+
+    def _train_stretch(self, rounds: list[int], tables: Stretch, on_round: Progress | None) -> Stretch:
+        if self._graph is None and capturable(self, rounds):
+            self._graph = RoundGraph(self, self.tables(list(range(rounds[0], rounds[0] + LENGTH))))
+        if self._graph is not None and self.watcher is None and len(rounds) <= len(self._graph.tables.batches):
+            return self._graph.run(rounds, tables, on_round)
+        for i, when in enumerate(rounds):
+            step = torch.tensor([i], device=self.device)
+            self.state.params = self.round(tables, step, self.noise_table(when))
+            if on_round:
+                on_round(when)
+        return tables
+
+    def round(self, tables: Stretch, step: Tensor, noise: dict[str, Tensor]) -> Tensor:
+        """Algorithm 1, l. 4-10, for all federations; ``step`` ``[1]`` is the round's row of the tables."""
+        total = Total(self.state.params)
+        for block, (released, distortion) in self._releases(tables, step, noise):  # l. 4-8: clients in parallel
+            f, k, shape, record = block.federations, block.slots, block.shape, released.record
+            share = tables.weights.index_select(0, step)[0, f, k]
+            parameters, distortion = released.parameters.view(*shape, -1), distortion.view(*shape, -1)
+            total.add(f, parameters, distortion, share, record.accepted.view(shape))
+            if self.watcher is not None:
+                self.watcher(block, released.parameters)
+            for name in ("utility_loss", "intensity", "clipped", "accepted"):
+                getattr(tables, name)[:, f, k].index_copy_(0, step, getattr(record, name).view(1, *shape))
+        rate = tables.server_rate.index_select(0, step)[0]
+        new, size = total.step(self.state.params, rate, self.settings.min_clients)  # l. 10
+        tables.distortion.index_copy_(0, step, size.unsqueeze(0))
+        return new
+
+    def _releases(
+        self, tables: Stretch, step: Tensor, noise: dict[str, Tensor]
+    ) -> Iterator[tuple[Block, tuple[Release, Tensor]]]:
+        def task(block: Block) -> Callable[[], tuple[Release, Tensor]]:
+            return lambda: self.release(block, tables, step, self.block_noise(block, noise))
+
+        if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing() and len(self.blocks) <= MOST_STREAMS:
+            yield from zip(self.blocks, side_by_side([task(block) for block in self.blocks]), strict=True)
+        else:
+            for block in self.blocks:  # one after the other: memory is that of one block
+                yield block, task(block)()
+
+    def release(self, block: Block, tables: Stretch, step: Tensor, noise: Tensor | None) -> tuple[Release, Tensor]:
+        """Algorithm 1, l. 5-8, for the clients of one block; also the distortion behind each release."""
+        s, (f, k) = self.settings, (block.federations, block.slots)
+        examples = tables.batches.index_select(0, step)[0].index_select(0, block.even(block.data))  # l. 5: [R, L*B]
+        x, y = self.images[examples], self.labels[examples]
+        steps = [slice(i * s.batch, (i + 1) * s.batch) for i in range(s.local_steps)]
+        objectives = [self.batched.at(x[:, part], y[:, part]) for part in steps]
+        start = block.even(self.state.params[f].repeat_interleave(block.shape[1], dim=0))
+
+        def rows(table: Tensor) -> Tensor:
+            return block.even(table.index_select(0, step)[0, f, k].reshape(-1))
+
+        protection = Protection(
+            mechanism=block.kind,
+            scale=rows(tables.scale),
+            factor=getattr(s.measure(block.kind), "factor", s.factor),  # a measure of the user's has its own
+            steps=s.steps,
+            lr=rows(tables.lr),
+            negative_norm=rows(tables.negative_norm),
+            clip=s.clip,
+            clip_norm=s.clip_norm,
+        )
+        noise = None if noise is None else block.even(noise)
+        released, distortion = observed_release(objectives, start, noise, s.eta, protection)
+        return released.first(len(block.rows)), distortion[: len(block.rows)]
+
+    # -- randomness ------------------------------------------------------------------------------------------
+
+    @property
+    def noise_fits(self) -> bool:
+        size = self.draws.streams * self.batched.layout.size * torch.finfo(self.dtype).bits // 8
+        return size <= NOISE_TABLE[self.device.type]
+
+    def draw(self, rounds: list[int], family: str, streams: Sequence[int] | None = None) -> Tensor:
+        """Standard noise ``[rounds, streams, P]``."""
+        rows = range(self.draws.streams) if streams is None else streams
+        return self.draws.noise(rounds, rows, self.batched.layout.size, family, self.dtype, self.device)
+
+    def noise_table(self, when: int) -> dict[str, Tensor]:
+        """Noise ``[streams, P]`` by family for one round; where that is too large, the round for later draws."""
+        if not self.noise_fits:
+            return {"round": torch.tensor(when)}
+        families = dict.fromkeys(block.kind.noise for block in self.blocks if block.kind.distorts)
+        return {family: self.draw([when], family)[0] for family in families}
+
+    def block_noise(self, block: Block, noise: dict[str, Tensor]) -> Tensor | None:
+        if not block.kind.distorts:
+            return None
+        if block.kind.noise in noise:
+            return noise[block.kind.noise].index_select(0, block.rows)
+        streams, place = torch.unique(block.rows, return_inverse=True)
+        return self.draw([int(noise["round"])], block.kind.noise, streams.tolist())[0].index_select(0, place)
+
+    # -- set-up and accounts -----------------------------------------------------------------------------------
+
+    def tables(self, rounds: list[int]) -> Stretch:
+        """The tables of the given rounds."""
+        size = self.batched.layout.size
+        who = (self.settings, self.federations, self.draws, self.parts, self.shares)
+        return stretch(rounds, *who, size, self.dtype, self.device)
+
+    def _place_data(self) -> None:
+        s = self.settings
+        self.parts: dict[str, list[Tensor]] = {}
+        self.shares: dict[str, Tensor] = {}
+        self.test_parts: dict[tuple[str, str], list[Tensor]] = {}
+        offset = 0
+        for name, dataset in self.datasets.items():
+            parts = partition(
+                dataset.train.labels, s.clients, s.partition,
+                alpha=s.alpha, shards=s.shards, sizes=s.sizes, seed=s.partition_seed,
+            )  # fmt: skip
+            self.parts[name] = [part + offset for part in parts]
+            self.shares[name] = weights(parts)
+            offset += len(dataset.train)
+            for prefix, split in (("", dataset.test), ("validation_", dataset.validation)):
+                self.test_parts[name, prefix] = partition(split.labels, s.clients, "identical", sizes=s.sizes)
+        sets = [dataset.train for dataset in self.datasets.values()]
+        self.images = torch.cat([part.images for part in sets]).to(self.device, self.dtype)
+        self.labels = torch.cat([part.labels for part in sets]).to(self.device)
+
+    def _initial_state(self) -> State:
+        starts = {seed: self._initial_params(seed) for seed in self.draws.seeds}
+        params = torch.stack([starts[fed.seed] for fed in self.federations]).to(self.device)
+        return State(0, params, records.Tally.empty(len(self.federations), self.draws.slots))
+
+    def _initial_params(self, seed: int) -> Tensor:
+        layout = self.batched.layout
+        if self.given_model is not None:
+            return layout.flatten(dict(self.given_model.named_parameters())).to("cpu", self.dtype)
+        if self.settings.init == "uniform":
+            numbers = uniform([experiment_key(seed, "init")], [0], [0], layout.size, torch.float64)[0, 0]
+            return ((2 * numbers - 1) * self.settings.init_bound).to(self.dtype)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return layout.flatten(dict(self._build().named_parameters())).to(self.dtype)

@@ -1,0 +1,148 @@
+"""How a sweep is laid out: blocks of clients that run together, and tables for a stretch of rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from ..mechanism.budget import schedule
+from ..mechanism.registry import Mechanism, mechanism
+from .draws import Draws
+from .settings import Federation, Settings, scales, server_rates
+
+LENGTH = 50
+"""Rounds in one stretch: the tables stay small, and a GPU is rarely interrupted."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Clients worked on together: some slots of consecutive federations with one mechanism."""
+
+    federations: slice
+    slots: slice
+    kind: Mechanism
+    rows: Tensor  # [R] stream of every client, see Draws
+    data: Tensor  # [R] its row of the batch table: stream + streams * dataset
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.federations.stop - self.federations.start, self.slots.stop - self.slots.start
+
+    def even(self, rows: Tensor) -> Tensor:
+        """``rows`` with the last one repeated if their number is odd.
+
+        CPU kernels round alike for every even number of replicas, and differently for odd ones. Learning
+        amplifies such differences ten-thousandfold in twenty rounds, so without this a result would depend on
+        the chunk size.
+        """
+        return torch.cat([rows, rows[-1:]]) if len(self.rows) % 2 else rows
+
+
+def blocks(
+    federations: list[Federation], datasets: list[str], draws: Draws, chunk: int, device: torch.device
+) -> Iterator[Block]:
+    """Cut the sweep into blocks of at most ``chunk`` clients: whole federations, or part of one."""
+    first = 0
+    while first < len(federations):
+        name = federations[first].mechanism
+        alike = next((i for i in range(first, len(federations)) if federations[i].mechanism != name), len(federations))
+        stop = first + _even_share(alike - first, max(1, chunk // draws.slots))
+        width = _even_share(draws.slots, chunk)
+        for start in range(0, draws.slots, width):
+            slots = slice(start, min(start + width, draws.slots))
+            rows = torch.tensor(
+                [
+                    draws.seeds.index(fed.seed) * draws.slots + slot
+                    for fed in federations[first:stop]
+                    for slot in range(slots.start, slots.stop)
+                ]
+            )
+            shift = torch.tensor([datasets.index(fed.dataset) for fed in federations[first:stop]])
+            data = rows + draws.streams * shift.repeat_interleave(slots.stop - slots.start)
+            yield Block(slice(first, stop), slots, mechanism(name), rows.to(device), data.to(device))
+        first = stop
+
+
+def _even_share(total: int, most: int) -> int:
+    """The size of equal parts of ``total``, each at most ``most``: no small remainder is left over."""
+    return -(-total // -(-total // most))
+
+
+def default_chunk(parameters: int, pixels: int, dtype: torch.dtype, device: torch.device) -> int:
+    """As many clients at once as keep the arithmetic busy, within half a GiB on CPU and 8 GiB on a GPU."""
+    most, room = (96, 512 << 20) if device.type == "cpu" else (4096, 8 << 30)
+    each = torch.finfo(dtype).bits // 8 * (10 * parameters + 60 * pixels)  # gradients, distortions; activations
+    return max(2, min(most, room // each) // 2 * 2)  # even, see Block.even
+
+
+@dataclass
+class Stretch:
+    """Tables for S rounds, and what the rounds record. F federations, K slots."""
+
+    batches: Tensor  # [S, datasets*streams, L*B]
+    scale: Tensor  # [S, F, K]
+    lr: Tensor  # [S, F, K]
+    negative_norm: Tensor  # [S, F, K]
+    weights: Tensor  # [S, F, K]
+    server_rate: Tensor  # [S, F]
+    utility_loss: Tensor  # [S, F, K], written round by round; likewise the rest
+    intensity: Tensor
+    clipped: Tensor
+    accepted: Tensor
+    distortion: Tensor  # [S, F]: |Delta_t|
+
+    def copy_(self, other: Stretch) -> None:
+        """Take over another stretch of at most the same length."""
+        for part in fields(self):
+            value = getattr(other, part.name)
+            getattr(self, part.name)[: len(value)].copy_(value)
+
+    def head(self, length: int) -> Stretch:
+        """A copy of the first ``length`` rounds."""
+        return Stretch(*(getattr(self, part.name)[:length].clone() for part in fields(self)))
+
+
+def stretch(
+    rounds: list[int],
+    settings: Settings,
+    federations: list[Federation],
+    draws: Draws,
+    parts: dict[str, list[Tensor]],
+    shares: dict[str, Tensor],
+    parameters: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Stretch:
+    """The tables of the given rounds. ``parts`` and ``shares`` say who owns what, per dataset."""
+    who = draws.participants(rounds)[:, [draws.seeds.index(fed.seed) for fed in federations]]  # [S, F, K]
+    shape = who.shape
+
+    def table(per_federation: list[list[list[float]]]) -> Tensor:
+        values = torch.tensor(per_federation, dtype=torch.float64).transpose(0, 1)  # [S, F, clients]
+        return values.gather(2, who).to(device, dtype)
+
+    def shared(name: str) -> Tensor:
+        return table([schedule(getattr(settings, name), rounds, settings.clients, name)] * len(federations))
+
+    def blank(*size: int, kind: torch.dtype = dtype) -> Tensor:
+        return torch.zeros(size, dtype=kind, device=device)
+
+    rates = [server_rates(settings, fed, rounds, parameters) for fed in federations]
+    size = settings.batch * settings.local_steps
+    batches = [draws.batches(rounds, size, part, settings.sampling) for part in parts.values()]
+    return Stretch(
+        batches=torch.cat(batches, dim=1).to(device),
+        scale=table([scales(settings, fed, rounds) for fed in federations]),
+        lr=shared("lr"),
+        negative_norm=shared("negative_norm"),
+        weights=table([[shares[fed.dataset].tolist()] * len(rounds) for fed in federations]),
+        server_rate=torch.tensor(rates, dtype=torch.float64).t().contiguous().to(device),
+        utility_loss=blank(*shape),
+        intensity=blank(*shape),
+        clipped=blank(*shape),
+        accepted=blank(*shape, kind=torch.bool),
+        distortion=blank(*shape[:2]),
+    )

@@ -1,0 +1,205 @@
+"""``protect``: one client's release from your own PyTorch loop, by the same code the engine runs."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..engine.settings import Settings, check_settings
+from ..errors import ConfigError, DataError, ReleaseError
+from ..models.batched import Batched, Loss, check_model
+from ..randomness import experiment_key, standard_noise, system_uniform, uniform
+from .budget import Schedule, schedule
+from .registry import Mechanism, mechanism
+from .release import Protection, Release, distort_given, release
+
+_KEPT = 8
+_known: OrderedDict[Any, Batched] = OrderedDict()  # checked models, the most recent last
+
+
+@dataclass(frozen=True)
+class Protected:
+    """``parameters`` may leave the client. ``record`` describes the release and stays with the client.
+
+    The record's utility loss and clipping are exact functions of the private batch: sending them would undo part of
+    what the distortion protects.
+    """
+
+    parameters: dict[str, Tensor]
+    record: dict[str, Any]
+
+
+def protect(
+    model: nn.Module,
+    start: Mapping[str, Tensor],
+    batch: tuple[Tensor, Tensor],
+    mechanism: str | Mechanism,
+    budget: Schedule | None = None,
+    *,
+    loss: Loss | None = None,
+    local: Mapping[str, Tensor] | None = None,
+    settings: Settings | None = None,
+    client: int = 0,
+    round: int = 1,
+    experiment_seed: int | None = None,
+) -> Protected:
+    """Train one local step from ``start`` on ``batch``, distort the result, and return what may be sent.
+
+    ``start`` are the global parameters (a state dict). With ``local``, the parameters your own training loop reached,
+    no step is made and those are distorted; ``laplace-dp`` refuses that, as its guarantee is about its own step on
+    ``batch``. ``loss(outputs, labels)`` defaults to cross-entropy. ``settings`` holds eta, M, gamma, lambda, clip and
+    the calibration constants; ``client`` and ``round`` pick from its schedules. Buffers and frozen parameters are those
+    of ``model``.
+
+    The noise comes from the operating system's cryptographic generator. ``experiment_seed`` replaces it by reproducible
+    noise keyed by (seed, client, round), for experiments only: whoever knows the seed can subtract the noise.
+
+    >>> from equipoise.models.bundled import LeNetZhu
+    >>> model = LeNetZhu()
+    >>> x, y = torch.randn(4, 1, 28, 28), torch.tensor([0, 1, 2, 3])
+    >>> sent = protect(model, model.state_dict(), (x, y), "pl-learn", 0.98)
+    >>> 7.99 < sent.record["intensity"] < 16
+    True
+    """
+    settings = settings or Settings()
+    check_settings(settings)
+    _check_place(client, round, experiment_seed)
+    kind = _checked_mechanism(mechanism, budget)
+    images, labels = _checked_batch(batch)
+    batched = _batched(model, images, labels, loss, alone=kind.per_example)
+    layout, like = batched.layout, next(p for p in model.parameters() if p.requires_grad)
+    begin = _flat("start", start, batched, like)
+    protection = _protection(kind, budget, replace(settings, batch=len(images)), client, round)
+    objective = batched.at(images.unsqueeze(0), labels.unsqueeze(0))
+    noise = _noise(kind, layout.size, like, experiment_seed, client, round)
+    if local is None:
+        found = release([objective], begin, noise, settings.eta, protection)
+    else:
+        found = distort_given(objective, _flat("local", local, batched, like), noise, protection)
+    return _sent(found, batched, kind, budget, experiment_seed, client, round)
+
+
+def _protection(kind: Mechanism, budget: Schedule | None, settings: Settings, client: int, when: int) -> Protection:
+    def now(value: Schedule, name: str) -> float:
+        """The value for this client and round; a single number serves any client."""
+        clients = client + 1 if not isinstance(value, list | tuple) else len(value)
+        row = schedule(value, [when], max(clients, settings.clients) if isinstance(value, Mapping) else clients, name)[
+            0
+        ]
+        if client >= len(row):
+            raise ConfigError(f"{name} has {len(row)} values, none for client {client}.", "Give one per client.")
+        return row[client]
+
+    measure = settings.measure(kind)
+    return Protection(
+        mechanism=kind,
+        scale=0.0 if measure is None or budget is None else measure.lower(now(budget, "budget")),
+        factor=settings.factor if measure is None else measure.factor,
+        steps=settings.steps,
+        lr=now(settings.lr, "lr"),
+        negative_norm=now(settings.negative_norm, "negative_norm"),
+        clip=settings.clip,
+        clip_norm=settings.clip_norm,
+    )
+
+
+def _flat(name: str, state: Mapping[str, Tensor], batched: Batched, like: Tensor) -> Tensor:
+    """``[1, P]`` in the model's own precision, finite."""
+    flat = batched.layout.flatten(state).to(like.device, like.dtype)
+    if not torch.isfinite(flat).all():
+        raise ReleaseError(f"The parameters in {name!r} are not finite.", "Start from healthy parameters.")
+    return flat.unsqueeze(0)
+
+
+def _sent(
+    found: Release, batched: Batched, kind: Mechanism, budget: Any, seed: int | None, client: int, when: int
+) -> Protected:
+    record = found.record
+    if not bool(record.accepted[0]):
+        raise ReleaseError(
+            f"The release of client {client} in round {when} is not finite or outside its intensity bounds "
+            f"(realised {float(record.intensity[0]):.6g}, asked {float(record.lower[0]):.6g} to "
+            f"{float(record.upper[0]):.6g}). Nothing was released.",
+            "Use a smaller learning rate, and check the batch, the loss and the size of the weights.",
+        )
+    names = ("lower", "upper", "intensity", "clipped", "utility_loss")
+    numbers = {name: float(getattr(record, name)[0]) for name in names}
+    parameters = {name: tensor.clone() for name, tensor in batched.layout.unflatten(found.parameters[0]).items()}
+    about = {"mechanism": kind.name, "budget": budget, "norm": kind.norm, "client": client, "round": when}
+    return Protected(parameters, {**about, **numbers, "experiment": "seeded" if seed is not None else None})
+
+
+def _noise(kind: Mechanism, size: int, like: Tensor, seed: int | None, client: int, when: int) -> Tensor | None:
+    if not kind.distorts:
+        return None
+    if seed is None:
+        numbers = system_uniform(size, like.dtype, like.device).unsqueeze(0)
+    else:
+        numbers = uniform([experiment_key(seed, "noise")], [client], [when], size, like.dtype, like.device)[0]
+    return standard_noise(numbers, kind.noise)
+
+
+def _check_place(client: Any, when: Any, seed: Any) -> None:
+    for name, value in (("client", client), ("round", when), ("experiment_seed", 0 if seed is None else seed)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise ConfigError(
+                f"Expected {name}={value!r} to be a whole number >= 0.", "Number your clients and rounds."
+            )
+
+
+def _checked_mechanism(name: str | Mechanism, budget: Any) -> Mechanism:
+    kind = mechanism(name)
+    if kind.distorts and budget is None:
+        raise ConfigError(f"The mechanism {kind.name!r} needs a budget.", "For example 0.98 for pl-*, 200 for ls-*.")
+    if not kind.distorts and budget is not None:
+        raise ConfigError(f"The mechanism 'none' takes no budget, got {budget!r}.", "Leave the budget out.")
+    return kind
+
+
+def _checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
+    if not isinstance(batch, tuple | list) or len(batch) != 2 or not all(isinstance(part, Tensor) for part in batch):
+        raise DataError("Expected the batch to be a pair of tensors (inputs, labels).", "Pass (x, y).")
+    images, labels = batch
+    if images.dim() == 0 or labels.dim() == 0 or len(images) == 0 or len(images) != len(labels):
+        shapes = f"{tuple(images.shape)} and {tuple(labels.shape)}"
+        raise DataError(f"Expected as many inputs as labels, at least one, got shapes {shapes}.", "Pass a full batch.")
+    if images.is_floating_point() and not torch.isfinite(images).all():
+        raise DataError("The inputs of the batch are not finite.", "Remove NaN and Inf before training.")
+    return images, labels
+
+
+def _batched(model: nn.Module, images: Tensor, labels: Tensor, loss: Loss | None, alone: bool) -> Batched:
+    """The model with its batched form, checked again whenever something that matters has changed."""
+    modes = tuple(part.training for part in model.modules())
+    trained = tuple(parameter.requires_grad for parameter in model.parameters())
+    key = (id(model), loss, images.dtype, str(images.device), tuple(images.shape[1:]), modes, trained, alone)
+    if key in _known and _known[key].model is model:
+        _known.move_to_end(key)
+    else:
+        check_model(model, images[: 1 if alone else 2])
+        _known[key] = Batched(model, loss, images.device)
+        while len(_known) > _KEPT:
+            _known.popitem(last=False)
+    if loss is None:
+        _check_labels(model, images, labels)
+    return _known[key]
+
+
+def _check_labels(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    """Cross-entropy needs class numbers; anything else would be a crash or a wrong loss."""
+    with torch.no_grad():
+        classes = model(images[:2]).shape[-1]  # of one example alone some layers cannot be evaluated
+    if labels.dtype != torch.int64 or labels.dim() != 1:
+        raise DataError(
+            f"Expected labels [B] of type int64, got {labels.dtype} {tuple(labels.shape)}.", "Or pass loss=."
+        )
+    if int(labels.min()) < 0 or int(labels.max()) >= classes:
+        raise DataError(
+            f"Expected labels in 0..{classes - 1}; at least one lies outside.",
+            "The model has that many outputs.",
+        )

@@ -1,0 +1,270 @@
+"""Train the federations of a job and measure on them what the artefacts need: torch and numpy alone.
+
+``run`` writes one raw file per job: a record per federation, reduced (per-image errors, per-tensor sizes, curves; a few
+reconstructions of *public* images as uint8; no weights, no releases). While it runs, a checkpoint of a few arrays
+lies beside it; a job that was killed goes on from there, and a job whose raw file exists is not run again.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+
+from ..engine.metrics import evaluate, results, squared_gradients
+from ..engine.settings import Federation, from_dict
+from ..engine.sweep import Sweep
+from ..engine.tables import LENGTH, Stretch
+from ..environment import environment
+from ..errors import CheckpointError, ConfigError
+from ..files import storage_errors, write_bytes, write_text
+from . import measures
+from .plan import SCHEMA, Scale, digest
+
+Report = Callable[[str, int, int], None]
+"""(what is being done, how far, of how much)"""
+
+CHECKPOINT_SECONDS = 20.0
+EARLY = (1, 2, 3, 5, 8, 13, 21, 34)
+"""Rounds at which gradients and losses are measured beside the regular ones: at first they fall a hundredfold."""
+TENSOR_ROUNDS = (0, 200, 1000)
+
+
+def raw_path(job: dict[str, Any], folder: Path) -> Path:
+    return folder / f"{job['name']}.json"
+
+
+def run(job: dict[str, Any], folder: Path, report: Report | None = None) -> Path:
+    """Compute one job unless its raw file exists; returns that file."""
+    check_job(job)
+    path = raw_path(job, folder)
+    if path.exists():
+        return path
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    work = Work(job, folder / f".{job['name']}.npz")
+    found = work.execute(report or (lambda what, done, total: None))
+    write_text(path, json.dumps(found, separators=(",", ":"), allow_nan=False) + "\n")
+    work.checkpoint.unlink(missing_ok=True)
+    return path
+
+
+JOB = ("name", "group", "settings", "federations", "measures", "scale", "version", "commit")
+
+
+def check_job(job: Any) -> None:
+    """Refuse what ``plan.jobs`` did not write."""
+    remedy = "Write the SPEC anew with --plan."
+    missing = [key for key in JOB if not isinstance(job, dict) or key not in job]
+    if missing:
+        raise ConfigError(f"A job of the SPEC lacks {missing[0]!r}.", remedy)
+    if not isinstance(job["name"], str) or not re.fullmatch(r"[\w.=-]+", job["name"]) or job["name"].startswith("."):
+        raise ConfigError(f"Expected the name of a job to be a word, got {job['name']!r}.", remedy)
+    rows, measures = job["federations"], job["measures"]
+    if not isinstance(rows, list) or not isinstance(measures, list) or len(rows) != len(measures):
+        raise ConfigError(f"The job {job['name']!r} needs a list of measures for each federation.", remedy)
+
+
+def scale_of(job: dict[str, Any]) -> Scale:
+    try:
+        raw: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in job["scale"].items()
+        }
+        return Scale(**raw)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"The job's scale is not readable: {error}.", "Write the SPEC anew with --plan.") from error
+
+
+class Work:
+    """One job while it is being computed."""
+
+    def __init__(self, job: dict[str, Any], checkpoint: Path):
+        self.job, self.checkpoint, self.scale = job, checkpoint, scale_of(job)
+        try:
+            self.settings, self.federations = from_dict({key: job[key] for key in ("settings", "federations")})
+            wanted = [set(row) for row in job["measures"]]
+        except (KeyError, TypeError) as error:
+            raise ConfigError(f"The job lacks {error}.", "Write the SPEC anew with --plan.") from error
+        self.sweep = Sweep(self.settings, self.federations)
+        self.row = {federation: i for i, federation in enumerate(self.sweep.federations)}
+        self.wanted = {
+            name: [fed for fed, row in zip(self.federations, wanted, strict=True) if name in row]
+            for name in ("clients", "utility", "gradients", "inversion", "pictures", "tensors")
+        }
+        self.sides: dict[str, Sweep] = {}
+        self.history: list[list[dict[str, Any]]] = []  # rows of the evaluated rounds
+        self.series: dict[str, list[Any]] = {"clients": [], "stepwise": [], "full": [], "gradients": [], "tensors": []}
+        self.seconds = 0.0
+        self.sweep.observer = self._observe if self.wanted["utility"] else None
+
+    def side(self, measure: str) -> Sweep:
+        """The federations of one measurement alone, at the weights that they have now."""
+        if measure not in self.sides:
+            self.sides[measure] = Sweep(self.settings, self.wanted[measure], self.sweep.datasets)
+        side = self.sides[measure]
+        side.state.params = self.sweep.state.params[[self.row[federation] for federation in side.federations]].clone()
+        side.state.round = self.sweep.state.round
+        return side
+
+    def marks(self) -> dict[str, set[int]]:
+        """Rounds after which something is measured, by measurement; 0 is before the first."""
+        s, scale = self.settings, self.scale
+        rounds = {
+            "clients": range(0, s.rounds, scale.curve_every),
+            "gradients": [*EARLY, *range(0, s.rounds, scale.gradient_every)],
+            "utility": [*EARLY, *range(0, s.rounds, scale.full_every)],
+            "tensors": TENSOR_ROUNDS,
+        }
+        found = {name: {*when, s.rounds} if self.wanted[name] else set() for name, when in rounds.items()}
+        return {name: {t for t in when if t <= s.rounds} for name, when in found.items()} | {
+            "evaluate": {*s.evaluated()}
+        }
+
+    def execute(self, report: Report) -> dict[str, Any]:
+        started, marks = time.perf_counter(), self.marks()
+        stops = sorted(set().union(*marks.values()))
+        self._resume()
+        label = f"{self.job['group']}: training {len(self.federations)} federations"
+        saved = time.perf_counter()
+        if self.sweep.state.round == 0 and not self.history:
+            self._measure(0, marks)
+        while self.sweep.state.round < self.settings.rounds:
+            now = self.sweep.state.round
+            stop = min(next(when for when in stops if when > now), now + LENGTH)
+            self.sweep.train(stop, lambda when: report(label, when, self.settings.rounds))
+            self._measure(stop, marks)
+            if time.perf_counter() - saved > CHECKPOINT_SECONDS:
+                self._save(time.perf_counter() - started)
+                saved = time.perf_counter()
+        self._save(time.perf_counter() - started)
+        found = self._collect(report)
+        self.seconds += time.perf_counter() - started
+        return {**found, "seconds": round(self.seconds, 1)}
+
+    def _observe(self, rounds: list[int], done: Stretch) -> None:
+        rows = [self.row[federation] for federation in self.wanted["utility"]]
+        self.series["stepwise"] += done.utility_loss[:, rows].double().mean(2).tolist()
+
+    def _measure(self, when: int, marks: dict[str, set[int]]) -> None:
+        if when in marks["evaluate"]:
+            self.history.append(evaluate(self.sweep, None))
+        if when in marks["clients"]:
+            self.series["clients"].append([when, measures.client_curves(self.side("clients"))])
+        if when in marks["gradients"]:
+            self.series["gradients"].append([when, squared_gradients(self.side("gradients"))])
+        if when in marks["utility"]:
+            self.series["full"].append([when, measures.full_utility(self.side("utility"))])
+        if when in marks["tensors"]:
+            self.series["tensors"].append([when, measures.tensor_sizes(self.side("tensors"))])
+
+    # -- the raw file ------------------------------------------------------------------------------------------------
+
+    def _collect(self, report: Report) -> dict[str, Any]:
+        place = [self.sweep.order.index(i) for i in range(len(self.federations))]
+        records = results(self.sweep, [self.history[-1][i] for i in place])
+        for i, record in zip(place, records, strict=True):
+            record["curve"] = {
+                "rounds": [rows[i]["round"] for rows in self.history],
+                "accuracy": [rows[i]["accuracy"] for rows in self.history],
+                "distortion_norm_squared": [rows[i]["distortion_norm_squared"] for rows in self.history],
+            }
+        mine = dict(zip(self.federations, records, strict=True))
+        self._add_series(mine)
+        extra: dict[str, Any] = {}
+        if self.wanted["inversion"]:
+            side = self.side("inversion")
+            found, extra["baselines"] = measures.inversions(side, self.scale, report)
+            for federation, value in zip(side.federations, found, strict=True):
+                mine[federation]["inversion"] = value
+        if self.wanted["pictures"]:
+            side = self.side("pictures")
+            found, extra["originals"] = measures.pictures(side, self.scale, report)
+            for federation, value in zip(side.federations, found, strict=True):
+                mine[federation]["pictures"] = value
+        return {
+            "schema": SCHEMA,
+            "experiment": "seeded",
+            **{key: self.job[key] for key in ("name", "group", "version", "commit", "scale", "settings")},
+            "digest": digest(self.job),
+            "measures": self.job["measures"],
+            "federations": rounded(records),
+            **rounded(extra),
+            "environment": environment(self.sweep.device),
+        }
+
+    def _add_series(self, mine: dict[Federation, dict[str, Any]]) -> None:
+        for name in ("clients", "gradients", "tensors"):
+            points = self.series[name]
+            for i, federation in enumerate(self.side(name).federations if self.wanted[name] else []):
+                mine[federation][name] = {"rounds": [when for when, _ in points], "values": [v[i] for _, v in points]}
+        for i, federation in enumerate(self.wanted["utility"]):
+            mine[federation]["utility"] = {"values": [row[i] for row in self.series["stepwise"]]}
+        for i, federation in enumerate(self.side("utility").federations if self.wanted["utility"] else []):
+            full = self.series["full"]
+            mine[federation]["utility"] |= {
+                "full_rounds": [when + 1 for when, _ in full],
+                "full": [v[i] for _, v in full],
+            }
+
+    # -- the checkpoint ----------------------------------------------------------------------------------------------
+
+    def _save(self, seconds: float) -> None:
+        tally = self.sweep.state.tally
+        arrays = {part.name: getattr(tally, part.name).numpy() for part in fields(tally)}
+        notes = {
+            "digest": digest(self.job),
+            "round": self.sweep.state.round,
+            "seconds": self.seconds + seconds,
+            "history": self.history,
+            "series": self.series,
+        }
+        packed = io.BytesIO()
+        text = np.array(json.dumps(notes))
+        np.savez(packed, params=self.sweep.state.params.cpu().numpy(), notes=text, **arrays)
+        write_bytes(self.checkpoint, packed.getvalue())
+
+    def _resume(self) -> None:
+        if not self.checkpoint.exists():
+            return
+        remedy = "Delete it; the job starts anew."
+        try:
+            with np.load(io.BytesIO(self.checkpoint.read_bytes()), allow_pickle=False) as stored:
+                arrays = {name: torch.from_numpy(stored[name]) for name in stored.files if name != "notes"}
+                notes = json.loads(str(stored["notes"]))
+            params, before = arrays.pop("params"), self.sweep.state
+            if notes["digest"] != digest(self.job):
+                raise CheckpointError(f"The checkpoint {self.checkpoint.name} belongs to another job.", remedy)
+            shapes = {part.name: getattr(before.tally, part.name).shape for part in fields(before.tally)}
+            if {name: array.shape for name, array in arrays.items()} != shapes or params.shape != before.params.shape:
+                raise ValueError("its arrays do not fit the job")
+            when, seconds, history, series = (notes[key] for key in ("round", "seconds", "history", "series"))
+            if type(when) is not int or not 0 <= when <= self.settings.rounds or set(series) != set(self.series):
+                raise ValueError("its notes do not fit the job")
+        except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, zlib.error, RecursionError) as error:
+            raise CheckpointError(f"The checkpoint {self.checkpoint.name} cannot be read: {error}.", remedy) from error
+        self.sweep.state.params = params.to(self.sweep.device)
+        for name, array in arrays.items():
+            setattr(self.sweep.state.tally, name, array)
+        self.sweep.state.round, self.seconds, self.history, self.series = when, seconds, history, series
+
+
+def rounded(value: Any) -> Any:
+    """Numbers to six significant digits, and null for those that JSON does not know."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(item) for item in value]
+    return value

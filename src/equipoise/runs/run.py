@@ -1,0 +1,288 @@
+"""A run folder: train into it, be killed at any moment, run again, and get the same bits.
+
+``config.toml``, ``metrics.jsonl``, ``ledger.jsonl``, ``result.json``, ``model.safetensors``, ``checkpoint/``,
+``snapshots/``: see docs/architecture.md. Order matters: metrics and ledger are appended before the checkpoint that
+covers them, and on resume both are cut back to what the checkpoint saw. A seeded experiment then repeats the releases
+that it forgets, bit for bit; a deployment never cuts its ledger back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from dataclasses import fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..engine.metrics import results
+from ..engine.sweep import Event, Progress, Sweep
+from ..engine.tables import Stretch
+from ..environment import environment
+from ..errors import CheckpointError, LedgerError
+from ..files import plain, storage_errors, write_json, write_text
+from ..ledger import ledger as ledgers
+from .checkpoint import load_checkpoint, locked, save_checkpoint, save_snapshot, tidy
+from .config import Config, differing
+from .entries import last_round, round_entries
+
+CHECKPOINT_SECONDS = 15.0
+"""The most work that a crash can cost, apart from the stretch under way."""
+
+OWN = (
+    "metrics.jsonl", "ledger.jsonl", "result.json", "model.safetensors", "accuracy.html", "audit.json", "audit.svg",
+    "bounds.json", "bounds.html", "checkpoint/latest.json",
+)  # fmt: skip
+OWN_PATTERNS = ("checkpoint/state-*.safetensors", "snapshots/round-*.safetensors", "**/.*.partial")
+MARK = "# Resolved settings of an equipoise run."
+
+
+class Run:
+    """One run folder while it is being written."""
+
+    def __init__(self, folder: Path, config: Config, fresh: bool = False):
+        self.folder, self.config, self.fresh = folder, config, fresh
+        if config.settings.threads:
+            torch.set_num_threads(config.settings.threads)
+        self.sweep = Sweep(config.settings, config.federations())
+        last = last_round(self.sweep.draws, config.settings.rounds, config.settings.release_limit)
+        self.sweep.settings = replace(config.settings, rounds=last)  # where the limit ends the run, if not before
+        self.ledger: ledgers.Ledger | None = None
+        self.resumed_from = 0
+
+    def execute(self, on_start: Progress | None = None, on_round: Progress | None = None) -> dict[str, Any]:
+        """Train to the end, from the checkpoint if there is one; returns the content of result.json."""
+        self._refuse_foreign_folder()
+        with locked(self.folder):
+            self._clear() if self.fresh else self._refuse_other_experiment()
+            write_text(self.folder / "config.toml", f"{MARK}\n{self.config.to_toml()}")
+            self._resume()
+            if self.ledger is not None:
+                self.sweep.observer = self._record
+            if self.resumed_from > self.sweep.settings.rounds:  # trained under a higher limit
+                self._permit_next()
+            if on_start:
+                on_start(self.resumed_from)
+            last: list[dict[str, Any]] = self._last_rows()
+            saved = time.monotonic()
+            for event in self.sweep.run(on_round):
+                self._store(event)
+                last = event.rows or last
+                if event.rows or event.snapshot or time.monotonic() - saved > CHECKPOINT_SECONDS:
+                    self._checkpoint()
+                    saved = time.monotonic()
+            found = self._finish(last)
+            if self.sweep.state.round < self.config.settings.rounds:
+                self._permit_next()
+            return found
+
+    def _record(self, rounds: list[int], done: Stretch) -> None:
+        if self.ledger is not None:
+            self.ledger.append(list(round_entries(self.sweep, rounds, done)))
+
+    def _permit_next(self) -> None:
+        """Raise for the first client that the next round would take past the limit on releases."""
+        when = self.sweep.state.round + 1
+        who = self.sweep.draws.participants([when])[0].tolist()  # [seeds][slots]
+        for federation, fed in enumerate(self.config.federations()):
+            clients = who[self.sweep.draws.seeds.index(fed.seed)]
+            if self.ledger is not None:
+                self.ledger.permit([str(client) for client in clients], when, federation)
+
+    def _store(self, event: Event) -> None:
+        if event.rows:
+            self._append(event.rows)
+        if event.snapshot:
+            self._snapshot(self.folder / "snapshots" / f"round-{event.round:06d}.safetensors")
+
+    def _append(self, rows: list[dict[str, Any]]) -> None:
+        path = self.folder / "metrics.jsonl"
+        with storage_errors(path), path.open("a", encoding="utf-8") as file:
+            lines = [json.dumps(plain({"experiment": "seeded", **row}), allow_nan=False) for row in rows]
+            file.write("\n".join(lines) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _snapshot(self, path: Path) -> None:
+        """The global models as ``federation-i/tensor name``, in the order of the configuration."""
+        tensors: dict[str, Tensor] = {}
+        for place in range(len(self.sweep.order)):
+            flat = self.sweep.state.params[self.sweep.order.index(place)]
+            for name, tensor in self.sweep.batched.layout.unflatten(flat).items():
+                tensors[f"federation-{place}/{name}"] = tensor
+        save_snapshot(path, tensors, {"round": str(self.sweep.state.round), "model": self.config.settings.model})
+
+    # -- resume ------------------------------------------------------------------------------------------------
+
+    def _checkpoint(self) -> None:
+        tally = self.sweep.state.tally
+        tensors = {
+            "params": self.sweep.state.params,
+            **{part.name: getattr(tally, part.name) for part in fields(tally)},
+        }
+        metrics = self.folder / "metrics.jsonl"
+        notes = {
+            "round": self.sweep.state.round,
+            "digest": self.config.digest(),
+            "device": self.config.settings.device,
+            "threads": torch.get_num_threads(),
+            "metrics_bytes": metrics.stat().st_size if metrics.exists() else 0,
+            "data": self._fingerprints,
+            "ledger": self._ledger_note(),
+        }
+        save_checkpoint(self.folder / "checkpoint", tensors, notes)
+
+    def _resume(self) -> None:
+        metrics = self.folder / "metrics.jsonl"
+        found = load_checkpoint(self.folder / "checkpoint")
+        if found is None:
+            self._clear()  # what a run left that never reached a checkpoint
+            self._open_ledger()
+            return
+        tensors, notes = found
+        state = self.sweep.state
+        self._refuse_other_circumstances(tensors, notes)
+        state.round, state.params = notes["round"], tensors["params"].to(self.sweep.device)
+        for part in fields(state.tally):
+            setattr(state.tally, part.name, tensors[part.name])
+        if (metrics.stat().st_size if metrics.exists() else 0) < notes["metrics_bytes"]:
+            raise CheckpointError("metrics.jsonl is shorter than the checkpoint says.", "Restore it, or use --fresh.")
+        if metrics.exists():
+            with storage_errors(metrics), metrics.open("r+b") as file:
+                file.truncate(notes["metrics_bytes"])
+        self._resume_ledger(notes.get("ledger"))
+        self.resumed_from = state.round
+        tidy(self.folder / "checkpoint", notes["file"])
+
+    def _refuse_other_circumstances(self, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
+        """What would change the bits without being a setting: the data, the device. Threads are set as they were."""
+        state = self.sweep.state
+        own = {part.name: getattr(state.tally, part.name) for part in fields(state.tally)} | {"params": state.params}
+        forms = {name: (tensor.shape, tensor.dtype) for name, tensor in own.items()}
+        if {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()} != forms:
+            raise CheckpointError("The checkpoint holds other federations.", "Use --fresh or another --out.")
+        counts = torch.cat([tensors["total"][:, 1:].flatten(), tensors["recent"][:, 3:5].flatten(), tensors["rounds"]])
+        if not bool(((counts >= 0) & (counts < 1 << 53)).all()):
+            raise CheckpointError("The checkpoint holds numbers of releases that are none.", "Use --fresh.")
+        for name in ("round", "metrics_bytes"):
+            if type(notes.get(name)) is not int or not 0 <= notes[name] < 1 << 62:
+                raise CheckpointError(f"The checkpoint has no valid {name!r}: {notes.get(name)!r}.", "Use --fresh.")
+        if notes.get("data") != self._fingerprints:
+            raise CheckpointError(
+                "The training data has changed since the checkpoint.", "Use --fresh or another --out."
+            )
+        if notes.get("device") != self.config.settings.device:
+            raise CheckpointError(
+                f"The run was on {notes.get('device')!r}, not {self.config.settings.device!r}.",
+                f"Use --device {notes.get('device')}, --fresh or another --out.",
+            )
+        if type(notes.get("threads")) is int and 0 < notes["threads"] <= (os.cpu_count() or 1):
+            torch.set_num_threads(notes["threads"])
+
+    def _open_ledger(self) -> None:
+        s = self.config.settings
+        if s.ledger:
+            self.ledger = ledgers.Ledger.open(self.folder / ledgers.FILE, "seeded", s.release_limit)
+
+    def _resume_ledger(self, note: Any) -> None:
+        """Cut the ledger back to what the checkpoint saw, and see that its chain still leads there."""
+        path = self.folder / ledgers.FILE
+        if (note is not None) != self.config.settings.ledger:
+            raise CheckpointError(
+                f"The run was begun {'without' if note is None else 'with'} a ledger.",
+                f"Use --set ledger={str(note is not None).lower()}, --fresh or another --out.",
+            )
+        if note is None:
+            return
+        size = note.get("bytes") if isinstance(note, dict) else None
+        if type(size) is not int or not path.is_file() or not 0 < size <= path.stat().st_size:
+            raise LedgerError("ledger.jsonl is shorter than the checkpoint says.", "Restore it, or use --fresh.")
+        with storage_errors(path), path.open("r+b") as file:
+            file.truncate(size)
+        self._open_ledger()
+        if self._ledger_note() != note:
+            raise LedgerError("ledger.jsonl is not the one that the checkpoint saw.", "Restore it, or use --fresh.")
+
+    def _ledger_note(self) -> dict[str, Any] | None:
+        kept = self.ledger
+        return None if kept is None else {"entries": kept.entries, "head": kept.head, "bytes": kept.bytes}
+
+    @cached_property
+    def _fingerprints(self) -> dict[str, str]:
+        return {
+            name: hashlib.sha256(data.train.images.numpy().tobytes() + data.train.labels.numpy().tobytes()).hexdigest()
+            for name, data in self.sweep.datasets.items()
+        }
+
+    def _last_rows(self) -> list[dict[str, Any]]:
+        """The last evaluated rows, for a run that was killed after its last round."""
+        metrics = self.folder / "metrics.jsonl"
+        if not metrics.exists():
+            return []
+        needed = {"accuracy", "client_accuracy", "intensity_last"}
+        try:
+            lines = metrics.read_text(encoding="utf-8").splitlines()[-len(self.sweep.federations) :]
+            rows = [json.loads(line) for line in lines]
+        except (ValueError, RecursionError) as error:
+            raise CheckpointError(f"metrics.jsonl is damaged: {error}.", "Restore it, or use --fresh.") from error
+        if not all(isinstance(row, dict) and needed <= set(row) for row in rows):
+            raise CheckpointError("metrics.jsonl is damaged: a last row is none.", "Restore it, or use --fresh.")
+        return rows
+
+    def _finish(self, last: list[dict[str, Any]]) -> dict[str, Any]:
+        if len(last) != len(self.sweep.federations):
+            raise CheckpointError("metrics.jsonl lacks the rows of the last round.", "Restore it, or use --fresh.")
+        self._snapshot(self.folder / "model.safetensors")
+        found = {
+            "schema": 1,
+            "experiment": "seeded",
+            "claim": "Budgets are per-round calibrations of the distortion. No (epsilon, delta) is claimed.",
+            "federations": results(self.sweep, last),
+            "environment": environment(self.sweep.device),
+        }
+        if self.ledger is not None:
+            found["ledger"] = {"entries": self.ledger.entries, "head": self.ledger.head}
+        if self.sweep.state.round < self.config.settings.rounds:
+            limit, rounds = self.config.settings.release_limit, self.config.settings.rounds
+            found["stopped"] = {"round": self.sweep.state.round, "of": rounds, "release_limit": limit}
+        write_json(self.folder / "result.json", found)
+        return found
+
+    def _clear(self) -> None:
+        """Remove what a run writes, and nothing else."""
+        own = [self.folder / name for name in OWN]
+        with storage_errors(self.folder):
+            for path in [*own, *(path for pattern in OWN_PATTERNS for path in self.folder.glob(pattern))]:
+                path.unlink(missing_ok=True)
+
+    def _refuse_foreign_folder(self) -> None:
+        """A folder that holds other things is never written into."""
+        early = {".lock", ".config.toml.partial"}  # all that a run leaves that was killed before it began
+        if not self.folder.is_dir() or early >= {path.name for path in self.folder.iterdir()}:
+            return
+        config = self.folder / "config.toml"
+        if not config.is_file() or not config.read_bytes().startswith(MARK.encode()):
+            raise CheckpointError(
+                f"The folder {self.folder.name} is not empty and not a run folder.", "Choose another --out."
+            )
+
+    def _refuse_other_experiment(self) -> None:
+        found = load_checkpoint(self.folder / "checkpoint")
+        if found is None:
+            if (self.folder / "result.json").exists():
+                raise CheckpointError(
+                    f"The folder {self.folder.name} holds results without a checkpoint.",
+                    "Use --fresh or another --out.",
+                )
+            return
+        if found[1].get("digest") != self.config.digest():
+            other = ", ".join(differing(self.folder / "config.toml", self.config)) or "its federations"
+            raise CheckpointError(
+                f"The folder {self.folder.name} holds a run that differs in: {other}.",
+                "Use --fresh to replace it, or another --out.",
+            )

@@ -1,0 +1,144 @@
+"""A replayed federation: the bits of the run itself, who was present, and no image in what comes out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from equipoise.attack import Observation
+from equipoise.auditing.replay import replayed, stream
+from equipoise.data.dataset import Dataset
+from equipoise.engine.settings import Federation, Settings
+from equipoise.engine.sweep import Sweep
+
+BUDGETS = {"none": None, "pl-identical": 0.98, "pl-learn": 0.98, "ls-static": 200, "gs-learn": 200}
+
+
+def sweep_of(few: Dataset, mechanism: str = "pl-learn", **change: Any) -> Sweep:
+    return Sweep(Settings(**change), [Federation("few", mechanism, BUDGETS[mechanism])], {"few": few})
+
+
+def watched(sweep: Sweep, rounds: int, client: int = 0, examples: Tensor | None = None) -> list[Observation]:
+    rows = sweep.parts["few"][client] if examples is None else examples
+    return list(stream(sweep, client, rows, rounds))
+
+
+# --- the run itself ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", BUDGETS)
+@pytest.mark.parametrize("chunk", [0, 1])
+def test_a_replay_has_the_bits_of_the_run(few: Dataset, mechanism: str, chunk: int) -> None:
+    replay, run = sweep_of(few, mechanism, chunk=chunk), sweep_of(few, mechanism)
+    seen = watched(replay, 4, client=2)
+    assert [one.round for one in seen] == [1, 2, 3, 4]
+    for one in seen:
+        assert torch.equal(one.previous, run.state.params[0]), f"before round {one.round}"
+        run.train(one.round)
+    assert torch.equal(replay.state.params, run.state.params)
+    assert replay.state.round == 4
+
+
+def test_a_replay_goes_on_over_several_stretches(few: Dataset) -> None:
+    replay, run = sweep_of(few, "pl-identical"), sweep_of(few, "pl-identical")
+    heard: list[int] = []
+    seen = list(stream(replay, 0, replay.parts["few"][0], 53, heard.append))
+    run.train(53)
+    assert [one.round for one in seen] == heard == list(range(1, 54))
+    assert torch.equal(replay.state.params, run.state.params)
+    run = sweep_of(few, "pl-identical")
+    run.train(51)
+    assert torch.equal(seen[51].previous, run.state.params[0])
+
+
+@pytest.mark.parametrize("chunk", [0, 1, 2])
+def test_the_release_is_that_of_the_client(few: Dataset, chunk: int) -> None:
+    """The mean of all clients' releases is the next global model."""
+    seen = [watched(sweep_of(few, chunk=chunk), 3, client) for client in range(4)]
+    for i in range(2):
+        mean = torch.stack([mine[i].released for mine in seen]).double().mean(0)
+        following = seen[0][i + 1].previous.double()
+        torch.testing.assert_close(mean, following, rtol=1e-5, atol=1e-6)
+    assert not torch.equal(seen[0][0].released, seen[1][0].released)
+    assert torch.equal(seen[0][0].previous, seen[1][0].previous)
+
+
+def test_observations_are_not_overwritten_by_later_rounds(few: Dataset) -> None:
+    sweep = sweep_of(few)
+    source = stream(sweep, 0, sweep.parts["few"][0], 3)
+    first = next(source)
+    before = first.previous.clone(), first.released.clone()
+    list(source)
+    assert torch.equal(first.previous, before[0])
+    assert torch.equal(first.released, before[1])
+
+
+# --- who was present -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampling", ["uniform", "passes"])
+@pytest.mark.parametrize("client", [0, 3])
+def test_presence_is_what_was_drawn(few: Dataset, sampling: str, client: int) -> None:
+    sweep = sweep_of(few, "none", sampling=sampling)
+    part = sweep.parts["few"][client]
+    drawn = sweep.draws.batches([1, 2, 3], sweep.settings.batch, sweep.parts["few"], sampling)[:, client]
+    for one, rows in zip(watched(sweep, 3, client), drawn.tolist(), strict=True):
+        assert one.present is not None
+        assert one.present.tolist() == [row in rows for row in part.tolist()]
+        assert int(one.present.sum()) == sweep.settings.batch
+
+
+def test_examples_of_another_client_are_never_present(few: Dataset) -> None:
+    sweep = sweep_of(few, "none")
+    seen = watched(sweep, 3, client=1, examples=sweep.parts["few"][0])
+    assert not any(bool(one.present.any()) for one in seen if one.present is not None)
+
+
+def test_presence_counts_every_local_step(few: Dataset) -> None:
+    sweep = sweep_of(few, "none", local_steps=2)
+    for one in watched(sweep, 2):
+        assert one.present is not None
+        assert int(one.present.sum()) == 8
+
+
+# --- what comes out ------------------------------------------------------------------------------------------
+
+
+def quick(mechanism: str = "none", **change: Any) -> dict[str, Any]:
+    options = {"examples": 6, "decoys": 9, "around": 8, **change}
+    federation = Federation("mnist", mechanism, BUDGETS[mechanism])
+    return replayed(Settings(clients=40, partition="iid"), federation, 3, **options)
+
+
+@pytest.mark.parametrize("mechanism", ["none", "pl-learn"])
+def test_a_replay_yields_numbers_and_no_image(mechanism: str) -> None:
+    heard: list[int] = []
+    found = quick(mechanism, on_round=heard.append)
+    assert heard == [1, 2, 3]
+    assert all(value is None or isinstance(value, str | int | float) for value in found.values())
+    assert len(json.dumps(found)) < 2000
+    assert found["rounds"] == 3
+    assert found["targets"] == 6
+    assert found["candidates"] == 10
+    assert found["evidence"] == "insufficient evidence"
+    assert found["learns"] == (mechanism == "pl-learn")
+    assert (found["mechanism"], found["budget"]) == (mechanism, BUDGETS[mechanism])
+    assert 0 < found["releases_per_example"] <= 3
+    for name in ("one_release", "schedule_known", "schedule_unknown"):
+        value = found[f"identification_{name}"]
+        assert 0 <= found[f"identification_{name}_low"] <= value <= found[f"identification_{name}_high"] <= 1
+        assert found[f"log_rank_{name}"] >= 0
+
+
+def test_a_replay_finds_examples_that_nothing_protects() -> None:
+    found = quick(examples=10, around=32)
+    assert found["identification_schedule_known"] > 0.5
+    assert found["log_rank_schedule_known"] < 1.0
+
+
+def test_a_replay_is_the_same_every_time() -> None:
+    assert quick("pl-learn") == quick("pl-learn")

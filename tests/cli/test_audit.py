@@ -1,0 +1,320 @@
+"""``equipoise audit`` and the audit of ``equipoise demo``: one JSON document or a readable page, a line for errors."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from equipoise.auditing import examination
+from equipoise.auditing.targets import Options
+from equipoise.cli import display
+from equipoise.data.dataset import Dataset, from_tensors
+from tests.audit_helpers import EFFORT, train_run, write_pictures
+from tests.helpers import Command, Done, contents, entry_point, equipoise
+
+CHEAP = [word for key, value in EFFORT.items() for word in ("--set", f"{key}={value}")]
+ATTACKS = ["invgrad", "lti", "matched", "membership", "labels"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    data = write_pictures(tmp_path_factory.mktemp("data") / "pictures")
+    return train_run(tmp_path_factory.mktemp("runs") / "run", data)
+
+
+@pytest.fixture
+def folder(trained: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """Run ``equipoise ARGUMENTS`` by its entry point, in a folder of its own."""
+    return entry_point(tmp_path, monkeypatch, capfd)
+
+
+def refuse(constant: str) -> Any:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+def document(done: Done) -> Any:
+    """The one JSON document on standard output; nothing on standard error."""
+    assert done.err == ""
+    return json.loads(done.out, parse_constant=refuse)
+
+
+def only_line(done: Done) -> str:
+    assert done.out == ""
+    (line,) = done.err.strip().splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+def quick(*more: str, attack: str = "lti") -> list[str]:
+    return ["audit", "run", "--attack", attack, "--targets", "2", "--rounds", "0", *CHEAP, *more]
+
+
+# --- what it prints and writes ----------------------------------------------------------------------------------
+
+
+def test_json_is_one_document_and_the_file(command: Command, folder: Path) -> None:
+    found = document(command("audit", "run", "--targets", "2", *CHEAP, "--json"))
+    assert found == json.loads((folder / "audit.json").read_text(), parse_constant=refuse)
+    assert list(dict.fromkeys(row["attack"] for row in found["attacks"])) == ATTACKS
+    assert sorted({row["round"] for row in found["attacks"]}) == [0, 1, 3]
+    assert found["options"]["releases"] == 2
+    assert found["targets"] == "public"
+
+
+def test_the_table_shows_defences_controls_and_what_is_not_claimed(command: Command, folder: Path) -> None:
+    done = command(*quick(attack="lti,membership,labels"))
+    assert done.code == 0
+    text = " ".join(done.out.split())
+    for words in ("none", "pl-identical @ 0.98", "pl-learn @ 0.98", "95 %", "static", "chance"):
+        assert words in text
+    for words in ("lti MSE", "lti SSIM", "membership AUC", "labels right"):
+        assert words in text
+    for words in ("proved:", "measured:", "not claimed: (epsilon, delta)", "insufficient evidence: 2 release(s)"):
+        assert words in text
+    for words in ("black: MSE", "class mean: MSE", "noise: MSE"):
+        assert words in text
+    assert "CAP of" not in text, "the accuracy is that of the last round, the error would be that of the first"
+    assert "2 releases of public images over 2 label sets" in text
+    assert not re.search(r"(epsilon|delta)\s*[=<]\s*\d", text)
+    ElementTree.parse(folder / "audit.svg")
+
+
+def test_accuracy_times_error_is_shown_for_the_last_round(command: Command, folder: Path) -> None:
+    done = command("audit", "run", "--attack", "lti", "--targets", "2", "--rounds", "0,3", *CHEAP)
+    assert done.code == 0
+    text = " ".join(done.out.split())
+    for name in ("none", "pl-identical", "pl-learn"):
+        assert f"CAP of {name} against lti, round 3" in text
+    assert text.count("CAP of") == 3
+
+
+def test_private_images_are_announced(command: Command, folder: Path) -> None:
+    done = command(*quick("--private"))
+    assert done.code == 0
+    assert "PRIVATE images" in done.out
+    assert json.loads((folder / "audit.json").read_text())["targets"] == "private"
+
+
+def test_a_second_audit_replaces_the_first(command: Command, folder: Path) -> None:
+    command(*quick(attack="lti"))
+    first = contents(folder)
+    command(*quick(attack="labels"))
+    second = contents(folder)
+    assert {row["attack"] for row in json.loads(second["audit.json"])["attacks"]} == {"labels"}
+    for name in first.keys() - {"audit.json", "audit.svg"}:
+        assert second[name] == first[name], f"{name} is the run's own"
+    if "audit.svg" in second:
+        assert second["audit.svg"] != first["audit.svg"], "no picture of another audit is left beside it"
+
+
+def test_the_options_reach_the_attacks(command: Command, folder: Path) -> None:
+    found = document(command(*quick("--set", "samples=30", "--set", "tv=0", "--set", "given=best", "--json")))
+    assert (found["options"]["samples"], found["options"]["tv"], found["options"]["given"]) == (30, 0, "best")
+
+
+@pytest.mark.parametrize("attack", ["labels,multi-round", "multi-round"])
+def test_releases_of_all_rounds_can_be_combined(command: Command, folder: Path, attack: str) -> None:
+    found = document(command(*quick("--json", attack=attack)))
+    assert [row["mechanism"] for row in found["multi_round"]] == ["none", "pl-identical", "pl-learn"]
+    done = command(*quick(attack=attack))
+    assert done.code == 0
+    assert "3 releases combined" in " ".join(done.out.split())
+
+
+def test_examples_that_never_took_part_have_no_rate_to_print() -> None:
+    row = {"mechanism": "none", "budget": None, "rounds": 1, "targets": 4, "candidates": 5}
+    row |= {"identification_schedule_known": None, "identification_schedule_unknown": 0.25}
+    text = display.audit_notes({"baselines": {}, "multi_round": [row], "attacks": [], "claims": {}})
+    assert "25%" in text
+
+
+def test_help_has_examples(command: Command) -> None:
+    done = command("audit", "--help")
+    assert done.code == 0
+    assert re.search(r"Examples:\s+equipoise audit runs/a", done.out)
+    for option in ("--attack", "--targets", "--rounds", "--private", "--set", "--json"):
+        assert option in done.out
+
+
+# --- errors -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--set", "sampels=30"], "Did you mean 'samples'?"),
+        (["--set", "samples=many"], "samples='many' to be of type int"),
+        (["--set", "samples=2.5"], "to be of type int"),
+        (["--set", "iterations=true"], "to be of type int"),
+        (["--set", "signed=1"], "to be of type bool"),
+        (["--set", "samples"], "--set key=value"),
+        (["--set", "releases=3"], "Unknown attack option 'releases'"),
+        (["--set", "given=much"], "given='much'"),
+        (["--set", "samples=1"], "samples=1 (at least 10)"),
+        (["--attack", "invgard"], "Did you mean 'invgrad'?"),
+        (["--attack", ","], "attack"),
+        (["--targets", "1"], "releases=1 (at least 2)"),
+        (["--rounds", "7"], "There are: 0, 1, 2, 3."),
+        (["--rounds", "x"], "x"),
+        (["--rounds", "1.5"], "1.5"),
+        (["--rounds", ","], "There are: 0, 1, 2, 3."),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_one_line_and_exit_code_11(
+    command: Command, folder: Path, more: list[str], words: str
+) -> None:
+    done = command(*quick("--json", *more))
+    assert done.code == 11
+    error = document(done)["error"]
+    assert error["type"] == "ConfigError"
+    assert words in error["cause"] + error["remedy"]
+    assert not (folder / "audit.json").exists()
+
+
+def test_a_mistake_for_people_is_one_line(command: Command, folder: Path) -> None:
+    assert "Did you mean 'samples'?" in only_line(command("audit", "run", "--set", "sampels=30"))
+
+
+def test_a_folder_that_is_no_run_is_one_line(command: Command, tmp_path: Path) -> None:
+    done = command("audit", "absent")
+    assert done.code == 11
+    assert "There is no folder absent" in only_line(done)
+    assert not (tmp_path / "absent").exists()
+    (tmp_path / "other").mkdir()
+    done = command("audit", "other", "--json")
+    assert done.code == 16
+    assert document(done)["error"]["type"] == "CheckpointError"
+    assert "no config.toml" in document(done)["error"]["cause"]
+    assert contents(tmp_path / "other") == {}
+
+
+def test_without_a_folder_it_is_a_usage_error(command: Command) -> None:
+    done = command("audit")
+    assert (done.code, done.out) == (2, "")
+    assert "RUN" in done.err
+
+
+def test_an_audit_that_fails_leaves_the_earlier_one(command: Command, folder: Path) -> None:
+    assert command(*quick("--json")).code == 0
+    before = contents(folder)
+    assert command(*quick("--rounds", "7")).code == 11
+    assert contents(folder) == before
+    snapshot = folder / "snapshots" / "round-000001.safetensors"
+    snapshot.write_bytes(b"damaged")
+    done = command(*quick("--rounds", "0,1", "--json"))
+    assert done.code == 16
+    assert "round-000001.safetensors" in document(done)["error"]["cause"]
+    after = contents(folder)
+    assert {name: after[name] for name in ("audit.json", "audit.svg")} == {
+        name: before[name] for name in ("audit.json", "audit.svg")
+    }
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the second cell is attacked."""
+    cells: list[Any] = []
+
+    def attack(cell: Any, *arguments: Any) -> Any:
+        cells.append(cell)
+        if len(cells) == 2:
+            raise KeyboardInterrupt
+        return genuine(cell, *arguments)
+
+    genuine = examination.attack_cell
+    monkeypatch.setattr(examination, "attack_cell", attack)
+
+
+@pytest.mark.usefixtures("interrupted")
+def test_an_interrupted_audit_writes_what_was_finished(command: Command, folder: Path) -> None:
+    done = command(*quick())
+    assert done.code == 130
+    assert "Traceback" not in done.err
+    text = " ".join(done.out.split())
+    assert "interrupted: these are the cells that were finished" in text
+    assert "run/audit.json" in text
+    stored = json.loads((folder / "audit.json").read_text(), parse_constant=refuse)
+    assert stored["complete"] is False
+    assert [(row["mechanism"], row["control"]) for row in stored["attacks"]] == [("none", None), ("none", "negative")]
+    ElementTree.parse(folder / "audit.svg")
+
+
+@pytest.mark.usefixtures("interrupted")
+def test_an_interrupted_audit_as_json_is_one_document_and_exit_code_130(command: Command, folder: Path) -> None:
+    done = command(*quick("--json"))
+    assert document(done) == json.loads((folder / "audit.json").read_text(), parse_constant=refuse)
+    assert document(done)["complete"] is False
+    assert done.code == 130
+
+
+def test_an_audit_that_was_not_interrupted_is_complete(command: Command, folder: Path) -> None:
+    assert document(command(*quick("--json")))["complete"] is True
+
+
+def test_a_run_folder_in_use_is_left_alone(command: Command, folder: Path) -> None:
+    from equipoise.runs.checkpoint import locked
+
+    with locked(folder):
+        done = command(*quick("--json"))
+    assert done.code == 16
+    assert "Another process" in document(done)["error"]["cause"]
+
+
+def test_a_process_of_its_own_keeps_the_streams_apart(folder: Path, tmp_path: Path) -> None:
+    done = equipoise(*quick("--json"), cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["attacks"]
+    done = equipoise("audit", "run", "--set", "sampels=3", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (11, "")
+    assert "Traceback" not in done.stderr
+
+
+# --- demo -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_mnist(mnist: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``mnist`` is a few images of it with public ones among them, and attacks cost nothing."""
+    assert mnist.public is not None
+    counts = {"train": 160, "validation": 80, "test": 80, "public": 480}
+    parts = {name: (getattr(mnist, name).images[:n], getattr(mnist, name).labels[:n]) for name, n in counts.items()}
+    data = from_tensors(
+        parts["train"], parts["test"], parts["validation"], parts["public"], 10, "mnist", mnist.mean, mnist.std
+    )
+    monkeypatch.setattr("equipoise.engine.settings.load", lambda name: data)
+    monkeypatch.setattr(
+        "equipoise.auditing.cells.Options", lambda **given: Options(**{**given, **EFFORT, "releases": 2})
+    )
+
+
+@pytest.mark.usefixtures("small_mnist")
+def test_the_demo_shows_what_the_server_sees(command: Command, tmp_path: Path) -> None:
+    done = command("demo", "--rounds", "2", "--out", "out")
+    assert done.code == 0
+    text = " ".join(done.out.split())
+    assert "what the attacks got at the weights of round 0" in text
+    assert "audit.svg" in done.out.replace("\n", "")
+    ElementTree.parse(tmp_path / "out" / "audit.svg")
+    stored = json.loads((tmp_path / "out" / "audit.json").read_text(), parse_constant=refuse)
+    assert {row["mechanism"] for row in stored["attacks"]} == {"none", "pl-identical", "pl-learn"}
+    assert stored["targets"] == "public"
+    assert str(tmp_path) not in (tmp_path / "out" / "audit.svg").read_text()
+
+
+@pytest.mark.usefixtures("small_mnist")
+def test_the_demo_as_json_holds_the_audit(command: Command, tmp_path: Path) -> None:
+    found = document(command("demo", "--rounds", "2", "--out", "out", "--json"))
+    assert {row["attack"] for row in found["audit"]["attacks"]} == {"lti", "membership"}
+    assert (tmp_path / found["picture"]).is_file()

@@ -1,0 +1,550 @@
+"""``protect``: the engine's release from one's own loop, entropy that no seed reaches, and nothing half-protected."""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from equipoise import randomness
+from equipoise.data.dataset import Dataset
+from equipoise.engine.settings import Federation, Settings
+from equipoise.engine.sweep import Sweep
+from equipoise.errors import BudgetError, ConfigError, DataError, EquipoiseError, ModelError, ReleaseError
+from equipoise.mechanism import protect as protection
+from equipoise.mechanism.distortion import on_inner_sphere
+from equipoise.mechanism.protect import Protected, protect
+from equipoise.mechanism.registry import MECHANISMS, mechanism
+from equipoise.mechanism.release import Protection, release
+from equipoise.models.batched import Batched
+from equipoise.models.bundled import LeNetZhu
+
+BUDGETS = {name: None if name == "none" else 0.98 if name.startswith("pl") else 200 for name in MECHANISMS}
+WHOLE = [name for name, kind in MECHANISMS.items() if not kind.per_example]  # the others: test_laplace_dp.py
+LOWER = 7.99975  # of budget 0.98
+Call = Callable[..., Protected]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Small tensors: a second thread gains nothing, and waits where the machine is busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    return _filled(LeNetZhu(), 1)
+
+
+@pytest.fixture
+def batch() -> tuple[Tensor, Tensor]:
+    return torch.randn(4, 1, 28, 28, generator=torch.Generator().manual_seed(2)), torch.tensor([0, 1, 2, 3])
+
+
+@pytest.fixture
+def call(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Call:
+    """``protect`` with all that it needs, to be changed by name."""
+
+    def run(**change: Any) -> Protected:
+        given = {"model": model, "start": model.state_dict(), "batch": batch, "mechanism": "pl-learn", "budget": 0.98}
+        return protect(**{**given, **change})
+
+    return run
+
+
+def _filled(model: nn.Module, seed: int) -> nn.Module:
+    """Parameters from a generator of one's own, so that no global state decides a test."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for tensor in model.parameters():
+            tensor.copy_((torch.rand(tensor.shape, generator=generator) - 0.5) / 2)
+    return model
+
+
+def flat(tensors: dict[str, Tensor]) -> Tensor:
+    return torch.cat([tensors[name].detach().double().flatten() for name in sorted(tensors)])
+
+
+def distance(one: dict[str, Tensor], two: dict[str, Tensor], order: int = 2) -> float:
+    return float(torch.linalg.vector_norm(flat(one) - flat(two), order))
+
+
+# --- the same release as the engine's ---------------------------------------------------------------------------
+
+
+def engine_releases(sweep: Sweep, when: int) -> Iterator[tuple[Federation, int, dict[str, Tensor], Any]]:
+    """(federation, client, released tensors, record) of a round from the sweep's current state."""
+    tables, noise = sweep.tables([when]), sweep.noise_table(when)
+    for block in sweep.blocks:
+        made, _ = sweep.release(block, tables, torch.tensor([0]), sweep.block_noise(block, noise))
+        for row in range(len(made.parameters)):
+            federation = sweep.federations[block.federations.start + row // block.shape[1]]
+            client = block.slots.start + row % block.shape[1]
+            yield federation, client, sweep.batched.layout.unflatten(made.parameters[row]), made.first(row + 1).record
+
+
+def test_the_same_release_as_the_engine_for_every_mechanism_client_and_round(few: Dataset) -> None:
+    federations = [Federation("few", name, BUDGETS[name], seed=3) for name in MECHANISMS]
+    settings = Settings(rounds=3, dtype="float64")
+    sweep = Sweep(settings, federations, {"few": few})
+    network, compared = LeNetZhu().double(), 0
+    for when in (1, 2):
+        tables = sweep.tables([when])
+        for federation, client, expected, record in engine_releases(sweep, when):
+            place = sweep.federations.index(federation)
+            start = sweep.batched.layout.unflatten(sweep.state.params[place])
+            examples = tables.batches[0, client]
+            sent = protect(
+                network, start, (sweep.images[examples], sweep.labels[examples]), federation.mechanism,
+                federation.budget, settings=settings, client=client, round=when, experiment_seed=3,
+            )  # fmt: skip
+            assert distance(sent.parameters, expected) < 1e-9, (federation, client, when)
+            for name in ("lower", "upper", "intensity", "clipped", "utility_loss"):
+                assert sent.record[name] == pytest.approx(float(getattr(record, name)[-1]), rel=1e-9, abs=1e-9)
+            compared += 1
+        sweep.train(when)
+    assert compared == 2 * len(MECHANISMS) * 4
+
+
+def test_one_client_is_a_row_of_a_batch() -> None:
+    generator = torch.Generator().manual_seed(4)
+    batched = Batched(LeNetZhu())
+    x = torch.rand(5, 4, 1, 28, 28, dtype=torch.float64, generator=generator)
+    y = torch.randint(0, 10, (5, 4), generator=generator)
+    start = torch.rand(5, batched.layout.size, dtype=torch.float64, generator=generator) - 0.5
+    settings = Settings()
+    for name, kind in MECHANISMS.items():
+        measure, budget = settings.measure(name), BUDGETS[name]
+        scale = 0.0 if measure is None or budget is None else measure.lower(budget)
+        key = randomness.experiment_key(9, "noise")
+        numbers = randomness.uniform([key] * 5, range(5), [6], batched.layout.size, torch.float64)[0]
+        noise = randomness.standard_noise(numbers, kind.noise) if kind.distorts else None
+        given = Protection(kind, scale, clip=settings.clip)
+        rows = release([batched.at(x, y)], start, noise, settings.eta, given)
+        network = LeNetZhu().double()
+        for row in range(5):
+            begin = batched.layout.unflatten(start[row])
+            sent = protect(network, begin, (x[row], y[row]), name, budget, client=row, round=6, experiment_seed=9)
+            assert distance(sent.parameters, batched.layout.unflatten(rows.parameters[row])) < 1e-9, name
+
+
+def test_another_client_round_or_seed_gets_other_noise(call: Call) -> None:
+    first = call(experiment_seed=1)
+    assert distance(first.parameters, call(experiment_seed=1).parameters) == 0
+    for change in ({"client": 1}, {"round": 2}, {"experiment_seed": 2}):
+        assert distance(first.parameters, call(**{"experiment_seed": 1, **change}).parameters) > 1
+
+
+# --- entropy ----------------------------------------------------------------------------------------------------
+
+
+def test_without_a_seed_no_two_releases_are_alike(call: Call) -> None:
+    one, two = call(), call()
+    assert distance(one.parameters, two.parameters) > 1
+    assert one.record["experiment"] is None
+    assert call(experiment_seed=0).record["experiment"] == "seeded"
+
+
+def test_no_global_seed_reaches_the_noise_and_none_is_disturbed(call: Call, generator: torch.Generator) -> None:
+    found = []
+    with torch.random.fork_rng(devices=[]):
+        numpy_state, python_state = np.random.get_state(), random.getstate()
+        for _ in range(2):
+            torch.manual_seed(5)
+            np.random.seed(5)
+            random.seed(5)
+            found.append(call().parameters)
+            after = float(torch.rand(())), float(np.random.rand()), random.random()
+            torch.manual_seed(5)
+            np.random.seed(5)
+            random.seed(5)
+            assert after == (float(torch.rand(())), float(np.random.rand()), random.random())
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
+    assert distance(found[0], found[1]) > 1
+
+
+FORK = """
+import os, sys, torch
+from equipoise import LeNetZhu, protect
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = LeNetZhu()
+batch = torch.zeros(2, 1, 28, 28), torch.tensor([0, 1])
+
+def noise():
+    return float(protect(model, model.state_dict(), batch, "pl-learn", 0.98).parameters["fc.bias"][0])
+
+noise()  # all that is made once is made before the fork
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        print(noise().hex(), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+print(noise().hex(), flush=True)
+"""
+
+
+def test_forked_processes_draw_different_noise() -> None:
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=100, check=True)
+    found = done.stdout.split()
+    assert len(found) == 4
+    assert len(set(found)) == 4
+
+
+def test_the_record_holds_plain_numbers_and_no_key(call: Call) -> None:
+    sent = call(client=3, round=8)
+    assert set(sent.record) == {
+        "mechanism", "budget", "norm", "client", "round", "lower", "upper", "intensity", "clipped", "utility_loss",
+        "experiment",
+    }  # fmt: skip
+    assert (sent.record["mechanism"], sent.record["budget"], sent.record["norm"]) == ("pl-learn", 0.98, "l2")
+    assert (sent.record["client"], sent.record["round"]) == (3, 8)
+    assert json.loads(json.dumps(sent.record)) == sent.record
+    assert "1234567" not in json.dumps(call(experiment_seed=1234567).record), "whoever has the seed has the noise"
+
+
+def test_the_noise_comes_from_the_system_alone(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bytes from the operating system give the same release, and they are read anew each time."""
+    sizes: list[int] = []
+
+    def fixed(count: int) -> bytes:
+        sizes.append(count)
+        return bytes((7 * i + 3) % 256 for i in range(count))
+
+    monkeypatch.setattr("os.urandom", fixed)
+    assert distance(call().parameters, call().parameters) == 0
+    assert sizes == [32, 32], "a key for each release, and no call for a number"
+
+
+def test_whoever_knows_the_seed_has_the_noise(model: nn.Module, call: Call) -> None:
+    """Why a seeded experiment protects nothing: what a server needs is the seed, the client, the round, the budget."""
+    sent = call(mechanism="pl-identical", experiment_seed=7, client=2, round=5)
+    layout = Batched(model).layout
+    numbers = randomness.uniform([randomness.experiment_key(7, "noise")], [2], [5], layout.size)[0]
+    noise, _, _ = on_inner_sphere(randomness.standard_noise(numbers, "laplace"), torch.tensor([LOWER]))
+    found = layout.unflatten(layout.flatten(sent.parameters) - noise[0])
+    assert distance(found, call(mechanism="none", budget=None).parameters) < 1e-4
+
+
+def test_the_noise_of_two_hundred_releases_is_unrelated(batch: tuple[Tensor, Tensor]) -> None:
+    """20 clients, 5 rounds, each asked twice, as after a lost reply. 8 deviations: once in 10^10 runs by chance."""
+    network = _filled(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), 3)
+    local = network.state_dict()
+    places = [(client, when) for client in range(20) for when in range(1, 6)] * 2
+    added = [
+        flat(protect(network, local, batch, "pl-identical", 0.98, local=local, client=client, round=when).parameters)
+        - flat(local)
+        for client, when in places
+    ]
+    noise = torch.stack(added)
+    size = noise.shape[1]
+    correlation = torch.corrcoef(noise) - torch.eye(len(noise), dtype=torch.float64)
+    assert float(correlation.abs().max()) < 8 / size**0.5
+    shifted = torch.corrcoef(torch.cat([noise[:, :-1], noise[:, 1:]]))  # nor the same numbers, one place further
+    shifted.fill_diagonal_(0)
+    assert float(shifted[: len(noise), len(noise) :].abs().max()) < 8 / size**0.5
+    assert len({row.numpy().tobytes() for row in noise}) == 200
+
+
+# --- what is sent -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in WHOLE if name != "none"])
+def test_a_given_local_model_is_distorted_by_the_recorded_intensity(model: nn.Module, call: Call, name: str) -> None:
+    local = {key: tensor + 0.01 for key, tensor in model.state_dict().items()}
+    kept = {key: tensor.clone() for key, tensor in local.items()}
+    sent = call(mechanism=name, budget=BUDGETS[name], local=local)
+    order = 1 if mechanism(name).norm == "l1" else 2
+    size = distance(sent.parameters, local, order)
+    assert size == pytest.approx(sent.record["intensity"], rel=1e-5)
+    assert sent.record["lower"] * (1 - 1e-4) <= size <= sent.record["upper"] * (1 + 1e-4)
+    assert sent.record["clipped"] == 0, "no gradient step is made"
+    assert all(torch.equal(local[key], kept[key]) for key in local), "the caller's tensors are untouched"
+
+
+def test_none_sends_the_local_model_itself(model: nn.Module, call: Call) -> None:
+    local = {key: tensor + 0.01 for key, tensor in model.state_dict().items()}
+    sent = call(mechanism="none", budget=None, local=local)
+    assert distance(sent.parameters, local) == 0
+    assert (sent.record["intensity"], sent.record["utility_loss"]) == (0.0, 0.0)
+
+
+def test_without_distortion_the_step_is_plain_gradient_descent(
+    model: nn.Module, batch: tuple[Tensor, Tensor], call: Call
+) -> None:
+    sent = call(mechanism="none", budget=None, settings=Settings(eta=0.3))
+    loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    for (name, tensor), gradient in zip(model.named_parameters(), gradients, strict=True):
+        assert torch.allclose(sent.parameters[name], tensor - 0.3 * gradient, atol=1e-6), name
+
+
+def test_the_recorded_utility_loss_is_that_of_the_batch(
+    model: nn.Module, batch: tuple[Tensor, Tensor], call: Call
+) -> None:
+    sent = call(local=model.state_dict())
+
+    def loss(tensors: dict[str, Tensor]) -> float:
+        outputs = torch.func.functional_call(model, tensors, (batch[0],))
+        return float(nn.functional.cross_entropy(outputs, batch[1]))
+
+    assert sent.record["utility_loss"] == pytest.approx(loss(sent.parameters) - loss(model.state_dict()), abs=1e-5)
+
+
+def test_the_model_itself_is_left_alone(model: nn.Module, call: Call) -> None:
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    sent = call(start={name: torch.zeros_like(tensor) for name, tensor in before.items()})
+    assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items())
+    for tensor in sent.parameters.values():
+        assert tensor.untyped_storage().nbytes() == tensor.nbytes, "saved alone, it carries nothing else along"
+        tensor.fill_(7.0)  # what is sent shares no memory with anything that stays
+    assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+class Residual(nn.Module):
+    """Not a sequence: it runs through torch.func. One layer is frozen, and there is a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(49, 49)
+        self.frozen = nn.Linear(49, 49).requires_grad_(False)
+        self.head = nn.Linear(49, 10)
+        self.register_buffer("shift", torch.full((49,), 0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.avg_pool2d(x, 4).flatten(1) + self.shift
+        return self.head(x + torch.tanh(self.inner(x)) + self.frozen(x))
+
+
+def test_a_module_of_ones_own_sends_its_trainable_parameters_and_no_others(batch: tuple[Tensor, Tensor]) -> None:
+    network = _filled(Residual(), 6)
+    sent = protect(network, network.state_dict(), batch, "pl-learn", 0.98, local=network.state_dict())
+    trainable = {name: tensor for name, tensor in network.named_parameters() if tensor.requires_grad}
+    assert set(sent.parameters) == set(trainable) == {"inner.weight", "inner.bias", "head.weight", "head.bias"}
+    assert all(sent.parameters[name].shape == tensor.shape for name, tensor in trainable.items())
+    assert distance(sent.parameters, trainable) == pytest.approx(sent.record["intensity"], rel=1e-5)
+
+
+def test_inputs_may_be_whole_numbers() -> None:
+    """Words or categories: the parameters stay floating-point numbers."""
+    network = _filled(nn.Sequential(nn.Embedding(5, 30), nn.Flatten(), nn.Linear(60, 3)), 8)
+    words = torch.tensor([[0, 1], [2, 3], [4, 4]]), torch.tensor([0, 1, 2])
+    sent = protect(network, network.state_dict(), words, "pl-learn", 0.98, local=network.state_dict())
+    assert distance(sent.parameters, network.state_dict()) == pytest.approx(sent.record["intensity"], rel=1e-5)
+    assert LOWER * (1 - 1e-4) <= sent.record["intensity"] <= 2 * LOWER * (1 + 1e-4)
+
+
+def test_the_names_are_those_of_the_model(model: nn.Module, call: Call) -> None:
+    sent = call()
+    assert {name: tensor.shape for name, tensor in sent.parameters.items()} == {
+        name: tensor.shape for name, tensor in model.named_parameters()
+    }
+    model.load_state_dict(sent.parameters)
+
+
+def squared(outputs: Tensor, labels: Tensor) -> Tensor:
+    return ((outputs - nn.functional.one_hot(labels, 10)) ** 2).sum(1).mean()
+
+
+def test_a_loss_of_ones_own_is_the_one_that_is_minimised(
+    model: nn.Module, batch: tuple[Tensor, Tensor], call: Call
+) -> None:
+    sent = call(mechanism="none", budget=None, loss=squared, settings=Settings(eta=0.05))
+    gradients = torch.autograd.grad(squared(model(batch[0]), batch[1]), list(model.parameters()))
+    for (name, tensor), gradient in zip(model.named_parameters(), gradients, strict=True):
+        assert torch.allclose(sent.parameters[name], tensor - 0.05 * gradient, atol=1e-6), name
+    learned = call(loss=squared)
+    assert LOWER * (1 - 1e-4) <= learned.record["intensity"] <= 2 * LOWER * (1 + 1e-4)
+
+
+def test_tensors_that_are_not_parameters_may_come_along_and_do_not_leave(model: nn.Module, call: Call) -> None:
+    more = {**model.state_dict(), "running_mean": torch.full((3,), float("nan"))}
+    assert "running_mean" not in call(start=more).parameters
+
+
+def test_what_is_remembered_of_models_does_not_grow(batch: tuple[Tensor, Tensor]) -> None:
+    """A process that protects for years must not hold on to every model and every loss it has seen."""
+    seen = []
+    for i in range(20):
+        network = _filled(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), i)
+        seen.append(weakref.ref(network))
+        protect(network, network.state_dict(), batch, "pl-learn", 0.98, loss=lambda o, y: squared(o, y))
+    del network
+    gc.collect()
+    assert sum(model() is not None for model in seen) <= 8
+
+
+def test_budgets_and_rates_may_follow_client_and_round(call: Call) -> None:
+    budget = {"rounds": [1, 5], "values": [0.96, [0.98, 0.99, 0.98, 0.98]]}
+    lower = {(0, 1): 15.99975, (0, 5): LOWER, (1, 4): 15.99975, (1, 9): 3.99975}
+    for (client, when), bound in lower.items():
+        sent = call(budget=budget, client=client, round=when)
+        assert sent.record["lower"] == pytest.approx(bound, rel=1e-6)
+    try:
+        before = call(budget=budget, round=0).record["lower"]
+    except ConfigError:  # the rounds of a schedule begin at 1: to refuse is right as well
+        before = 15.99975
+    assert before == pytest.approx(15.99975, rel=1e-6), "never the last value"
+    slow = call(settings=Settings(lr=[0.0, 0.1, 0.1, 0.1]), experiment_seed=1)
+    still = call(mechanism="pl-identical", experiment_seed=1)
+    assert distance(slow.parameters, still.parameters) < 1e-4, "client 0 learns nothing"
+
+
+# --- refusals: a typed error, and nothing released ------------------------------------------------------------------
+
+
+def test_a_value_that_is_not_finite_is_refused_wherever_it_is(
+    model: nn.Module, batch: tuple[Tensor, Tensor], call: Call
+) -> None:
+    x, y = batch
+    for value in (float("nan"), float("inf")):
+        bad_x = x.clone()
+        bad_x[2, 0, 3, 4] = value
+        with pytest.raises(DataError, match="inputs of the batch are not finite"):
+            call(batch=(bad_x, y))
+        bad = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        bad["fc.bias"][3] = value
+        with pytest.raises(ReleaseError, match="'start' are not finite"):
+            call(start=bad)
+        with pytest.raises(ReleaseError, match="'local' are not finite"):
+            call(local=bad)
+
+
+X, Y = torch.zeros(4, 1, 28, 28), torch.tensor([0, 1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        (X[:0], Y[:0]),
+        (X, Y[:3]),
+        (X[:3], Y),
+        X,
+        (X, Y, Y),
+        (X, [0, 1, 2, 3]),
+        None,
+        (torch.tensor(1.0), Y),
+        (X, Y.float()),
+        (X, Y.view(4, 1)),
+        (X, torch.tensor([0, 1, 2, 10])),
+        (X, torch.tensor([0, 1, 2, -1])),
+    ],
+    ids=["empty", "labels missing", "inputs missing", "one tensor", "three", "a list", "nothing", "a number",
+         "float labels", "two-dimensional labels", "a label too large", "a label below 0"],
+)  # fmt: skip
+def test_a_batch_that_is_not_one_is_refused(call: Call, bad: Any) -> None:
+    with pytest.raises(DataError):
+        call(batch=bad)
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("bad", [torch.zeros(4, 3, 28, 28), X.double()], ids=["shape", "type"])
+def test_inputs_that_do_not_fit_the_model_are_refused(call: Call, bad: Tensor, known: bool) -> None:
+    if known:
+        call()  # a model that was checked with other inputs
+    with pytest.raises(ModelError, match="forward failed"):
+        call(batch=(bad, Y))
+
+
+@pytest.mark.parametrize("which", ["start", "local"])
+def test_tensors_that_are_missing_or_of_another_shape_are_named(model: nn.Module, call: Call, which: str) -> None:
+    state = model.state_dict()
+    del state["fc.bias"]
+    with pytest.raises(ModelError, match=r"Missing tensors: fc\.bias"):
+        call(**{which: state})
+    state = model.state_dict()
+    state["conv1.weight"] = state["conv1.weight"][:3]
+    with pytest.raises(ModelError, match=r"conv1\.weight \(3, 1, 5, 5\) instead of \(12, 1, 5, 5\)"):
+        call(**{which: state})
+
+
+@pytest.mark.parametrize("which", ["start", "local"])
+def test_parameters_that_are_no_state_dict_are_refused(model: nn.Module, call: Call, which: str) -> None:
+    arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    for bad in (arrays, list(model.parameters()), model, 3):
+        with pytest.raises(ModelError):
+            call(**{which: bad})
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        ({"budget": None}, ConfigError, "'pl-learn' needs a budget"),
+        ({"mechanism": "none"}, ConfigError, "'none' takes no budget, got 0.98"),
+        ({"mechanism": "pl-lern"}, ConfigError, "Did you mean 'pl-learn'"),
+        ({"budget": 1.2}, BudgetError, "budget=1.2 to be < 1"),
+        ({"budget": float("nan")}, EquipoiseError, "budget"),
+        ({"budget": "much"}, EquipoiseError, "budget"),
+        ({"budget": [0.98], "client": 1}, ConfigError, "budget has 1 values, none for client 1"),
+        ({"mechanism": "ls-learn", "budget": 0}, BudgetError, "to be > 0"),
+        ({"settings": Settings(factor=0.5)}, EquipoiseError, "factor=0.5"),
+        ({"settings": Settings(lr=[0.1, 0.2]), "client": 1}, ConfigError, "lr"),
+        ({"settings": Settings(negative_norm={"rounds": [1], "values": []})}, ConfigError, "negative_norm"),
+        ({"settings": Settings(steps=-1)}, ConfigError, "steps"),
+        ({"client": -1}, EquipoiseError, "client"),
+        ({"round": -1}, EquipoiseError, "round"),
+        ({"mechanism": 5}, ConfigError, "mechanism"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(
+    call: Call, change: dict[str, Any], error: type[EquipoiseError], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        call(**change)
+
+
+def test_a_model_with_running_statistics_is_refused(batch: tuple[Tensor, Tensor]) -> None:
+    network = nn.Sequential(nn.Conv2d(1, 2, 5), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(2 * 24 * 24, 10))
+    with pytest.raises(ModelError, match=r"'1' \(BatchNorm2d\)"):
+        protect(network, network.state_dict(), batch, "pl-learn", 0.98)
+
+
+def test_a_model_put_back_into_train_mode_is_checked_again(batch: tuple[Tensor, Tensor]) -> None:
+    network = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(784), nn.Linear(784, 10)).eval()
+    protect(network, network.state_dict(), batch, "pl-learn", 0.98)
+    with pytest.raises(ModelError, match="BatchNorm1d"):
+        protect(network.train(), network.state_dict(), batch, "pl-learn", 0.98)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_an_exploding_step_releases_nothing(call: Call, name: str) -> None:
+    change = {"mechanism": name, "budget": BUDGETS[name], "client": 2, "round": 5}
+    with pytest.raises(ReleaseError, match=r"client 2 in round 5 .* Nothing was released"):
+        call(**change, settings=Settings(eta=1e39, clip=None))
+
+
+def test_a_distortion_that_rounding_swallows_is_not_released(model: nn.Module, call: Call) -> None:
+    """At 1e8 float32 numbers lie 8 apart: adding 0.1 to each changes nothing, whatever was drawn."""
+    local = {name: tensor + 1e8 for name, tensor in model.state_dict().items()}
+    with pytest.raises(ReleaseError, match="Nothing was released"):
+        call(local=local)
+
+
+def test_a_release_that_was_not_accepted_never_leaves(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    genuine = protection.release
+
+    def out_of_bounds(*arguments: Any, **named: Any) -> Any:
+        made = genuine(*arguments, **named)
+        made.record.accepted.fill_(False)
+        return made
+
+    monkeypatch.setattr(protection, "release", out_of_bounds)
+    with pytest.raises(ReleaseError, match="Nothing was released"):
+        call()
