@@ -23,7 +23,8 @@ from typing import Any
 
 os.environ.update(FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1")
 
-from equipoise.engine.settings import Federation, Settings
+from equipoise.engine.federation import Federation
+from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
 from equipoise.environment import environment
 from equipoise.flower.twin import simulate

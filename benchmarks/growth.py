@@ -18,7 +18,8 @@ from pathlib import Path
 
 import torch
 
-from equipoise.engine.settings import Federation, Settings
+from equipoise.engine.federation import Federation
+from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
 from equipoise.environment import environment
 from equipoise.models.bundled import MLP

@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import basic_flow
 
 from equipoise.data.dataset import load
-from equipoise.engine.settings import Federation, Settings
+from equipoise.engine.federation import Federation
+from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
 from equipoise.environment import environment
 

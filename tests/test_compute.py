@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from equipoise.compute import CURVES, compute, main
-from equipoise.engine.settings import Federation, Settings, to_dict
+from equipoise.engine.federation import Federation
+from equipoise.engine.settings import Settings, to_dict
 from equipoise.engine.sweep import Sweep
 
 SETTINGS = Settings(rounds=3, evaluate_every=2, model="mlp")

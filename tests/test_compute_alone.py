@@ -13,7 +13,8 @@ import pytest
 
 import equipoise
 from equipoise.compute import CURVES, main
-from equipoise.engine.settings import Federation, Settings, to_dict
+from equipoise.engine.federation import Federation
+from equipoise.engine.settings import Settings, to_dict
 from equipoise.engine.sweep import Sweep
 from tests.helpers import single_threaded, write_dataset
 

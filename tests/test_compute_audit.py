@@ -14,7 +14,8 @@ import pytest
 import equipoise
 from equipoise.auditing.results import REPORTED
 from equipoise.compute import main
-from equipoise.engine.settings import Federation, Settings, to_dict
+from equipoise.engine.federation import Federation
+from equipoise.engine.settings import Settings, to_dict
 from tests.audit_helpers import EFFORT, write_pictures
 from tests.helpers import single_threaded
 from tests.test_compute_alone import BLOCKER

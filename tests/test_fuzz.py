@@ -34,14 +34,16 @@ from equipoise.auditing.targets import Options
 from equipoise.cli.ledger import report
 from equipoise.data.dataset import load
 from equipoise.data.formats import read_idx
-from equipoise.engine.settings import Federation, Settings, from_dict, to_dict
+from equipoise.engine.federation import Federation
+from equipoise.engine.settings import Settings, from_dict, to_dict
 from equipoise.environment import VERSION
 from equipoise.errors import EquipoiseError
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import build
-from equipoise.runs.checkpoint import load_checkpoint, notes_digest, save_checkpoint, save_tensors, snapshot_weights
+from equipoise.runs.checkpoint import load_checkpoint, notes_digest, save_checkpoint, save_tensors
 from equipoise.runs.config import Config, SweepBlock, literal, resolve
 from equipoise.runs.run import Run
+from equipoise.runs.snapshot import snapshot_weights
 from equipoise.server.intake import Intake
 from tests.helpers import contents, write_dataset
 

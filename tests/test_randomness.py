@@ -25,7 +25,8 @@ from torch import Tensor
 
 from equipoise import randomness
 from equipoise.data.dataset import Dataset
-from equipoise.engine.settings import Federation, Settings
+from equipoise.engine.federation import Federation
+from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
 from equipoise.errors import ReleaseError
 from equipoise.mechanism.budget import LaplaceBudget

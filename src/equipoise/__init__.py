@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .bounds import bounds_run as bounds_run
     from .data.dataset import from_tensors as from_tensors
     from .data.dataset import load as load
-    from .engine.settings import Federation as Federation
+    from .engine.federation import Federation as Federation
     from .engine.settings import Settings as Settings
     from .engine.sweep import Sweep as Sweep
     from .errors import EquipoiseError as EquipoiseError

@@ -106,11 +106,10 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         out.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
     sweep = Sweep(settings, federations)
-    place = [sweep.order.index(i) for i in range(len(federations))]
     weights = {}
     for when in rounds:
         sweep.train(when)
-        weights[when] = sweep.state.params[place].clone()
+        weights[when] = sweep.models()
     trained = time.perf_counter() - started
     told = 0.0
 

@@ -5,6 +5,9 @@ Every class has its own exit code, so that scripts can tell them apart; ``docs/e
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 
 class EquipoiseError(Exception):
     """Base of everything this package raises on purpose.
@@ -93,3 +96,28 @@ def closest(word: str, known: list[str]) -> str:
 
     near = get_close_matches(word, known, n=1, cutoff=0.6)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a float, or a whole number that a float can hold; true and false are no numbers.
+
+    >>> is_number(0.5), is_number(3), is_number(True), is_number("3"), is_number(10**400)
+    (True, True, False, False, False)
+    """
+    return isinstance(value, float) or (is_whole(value) and abs(value) <= sys.float_info.max)
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is a whole number.
+
+    >>> is_whole(3), is_whole(3.0), is_whole(True)
+    (True, False, False)
+    """
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def raise_all(problems: list[str]) -> None:
+    """Raise one ``ConfigError`` that lists every problem once, if there is any."""
+    found = list(dict.fromkeys(problems))
+    if found:
+        raise ConfigError("\n".join([f"{len(found)} problem(s) in the settings:", *(f"  - {line}" for line in found)]))

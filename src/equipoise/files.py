@@ -1,16 +1,18 @@
-"""Files that are never half-written: a temporary name, flushed to the disk, then renamed."""
+"""Files that are never half-written: a temporary name, flushed to the disk, then renamed; and a lock on a folder."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import math
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from .errors import StorageError
+from .errors import CheckpointError, StorageError
 
 
 @contextlib.contextmanager
@@ -62,3 +64,40 @@ def plain(value: Any) -> Any:
 
 def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(plain(value), indent=1, allow_nan=False) + "\n")
+
+
+def read_json(path: Path, what: str) -> Any:
+    """JSON of our own making; anything else is a typed error."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"There is no {what} at {path.name}.", "Check the path.") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"The {what} {path.name} cannot be read: {error}.", "Use --fresh.") from error
+
+
+@contextlib.contextmanager
+def locked(folder: Path, wait: float = 0.0) -> Iterator[None]:
+    """One process at a time in a run folder; the lock goes with the process, however it ends."""
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = (folder / ".lock").open("w")
+    try:
+        limit = time.monotonic() + wait
+        while not _taken(handle):
+            if time.monotonic() >= limit:
+                raise CheckpointError(
+                    f"Another process is using the run folder {folder.name}.", "Wait for it, or use another --out."
+                )
+            time.sleep(0.05)
+        yield
+    finally:
+        handle.close()
+
+
+def _taken(handle: IO[str]) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

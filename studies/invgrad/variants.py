@@ -16,7 +16,8 @@ from pathlib import Path
 import torch
 
 from equipoise.attack import Search, View, invgrad
-from equipoise.engine.settings import Federation, Settings
+from equipoise.engine.federation import Federation
+from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
 from equipoise.environment import environment
 from equipoise.reproduction.measures import attacked_releases, errors, server_and_materials

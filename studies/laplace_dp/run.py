@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from equipoise.engine.settings import Federation, Settings
+from equipoise.engine.federation import Federation
+from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
 from equipoise.environment import environment
 from equipoise.privacy.accounting import basic_epsilon, composed_epsilon

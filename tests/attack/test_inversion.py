@@ -31,8 +31,10 @@ from equipoise.attack.inversion import drift
 from equipoise.auditing.scores import match, mse
 from equipoise.data.dataset import load
 from equipoise.errors import AttackError, ModelError
+from equipoise.mechanism.distortion import draw_bounds
+from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import MECHANISMS, mechanism
-from equipoise.mechanism.release import Protection, draw_bounds, observed_release, release
+from equipoise.mechanism.release import observed_release, release
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP, LeNetZhu
 from equipoise.randomness import standard_noise

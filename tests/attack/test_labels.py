@@ -12,8 +12,8 @@ from equipoise.attack import Server, View, infer_labels, last_layer_labels
 from equipoise.attack.labels import decode, last_layer
 from equipoise.attack.simulate import respond
 from equipoise.errors import DataError, ModelError
+from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import mechanism
-from equipoise.mechanism.release import Protection
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
 from equipoise.randomness import standard_noise

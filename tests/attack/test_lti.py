@@ -13,8 +13,8 @@ from equipoise.attack.lti import PENALTIES, Regression, learn
 from equipoise.attack.simulate import respond
 from equipoise.auditing.scores import identification, mse, ranks
 from equipoise.errors import AttackError, DataError
+from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import mechanism
-from equipoise.mechanism.release import Protection
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
 from equipoise.randomness import standard_noise

@@ -18,8 +18,8 @@ from equipoise.attack.matched import Bench, Filter, Products
 from equipoise.attack.simulate import respond
 from equipoise.auditing.scores import identification, ranks
 from equipoise.errors import DataError
+from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import mechanism
-from equipoise.mechanism.release import Protection
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
 from equipoise.randomness import standard_noise

@@ -16,8 +16,8 @@ from equipoise.attack.membership import REFERENCES, SCORES
 from equipoise.attack.simulate import Companions, respond
 from equipoise.auditing.scores import auc
 from equipoise.errors import DataError
+from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import mechanism
-from equipoise.mechanism.release import Protection
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
 from equipoise.randomness import standard_noise

@@ -11,8 +11,10 @@ from torch import Tensor
 from equipoise.attack import Server
 from equipoise.attack import simulate as module
 from equipoise.attack.simulate import Companions, chunk, noise, pieces, respond, simulate
+from equipoise.mechanism.distortion import draw_bounds
+from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import MECHANISMS, mechanism
-from equipoise.mechanism.release import Protection, draw_bounds, release
+from equipoise.mechanism.release import release
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
 from equipoise.randomness import experiment_key, standard_noise

@@ -23,8 +23,8 @@ from equipoise.attack.view import (
     restore_order,
 )
 from equipoise.errors import DataError, EquipoiseError, ModelError, ReleaseError
+from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import mechanism
-from equipoise.mechanism.release import Protection
 from equipoise.models.batched import Batched
 
 SHAPE = (1, 4, 4)

@@ -22,8 +22,9 @@ from equipoise.auditing.results import Outcome, differences, rows_of, summary
 from equipoise.auditing.targets import ATTACKS, Materials, Options, Targets, build_targets
 from equipoise.errors import ConfigError
 from equipoise.mechanism.intensity import intensity
+from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import mechanism
-from equipoise.mechanism.release import Protection, observed_release
+from equipoise.mechanism.release import observed_release
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
 from equipoise.randomness import standard_noise, uniform

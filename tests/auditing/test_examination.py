@@ -14,11 +14,12 @@ from equipoise.auditing import examination
 from equipoise.auditing.examination import Findings, examine, materials_of, protection_of, server_of, static_name
 from equipoise.auditing.targets import Options
 from equipoise.data.dataset import Dataset, from_tensors
-from equipoise.engine.settings import Federation, Settings
+from equipoise.engine.federation import Federation
+from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
 from equipoise.errors import DataError
+from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import MECHANISMS, mechanism
-from equipoise.mechanism.release import Protection
 from tests.audit_helpers import cheap, write_pictures
 
 SETTINGS = Settings(rounds=2, evaluate_every=2, model="mlp", init="torch", batch=2, steps=2, public_fraction=0.6)

@@ -12,7 +12,8 @@ from torch import Tensor
 from equipoise.attack import Observation
 from equipoise.auditing.replay import replayed, stream
 from equipoise.data.dataset import Dataset
-from equipoise.engine.settings import Federation, Settings
+from equipoise.engine.federation import Federation
+from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
 
 BUDGETS = {"none": None, "pl-identical": 0.98, "pl-learn": 0.98, "ls-static": 200, "gs-learn": 200}

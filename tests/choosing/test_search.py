@@ -15,7 +15,8 @@ from scipy.stats import t as student
 from equipoise.choosing import search as module
 from equipoise.choosing.search import GRIDS, Found, Trial, _strictest, public_dataset, search
 from equipoise.data.dataset import Dataset, from_tensors
-from equipoise.engine.settings import Federation, Settings
+from equipoise.engine.federation import Federation
+from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Event
 from equipoise.errors import ConfigError, DataError
 

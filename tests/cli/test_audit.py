@@ -264,7 +264,7 @@ def test_an_audit_that_was_not_interrupted_is_complete(command: Command, folder:
 
 
 def test_a_run_folder_in_use_is_left_alone(command: Command, folder: Path) -> None:
-    from equipoise.runs.checkpoint import locked
+    from equipoise.files import locked
 
     with locked(folder):
         done = command(*quick("--json"))

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from equipoise.data.dataset import Dataset
-from equipoise.engine.settings import Federation, Settings, scales
+from equipoise.engine.federation import Federation
+from equipoise.engine.settings import Settings, scales
 from equipoise.engine.sweep import Sweep
 from equipoise.models.bundled import LeNetZhu
 from examples import basic_flow

@@ -9,19 +9,11 @@ from typing import Any
 
 import pytest
 
-from equipoise.engine.settings import (
-    Federation,
-    Leakage,
-    Settings,
-    check,
-    from_dict,
-    problems,
-    scales,
-    server_rates,
-    to_dict,
-)
+from equipoise.engine.federation import Federation
+from equipoise.engine.settings import Settings, check, from_dict, problems, scales, server_rates, to_dict
 from equipoise.errors import ConfigError
 from equipoise.mechanism.budget import GaussianBudget, LaplaceBudget, LeakageBudget
+from equipoise.mechanism.protection import Leakage
 
 NONE = [Federation("mnist", "none")]
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from equipoise.data.dataset import Dataset
 from equipoise.engine import sweep as federation
+from equipoise.engine.federation import Federation
 from equipoise.engine.metrics import results
-from equipoise.engine.settings import Federation, Settings, scales
+from equipoise.engine.settings import Settings, scales
 from equipoise.engine.sweep import Sweep
 from equipoise.errors import ConfigError, ModelError
 from equipoise.mechanism import registry as mechanisms

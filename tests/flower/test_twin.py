@@ -16,7 +16,8 @@ from flwr.serverapp.strategy import FedAvg
 from safetensors.torch import load_file
 from torch import Tensor
 
-from equipoise.engine.settings import Federation, Settings, to_dict
+from equipoise.engine.federation import Federation
+from equipoise.engine.settings import Settings, to_dict
 from equipoise.engine.sweep import Sweep
 from equipoise.errors import ConfigError
 from equipoise.flower import Validated

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from equipoise import LeNetZhu, Settings, audit, audit_run, bounds_run, from_tensors, protect
 from equipoise.attack import DLG, MAP, Search, Server, View, dlg, idlg, invgrad, likelihood, unrolled
 from equipoise.attack.simulate import noise, respond
-from equipoise.auditing.examination import protection_of
 from equipoise.auditing.targets import Options
 from equipoise.bounds import BoundsOptions
 from equipoise.choosing.search import search
 from equipoise.compute import compute, compute_audit, compute_multi_round
-from equipoise.engine.settings import Federation, to_dict
+from equipoise.engine.federation import Federation
+from equipoise.engine.settings import to_dict
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
 from equipoise.reproduction.job import run as run_job
@@ -267,7 +267,7 @@ def inverted(folder: Path) -> dict[str, Any]:
     start = batched.layout.flatten(dict(model.named_parameters())).expand(3, -1)
     found: dict[str, Any] = {}
     for name, budget in BUDGETS.items():
-        server = Server(batched, (1, 6, 6), 3, 4, protection=protection_of(Settings(steps=3), name, budget, 1))
+        server = Server(batched, (1, 6, 6), 3, 4, protection=Settings(steps=3).at(name, budget, 1))
         view = View(start, respond(server, start, x, y, noise(server, (1, 2), torch.arange(3), start)), y)
         for attack, effort in ((invgrad, Search()), (dlg, DLG), (idlg, DLG), (likelihood, MAP), (unrolled, MAP)):
             result = attack(server, view, replace(effort, iterations=3, restarts=2))

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from equipoise.errors import BudgetError, ConfigError
 from equipoise.mechanism import registry as mechanisms
-from equipoise.mechanism.budget import GaussianBudget, LaplaceBudget, LeakageBudget, Measure, schedule
+from equipoise.mechanism.budget import GaussianBudget, LaplaceBudget, LeakageBudget, Measure
 from equipoise.mechanism.registry import MECHANISMS, Mechanism, measure, mechanism, register
+from equipoise.mechanism.schedule import schedule
 
 SCALES = (LaplaceBudget, GaussianBudget)
 budgets = st.floats(0.0, 1.0, exclude_max=True)

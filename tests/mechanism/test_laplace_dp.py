@@ -18,14 +18,17 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from equipoise.data.dataset import Dataset
-from equipoise.engine.settings import Federation, Settings, problems
+from equipoise.engine.federation import Federation
+from equipoise.engine.settings import Settings, problems
 from equipoise.engine.sweep import Sweep
 from equipoise.errors import ConfigError, ModelError
 from equipoise.mechanism import release as module
+from equipoise.mechanism.clipping import clip_gradient, clipped_mean
 from equipoise.mechanism.intensity import intensity
 from equipoise.mechanism.protect import Protected, protect
+from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import MECHANISMS, Mechanism
-from equipoise.mechanism.release import Protection, clip_gradient, clipped_mean, local_step, observed_release, release
+from equipoise.mechanism.release import local_step, observed_release, release
 from equipoise.models.batched import Batched, Objective
 from equipoise.models.bundled import MLP, LeNetZhu, SmallCNN
 

@@ -18,14 +18,16 @@ from torch import Tensor, nn
 
 from equipoise import randomness
 from equipoise.data.dataset import Dataset
-from equipoise.engine.settings import Federation, Settings
+from equipoise.engine.federation import Federation
+from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
 from equipoise.errors import BudgetError, ConfigError, DataError, EquipoiseError, ModelError, ReleaseError
 from equipoise.mechanism import protect as protection
 from equipoise.mechanism.distortion import on_inner_sphere
 from equipoise.mechanism.protect import Protected, protect
+from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import MECHANISMS, mechanism
-from equipoise.mechanism.release import Protection, release
+from equipoise.mechanism.release import release
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import LeNetZhu
 

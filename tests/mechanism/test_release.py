@@ -14,17 +14,11 @@ import torch
 from torch import Tensor, nn
 
 import equipoise
+from equipoise.mechanism.clipping import clip_gradient
 from equipoise.mechanism.intensity import intensity
+from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import MECHANISMS, Mechanism
-from equipoise.mechanism.release import (
-    Protection,
-    Release,
-    clip_gradient,
-    distort_given,
-    local_step,
-    observed_release,
-    release,
-)
+from equipoise.mechanism.release import Release, distort_given, local_step, observed_release, release
 from equipoise.models.batched import Batched, Objective
 
 SOURCE = Path(equipoise.__file__).parent

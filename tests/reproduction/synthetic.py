@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from equipoise.engine.settings import Federation
+from equipoise.engine.federation import Federation
 from equipoise.environment import VERSION, environment
 from equipoise.reproduction.plan import BELOW, BUDGETS, NAMES, SCHEMA, Scale, needs, settings_of
 from equipoise.reproduction.records import Raw

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.engine.settings import Federation
+from equipoise.engine.federation import Federation
 from equipoise.reproduction.artefacts import TABLES
 from equipoise.reproduction.claims import CLAIMS, Tables, judge
 from equipoise.reproduction.plan import BELOW, KINDS

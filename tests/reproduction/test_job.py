@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import equipoise
-from equipoise.engine.metrics import squared_gradients
-from equipoise.engine.settings import Federation
+from equipoise.engine.federation import Federation
+from equipoise.engine.full_record import squared_gradients
 from equipoise.engine.sweep import Sweep
 from equipoise.errors import CheckpointError, ConfigError
 from equipoise.reproduction import job as work

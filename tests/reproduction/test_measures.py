@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.attack import Search, View, invgrad
-from equipoise.engine.metrics import squared_gradients
-from equipoise.engine.settings import Federation, Settings
+from equipoise.engine.federation import Federation
+from equipoise.engine.full_record import squared_gradients
+from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
 from equipoise.engine.tables import Block
 from equipoise.models.bundled import LeNetZhu

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from equipoise.engine.settings import Federation, Settings, check, from_dict
+from equipoise.engine.federation import Federation
+from equipoise.engine.settings import Settings, check, from_dict
 from equipoise.errors import ConfigError
 from equipoise.reproduction import plan
 from equipoise.reproduction.plan import BUDGETS, FULL, KINDS, NAMES, QUICK, Scale, digest, jobs, needs, without

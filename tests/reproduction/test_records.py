@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from equipoise.engine.settings import Federation, from_dict
+from equipoise.engine.federation import Federation
+from equipoise.engine.settings import from_dict
 from equipoise.errors import CheckpointError
 from equipoise.reproduction.plan import FULL, NAMES, Scale, digest, needs, settings_of, without
 from equipoise.reproduction.records import Raw, read

@@ -15,11 +15,10 @@ import pytest
 
 from equipoise.environment import VERSION
 from equipoise.errors import CheckpointError, ConfigError, EquipoiseError
-from equipoise.files import write_json
+from equipoise.files import locked, write_json
 from equipoise.reproduction import reproduce as shell
 from equipoise.reproduction.plan import FULL, KINDS, NAMES, SCHEMA, Scale, needs
 from equipoise.reproduction.records import Raw, read
-from equipoise.runs.checkpoint import locked
 from tests.helpers import contents
 from tests.reproduction.conftest import Small, small_data
 from tests.reproduction.synthetic import SCALE, content

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from equipoise.engine.settings import Federation
+from equipoise.engine.federation import Federation
 from equipoise.files import plain, write_text
 from equipoise.reproduction import figures, reproduce, trends
 from equipoise.reproduction.artefacts import TABLES

@@ -25,18 +25,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from equipoise.errors import CheckpointError, StorageError
-from equipoise.files import plain, write_bytes, write_json
+from equipoise.files import locked, plain, read_json, write_bytes, write_json
 from equipoise.models.batched import Batched
 from equipoise.runs import checkpoint as storage
-from equipoise.runs.checkpoint import (
-    load_checkpoint,
-    locked,
-    notes_digest,
-    read_json,
-    save_checkpoint,
-    save_snapshot,
-    snapshot_weights,
-)
+from equipoise.runs.checkpoint import load_checkpoint, notes_digest, save_checkpoint
+from equipoise.runs.snapshot import save_snapshot, snapshot_weights
 from tests.helpers import contents
 
 TENSORS = {

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.engine.settings import Federation, Leakage, Settings
+from equipoise.engine.federation import Federation
+from equipoise.engine.settings import Settings
 from equipoise.errors import ConfigError
+from equipoise.mechanism.protection import Leakage
 from equipoise.runs.config import Config, SweepBlock, differing, literal, resolve
 
 NONE = {"mechanisms": ["none"]}

@@ -21,13 +21,15 @@ from equipoise.engine.draws import Draws
 from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
 from equipoise.errors import CheckpointError, ConfigError, EquipoiseError, LedgerError, LimitError, StorageError
+from equipoise.files import locked
 from equipoise.ledger.ledger import verify
 from equipoise.models.bundled import LeNetZhu
 from equipoise.runs import run as runs
-from equipoise.runs.checkpoint import load_checkpoint, locked, save_checkpoint, save_snapshot
+from equipoise.runs.checkpoint import load_checkpoint, save_checkpoint
 from equipoise.runs.config import Config, SweepBlock, resolve
 from equipoise.runs.entries import last_round
 from equipoise.runs.run import Run
+from equipoise.runs.snapshot import save_snapshot
 from tests.helpers import contents, write_dataset
 
 ROUNDS = 5

@@ -5,6 +5,7 @@ labels where they are granted), and public data where it needs some. Start at ``
 what each attack is granted.
 """
 
+from ..mechanism.protection import NO_PROTECTION
 from .descent import Inversion, Search
 from .inversion import DLG, MAP, dlg, idlg, invgrad, likelihood, unrolled
 from .labels import infer_labels, last_layer_labels
@@ -12,7 +13,7 @@ from .lti import lti
 from .matched import Effort, matched
 from .membership import membership
 from .multi_round import Combined, Observation, multi_round
-from .view import NO_PROTECTION, Server, View
+from .view import Server, View
 
 __all__ = [
     "DLG",

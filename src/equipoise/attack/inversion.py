@@ -22,8 +22,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ..mechanism.clipping import clip_gradient, clipped_mean
+from ..mechanism.distortion import draw_bounds
 from ..mechanism.intensity import STABILISER, intensity, scale_clip
-from ..mechanism.release import clip_gradient, clipped_mean, draw_bounds
 from ..randomness import experiment_key, standard_noise, uniform
 from .descent import Inversion, Search, Watch, optimise
 from .labels import last_layer_labels

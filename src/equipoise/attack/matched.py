@@ -23,7 +23,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..mechanism.release import draw_bounds
+from ..mechanism.distortion import draw_bounds
 from ..randomness import experiment_key
 from .limiter import Limiter
 from .simulate import Companions, chunk, noise, pieces, respond

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ..errors import AttackError
-from ..mechanism.release import draw_bounds
+from ..mechanism.distortion import draw_bounds
 from ..randomness import experiment_key, standard_noise, uniform
 from .limiter import Limiter
 from .matched import Filter

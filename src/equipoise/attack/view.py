@@ -15,11 +15,8 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError, ModelError, ReleaseError
-from ..mechanism.registry import mechanism
-from ..mechanism.release import Protection
+from ..mechanism.protection import NO_PROTECTION, Protection
 from ..models.batched import Batched
-
-NO_PROTECTION = Protection(mechanism("none"), 0.0)
 
 Public = tuple[Tensor, Tensor]
 """Images ``[N, ...]`` and labels ``[N]`` that belong to no client."""

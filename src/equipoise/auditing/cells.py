@@ -33,8 +33,9 @@ from ..attack import (
 )
 from ..attack.simulate import Companions, chunk, pieces, respond
 from ..attack.simulate import noise as draw_noise
+from ..mechanism.distortion import draw_bounds
 from ..mechanism.intensity import intensity
-from ..mechanism.release import Protection, draw_bounds
+from ..mechanism.protection import Protection
 from ..randomness import experiment_key, uniform
 from . import scores
 from .results import Array, Outcome

@@ -17,10 +17,12 @@ from torch import Tensor
 
 from ..attack import Server
 from ..data.dataset import Dataset
-from ..engine.settings import Federation, Settings
-from ..mechanism.budget import schedule
-from ..mechanism.registry import MECHANISMS, Mechanism, mechanism
-from ..mechanism.release import Protection
+from ..engine.federation import Federation
+from ..engine.settings import Settings
+from ..mechanism.budget import LeakageBudget
+from ..mechanism.protection import NO_PROTECTION, Protection
+from ..mechanism.registry import MECHANISMS, mechanism
+from ..mechanism.schedule import schedule
 from ..models.batched import Batched
 from .cells import Cell, Progress, attack_cell, baselines, static_twins
 from .results import Outcome, differences, rows_of, summary
@@ -50,26 +52,6 @@ def materials_of(dataset: Dataset, private: bool = False) -> Materials:
     return Materials(attack, candidates, held, dataset.pixels)
 
 
-def protection_of(settings: Settings, kind: str | Mechanism, budget: Any, when: int) -> Protection:
-    """What protects client 0 in the given round, as the server knows it."""
-
-    def now(value: Any, name: str) -> float:
-        return schedule(value, [when], settings.clients, name)[0][0]
-
-    kind = mechanism(kind)
-    measure = settings.measure(kind)
-    return Protection(
-        mechanism=kind,
-        scale=0.0 if measure is None else measure.lower(now(budget, "budget")),
-        factor=settings.factor if measure is None else measure.factor,
-        steps=settings.steps,
-        lr=now(settings.lr, "lr"),
-        negative_norm=now(settings.negative_norm, "negative_norm"),
-        clip=settings.clip,
-        clip_norm=settings.clip_norm,
-    )
-
-
 def server_of(settings: Settings, dataset: Dataset, batched: Batched, protection: Protection) -> Server:
     """The attacker's position in a federation with these settings."""
     blank = torch.zeros(1, *dataset.shape)
@@ -96,9 +78,7 @@ def examine(
     options.check()
     device, dtype = next(iter(weights.values())).device, next(iter(weights.values())).dtype
     materials = {name: materials_of(data, private).to(device, dtype) for name, data in datasets.items()}
-    plain = {
-        name: server_of(settings, data, batched, Protection(mechanism("none"), 0.0)) for name, data in datasets.items()
-    }
+    plain = {name: server_of(settings, data, batched, NO_PROTECTION) for name, data in datasets.items()}
     targets = {name: build_targets(materials[name], plain[name], options) for name in datasets}
     diameter = settings.leakage.D
     done: dict[Any, list[Outcome]] = {}
@@ -106,11 +86,11 @@ def examine(
 
     def federation_at(index: int, federation: Federation, when: int, params: Tensor) -> None:
         name = federation.dataset
-        server = replace(
-            plain[name], protection=protection_of(settings, federation.mechanism, federation.budget, when + 1)
-        )
+        server = replace(plain[name], protection=settings.at(federation.mechanism, federation.budget, when + 1))
         about = {**asdict(federation), "round": when}
-        if server.protection.mechanism.measure == "leakage":  # the score that this budget promises not to exceed
+        if isinstance(
+            settings.measure(federation.mechanism), LeakageBudget
+        ):  # the score that this budget promises not to exceed
             about["promised_leakage"] = schedule(federation.budget, [when + 1], settings.clients, "budget")[0][0]
         for role, protection in roles(server, params, materials[name], options):
             key = (name, hash(params.cpu().numpy().tobytes()), _description(protection))

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from ..attack import Observation, multi_round
-from ..engine.settings import Federation, Settings
+from ..engine.federation import Federation
+from ..engine.settings import Settings
 from ..engine.sweep import Sweep
 from ..engine.tables import LENGTH, Block
 from ..errors import ConfigError
 from ..mechanism.registry import mechanism
 from . import scores
-from .examination import materials_of, protection_of, server_of
+from .examination import materials_of, server_of
 
 
 def stream(
@@ -32,7 +33,7 @@ def stream(
         if block.slots.start <= client < block.slots.stop:
             seen.append((sweep.state.params[0].clone(), released[client - block.slots.start].clone()))
 
-    sweep.watcher = keep
+    sweep.on_releases = keep
     for start in range(1, rounds + 1, LENGTH):
         window = list(range(start, min(start + LENGTH, rounds + 1)))
         batches = sweep.tables(window).batches[:, client]
@@ -100,9 +101,7 @@ def replayed(
     place = torch.searchsorted(known, sweep.labels[rows])
     offset = len(rows) + place.unsqueeze(1) * width + torch.arange(width, device=rows.device)
     choices = torch.cat([torch.arange(len(rows), device=rows.device).unsqueeze(1), offset], dim=1)
-    server = server_of(
-        settings, data, sweep.batched, protection_of(settings, federation.mechanism, federation.budget, 1)
-    )
+    server = server_of(settings, data, sweep.batched, settings.at(federation.mechanism, federation.budget, 1))
     public = tuple(t.to(sweep.device) for t in materials_of(data).attack)
     found = multi_round(
         server, stream(sweep, client, rows, rounds, on_round), (public[0].to(sweep.dtype), public[1]),

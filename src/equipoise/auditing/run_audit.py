@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from ..data.dataset import Dataset
-from ..engine.settings import Federation
+from ..engine.datasets import load_datasets
+from ..engine.federation import Federation
 from ..environment import environment
 from ..errors import CheckpointError, ConfigError
 from ..files import storage_errors, write_json, write_text
 from ..models.batched import Batched
 from ..models.bundled import build
-from ..runs.checkpoint import snapshot_weights
+from ..runs.snapshot import snapshot_weights
 from . import scores
 from .cells import Progress
 from .examination import OWN, Findings, examine
@@ -103,7 +104,7 @@ def audit_run(
         raise CheckpointError(f"{folder.name} is not a run folder: it has no config.toml.", "Train one first.")
     config = resolve(folder / "config.toml")
     settings, federations = config.settings, config.federations()
-    datasets = {name: settings.load(name) for name in dict.fromkeys(fed.dataset for fed in federations)}
+    datasets = load_datasets(settings, [fed.dataset for fed in federations])
     sample = next(iter(datasets.values()))
     device, dtype = torch.device(settings.device), getattr(torch, settings.dtype)
     with torch.random.fork_rng(devices=[]):
@@ -159,7 +160,7 @@ def content(findings: Findings, options: Options, targets: str) -> dict[str, Any
 
 def _cap(folder: Path, findings: Findings, federations: list[Federation], last: int) -> list[dict[str, Any]]:
     """Calibrated Averaged Performance at the last round: mean over budgets of accuracy times reconstruction error."""
-    from ..runs.checkpoint import read_json
+    from ..files import read_json
 
     if not (folder / "result.json").exists():
         return []

@@ -15,11 +15,10 @@ from ..attack.view import check, check_labels
 from ..engine.settings import Settings, check_settings
 from ..environment import environment
 from ..errors import ConfigError, DataError, ModelError, ReleaseError
-from ..mechanism.registry import Mechanism, mechanism
-from ..mechanism.release import Protection
+from ..mechanism.registry import Mechanism, checked
 from ..models.batched import Batched, Loss, check_model
 from .cells import INVERSIONS, Cell, Progress, attack_cell, baselines, released
-from .examination import OWN, POSITIVE, Findings, protection_of, roles
+from .examination import OWN, POSITIVE, Findings, roles
 from .results import Outcome, rows_of, summary
 from .run_audit import Audit, content, remark
 from .svg import Row, Section, as_pixels
@@ -96,7 +95,7 @@ def audit(
     batched = Batched(model, loss, like.device)
     server = Server(
         batched, shape, classes, examples // settings.local_steps, low, high, eta,
-        _protection(mechanism, budget, settings), settings.local_steps,
+        settings.at(checked(mechanism, budget), budget, 1), settings.local_steps,
     )  # fmt: skip
     view = _view(batched, before, given, None if gradient is None else eta, like)
     check(server, view, needs_labels=False)
@@ -239,14 +238,6 @@ def _inferred(server: Server, view: View, public: Public | None, options: Option
     if public is None:
         return last_layer_labels(server, view)
     return infer_labels(server, view, public, options.samples, options.seed)
-
-
-def _protection(name: str | Mechanism, budget: Any, settings: Settings) -> Protection:
-    kind = mechanism(name)
-    if kind.distorts == (budget is None):
-        word = "needs a" if kind.distorts else "takes no"
-        raise ConfigError(f"The mechanism {kind.name!r} {word} budget.", "See equipoise calibrate.")
-    return protection_of(settings, kind, budget, 1)
 
 
 def _targets(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any, Literal
 
@@ -12,10 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ..engine.evaluation import full_gradient, score
-from ..engine.settings import Federation
-from ..engine.sweep import State, Sweep
+from ..engine.sweep import Sweep
 from ..errors import ConfigError
-from ..mechanism.budget import schedule
 from ..models.batched import Batched
 from ..statistics import interval
 from .estimates import Estimate, mean_of
@@ -119,28 +117,6 @@ class Scene:
             images, labels = self.sweep.images[chosen], self.sweep.labels[chosen]
             out[mine] = full_gradient(self.sweep.batched, params[mine], images, labels)
         return out
-
-    def at(self, when: int, params: Tensor, eta: float | None = None) -> Sweep:
-        """A sweep that stands after round ``when`` at ``params``; its schedules stay as they are in the next round."""
-        sweep, s = copy.copy(self.sweep), self.sweep.settings
-        sweep.settings = replace(
-            s,
-            eta=s.eta if eta is None else eta,
-            lr=_now(s.lr, when + 1, s.clients),
-            negative_norm=_now(s.negative_norm, when + 1, s.clients),
-        )
-        sweep.federations = [_standing(fed, when + 1, s.clients) for fed in self.sweep.federations]
-        sweep.state = State(when, params, self.sweep.state.tally)
-        sweep._graph, sweep.watcher = None, None
-        return sweep
-
-
-def _now(value: Any, when: int, clients: int) -> Any:
-    return schedule(value, [when], clients)[0] if isinstance(value, Mapping) else value
-
-
-def _standing(fed: Federation, when: int, clients: int) -> Federation:
-    return replace(fed, budget=_now(fed.budget, when, clients))
 
 
 # -- figures, assumptions, rows ------------------------------------------------------------------------------------

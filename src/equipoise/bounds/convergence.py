@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from ..engine.settings import server_rates
 from ..errors import DataError
 from .context import Row, Scene, assumption, average, compared, figure, given, row
 from .repeated_rounds import Outer, Repeats, Short, between, look, repeats, short_run
@@ -69,7 +68,7 @@ def _largest_eta(smoothness: float) -> float:
 def _rates(scene: Scene, when: int) -> list[float]:
     sweep = scene.sweep
     size = sweep.batched.layout.size
-    return [server_rates(sweep.settings, fed, [when], size)[0] for fed in sweep.federations]
+    return [sweep.settings.server_rates(fed, [when], size)[0] for fed in sweep.federations]
 
 
 # -- reporting -----------------------------------------------------------------------------------------------------
@@ -181,8 +180,9 @@ def _theorem(scene: Scene, outer: Outer, index: int, metrics: list[Row]) -> list
     if last == 0 or covered != last:
         why = "no round was trained" if last == 0 else f"metrics.jsonl covers {covered} of {last} rounds"
         return [row(about, THEOREM, QUANTITY[THEOREM], OWN, status="not checkable", reason=why)]
-    rates = set(server_rates(scene.sweep.settings, scene.sweep.federations[index], list(range(1, last + 1)),
-                             scene.sweep.batched.layout.size))  # fmt: skip
+    rates = set(scene.sweep.settings.server_rates(
+        scene.sweep.federations[index], range(1, last + 1), scene.sweep.batched.layout.size
+    ))  # fmt: skip
     if len(rates) > 1:
         why = "the server's rate changes, and the theorem has one step size"
         check = assumption("one step size", "not covered", why)

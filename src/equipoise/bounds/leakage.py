@@ -17,12 +17,14 @@ from ..attack import Search, Server, View, invgrad
 from ..attack.simulate import chunk, pieces
 from ..auditing import scores
 from ..auditing.cells import Cell, Trace, released
-from ..auditing.examination import materials_of, protection_of, server_of
+from ..auditing.examination import materials_of, server_of
 from ..auditing.targets import Materials, Options, Targets, build_targets
 from ..errors import AttackError, ConfigError, DataError, ModelError
-from ..mechanism.budget import LeakageBudget, schedule
+from ..mechanism.budget import LeakageBudget
 from ..mechanism.intensity import intensity
+from ..mechanism.protection import NO_PROTECTION
 from ..mechanism.registry import mechanism
+from ..mechanism.schedule import schedule
 from ..models.batched import Batched
 from .context import Row, Scene, Status, assumption, average, compared, given, largest, row, smallest
 from .estimates import Envelope, envelope, stretches
@@ -135,13 +137,13 @@ def attack(scene: Scene, name: str, cells: list[tuple[int, int]]) -> Attacked:
     sweep, options = scene.sweep, scene.options
     s, dataset = sweep.settings, sweep.datasets[name]
     materials = materials_of(dataset).to(sweep.device, sweep.dtype)
-    plain = server_of(s, dataset, sweep.batched, protection_of(s, "none", None, 1))
+    plain = server_of(s, dataset, sweep.batched, NO_PROTECTION)
     effort = Options(releases=options.targets, candidates=2, others=1, seed=options.seed)
     targets = build_targets(materials, plain, effort)
     previous, out, clean = [], [], []
     for index, when in cells:
         fed, weights = sweep.federations[index], scene.weights[when][index]
-        server = replace(plain, protection=protection_of(s, fed.mechanism, fed.budget, when + 1))
+        server = replace(plain, protection=s.at(fed.mechanism, fed.budget, when + 1))
         bare = replace(server, protection=replace(server.protection, mechanism=_bare(fed.mechanism)))
         out.append(released(Cell(weights, server, {}), targets, effort))
         clean.append(released(Cell(weights, bare, {}), targets, effort))
@@ -259,9 +261,9 @@ def _rows(scene: Scene, attacked: Attacked, place: int, index: int, when: int) -
     }  # fmt: skip
     held = _assumptions(scene, attacked, mine, alive, grown, score, pairs, beta)
     common: dict[str, Any] = {"measured": measured, "constants": constants, "most": float(leakage.max())}
-    name = scene.sweep.federations[index].mechanism
+    scored = isinstance(s.measure(scene.sweep.federations[index].mechanism), LeakageBudget)
     rows = [
-        _score_row(about, name, score, beta, leakage, held, common),
+        _score_row(about, scored, score, beta, leakage, held, common),
         _estimated_row(about, scene, grown, pairs, beta, leakage, iterations, held, common),
     ]
     least = float(pairs.min())
@@ -278,11 +280,11 @@ def _rows(scene: Scene, attacked: Attacked, place: int, index: int, when: int) -
 
 
 def _score_row(
-    about: Row, name: str, score: LeakageBudget, beta: Tensor, leakage: Tensor, held: list[Row], common: Any
+    about: Row, scored: bool, score: LeakageBudget, beta: Tensor, leakage: Tensor, held: list[Row], common: Any
 ) -> Row:
     bounds = torch.tensor([score.leakage(float(b)) for b in beta], dtype=torch.float64)
     below: dict[str, Any] = {"bound": average(bounds), "holds": bool((leakage <= bounds).all())}
-    if mechanism(name).measure != "leakage":
+    if not scored:
         reason = "this mechanism's budget is no leakage score; evaluated at the measured L2 norm"
         return row(about, LEMMA, QUANTITY, CONFIGURED, status="not covered", reason=reason, assumptions=held,
                    **below, **common)  # fmt: skip
@@ -344,7 +346,7 @@ def _remark(
     scene: Scene, about: Row, index: int, when: int, score: LeakageBudget, beta: Tensor, held: list[Row]
 ) -> list[Row]:
     fed, s = scene.sweep.federations[index], scene.sweep.settings
-    if mechanism(fed.mechanism).measure != "leakage":
+    if not isinstance(s.measure(fed.mechanism), LeakageBudget):
         why = "the remark is about the leakage score's own budgets"
         check = assumption("budget of the leakage score", "not covered", why)
         return [row(about, REMARK, SCORE, CONFIGURED, status="not covered", reason=why, assumptions=[check])]

@@ -12,7 +12,7 @@ from ..engine.sweep import Sweep
 from ..engine.tables import default_chunk
 from ..mechanism.intensity import intensity
 from ..mechanism.registry import mechanism
-from ..mechanism.release import Protection, local_step
+from ..mechanism.release import local_step
 from .context import Row, Scene, average, largest
 from .estimates import bias_ratio, curvature, descent_ratio, deviations
 
@@ -80,10 +80,10 @@ def between(outer: Outer, places: dict[int, Tensor]) -> None:
 
 def samples(scene: Scene, when: int, index: int, params: Tensor, full: Tensor) -> tuple[Tensor, Tensor]:
     """Squared deviations ``[N]`` of the aggregated gradients of fresh rounds from the full one, and their mean."""
-    sweep = scene.at(when, scene.sweep.state.params)
+    sweep = scene.sweep.at(when, scene.sweep.state.params)
     s, fed, slots = sweep.settings, sweep.federations[index], sweep.draws.slots
     kind = mechanism(fed.mechanism)
-    protection = Protection(kind, 0.0, clip=s.clip, clip_norm=s.clip_norm)
+    protection = s.protection(kind, 0.0, 0.0, 0.0)  # only its clip matters
     first = list(sweep.datasets).index(fed.dataset) * sweep.draws.streams + sweep.draws.seeds.index(fed.seed) * slots
     pixels = sweep.images[0].numel() * s.batch
     size = max(1, default_chunk(len(params), pixels, sweep.dtype, sweep.device) // slots)
@@ -106,7 +106,7 @@ def samples(scene: Scene, when: int, index: int, params: Tensor, full: Tensor) -
 def repeats(scene: Scene, outer: Outer, when: int, eta: float) -> Repeats:
     """The round after ``when`` again and again, for all federations at once."""
     params, options = scene.weights[when], scene.options
-    sweep = scene.at(when, params, eta)
+    sweep = scene.sweep.at(when, params, eta)
     rounds = list(range(when + 1, when + 1 + options.repeats))
     tables = sweep.tables(rounds)
     falls = []
@@ -139,7 +139,7 @@ class Short:
 def short_run(scene: Scene, outer: Outer, eta: float) -> Short:
     """Train from the first weights with the given eta, looking at F in every round."""
     params = scene.sweep.state.params
-    sweep: Sweep = scene.at(0, params, eta)
+    sweep: Sweep = scene.sweep.at(0, params, eta)
     rounds = list(range(1, scene.options.short + 1))
     tables = sweep.tables(rounds)
     squared, slope, loss = [], outer.slope[0], outer.loss[0]

@@ -27,7 +27,7 @@ from ..engine.sweep import Sweep
 from ..environment import environment
 from ..errors import CheckpointError, ConfigError
 from ..files import write_json, write_text
-from ..runs.checkpoint import snapshot_weights
+from ..runs.snapshot import snapshot_weights
 from .context import BoundsOptions, Progress, Row, Scene
 from .convergence import outer_rows
 from .leakage import leakage_rows

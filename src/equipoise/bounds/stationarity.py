@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..mechanism.budget import schedule, schedule_starts
+from ..mechanism.distortion import draw_bounds
 from ..mechanism.registry import Mechanism
-from ..mechanism.release import Protection, draw_bounds, local_step
+from ..mechanism.release import local_step
+from ..mechanism.schedule import schedule, schedule_starts
 from ..models.batched import Objective
 from .context import Row, Scene, assumption, average, compared, figure, given, largest, row, smallest
 from .estimates import curvature, in_annulus, ratios
@@ -119,7 +120,7 @@ def _uncovered(kind: Mechanism, steps: int) -> str:
 def subproblems(scene: Scene, index: int, when: int) -> Problems:
     """What the clients of a federation would learn on in the rounds after ``when``, batch by batch."""
     params = scene.weights[when]
-    sweep, kind, most = scene.at(when, params), _kind(scene, index), scene.options.subproblems
+    sweep, kind, most = scene.sweep.at(when, params), _kind(scene, index), scene.options.subproblems
     s, fed, slots = sweep.settings, sweep.federations[index], sweep.draws.slots
     rounds = list(range(when + 1, when + 1 + -(-most // slots)))
     tables = sweep.tables(rounds)
@@ -131,10 +132,7 @@ def subproblems(scene: Scene, index: int, when: int) -> Problems:
     def rows(table: Tensor) -> Tensor:
         return table[:, index].flatten()[:count]
 
-    protection = Protection(
-        mechanism=kind, scale=rows(tables.scale), factor=getattr(s.measure(kind), "factor", s.factor), steps=s.steps,
-        lr=rows(tables.lr), negative_norm=rows(tables.negative_norm), clip=s.clip, clip_norm=s.clip_norm,
-    )  # fmt: skip
+    protection = s.protection(kind, rows(tables.scale), rows(tables.lr), rows(tables.negative_norm))
     x, y = sweep.images[examples], sweep.labels[examples]
     parts = [slice(i * s.batch, (i + 1) * s.batch) for i in range(s.local_steps)]
     objectives = [sweep.batched.at(x[:, part], y[:, part]) for part in parts]

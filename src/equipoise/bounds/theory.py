@@ -223,7 +223,9 @@ def follow(
     seen = look(alpha)
     values, rows = [seen.phi], []
     for step in range(1, steps + 1):
-        alpha = learn_distortion(listened, base, alpha, lower, upper, "l2", 1, lr, negative_norm)
+        alpha = learn_distortion(
+            listened, base, alpha, lower, upper, norm="l2", steps=1, gamma=lr, negative_norm=negative_norm
+        )
         after = look(alpha)
         rows.append(_measured(seen, after, used.double() - seen.slope, gamma, bounds, near))
         values.append(after.phi)

@@ -13,18 +13,12 @@ from typing import Any
 import torch
 
 from ..data.dataset import Dataset, from_tensors
-from ..engine.settings import Federation, Settings
+from ..engine.federation import Federation
+from ..engine.settings import Settings
 from ..engine.sweep import Sweep
 from ..errors import ConfigError, DataError
-from ..mechanism.registry import mechanism
+from ..mechanism.registry import MeasureKind, mechanism
 from ..statistics import interval
-
-GRIDS: dict[str, tuple[float, ...]] = {
-    "leakage": (0.9, 0.93, 0.95, 0.96, 0.97, 0.98, 0.99, 0.995),
-    "laplace": (20, 40, 60, 80, 140, 200, 400, 800),
-    "gaussian": (20, 40, 60, 80, 140, 200, 400, 800),
-    "epsilon": (0.1, 1, 10, 100, 1000),
-}
 
 
 @dataclass(frozen=True)
@@ -77,8 +71,7 @@ def search(
     """
     _check(mechanisms, budgets, seeds, keep)
     public = public_dataset(dataset)
-    kinds = [mechanism(name) for name in mechanisms]
-    grid = {kind.name: list(budgets or GRIDS[str(kind.measure)]) for kind in kinds if kind.distorts}
+    grid = {name: list(budgets or kind.grid) for name, kind in _kinds(mechanisms).items()}
     federations = [Federation(dataset.name, "none", None, seed) for seed in seeds]
     federations += [
         Federation(dataset.name, name, budget, seed)
@@ -102,19 +95,25 @@ def search(
 
 
 def _check(mechanisms: Sequence[str], budgets: Sequence[float] | None, seeds: Sequence[int], keep: float) -> None:
-    kinds = {mechanism(name).measure for name in mechanisms if mechanism(name).distorts}
+    kinds = _kinds(mechanisms)
     if not kinds:
         raise ConfigError("Expected at least one mechanism with a budget.", "For example pl-learn.")
-    if budgets and len(kinds) > 1:
+    if budgets and len({kind.name for kind in kinds.values()}) > 1:
         raise ConfigError(
             "One grid of budgets cannot serve two kinds of budget.", "Search for pl-* and ls-* separately."
         )
-    if not budgets and any(str(kind) not in GRIDS for kind in kinds):
+    if not budgets and not all(kind.grid for kind in kinds.values()):
         raise ConfigError("There is no grid for a measure of your own.", "Give the budgets to try.")
     if not all(isinstance(seed, int) for seed in seeds) or not seeds:
         raise ConfigError(f"Expected seeds={list(seeds)!r} to be whole numbers.", "For example 1,2,3.")
     if not 0 < keep < 1:
         raise ConfigError(f"Expected keep={keep!r} to lie between 0 and 1.", "0.5 is the default.")
+
+
+def _kinds(mechanisms: Sequence[str]) -> dict[str, MeasureKind]:
+    """The kinds of budget of those mechanisms that have one."""
+    found = {name: mechanism(name).kind for name in mechanisms}
+    return {name: kind for name, kind in found.items() if kind is not None}
 
 
 def _trial(rows: list[dict[str, Any]], name: str, budget: float | None, bar: float) -> Trial:

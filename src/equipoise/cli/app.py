@@ -182,7 +182,7 @@ def audit(
 ) -> None:
     """What could the server see? Attack a run's releases at its own snapshots; writes audit.json and audit.svg."""
     from ..auditing.run_audit import audit_run
-    from ..runs.checkpoint import locked
+    from ..files import locked
     from . import display
 
     names = [str(name) for name in _split(attack)]
@@ -273,6 +273,7 @@ def calibrate(
 
 
 def _calibration(config: Any, name: str, budget: float) -> dict[str, Any]:
+    from ..mechanism.budget import LeakageBudget
     from ..mechanism.registry import mechanism as find
 
     kind, measure = find(name), config.settings.measure(name)
@@ -288,10 +289,10 @@ def _calibration(config: Any, name: str, budget: float) -> dict[str, Any]:
         "scale": low if draws else None,
         "norm": kind.norm,
         "guesses": {name: guess_scores(name, config.settings.leakage.D) for name in ("mnist", "fmnist")}
-        if kind.measure == "leakage"
+        if isinstance(measure, LeakageBudget)
         else None,
         "claim": "the epsilon of one release, for replacing one example of the client (docs/laplace_dp.md)"
-        if kind.measure == "epsilon"
+        if kind.formal
         else "a calibration of the distortion; no (epsilon, delta) is claimed",
     }
 
@@ -342,12 +343,15 @@ def _search(
     as_json: bool,
 ) -> None:
     from ..choosing.search import search
+    from ..engine.datasets import load_dataset
     from ..runs.config import resolve
     from . import display
 
     config = resolve(overrides=overrides, sweep={"mechanisms": ["none"], "datasets": [dataset]})
     with display.progress(config.settings.rounds, f"searching on public {dataset}", quiet=as_json) as on_round:
-        found = search(config.settings.load(dataset), names, config.settings, budgets or None, seeds, keep, on_round)
+        found = search(
+            load_dataset(config.settings, dataset), names, config.settings, budgets or None, seeds, keep, on_round
+        )
     if as_json:
         _print_json(
             {"bar": found.bar, "strictest": found.strictest, "trials": [asdict(trial) for trial in found.trials]}

@@ -14,7 +14,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.tree import Tree
 
-from ..engine.settings import scales
 from ..files import write_text
 from ..mechanism.registry import mechanism
 from ..runs.config import Config
@@ -48,7 +47,7 @@ def summary(config: Config, folder: Path) -> Tree:
         if not kind.distorts:
             protection.add("none")
             continue
-        low = scales(s, mine[0], [1])[0][0]
+        low = s.scales(kind, mine[0].budget, [1])[0][0]
         word = "lower bound" if kind.on_sphere else "noise scale"
         protection.add(f"{name} at budget {', '.join(budgets)} ({word} {low:.6g} at {budgets[0]})")
     protection.add(f"M {s.steps}, gamma {s.lr}, lambda {s.negative_norm}, upper = {s.factor} x lower")

@@ -141,7 +141,7 @@ def bounds(
     """The paper's theorems as numbers: every right-hand side beside what a run measured, and every assumption."""
     from ..bounds import bounds_run
     from ..bounds.page import bounds_notes, bounds_tables
-    from ..runs.checkpoint import locked
+    from ..files import locked
     from . import display
 
     options = _bounds_options(rounds, targets, settings or [])

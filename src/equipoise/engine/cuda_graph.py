@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
-from .tables import LENGTH, Stretch
+from .tables import LENGTH, Tables
 
 if TYPE_CHECKING:
     from .sweep import Sweep
@@ -38,7 +38,7 @@ def side_by_side(tasks: list[Callable[[], T]]) -> list[T]:
 class RoundGraph:
     """A captured ``Sweep.round`` that reads its tables at a step counter living on the device."""
 
-    def __init__(self, sweep: Sweep, first: Stretch):
+    def __init__(self, sweep: Sweep, first: Tables):
         self.sweep = sweep
         self.tables = first.head(len(first.batches))
         self.step = torch.zeros(1, dtype=torch.int64, device=sweep.device)
@@ -66,9 +66,9 @@ class RoundGraph:
         self.step.add_(1)
         self.at.add_(1).remainder_(NOISE_ROUNDS)
 
-    def run(self, rounds: list[int], stretch: Stretch, on_round: Callable[[int], None] | None) -> Stretch:
-        """Replay the graph for every round of the stretch; returns what they recorded."""
-        self.tables.copy_(stretch)
+    def run(self, rounds: list[int], tables: Tables, on_round: Callable[[int], None] | None) -> Tables:
+        """Replay the graph for every round; returns what they recorded."""
+        self.tables.copy_(tables)
         self.step.zero_()
         for start in range(0, len(rounds), NOISE_ROUNDS):
             part = rounds[start : start + NOISE_ROUNDS]
@@ -83,5 +83,5 @@ class RoundGraph:
 
 
 def capturable(sweep: Sweep, rounds: list[int]) -> bool:
-    """Whether this stretch can be replayed: on a GPU, of full length once, with the noise in one table, unwatched."""
-    return sweep.device.type == "cuda" and sweep.noise_fits and 1 < len(rounds) <= LENGTH and sweep.watcher is None
+    """Whether these rounds can be replayed: on a GPU, of full length once, with the noise in one table, unwatched."""
+    return sweep.device.type == "cuda" and sweep.noise_fits and 1 < len(rounds) <= LENGTH and sweep.on_releases is None

@@ -18,7 +18,8 @@ from ..errors import EquipoiseError
 from ..files import write_text
 from ..models.batched import Batched
 from ..models.bundled import LeNetZhu
-from .settings import Federation, Settings
+from .federation import Federation
+from .settings import Settings
 from .sweep import Sweep
 
 EXTRAS = {

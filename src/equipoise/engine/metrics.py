@@ -1,8 +1,4 @@
-"""What a sweep reports: a row per federation and evaluated round, and the final results.
-
-Some quantities look inside a client (losses on its full data, the distortion itself). They exist only in
-experiments, where one process plays every part, and only as numbers.
-"""
+"""What a sweep reports: a row per federation and evaluated round, and the final results."""
 
 from __future__ import annotations
 
@@ -12,10 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..mechanism.intensity import intensity
-from ..randomness import experiment_key, standard_noise, uniform
-from .evaluation import by_client, full_gradient, full_loss, score
-from .tables import Block, Stretch
+from .evaluation import by_client, score
+from .tables import Tables
 
 if TYPE_CHECKING:
     from .sweep import Sweep
@@ -57,8 +51,8 @@ class Tally:
             best_accuracy=zeros(federations),
         )
 
-    def add(self, done: Stretch) -> None:
-        """Take in what the rounds of a stretch recorded; a refused release counts as refused and as nothing else."""
+    def add(self, done: Tables) -> None:
+        """Take in what some rounds recorded; a refused release counts as refused and as nothing else."""
         accepted = done.accepted.cpu()
         utility, size, clipped = (
             torch.where(accepted, part.cpu().double(), 0.0)
@@ -68,7 +62,7 @@ class Tally:
         count = accepted.double().sum(2)
         refused = (~accepted).double().sum(2)
         sums = [utility.sum(2), size.sum(2), clipped.sum(2), count, refused, moved, moved**2]
-        # one round after the other: how rounds are grouped into stretches must not show in the last bit
+        # one round after the other: how rounds are grouped must not show in the last bit
         for row in torch.stack(sums, dim=-1):  # [F, columns]
             self.recent += row
             self.total += row[:, [0, 3, 4]]
@@ -81,7 +75,7 @@ def evaluate(sweep: Sweep, extra: list[Row] | None) -> list[Row]:
     """Rows after the current round: scores of the global models, means since the last evaluation."""
     rows = _since_last(sweep)
     for name, dataset in sweep.datasets.items():
-        mine = [i for i, fed in enumerate(sweep.federations) if fed.dataset == name]
+        mine = sweep.federations_on(name)
         params = sweep.state.params[mine]
         for prefix, split in (("", dataset.test), ("validation_", dataset.validation)):
             images, labels = split.images.to(sweep.device, sweep.dtype), split.labels.to(sweep.device)
@@ -136,10 +130,9 @@ def _keep_best(sweep: Sweep, rows: list[Row]) -> None:
 
 def results(sweep: Sweep, last: list[Row]) -> list[Row]:
     """The final result of every federation, in the caller's order; ``last`` are the rows of the last round."""
-    found = []
-    for place, row in enumerate(last):
-        i = sweep.order.index(place)
-        fed, tally, s = sweep.federations[i], sweep.state.tally, sweep.settings
+    found, tally, s = [], sweep.state.tally, sweep.settings
+    for i, row in zip(sweep.in_order(range(len(last))), last, strict=True):
+        fed = sweep.federations[i]
         found.append(
             {
                 "dataset": fed.dataset,
@@ -161,83 +154,3 @@ def results(sweep: Sweep, last: list[Row]) -> list[Row]:
             }
         )
     return found
-
-
-# -- full-client records ------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Full:
-    """Full-client quantities of one round, per federation: lists over clients."""
-
-    utility: list[float]
-    expected: list[float]
-    expected_error: list[float]
-
-
-def full_record(sweep: Sweep, when: int) -> list[Row]:
-    """What round ``when`` will do to every client's full loss, from the state just before it.
-
-    The round's randomness is keyed, so looking at it here does not change it.
-    """
-    tables, step = sweep.tables([when]), torch.zeros(1, dtype=torch.int64, device=sweep.device)
-    noise = sweep.noise_table(when)
-    found = [_Full([], [], []) for _ in sweep.federations]
-    for block in sweep.blocks:
-        released, distortion = sweep.release(block, tables, step, sweep.block_noise(block, noise))
-        local = released.parameters - distortion
-        for r in range(len(local)):
-            _one_client(sweep, block, r, released.parameters[r], local[r], found, tables, when)
-    rows = []
-    gradients = squared_gradients(sweep)
-    for i, full in enumerate(found):
-        row: Row = {"full_utility_loss": full.utility, "gradient_norm_squared": gradients[i]}
-        if full.expected:
-            row["expected_utility_loss"] = full.expected
-            row["expected_utility_loss_error"] = full.expected_error
-            row["expected_draws"] = sweep.settings.expected_draws
-        rows.append(row)
-    return rows
-
-
-def _one_client(
-    sweep: Sweep, block: Block, r: int, released: Tensor, local: Tensor, found: list[_Full], tables: Stretch, when: int
-) -> None:
-    federation = block.federations.start + r // block.shape[1]
-    slot = block.slots.start + r % block.shape[1]
-    fed = sweep.federations[federation]
-    seed = sweep.draws.seeds.index(fed.seed)
-    client = int(sweep.draws.participants([when])[0, seed, slot])
-    part = sweep.parts[fed.dataset][client].to(sweep.device)
-    images, labels = sweep.images[part], sweep.labels[part]
-    trials = [local, released]
-    if block.kind.distorts and not block.kind.learns and not block.kind.on_sphere:
-        # Example 2: the expected loss over the mechanism's distribution, by sampling
-        count, size = sweep.settings.expected_draws, len(local)
-        key = experiment_key(fed.seed, "expected")
-        numbers = uniform(
-            [key] * count, [client * count + j for j in range(count)], [when], size, sweep.dtype, sweep.device
-        )
-        scale = tables.scale[0, federation, slot]
-        trials += list(local + scale * standard_noise(numbers[0], block.kind.noise))
-    stacked = torch.stack(trials)
-    losses = full_loss(
-        sweep.batched, stacked, images.expand(len(stacked), *images.shape), labels.expand(len(stacked), -1)
-    )
-    found[federation].utility.append(float(losses[1] - losses[0]))
-    if len(trials) > 2:
-        gains = (losses[2:] - losses[0]).double()
-        found[federation].expected.append(float(gains.mean()))
-        found[federation].expected_error.append(float(gains.std() / len(gains) ** 0.5))
-
-
-def squared_gradients(sweep: Sweep) -> list[float]:
-    """|grad F(W)|^2 over all training examples, for every federation's current model."""
-    squared = [0.0] * len(sweep.federations)
-    for name, parts in sweep.parts.items():
-        mine = [i for i, fed in enumerate(sweep.federations) if fed.dataset == name]
-        rows = torch.cat(parts).to(sweep.device)
-        gradient = full_gradient(sweep.batched, sweep.state.params[mine], sweep.images[rows], sweep.labels[rows])
-        for place, i in enumerate(mine):
-            squared[i] = float(intensity(gradient[place : place + 1].double())) ** 2
-    return squared

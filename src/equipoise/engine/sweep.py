@@ -11,10 +11,10 @@ state between rounds is the global parameters and a few running sums.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,21 +23,26 @@ from ..data.dataset import Dataset
 from ..data.partition import partition, weights
 from ..errors import ConfigError, DataError
 from ..mechanism.registry import mechanism
-from ..mechanism.release import Protection, Release, observed_release
+from ..mechanism.release import Release, observed_release
+from ..mechanism.schedule import schedule
 from ..models.batched import Batched, check_model
 from ..models.bundled import build
 from ..randomness import experiment_key, uniform
 from ..server.aggregate import Total
-from . import metrics as records
+from . import metrics
 from .cuda_graph import MOST_STREAMS, RoundGraph, capturable, side_by_side
+from .datasets import load_dataset
 from .draws import Draws
-from .settings import Federation, Settings, check
-from .tables import LENGTH, Block, Stretch, blocks, default_chunk, stretch
+from .federation import Federation
+from .full_record import full_record
+from .settings import Settings, check
+from .tables import LENGTH, Block, Tables, blocks, build_tables, default_chunk
 
 NOISE_TABLE = {"cpu": 32 << 20, "cuda": 2 << 30}
 """Bytes up to which the noise of a round is drawn once for all blocks rather than block by block."""
 
 Progress = Callable[[int], None]
+T = TypeVar("T")
 
 
 @dataclass
@@ -46,7 +51,7 @@ class State:
 
     round: int
     params: Tensor  # [F, P]
-    tally: records.Tally
+    tally: metrics.Tally
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,23 @@ class Event:
     round: int
     rows: list[dict[str, Any]]  # one per federation, in the caller's order; empty if not evaluated here
     snapshot: bool  # whether the settings ask for a snapshot of the global models here
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What the R clients of one block would do in a round."""
+
+    block: Block
+    released: Tensor  # [R, P]
+    distortion: Tensor  # [R, P]
+    noise: Tensor | None  # [R, P], standard; None without distortion
+    tables: Tables  # of that round alone
+
+    def rows(self) -> list[tuple[int, int]]:
+        """(federation, slot) of every client; slots are clients where all of them take part."""
+        slots = range(self.block.slots.start, self.block.slots.stop)
+        federations = range(self.block.federations.start, self.block.federations.stop)
+        return [(federation, slot) for federation in federations for slot in slots]
 
 
 class Sweep:
@@ -81,9 +103,8 @@ class Sweep:
         self.order = sorted(range(len(federations)), key=lambda i: kinds.index(federations[i].mechanism))
         self.federations = [federations[i] for i in self.order]  # one mechanism after the other
         given = datasets or {}
-        self.datasets = {
-            name: given.get(name) or settings.load(name) for name in dict.fromkeys(f.dataset for f in federations)
-        }
+        names = dict.fromkeys(fed.dataset for fed in federations)
+        self.datasets = {name: given.get(name) or load_dataset(settings, name) for name in names}
         self._place_data()
         self.given_model = model
         sample = next(iter(self.datasets.values()))
@@ -108,39 +129,39 @@ class Sweep:
         self.blocks = list(blocks(self.federations, list(self.datasets), self.draws, chunk, self.device))
         self.state = self._initial_state()
         self._graph: RoundGraph | None = None
-        self.watcher: Callable[[Block, Tensor], None] | None = None  # sees the releases [R, P] of every block
-        self.observer: Callable[[list[int], Stretch], None] | None = None  # sees what every stretch recorded
+        self.on_releases: Callable[[Block, Tensor], None] | None = None  # sees the releases [R, P] of every block
+        self.on_tables: Callable[[list[int], Tables], None] | None = None  # sees what some rounds recorded, and which
 
     # -- the run ---------------------------------------------------------------------------------------------
 
     def run(self, on_round: Progress | None = None) -> Iterator[Event]:
-        """Train to the end. Yields after every stretch of rounds; the state is whole whenever it does."""
+        """Train to the end. Yields after every few rounds; the state is whole whenever it does."""
         s, full = self.settings, set(self.settings.fully_recorded())
         evaluated, snapshots = set(s.evaluated()), set(s.snapshot_rounds())
         marks = sorted(evaluated | snapshots | {when - 1 for when in full})
         if self.state.round == 0 and 0 in snapshots:
             yield Event(0, [], snapshot=True)
         while self.state.round < s.rounds:
-            extra = records.full_record(self, self.state.round + 1) if self.state.round + 1 in full else None
+            extra = full_record(self) if self.state.round + 1 in full else None
             stop = min(next(mark for mark in marks if mark > self.state.round), self.state.round + LENGTH)
             self.train(stop, on_round)
-            rows = records.evaluate(self, extra) if stop in evaluated else []
-            yield Event(stop, [rows[self.order.index(i)] for i in range(len(rows))], stop in snapshots)
+            rows = metrics.evaluate(self, extra) if stop in evaluated else []
+            yield Event(stop, self.in_order(rows) if rows else [], stop in snapshots)
 
     def train(self, until: int, on_round: Progress | None = None) -> None:
         """Train up to and including round ``until``, without evaluating."""
         while self.state.round < until:
             rounds = list(range(self.state.round + 1, min(until, self.state.round + LENGTH) + 1))
-            done = self._train_stretch(rounds, self.tables(rounds), on_round)
+            done = self._train_rounds(rounds, self.tables(rounds), on_round)
             self.state.round = rounds[-1]
             self.state.tally.add(done)
-            if self.observer is not None:
-                self.observer(rounds, done)
+            if self.on_tables is not None:
+                self.on_tables(rounds, done)
 
-    def _train_stretch(self, rounds: list[int], tables: Stretch, on_round: Progress | None) -> Stretch:
+    def _train_rounds(self, rounds: list[int], tables: Tables, on_round: Progress | None) -> Tables:
         if self._graph is None and capturable(self, rounds):
             self._graph = RoundGraph(self, self.tables(list(range(rounds[0], rounds[0] + LENGTH))))
-        if self._graph is not None and self.watcher is None and len(rounds) <= len(self._graph.tables.batches):
+        if self._graph is not None and self.on_releases is None and len(rounds) <= len(self._graph.tables.batches):
             return self._graph.run(rounds, tables, on_round)
         for i, when in enumerate(rounds):
             step = torch.tensor([i], device=self.device)
@@ -149,7 +170,7 @@ class Sweep:
                 on_round(when)
         return tables
 
-    def round(self, tables: Stretch, step: Tensor, noise: dict[str, Tensor]) -> Tensor:
+    def round(self, tables: Tables, step: Tensor, noise: dict[str, Tensor]) -> Tensor:
         """Algorithm 1, l. 4-10, for all federations; ``step`` ``[1]`` is the round's row of the tables."""
         total = Total(self.state.params)
         for block, (released, distortion) in self._releases(tables, step, noise):  # l. 4-8: clients in parallel
@@ -157,8 +178,8 @@ class Sweep:
             share = tables.weights.index_select(0, step)[0, f, k]
             parameters, distortion = released.parameters.view(*shape, -1), distortion.view(*shape, -1)
             total.add(f, parameters, distortion, share, record.accepted.view(shape))
-            if self.watcher is not None:
-                self.watcher(block, released.parameters)
+            if self.on_releases is not None:
+                self.on_releases(block, released.parameters)
             for name in ("utility_loss", "intensity", "clipped", "accepted"):
                 getattr(tables, name)[:, f, k].index_copy_(0, step, getattr(record, name).view(1, *shape))
         rate = tables.server_rate.index_select(0, step)[0]
@@ -167,7 +188,7 @@ class Sweep:
         return new
 
     def _releases(
-        self, tables: Stretch, step: Tensor, noise: dict[str, Tensor]
+        self, tables: Tables, step: Tensor, noise: dict[str, Tensor]
     ) -> Iterator[tuple[Block, tuple[Release, Tensor]]]:
         def task(block: Block) -> Callable[[], tuple[Release, Tensor]]:
             return lambda: self.release(block, tables, step, self.block_noise(block, noise))
@@ -178,7 +199,7 @@ class Sweep:
             for block in self.blocks:  # one after the other: memory is that of one block
                 yield block, task(block)()
 
-    def release(self, block: Block, tables: Stretch, step: Tensor, noise: Tensor | None) -> tuple[Release, Tensor]:
+    def release(self, block: Block, tables: Tables, step: Tensor, noise: Tensor | None) -> tuple[Release, Tensor]:
         """Algorithm 1, l. 5-8, for the clients of one block; also the distortion behind each release."""
         s, (f, k) = self.settings, (block.federations, block.slots)
         examples = tables.batches.index_select(0, step)[0].index_select(0, block.even(block.data))  # l. 5: [R, L*B]
@@ -190,19 +211,44 @@ class Sweep:
         def rows(table: Tensor) -> Tensor:
             return block.even(table.index_select(0, step)[0, f, k].reshape(-1))
 
-        protection = Protection(
-            mechanism=block.kind,
-            scale=rows(tables.scale),
-            factor=getattr(s.measure(block.kind), "factor", s.factor),  # a measure of the user's has its own
-            steps=s.steps,
-            lr=rows(tables.lr),
-            negative_norm=rows(tables.negative_norm),
-            clip=s.clip,
-            clip_norm=s.clip_norm,
-        )
+        protection = s.protection(block.kind, rows(tables.scale), rows(tables.lr), rows(tables.negative_norm))
         noise = None if noise is None else block.even(noise)
         released, distortion = observed_release(objectives, start, noise, s.eta, protection)
         return released.first(len(block.rows)), distortion[: len(block.rows)]
+
+    # -- a look without a step -------------------------------------------------------------------------------
+
+    def preview(self) -> Iterator[Preview]:
+        """What every client will do in the coming round, block by block; nothing changes.
+
+        The round's randomness is keyed by seed, client and round, so looking at it here does not use it up.
+        """
+        round_number = self.state.round + 1
+        tables, step = self.tables([round_number]), torch.zeros(1, dtype=torch.int64, device=self.device)
+        table = self.noise_table(round_number)
+        for block in self.blocks:
+            noise = self.block_noise(block, table)
+            released, distortion = self.release(block, tables, step, noise)
+            yield Preview(block, released.parameters, distortion, noise, tables)
+
+    def at(self, round_number: int, params: Tensor, eta: float | None = None) -> Sweep:
+        """This sweep as it would stand after a round at ``params`` ``[F, P]``, to look at rounds from there.
+
+        Schedules hold still at what they are in the next round; ``eta`` may be another one. Data and draws are shared,
+        the state is not.
+        """
+        other, s, coming = copy.copy(self), self.settings, round_number + 1
+
+        def now(value: Any) -> Any:
+            return schedule(value, [coming], s.clients)[0] if isinstance(value, Mapping) else value
+
+        other.settings = replace(
+            s, eta=s.eta if eta is None else eta, lr=now(s.lr), negative_norm=now(s.negative_norm)
+        )  # fmt: skip
+        other.federations = [replace(fed, budget=now(fed.budget)) for fed in self.federations]
+        other.state = State(round_number, params, self.state.tally)
+        other._graph, other.on_releases, other.on_tables = None, None, None
+        return other
 
     # -- randomness ------------------------------------------------------------------------------------------
 
@@ -233,11 +279,27 @@ class Sweep:
 
     # -- set-up and accounts -----------------------------------------------------------------------------------
 
-    def tables(self, rounds: list[int]) -> Stretch:
+    def tables(self, rounds: list[int]) -> Tables:
         """The tables of the given rounds."""
         size = self.batched.layout.size
         who = (self.settings, self.federations, self.draws, self.parts, self.shares)
-        return stretch(rounds, *who, size, self.dtype, self.device)
+        return build_tables(rounds, *who, size, self.dtype, self.device)
+
+    def in_order(self, values: Sequence[T]) -> list[T]:
+        """Values that follow ``federations``, in the order in which the caller named these."""
+        return [values[self.order.index(i)] for i in range(len(self.order))]
+
+    def models(self) -> Tensor:
+        """The global models ``[F, P]`` in the caller's order."""
+        return self.state.params[self.in_order(range(len(self.order)))]
+
+    def federations_on(self, dataset: str) -> list[int]:
+        """The federations that train on a dataset, as places in ``federations``."""
+        return [i for i, fed in enumerate(self.federations) if fed.dataset == dataset]
+
+    def examples(self, dataset: str) -> Tensor:
+        """Rows of all training examples of a dataset, client after client."""
+        return torch.cat(self.parts[dataset]).to(self.device)
 
     def _place_data(self) -> None:
         s = self.settings
@@ -262,7 +324,7 @@ class Sweep:
     def _initial_state(self) -> State:
         starts = {seed: self._initial_params(seed) for seed in self.draws.seeds}
         params = torch.stack([starts[fed.seed] for fed in self.federations]).to(self.device)
-        return State(0, params, records.Tally.empty(len(self.federations), self.draws.slots))
+        return State(0, params, metrics.Tally.empty(len(self.federations), self.draws.slots))
 
     def _initial_params(self, seed: int) -> Tensor:
         layout = self.batched.layout

@@ -1,4 +1,4 @@
-"""How a sweep is laid out: blocks of clients that run together, and tables for a stretch of rounds."""
+"""How a sweep is laid out: blocks of clients that run together, and the tables of a few rounds."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from ..mechanism.budget import schedule
 from ..mechanism.registry import Mechanism, mechanism
+from ..mechanism.schedule import schedule
 from .draws import Draws
-from .settings import Federation, Settings, scales, server_rates
+from .federation import Federation
+from .settings import Settings
 
 LENGTH = 50
-"""Rounds in one stretch: the tables stay small, and a GPU is rarely interrupted."""
+"""Rounds that share tables: these stay small, and a GPU is rarely interrupted."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def default_chunk(parameters: int, pixels: int, dtype: torch.dtype, device: torc
 
 
 @dataclass
-class Stretch:
+class Tables:
     """Tables for S rounds, and what the rounds record. F federations, K slots."""
 
     batches: Tensor  # [S, datasets*streams, L*B]
@@ -94,18 +95,18 @@ class Stretch:
     accepted: Tensor
     distortion: Tensor  # [S, F]: |Delta_t|
 
-    def copy_(self, other: Stretch) -> None:
-        """Take over another stretch of at most the same length."""
+    def copy_(self, other: Tables) -> None:
+        """Take over tables of at most the same length."""
         for part in fields(self):
             value = getattr(other, part.name)
             getattr(self, part.name)[: len(value)].copy_(value)
 
-    def head(self, length: int) -> Stretch:
+    def head(self, length: int) -> Tables:
         """A copy of the first ``length`` rounds."""
-        return Stretch(*(getattr(self, part.name)[:length].clone() for part in fields(self)))
+        return Tables(*(getattr(self, part.name)[:length].clone() for part in fields(self)))
 
 
-def stretch(
+def build_tables(
     rounds: list[int],
     settings: Settings,
     federations: list[Federation],
@@ -115,7 +116,7 @@ def stretch(
     parameters: int,
     dtype: torch.dtype,
     device: torch.device,
-) -> Stretch:
+) -> Tables:
     """The tables of the given rounds. ``parts`` and ``shares`` say who owns what, per dataset."""
     who = draws.participants(rounds)[:, [draws.seeds.index(fed.seed) for fed in federations]]  # [S, F, K]
     shape = who.shape
@@ -130,12 +131,12 @@ def stretch(
     def blank(*size: int, kind: torch.dtype = dtype) -> Tensor:
         return torch.zeros(size, dtype=kind, device=device)
 
-    rates = [server_rates(settings, fed, rounds, parameters) for fed in federations]
+    rates = [settings.server_rates(fed, rounds, parameters) for fed in federations]
     size = settings.batch * settings.local_steps
     batches = [draws.batches(rounds, size, part, settings.sampling) for part in parts.values()]
-    return Stretch(
+    return Tables(
         batches=torch.cat(batches, dim=1).to(device),
-        scale=table([scales(settings, fed, rounds) for fed in federations]),
+        scale=table([settings.scales(fed.mechanism, fed.budget, rounds) for fed in federations]),
         lr=shared("lr"),
         negative_norm=shared("negative_norm"),
         weights=table([[shares[fed.dataset].tolist()] * len(rounds) for fed in federations]),

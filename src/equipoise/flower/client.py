@@ -23,12 +23,12 @@ from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor, nn
 
 from ..errors import ConfigError, DataError, EquipoiseError, ReleaseError
+from ..files import locked
 from ..ledger.ledger import Ledger
 from ..mechanism import protect as protection
 from ..mechanism.registry import Mechanism
 from ..mechanism.registry import mechanism as find
 from ..models.batched import Loss
-from ..runs.checkpoint import locked
 from .terms import PREFIX, Allowed, Asked, allowed, asked
 
 log = logging.getLogger("flwr.equipoise")  # below Flower's own logger, so that its handlers serve

@@ -21,9 +21,10 @@ from torch import Tensor
 
 from ..environment import environment
 from ..errors import CheckpointError, LimitError
-from ..files import plain, storage_errors, write_json
+from ..files import locked, plain, storage_errors, write_json
 from ..ledger.ledger import FILE, Ledger, verify
-from ..runs.checkpoint import load_checkpoint, locked, save_checkpoint, save_snapshot
+from ..runs.checkpoint import load_checkpoint, save_checkpoint
+from ..runs.snapshot import save_snapshot
 from .terms import OF_A_RELEASE, Asked
 
 CLAIM = "Budgets are per-release calibrations of the distortion. No (epsilon, delta) is claimed."

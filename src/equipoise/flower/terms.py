@@ -32,11 +32,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ..engine.settings import Leakage, Settings, check_settings
+from ..engine.settings import Settings, check_settings
 from ..errors import BudgetError, ConfigError, LimitError, closest
-from ..mechanism.budget import Schedule, schedule, schedule_starts
+from ..mechanism.protection import Leakage
 from ..mechanism.registry import Mechanism
 from ..mechanism.registry import mechanism as find
+from ..mechanism.schedule import Schedule, schedule, schedule_starts
 
 PREFIX = "equipoise."
 WEIGHT = "num-examples"

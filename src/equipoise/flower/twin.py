@@ -19,7 +19,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Result
 from flwr.simulation import run_simulation
 
-from ..engine.settings import Federation, Settings, from_dict, to_dict
+from ..engine.federation import Federation
+from ..engine.settings import Settings, from_dict, to_dict
 from ..engine.sweep import Sweep
 from ..errors import ConfigError
 from .client import guard, protect

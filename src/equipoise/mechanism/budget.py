@@ -20,12 +20,10 @@ each draw.
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-from ..errors import BudgetError, ConfigError
+from ..errors import BudgetError, is_number
 
 
 @runtime_checkable
@@ -52,16 +50,10 @@ def _require(ok: bool, message: str, remedy: str) -> None:
         raise BudgetError(message, remedy)
 
 
-def _is_number(value: Any) -> bool:
-    """A float, or a whole number that a float can hold."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, float) or (whole and abs(value) <= sys.float_info.max)
-
-
 def _positive(**values: float) -> None:
     for name, value in values.items():
         _require(
-            _is_number(value) and math.isfinite(value) and value > 0,
+            is_number(value) and math.isfinite(value) and value > 0,
             f"Expected {name}={value!r} to be a finite number > 0.",
             f"Set {name} to a positive number.",
         )
@@ -107,7 +99,7 @@ class LeakageBudget:
 
     def leakage(self, intensity: float) -> float:
         """The score of an intensity. A negative value is returned as it is, never clamped."""
-        ok = _is_number(intensity) and intensity >= 0
+        ok = is_number(intensity) and intensity >= 0
         _require(ok, f"Expected intensity={intensity!r} to be >= 0.", "An intensity is a norm.")
         residual = self.c_a * self.c_res * self._decay
         return 1 - (self.c_a * intensity + residual) / (4 * self.D)
@@ -174,58 +166,10 @@ class GaussianBudget(_ScaleBudget):
 
 
 def _finite(budget: float) -> None:
-    ok = _is_number(budget) and math.isfinite(budget)
+    ok = is_number(budget) and math.isfinite(budget)
     _require(ok, f"Expected budget={budget!r} to be a finite number.", "Give a number.")
 
 
 def _check_factor(factor: float) -> None:
-    ok = _is_number(factor) and math.isfinite(factor) and factor >= 1
+    ok = is_number(factor) and math.isfinite(factor) and factor >= 1
     _require(ok, f"Expected factor={factor!r} to be >= 1.", "upper = factor * lower; the paper uses 2.")
-
-
-Schedule = float | Sequence[float] | Mapping[str, Any]
-
-
-def schedule(value: Schedule, rounds: Sequence[int], clients: int, name: str = "value") -> list[list[float]]:
-    """A setting that may be a number, one per client, or a schedule over rounds, as ``[rounds][clients]``.
-
-    A schedule is ``{"rounds": [1, 500], "values": [0.96, [0.98, 0.98, 0.99, 0.99]]}``: each value (a number
-    or one per client) holds from its round on.
-
-    >>> schedule({"rounds": [1, 3], "values": [0.1, [0.2, 0.3]]}, [2, 3], clients=2)
-    [[0.1, 0.1], [0.2, 0.3]]
-    """
-    if not isinstance(value, Mapping):
-        row = _per_client(value, clients, name)
-        return [row for _ in rounds]
-    starts, values = value.get("rounds") or [], value.get("values") or []
-    lists = isinstance(starts, list | tuple) and isinstance(values, list | tuple)
-    if not lists or not starts or set(value) != {"rounds", "values"} or len(starts) != len(values):
-        raise ConfigError(
-            f"Expected the schedule of {name} to have lists 'rounds' and 'values' of one length, got {dict(value)!r}.",
-            "Example: {rounds = [1, 500], values = [0.96, 0.98]}.",
-        )
-    if not all(isinstance(start, int) for start in starts) or starts[0] != 1 or list(starts) != sorted(set(starts)):
-        raise ConfigError(
-            f"Expected the rounds of the schedule of {name} to begin at 1 and to rise, got {list(starts)!r}.",
-            "The first value holds from round 1.",
-        )
-    rows = [_per_client(v, clients, name) for v in values]
-    return [rows[max(0, sum(start <= when for start in starts) - 1)] for when in rounds]
-
-
-def schedule_starts(value: Any) -> list[int]:
-    """Rounds at which every part of a schedule holds at least once; [1] for a constant or a malformed one."""
-    starts = value.get("rounds") if isinstance(value, Mapping) else None
-    good = isinstance(starts, list | tuple) and all(isinstance(start, int) for start in starts)
-    return list(starts) if good and starts else [1]
-
-
-def _per_client(value: Any, clients: int, name: str) -> list[float]:
-    values: list[Any] = list(value) if isinstance(value, list | tuple) else [value] * clients
-    if len(values) != clients or not all(_is_number(v) and math.isfinite(v) for v in values):
-        raise ConfigError(
-            f"Expected {name} to be one finite number or one for each of {clients} clients, got {value!r}.",
-            "Give a single number, or a list as long as the number of clients.",
-        )
-    return [float(v) for v in values]

@@ -1,7 +1,7 @@
 """Algorithm 2, LearnDistortion: learn the distortion of a local model within its intensity bounds.
 
-Reference: the paper's Algorithm 2; the feasible sets and the theorem on its iterates follow it.
-Everything is batched: ``[R, P]`` holds one distortion per row, each with its own bounds, step size and
+Reference: Zhang et al. (arXiv:2305.15148), Algorithm 2; its feasible sets and the theorem on its iterates follow it
+there. Everything is batched: ``[R, P]`` holds one distortion per row, each with its own bounds, step size and
 coefficient, and no row influences another.
 
 Not claimed: a learned distortion carries no differential-privacy guarantee, whatever its noise was.
@@ -15,9 +15,22 @@ import torch
 from torch import Tensor
 
 from .intensity import STABILISER, Norm, intensity, scale_clip
+from .protection import Protection
+
+Start = tuple[Tensor, Tensor, Tensor]
+"""The initial distortions ``[R, P]`` and their intensity bounds, ``[R]`` each."""
 
 
-def on_inner_sphere(noise: Tensor, lower: Tensor, factor: Tensor | float = 2.0) -> tuple[Tensor, Tensor, Tensor]:
+def draw_bounds(noise: Tensor, protection: Protection) -> Start:
+    """Algorithm 2, l. 4-11, from *standard* noise ``[R, P]``; ``protection.scale`` is g(chi) of l. 4."""
+    kind = protection.mechanism
+    scale = torch.as_tensor(protection.scale, dtype=noise.dtype, device=noise.device).expand(noise.shape[0])
+    if kind.on_sphere:  # l. 7
+        return on_inner_sphere(noise, scale, protection.factor)  # rescaling makes the scale of the draw irrelevant
+    return as_drawn(noise * scale.unsqueeze(-1), protection.factor, kind.norm)
+
+
+def on_inner_sphere(noise: Tensor, lower: Tensor, factor: Tensor | float = 2.0) -> Start:
     """The PL branch (l. 5, 8): noise rescaled to intensity ``lower``; bounds ``[lower, factor*lower]``.
 
     >>> init, lower, upper = on_inner_sphere(torch.tensor([[0.0, 2.0]]), torch.tensor([5.0]))
@@ -28,7 +41,7 @@ def on_inner_sphere(noise: Tensor, lower: Tensor, factor: Tensor | float = 2.0) 
     return scale_clip(noise, lower, lower, "l2"), lower, upper
 
 
-def as_drawn(noise: Tensor, factor: Tensor | float = 2.0, norm: Norm = "l1") -> tuple[Tensor, Tensor, Tensor]:
+def as_drawn(noise: Tensor, factor: Tensor | float = 2.0, norm: Norm = "l1") -> Start:
     """The LS branch (l. 10): noise as drawn; bounds ``[h(noise), factor*h(noise)]`` from this very draw.
 
     >>> init, lower, upper = as_drawn(torch.tensor([[3.0, -4.0]]))
@@ -45,26 +58,26 @@ def learn_distortion(
     init: Tensor,
     lower: Tensor,
     upper: Tensor,
+    *,
     norm: Norm = "l2",
     steps: int = 10,
-    lr: Tensor | float = 0.1,
+    gamma: Tensor | float = 0.1,
     negative_norm: Tensor | float = 1e-5,
 ) -> Tensor:
     """Algorithm 2, l. 12-18, from a feasible ``init`` ``[R, P]``.
 
     ``gradient`` is any callable ``[R, P] -> [R, P]``: the mini-batch gradient at the distorted model.
-    ``lr`` and ``negative_norm`` are numbers or ``[R, 1]``.
+    ``gamma`` and ``negative_norm`` (lambda) are numbers or ``[R, 1]``.
 
     >>> bowl = lambda w: w                                   # gradient of |w|^2 / 2
     >>> one = torch.ones(1)
     >>> learn_distortion(bowl, torch.zeros(1, 2), torch.tensor([[0.0, 2.0]]), one, 2 * one, steps=50)
     tensor([[0., 1.]])
     """
-    alpha, trial = init.clone(), torch.empty_like(init)  # two buffers serve all steps
+    alpha = init
     for _ in range(steps):  # l. 12
-        direction = gradient(torch.add(base, alpha, out=trial))  # l. 13-14: of the sampled loss ...
+        slope = gradient(base + alpha)  # l. 13-14: of the loss; that of -lambda*|alpha|_2 is -lambda*alpha/|alpha|_2
         size = intensity(alpha, "l2").clamp_min(STABILISER).unsqueeze(-1)
-        alpha.mul_(1 + lr * negative_norm / size)  # ... and of -lambda*|alpha|_2; both in l. 15
-        alpha.sub_(torch.mul(direction, lr, out=trial))
-        scale_clip(alpha, lower, upper, norm, out=alpha)  # l. 16
-    return alpha
+        alpha = alpha * (1 + gamma * negative_norm / size) - gamma * slope  # l. 15
+        alpha = scale_clip(alpha, lower, upper, norm)  # l. 16
+    return alpha  # l. 18

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from ..engine.settings import Settings, check_settings
-from ..errors import ConfigError, DataError, ReleaseError
+from ..errors import ConfigError, DataError, ReleaseError, is_whole
 from ..models.batched import Batched, Loss, check_model
 from ..randomness import experiment_key, standard_noise, system_uniform, uniform
-from .budget import Schedule, schedule
-from .registry import Mechanism, mechanism
-from .release import Protection, Release, distort_given, release
+from .protection import ProtectionSettings, check_protection
+from .registry import Mechanism, checked
+from .release import Release, distort_given, release
+from .schedule import Schedule
 
-_KEPT = 8
-_known: OrderedDict[Any, Batched] = OrderedDict()  # checked models, the most recent last
+_CHECKED: WeakKeyDictionary[nn.Module, set[tuple[Any, ...]]] = WeakKeyDictionary()
+"""Circumstances under which a model passed its check; forgotten with the model."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def protect(
     *,
     loss: Loss | None = None,
     local: Mapping[str, Tensor] | None = None,
-    settings: Settings | None = None,
+    settings: ProtectionSettings | None = None,
     client: int = 0,
     round: int = 1,
     experiment_seed: int | None = None,
@@ -66,15 +66,15 @@ def protect(
     >>> 7.99 < sent.record["intensity"] < 16
     True
     """
-    settings = settings or Settings()
-    check_settings(settings)
+    settings = settings or ProtectionSettings()
+    check_protection(settings)
     _check_place(client, round, experiment_seed)
-    kind = _checked_mechanism(mechanism, budget)
+    kind = checked(mechanism, budget)
     images, labels = _checked_batch(batch)
     batched = _batched(model, images, labels, loss, alone=kind.per_example)
     layout, like = batched.layout, next(p for p in model.parameters() if p.requires_grad)
     begin = _flat("start", start, batched, like)
-    protection = _protection(kind, budget, replace(settings, batch=len(images)), client, round)
+    protection = replace(settings, batch=len(images)).at(kind, budget, round, client)
     objective = batched.at(images.unsqueeze(0), labels.unsqueeze(0))
     noise = _noise(kind, layout.size, like, experiment_seed, client, round)
     if local is None:
@@ -82,30 +82,6 @@ def protect(
     else:
         found = distort_given(objective, _flat("local", local, batched, like), noise, protection)
     return _sent(found, batched, kind, budget, experiment_seed, client, round)
-
-
-def _protection(kind: Mechanism, budget: Schedule | None, settings: Settings, client: int, when: int) -> Protection:
-    def now(value: Schedule, name: str) -> float:
-        """The value for this client and round; a single number serves any client."""
-        clients = client + 1 if not isinstance(value, list | tuple) else len(value)
-        row = schedule(value, [when], max(clients, settings.clients) if isinstance(value, Mapping) else clients, name)[
-            0
-        ]
-        if client >= len(row):
-            raise ConfigError(f"{name} has {len(row)} values, none for client {client}.", "Give one per client.")
-        return row[client]
-
-    measure = settings.measure(kind)
-    return Protection(
-        mechanism=kind,
-        scale=0.0 if measure is None or budget is None else measure.lower(now(budget, "budget")),
-        factor=settings.factor if measure is None else measure.factor,
-        steps=settings.steps,
-        lr=now(settings.lr, "lr"),
-        negative_norm=now(settings.negative_norm, "negative_norm"),
-        clip=settings.clip,
-        clip_norm=settings.clip_norm,
-    )
 
 
 def _flat(name: str, state: Mapping[str, Tensor], batched: Batched, like: Tensor) -> Tensor:
@@ -146,19 +122,10 @@ def _noise(kind: Mechanism, size: int, like: Tensor, seed: int | None, client: i
 
 def _check_place(client: Any, when: Any, seed: Any) -> None:
     for name, value in (("client", client), ("round", when), ("experiment_seed", 0 if seed is None else seed)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        if not is_whole(value) or value < 0:
             raise ConfigError(
                 f"Expected {name}={value!r} to be a whole number >= 0.", "Number your clients and rounds."
             )
-
-
-def _checked_mechanism(name: str | Mechanism, budget: Any) -> Mechanism:
-    kind = mechanism(name)
-    if kind.distorts and budget is None:
-        raise ConfigError(f"The mechanism {kind.name!r} needs a budget.", "For example 0.98 for pl-*, 200 for ls-*.")
-    if not kind.distorts and budget is not None:
-        raise ConfigError(f"The mechanism 'none' takes no budget, got {budget!r}.", "Leave the budget out.")
-    return kind
 
 
 def _checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
@@ -174,20 +141,17 @@ def _checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
 
 
 def _batched(model: nn.Module, images: Tensor, labels: Tensor, loss: Loss | None, alone: bool) -> Batched:
-    """The model with its batched form, checked again whenever something that matters has changed."""
+    """The model in batched form, checked again whenever something that matters has changed."""
     modes = tuple(part.training for part in model.modules())
     trained = tuple(parameter.requires_grad for parameter in model.parameters())
-    key = (id(model), loss, images.dtype, str(images.device), tuple(images.shape[1:]), modes, trained, alone)
-    if key in _known and _known[key].model is model:
-        _known.move_to_end(key)
-    else:
+    circumstances = (images.dtype, str(images.device), tuple(images.shape[1:]), modes, trained, alone)
+    passed = _CHECKED.setdefault(model, set())
+    if circumstances not in passed:
         check_model(model, images[: 1 if alone else 2])
-        _known[key] = Batched(model, loss, images.device)
-        while len(_known) > _KEPT:
-            _known.popitem(last=False)
+        passed.add(circumstances)
     if loss is None:
         _check_labels(model, images, labels)
-    return _known[key]
+    return Batched(model, loss, images.device)
 
 
 def _check_labels(model: nn.Module, images: Tensor, labels: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""The named mechanisms, as data: what is drawn, what bounds it, and whether it is learned.
+"""The named mechanisms and the measures behind their budgets, as data: what is drawn, what bounds it, what is learned.
 
 ==============  ===========  ========  =========================================  ========  =====
 name            noise        norm      bounds                                     learned   clip
@@ -16,18 +16,69 @@ laplace-dp      Laplace      L1        as drawn                                 
 ``gs-*`` are not in the paper; they show that a mechanism is only a row of this table. Neither is ``laplace-dp``, the
 one row whose budget is a guarantee rather than a score: it clips the gradient of each example, so that the sensitivity
 of a release can be derived, and its budget is the epsilon of differential privacy of one release (docs/laplace_dp.md).
+
+To add one, ``register`` a ``Mechanism``; for a budget of a new kind, ``register`` a ``MeasureKind`` first.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ..errors import ConfigError, closest
 from .budget import GaussianBudget, LaplaceBudget, LeakageBudget, Measure
 from .intensity import Norm
 
-MeasureName = Literal["leakage", "laplace", "gaussian", "epsilon"]
+if TYPE_CHECKING:
+    from .protection import ProtectionSettings
+
+
+Known = TypeVar("Known")
+
+
+def _find(name: Any, known: Mapping[str, Known], what: str) -> Known:
+    if not isinstance(name, str):
+        raise ConfigError(f"Expected {what}={name!r} to be a name.", f"Known: {', '.join(known)}.")
+    if name not in known:
+        raise ConfigError(f"Unknown {what} {name!r}.{closest(name, list(known))}", f"Known: {', '.join(known)}.")
+    return known[name]
+
+
+@dataclass(frozen=True)
+class MeasureKind:
+    """One kind of budget: how the settings configure its measure, and what its budgets mean."""
+
+    name: str
+    build: Callable[[ProtectionSettings], Measure]
+    bounds_draw: bool = False  # the budget fixes the scale of the draw (LS, GS) rather than the intensity itself (PL)
+    formal: bool = False  # the budget is a guarantee of differential privacy
+    proved_for: Mapping[str, Any] = field(default_factory=dict)  # what a mechanism must be for that guarantee
+    grid: tuple[float, ...] = ()  # budgets worth trying, strict ones first
+
+
+MEASURES: dict[str, MeasureKind] = {
+    kind.name: kind
+    for kind in (
+        MeasureKind(
+            "leakage", lambda s: LeakageBudget(**asdict(s.leakage), factor=s.factor),
+            grid=(0.9, 0.93, 0.95, 0.96, 0.97, 0.98, 0.99, 0.995),
+        ),
+        MeasureKind(
+            "laplace", lambda s: LaplaceBudget(s.sensitivity, s.factor), bounds_draw=True,
+            grid=(20, 40, 60, 80, 140, 200, 400, 800),
+        ),
+        MeasureKind(
+            "gaussian", lambda s: GaussianBudget(s.sensitivity, s.factor), bounds_draw=True,
+            grid=(20, 40, 60, 80, 140, 200, 400, 800),
+        ),
+        MeasureKind(
+            "epsilon", lambda s: LaplaceBudget(s.derived_sensitivity(), s.factor), bounds_draw=True, formal=True,
+            proved_for={"noise": "laplace", "norm": "l1", "learns": False, "clips": False, "per_example": True},
+            grid=(0.1, 1, 10, 100, 1000),
+        ),
+    )
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,7 +86,7 @@ class Mechanism:
     """One row of the table above."""
 
     name: str
-    measure: MeasureName | Measure | None  # by name, configured through the settings; or an object of the user's
+    measure: str | Measure | None  # by name, configured through the settings; or an object of the user's
     noise: Literal["laplace", "gaussian"] = "laplace"
     norm: Norm = "l2"
     learns: bool = False
@@ -43,13 +94,24 @@ class Mechanism:
     per_example: bool = False  # clips the gradient of every example instead, in ``norm``; then exactly one local step
 
     def __post_init__(self) -> None:
-        row = (self.noise, self.norm, self.learns, self.clips, self.per_example)
-        if self.measure == "epsilon" and row != ("laplace", "l1", False, False, True):
+        kind = self.kind
+        proved = {} if kind is None else kind.proved_for
+        if any(getattr(self, name) != value for name, value in proved.items()):
+            needed = ", ".join(f"{name}={value!r}" for name, value in proved.items())
             raise ConfigError(
-                f"The measure 'epsilon' of {self.name!r} is proved for Laplace noise on L1-clipped gradients of each "
-                "example, not learned, and for nothing else.",
-                "Use noise='laplace', norm='l1', learns=False, clips=False, per_example=True; or another measure.",
+                f"The measure {self.measure!r} of {self.name!r} is proved for {needed}, and for nothing else.",
+                "Use these, or another measure.",
             )
+
+    @property
+    def kind(self) -> MeasureKind | None:
+        """The kind of its budget; None where there is none."""
+        if self.measure is None:
+            return None
+        if isinstance(self.measure, str):
+            return _find(self.measure, MEASURES, "measure")
+        own = self.measure
+        return MeasureKind(type(own).__name__, lambda settings: own, own.bounds_draw)
 
     @property
     def distorts(self) -> bool:
@@ -61,14 +123,14 @@ class Mechanism:
 
         What is said beside such a release must not undo the guarantee: no size of its noise, no metrics of its data.
         """
-        return self.measure == "epsilon"
+        kind = self.kind
+        return kind is not None and kind.formal
 
     @property
     def on_sphere(self) -> bool:
         """Whether the budget bounds the intensity itself (PL) rather than the scale of the draw (LS, GS)."""
-        if self.measure is None or isinstance(self.measure, str):
-            return self.measure == "leakage"
-        return not self.measure.bounds_draw
+        kind = self.kind
+        return kind is not None and not kind.bounds_draw
 
 
 MECHANISMS: dict[str, Mechanism] = {
@@ -85,16 +147,21 @@ MECHANISMS: dict[str, Mechanism] = {
     )
 }
 
+New = TypeVar("New", Mechanism, MeasureKind)
 
-def register(new: Mechanism) -> Mechanism:
-    """Add a mechanism of your own to those that sweeps and ``protect`` know by name.
+
+def register(new: New) -> New:
+    """Add a mechanism, or a kind of measure, to those that sweeps and ``protect`` know by name.
 
     >>> register(Mechanism("mine", LaplaceBudget(sensitivity=2.0), norm="l1")).name in MECHANISMS
     True
     >>> _ = MECHANISMS.pop("mine")
     """
-    if new.name in MECHANISMS:
-        raise ConfigError(f"The mechanism {new.name!r} exists.", "Choose another name.")
+    if isinstance(new, MeasureKind):
+        _refuse_taken(new.name, MEASURES, "measure")
+        MEASURES[new.name] = new
+        return new
+    _refuse_taken(new.name, MECHANISMS, "mechanism")
     if new.measure is not None and not isinstance(new.measure, str | Measure):
         raise ConfigError(
             f"The measure of {new.name!r} lacks leakage, lower, factor or bounds_draw.", "See the Measure protocol."
@@ -109,14 +176,7 @@ def mechanism(name: str | Mechanism) -> Mechanism:
     >>> mechanism("pl-learn").learns
     True
     """
-    if isinstance(name, Mechanism):
-        return name
-    if not isinstance(name, str):
-        raise ConfigError(f"Expected mechanism={name!r} to be a name.", f"Known: {', '.join(MECHANISMS)}.")
-    if name not in MECHANISMS:
-        known = list(MECHANISMS)
-        raise ConfigError(f"Unknown mechanism {name!r}.{closest(name, known)}", f"Known: {', '.join(known)}.")
-    return MECHANISMS[name]
+    return name if isinstance(name, Mechanism) else _find(name, MECHANISMS, "mechanism")
 
 
 def checked(name: str | Mechanism, budget: Any) -> Mechanism:
@@ -134,19 +194,6 @@ def checked(name: str | Mechanism, budget: Any) -> Mechanism:
     return kind
 
 
-def measure(
-    kind: MeasureName,
-    *,
-    leakage: LeakageBudget | None = None,
-    sensitivity: float = 10.0,
-    factor: float = 2.0,
-) -> Measure:
-    """The measure a mechanism is calibrated by. For "epsilon" the sensitivity must be a derived one.
-
-    >>> measure("laplace", sensitivity=10).lower(80)
-    0.125
-    """
-    if kind == "leakage":
-        return leakage or LeakageBudget(factor=factor)
-    kinds = {"laplace": LaplaceBudget, "gaussian": GaussianBudget, "epsilon": LaplaceBudget}
-    return kinds[kind](sensitivity, factor)
+def _refuse_taken(name: str, known: Mapping[str, Any], what: str) -> None:
+    if name in known:
+        raise ConfigError(f"The {what} {name!r} exists.", "Choose another name.")

@@ -11,7 +11,7 @@ Guarantees, for every row that ``accepted`` marks:
 
 A row that fails is marked, never repaired: the aggregation leaves it out by name.
 
-A mechanism with ``per_example`` (``laplace-dp``) also bounds what one example can do, see ``clipped_mean``.
+A mechanism with ``per_example`` (``laplace-dp``) also bounds what one example can do, see ``clipping.clipped_mean``.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from torch import Tensor
 
 from ..errors import ConfigError, ModelError
 from ..models.batched import Objective
-from .distortion import as_drawn, learn_distortion, on_inner_sphere
-from .intensity import Norm, intensity
-from .registry import Mechanism
+from .clipping import clip_gradient, clipped_mean
+from .distortion import draw_bounds, learn_distortion
+from .intensity import intensity
+from .protection import Protection
 
 
 @dataclass(frozen=True)
@@ -53,46 +54,6 @@ class Release:
         """The first ``count`` of the R releases."""
         record = Record(*(getattr(self.record, part.name)[:count] for part in fields(self.record)))
         return Release(self.parameters[:count], record)
-
-
-@dataclass(frozen=True)
-class Protection:
-    """Everything that protects R clients in one round; numbers, or one per row as ``[R]``."""
-
-    mechanism: Mechanism
-    scale: Tensor | float  # lower bound of the intensity (PL) or noise scale (LS, GS)
-    factor: float = 2.0  # upper = factor * lower
-    steps: int = 10  # M
-    lr: Tensor | float = 0.1  # gamma
-    negative_norm: Tensor | float = 1e-5  # lambda
-    clip: float | None = None
-    clip_norm: Norm = "l2"
-
-
-def clip_gradient(gradient: Tensor, bound: float, norm: Norm) -> tuple[Tensor, Tensor]:
-    """Rows of norm above ``bound`` rescaled to it, and which rows those were.
-
-    >>> clip_gradient(torch.tensor([[3.0, 4.0], [0.3, 0.4]]), 1.0, "l2")[1].tolist()
-    [True, False]
-    """
-    size = intensity(gradient, norm)
-    return gradient * (bound / size.clamp_min(bound)).unsqueeze(-1), size > bound
-
-
-def clipped_mean(gradients: Tensor, bound: float, norm: Norm) -> tuple[Tensor, Tensor]:
-    """The mean ``[R, P]`` of ``[R, B, P]`` gradients of one example each, clipped, and the share that was.
-
-    Formal guarantee: for one of the B gradients replaced by any other, even one that is not finite, the mean moves by
-    at most ``2 * bound / B`` in ``norm``, up to rounding. A gradient that is not finite counts as zero: refusing the
-    release instead would tell of one example.
-
-    >>> clipped_mean(torch.tensor([[[3.0, -1.0], [0.5, 0.0], [float("inf"), 0.0], [0.0, 0.0]]]), 1.0, "l1")
-    (tensor([[ 0.3125, -0.0625]]), tensor([0.5000]))
-    """
-    clipped, acted = clip_gradient(gradients, bound, norm)
-    finite = torch.isfinite(intensity(gradients, norm))
-    counted = torch.where(finite.unsqueeze(-1), clipped, 0.0)
-    return counted.mean(1), (acted | ~finite).to(gradients.dtype).mean(1)
 
 
 def _example_step(
@@ -130,15 +91,6 @@ def local_step(
     return local, clipped
 
 
-def draw_bounds(noise: Tensor, protection: Protection) -> tuple[Tensor, Tensor, Tensor]:
-    """Algorithm 2, l. 4-11: the initial distortion and its intensity bounds, from *standard* noise."""
-    kind = protection.mechanism
-    scale = torch.as_tensor(protection.scale, dtype=noise.dtype, device=noise.device).expand(noise.shape[0])
-    if kind.on_sphere:
-        return on_inner_sphere(noise, scale, protection.factor)  # rescaling makes the scale of the draw irrelevant
-    return as_drawn(noise * scale.unsqueeze(-1), protection.factor, kind.norm)
-
-
 def distort(
     objective: Objective, local: Tensor, noise: Tensor, protection: Protection
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -148,8 +100,8 @@ def distort(
     if kind.learns:
         gradient = partial(objective.gradient, out=torch.empty_like(local))
         alpha = learn_distortion(
-            gradient, local, alpha, lower, upper, kind.norm, protection.steps,
-            _column(protection.lr), _column(protection.negative_norm),
+            gradient, local, alpha, lower, upper, norm=kind.norm, steps=protection.steps,
+            gamma=_column(protection.lr), negative_norm=_column(protection.negative_norm),
         )  # fmt: skip
     return alpha, lower, upper
 

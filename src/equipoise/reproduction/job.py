@@ -22,10 +22,12 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 
-from ..engine.metrics import evaluate, results, squared_gradients
-from ..engine.settings import Federation, from_dict
+from ..engine.federation import Federation
+from ..engine.full_record import squared_gradients
+from ..engine.metrics import evaluate, results
+from ..engine.settings import from_dict
 from ..engine.sweep import Sweep
-from ..engine.tables import LENGTH, Stretch
+from ..engine.tables import LENGTH, Tables
 from ..environment import environment
 from ..errors import CheckpointError, ConfigError
 from ..files import storage_errors, write_bytes, write_text
@@ -106,16 +108,15 @@ class Work:
         self.history: list[list[dict[str, Any]]] = []  # rows of the evaluated rounds
         self.series: dict[str, list[Any]] = {"clients": [], "stepwise": [], "full": [], "gradients": [], "tensors": []}
         self.seconds = 0.0
-        self.sweep.observer = self._observe if self.wanted["utility"] else None
+        self.sweep.on_tables = self._observe if self.wanted["utility"] else None
 
     def side(self, measure: str) -> Sweep:
         """The federations of one measurement alone, at the weights that they have now."""
         if measure not in self.sides:
             self.sides[measure] = Sweep(self.settings, self.wanted[measure], self.sweep.datasets)
         side = self.sides[measure]
-        side.state.params = self.sweep.state.params[[self.row[federation] for federation in side.federations]].clone()
-        side.state.round = self.sweep.state.round
-        return side
+        params = self.sweep.state.params[[self.row[federation] for federation in side.federations]].clone()
+        return side.at(self.sweep.state.round, params)
 
     def marks(self) -> dict[str, set[int]]:
         """Rounds after which something is measured, by measurement; 0 is before the first."""
@@ -152,7 +153,7 @@ class Work:
         self.seconds += time.perf_counter() - started
         return {**found, "seconds": round(self.seconds, 1)}
 
-    def _observe(self, rounds: list[int], done: Stretch) -> None:
+    def _observe(self, rounds: list[int], done: Tables) -> None:
         rows = [self.row[federation] for federation in self.wanted["utility"]]
         self.series["stepwise"] += done.utility_loss[:, rows].double().mean(2).tolist()
 
@@ -171,7 +172,7 @@ class Work:
     # -- the raw file ------------------------------------------------------------------------------------------------
 
     def _collect(self, report: Report) -> dict[str, Any]:
-        place = [self.sweep.order.index(i) for i in range(len(self.federations))]
+        place = self.sweep.in_order(range(len(self.federations)))
         records = results(self.sweep, [self.history[-1][i] for i in place])
         for i, record in zip(place, records, strict=True):
             record["curve"] = {

@@ -6,7 +6,7 @@ by seed, client and round.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,13 +16,12 @@ from torch import Tensor
 from ..attack import Search, Server, View, invgrad
 from ..auditing import scores
 from ..auditing.cells import Cell, Trace, baselines, released
-from ..auditing.examination import materials_of, protection_of, server_of
+from ..auditing.examination import materials_of, server_of
 from ..auditing.targets import Materials, Options, Targets, build_targets
 from ..engine.evaluation import by_client, full_loss, score
 from ..engine.sweep import Sweep
-from ..engine.tables import Block, Stretch
-from ..mechanism.registry import mechanism
-from ..mechanism.release import Protection, draw_bounds
+from ..mechanism.distortion import draw_bounds
+from ..mechanism.protection import NO_PROTECTION, Protection
 from .plan import Scale
 
 Report = Callable[[str, int, int], None]
@@ -32,13 +31,13 @@ def client_curves(sweep: Sweep) -> list[dict[str, list[float]]]:
     """For every federation: accuracy on every client's test images, and loss on its training images."""
     found: list[dict[str, list[float]]] = [{} for _ in sweep.federations]
     for name, data in sweep.datasets.items():
-        mine = [i for i, federation in enumerate(sweep.federations) if federation.dataset == name]
+        mine = sweep.federations_on(name)
         if not mine:
             continue
         params = sweep.state.params[mine]
         tested = data.test.images.to(sweep.device, sweep.dtype), data.test.labels.to(sweep.device)
         correct = by_client(score(sweep.batched, params, *tested)[0], sweep.test_parts[name, ""])
-        rows = torch.cat(sweep.parts[name]).to(sweep.device)
+        rows = sweep.examples(name)
         sizes = [len(part) for part in sweep.parts[name]]
         trained = score(sweep.batched, params, sweep.images[rows], sweep.labels[rows])[1]
         loss = torch.stack([part.double().mean(1) for part in trained.split(sizes, dim=1)], dim=1)
@@ -47,34 +46,17 @@ def client_curves(sweep: Sweep) -> list[dict[str, list[float]]]:
     return found
 
 
-def _next_round(sweep: Sweep) -> Iterator[tuple[Block, Tensor, Tensor, Tensor | None, Stretch]]:
-    """What every client would do in the coming round: block, releases, distortions, standard noise, tables."""
-    when = sweep.state.round + 1
-    tables, step = sweep.tables([when]), torch.zeros(1, dtype=torch.int64, device=sweep.device)
-    table = sweep.noise_table(when)
-    for block in sweep.blocks:
-        noise = sweep.block_noise(block, table)
-        sent, distortion = sweep.release(block, tables, step, noise)
-        yield block, sent.parameters, distortion, noise, tables
-
-
-def _rows(block: Block) -> list[tuple[int, int]]:
-    """(federation, client) of every row; all clients take part."""
-    slots = range(block.slots.start, block.slots.stop)
-    return [(f, k) for f in range(block.federations.start, block.federations.stop) for k in slots]
-
-
 def full_utility(sweep: Sweep) -> list[list[float]]:
     """For every federation and client: what the coming round's distortion does to the loss on *all* its data."""
     found = [[0.0] * sweep.settings.clients for _ in sweep.federations]
-    for block, sent, distortion, _, _ in _next_round(sweep):
-        rows = _rows(block)
+    for seen in sweep.preview():
+        rows = seen.rows()
         own = [sweep.parts[sweep.federations[f].dataset][k] for f, k in rows]
         count = min(len(part) for part in own)
         examples = torch.stack([part[:count] for part in own]).to(sweep.device)
         images, labels = sweep.images[examples], sweep.labels[examples]
-        gap = full_loss(sweep.batched, sent, images, labels)
-        gap = gap - full_loss(sweep.batched, sent - distortion, images, labels)
+        gap = full_loss(sweep.batched, seen.released, images, labels)
+        gap = gap - full_loss(sweep.batched, seen.released - seen.distortion, images, labels)
         for (f, k), value in zip(rows, gap.tolist(), strict=True):
             found[f][k] = value
     return found
@@ -83,13 +65,13 @@ def full_utility(sweep: Sweep) -> list[list[float]]:
 def tensor_sizes(sweep: Sweep) -> list[dict[str, dict[str, list[list[float]]]]]:
     """For every federation and tensor: mean size, mean and standard deviation, [before, after] learning, per client."""
     found: list[dict[str, dict[str, list[list[float]]]]] = [{} for _ in sweep.federations]
-    for block, _, distortion, noise, tables in _next_round(sweep):
-        if noise is None:
+    for seen in sweep.preview():
+        if seen.noise is None:
             continue
-        scale = tables.scale[0, block.federations, block.slots].reshape(-1)
-        start = draw_bounds(noise, Protection(block.kind, scale))[0]
-        for r, (f, _) in enumerate(_rows(block)):
-            before, after = (sweep.batched.layout.unflatten(alpha[r].double()) for alpha in (start, distortion))
+        scale = seen.tables.scale[0, seen.block.federations, seen.block.slots].reshape(-1)
+        start = draw_bounds(seen.noise, Protection(seen.block.kind, scale))[0]
+        for r, (f, _) in enumerate(seen.rows()):
+            before, after = (sweep.batched.layout.unflatten(alpha[r].double()) for alpha in (start, seen.distortion))
             for name in before:
                 pair = before[name], after[name]
                 sizes = found[f].setdefault(name, {"size": [], "mean": [], "deviation": []})
@@ -114,11 +96,11 @@ class Attacked:
 def attacked_releases(sweep: Sweep, clients: int) -> dict[str, Attacked]:
     """What the first ``clients`` of every federation will release in the coming round, by dataset."""
     rows: dict[str, list[tuple[int, Tensor, Tensor]]] = {name: [] for name in sweep.datasets}
-    for block, sent, _, _, tables in _next_round(sweep):
-        examples = tables.batches[0].index_select(0, block.data)
-        for r, (f, k) in enumerate(_rows(block)):
+    for seen in sweep.preview():
+        examples = seen.tables.batches[0].index_select(0, seen.block.data)
+        for r, (f, k) in enumerate(seen.rows()):
             if k < clients:
-                rows[sweep.federations[f].dataset].append((f, sent[r], examples[r]))
+                rows[sweep.federations[f].dataset].append((f, seen.released[r], examples[r]))
     return {
         name: Attacked(
             [f for f, _, _ in mine], torch.stack([w for _, w, _ in mine]), torch.stack([e for _, _, e in mine])
@@ -150,7 +132,7 @@ def inversions(sweep: Sweep, scale: Scale, report: Report) -> tuple[list[dict[st
 def server_and_materials(sweep: Sweep, name: str) -> tuple[Server, Materials]:
     """The attacker of one dataset's releases, who takes no defence into account, and the public images."""
     data = sweep.datasets[name]
-    server = server_of(sweep.settings, data, sweep.batched, Protection(mechanism("none"), 0.0))
+    server = server_of(sweep.settings, data, sweep.batched, NO_PROTECTION)
     return server, materials_of(data).to(sweep.device, sweep.dtype)
 
 
@@ -208,7 +190,7 @@ def pictures(sweep: Sweep, scale: Scale, report: Report) -> tuple[list[dict[str,
     found: list[dict[str, Any]] = [{} for _ in sweep.federations]
     originals = {}
     for name in sweep.datasets:
-        mine = [i for i, federation in enumerate(sweep.federations) if federation.dataset == name]
+        mine = sweep.federations_on(name)
         if not mine:
             continue
         server, materials = server_and_materials(sweep, name)
@@ -216,7 +198,7 @@ def pictures(sweep: Sweep, scale: Scale, report: Report) -> tuple[list[dict[str,
         sent, previous = [], []
         for i in mine:
             federation, weights = sweep.federations[i], sweep.state.params[i]
-            protection = protection_of(sweep.settings, federation.mechanism, federation.budget, sweep.state.round + 1)
+            protection = sweep.settings.at(federation.mechanism, federation.budget, sweep.state.round + 1)
             cell = Cell(weights, replace(server, protection=protection), {})
             sent.append(released(cell, targets, options))
             previous.append(weights.expand(len(targets.truth), -1))

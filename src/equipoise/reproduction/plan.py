@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ..engine.settings import Federation, Settings
+from ..engine.federation import Federation
+from ..engine.settings import Settings
 from ..environment import VERSION
 from ..errors import ConfigError, closest
 

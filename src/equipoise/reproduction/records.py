@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..engine.settings import Federation
+from ..engine.federation import Federation
 from ..environment import VERSION
 from ..errors import CheckpointError
 from .plan import BY_THE_WAY, SCHEMA, Needs, Scale, settings_of

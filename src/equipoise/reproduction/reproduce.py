@@ -16,8 +16,7 @@ from typing import Any
 from ..engine.settings import Settings, check_settings
 from ..environment import VERSION
 from ..errors import CheckpointError, ConfigError
-from ..files import storage_errors, write_bytes, write_json, write_text
-from ..runs.checkpoint import locked, read_json
+from ..files import locked, read_json, storage_errors, write_bytes, write_json, write_text
 from . import figures
 from .artefacts import ARTEFACTS, TABLES, configuration
 from .claims import judge

@@ -27,8 +27,10 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from ..engine.settings import Federation, Leakage, Settings, problems
+from ..engine.federation import Federation
+from ..engine.settings import Settings, problems
 from ..errors import ConfigError, closest
+from ..mechanism.protection import Leakage
 from ..mechanism.registry import MECHANISMS
 
 

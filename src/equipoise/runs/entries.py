@@ -9,14 +9,14 @@ from typing import Any
 
 from ..engine.draws import Draws
 from ..engine.sweep import Sweep
-from ..engine.tables import Stretch
+from ..engine.tables import Tables
 from ..ledger.ledger import Entry
-from ..mechanism.budget import schedule
 from ..mechanism.registry import mechanism
+from ..mechanism.schedule import schedule
 
 
-def round_entries(sweep: Sweep, rounds: Sequence[int], done: Stretch) -> Iterator[Entry]:
-    """What a stretch of rounds recorded, federations in the caller's order.
+def round_entries(sweep: Sweep, rounds: Sequence[int], done: Tables) -> Iterator[Entry]:
+    """What some rounds recorded, federations in the caller's order.
 
     Where the bounds follow from each draw (LS, GS), the tables hold its scale alone, and the bounds are null. So is the
     intensity of laplace-dp: its guarantee covers the release, and not the norm of the noise beside it.
@@ -24,10 +24,11 @@ def round_entries(sweep: Sweep, rounds: Sequence[int], done: Stretch) -> Iterato
     who = sweep.draws.participants(rounds).tolist()  # [rounds][seeds][slots]
     scales, sizes, accepted = (part.cpu().tolist() for part in (done.scale, done.intensity, done.accepted))
     about = []
-    for place in (sweep.order.index(i) for i in range(len(sweep.order))):
+    for place in sweep.in_order(range(len(sweep.federations))):
         fed = sweep.federations[place]
         kind, seed = mechanism(fed.mechanism), sweep.draws.seeds.index(fed.seed)
-        factor = getattr(sweep.settings.measure(kind), "factor", 1.0) if kind.on_sphere or not kind.distorts else None
+        measure = sweep.settings.measure(kind)
+        factor = None if kind.distorts and not kind.on_sphere else 1.0 if measure is None else measure.factor
         about.append((place, kind, seed, factor, _budgets(fed.budget, rounds, sweep.settings.clients)))
     for i, when in enumerate(rounds):
         for federation, (place, kind, seed, factor, budgets) in enumerate(about):
@@ -40,7 +41,7 @@ def round_entries(sweep: Sweep, rounds: Sequence[int], done: Stretch) -> Iterato
                     row["lower"], row["upper"] = scale, factor * scale
                 else:
                     row["lower"], row["upper"], row["scale"] = None, None, scale
-                if kind.measure == "epsilon":
+                if kind.formal:
                     row["intensity"] = None
                 if not good:
                     row["reason"] = "out of bounds" if kind.distorts and math.isfinite(size) else "not finite"

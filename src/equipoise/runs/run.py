@@ -20,16 +20,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..engine.draws import Draws
 from ..engine.metrics import results
 from ..engine.sweep import Event, Progress, Sweep
-from ..engine.tables import Stretch
+from ..engine.tables import Tables
 from ..environment import environment
 from ..errors import CheckpointError, LedgerError
-from ..files import plain, storage_errors, write_json, write_text
+from ..files import locked, plain, storage_errors, write_json, write_text
 from ..ledger import ledger as ledgers
-from .checkpoint import load_checkpoint, locked, save_checkpoint, save_snapshot, tidy
+from .checkpoint import load_checkpoint, save_checkpoint, tidy
 from .config import Config, differing
 from .entries import last_round, round_entries
+from .folder import METRICS, read_rows
+from .snapshot import save_snapshot
 
 CHECKPOINT_SECONDS = 15.0
 """The most work that a crash can cost, apart from the stretch under way."""
@@ -49,9 +52,10 @@ class Run:
         self.folder, self.config, self.fresh = folder, config, fresh
         if config.settings.threads:
             torch.set_num_threads(config.settings.threads)
-        self.sweep = Sweep(config.settings, config.federations())
-        last = last_round(self.sweep.draws, config.settings.rounds, config.settings.release_limit)
-        self.sweep.settings = replace(config.settings, rounds=last)  # where the limit ends the run, if not before
+        s, federations = config.settings, config.federations()
+        draws = Draws(list(dict.fromkeys(fed.seed for fed in federations)), s.clients, s.participants)
+        last = last_round(draws, s.rounds, s.release_limit)  # where the limit ends the run, if not before
+        self.sweep = Sweep(replace(s, rounds=last), federations)
         self.ledger: ledgers.Ledger | None = None
         self.resumed_from = 0
 
@@ -63,7 +67,7 @@ class Run:
             write_text(self.folder / "config.toml", f"{MARK}\n{self.config.to_toml()}")
             self._resume()
             if self.ledger is not None:
-                self.sweep.observer = self._record
+                self.sweep.on_tables = self._record
             if self.resumed_from > self.sweep.settings.rounds:  # trained under a higher limit
                 self._permit_next()
             if on_start:
@@ -81,7 +85,7 @@ class Run:
                 self._permit_next()
             return found
 
-    def _record(self, rounds: list[int], done: Stretch) -> None:
+    def _record(self, rounds: list[int], done: Tables) -> None:
         if self.ledger is not None:
             self.ledger.append(list(round_entries(self.sweep, rounds, done)))
 
@@ -111,8 +115,7 @@ class Run:
     def _snapshot(self, path: Path) -> None:
         """The global models as ``federation-i/tensor name``, in the order of the configuration."""
         tensors: dict[str, Tensor] = {}
-        for place in range(len(self.sweep.order)):
-            flat = self.sweep.state.params[self.sweep.order.index(place)]
+        for place, flat in enumerate(self.sweep.models()):
             for name, tensor in self.sweep.batched.layout.unflatten(flat).items():
                 tensors[f"federation-{place}/{name}"] = tensor
         save_snapshot(path, tensors, {"round": str(self.sweep.state.round), "model": self.config.settings.model})
@@ -221,17 +224,9 @@ class Run:
 
     def _last_rows(self) -> list[dict[str, Any]]:
         """The last evaluated rows, for a run that was killed after its last round."""
-        metrics = self.folder / "metrics.jsonl"
-        if not metrics.exists():
-            return []
-        needed = {"accuracy", "client_accuracy", "intensity_last"}
-        try:
-            lines = metrics.read_text(encoding="utf-8").splitlines()[-len(self.sweep.federations) :]
-            rows = [json.loads(line) for line in lines]
-        except (ValueError, RecursionError) as error:
-            raise CheckpointError(f"metrics.jsonl is damaged: {error}.", "Restore it, or use --fresh.") from error
-        if not all(isinstance(row, dict) and needed <= set(row) for row in rows):
-            raise CheckpointError("metrics.jsonl is damaged: a last row is none.", "Restore it, or use --fresh.")
+        rows = read_rows(self.folder / METRICS)[-len(self.sweep.federations) :]
+        if not all({"accuracy", "client_accuracy", "intensity_last"} <= set(row) for row in rows):
+            raise CheckpointError(f"{METRICS} is damaged: a last row is none.", "Restore it, or use --fresh.")
         return rows
 
     def _finish(self, last: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,20 @@
+"""The datasets that federations train on, split as the settings say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..data.dataset import BUNDLED, Dataset, load
+from .settings import Settings
+
+
+def load_dataset(settings: Settings, name: str) -> Dataset:
+    """A bundled dataset, whose splits are fixed, or a folder, split as the settings say."""
+    if name in BUNDLED:
+        return load(name)
+    return load(name, validation_fraction=settings.validation_fraction, public_fraction=settings.public_fraction)
+
+
+def load_datasets(settings: Settings, names: Iterable[str]) -> dict[str, Dataset]:
+    """Each dataset once, in the order of its first name."""
+    return {name: load_dataset(settings, name) for name in dict.fromkeys(names)}

@@ -1,0 +1,24 @@
+"""What may differ between the federations of one sweep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Federation:
+    """One federation of a sweep: whose data, protected how, and the seed behind all of its randomness."""
+
+    dataset: str = "mnist"
+    mechanism: str = "pl-learn"
+    budget: Any = None  # a number, one per client, or a schedule; None for the mechanism "none"
+    seed: int = 1
+
+    def label(self) -> str:
+        """
+        >>> Federation("mnist", "pl-learn", 0.98).label()
+        'mnist pl-learn @ 0.98 (seed 1)'
+        """
+        budget = "" if self.budget is None else f" @ {self.budget}"
+        return f"{self.dataset} {self.mechanism}{budget} (seed {self.seed})"

@@ -1,0 +1,86 @@
+"""What the coming round will do to clients' losses on all of their data, and the full gradient of the global loss.
+
+These look inside a client. They exist only in experiments, where one process plays every part, and only as numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..mechanism.intensity import intensity
+from ..randomness import experiment_key, standard_noise, uniform
+from .evaluation import full_gradient, full_loss
+from .metrics import Row
+
+if TYPE_CHECKING:
+    from .sweep import Preview, Sweep
+
+
+@dataclass
+class Full:
+    """Full-client quantities of one round of one federation: lists over its clients."""
+
+    utility: list[float] = field(default_factory=list)
+    expected: list[float] = field(default_factory=list)
+    expected_error: list[float] = field(default_factory=list)
+
+
+def full_record(sweep: Sweep) -> list[Row]:
+    """A row per federation about the round to come, from the state just before it."""
+    found = [Full() for _ in sweep.federations]
+    for seen in sweep.preview():
+        for r, (federation, slot) in enumerate(seen.rows()):
+            _one_client(sweep, seen, r, federation, slot, found[federation])
+    rows = []
+    for full, squared in zip(found, squared_gradients(sweep), strict=True):
+        row: Row = {"full_utility_loss": full.utility, "gradient_norm_squared": squared}
+        if full.expected:
+            row["expected_utility_loss"] = full.expected
+            row["expected_utility_loss_error"] = full.expected_error
+            row["expected_draws"] = sweep.settings.expected_draws
+        rows.append(row)
+    return rows
+
+
+def _one_client(sweep: Sweep, seen: Preview, r: int, federation: int, slot: int, found: Full) -> None:
+    fed, kind, round_number = sweep.federations[federation], seen.block.kind, sweep.state.round + 1
+    seed = sweep.draws.seeds.index(fed.seed)
+    client = int(sweep.draws.participants([round_number])[0, seed, slot])
+    part = sweep.parts[fed.dataset][client].to(sweep.device)
+    images, labels = sweep.images[part], sweep.labels[part]
+    local = seen.released[r] - seen.distortion[r]
+    trials = [local, seen.released[r]]
+    if kind.distorts and not kind.learns and not kind.on_sphere:
+        # Example 2: the expected loss over the mechanism's distribution, by sampling
+        count, key = sweep.settings.expected_draws, experiment_key(fed.seed, "expected")
+        streams = [client * count + j for j in range(count)]
+        numbers = uniform([key] * count, streams, [round_number], len(local), sweep.dtype, sweep.device)
+        scale = seen.tables.scale[0, federation, slot]
+        trials += list(local + scale * standard_noise(numbers[0], kind.noise))
+    stacked = torch.stack(trials)
+    many = len(stacked)
+    losses = full_loss(sweep.batched, stacked, images.expand(many, *images.shape), labels.expand(many, -1))
+    found.utility.append(float(losses[1] - losses[0]))
+    if many > 2:
+        gains = (losses[2:] - losses[0]).double()
+        found.expected.append(float(gains.mean()))
+        found.expected_error.append(float(gains.std() / len(gains) ** 0.5))
+
+
+def squared_gradients(sweep: Sweep) -> list[float]:
+    """|grad F(W)|^2 over all training examples, for every federation's current model."""
+    squared = [0.0] * len(sweep.federations)
+    for name in sweep.datasets:
+        mine, rows = sweep.federations_on(name), sweep.examples(name)
+        gradient = full_gradient(sweep.batched, sweep.state.params[mine], sweep.images[rows], sweep.labels[rows])
+        for place, i in enumerate(mine):
+            squared[i] = _squared_norm(gradient[place])
+    return squared
+
+
+def _squared_norm(gradient: Tensor) -> float:
+    return float(intensity(gradient.unsqueeze(0).double())) ** 2

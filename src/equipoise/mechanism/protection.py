@@ -1,0 +1,185 @@
+"""What protects a release: the settings as a user writes them, and the numbers of one round that follow from them.
+
+``ProtectionSettings`` holds all that one release depends on. ``Protection`` is what ``release`` needs in one round; its
+methods ``protection`` (for numbers at hand) and ``at`` (for a client and a round) are the places that make one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import ConfigError, is_number, is_whole, raise_all
+from .budget import Measure
+from .intensity import Norm
+from .registry import Mechanism, mechanism
+from .schedule import Schedule, schedule, schedule_starts, value_at
+
+
+@dataclass(frozen=True)
+class Protection:
+    """Everything that protects R clients in one round; numbers, or one per row as ``[R]``."""
+
+    mechanism: Mechanism
+    scale: Tensor | float  # lower bound of the intensity (PL) or noise scale (LS, GS)
+    factor: float = 2.0  # upper = factor * lower
+    steps: int = 10  # M
+    lr: Tensor | float = 0.1  # gamma
+    negative_norm: Tensor | float = 1e-5  # lambda
+    clip: float | None = None
+    clip_norm: Norm = "l2"
+
+
+NO_PROTECTION = Protection(mechanism("none"), 0.0)
+
+
+@dataclass(frozen=True)
+class Leakage:
+    """The constants of the paper's leakage score (see ``LeakageBudget``)."""
+
+    D: float = 56.0
+    c_a: float = 0.56
+    c_res: float = 0.01
+    p: float = 0.5
+    iterations: int = 1600
+
+
+@dataclass(frozen=True)
+class ProtectionSettings:
+    """All that one release depends on. The defaults are the paper's, or chosen by fit where it is silent."""
+
+    clients: int = 4  # K
+    batch: int = 4
+    local_steps: int = 1
+    eta: float = 0.1  # local learning rate; fitted
+    steps: int = 10  # M
+    lr: Any = 0.1  # gamma: a number, one per client, or a schedule
+    negative_norm: Any = 1e-5  # lambda: likewise
+    factor: float = 2.0  # upper bound = factor * lower bound
+    sensitivity: float = 10.0  # S of the Laplace and Gaussian scale; fitted, not a proved bound
+    clip: float | None = 500.0  # gradient clip of the LS and GS mechanisms; of laplace-dp per example, always in L1
+    clip_norm: Norm = "l2"
+    leakage: Leakage = field(default_factory=Leakage)
+
+    def measure(self, name: str | Mechanism) -> Measure | None:
+        """The measure that calibrates a mechanism under these settings."""
+        kind = mechanism(name).kind
+        return None if kind is None else kind.build(self)
+
+    def derived_sensitivity(self) -> float:
+        """How far, in L1, replacing one example moves one local step on gradients clipped example by example.
+
+        >>> ProtectionSettings(eta=0.1, clip=500.0, batch=4).derived_sensitivity()
+        25.0
+        """
+        if self.clip is None or self.local_steps > 1:
+            raise ConfigError(
+                f"A sensitivity is derived for one local step with a clip, got local_steps={self.local_steps} and "
+                f"clip={'none' if self.clip is None else self.clip}.",
+                "For laplace-dp set local_steps = 1 and a clip (the bound on the L1 norm of an example's gradient).",
+            )
+        return 2 * self.eta * self.clip / self.batch
+
+    def scales(self, name: str | Mechanism, budget: Schedule | None, rounds: Sequence[int]) -> list[list[float]]:
+        """Lower intensity bound (PL) or noise scale (LS, GS) for every round and client; 0 without distortion."""
+        measure = self.measure(name)
+        if measure is None or budget is None:
+            return [[0.0] * self.clients for _ in rounds]
+        rows = schedule(budget, rounds, self.clients, "budget")
+        known = {value: measure.lower(value) for value in {value for row in rows for value in row}}
+        return [[known[value] for value in row] for row in rows]
+
+    def protection(
+        self, name: str | Mechanism, scale: Tensor | float, lr: Tensor | float, negative_norm: Tensor | float
+    ) -> Protection:
+        """What protects releases with the given noise scale, gamma and lambda: numbers, or one per row."""
+        measure = self.measure(name)
+        factor = self.factor if measure is None else measure.factor  # a measure of the user's has its own
+        return Protection(
+            mechanism(name), scale, factor, self.steps, lr, negative_norm, self.clip, self.clip_norm
+        )  # fmt: skip
+
+    def at(self, name: str | Mechanism, budget: Schedule | None, round_number: int, client: int = 0) -> Protection:
+        """What protects one client in one round."""
+
+        def now(value: Schedule, what: str) -> float:
+            return value_at(value, round_number, client, self.clients, what)
+
+        measure = self.measure(name)
+        scale = 0.0 if measure is None or budget is None else measure.lower(now(budget, "budget"))
+        return self.protection(name, scale, now(self.lr, "lr"), now(self.negative_norm, "negative_norm"))
+
+
+# -- what can be wrong ---------------------------------------------------------------------------------------------
+
+INTEGERS = {"clients": 1, "batch": 1, "local_steps": 1, "steps": 0}
+"""Whole numbers with the least that each may be."""
+NUMBERS = ("eta", "factor", "sensitivity")
+CHOICES = {"clip_norm": ("l1", "l2")}
+MOST_CLIENTS = 1_000_000
+"""Of one federation; every table has a column for each."""
+
+
+def check_protection(settings: ProtectionSettings) -> None:
+    """Raise one ``ConfigError`` that lists every problem."""
+    raise_all(list(type_problems(settings)) or list(range_problems(settings)))
+
+
+def type_problems(s: ProtectionSettings) -> Iterator[str]:
+    """Everything of the wrong type; nothing else can be said of such settings."""
+    yield from wrong_types(s, INTEGERS, NUMBERS, CHOICES)
+    if s.clip is not None and not is_number(s.clip):
+        yield f"Expected clip={s.clip!r} to be a number or none."
+    if is_whole(s.clients) and s.clients > MOST_CLIENTS:
+        yield f"Expected clients={s.clients!r} to be at most {MOST_CLIENTS}."
+
+
+def wrong_types(
+    settings: Any, integers: Iterable[str], numbers: Iterable[str], choices: Mapping[str, Sequence[str]]
+) -> Iterator[str]:
+    """Fields that are not the whole numbers, numbers or words that they should be."""
+    for name in integers:
+        if not is_whole(getattr(settings, name)) or not is_number(getattr(settings, name)):
+            yield f"Expected {name}={getattr(settings, name)!r} to be a whole number."
+    for name in numbers:
+        if not is_number(getattr(settings, name)):
+            yield f"Expected {name}={getattr(settings, name)!r} to be a number."
+    for name, allowed in choices.items():
+        if getattr(settings, name) not in allowed:
+            yield f"Expected {name}={getattr(settings, name)!r} to be one of {', '.join(allowed)}."
+
+
+def too_small(settings: Any, least: Mapping[str, int]) -> Iterator[str]:
+    for name, bound in least.items():
+        if getattr(settings, name) < bound:
+            yield f"Expected {name}={getattr(settings, name)!r} to be >= {bound}."
+
+
+def not_positive(settings: Any, names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        if not (math.isfinite(getattr(settings, name)) and getattr(settings, name) > 0):
+            yield f"Expected {name}={getattr(settings, name)!r} to be a finite number > 0."
+
+
+def range_problems(s: ProtectionSettings) -> Iterator[str]:
+    """Everything out of range, in settings of the right types."""
+    yield from too_small(s, INTEGERS)
+    yield from not_positive(s, ("eta",))
+    constants = {"sensitivity": s.sensitivity, "factor": s.factor}
+    for name, value in (constants | {f"leakage.{key}": value for key, value in asdict(s.leakage).items()}).items():
+        if not is_number(value) or not math.isfinite(value):  # config.toml could not hold it
+            yield f"Expected {name}={value!r} to be a finite number."
+    if s.clip is not None and not (math.isfinite(s.clip) and s.clip > 0):
+        yield f"Expected clip={s.clip!r} to be a finite number > 0, or none."
+    for name in ("lr", "negative_norm") if s.clients >= 1 else ():
+        try:
+            value = getattr(s, name)
+            rows = schedule(value, schedule_starts(value), s.clients, name)
+            if min(min(row) for row in rows) < 0:
+                yield f"Expected {name}={value!r} to be >= 0."
+        except ConfigError as error:
+            yield str(error)

@@ -1,0 +1,79 @@
+"""Snapshots: the global models of a run after one round, as safetensors with a SHA-256 in the header.
+
+Nothing here executes what it reads, and no tensor is believed whose hash differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from ..errors import CheckpointError
+from ..files import write_bytes
+from ..models.batched import Layout
+
+TENSOR_FAULTS = (SafetensorError, ValueError, TypeError, KeyError, RuntimeError)
+"""What bytes can do to safetensors and torch: a header may name types and sizes that torch does not have."""
+
+
+def save_snapshot(path: Path, tensors: dict[str, Tensor], notes: dict[str, str]) -> None:
+    """Tensors as safetensors, with notes and a SHA-256 in the header; the same content gives the same bytes."""
+    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    about = {**notes, "sha256": tensors_digest(kept)}
+    header = {"equipoise": json.dumps(about, sort_keys=True)}  # one entry: the library writes several in any order
+    write_bytes(path, save_tensors(kept, metadata=header))
+
+
+def tensors_digest(tensors: dict[str, Tensor]) -> str:
+    """SHA-256 of names, forms and numbers."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        found.update(tensor.numpy().tobytes())
+    return found.hexdigest()
+
+
+def _noted_digest(content: bytes) -> str | None:
+    """The SHA-256 in the header of a snapshot; None where another program wrote it."""
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    notes = json.loads(header.get("__metadata__", {}).get("equipoise", "{}"))
+    return notes.get("sha256") if isinstance(notes, dict) else None
+
+
+def snapshot_weights(path: Path, layout: Layout, federations: int) -> Tensor:
+    """The weights ``[F, P]`` of all federations of a run, from one of its snapshots."""
+    try:
+        content = path.read_bytes()
+        tensors, noted = load_tensors(content), _noted_digest(content)
+    except (OSError, RecursionError, *TENSOR_FAULTS) as error:
+        raise CheckpointError(
+            f"The snapshot {path.name} cannot be read: {first_line(error)}.", "Train the run again."
+        ) from error
+    odd = [name for name, tensor in tensors.items() if tensor.dtype not in (torch.float32, torch.float64)]
+    if odd:
+        raise CheckpointError(f"The snapshot {path.name} has weights of type {tensors[odd[0]].dtype}.", "Train again.")
+    if noted is not None and noted != tensors_digest(tensors):
+        raise CheckpointError(f"The snapshot {path.name} is damaged (SHA-256 differs).", "Train the run again.")
+    rows = []
+    for place in range(federations):
+        head = f"federation-{place}/"
+        mine = {name.removeprefix(head): tensor for name, tensor in tensors.items() if name.startswith(head)}
+        rows.append(layout.flatten(mine))
+    stacked = torch.stack(rows)
+    if not bool(torch.isfinite(stacked).all()):
+        raise CheckpointError(
+            f"The snapshot {path.name} holds weights that are not finite.", "Train with a smaller eta."
+        )
+    return stacked
+
+
+def first_line(error: Exception) -> str:
+    """torch appends a trace of its own to some messages."""
+    return f"{type(error).__name__} {str(error).splitlines()[0]}" if str(error) else type(error).__name__
