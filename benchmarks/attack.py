@@ -16,7 +16,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from equipoise.attack import Search, Server, View, invgrad
+from equipoise.attack.descent import Search
+from equipoise.attack.view import Server, View
+from equipoise.attack.invgrad import invgrad
 from equipoise.attack.simulate import respond
 from equipoise.data.dataset import load
 from equipoise.environment import environment

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import torch
 
-from equipoise.attack import Search, Server, View, invgrad
+from equipoise.attack.descent import Search
+from equipoise.attack.view import Server, View
+from equipoise.attack.invgrad import invgrad
 from equipoise.attack.simulate import respond
 from equipoise.data.dataset import load
 from equipoise.environment import environment

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from equipoise import audit, load, protect
-from equipoise.auditing.targets import Options
+from equipoise.auditing.options import Options
 from equipoise.models.bundled import LeNetZhu
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.auditing.targets import Options
+from equipoise.auditing.options import Options
 from equipoise.runs.config import resolve
 from equipoise.runs.run import Run
 

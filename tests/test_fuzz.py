@@ -30,7 +30,7 @@ from torch import Tensor
 
 from equipoise import compute
 from equipoise.auditing.run_audit import audit_run
-from equipoise.auditing.targets import Options
+from equipoise.auditing.options import Options
 from equipoise.cli.ledger import report
 from equipoise.data.dataset import load
 from equipoise.data.formats import read_idx

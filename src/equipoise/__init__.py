@@ -18,7 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .auditing.run_audit import Audit as Audit
+    from .auditing.audit import Audit as Audit
     from .auditing.run_audit import audit_run as audit_run
     from .auditing.update_audit import audit as audit
     from .bounds import bounds_run as bounds_run
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .models.bundled import LeNetZhu as LeNetZhu
 
 _HOMES = {
-    "Audit": "auditing.run_audit",
+    "Audit": "auditing.audit",
     "Batched": "models.batched",
     "EquipoiseError": "errors",
     "Federation": "engine.settings",

@@ -15,17 +15,16 @@ import io
 import json
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from .auditing.examination import examine
+from .auditing.options import Options
 from .auditing.replay import replayed
 from .auditing.results import REPORTED
-from .auditing.targets import Options
+from .auditing.sweep_audit import audit_sweep
 from .engine.metrics import results
 from .engine.settings import from_dict
 from .engine.sweep import Sweep
@@ -91,12 +90,7 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     raw = _table(spec.pop("audit"), "audit")
     rounds = raw.pop("rounds", [0])
     settings, federations = from_dict(spec)
-    try:
-        options = Options(**raw)
-    except TypeError as error:
-        raise ConfigError(
-            f"Unknown key in 'audit': {error}.", "Known: the fields of targets.Options, and rounds."
-        ) from error
+    options = Options(**raw)
     options.check()
     whole = isinstance(rounds, list) and all(type(when) is int and 0 <= when <= settings.rounds for when in rounds)
     if not whole or not rounds:
@@ -119,7 +113,7 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
             told = time.perf_counter()
             print(f"{attack}  {told - started:.0f} s", flush=True)
 
-    findings = examine(settings, federations, sweep.datasets, sweep.batched, weights, options, progress)
+    findings = audit_sweep(settings, federations, sweep.datasets, sweep.batched, weights, options, progress)
     found = {
         "schema": 1,
         "experiment": "seeded",
@@ -127,7 +121,7 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         "attacks": findings.rows,
         "differences": findings.differences,
         "baselines": findings.baselines,
-        "options": asdict(options),
+        "options": options.plain(),
         "seconds": {"training": trained, "all": time.perf_counter() - started},
         "environment": environment(sweep.device),
         "spec": {**spec, "audit": {**raw, "rounds": rounds}},

@@ -16,11 +16,16 @@ from typing import Any
 
 import torch
 
-from equipoise.attack import NO_PROTECTION, Server
-from equipoise.auditing.cells import Cell, attack_cell, baselines
-from equipoise.auditing.examination import materials_of, protection_of, server_of
+from equipoise.mechanism.protection import NO_PROTECTION
+from equipoise.attack.view import Server
+from equipoise.auditing.cells import Cell
+from equipoise.auditing.examine import attack_cell
+from equipoise.auditing.scoring import baselines
+from equipoise.auditing.examination import materials_of, protection_of
+from equipoise.auditing.cells import server_of
 from equipoise.auditing.results import summary
-from equipoise.auditing.targets import Options, build_targets
+from equipoise.auditing.options import Options
+from equipoise.auditing.targets import build_targets
 from equipoise.data.dataset import load
 from equipoise.engine.settings import Settings
 from equipoise.environment import environment

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equipoise.attack import Server, View, infer_labels, last_layer_labels
+from equipoise.attack.view import Server, View
+from equipoise.attack.labels import infer_labels, last_layer_labels
 from equipoise.attack.labels import decode, last_layer
 from equipoise.attack.simulate import respond
 from equipoise.errors import DataError, ModelError

@@ -8,10 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.attack import Inversion, Server, View, lti
+from equipoise.attack.results import Inversion
+from equipoise.attack.view import Server, View
+from equipoise.attack.lti import lti
 from equipoise.attack.lti import PENALTIES, Regression, learn
 from equipoise.attack.simulate import respond
-from equipoise.auditing.scores import identification, mse, ranks
+from equipoise.statistics import identification, ranks
+from equipoise.auditing.scores import mse
 from equipoise.errors import AttackError, DataError
 from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import mechanism

@@ -11,12 +11,13 @@ import torch
 from scipy.stats import multivariate_normal
 from torch import Tensor
 
-from equipoise.attack import Effort, Server, View, matched
+from equipoise.attack.matched import Effort, matched
+from equipoise.attack.view import Server, View
 from equipoise.attack import limiter as limit
 from equipoise.attack.limiter import LIMITS, Limiter
 from equipoise.attack.matched import Bench, Filter, Products
 from equipoise.attack.simulate import respond
-from equipoise.auditing.scores import identification, ranks
+from equipoise.statistics import identification, ranks
 from equipoise.errors import DataError
 from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import mechanism

@@ -11,10 +11,11 @@ import torch
 from scipy.stats import norm
 from torch import Tensor, nn
 
-from equipoise.attack import Server, View, membership
+from equipoise.attack.view import Server, View
+from equipoise.attack.membership import membership
 from equipoise.attack.membership import REFERENCES, SCORES
 from equipoise.attack.simulate import Companions, respond
-from equipoise.auditing.scores import auc
+from equipoise.statistics import auc
 from equipoise.errors import DataError
 from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import mechanism

@@ -12,10 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.attack import Combined, Observation, Server, multi_round
+from equipoise.attack.multi_round import Combined, Observation, multi_round
+from equipoise.attack.view import Server
 from equipoise.attack.multi_round import WINDOW
 from equipoise.attack.simulate import respond
-from equipoise.auditing.scores import identification, ranks
+from equipoise.statistics import identification, ranks
 from equipoise.errors import AttackError, DataError, ReleaseError
 from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import mechanism

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.attack import Server
+from equipoise.attack.view import Server
 from equipoise.attack import simulate as module
 from equipoise.attack.simulate import Companions, chunk, noise, pieces, respond, simulate
 from equipoise.mechanism.distortion import draw_bounds

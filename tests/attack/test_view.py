@@ -10,7 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equipoise.attack import Search, dlg, idlg, invgrad, likelihood, unrolled
+from equipoise.attack.descent import Search
+from equipoise.attack.dlg import dlg, idlg
+from equipoise.attack.invgrad import invgrad
+from equipoise.attack.likelihood import likelihood
+from equipoise.attack.unrolled import unrolled
 from equipoise.attack.view import (
     Server,
     View,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.attack import Observation
+from equipoise.attack.multi_round import Observation
 from equipoise.auditing.replay import replayed, stream
 from equipoise.data.dataset import Dataset
 from equipoise.engine.federation import Federation

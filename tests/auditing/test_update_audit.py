@@ -17,13 +17,14 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from equipoise.attack import Inversion
+from equipoise.attack.results import Inversion
 from equipoise.auditing import cells as trial
 from equipoise.auditing import run_audit as auditing
 from equipoise.auditing import update_audit as updates
-from equipoise.auditing.run_audit import Audit, audit_run
+from equipoise.auditing.audit import Audit
+from equipoise.auditing.run_audit import audit_run
 from equipoise.auditing.svg import as_pixels, png
-from equipoise.auditing.targets import Options
+from equipoise.auditing.options import Options
 from equipoise.auditing.update_audit import audit
 from equipoise.engine.settings import Settings
 from equipoise.errors import CheckpointError, ConfigError, DataError, EquipoiseError, ModelError, ReleaseError

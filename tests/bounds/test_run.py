@@ -17,10 +17,15 @@ from rich.console import Console
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from equipoise.attack import Search, View, invgrad
-from equipoise.auditing.cells import Cell, attack_cell
-from equipoise.auditing.examination import materials_of, protection_of, server_of
-from equipoise.auditing.targets import Options, build_targets
+from equipoise.attack.descent import Search
+from equipoise.attack.view import View
+from equipoise.attack.invgrad import invgrad
+from equipoise.auditing.cells import Cell
+from equipoise.auditing.examine import attack_cell
+from equipoise.auditing.examination import materials_of, protection_of
+from equipoise.auditing.cells import server_of
+from equipoise.auditing.options import Options
+from equipoise.auditing.targets import build_targets
 from equipoise.bounds import Bounds, BoundsOptions, bounds_run
 from equipoise.bounds import convergence as outer
 from equipoise.bounds import stationarity as inner

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from equipoise.auditing import examination
-from equipoise.auditing.targets import Options
+from equipoise.auditing.options import Options
 from equipoise.cli import display
 from equipoise.data.dataset import Dataset, from_tensors
 from tests.audit_helpers import EFFORT, train_run, write_pictures

@@ -18,9 +18,16 @@ import torch
 from torch import Tensor, nn
 
 from equipoise import LeNetZhu, Settings, audit, audit_run, bounds_run, from_tensors, protect
-from equipoise.attack import DLG, MAP, Search, Server, View, dlg, idlg, invgrad, likelihood, unrolled
+from equipoise.attack.descent import Search
+from equipoise.attack.dlg import SEARCH as DLG
+from equipoise.attack.dlg import dlg, idlg
+from equipoise.attack.invgrad import invgrad
+from equipoise.attack.likelihood import SEARCH as MAP
+from equipoise.attack.likelihood import likelihood
 from equipoise.attack.simulate import noise, respond
-from equipoise.auditing.targets import Options
+from equipoise.attack.unrolled import unrolled
+from equipoise.attack.view import Server, View
+from equipoise.auditing.options import Options
 from equipoise.bounds import BoundsOptions
 from equipoise.choosing.search import search
 from equipoise.compute import compute, compute_audit, compute_multi_round

@@ -1,4 +1,4 @@
-"""Descent on a cost per target, many targets at once: the loop behind every attack of ``invert.py``.
+"""Descent on a cost per target, many targets at once: the loop behind every attack that searches for inputs.
 
 No target influences another, and starting points are keyed by target, so neither the batch nor its chunks change a
 result. A target whose cost ceases to be finite stops at its last finite inputs and says when; if that befalls all of
@@ -16,14 +16,12 @@ from torch import Tensor
 
 from ..errors import AttackError
 from ..randomness import experiment_key, standard_noise, uniform
+from .attack import Watch
+from .results import Inversion
 from .view import Server, View, check_differentiable, even
 
 Cost = Callable[[Tensor, Tensor, View], Tensor]
 """(images ``[R, E, ...]``, labels ``[R, E]`` or probabilities ``[R, E, classes]``, their releases) -> ``[R]``."""
-
-
-Watch = Callable[[Tensor, int, Tensor], None]
-"""Called with (rows ``[R]``, iteration from 1, images ``[R, E, ...]``) after every iteration of the first restart."""
 
 
 CHUNK = {"cpu": 32, "cuda": 1024}
@@ -53,16 +51,6 @@ class Search:
         wrong += [f"tv={self.tv!r}"] if not 0 <= self.tv < float("inf") else []
         if wrong:
             raise AttackError(f"Impossible search settings: {', '.join(wrong)}.", "See attack.Search.")
-
-
-@dataclass(frozen=True)
-class Inversion:
-    """What an attack made of N releases."""
-
-    images: Tensor  # [N, E, ...]
-    cost: Tensor  # [N]: of the final inputs, without the prior
-    stopped: Tensor | None = None  # [N]: iteration at which the cost ceased to be finite; 0: never
-    labels: Tensor | None = None  # [N, E]: where the attack had to find them
 
 
 def total_variation(images: Tensor) -> Tensor:
@@ -110,10 +98,12 @@ def optimise(
     parts = []
     for start in range(0, len(view), size):
         rows = torch.arange(start, min(start + size, len(view)))
+        taken = torch.cat([rows, rows[-1:].expand(even(server, len(rows)) - len(rows))])
+        problem = _Problem(server, view.rows(taken.to(view.released.device)), cost, search, prior)
         best: Inversion | None = None
         for restart in range(search.restarts):
             first = watch if restart == 0 else None
-            found = _restart(server, view, rows, cost, search, prior, restart, first, on_iteration)
+            found = _restart(problem, rows, taken, restart, first, on_iteration)
             best = found if best is None else _better(best, found)
         assert best is not None
         parts.append(best)
@@ -150,68 +140,86 @@ def _better(one: Inversion, other: Inversion) -> Inversion:
     return Inversion(images, costs, pick(one.stopped, other.stopped), pick(one.labels, other.labels))
 
 
+@dataclass(frozen=True)
+class _Problem:
+    """Some targets, filled up to an even number of replicas; the search is over one flat vector for each."""
+
+    server: Server
+    view: View
+    cost: Cost
+    search: Search
+    prior: float
+
+    @property
+    def inputs(self) -> int:
+        return self.server.examples * self.server.pixels
+
+    @property
+    def searched(self) -> int:
+        """Numbers that are searched for: the inputs and, where the labels are not known, a logit for every class."""
+        return self.inputs + (self.server.examples * self.server.classes if self.view.labels is None else 0)
+
+    def images(self, flat: Tensor) -> Tensor:
+        images: Tensor = flat[:, : self.inputs].unflatten(1, (self.server.examples, *self.server.shape))
+        return images
+
+    def labels(self, flat: Tensor) -> Tensor:
+        """As known, or as probabilities."""
+        if self.view.labels is not None:
+            return self.view.labels
+        logits: Tensor = flat[:, self.inputs :].unflatten(1, (self.server.examples, self.server.classes))
+        return logits.softmax(-1)
+
+    def slope(self, flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Cost, cost with the prior, and the gradient of the latter."""
+        flat = flat.detach().requires_grad_()
+        images = self.images(flat)
+        plain = self.cost(images, self.labels(flat), self.view)
+        total = plain
+        if self.search.tv:
+            total = total + self.search.tv * self.prior * total_variation(images)
+        (gradient,) = torch.autograd.grad(total.sum(), flat)
+        return plain.detach(), total.detach(), gradient
+
+    def settle(self, flat: Tensor) -> Tensor:
+        """The inputs back in their range, if they are to be kept there."""
+        if not self.search.boxed:
+            return flat
+        images = boxed(self.server, self.images(flat)).flatten(1)
+        return images if self.searched == self.inputs else torch.cat([images, flat[:, self.inputs :]], 1)
+
+
 def _restart(
-    server: Server,
-    view: View,
+    problem: _Problem,
     rows: Tensor,
-    cost: Cost,
-    search: Search,
-    prior: float,
+    taken: Tensor,
     restart: int,
     watch: Watch | None,
     on_iteration: Callable[[int], None] | None,
 ) -> Inversion:
-    count = len(rows)
-    taken = torch.cat([rows, rows[-1:].expand(even(server, count) - count)])
-    mine = view.rows(taken.to(view.released.device))
-    like, inputs = mine.released, server.examples * server.pixels
-    searched = inputs + (server.examples * server.classes if mine.labels is None else 0)
+    """One descent from starting points of its own; ``taken`` are ``rows`` and what fills them up."""
+    search, count, like = problem.search, len(rows), problem.view.released
     key = experiment_key(search.seed, "attack/start")
     starts = taken % search.starts if search.starts else taken
-    numbers = uniform([key] * len(taken), starts.tolist(), [restart], searched, like.dtype, like.device)[0]
+    numbers = uniform([key] * len(taken), starts.tolist(), [restart], problem.searched, like.dtype, like.device)[0]
     point = standard_noise(numbers, "gaussian")
-
-    def decode(flat: Tensor) -> tuple[Tensor, Tensor]:
-        images = flat[:, :inputs].unflatten(1, (server.examples, *server.shape))
-        if mine.labels is not None:
-            return images, mine.labels
-        return images, flat[:, inputs:].unflatten(1, (server.examples, server.classes)).softmax(-1)
-
-    def slope(flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Cost, cost with the prior, and the gradient of the latter."""
-        flat = flat.detach().requires_grad_()
-        images, labels = decode(flat)
-        plain = cost(images, labels, mine)
-        total = plain
-        if search.tv:
-            total = total + search.tv * prior * total_variation(images)
-        (gradient,) = torch.autograd.grad(total.sum(), flat)
-        return plain.detach(), total.detach(), gradient
-
-    def settle(flat: Tensor) -> Tensor:
-        if not search.boxed:
-            return flat
-        images = boxed(server, flat[:, :inputs].unflatten(1, (server.examples, *server.shape))).flatten(1)
-        return images if searched == inputs else torch.cat([images, flat[:, inputs:]], 1)
-
     method = Adam(search, point) if search.optimiser == "adam" else LBFGS(search, point)
     stopped = torch.zeros(len(taken), dtype=torch.int64, device=like.device)
     for iteration in range(1, search.iterations + 1):
-        plain, total, gradient = slope(point)
+        _, total, gradient = problem.slope(point)
         healthy = torch.isfinite(total) & torch.isfinite(gradient).all(1)
         stopped = torch.where((stopped == 0) & ~healthy, iteration, stopped)
-        moved = settle(method.step(point, total, gradient, iteration))
+        moved = problem.settle(method.step(point, total, gradient, iteration))
         fine = (stopped == 0) & torch.isfinite(moved).all(1)
         point = torch.where(fine.unsqueeze(1), moved, point)
         if watch:
-            watch(rows, iteration, decode(point)[0][:count])
+            watch(rows, iteration, problem.images(point)[:count])
         if on_iteration:
             on_iteration(count)
     point = method.best(point)
-    plain, _, _ = slope(point)
-    images, labels = decode(point)
-    guessed = labels.argmax(-1)[:count] if mine.labels is None else None
-    return Inversion(images[:count].detach(), plain[:count], stopped[:count], guessed)
+    plain, _, _ = problem.slope(point)
+    guessed = problem.labels(point).argmax(-1)[:count] if problem.view.labels is None else None
+    return Inversion(problem.images(point)[:count].detach(), plain[:count], stopped[:count], guessed)
 
 
 class Adam:

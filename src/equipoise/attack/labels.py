@@ -7,7 +7,8 @@ mechanism; it reads the last layer's row sums and bias, in which noise averages 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +16,8 @@ from torch import Tensor
 from ..errors import ModelError
 from ..models.layers import Slot
 from ..randomness import experiment_key, uniform
+from .attack import Attack, Hooks, Knowledge, Option, held
+from .results import LabelGuesses
 from .simulate import simulate
 from .view import Public, Server, View, check, check_public, groups_of_weights
 
@@ -105,3 +108,14 @@ def _ridge(features: Tensor, targets: Tensor) -> Callable[[Tensor], Tensor]:
     inner.diagonal().add_(1e-3 * len(x))
     weights = torch.linalg.solve(inner, x.T @ (targets - mean).double())
     return lambda new: (((new - centre) / spread).double() @ weights).to(new.dtype) + mean
+
+
+def _run(server: Server, view: View, knowledge: Knowledge, options: Mapping[str, Any], hooks: Hooks) -> LabelGuesses:
+    bare = View(view.previous, view.released)  # the labels are what it looks for
+    public = held(knowledge, "public")
+    return LabelGuesses(infer_labels(server, bare, public, options["samples"], options["seed"], hooks.step))
+
+
+LABELS = Attack(
+    "labels", _run, frozenset({"public", "truth"}), {"samples": Option(500, least=10)}, seconds=1 / 450
+)  # fmt: skip

@@ -3,21 +3,24 @@
 The attacker knows the weights it sent, the labels and the mechanism. It runs the mechanism on public images with those
 labels as often as it likes, and learns the map from update to images by kernel ridge regression. Each public batch is
 simulated with noise and with its negative: the mean of the two, in which most noise is gone, is what is learned from;
-kernel, penalty and limit (``limit.py``) are chosen on single, noisy releases of other images. Whatever the mechanism
+kernel, penalty and limit (``limiter.py``) are chosen on single, noisy releases of other images. Whatever the mechanism
 is, the attack adapts to it by itself.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import AttackError
-from .descent import Inversion, boxed
+from .attack import Attack, Hooks, Knowledge, Option, held
+from .descent import boxed
 from .limiter import Limiter
+from .results import Inversion
 from .simulate import simulate
 from .view import Public, Server, View, check, check_public, groups, restore_order
 
@@ -144,3 +147,10 @@ class Regression:
             if not bool(failed) or penalty > 1e6:
                 return torch.cholesky_solve(self.targets, factor).to(self.features.dtype)
             penalty *= 10
+
+
+def _run(server: Server, view: View, knowledge: Knowledge, options: Mapping[str, Any], hooks: Hooks) -> Inversion:
+    return lti(server, view, held(knowledge, "public"), options["samples"], options["seed"], hooks.step)
+
+
+LTI = Attack("lti", _run, frozenset({"public"}), {"samples": Option(500, least=10)}, seconds=1 / 450)

@@ -10,22 +10,24 @@ their responses, whose covariance has two parts, both estimated by simulation: t
 * ``given="release"`` takes each candidate's response under the noise that the release itself shows instead of the mean
   over fresh noise: a learner's gradients are those at the distorted weights, and the server sees these weights. Scores
   are then set against the candidate's scores on simulated releases that do not hold it;
-* updates are limited at a few noise scales (``limit.py``);
+* updates are limited at a few noise scales (``limiter.py``);
 * limit and floor of the noise, and with ``given="best"`` the kind of response, are chosen on simulated releases.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from ..mechanism.distortion import draw_bounds
 from ..randomness import experiment_key
+from .attack import Attack, Hooks, Knowledge, Option, held
 from .limiter import Limiter
+from .results import CandidateScores
 from .simulate import Companions, chunk, noise, pieces, respond
 from .view import Public, Server, View, check, check_public, groups
 
@@ -48,7 +50,7 @@ class Effort:
     around: int = 64  # ... from this many pairs each
     tuning: int = 32  # public images among which the filter's settings are tried
     trials: int = 96  # simulated releases for that
-    given: int = 4  # companions per candidate and release for responses under the release's own noise
+    companions: int = 4  # per candidate and release, for responses under the release's own noise
     nulls: int = 16  # simulated releases that hold no candidate, for those
 
 
@@ -169,7 +171,7 @@ class Bench:
 
     def responses_given(self, updates: Tensor, images: Tensor) -> Tensor:
         """Responses ``[n, U, P]`` about the centre under the noise that every update ``[n, P]`` shows."""
-        protection, each = self.server.protection, self.effort.given
+        protection, each = self.server.protection, self.effort.companions
         shown = updates - self.centre  # the noise, as far as the mean response tells
         standard = shown if protection.mechanism.on_sphere else shown / float(protection.scale)
         first = draw_bounds(standard, protection)[0]
@@ -296,3 +298,23 @@ class Filter:
         own = products.own - (expected * solved).sum(1) / noise
         score: Tensor = (cross - own / 2) / noise
         return score
+
+
+def _run(server: Server, view: View, knowledge: Knowledge, options: Mapping[str, Any], hooks: Hooks) -> CandidateScores:
+    effort = Effort(**{part.name: options[part.name] for part in fields(Effort)})
+    public, candidates, choices = (held(knowledge, name) for name in ("public", "candidates", "choices"))
+    return CandidateScores(
+        matched(server, view, public, candidates, choices, effort, options["given"], options["seed"], hooks.step)
+    )
+
+
+MATCHED = Attack(
+    "matched", _run, frozenset({"public", "truth", "labels"}),
+    {
+        "given": Option("nothing", choices=("nothing", "release", "best")),  # what responses are conditioned on
+        "pairs": Option(2, least=1), "anchors": Option(4, least=1), "around": Option(32, least=4),
+        "tuning": Option(16, least=2), "trials": Option(32, least=2), "companions": Option(4, least=1),
+        "nulls": Option(16, least=2),
+    },
+    seconds=1 / 450,
+)  # fmt: skip

@@ -13,12 +13,15 @@ no longer hides the difference between members and others.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import DataError
+from .attack import Attack, Hooks, Knowledge, held
+from .results import MembershipScores
 from .simulate import Companions, chunk
 from .view import Public, Server, View, check, check_labels, check_public
 
@@ -95,3 +98,16 @@ def _scores(
         if on_release:
             on_release(count)
     return found
+
+
+def _run(
+    server: Server, view: View, knowledge: Knowledge, options: Mapping[str, Any], hooks: Hooks
+) -> MembershipScores:
+    candidates, labels, asked, public = (
+        held(knowledge, name) for name in ("candidates", "candidate_labels", "asked", "public")
+    )
+    found = membership(server, view, candidates[asked], labels[asked], public, options["seed"], hooks.step)
+    return MembershipScores(found)
+
+
+MEMBERSHIP = Attack("membership", _run, frozenset({"public", "truth"}), seconds=1 / 100)

@@ -30,7 +30,7 @@ from .matched import Filter
 from .simulate import chunk, pieces, respond
 from .view import Public, Server, View, check, check_public
 
-LIMIT, FLOOR = 1, 1e-2  # which of limit.LIMITS, and the floor of the noise: no round can afford to tune them
+LIMIT, FLOOR = 1, 1e-2  # which of limiter.LIMITS, and the floor of the noise: no round can afford to tune them
 
 WINDOW = 50
 """Rounds whose random numbers are drawn together."""

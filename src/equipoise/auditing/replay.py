@@ -7,20 +7,23 @@ replay knows, are the truth that the attacker looks for among public decoys: no 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..attack import Observation, multi_round
+from ..attack.multi_round import Combined, Observation, multi_round
 from ..engine.federation import Federation
 from ..engine.settings import Settings
 from ..engine.sweep import Sweep
 from ..engine.tables import LENGTH, Block
-from ..errors import ConfigError
+from ..errors import ConfigError, is_whole
 from ..mechanism.registry import mechanism
-from . import scores
-from .examination import materials_of, server_of
+from ..statistics import bootstrap, ranks
+from .cells import server_of
+from .results import evidence
+from .targets import Materials
 
 
 def stream(
@@ -55,10 +58,43 @@ def _appearances(sweep: Sweep, client: int, rounds: int) -> Tensor:
     return total
 
 
+@dataclass(frozen=True)
+class Suspects:
+    """Examples of one client, each with decoys of its label that no client has."""
+
+    examples: Tensor  # [X]: rows of the training images
+    candidates: Tensor  # [Q, ...]: the examples, then the decoys
+    labels: Tensor  # [Q]
+    choices: Tensor  # [X, K]: rows of the candidates; the example itself stands first
+
+
+def suspects(sweep: Sweep, dataset: str, client: int, rounds: int, examples: int, labels: int, decoys: int) -> Suspects:
+    """Those examples of the client that recur most, of the first few labels; decoys are public candidates."""
+    part = sweep.parts[dataset][client].to(sweep.device)
+    known = sweep.labels[part].unique()[:labels]
+    each = max(1, examples // len(known))
+    often = _appearances(sweep, client, rounds)[part]
+    part = part[often.argsort(descending=True, stable=True)]
+    rows = torch.cat([part[sweep.labels[part] == label][:each] for label in known])
+    images, classes = (t.to(sweep.device) for t in Materials.of(sweep.datasets[dataset]).candidates)
+    pools = [(classes == label).nonzero().flatten()[:decoys] for label in known.tolist()]
+    width = min(len(pool) for pool in pools)
+    order = torch.cat([pool[:width] for pool in pools])
+    place = torch.searchsorted(known, sweep.labels[rows])
+    offset = len(rows) + place.unsqueeze(1) * width + torch.arange(width, device=rows.device)
+    return Suspects(
+        rows,
+        torch.cat([sweep.images[rows], images[order].to(sweep.dtype)]),
+        torch.cat([sweep.labels[rows], classes[order]]),
+        torch.cat([torch.arange(len(rows), device=rows.device).unsqueeze(1), offset], dim=1),
+    )
+
+
 def replayed(
     settings: Settings,
     federation: Federation,
     rounds: int,
+    *,
     examples: int = 40,
     labels: int = 2,
     decoys: int = 199,
@@ -69,11 +105,52 @@ def replayed(
 ) -> dict[str, Any]:
     """How often examples of a client are found among decoys from its releases of all rounds, and from one alone."""
     numbers = {"rounds": rounds, "examples": examples, "labels": labels, "decoys": decoys, "around": around}
-    small = [f"{name}={value!r}" for name, value in numbers.items() if type(value) is not int or value < 1]
-    if small or type(client) is not int or not 0 <= client < settings.clients or rounds > settings.rounds or around < 4:
-        wrong = ", ".join(small) or f"rounds={rounds}, client={client}, around={around}"
+    _check(settings, federation, numbers, client)
+    sweep = Sweep(settings, [federation])
+    data = sweep.datasets[federation.dataset]
+    asked = suspects(sweep, federation.dataset, client, rounds, examples, labels, decoys)
+    server = server_of(settings, data, sweep.batched, settings.at(federation.mechanism, federation.budget, 1))
+    public = Materials.of(data).to(sweep.device, sweep.dtype).attack
+    assert public is not None
+    chance = settings.batch * settings.local_steps / len(sweep.parts[federation.dataset][client])
+    found = multi_round(
+        server, stream(sweep, client, asked.examples, rounds, on_round), public,
+        asked.candidates, asked.labels, asked.choices, chance, around, seed,
+    )  # fmt: skip
+    count, width = asked.choices.shape
+    about = {
+        "attack": "multi-round", "dataset": federation.dataset, "mechanism": federation.mechanism,
+        "budget": federation.budget, "seed": federation.seed, "rounds": found.seen, "targets": count,
+        "candidates": width, "releases_per_example": float(found.rounds.double().mean()),
+        "evidence": evidence(count), "learns": mechanism(federation.mechanism).learns,
+    }  # fmt: skip
+    return {**about, **_identified(found, seed)}
+
+
+def _identified(found: Combined, seed: int) -> dict[str, Any]:
+    """Identification and log-rank with intervals: from one release, and from all, the schedule known or not."""
+    out: dict[str, Any] = {}
+    took = found.rounds > 0
+    for name, table, who in (
+        ("one_release", found.single, took), ("schedule_known", found.known, took),
+        ("schedule_unknown", found.unknown, torch.ones_like(took)),
+    ):  # fmt: skip
+        ranking = ranks(table[who])
+        for kind, values in (("identification", ranking.first), ("log_rank", ranking.log)):
+            array = values.cpu().numpy()
+            interval = bootstrap(array, seed=seed) if len(array) > 1 else None
+            out[f"{kind}_{name}"] = float(array.mean()) if len(array) else None
+            out[f"{kind}_{name}_low"], out[f"{kind}_{name}_high"] = interval or (None, None)
+    return out
+
+
+def _check(settings: Settings, federation: Federation, numbers: dict[str, int], client: int) -> None:
+    wrong = [f"{name}={value!r}" for name, value in numbers.items() if not is_whole(value) or value < 1]
+    beyond = not wrong and (numbers["rounds"] > settings.rounds or numbers["around"] < 4)
+    if wrong or beyond or not is_whole(client) or not 0 <= client < settings.clients:
+        words = ", ".join(wrong) or f"rounds={numbers['rounds']}, client={client}, around={numbers['around']}"
         raise ConfigError(
-            f"Impossible to combine releases with {wrong}.",
+            f"Impossible to combine releases with {words}.",
             f"Use positive whole numbers, around >= 4, rounds <= {settings.rounds}, client < {settings.clients}.",
         )
     if settings.participants not in (None, settings.clients):
@@ -84,44 +161,3 @@ def replayed(
     for name, value in (("budget", federation.budget), ("lr", settings.lr), ("negative_norm", settings.negative_norm)):
         if value is not None and not isinstance(value, int | float):
             raise ConfigError(f"Combining releases needs one {name} for all rounds, got {value!r}.", "Use a number.")
-    sweep = Sweep(settings, [federation])
-    data = sweep.datasets[federation.dataset]
-    part = sweep.parts[federation.dataset][client].to(sweep.device)
-    known = sweep.labels[part].unique()[:labels]
-    each = max(1, examples // len(known))
-    often = _appearances(sweep, client, rounds)[part]
-    part = part[often.argsort(descending=True, stable=True)]  # those that recur most
-    rows = torch.cat([part[sweep.labels[part] == label][:each] for label in known])
-    decoy_images, decoy_labels = (t.to(sweep.device) for t in materials_of(data).candidates)
-    pools = [(decoy_labels == label).nonzero().flatten()[:decoys] for label in known.tolist()]
-    width = min(len(pool) for pool in pools)
-    order = torch.cat([pool[:width] for pool in pools])
-    candidates = torch.cat([sweep.images[rows], decoy_images[order].to(sweep.dtype)])
-    classes = torch.cat([sweep.labels[rows], decoy_labels[order]])
-    place = torch.searchsorted(known, sweep.labels[rows])
-    offset = len(rows) + place.unsqueeze(1) * width + torch.arange(width, device=rows.device)
-    choices = torch.cat([torch.arange(len(rows), device=rows.device).unsqueeze(1), offset], dim=1)
-    server = server_of(settings, data, sweep.batched, settings.at(federation.mechanism, federation.budget, 1))
-    public = tuple(t.to(sweep.device) for t in materials_of(data).attack)
-    found = multi_round(
-        server, stream(sweep, client, rows, rounds, on_round), (public[0].to(sweep.dtype), public[1]),
-        candidates, classes, choices, settings.batch * settings.local_steps / len(part), around, seed,
-    )  # fmt: skip
-    out: dict[str, Any] = {
-        "attack": "multi-round", "dataset": federation.dataset, "mechanism": federation.mechanism,
-        "budget": federation.budget, "seed": federation.seed, "rounds": found.seen, "targets": len(rows),
-        "candidates": width + 1, "releases_per_example": float(found.rounds.double().mean()),
-        "evidence": scores.verdict(len(rows)), "learns": mechanism(federation.mechanism).learns,
-    }  # fmt: skip
-    took = found.rounds > 0
-    for name, table, who in (
-        ("one_release", found.single, took), ("schedule_known", found.known, took),
-        ("schedule_unknown", found.unknown, torch.ones_like(took)),
-    ):  # fmt: skip
-        ranking = scores.ranks(table[who])
-        for kind, values in (("identification", ranking.first), ("log_rank", ranking.log)):
-            array = values.cpu().numpy()
-            interval = scores.bootstrap(array, seed=seed) if len(array) > 1 else None
-            out[f"{kind}_{name}"] = float(array.mean()) if len(array) else None
-            out[f"{kind}_{name}_low"], out[f"{kind}_{name}_high"] = interval or (None, None)
-    return out

@@ -1,4 +1,4 @@
-"""What an attack found, per release; and the same as numbers with intervals."""
+"""What attacks found, per release; and the same as numbers with intervals."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
-from . import scores
+from ..statistics import Array, auc, bootstrap, bootstrap_auc, tpr_at
 from .targets import Targets
 
-Array = npt.NDArray[Any]
+ENOUGH = 20
+"""Releases below which a result says too little to be called one."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,32 @@ class Outcome:
     notes: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Findings:
+    """All that was found, ready to be written."""
+
+    rows: list[dict[str, Any]]  # one per attack and cell, negative controls included
+    differences: list[dict[str, Any]]  # learned against static
+    baselines: dict[str, dict[str, Any]]  # by dataset, then by guess
+    outcomes: list[Outcome]  # values per release, pictures
+    targets: dict[str, Targets]
+    complete: bool = True  # False: interrupted, and these are the cells that were finished
+
+
 REPORTED = (
     "mse", "mse_pixel", "psnr", "ssim", "identification", "log_rank", "leakage", "beyond_D", "labels", "labels_exact",
     "cost",
 )  # fmt: skip
+"""Values that are averaged over releases."""
+
+
+def evidence(releases: int) -> str:
+    """Whether that many releases are enough to speak of a result.
+
+    >>> evidence(19), evidence(20)
+    ('insufficient evidence', 'ok')
+    """
+    return "ok" if releases >= ENOUGH else "insufficient evidence"
 
 
 def summary(values: dict[str, Array], seed: int = 0) -> dict[str, Any]:
@@ -44,19 +66,25 @@ def summary(values: dict[str, Array], seed: int = 0) -> dict[str, Any]:
         finite = per_release[np.isfinite(per_release)]
         if len(finite) < len(per_release):
             found["not_finite"] = max(found.get("not_finite", 0), len(per_release) - len(finite))
-        found[name] = float(finite.mean()) if len(finite) else None
-        interval = scores.bootstrap(finite, seed=seed) if len(finite) else None
-        found[f"{name}_low"], found[f"{name}_high"] = interval if interval is not None else (None, None)
-    for name in ("loss", "first", "last"):
-        if f"{name}_members" not in values:
-            continue
+        found |= _with_interval(name, finite, seed)
+    for name in membership_scores(values):
         members, others = values[f"{name}_members"], values[f"{name}_others"]
-        areas, rates = scores.bootstrap_auc(members, others, seed=seed) or (None, None)
-        found[f"auc_{name}"], found[f"tpr_{name}"] = scores.auc(members, others), scores.tpr_at(members, others)
-        for kind, interval in (("auc", areas), ("tpr", rates)):
-            low, high = interval if interval is not None else (None, None)
-            found[f"{kind}_{name}_low"], found[f"{kind}_{name}_high"] = low, high
+        areas, rates = bootstrap_auc(members, others, seed=seed) or (None, None)
+        found[f"auc_{name}"], found[f"tpr_{name}"] = auc(members, others), tpr_at(members, others)
+        found[f"auc_{name}_low"], found[f"auc_{name}_high"] = areas or (None, None)
+        found[f"tpr_{name}_low"], found[f"tpr_{name}_high"] = rates or (None, None)
     return found
+
+
+def membership_scores(values: dict[str, Array]) -> list[str]:
+    """The scores by which members and others were compared."""
+    return [name.removesuffix("_members") for name in values if name.endswith("_members")]
+
+
+def _with_interval(name: str, per_release: Array, seed: int) -> dict[str, Any]:
+    interval = bootstrap(per_release, seed=seed) if len(per_release) else None
+    low, high = interval or (None, None)
+    return {name: float(per_release.mean()) if len(per_release) else None, f"{name}_low": low, f"{name}_high": high}
 
 
 def rows_of(outcome: Outcome, targets: Targets, seed: int = 0) -> list[dict[str, Any]]:
@@ -66,9 +94,9 @@ def rows_of(outcome: Outcome, targets: Targets, seed: int = 0) -> list[dict[str,
     for control, values in ((outcome.about.get("control"), outcome.values), ("negative", outcome.negative)):
         row = {**outcome.about, "attack": outcome.attack, "control": control, "targets": releases}
         row |= {"label_sets": targets.label_sets, "distinct_images": len(targets.truth.unique())}
-        row |= {"evidence": scores.verdict(releases), **summary(values, seed)}
-        if outcome.attack == "membership":
-            best = max(("loss", "first", "last"), key=lambda name: row[f"auc_{name}"])
+        row |= {"evidence": evidence(releases), **summary(values, seed)}
+        if scores := membership_scores(values):
+            best = max(scores, key=lambda name: row[f"auc_{name}"])
             row |= {"membership_auc": row[f"auc_{best}"], "membership_score": best}
         if control != "negative":
             row |= outcome.notes
@@ -82,7 +110,5 @@ def differences(one: Outcome, other: Outcome, seed: int = 0) -> dict[str, Any]:
     for name in ("mse", "ssim", "identification", "log_rank", "labels"):
         if name in one.values and name in other.values:
             gap = (one.values[name] - other.values[name]).reshape(len(one.values[name]), -1).mean(1)
-            interval = scores.bootstrap(gap, seed=seed)
-            found[name] = float(gap.mean())
-            found[f"{name}_low"], found[f"{name}_high"] = interval if interval is not None else (None, None)
+            found |= _with_interval(name, gap, seed)
     return found

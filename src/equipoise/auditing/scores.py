@@ -1,49 +1,32 @@
-"""What a reconstruction, a ranking or a membership score is worth, and how sure that is.
+"""What a reconstruction is worth, and which guess is of which truth.
 
 Images are ``[..., C, H, W]`` and give one score for each leading index, in the dtype and on the device they came in.
 Leading axes broadcast: ``mse(guess[:, :, None], truth[:, None])`` is the cost of every guess against every truth.
-
-Releases are what is independent; the images inside one share its noise. Every interval here resamples whole releases.
 
 ==========================  ==========================================================================
 edge case                   result
 ==========================  ==========================================================================
 guess equals truth          PSNR is inf, SSIM is 1
 NaN in an image             its own score is NaN, no other
-NaN score of the truth      the worst rank
-NaN score of a decoy        below every score that is a number
-ties                        half a win in AUC and rank; an even chance each of being first
-non-finite AUC, TPR, cost   ``DataError``
-one release                 no interval (None)
+non-finite cost             ``DataError``
 ==========================  ==========================================================================
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import permutations
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..errors import ConfigError, DataError
-
-Array = npt.NDArray[Any]
-Values = Tensor | npt.ArrayLike
-Interval = tuple[float, float]
+from ..errors import DataError
+from ..statistics import ROOM, Values, as_array, check_finite
 
 SIGMA, RADIUS = 1.5, 5  # scikit-image cuts the Gaussian off at int(3.5 * 1.5 + 0.5) pixels
-ROOM = 1 << 22
-"""Numbers that one piece of a longer computation may hold."""
 ENUMERATED = 6
 """The most images whose orders are all tried; 7 images have 5,040 of them."""
-ENOUGH = 20
-"""Releases below which a result says too little to be called one."""
 
 
 # --- images ------------------------------------------------------------------------------------------------
@@ -178,6 +161,15 @@ def match(cost: Tensor, labels: Tensor) -> Tensor:
     return assigned
 
 
+def arranged(guess: Tensor, truth: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Guesses ``[N, E, ...]`` in the order of the truths that they match best, and that order ``[N, E]``."""
+    pixels = truth[0, 0].numel()
+    cost = torch.cdist(guess.flatten(2), truth.flatten(2)).square() / pixels
+    assigned = match(cost, labels)
+    wide = assigned.view(*assigned.shape, *[1] * (truth.dim() - 2)).expand_as(truth)
+    return guess.gather(1, wide), assigned
+
+
 def _by_enumeration(cost: Tensor) -> Tensor:
     size = cost.shape[1]
     orders = torch.tensor(list(permutations(range(size))), device=cost.device)  # [E!, E]
@@ -194,218 +186,6 @@ def _by_assignment(cost: Tensor) -> Tensor:
     return torch.from_numpy(np.stack(rows)).to(cost.device, torch.int64)
 
 
-# --- ranks -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Ranking:
-    """Where the truth came among the candidates: how many decoys scored ``better``, and how many ``tied`` with it."""
-
-    better: Tensor  # [...] int64
-    tied: Tensor  # [...] int64
-
-    @property
-    def rank(self) -> Tensor:
-        """0 is best; a tie counts half, so a constant score of K candidates has rank (K - 1) / 2."""
-        return self.better + self.tied.double() / 2
-
-    @property
-    def first(self) -> Tensor:
-        """The probability of being named first when ties are broken at random."""
-        return (self.better == 0).double() / (self.tied + 1)
-
-    @property
-    def log(self) -> Tensor:
-        """log(1 + rank), which tells rank 0 from 5 better than 500 from 505."""
-        return self.rank.log1p()
-
-
-def ranks(scores: Tensor, truth: int = 0) -> Ranking:
-    """The place of candidate ``truth`` among K, higher scores being better: ``[..., K]`` -> ``[...]``.
-
-    >>> ranking = ranks(torch.tensor([[3.0, 1.0, 2.0], [1.0, 1.0, 0.0], [0.0, 1.0, 2.0]]))
-    >>> ranking.rank.tolist(), ranking.first.tolist()
-    ([0.0, 0.5, 2.0], [1.0, 0.5, 0.0])
-    """
-    own = scores[..., truth].unsqueeze(-1)
-    better, tied = (scores > own).sum(-1), (scores == own).sum(-1) - 1
-    lost = torch.isnan(own.squeeze(-1))
-    return Ranking(better.masked_fill(lost, scores.shape[-1] - 1), tied.masked_fill(lost, 0))
-
-
-def identification(ranking: Ranking) -> float:
-    """The share of truths that are named first; guessing among K candidates gives 1 / K.
-
-    >>> identification(ranks(torch.zeros(7, 4)))
-    0.25
-    """
-    return float(ranking.first.mean())
-
-
-# --- membership --------------------------------------------------------------------------------------------
-
-
-def auc(members: Values, others: Values) -> float:
-    """The probability that a member scores above a non-member, ties counting half.
-
-    >>> auc([2.0, 3.0], [1.0, 2.0])
-    0.875
-    """
-    inside, outside = _scores("members", members), _scores("others", others)
-    below, upto = (np.searchsorted(outside, inside, side) for side in ("left", "right"))
-    return float((below + upto).mean()) / (2 * len(outside))
-
-
-def tpr_at(members: Values, others: Values, fpr: float = 0.01) -> float:
-    """The share of members above the lowest threshold that at most a share ``fpr`` of the others is above.
-
-    Only real thresholds count, without interpolation: with fewer than ``1 / fpr`` others, none may be above.
-
-    >>> tpr_at([1.0, 2.0, 3.0, 4.0], [0.0, 1.5, 2.5, 0.5], fpr=0.25)
-    0.75
-    """
-    inside, outside = _scores("members", members), _scores("others", others)
-    allowed = _allowed(fpr, len(outside))
-    if allowed >= len(outside):
-        return 1.0
-    return float((inside > outside[-1 - allowed]).mean())
-
-
-def _scores(what: str, values: Values) -> Array:
-    """As a sorted vector of finite numbers."""
-    array = _array(values).ravel()
-    if len(array) == 0:
-        raise DataError(f"Expected at least one score of {what}, got none.", "Score members and others.")
-    _check_finite(f"scores of {what}", array)
-    return np.sort(array)
-
-
-def _allowed(fpr: float, count: int) -> int:
-    """How many of the others may be above the threshold; the tiny term makes 0.29 of 100 count as 29."""
-    if not 0 <= fpr <= 1:
-        raise ConfigError(f"Expected fpr={fpr} to be between 0 and 1.", "0.01 is usual.")
-    return math.floor(fpr * count + 1e-9)
-
-
-def _array(values: Values) -> Array:
-    if isinstance(values, Tensor):
-        values = values.detach().cpu().numpy()
-    return np.asarray(values, dtype=np.float64)
-
-
-def _check_finite(what: str, array: Array) -> None:
-    bad = array[~np.isfinite(array)]
-    if len(bad):
-        raise DataError(
-            f"Expected finite {what}, got {bad[0]} among {array.size}.", "Repair or leave out what gave that value."
-        )
-
-
-# --- intervals over releases -------------------------------------------------------------------------------
-
-
-def bootstrap(
-    values: Values,
-    statistic: Callable[[Array], Any] = np.mean,
-    draws: int = 1000,
-    seed: int = 0,
-    level: float = 0.95,
-) -> Interval | None:
-    """Percentile interval of a statistic of N releases, ``values`` ``[N, ...]``; None for fewer than two.
-
-    ``statistic`` takes an array of the shape of ``values``. The same N, draws and seed
-    resample the same releases, here and in ``bootstrap_auc``, so that two intervals can be compared.
-
-    >>> low, high = bootstrap(np.arange(100.0))
-    >>> 40 < low < 49.5 < high < 60
-    True
-    """
-    array = _array(values)
-    _check_finite("values", array)
-    count = len(array)
-    if count < 2:
-        return None
-    found: list[Array] = []
-    for weights in _resampled(count, draws, seed, count):
-        if statistic is np.mean:
-            found.append(weights @ array.reshape(count, -1).mean(1) / count)
-        else:
-            found.append(np.array([float(statistic(array[np.repeat(np.arange(count), row)])) for row in weights]))
-    return _percentiles(np.concatenate(found), level)
-
-
-def bootstrap_auc(
-    members: Values,
-    others: Values,
-    draws: int = 1000,
-    seed: int = 0,
-    fpr: float = 0.01,
-    level: float = 0.95,
-) -> tuple[Interval, Interval] | None:
-    """Percentile intervals of ``auc`` and of ``tpr_at``, from ``[N, a]`` members and ``[N, b]`` others of N releases.
-
-    A release is drawn with all of its members and others. None for fewer than two.
-
-    >>> scores = np.arange(40.0).reshape(20, 2)
-    >>> bootstrap_auc(scores + 100, scores)
-    ((1.0, 1.0), (1.0, 1.0))
-    """
-    inside, outside = _array(members), _array(others)
-    if inside.ndim != 2 or outside.ndim != 2 or len(inside) != len(outside) or 0 in (*inside.shape, *outside.shape):
-        raise DataError(
-            f"Expected members [N, a] and others [N, b] of the same N releases, got {list(inside.shape)} and "
-            f"{list(outside.shape)}."
-        )
-    if len(inside) < 2:
-        return None
-    sorted_in, from_in = _by_score("members", inside)
-    sorted_out, from_out = _by_score("others", outside)
-    below, upto = (np.searchsorted(sorted_out, sorted_in, side) for side in ("left", "right"))
-    allowed = _allowed(fpr, outside.size)
-    areas: list[Array] = []
-    rates: list[Array] = []
-    # Resampling gives every release a weight, and N releases the total weight of N, whatever was drawn.
-    for weights in _resampled(len(inside), draws, seed, 2 * inside.size + outside.size):
-        heavy_in, heavy_out = weights[:, from_in], _sums(weights[:, from_out])
-        wins = (heavy_in * (heavy_out[:, below] + heavy_out[:, upto])).sum(1)
-        areas.append(wins / (2 * inside.size * outside.size))
-        if allowed >= outside.size:
-            rates.append(np.ones(len(weights)))
-            continue
-        place = (heavy_out[:, 1:] < outside.size - allowed).sum(1)  # of the highest of the others not allowed above
-        upto_threshold = np.searchsorted(sorted_in, sorted_out[place], "right")
-        missed = np.take_along_axis(_sums(heavy_in), upto_threshold[:, None], 1)[:, 0]
-        rates.append((inside.size - missed) / inside.size)
-    return _percentiles(np.concatenate(areas), level), _percentiles(np.concatenate(rates), level)
-
-
-def _by_score(what: str, values: Array) -> tuple[Array, Array]:
-    """All scores in ascending order, and the release each is from."""
-    _check_finite(f"scores of {what}", values)
-    order = np.argsort(values, axis=None)
-    return values.ravel()[order], order // values.shape[1]
-
-
-def _sums(weights: Array) -> Array:
-    """Running sums along the second axis, from 0."""
-    sums: Array = np.zeros((len(weights), weights.shape[1] + 1), dtype=weights.dtype)
-    np.cumsum(weights, axis=1, out=sums[:, 1:])
-    return sums
-
-
-def _resampled(count: int, draws: int, seed: int, width: int) -> Iterator[Array]:
-    """How often each of ``count`` releases is drawn, ``[some, count]`` at a time, ``draws`` in all."""
-    random = np.random.Generator(np.random.PCG64(seed))
-    step = max(1, ROOM // width)
-    for start in range(0, draws, step):
-        yield random.multinomial(count, np.full(count, 1 / count), size=min(step, draws - start))
-
-
-def _percentiles(found: Array, level: float) -> Interval:
-    low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
-
-
 # --- one number for utility and privacy --------------------------------------------------------------------
 
 
@@ -418,23 +198,14 @@ def cap(accuracies: Values, errors: Values) -> float:
     >>> cap([0.5, 1.0], [2.0, 3.0])
     2.0
     """
-    accuracy, error = _array(accuracies).ravel(), _array(errors).ravel()
+    accuracy, error = as_array(accuracies).ravel(), as_array(errors).ravel()
     if len(accuracy) != len(error) or len(error) == 0:
         raise DataError(f"Expected one error for each accuracy, got {len(error)} and {len(accuracy)}.")
-    _check_finite("accuracies", accuracy)
-    _check_finite("errors", error)
+    check_finite("accuracies", accuracy)
+    check_finite("errors", error)
     if accuracy.min() < 0 or accuracy.max() > 1:
         raise DataError(
             f"Expected accuracies between 0 and 1, got {accuracy.min():g} to {accuracy.max():g}.",
             "Divide percentages by 100.",
         )
     return float((accuracy * error).mean())
-
-
-def verdict(releases: int) -> str:
-    """Whether that many releases are enough to speak of a result.
-
-    >>> verdict(19), verdict(20)
-    ('insufficient evidence', 'ok')
-    """
-    return "ok" if releases >= ENOUGH else "insufficient evidence"

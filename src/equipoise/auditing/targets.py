@@ -1,4 +1,4 @@
-"""What is attacked, and how hard: batches of public images that play the private ones.
+"""What is attacked: batches of public images that play the private ones.
 
 ``Targets`` come with the candidates and non-members they are told apart from. All defences see the same targets.
 """
@@ -6,93 +6,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..attack import Effort, Search, Server
-from ..attack.inversion import DLG, MAP
-from ..attack.matched import Given
+from ..attack.attack import Knowledge
 from ..attack.simulate import Companions
-from ..errors import ConfigError, closest
-
-ATTACKS = ("invgrad", "dlg", "idlg", "likelihood", "unrolled", "lti", "matched", "membership", "labels")
-
-
-@dataclass(frozen=True)
-class Options:
-    """How hard to attack. The defaults suit two CPU cores and minutes."""
-
-    attacks: list[str] = field(default_factory=lambda: ["invgrad", "lti", "matched", "membership", "labels"])
-    releases: int = 32
-    label_sets: int = 3
-    candidates: int = 200  # for identification, the truth among them
-    others: int = 20  # non-members per release
-    seed: int = 0
-    iterations: int = 1600  # of invgrad; as the paper
-    lr: float = 1.0
-    signed: bool = True
-    tv: float = 1e-5
-    restarts: int = 1
-    samples: int = 500  # simulated releases per label set, for lti and labels
-    given: Given = "nothing"  # what matched conditions its responses on
-    pairs: int = 2
-    anchors: int = 4
-    around: int = 32
-    tuning: int = 16
-    trials: int = 32
-    companions: int = 4
-    nulls: int = 16
-    twins: bool = True  # whether a learned mechanism is set beside static noise at the same weights
-    pictures: int = 2  # releases whose reconstructions are kept
-
-    def check(self) -> None:
-        plain = Options()
-        for part in fields(self):
-            value, kind = getattr(self, part.name), type(getattr(plain, part.name))
-            fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
-            if not fits or (isinstance(value, bool) and kind is not bool):
-                raise ConfigError(
-                    f"Expected {part.name}={value!r} to be of type {kind.__name__}.", "See targets.Options."
-                )
-        for name in self.attacks:
-            if not isinstance(name, str):
-                raise ConfigError(f"Expected attacks={self.attacks!r} to be names.", f"Known: {', '.join(ATTACKS)}.")
-            if name not in ATTACKS:
-                raise ConfigError(
-                    f"Unknown attack {name!r}.{closest(name, list(ATTACKS))}", f"Known: {', '.join(ATTACKS)}."
-                )
-        small = [name for name in MINIMA if getattr(self, name) < MINIMA[name]]
-        if small:
-            wrong = ", ".join(f"{name}={getattr(self, name)} (at least {MINIMA[name]})" for name in small)
-            raise ConfigError(f"Too small: {wrong}.", "Raise them, or leave them out.")
-        if self.given not in ("nothing", "release", "best"):
-            raise ConfigError(f"Expected given={self.given!r} to be nothing, release or best.", "See attack.matched.")
-
-    def effort(self) -> Effort:
-        names = ("pairs", "anchors", "around", "tuning", "trials", "nulls")
-        return Effort(**{name: getattr(self, name) for name in names}, given=self.companions)
-
-    def search(self, attack: str) -> Search:
-        own = {"dlg": DLG, "idlg": DLG, "likelihood": MAP, "unrolled": MAP}.get(attack)
-        if own is not None:
-            return replace(own, restarts=self.restarts, seed=self.seed)
-        names = ("iterations", "lr", "signed", "tv", "restarts", "seed")
-        return Search(**{name: getattr(self, name) for name in names})
-
-
-MINIMA = {
-    "releases": 2, "label_sets": 1, "candidates": 2, "others": 1, "iterations": 1, "restarts": 1, "samples": 10,
-    "pairs": 1, "anchors": 1, "around": 4, "tuning": 2, "trials": 2, "companions": 1, "nulls": 2, "pictures": 0,
-}  # fmt: skip
+from ..attack.view import Server
+from ..data.dataset import Dataset
+from ..errors import ConfigError, DataError
+from .options import Options
 
 
 @dataclass(frozen=True)
 class Materials:
     """Public images of one dataset, by what they serve for; labels alike. ``to_pixels`` undoes the normalisation."""
 
-    attack: tuple[Tensor, Tensor]
+    attack: tuple[Tensor, Tensor] | None  # None: the attacker has no public images
     candidates: tuple[Tensor, Tensor]
     targets: tuple[Tensor, Tensor]
     to_pixels: Callable[[Tensor], Tensor]
@@ -101,7 +32,17 @@ class Materials:
         def moved(pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
             return pair[0].to(device, dtype), pair[1].to(device)
 
-        return Materials(moved(self.attack), moved(self.candidates), moved(self.targets), self.to_pixels)
+        attack = None if self.attack is None else moved(self.attack)
+        return Materials(attack, moved(self.candidates), moved(self.targets), self.to_pixels)
+
+    @classmethod
+    def of(cls, dataset: Dataset, private: bool = False) -> Materials:
+        """The public parts of a dataset, by what they serve for; ``private`` targets are the clients' own."""
+        targets = dataset.train if private else dataset.public_targets
+        attack, candidates, held = (
+            (part.images, part.labels) for part in (dataset.public_attack, dataset.public_candidates, targets)
+        )
+        return cls(attack, candidates, held, dataset.pixels)
 
 
 @dataclass(frozen=True)
@@ -120,6 +61,15 @@ class Targets:
     @property
     def images(self) -> Tensor:
         return self.pool[self.truth]
+
+    def knowledge(self, public: tuple[Tensor, Tensor] | None) -> Knowledge:
+        """What the attacker holds: the truth stands first among the choices, an impostor second."""
+        first = torch.stack([self.truth, self.impostor], dim=2)
+        return Knowledge(
+            public, self.pool, self.pool_labels,
+            choices=torch.cat([first, self.decoys], dim=2),
+            asked=torch.cat([self.truth, self.impostor, self.others], dim=1),
+        )  # fmt: skip
 
 
 def build_targets(materials: Materials, server: Server, options: Options) -> Targets:
@@ -182,3 +132,41 @@ def _decoys(labels: Tensor, asked: Tensor, count: int, generator: torch.Generato
         order = torch.randperm(len(own), generator=generator).to(own.device)
         table[label] = own[order[: table.shape[1]]]
     return table[asked]
+
+
+def given_targets(
+    images: Tensor, labels: Tensor, public: tuple[Tensor, Tensor] | None, low: float, high: float, options: Options
+) -> tuple[Targets, Materials]:
+    """Targets around given inputs; half of the public data serve as decoys and non-members, half for the attacks."""
+    count, examples = labels.shape
+    own = images.flatten(0, 1), labels.flatten()
+    place = torch.arange(count * examples, device=labels.device).view(count, examples)
+    sets = len(labels.sort(1).values.unique(dim=0))
+
+    def to_pixels(values: Tensor) -> Tensor:
+        return (values - low) / max(high - low, 1e-30)
+
+    if public is None:
+        targets = Targets(*own, place, labels, place, place[..., None][..., :0], place[:, :0], sets)
+        return targets, Materials(None, own, own, to_pixels)
+    order = public[1].argsort(stable=True)  # label after label, so that both halves have some of each
+    attack, decoys = ((public[0][rows], public[1][rows]) for rows in (order[::2], order[1::2]))
+    of = [(decoys[1] == label).nonzero().flatten() for label in range(int(labels.max()) + 1)]
+    width = min(min(len(of[label]) for label in labels.unique().tolist()), options.candidates)
+    if width < 2:
+        raise DataError(
+            "The public data have fewer than four images of a label that an update was trained on.", "Give more of it."
+        )
+    table = torch.stack([rows[:width] if len(rows) >= width else rows.new_zeros(width) for rows in of])[labels]
+    offset = len(decoys[0])
+    targets = Targets(
+        pool=torch.cat([decoys[0], own[0]]),
+        pool_labels=torch.cat([decoys[1], own[1]]),
+        truth=place + offset,
+        labels=labels,
+        impostor=table[..., 0],
+        decoys=table[..., 1:],
+        others=table[..., 1:].transpose(1, 2).flatten(1)[:, : options.others],  # all labels in turn
+        label_sets=sets,
+    )
+    return targets, Materials(attack, decoys, own, to_pixels)

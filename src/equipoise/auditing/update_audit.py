@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..attack import Server, View, infer_labels, last_layer_labels, lti
-from ..attack.view import check, check_labels
-from ..engine.settings import Settings, check_settings
+from ..attack.attack import Hooks, Knowledge
+from ..attack.labels import infer_labels, last_layer_labels
+from ..attack.registry import find
+from ..attack.results import Inversion
+from ..attack.view import Server, View, check, check_labels
 from ..environment import environment
-from ..errors import ConfigError, DataError, ModelError, ReleaseError
+from ..errors import ConfigError, DataError, ModelError, ReleaseError, is_whole
+from ..mechanism.protection import ProtectionSettings, check_protection
 from ..mechanism.registry import Mechanism, checked
 from ..models.batched import Batched, Loss, check_model
-from .cells import INVERSIONS, Cell, Progress, attack_cell, baselines, released
-from .examination import OWN, POSITIVE, Findings, roles
-from .results import Outcome, rows_of, summary
-from .run_audit import Audit, content, remark
+from .audit import Audit, content, remark
+from .cells import OWN, Cell, with_controls
+from .examine import Progress, attack_cell, released, tell
+from .options import Options
+from .results import Findings, Outcome, rows_of, summary
+from .scoring import baselines
 from .svg import Row, Section, as_pixels
-from .targets import Materials, Options, Targets
+from .targets import given_targets
 
 State = Mapping[str, Tensor]
 Public = tuple[Tensor, Tensor]
-
-NEEDS_PUBLIC = ("lti", "matched", "membership", "labels")
-NEEDS_TRUTH = ("matched", "membership", "labels")
-NEEDS_LABELS = ("matched",)
 
 
 def audit(
@@ -46,7 +48,7 @@ def audit(
     eta: float = 0.1,
     mechanism: str | Mechanism = "none",
     budget: Any = None,
-    settings: Settings | None = None,
+    settings: ProtectionSettings | None = None,
     truth: Tensor | None = None,
     public: Public | None = None,
     bounds: tuple[float, float] | None = None,
@@ -73,8 +75,8 @@ def audit(
     >>> found.rows[0]["attack"], found.rows[0]["evidence"]
     ('invgrad', 'insufficient evidence')
     """
-    settings = settings or Settings()
-    check_settings(settings)
+    settings = settings or ProtectionSettings()
+    check_protection(settings)
     if (after is None) == (gradient is None):
         raise ConfigError("Expected either the state after the update or a gradient.", "Give after= or gradient=.")
     given = after if gradient is None else gradient
@@ -83,55 +85,86 @@ def audit(
     examples = _examples(labels, batch, settings.local_steps)
     if not 0 < eta < math.inf:
         raise ConfigError(f"Expected eta={eta!r} to be a positive number.", "Give the client's learning rate.")
-    like = next((p for p in model.parameters() if p.requires_grad), None)
-    if like is None:
-        raise ModelError("The model has no trainable parameters.", "Set requires_grad on what was trained.")
     shape = shape or _shape(truth, public, several=not isinstance(given, Mapping))
-    low, high = _bounds(bounds, public)
-    middle = torch.full((2, *shape), (low + high) / 2, dtype=like.dtype, device=like.device)
-    check_model(model, middle)
-    with torch.no_grad():
-        classes = int(model(middle).shape[-1])
-    batched = Batched(model, loss, like.device)
-    server = Server(
-        batched, shape, classes, examples // settings.local_steps, low, high, eta,
-        settings.at(checked(mechanism, budget), budget, 1), settings.local_steps,
-    )  # fmt: skip
-    view = _view(batched, before, given, None if gradient is None else eta, like)
+    protected = settings.at(checked(mechanism, budget), budget, 1)
+    server, like = _server(model, loss, shape, examples // settings.local_steps, _bounds(bounds, public))
+    server = replace(server, eta=eta, protection=protected, local_steps=settings.local_steps)
+    view = _view(server.batched, before, given, None if gradient is None else eta, like)
     check(server, view, needs_labels=False)
     if public is not None:
         public = (public[0].to(like.device, like.dtype), public[1].to(like.device))
-    real = None if labels is None else _real_labels(labels.to(like.device), len(view), examples, classes)
+    real = None if labels is None else _real_labels(labels.to(like.device), len(view), examples, server.classes)
     known = real if real is not None and grant_labels else _inferred(server, view, public, options)
-    view = replace(view, labels=known)
     about = {
-        "mechanism": server.protection.mechanism.name, "budget": budget, "round": None, "role": OWN, "control": None,
+        "mechanism": protected.mechanism.name, "budget": budget, "round": None, "role": OWN, "control": None,
         "labels_granted": known is real,
     }  # fmt: skip
-    cell = Cell(view.previous[0], server, about)
+    cell = Cell(view.previous[0], server, about, replace(view, labels=known))
     if truth is None or real is None:
-        return _unscored(cell, view, public, options, progress)
-    images = _real_inputs(truth.to(like.device, like.dtype), (len(view), examples, *shape), low, high)
-    targets, materials = _targets(images, real, public, low, high, options)
-    outcomes = []
+        return _unscored(cell, public, options, progress)
+    images = _real_inputs(truth.to(like.device, like.dtype), (len(view), examples, *shape), server)
+    return _scored(cell, images, real, public, options, settings.leakage.D, show, progress)
+
+
+def _server(
+    model: nn.Module, loss: Loss | None, shape: tuple[int, ...], batch: int, bounds: tuple[float, float]
+) -> tuple[Server, Tensor]:
+    """The attacker's position, and a tensor of the model's own device and precision."""
+    like = next((p for p in model.parameters() if p.requires_grad), None)
+    if like is None:
+        raise ModelError("The model has no trainable parameters.", "Set requires_grad on what was trained.")
+    middle = torch.full((2, *shape), sum(bounds) / 2, dtype=like.dtype, device=like.device)
+    check_model(model, middle)
+    with torch.no_grad():
+        classes = int(model(middle).shape[-1])
+    return Server(Batched(model, loss, like.device), shape, classes, batch, *bounds), like
+
+
+def _scored(
+    own: Cell, images: Tensor, real: Tensor, public: Public | None, options: Options, diameter: float, show: bool,
+    progress: Progress | None,
+) -> Audit:  # fmt: skip
+    """The update, its controls and its static twins, attacked and held against the real inputs."""
+    assert own.view is not None
+    server, view = own.server, own.view
+    low, high = float(server.low), float(server.high)
+    targets, materials = given_targets(images, real, public, low, high, options)
     alike = bool((view.previous == view.previous[0]).all())  # twins and control are simulated at one set of weights
-    for role, protection in roles(server, cell.weights, None if public is None else materials, options):
-        if role != OWN and not alike:
-            continue
-        mine = about | {"role": role, "control": "positive" if role == POSITIVE else None}
-        faced = replace(cell, server=replace(server, protection=protection), about=mine)
-        seen = view if role == OWN else View(view.previous, released(faced, targets, options), real)
-        if role != OWN and known is not real:
-            seen = replace(seen, labels=_inferred(faced.server, seen, public, options))
-        outcomes += attack_cell(faced, targets, materials, options, settings.leakage.D, progress, seen)
+    outcomes = []
+    for cell in with_controls(own, materials, options) if alike else [own]:
+        if cell.view is None:
+            seen = View(view.previous, released(cell, targets, options), real)
+            if not own.about["labels_granted"]:
+                seen = replace(seen, labels=_inferred(cell.server, seen, public, options))
+            cell = replace(cell, view=seen)
+        outcomes += attack_cell(cell, targets, materials, options, diameter, progress)
     rows = [row for one in outcomes for row in rows_of(one, targets, options.seed)]
     if public is None:
         rows = [row for row in rows if row["control"] != "negative"]  # there is nothing else to hold results against
-    guesses = baselines(targets, materials, server, settings.leakage.D, public is not None)
-    found = _content(rows, {"given": {name: summary(v) for name, v in guesses.items()}}, options, "given", like)
-    own = [one for one in outcomes if one.about["role"] == OWN]
-    sections = _sections(own, images, low, high, options) if show and len(shape) == 3 else []
-    return Audit(found, sections, {one.attack: one.images for one in own if one.images is not None})
+    guesses = {name: summary(values) for name, values in baselines(targets, materials, server, diameter).items()}
+    found = _content(rows, {"given": guesses}, options, "given", view.released)
+    mine = [one for one in outcomes if one.about["role"] == OWN]
+    sections = _sections(mine, images, low, high, options) if show and len(server.shape) == 3 else []
+    return Audit(found, sections, {one.attack: one.images for one in mine if one.images is not None})
+
+
+def _unscored(cell: Cell, public: Public | None, options: Options, progress: Progress | None) -> Audit:
+    """Reconstructions, and labels where they were inferred, without a truth to score them by."""
+    view, made, rows = cell.view, {}, []
+    assert view is not None
+    assert view.labels is not None
+    for attack in map(find, options.attacks):
+        step = None if progress is None else partial(tell, progress, attack.name, attack.seconds)
+        settings = {**options.settings, "seed": options.seed}
+        result = attack.run(cell.server, view, attack.granted(Knowledge(public)), settings, Hooks(step=step))
+        row = {**cell.about, "attack": attack.name, "targets": len(view)}
+        if isinstance(result, Inversion):
+            made[attack.name] = result.images
+            row["cost"] = float(result.cost.mean())
+        rows.append(row)
+    if not cell.about["labels_granted"]:
+        rows.append({**cell.about, "attack": "labels", "targets": len(view), "guess": view.labels.tolist()})
+    return Audit(_content(rows, {}, options, "unknown", view.released), [], made)
 
 
 # -- what was given --------------------------------------------------------------------------------------------------
@@ -153,26 +186,32 @@ def _check_tensors(labels: Any, truth: Any, public: Any) -> None:
 
 def _options(options: Options | None, granted: bool, public: Any, truth: Any) -> Options:
     """The attacks that can run on what was given; those asked for by name must be able to."""
-    missing: dict[str, str] = {}
-    for names, there, what in (
-        (NEEDS_PUBLIC, public is not None, "public=(inputs, labels)"),
-        (NEEDS_TRUTH, truth is not None, "truth= and labels= to score against"),
-        (NEEDS_LABELS, granted, "the labels granted"),
-    ):
-        missing |= {name: what for name in names if not there}
+    lacking = {
+        need: words
+        for need, there, words in (
+            ("public", public is not None, "public=(inputs, labels)"),
+            ("truth", truth is not None, "truth= and labels= to score against"),
+            ("labels", granted, "the labels granted"),
+        )
+        if not there
+    }
+    wanted = options or Options()
+    wanted.check()
+    wrong = {
+        name: f"{name} needs {lacking[need]}"
+        for name in wanted.attacks for need in ("labels", "truth", "public")
+        if need in find(name).needs and need in lacking
+    }  # fmt: skip
     if options is None:
-        options = Options()
-        return replace(options, attacks=[name for name in options.attacks if name not in missing])
-    options.check()
-    wrong = [f"{name} needs {missing[name]}" for name in options.attacks if name in missing]
+        return wanted.limited_to([name for name in wanted.attacks if name not in wrong])
     if wrong:
-        raise ConfigError("; ".join(wrong) + ".", "Give it, or leave the attack out.")
+        raise ConfigError("; ".join(wrong.values()) + ".", "Give it, or leave the attack out.")
     return options
 
 
 def _examples(labels: Tensor | None, batch: Any, local_steps: int) -> int:
     examples = labels.shape[-1] if labels is not None else batch
-    if not isinstance(examples, int) or isinstance(examples, bool) or examples < 1:
+    if examples is None or not is_whole(examples) or examples < 1:
         raise DataError("An update of no known examples cannot be attacked.", "Give labels=, or batch= their number.")
     if examples % local_steps:
         raise DataError(f"{examples} examples do not make {local_steps} equal local steps.", "Check the batch.")
@@ -221,7 +260,8 @@ def _real_labels(labels: Tensor, count: int, examples: int, classes: int) -> Ten
     return labels
 
 
-def _real_inputs(truth: Tensor, shape: tuple[int, ...], low: float, high: float) -> Tensor:
+def _real_inputs(truth: Tensor, shape: tuple[int, ...], server: Server) -> Tensor:
+    low, high = float(server.low), float(server.high)
     truth = truth.unsqueeze(0) if truth.dim() == len(shape) - 1 else truth
     if tuple(truth.shape) != shape:
         raise DataError(f"Expected the truth as {shape}, got {tuple(truth.shape)}.", "Give one batch per update.")
@@ -237,46 +277,7 @@ def _real_inputs(truth: Tensor, shape: tuple[int, ...], low: float, high: float)
 def _inferred(server: Server, view: View, public: Public | None, options: Options) -> Tensor:
     if public is None:
         return last_layer_labels(server, view)
-    return infer_labels(server, view, public, options.samples, options.seed)
-
-
-def _targets(
-    images: Tensor, labels: Tensor, public: Public | None, low: float, high: float, options: Options
-) -> tuple[Targets, Materials]:
-    """Targets around given inputs; half of the public data serve as decoys and non-members, half for the attacks."""
-    count, examples = labels.shape
-    own = images.flatten(0, 1), labels.flatten()
-    place = torch.arange(count * examples, device=labels.device).view(count, examples)
-    sets = len(labels.sort(1).values.unique(dim=0))
-
-    def to_pixels(values: Tensor) -> Tensor:
-        return (values - low) / max(high - low, 1e-30)
-
-    if public is None:
-        return Targets(*own, place, labels, place, place[..., None][..., :0], place[:, :0], sets), Materials(
-            own, own, own, to_pixels
-        )
-    order = public[1].argsort(stable=True)  # label after label, so that both halves have some of each
-    attack, decoys = ((public[0][rows], public[1][rows]) for rows in (order[::2], order[1::2]))
-    of = [(decoys[1] == label).nonzero().flatten() for label in range(int(labels.max()) + 1)]
-    width = min(min(len(of[label]) for label in labels.unique().tolist()), options.candidates)
-    if width < 2:
-        raise DataError(
-            "The public data have fewer than four images of a label that an update was trained on.", "Give more of it."
-        )
-    table = torch.stack([rows[:width] if len(rows) >= width else rows.new_zeros(width) for rows in of])[labels]
-    offset = len(decoys[0])
-    targets = Targets(
-        pool=torch.cat([decoys[0], own[0]]),
-        pool_labels=torch.cat([decoys[1], own[1]]),
-        truth=place + offset,
-        labels=labels,
-        impostor=table[..., 0],
-        decoys=table[..., 1:],
-        others=table[..., 1:].transpose(1, 2).flatten(1)[:, : options.others],  # all labels in turn
-        label_sets=sets,
-    )
-    return targets, Materials(attack, decoys, own, to_pixels)
+    return infer_labels(server, view, public, options.settings["samples"], options.seed)
 
 
 # -- what was found --------------------------------------------------------------------------------------------------
@@ -287,30 +288,6 @@ def _content(
 ) -> dict[str, Any]:
     found = content(Findings(rows, [], guesses, [], {}), options, targets)
     return found | {"experiment": "audit of given updates", "environment": environment(like.device)}
-
-
-def _unscored(cell: Cell, view: View, public: Public | None, options: Options, progress: Progress | None) -> Audit:
-    """Reconstructions, and labels where they were inferred, without a truth to score them by."""
-    made, rows = {}, []
-    for attack in options.attacks:
-        step: Callable[[int], None] | None = None
-        if progress is not None:
-            step = _stepper(progress, attack)
-        if attack in INVERSIONS:
-            result = INVERSIONS[attack](cell.server, view, options.search(attack), None, step)
-        else:
-            assert public is not None
-            result = lti(cell.server, view, public, options.samples, options.seed, step)
-        made[attack] = result.images
-        rows.append({**cell.about, "attack": attack, "targets": len(view), "cost": float(result.cost.mean())})
-    assert view.labels is not None
-    if not cell.about["labels_granted"]:
-        rows.append({**cell.about, "attack": "labels", "targets": len(view), "guess": view.labels.tolist()})
-    return Audit(_content(rows, {}, options, "unknown", view.released), [], made)
-
-
-def _stepper(progress: Progress, attack: str) -> Callable[[int], None]:
-    return lambda count: progress(attack, count / 1700)
 
 
 def _sections(outcomes: list[Outcome], images: Tensor, low: float, high: float, options: Options) -> list[Section]:

@@ -1,7 +1,7 @@
 """Lemma bound_for_privacy_leakage and the remark on its preservation, against InvGrad on releases of public images.
 
 All federations and snapshots are attacked in one batch. The matching residual of every iteration is read off the
-gradients that the attack computes anyway; distances come from ``trial.Trace``, as in an audit.
+gradients that the attack computes anyway; distances come from ``scoring.Trace``, as in an audit.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attack import Search, Server, View, invgrad
+from ..attack.descent import Search
+from ..attack.invgrad import invgrad
 from ..attack.simulate import chunk, pieces
+from ..attack.view import Server, View
 from ..auditing import scores
-from ..auditing.cells import Cell, Trace, released
-from ..auditing.examination import materials_of, server_of
-from ..auditing.targets import Materials, Options, Targets, build_targets
+from ..auditing.cells import Cell, server_of
+from ..auditing.examine import released
+from ..auditing.options import Options
+from ..auditing.scoring import Trace
+from ..auditing.targets import Materials, Targets, build_targets
 from ..errors import AttackError, ConfigError, DataError, ModelError
 from ..mechanism.budget import LeakageBudget
 from ..mechanism.intensity import intensity
@@ -136,7 +140,7 @@ def attack(scene: Scene, name: str, cells: list[tuple[int, int]]) -> Attacked:
     """
     sweep, options = scene.sweep, scene.options
     s, dataset = sweep.settings, sweep.datasets[name]
-    materials = materials_of(dataset).to(sweep.device, sweep.dtype)
+    materials = Materials.of(dataset).to(sweep.device, sweep.dtype)
     plain = server_of(s, dataset, sweep.batched, NO_PROTECTION)
     effort = Options(releases=options.targets, candidates=2, others=1, seed=options.seed)
     targets = build_targets(materials, plain, effort)

@@ -58,8 +58,8 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Train MNIST without protection, with static and with learned distortion, then attack; in under a minute."""
+    from ..auditing.options import Options
     from ..auditing.run_audit import audit_run
-    from ..auditing.targets import Options
     from ..runs.config import resolve
     from . import display
 
@@ -221,7 +221,7 @@ def _show_audit(found: dict[str, Any], written: list[Path]) -> None:
 def _attack_options(names: list[str], targets: int, given: dict[str, Any]) -> Any:
     from dataclasses import fields
 
-    from ..auditing.targets import Options
+    from ..auditing.options import Options
     from ..errors import closest
 
     known = [part.name for part in fields(Options) if part.name not in ("attacks", "releases")]

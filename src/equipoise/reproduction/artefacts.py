@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..attack import Search
+from ..attack.descent import Search
 from ..engine.settings import Settings
 from .records import Raw
 from .tables import Found, accuracy, cap, defence, gaps

@@ -13,11 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attack import Search, Server, View, invgrad
+from ..attack.descent import Search
+from ..attack.invgrad import invgrad
+from ..attack.view import Server, View
 from ..auditing import scores
-from ..auditing.cells import Cell, Trace, baselines, released
-from ..auditing.examination import materials_of, server_of
-from ..auditing.targets import Materials, Options, Targets, build_targets
+from ..auditing.cells import Cell, server_of
+from ..auditing.examine import released
+from ..auditing.options import Options
+from ..auditing.scoring import Trace, baselines
+from ..auditing.targets import Materials, Targets, build_targets
 from ..engine.evaluation import by_client, full_loss, score
 from ..engine.sweep import Sweep
 from ..mechanism.distortion import draw_bounds
@@ -133,17 +137,14 @@ def server_and_materials(sweep: Sweep, name: str) -> tuple[Server, Materials]:
     """The attacker of one dataset's releases, who takes no defence into account, and the public images."""
     data = sweep.datasets[name]
     server = server_of(sweep.settings, data, sweep.batched, NO_PROTECTION)
-    return server, materials_of(data).to(sweep.device, sweep.dtype)
+    return server, Materials.of(data).to(sweep.device, sweep.dtype)
 
 
 def errors(
     images: Tensor, truth: Tensor, labels: Tensor, materials: Materials
 ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
     """Reconstructions in the order of the truth, their errors per image, and that order; same labels may swap."""
-    cost = torch.cdist(images.flatten(2), truth.flatten(2)).square()
-    assigned = scores.match(cost, labels)
-    wide = assigned.view(*assigned.shape, *[1] * (truth.dim() - 2)).expand_as(truth)
-    guess = images.gather(1, wide)
+    guess, assigned = scores.arranged(images, truth, labels)
     shown, real = (materials.to_pixels(part).clamp(0, 1) for part in (guess, truth))
     return guess, {"mse": scores.mse(guess, truth), "ssim": scores.ssim(shown, real)}, assigned
 

@@ -1,0 +1,70 @@
+"""What an attack is: what it needs to be granted, which options it has, and a function from the server's view.
+
+``registry.py`` lists all of them. The signature of ``Attack.run`` is the threat model: an attack gets the server's
+settings, the releases, and what the attacker holds anyway; nothing else can reach it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+from .results import Result
+from .view import Public, Server, View
+
+Watch = Callable[[Tensor, int, Tensor], None]
+"""Called with (rows ``[R]``, iteration from 1, images ``[R, E, ...]``) after every iteration of the first restart."""
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What the attacker holds beside the server's settings and the releases."""
+
+    public: Public | None = None  # inputs and labels that belong to no client
+    candidates: Tensor | None = None  # [Q, ...]: inputs that it suspects
+    candidate_labels: Tensor | None = None  # [Q]
+    choices: Tensor | None = None  # [N, E, K]: the candidates that might be the e-th example of a release
+    asked: Tensor | None = None  # [N, O]: the candidates of which it asks whether they were in a release
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """Who looks on while an attack runs."""
+
+    watch: Watch | None = None
+    step: Callable[[int], None] | None = None  # called with the number of releases that made a step
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting of an attack: its default, and the least that it may be or the words that it may be."""
+
+    default: Any
+    least: float | None = None
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One attack. ``needs`` names what must be granted: ``labels``, ``public``, ``truth`` (among the candidates)."""
+
+    name: str
+    run: Callable[[Server, View, Knowledge, Mapping[str, Any], Hooks], Result]  # the options hold the seed, too
+    needs: frozenset[str] = frozenset()
+    options: Mapping[str, Option] = field(default_factory=dict)
+    seconds: float = 1 / 1700  # that one step of ``Hooks.step`` takes on a slow machine, about
+
+    def granted(self, knowledge: Knowledge) -> Knowledge:
+        """The part of the attacker's knowledge that this attack says it needs."""
+        public = knowledge.public if "public" in self.needs else None
+        return replace(knowledge, public=public) if "truth" in self.needs else Knowledge(public)
+
+
+def held(knowledge: Knowledge, name: str) -> Any:
+    """A part of the attacker's knowledge that ``Attack.needs`` has promised."""
+    value = getattr(knowledge, name)
+    assert value is not None, name
+    return value

@@ -1,0 +1,71 @@
+"""Deep Leakage from Gradients (Zhu et al., NeurIPS 2019) and its improvement (Zhao et al., 2020): match it in L2.
+
+``dlg`` searches for label probabilities too; ``idlg`` reads the labels off the last layer first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from .attack import Attack, Hooks, Knowledge, Option, Watch
+from .descent import Search, optimise
+from .labels import last_layer_labels
+from .results import Inversion
+from .view import Server, View, check
+
+SEARCH = Search(iterations=300, lr=1.0, signed=False, tv=0.0, boxed=False, decay=False, optimiser="lbfgs")
+
+
+def dlg(
+    server: Server,
+    view: View,
+    search: Search | None = None,
+    watch: Watch | None = None,
+    on_iteration: Callable[[int], None] | None = None,
+) -> Inversion:
+    """Deep Leakage from Gradients: inputs and label probabilities together, from the L2 distance of gradients."""
+    check(server, view, needs_labels=False)
+    search = search or SEARCH
+    return optimise(server, View(view.previous, view.released), partial(_squared, server), search, watch, on_iteration)
+
+
+def idlg(
+    server: Server,
+    view: View,
+    search: Search | None = None,
+    watch: Watch | None = None,
+    on_iteration: Callable[[int], None] | None = None,
+) -> Inversion:
+    """Improved DLG: labels are read off the last layer first."""
+    check(server, view, needs_labels=False)
+    labels = last_layer_labels(server, view)
+    known = replace(view, labels=labels)
+    found = optimise(server, known, partial(_squared, server), search or SEARCH, watch, on_iteration)
+    return replace(found, labels=labels)
+
+
+def _squared(server: Server, images: Tensor, labels: Tensor, view: View) -> Tensor:
+    """Against the gradient that the release shows if it is a single step, or a sum of few."""
+    found = server.batched.differentiable(view.previous, images, labels)
+    target = view.update / (-server.eta * server.local_steps)
+    return (found - target).square().sum(1)
+
+
+Inverting = Callable[[Server, View, Search, Watch | None, Callable[[int], None] | None], Inversion]
+
+
+def _run(
+    attack: Inverting, server: Server, view: View, knowledge: Knowledge, options: Mapping[str, Any], hooks: Hooks
+) -> Inversion:
+    search = replace(SEARCH, restarts=options["restarts"], seed=options["seed"])
+    return attack(server, view, search, hooks.watch, hooks.step)
+
+
+OPTIONS = {"restarts": Option(1, least=1)}
+DLG = Attack("dlg", partial(_run, dlg), options=OPTIONS)
+IDLG = Attack("idlg", partial(_run, idlg), options=OPTIONS)

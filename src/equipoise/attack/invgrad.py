@@ -1,0 +1,56 @@
+"""Inverting Gradients (Geiping et al., NeurIPS 2020), the paper's attack: match the direction of the gradient.
+
+One cosine over all parameters, with total variation as the image prior; ``descent.py`` has the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .attack import Attack, Hooks, Knowledge, Option, Watch
+from .descent import Search, optimise
+from .results import Inversion
+from .view import Server, View, check
+
+
+def invgrad(
+    server: Server,
+    view: View,
+    search: Search | None = None,
+    watch: Watch | None = None,
+    on_iteration: Callable[[int], None] | None = None,
+) -> Inversion:
+    """Inputs whose gradient points where the release does; the labels are granted."""
+    check(server, view)
+    return optimise(server, view, partial(_cosine, server), search or Search(), watch, on_iteration)
+
+
+def _cosine(server: Server, images: Tensor, labels: Tensor, view: View) -> Tensor:
+    found, against = server.batched.differentiable(view.previous, images, labels), view.update  # opposite directions
+    size = (_dot(found, found) * _dot(against, against)).sqrt()
+    return 1 + _dot(found, against) / size.clamp_min(1e-30)
+
+
+def _dot(one: Tensor, other: Tensor) -> Tensor:
+    """Row by row; as a matrix product its backward pass is one too."""
+    return torch.bmm(one.unsqueeze(1), other.unsqueeze(2)).flatten()
+
+
+def _run(server: Server, view: View, knowledge: Knowledge, options: Mapping[str, Any], hooks: Hooks) -> Inversion:
+    search = Search(**{name: options[name] for name in (*OPTIONS, "seed")})
+    return invgrad(server, view, search, hooks.watch, hooks.step)
+
+
+OPTIONS = {
+    "iterations": Option(1600, least=1),  # as the paper
+    "lr": Option(1.0),
+    "signed": Option(True),
+    "tv": Option(1e-5),
+    "restarts": Option(1, least=1),
+}
+INVGRAD = Attack("invgrad", _run, options=OPTIONS)

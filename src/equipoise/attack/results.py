@@ -1,0 +1,41 @@
+"""What an attack can come to. Whoever scores attacks needs to know these four, and no attack by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Inversion:
+    """Inputs, reconstructed from N releases."""
+
+    images: Tensor  # [N, E, ...]
+    cost: Tensor  # [N]: of the final inputs, without the prior
+    stopped: Tensor | None = None  # [N]: iteration at which the cost ceased to be finite; 0: never
+    labels: Tensor | None = None  # [N, E]: where the attack had to find them
+
+
+@dataclass(frozen=True)
+class CandidateScores:
+    """How well each candidate explains an example of a release; higher is better."""
+
+    values: Tensor  # [N, E, K], in the order of ``Knowledge.choices``
+
+
+@dataclass(frozen=True)
+class MembershipScores:
+    """How much each example that was asked about looks like a member; one table per score, higher for members."""
+
+    values: dict[str, Tensor]  # [N, O] each, in the order of ``Knowledge.asked``
+
+
+@dataclass(frozen=True)
+class LabelGuesses:
+    """The labels behind every release."""
+
+    values: Tensor  # [N, E], sorted
+
+
+Result = Inversion | CandidateScores | MembershipScores | LabelGuesses

@@ -1,0 +1,117 @@
+"""What an audit came to: the content of ``audit.json``, and a picture of originals and reconstructions.
+
+A row per attack and defence with intervals, baselines that use no update, controls, and what is proved, measured and
+not claimed. ``run_audit.py`` makes one of a run folder, ``update_audit.py`` of an update of your own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ..data.dataset import Dataset
+from ..files import storage_errors, write_json, write_text
+from ..mechanism.claims import NO_EPSILON, PROVED, sentence
+from .cells import OWN
+from .options import Options
+from .results import Findings, Outcome
+from .svg import Row, Section, as_pixels, svg
+
+CLAIMS = {
+    "proved": [sentence(PROVED)],
+    "measured": [
+        "What these attacks got from these releases, with 95 % intervals by bootstrap over releases.",
+        "A stronger attack may get more: nothing here is an upper bound.",
+    ],
+    "not claimed": [
+        f"{NO_EPSILON}, or protection against attacks that were not run.",
+        "That the constants of the paper's leakage score hold: what trivial guesses score stands beside it.",
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The content of ``audit.json``, and the picture."""
+
+    found: dict[str, Any]
+    sections: list[Section] = field(default_factory=list)
+    reconstructions: dict[str, Tensor] = field(default_factory=dict)  # by attack, for updates of your own
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self.found["attacks"]
+        return rows
+
+    def picture(self) -> str:
+        """The originals and the reconstructions as SVG."""
+        footer = f"{self.found['targets']} images. Means over all releases; baselines: " + ", ".join(
+            f"{name.replace('_', ' ')} MSE {row['mse']:.2f}"
+            for guesses in self.found["baselines"].values() for name, row in guesses.items()
+        )  # fmt: skip
+        return svg("What the server could see", self.sections, footer)
+
+    def save(self, folder: Path | str) -> list[Path]:
+        """``audit.json`` and, where there are pictures, ``audit.svg``; returns what was written."""
+        folder = Path(folder)
+        written = [folder / "audit.json"]
+        write_json(written[0], self.found)
+        picture = folder / "audit.svg"
+        with storage_errors(picture):
+            picture.unlink(missing_ok=True)  # an older one would show other results, perhaps private images
+        if self.sections:
+            written.append(picture)
+            write_text(picture, self.picture())
+        return written
+
+
+def content(findings: Findings, options: Options, targets: str) -> dict[str, Any]:
+    """The content of ``audit.json``; ``targets`` says whose images were attacked."""
+    return {
+        "schema": 1,
+        "experiment": "seeded",
+        "complete": findings.complete,
+        "claims": CLAIMS,
+        "targets": targets,
+        "attacks": findings.rows,
+        "differences": findings.differences,
+        "baselines": findings.baselines,
+        "options": options.plain(),
+    }
+
+
+def run_sections(findings: Findings, datasets: Mapping[str, Dataset]) -> list[Section]:
+    """For every dataset, attack and round: the originals, then what was made of each defence's releases."""
+    sections: dict[tuple[str, str, int], Section] = {}
+    for one in findings.outcomes:
+        if one.pictures is None or not len(one.pictures):
+            continue
+        name = one.about["dataset"]
+        key = (name, one.attack, one.about["round"])
+        if key not in sections:
+            truth = datasets[name].pixels(findings.targets[name].images[: len(one.pictures)].cpu().float())
+            title = f"{Path(name).name}, round {one.about['round']}, {one.attack}"
+            sections[key] = Section(title, [Row("original", "", as_pixels(truth.flatten(0, 1)))])
+        row = Row(_caption(one), remark(one), one.pictures.reshape(-1, *one.pictures.shape[2:]))
+        if not any(other.caption == row.caption and other.remark == row.remark for other in sections[key].rows):
+            sections[key].rows.append(row)
+    return list(sections.values())
+
+
+def _caption(one: Outcome) -> str:
+    about = one.about
+    if about.get("control") == "positive":
+        return "undistorted (control)"
+    budget = "" if about.get("budget") is None else f" @ {about['budget']}"
+    return f"{about['mechanism']}{budget}" if about["role"] == OWN else f"{about['role']}{budget}"
+
+
+def remark(one: Outcome) -> str:
+    words = [f"MSE {one.values['mse'].mean():.2f}"]
+    if "identification" in one.values:
+        words.append(f"identified {one.values['identification'].mean():.0%}")
+    return ", ".join(words)

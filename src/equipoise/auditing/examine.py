@@ -1,0 +1,65 @@
+"""Cells, attacked and scored: the one place where attacks meet releases whose truth is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ..attack.attack import Hooks
+from ..attack.registry import find
+from ..attack.simulate import chunk, pieces, respond
+from ..attack.simulate import noise as draw_noise
+from ..attack.view import View
+from ..randomness import experiment_key
+from .cells import Cell
+from .options import Options
+from .results import Outcome
+from .scoring import Case, Trace, score
+from .targets import Materials, Targets
+
+Progress = Callable[[str, float], None]
+"""Called with what is being done and how much of it, in seconds on a slow machine."""
+
+
+def released(cell: Cell, targets: Targets, options: Options) -> Tensor:
+    """The releases ``[N, P]`` of all target batches, with noise that no attack draws."""
+    key = experiment_key(options.seed, "audit/noise")
+    parts = []
+    for rows in pieces(len(targets.truth), chunk(cell.server, cell.weights), cell.weights.device):
+        drawn = draw_noise(cell.server, key, rows, cell.weights)
+        parts.append(respond(cell.server, cell.weights, targets.images[rows], targets.labels[rows], drawn))
+    return torch.cat(parts)
+
+
+def attack_cell(
+    cell: Cell,
+    targets: Targets,
+    materials: Materials,
+    options: Options,
+    diameter: float = 56.0,
+    progress: Progress | None = None,
+) -> list[Outcome]:
+    """All attacks that the options name, on the cell's own releases or on simulated ones of the targets."""
+    view = cell.view
+    if view is None:
+        view = View(cell.weights.expand(len(targets.truth), -1), released(cell, targets, options), targets.labels)
+    knowledge, settings = targets.knowledge(materials.attack), {**options.settings, "seed": options.seed}
+    found = []
+    for attack in map(find, options.attacks):
+        trace = Trace(targets.images, diameter)
+        step = None if progress is None else partial(tell, progress, attack.name, attack.seconds)
+        result = attack.run(cell.server, view, attack.granted(knowledge), settings, Hooks(trace.watch, step))
+        found.append(score(result, Case(cell, attack.name, view, targets, materials, options, trace)))
+    return found
+
+
+def tell(progress: Progress, attack: str, each: float, count: int) -> None:
+    progress(attack, count * each)
+
+
+def told_where(progress: Progress | None, where: str) -> Progress | None:
+    """Progress that says in front of the attack where it is."""
+    return None if progress is None else lambda attack, amount: progress(f"{where}: {attack}", amount)

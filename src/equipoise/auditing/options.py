@@ -1,0 +1,87 @@
+"""How hard to attack: what an audit asks of every attack, and the options of single attacks, by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..attack.attack import Option
+from ..attack.registry import ATTACKS, find
+from ..attack.registry import options as attack_options
+from ..errors import ConfigError, closest
+
+USUAL = ("invgrad", "lti", "matched", "membership", "labels")
+OWN = {
+    "releases": Option(32, least=2),
+    "label_sets": Option(3, least=1),
+    "candidates": Option(200, least=2),
+    "others": Option(20, least=1),
+    "seed": Option(0),
+    "twins": Option(True),
+    "pictures": Option(2, least=0),
+}
+"""What concerns the audit as a whole; every attack brings its own options along (``attack/registry.py``)."""
+
+
+@dataclass(frozen=True, init=False)
+class Options:
+    """How hard to attack. The defaults suit two CPU cores and minutes.
+
+    >>> Options(attacks=["lti"], samples=2000).settings["samples"]
+    2000
+    """
+
+    attacks: list[str]
+    releases: int
+    label_sets: int
+    candidates: int  # for identification, the truth among them
+    others: int  # non-members per release
+    seed: int
+    twins: bool  # whether a learned mechanism is set beside static noise at the same weights
+    pictures: int  # releases whose reconstructions are kept
+    settings: dict[str, Any]  # of single attacks
+
+    def __init__(self, attacks: Sequence[str] = USUAL, **given: Any):
+        own = {name: given.pop(name, option.default) for name, option in OWN.items()}
+        settings = {name: option.default for name, option in attack_options().items()} | given
+        listed = list(attacks) if isinstance(attacks, tuple) else attacks
+        for name, value in {"attacks": listed, **own, "settings": settings}.items():
+            object.__setattr__(self, name, value)
+
+    def plain(self) -> dict[str, Any]:
+        """All options by name: ``Options(**plain)`` is the same again."""
+        return {"attacks": self.attacks, **{name: getattr(self, name) for name in OWN}, **self.settings}
+
+    def limited_to(self, attacks: list[str]) -> Options:
+        return Options(**{**self.plain(), "attacks": attacks})
+
+    def check(self) -> None:
+        """Refuse unknown names, wrong types and values that no attack can work with."""
+        if not isinstance(self.attacks, list):
+            raise ConfigError(f"Expected attacks={self.attacks!r} to be a list.", f"Known: {', '.join(ATTACKS)}.")
+        for name in self.attacks:
+            find(name)
+        known, small = {**OWN, **attack_options()}, []
+        for name, value in self.plain().items():
+            if name == "attacks":
+                continue
+            if name not in known:
+                raise ConfigError(
+                    f"Unknown attack option {name!r}.{closest(name, list(known))}", f"Known: {', '.join(known)}."
+                )
+            _check(name, value, known[name])
+            least = known[name].least
+            if least is not None and value < least:
+                small.append(f"{name}={value} (at least {least:g})")
+        if small:
+            raise ConfigError(f"Too small: {', '.join(small)}.", "Raise them, or leave them out.")
+
+
+def _check(name: str, value: Any, option: Option) -> None:
+    kind = type(option.default)
+    fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
+    if not fits or (isinstance(value, bool) and kind is not bool):
+        raise ConfigError(f"Expected {name}={value!r} to be of type {kind.__name__}.", "See equipoise audit --help.")
+    if option.choices and value not in option.choices:
+        raise ConfigError(f"Expected {name}={value!r} to be one of {', '.join(option.choices)}.", "Use one of these.")

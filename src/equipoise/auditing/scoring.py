@@ -1,0 +1,207 @@
+"""What attacks found, reduced to numbers per release: by the kind of result, never by the attack's name.
+
+Every result is also held against images of another release, the *negative* control: what chance does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..attack.results import CandidateScores, Inversion, LabelGuesses, MembershipScores
+from ..attack.simulate import Companions
+from ..attack.view import Server, View
+from ..randomness import experiment_key, uniform
+from ..statistics import Array, Ranking, ranks
+from . import scores
+from .cells import Cell
+from .options import Options
+from .results import Outcome
+from .targets import Materials, Targets
+
+
+@dataclass(frozen=True)
+class Case:
+    """One attack on one cell, and what its result is scored by."""
+
+    cell: Cell
+    attack: str
+    view: View
+    targets: Targets
+    materials: Materials
+    options: Options
+    trace: Trace
+
+    def outcome(self, values: dict[str, Tensor], negative: dict[str, Tensor], **more: Any) -> Outcome:
+        return Outcome(self.cell.about, self.attack, _arrays(values), _arrays(negative), **more)
+
+
+def _arrays(values: dict[str, Tensor]) -> dict[str, Array]:
+    return {name: value.double().cpu().numpy() for name, value in values.items()}
+
+
+@singledispatch
+def score(result: Any, case: Case) -> Outcome:
+    """What a result is worth; a new kind of result registers its own function here: ``@score.register``."""
+    raise TypeError(f"Nothing scores a {type(result).__name__}.")
+
+
+@score.register
+def _inversion(result: Inversion, case: Case) -> Outcome:
+    targets, materials, view = case.targets, case.materials, case.view
+    assert view.labels is not None
+    free = targets.labels
+    if result.labels is not None:
+        free = torch.zeros_like(free)
+    else:  # an inferred label binds no place
+        free = torch.where((view.labels == free).all(1, keepdim=True), free, 0)
+    guess, assigned = scores.arranged(result.images, targets.images, free)
+    values = image_values(guess, targets, targets.truth, materials) | {"cost": result.cost}
+    if case.trace.iterations:
+        values["leakage"], values["beyond_D"] = case.trace.leakage(assigned)
+    if result.labels is not None:
+        right = (result.labels.sort(1).values == targets.labels.sort(1).values).all(1)
+        values["labels_exact"] = right
+    other = scores.arranged(result.images, targets.pool[targets.impostor], free)[0]
+    pixels = materials.to_pixels(guess[: case.options.pictures]).clamp(0, 1).mul(255).round().to(torch.uint8)
+    stopped = 0 if result.stopped is None else int((result.stopped > 0).sum())
+    return case.outcome(
+        values, image_values(other, targets, targets.impostor, materials), images=guess,
+        pictures=pixels.cpu().numpy() if pixels.dim() == 5 else None, notes={"stopped": stopped} if stopped else {},
+    )  # fmt: skip
+
+
+@score.register
+def _candidates(result: CandidateScores, case: Case) -> Outcome:
+    own, impostor, decoys = result.values.split([1, 1, result.values.shape[2] - 2], dim=2)
+    return case.outcome(*(_places(ranks(torch.cat([one, decoys], 2))) for one in (own, impostor)))
+
+
+@score.register
+def _membership(result: MembershipScores, case: Case) -> Outcome:
+    count = case.targets.truth.shape[1]
+    broken = sum(int((~torch.isfinite(values)).sum()) for values in result.values.values())
+    tables = {name: torch.nan_to_num(values.double(), 0.0, 0.0, 0.0) for name, values in result.values.items()}
+    others = {f"{name}_others": values[:, 2 * count :] for name, values in tables.items()}
+    members = {f"{name}_members": values[:, :count] for name, values in tables.items()}
+    impostors = {f"{name}_members": values[:, count : 2 * count] for name, values in tables.items()}
+    return case.outcome(members | others, impostors | others, notes={"not_finite": broken} if broken else {})
+
+
+@score.register
+def _labels(result: LabelGuesses, case: Case) -> Outcome:
+    labels, classes = case.targets.labels, case.cell.server.classes
+
+    def right(guess: Tensor) -> dict[str, Tensor]:
+        counts = [torch.nn.functional.one_hot(part, classes).sum(1) for part in (guess, labels)]
+        shared = torch.minimum(*counts).sum(1) / labels.shape[1]
+        return {"labels": shared, "labels_exact": shared == 1}
+
+    key = experiment_key(case.options.seed, "audit/label guess")
+    numbers = uniform([key], [0], [0], result.values.numel(), torch.float64)[0, 0]
+    blind = (numbers * classes).long().view(result.values.shape).to(result.values.device)
+    return case.outcome(right(result.values), right(blind))
+
+
+class Trace:
+    """The distances that the paper's definition of privacy leakage averages, from the attack's own iterations."""
+
+    def __init__(self, truth: Tensor, diameter: float):
+        self.truth, self.diameter, self.iterations = truth.flatten(2), diameter, 0
+        shape = (*truth.shape[:2], truth.shape[1])
+        self.total = torch.zeros(shape, dtype=torch.float64, device=truth.device)  # [N, E guess, E truth]
+        self.beyond = torch.zeros_like(self.total)
+
+    def watch(self, rows: Tensor, iteration: int, images: Tensor) -> None:
+        rows = rows.to(self.total.device)
+        distance = torch.cdist(images.flatten(2), self.truth[rows])
+        self.total[rows] += distance
+        self.beyond[rows] += distance > self.diameter
+        self.iterations = max(self.iterations, iteration)
+
+    def leakage(self, assigned: Tensor) -> tuple[Tensor, Tensor]:
+        """Leakage per release (the paper's definition; 0 without iterations) and the share of distances beyond D.
+
+        A distance beyond D makes the leakage negative; it is reported as it is.
+        """
+        if not self.iterations:
+            return torch.zeros(len(self.total)), torch.zeros(len(self.total))
+
+        def mean(table: Tensor) -> Tensor:
+            own = table.gather(1, assigned.unsqueeze(1)).squeeze(1)
+            return own.mean(1) / self.iterations
+
+        return 1 - mean(self.total) / self.diameter, mean(self.beyond)
+
+
+MOST_DECIBELS = 100.0
+"""A perfect reconstruction has an infinite PSNR; means and intervals need a number."""
+
+
+def image_values(guess: Tensor, targets: Targets, truth: Tensor, materials: Materials) -> dict[str, Tensor]:
+    """Errors of matched guesses ``[N, E, ...]`` and the truth's place among the decoys by correlation."""
+    images = targets.pool[truth]
+    if images.dim() < 5:  # inputs that are not images: one row of pixels
+        images, guess = (part.flatten(2).unflatten(2, (1, 1, -1)) for part in (images, guess))
+    shown, real = (materials.to_pixels(part).clamp(0, 1) for part in (guess, images))
+    found = {
+        "mse": scores.mse(guess, images),
+        "mse_pixel": scores.mse(shown, real),
+        "psnr": scores.psnr(shown, real).clamp_max(MOST_DECIBELS),
+    }
+    if min(guess.shape[-2:]) >= 11:
+        found["ssim"] = scores.ssim(shown, real)
+    if targets.decoys.shape[2]:
+        found |= _places(ranks(_correlations(guess, targets, truth)))
+    return found
+
+
+def _correlations(guess: Tensor, targets: Targets, truth: Tensor) -> Tensor:
+    """Of every guess with its truth (column 0) and the decoys: ``[N, E, K]``."""
+
+    def centred(images: Tensor, batch: int) -> Tensor:
+        flat = images.flatten(batch)
+        scale = flat.norm(dim=-1, keepdim=True)
+        flat = flat - flat.mean(-1, keepdim=True)
+        length: Tensor = flat.norm(dim=-1, keepdim=True)
+        return torch.where(length > 1e-5 * scale, flat / length.clamp_min(1e-30), 0)  # a constant resembles nothing
+
+    pool, rows = centred(targets.pool, 1), centred(guess, 2)
+    parts = []
+    for some in range(len(guess)):  # a release at a time: the decoys of all at once would not fit
+        choices = torch.cat([truth[some].unsqueeze(1), targets.decoys[some]], dim=1)
+        parts.append((pool[choices] @ rows[some].unsqueeze(2)).squeeze(2))
+    return torch.stack(parts)
+
+
+def _places(ranking: Ranking) -> dict[str, Tensor]:
+    return {"identification": ranking.first, "log_rank": ranking.log}
+
+
+def baselines(
+    targets: Targets, materials: Materials, server: Server, diameter: float = 56.0
+) -> dict[str, dict[str, Array]]:
+    """What guesses score that use no update at all; two of them need public images."""
+    truth = targets.images
+    low, high = (torch.as_tensor(edge, dtype=truth.dtype, device=truth.device) for edge in (server.low, server.high))
+    key = experiment_key(0, "audit/noise guess")
+    numbers = uniform([key], [0], [0], truth.numel(), truth.dtype, truth.device)[0, 0].view(truth.shape)
+    guesses = {"black": low.expand_as(truth), "noise": low + (high - low) * numbers}
+    if materials.attack is not None:
+        images, labels = materials.attack
+        means = torch.zeros(int(targets.labels.max()) + 1, *images.shape[1:], dtype=images.dtype, device=images.device)
+        for label in targets.labels.unique().tolist():
+            means[label] = images[labels == label].mean(0)
+        rows = torch.arange(len(truth), device=truth.device)
+        another = images[Companions(materials.attack, 0, "audit/another").draw(targets.labels, rows)]
+        guesses |= {"class_mean": means[targets.labels], "another_image": another}
+    found = {}
+    for name, guess in guesses.items():
+        distance = (guess - truth).flatten(2).norm(dim=2)
+        values = image_values(guess, targets, targets.truth, materials)
+        found[name] = _arrays(values | {"leakage": 1 - distance.mean(1) / diameter})
+    return found

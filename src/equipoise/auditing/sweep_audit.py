@@ -1,0 +1,123 @@
+"""Every federation of a sweep, attacked at the weights of chosen rounds: needs torch and numpy alone.
+
+For each federation and round: its own mechanism; for a learned one also its two static twins at the same weights (equal
+lower bound, equal final norm); and undistorted releases as the positive control. A cell that occurs twice is attacked
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+from ..attack.view import Server
+from ..data.dataset import Dataset
+from ..engine.federation import Federation
+from ..engine.settings import Settings
+from ..mechanism.protection import NO_PROTECTION
+from ..mechanism.registry import mechanism
+from ..models.batched import Batched
+from .cells import OWN, Cell, federation_cell, server_of, static_name, with_controls
+from .examine import Progress, attack_cell, told_where
+from .options import Options
+from .results import Findings, Outcome, differences, rows_of, summary
+from .scoring import baselines
+from .targets import Materials, Targets, build_targets
+
+Found = dict[tuple[int, int, str], list[Outcome]]
+"""By federation, round and role."""
+
+
+@dataclass
+class SweepAudit:
+    """An audit under way: what is attacked, and what was found so far."""
+
+    settings: Settings
+    federations: list[Federation]
+    servers: dict[str, Server]  # by dataset; facing no defence
+    materials: dict[str, Materials]
+    targets: dict[str, Targets]
+    options: Options
+    progress: Progress | None
+    found: Found = field(default_factory=dict)
+    known: dict[Any, list[Outcome]] = field(default_factory=dict)  # by defence and weights: attacked once
+
+    def attack(self, index: int, round_number: int, weights: Tensor) -> None:
+        """One federation at the weights after one round, with its twins and controls."""
+        federation = self.federations[index]
+        name = federation.dataset
+        own = federation_cell(self.settings, federation, round_number, weights, self.servers[name])
+        for cell in with_controls(own, self.materials[name], self.options):
+            where = f"{federation.label()} at {round_number}, {cell.role}"
+            about = cell.about | {"lower": float(cell.server.protection.scale)}
+            outcomes = self._attacked(name, cell, where)
+            self.found[index, round_number, cell.role] = [replace(one, about=about) for one in outcomes]
+
+    def _attacked(self, name: str, cell: Cell, where: str) -> list[Outcome]:
+        key = (name, *cell.key())
+        if key not in self.known:
+            told, diameter = told_where(self.progress, where), self.settings.leakage.D
+            self.known[key] = attack_cell(cell, self.targets[name], self.materials[name], self.options, diameter, told)
+        return self.known[key]
+
+    def findings(self, complete: bool) -> Findings:
+        outcomes = [one for several in self.found.values() for one in several]
+        rows = [row for one in outcomes for row in rows_of(one, self.targets[one.about["dataset"]], self.options.seed)]
+        guesses = {name: self._guesses(name) for name in self.targets}
+        gaps = list(learned_against_static(self.federations, self.found))
+        return Findings(rows, gaps, guesses, outcomes, self.targets, complete)
+
+    def _guesses(self, name: str) -> dict[str, Any]:
+        found = baselines(self.targets[name], self.materials[name], self.servers[name], self.settings.leakage.D)
+        return {guess: summary(values) for guess, values in found.items()}
+
+
+def audit_sweep(
+    settings: Settings,
+    federations: list[Federation],
+    datasets: dict[str, Dataset],
+    batched: Batched,
+    weights: dict[int, Tensor],
+    options: Options,
+    progress: Progress | None = None,
+    private: bool = False,
+) -> Findings:
+    """Attack all federations at ``weights``: round -> ``[F, P]``, in the order of ``federations``."""
+    options.check()
+    like = next(iter(weights.values()))
+    servers = {name: server_of(settings, data, batched, NO_PROTECTION) for name, data in datasets.items()}
+    materials = {name: Materials.of(data, private).to(like.device, like.dtype) for name, data in datasets.items()}
+    targets = {name: build_targets(materials[name], servers[name], options) for name in datasets}
+    audit = SweepAudit(settings, federations, servers, materials, targets, options, progress)
+    complete = True
+    try:
+        for round_number, params in weights.items():
+            for index in range(len(federations)):
+                audit.attack(index, round_number, params[index])
+    except KeyboardInterrupt:  # what was finished is worth keeping
+        complete = False
+    return audit.findings(complete)
+
+
+def learned_against_static(federations: list[Federation], found: Found) -> Iterator[dict[str, Any]]:
+    """What learning adds to the leakage: each learned mechanism against static noise, attack by attack."""
+    for (index, round_number, role), outcomes in found.items():
+        federation = federations[index]
+        if role != OWN or not mechanism(federation.mechanism).learns:
+            continue
+        against = {
+            name: several
+            for (i, when, name), several in found.items()
+            if (i, when) == (index, round_number) and name.startswith("static")
+        }
+        sibling = replace(federation, mechanism=static_name(federation.mechanism) or "")
+        if round_number > 0 and sibling in federations:  # at round 0 all federations of a seed have the same weights
+            against["static, own trajectory"] = found.get((federations.index(sibling), round_number, OWN), [])
+        for name, others in against.items():
+            for one, other in zip(outcomes, others, strict=False):  # an interrupted audit lacks some
+                gap = differences(one, other)
+                if gap:
+                    yield {**asdict(federation), "round": round_number, "attack": one.attack, "against": name, **gap}
