@@ -28,6 +28,7 @@ from ..environment import environment
 from ..errors import CheckpointError, LedgerError
 from ..files import locked, plain, storage_errors, write_json, write_text
 from ..ledger import ledger as ledgers
+from ..mechanism.claims import of_budgets
 from .checkpoint import load_checkpoint, save_checkpoint, tidy
 from .config import Config, differing
 from .entries import last_round, round_entries
@@ -236,7 +237,7 @@ class Run:
         found = {
             "schema": 1,
             "experiment": "seeded",
-            "claim": "Budgets are per-round calibrations of the distortion. No (epsilon, delta) is claimed.",
+            "claim": of_budgets(fed.mechanism for fed in self.config.federations()),
             "federations": results(self.sweep, last),
             "environment": environment(self.sweep.device),
         }

@@ -1,0 +1,54 @@
+"""What a budget asks of the distortion, with the scale that it needs to be read by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..data.dataset import BUNDLED, load
+from ..errors import ConfigError
+from ..mechanism.budget import LeakageBudget
+from ..mechanism.claims import of_budgets
+from ..mechanism.protection import ProtectionSettings
+from ..mechanism.registry import mechanism
+
+
+def calibration(settings: ProtectionSettings, name: str, budget: float) -> dict[str, Any]:
+    """Intensity bounds or noise scale of a budget; for the leakage score also what guesses reach that use no update.
+
+    >>> calibration(ProtectionSettings(), "ls-static", 80.0)["scale"]
+    0.125
+    """
+    kind, measure = mechanism(name), settings.measure(name)
+    if measure is None:
+        raise ConfigError(f"The mechanism {name!r} has no budget to calibrate.", "Choose another mechanism.")
+    low, draws = measure.lower(budget), measure.bounds_draw
+    low, high = float(f"{low:.12g}"), float(f"{measure.factor * low:.12g}")  # without the last bits of 1 - budget
+    scored = isinstance(measure, LeakageBudget)
+    return {
+        "mechanism": name,
+        "budget": budget,
+        "lower": None if draws else low,
+        "upper": None if draws else high,
+        "scale": low if draws else None,
+        "norm": kind.norm,
+        "guesses": {dataset: guess_scores(dataset, settings.leakage.D) for dataset in BUNDLED} if scored else None,
+        "claim": of_budgets([kind]),
+    }
+
+
+def guess_scores(name: str, diameter: float) -> dict[str, float]:
+    """The paper's leakage score of two guesses that use no update: black, and the mean of the class.
+
+    Measured on the 500 public target images; the class means come from the other public images.
+    """
+    data = load(name)
+    targets, known = data.public_targets, data.public_attack
+    centre = torch.stack([known.images[known.labels == label].mean(0) for label in range(data.classes)])
+    black = known.images.min().expand_as(targets.images)
+
+    def leakage(guess: torch.Tensor) -> float:
+        return 1 - float((guess - targets.images).flatten(1).norm(dim=1).mean()) / diameter
+
+    return {"black": leakage(black), "class_mean": leakage(centre[targets.labels])}

@@ -1,0 +1,55 @@
+"""What several commands share: options, lists and ``--set`` pairs on the command line, JSON on the way out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import ConfigError
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Any setting, e.g. --set eta=0.05 --set leakage.D=60; repeatable."),
+]
+
+
+def split(text: str | None) -> list[Any]:
+    """The values of a comma-separated option."""
+    from ..runs.config import literal
+
+    return [literal(part.strip()) for part in text.split(",") if part.strip()] if text else []
+
+
+def pairs(options: list[str] | None) -> dict[str, Any]:
+    """The values of ``--set key=value``, by key."""
+    from ..runs.config import literal
+
+    found = {}
+    for option in options or []:
+        key, mark, value = option.partition("=")
+        if not mark or not key:
+            raise ConfigError(f"Expected --set key=value, got {option!r}.", "Example: --set eta=0.05")
+        found[key.strip()] = literal(value.strip())
+    return found
+
+
+def whole_numbers(text: str | None, option: str) -> list[int] | None:
+    """The rounds that an option names, comma-separated; None without the option."""
+    values = None if text is None else split(text)
+    if values is not None and not all(isinstance(value, int) for value in values):
+        raise ConfigError(f"Expected {option} {text} to be whole numbers.", f"For example {option} 0,200.")
+    return values
+
+
+def existing_folder(run: Path) -> Path:
+    if not run.is_dir():
+        raise ConfigError(f"There is no folder {run.name}.", "Give a run folder: equipoise train --out RUN writes one.")
+    return run
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1))

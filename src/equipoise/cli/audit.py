@@ -1,0 +1,83 @@
+"""``equipoise audit``: what could the server see?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import ConfigError
+from .arguments import Json, existing_folder, pairs, print_json, split, whole_numbers
+
+if TYPE_CHECKING:
+    from ..auditing.options import Options
+
+EXAMPLES = (
+    "Examples: equipoise audit runs/a   |   equipoise audit runs/a --attack lti,matched --targets 100 "
+    "--rounds 0,200   |   equipoise audit runs/a --attack invgrad --set lr=0.1 --set signed=false"
+)
+
+
+def audit(
+    run: Annotated[Path, typer.Argument(help="A run folder, as train writes it.")],
+    attack: Annotated[
+        str,
+        typer.Option(help="invgrad, dlg, idlg, likelihood, unrolled, lti, matched, membership, labels, multi-round."),
+    ] = "invgrad,lti,matched,membership,labels",
+    targets: Annotated[int, typer.Option(help="Releases to attack; under 20 is insufficient evidence.")] = 32,
+    rounds: Annotated[str | None, typer.Option(help="Snapshots to attack; default first, early and last.")] = None,
+    multi_rounds: Annotated[int, typer.Option(help="Releases that the attack multi-round combines.")] = 300,
+    private: Annotated[
+        bool, typer.Option("--private", help="Attack the clients' own images, and SHOW them in the picture.")
+    ] = False,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any attack option, e.g. --set samples=2000 --set given=best.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """What could the server see? Attack a run's releases at its own snapshots; writes audit.json and audit.svg."""
+    from ..auditing.run_audit import audit_run
+    from ..files import locked
+    from . import display
+
+    names = [str(name) for name in split(attack)]
+    combined = "multi-round" in names
+    options = _attack_options([name for name in names if name != "multi-round"], targets, pairs(settings))
+    if not names:
+        raise ConfigError("No attack was named.", "For example --attack lti,matched.")
+    wanted = whole_numbers(rounds, "--rounds")
+    existing_folder(run)
+    if not as_json:
+        said = f"{targets} releases of {'PRIVATE' if private else 'public'} images over {options.label_sets} label sets"
+        display.console.print(f"auditing {run}: {', '.join(names)}; {said}", markup=False, highlight=False)
+    with locked(run), display.attack_progress(as_json) as progress:
+        found = audit_run(run, options, wanted, private, multi_rounds if combined else 0, progress)
+        written = found.save(run)
+    if as_json:
+        print_json(found.found)
+    else:
+        _show_audit(found.found, written)
+    if not found.found["complete"]:
+        raise typer.Exit(130)
+
+
+def _show_audit(found: dict[str, Any], written: list[Path]) -> None:
+    from . import display
+    from .audit_tables import audit_notes, audit_tables
+
+    for table in audit_tables(found):
+        display.console.print(table)
+    display.console.print(audit_notes(found), markup=False, highlight=False, style="dim")
+    display.console.print("written: " + ", ".join(str(path) for path in written), markup=False)
+
+
+def _attack_options(names: list[str], targets: int, given: dict[str, Any]) -> Options:
+    from ..auditing.options import Options
+
+    for key in ("attacks", "releases"):
+        if key in given:
+            raise ConfigError(f"Unknown attack option {key!r}.", "Use --attack and --targets.")
+    options = Options(attacks=names, releases=targets, **given)
+    options.check()
+    return options

@@ -1,0 +1,112 @@
+"""``equipoise calibrate``: what a budget asks of the distortion, or which budgets still train."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import ConfigError
+from .arguments import Json, Set, pairs, print_json, split
+
+EXAMPLES = (
+    "Examples: equipoise calibrate --mechanism pl-learn --budget 0.96   |   equipoise calibrate --search "
+    "--mechanism pl-learn,pl-identical --rounds 600"
+)
+
+
+def calibrate(
+    mechanism: Annotated[str, typer.Option(help="Mechanism; with --search comma-separated.")] = "pl-learn",
+    budget: Annotated[str | None, typer.Option(help="Budget; with --search a comma-separated grid.")] = None,
+    sensitivity: Annotated[float | None, typer.Option(help="S of the scale mechanisms.")] = None,
+    search: Annotated[
+        bool, typer.Option("--search", help="Find the strictest budget that trains, on public data.")
+    ] = False,
+    dataset: Annotated[str, typer.Option(help="Whose public part to search on.")] = "mnist",
+    rounds: Annotated[int, typer.Option(help="Rounds of the search.")] = 600,
+    seed: Annotated[str, typer.Option(help="Seeds of the search; comma-separated.")] = "1,2,3",
+    keep: Annotated[
+        float, typer.Option(help="Share of the unprotected gain over chance that counts as trained.")
+    ] = 0.5,
+    settings: Set = None,
+    as_json: Json = False,
+) -> None:
+    """What a budget asks of the distortion; or, with --search, which budgets still train."""
+    from ..choosing.calibration import calibration
+    from ..runs.config import resolve
+
+    overrides = pairs(settings)
+    overrides |= {} if sensitivity is None else {"sensitivity": sensitivity}
+    names, budgets = split(mechanism), split(budget)
+    if search:
+        _search(names, budgets, dataset, split(seed), keep, {**overrides, "rounds": rounds}, as_json)
+        return
+    if len(names) != 1 or len(budgets) != 1:
+        raise ConfigError("Expected one --mechanism and one --budget.", "Or use --search for several.")
+    config = resolve(overrides=overrides, sweep={"mechanisms": names, "budgets": budgets})
+    found = calibration(config.settings, names[0], budgets[0])
+    if as_json:
+        print_json(found)
+        return
+    _show_calibration(found)
+
+
+def _show_calibration(found: dict[str, Any]) -> None:
+    from . import display
+
+    print_, norm = display.console.print, found["norm"].upper()
+    if found["scale"] is None:
+        print_(f"every release is distorted by an {norm} norm of {found['lower']:.6g} to {found['upper']:.6g}")
+    else:
+        print_(f"noise is drawn with scale {found['scale']:.6g}; the {norm} bounds follow from each draw")
+    for name, scores in (found["guesses"] or {}).items():
+        print_(
+            f"[dim]for scale: by the score that this budget keeps below {found['budget']}, guesses that use no update "
+            f"reach {scores['black']:.2f} (black) and {scores['class_mean']:.2f} (class mean) on public {name}[/]"
+        )
+    print_(f"[dim]{found['claim']}[/]")
+
+
+def _search(
+    names: list[str],
+    budgets: list[float],
+    dataset: str,
+    seeds: list[int],
+    keep: float,
+    overrides: dict[str, Any],
+    as_json: bool,
+) -> None:
+    from ..choosing.search import search
+    from ..engine.datasets import load_dataset
+    from ..runs.config import resolve
+    from . import display
+
+    config = resolve(overrides=overrides, sweep={"mechanisms": ["none"], "datasets": [dataset]})
+    with display.progress(config.settings.rounds, f"searching on public {dataset}", quiet=as_json) as on_round:
+        found = search(
+            load_dataset(config.settings, dataset), names, config.settings, budgets or None, seeds, keep, on_round
+        )
+    if as_json:
+        print_json(
+            {"bar": found.bar, "strictest": found.strictest, "trials": [asdict(trial) for trial in found.trials]}
+        )
+        return
+    from rich.table import Table
+
+    table = Table(
+        title=f"public {dataset}, {config.settings.rounds} rounds; a budget trains from {found.bar:.1%} on",
+        title_justify="left",
+    )
+    for name in ("mechanism", "budget", "accuracy", "95 % interval", "seeds", "trains"):
+        table.add_column(name)
+    for trial in found.trials:
+        interval = "-" if trial.interval is None else f"{trial.interval[0]:.1%} to {trial.interval[1]:.1%}"
+        row = (trial.mechanism, "-" if trial.budget is None else str(trial.budget), f"{trial.accuracy:.1%}", interval)
+        table.add_row(*row, str(trial.seeds), "yes" if trial.trains else "no")
+    display.console.print(table)
+    for name, value in found.strictest.items():
+        tried = min(trial.budget for trial in found.trials if trial.mechanism == name and trial.budget is not None)
+        edge = " (the strictest tried: the edge was not found)" if value == tried else ""
+        found_word = "none of these" if value is None else f"{value}{edge}"
+        display.console.print(f"strictest budget that trains with {name}: {found_word}")

@@ -1,0 +1,1 @@
+"""Pages for people, made from records; imported by the command line alone."""
