@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -83,3 +84,14 @@ def entry_point(
         return Done(int(left.value.code or 0), out, err)
 
     return run
+
+
+def document(done: Done) -> Any:
+    """The one JSON document on standard output; nothing on standard error."""
+    assert done.err == ""
+    return json.loads(done.out)
+
+
+def tiny_train(data: Path, *more: str) -> list[str]:
+    """Arguments of a training of three rounds."""
+    return ["train", "--dataset", str(data), "--rounds", "3", "--set", "evaluate_every=2", "--out", "run", *more]

@@ -1,0 +1,32 @@
+"""What a budget asks for, in numbers that are known."""
+
+from __future__ import annotations
+
+import pytest
+
+from equipoise.choosing.calibration import calibration
+from equipoise.errors import ConfigError
+from equipoise.mechanism.protection import ProtectionSettings
+
+
+def test_the_papers_bounds_with_the_guesses_beside_them() -> None:
+    found = calibration(ProtectionSettings(), "pl-learn", 0.96)
+    assert (found["lower"], found["upper"], found["scale"]) == (15.99975, 31.9995, None)
+    assert set(found["guesses"]) == {"mnist", "fmnist"}
+    assert found["guesses"]["mnist"]["black"] == pytest.approx(0.46, abs=0.01)
+    assert found["claim"].endswith("No (epsilon, delta) is claimed.")
+
+
+def test_a_scale_where_the_bounds_follow_from_the_draw() -> None:
+    found = calibration(ProtectionSettings(), "ls-learn", 80)
+    assert (found["lower"], found["scale"], found["norm"], found["guesses"]) == (None, 0.125, "l1", None)
+
+
+def test_only_a_formal_budget_is_called_an_epsilon() -> None:
+    assert "epsilon of one release" in calibration(ProtectionSettings(), "laplace-dp", 1.0)["claim"]
+    assert "epsilon of one release" not in calibration(ProtectionSettings(), "ls-static", 1.0)["claim"]
+
+
+def test_nothing_to_calibrate() -> None:
+    with pytest.raises(ConfigError, match="'none' has no budget"):
+        calibration(ProtectionSettings(), "none", 1.0)

@@ -1,0 +1,39 @@
+"""Lists, pairs and folders as they are written on a command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from equipoise.cli.arguments import existing_folder, pairs, split, whole_numbers
+from equipoise.errors import ConfigError
+
+
+def test_values_are_toml_where_they_can_be() -> None:
+    assert split("0.96, 200,pl-learn") == [0.96, 200, "pl-learn"]
+    assert split(None) == split("") == split(" , ") == []
+
+
+def test_pairs_keep_everything_behind_the_first_equals_sign() -> None:
+    assert pairs(["eta=0.05", "leakage.D = 60", "model=a=b"]) == {"eta": 0.05, "leakage.D": 60, "model": "a=b"}
+    assert pairs(None) == {}
+
+
+@pytest.mark.parametrize("option", ["eta", "=3", ""])
+def test_a_pair_needs_a_key_and_a_sign(option: str) -> None:
+    with pytest.raises(ConfigError, match="Expected --set key=value"):
+        pairs([option])
+
+
+def test_rounds_are_whole_numbers() -> None:
+    assert whole_numbers("0,200", "--rounds") == [0, 200]
+    assert whole_numbers(None, "--rounds") is None
+    with pytest.raises(ConfigError, match=r"Expected --rounds 1\.5 to be whole numbers"):
+        whole_numbers("1.5", "--rounds")
+
+
+def test_a_run_must_be_a_folder(tmp_path: Path) -> None:
+    assert existing_folder(tmp_path) == tmp_path
+    with pytest.raises(ConfigError, match="There is no folder nowhere"):
+        existing_folder(tmp_path / "nowhere")

@@ -1,0 +1,103 @@
+"""``equipoise train``: settings, a table, one JSON document; resumed, interrupted, refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise.engine.sweep import Sweep
+from tests.helpers import Command, contents, document, tiny_train
+
+
+def test_train_prints_settings_table_and_place(command: Command, tiny: Path, tmp_path: Path) -> None:
+    done = command(*tiny_train(tiny, "--mechanism", "none,pl-learn", "--budget", "0.98,0.99", "--seed", "1,2"))
+    assert done.code == 0
+    assert "6 federation(s)" in done.out
+    assert "a seeded experiment" in done.out
+    assert "resumed" not in done.out
+    rows = re.findall(r"^ *(none|pl-learn) +(\S+) +[\d.]+% ", done.out, re.MULTILINE)
+    assert rows == [("none", "-"), ("pl-learn", "0.98"), ("pl-learn", "0.99")], "seeds are averaged"
+    assert "proved: every accepted release is finite" in done.out
+    assert "No (epsilon, delta) is claimed." in " ".join(done.out.split())
+    assert "run/result.json" in done.out
+    assert (tmp_path / "run" / "result.json").exists()
+
+
+def test_train_again_says_where_it_resumed_and_changes_nothing(command: Command, tiny: Path, tmp_path: Path) -> None:
+    arguments = tiny_train(tiny, "--mechanism", "none")
+    command(*arguments)
+    before = contents(tmp_path / "run")
+    done = command(*arguments)
+    assert done.code == 0
+    assert "resumed at round 3" in done.out
+    assert contents(tmp_path / "run") == before
+    assert "resumed" not in command(*arguments, "--fresh").out
+
+
+def test_train_json_is_the_result_file(command: Command, tiny: Path, tmp_path: Path) -> None:
+    found = document(command(*tiny_train(tiny, "--mechanism", "none", "--json")))
+    assert found == json.loads((tmp_path / "run" / "result.json").read_text())
+    assert found["federations"][0]["mechanism"] == "none"
+    assert document(command(*tiny_train(tiny, "--mechanism", "none", "--json"))) == found
+
+
+def test_train_reads_a_file_and_flags_win(command: Command, tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(
+        f'rounds = 9\neta = 0.2\n[[sweep]]\ndatasets = ["{tiny}"]\nmechanisms = ["none"]\n'
+    )
+    found = document(command("train", "--config", "s.toml", "--rounds", "2", "--set", "eta=0.3", "--json"))
+    assert (found["federations"][0]["rounds"], found["federations"][0]["eta"]) == (2, 0.3)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert re.fullmatch("[0-9a-f]{12}", folder.name)
+    assert (folder / "result.json").exists()
+
+
+def test_a_flag_with_several_blocks_in_the_file_drops_none_of_them(
+    command: Command, tiny: Path, tmp_path: Path
+) -> None:
+    block = f'[[sweep]]\ndatasets = ["{tiny}"]\nmechanisms = ["{{}}"]\nbudgets = [0.98]\n'
+    (tmp_path / "s.toml").write_text("rounds = 1\n" + block.format("pl-learn") + block.format("pl-identical"))
+    done = command("train", "--config", "s.toml", "--seed", "7", "--out", "run", "--json")
+    if done.code == 0:  # or it is refused as ambiguous, with a message
+        rows = document(done)["federations"]
+        assert [(row["mechanism"], row["seed"]) for row in rows] == [("pl-learn", 7), ("pl-identical", 7)]
+    else:
+        assert done.code == 11
+
+
+def test_refused_releases_are_counted_for_people_and_for_machines(command: Command, tiny: Path) -> None:
+    arguments = tiny_train(tiny, "--mechanism", "pl-learn,none", "--budget", "0.98", "--set", "eta=1e38")
+    done = command(*arguments)
+    assert done.code == 0
+    assert re.search(r"pl-learn 0\.98 seed 1: 12 of 12 releases refused", " ".join(done.err.split()))
+    found = document(command(*arguments, "--json"))["federations"]
+    assert found[0]["releases_refused"] == 12
+
+
+def test_an_interruption_is_one_line_and_exit_code_130(
+    command: Command, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = tiny_train(tiny, "--mechanism", "none")
+    genuine = Sweep.train
+
+    def stopping(sweep: Sweep, until: int, on_round: Any = None) -> None:
+        genuine(sweep, until, on_round)
+        if until == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sweep, "train", stopping)
+        for more in ([], ["--json"]):
+            done = command(*arguments, *more)
+            assert done.code == 130
+            (line,) = [line for line in done.err.splitlines() if line.strip()]
+            assert "run the same command again to go on" in line
+            assert not more or done.out == ""
+    assert not (tmp_path / "run" / "result.json").exists()
+    done = command(*arguments)
+    assert done.code == 0
+    assert "resumed at round 2" in done.out
