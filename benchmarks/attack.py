@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from equipoise.attack import Search, Server, View, invgrad
 from equipoise.attack.simulate import respond
-from equipoise.data.dataset import load
+from equipoise.data.loading import load
 from equipoise.environment import environment
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import LeNetZhu

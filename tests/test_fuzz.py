@@ -32,8 +32,8 @@ from equipoise import compute
 from equipoise.auditing.run_audit import audit_run
 from equipoise.auditing.targets import Options
 from equipoise.cli.ledger import report
-from equipoise.data.dataset import load
 from equipoise.data.formats import read_idx
+from equipoise.data.loading import load
 from equipoise.engine.settings import Federation, Settings, from_dict, to_dict
 from equipoise.environment import VERSION
 from equipoise.errors import EquipoiseError

@@ -21,7 +21,7 @@ from equipoise.auditing.cells import Cell, attack_cell, baselines
 from equipoise.auditing.examination import materials_of, protection_of, server_of
 from equipoise.auditing.results import summary
 from equipoise.auditing.targets import Options, build_targets
-from equipoise.data.dataset import load
+from equipoise.data.loading import load
 from equipoise.engine.settings import Settings
 from equipoise.environment import environment
 from equipoise.models.batched import Batched

@@ -29,7 +29,7 @@ from equipoise.attack import (
 from equipoise.attack.descent import LBFGS, _better, optimise, total_variation
 from equipoise.attack.inversion import drift
 from equipoise.auditing.scores import match, mse
-from equipoise.data.dataset import load
+from equipoise.data.loading import load
 from equipoise.errors import AttackError, ModelError
 from equipoise.mechanism.registry import MECHANISMS, mechanism
 from equipoise.mechanism.release import Protection, draw_bounds, observed_release, release

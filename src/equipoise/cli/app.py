@@ -319,7 +319,7 @@ def guess_scores(name: str, diameter: float) -> dict[str, float]:
     """
     import torch
 
-    from ..data.dataset import load
+    from ..data.loading import load
 
     data = load(name)
     targets, known = data.public_targets, data.public_attack

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from ..data.dataset import BUNDLED, Dataset, load
+from ..data.dataset import Dataset
+from ..data.loading import BUNDLED, load
 from ..errors import ConfigError, EquipoiseError, closest
 from ..mechanism.budget import LeakageBudget, Measure, schedule, schedule_starts
 from ..mechanism.intensity import Norm
