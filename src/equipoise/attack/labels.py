@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ModelError
-from ..models.layers import Slot
+from ..models.layout import Slot
 from ..randomness import experiment_key, uniform
 from .simulate import simulate
 from .view import Public, Server, View, check, check_public, groups_of_weights

@@ -17,7 +17,8 @@ from ..environment import environment
 from ..errors import ConfigError, DataError, ModelError, ReleaseError
 from ..mechanism.registry import Mechanism, mechanism
 from ..mechanism.release import Protection
-from ..models.batched import Batched, Loss, check_model
+from ..models.batched import Batched, Loss
+from ..models.check import check_model
 from .cells import INVERSIONS, Cell, Progress, attack_cell, baselines, released
 from .examination import OWN, POSITIVE, Findings, protection_of, roles
 from .results import Outcome, rows_of, summary

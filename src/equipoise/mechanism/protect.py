@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from ..engine.settings import Settings, check_settings
 from ..errors import ConfigError, DataError, ReleaseError
-from ..models.batched import Batched, Loss, check_model
+from ..models.batched import Batched, Loss
+from ..models.check import check_model
 from ..randomness import experiment_key, standard_noise, system_uniform, uniform
 from .budget import Schedule, schedule
 from .registry import Mechanism, mechanism

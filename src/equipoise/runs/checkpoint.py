@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError
 from ..files import plain, storage_errors, write_bytes, write_json
-from ..models.batched import Layout
+from ..models.layout import Layout
 
 SCHEMA = 1
 TENSOR_FAULTS = (SafetensorError, ValueError, TypeError, KeyError, RuntimeError)
