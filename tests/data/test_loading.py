@@ -248,6 +248,13 @@ def test_images_of_a_folder_live_no_longer_than_their_dataset(tmp_path: Path) ->
     assert len(load(tmp_path).train) == 30
 
 
+def test_the_public_rows_of_a_folder_are_mixed(tmp_path: Path) -> None:
+    np.savez(write_npz(tmp_path) / "train.npz", images=small(36, 1)[0], labels=np.repeat([0, 1], 18))
+    dataset = load(tmp_path, public_fraction=0.5)
+    assert dataset.public is not None
+    assert dataset.public.labels.tolist() == [0, 1] * 9
+
+
 def test_other_options_are_another_dataset(tmp_path: Path) -> None:
     first = load(write_npz(tmp_path))
     other = load(tmp_path, validation_fraction=0.5)

@@ -45,6 +45,10 @@ def test_the_last_rows_of_each_class_are_held_out_and_those_before_are_public() 
     assert validation.labels.tolist() == [0, 1]
 
 
+def test_a_class_of_half_as_many_rows_comes_half_as_often() -> None:
+    assert mixed(numbered([0, 0, 0, 0, 1, 1])).labels.tolist() == [0, 1, 0, 0, 1, 0]
+
+
 @given(label_lists)
 def test_mixing_spreads_every_class_evenly_and_keeps_its_order(values: list[int]) -> None:
     found = mixed(numbered(values))

@@ -47,6 +47,11 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
+def numbers_like(tensor: Tensor, seed: int) -> Tensor:
+    """In the memory order of the tensor: a layer gets what the layer behind it made."""
+    return torch.empty_like(tensor).copy_(numbers(*tensor.shape, seed=seed))
+
+
 class Case:
     """A convolution, three sets of its parameters, and images for each."""
 
@@ -58,7 +63,8 @@ class Case:
         self.layer: Any = kind(self.module, weight, bias)
         self.layout = Layout(slots)
         self.params, self.along = (numbers(R, self.layout.size, seed=seed) for seed in (1, 2))
-        self.x, self.dx = (numbers(R, channels, batch, H, W, seed=seed) for seed in (3, 4))
+        # in the memory order in which a grouped convolution before it would hand them over
+        self.x, self.dx = (numbers(batch, H, W, R, channels, seed=seed).permute(3, 4, 0, 1, 2) for seed in (3, 4))
 
     def plain(self, r: int, params: Tensor, x: Tensor) -> Tensor:
         """One replica by the library: ``[C, B, H, W]`` -> ``[O, B, oh, ow]``."""
@@ -80,7 +86,7 @@ few_and_many = pytest.mark.parametrize("channels", [1, FEW, FEW + 2])
 def test_forward_and_backward_are_the_librarys(kind: type[Conv], shape: str, channels: int, batch: int) -> None:
     case = Case(kind, shape, channels, batch)
     y, kept = case.layer.forward(case.params, case.x)
-    dy = numbers(*y.shape, seed=5)
+    dy = numbers_like(y, 5)
     grad = torch.full_like(case.params, float("nan"))
     dx = case.layer.backward(case.params, kept, dy, grad, False)
     for r in range(R):
@@ -96,12 +102,13 @@ def test_forward_and_backward_are_the_librarys(kind: type[Conv], shape: str, cha
 @every_case
 @both_kinds
 @few_and_many
-def test_tangent_and_pull_are_the_librarys(kind: type[Conv], shape: str, channels: int) -> None:
-    case = Case(kind, shape, channels)
+@pytest.mark.parametrize("batch", [1, B])
+def test_tangent_and_pull_are_the_librarys(kind: type[Conv], shape: str, channels: int, batch: int) -> None:
+    case = Case(kind, shape, channels, batch)
     y, kept = case.layer.forward(case.params, case.x)
     moved = case.layer.tangent(case.params, case.along, kept, case.dx)
     still = case.layer.tangent(case.params, case.along, kept, None)
-    first, second = numbers(*y.shape, seed=5), numbers(*y.shape, seed=6)
+    first, second = numbers_like(y, 5), numbers_like(y, 6)
     grad = torch.full_like(case.params, float("nan"))
     back = case.layer.pull(case.params, case.along, kept, case.dx, (first, second), grad)
     for r in range(R):
