@@ -20,7 +20,7 @@ from equipoise.attack.descent import Search
 from equipoise.attack.view import Server, View
 from equipoise.attack.invgrad import invgrad
 from equipoise.attack.simulate import respond
-from equipoise.data.dataset import load
+from equipoise.data.loading import load
 from equipoise.environment import environment
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import LeNetZhu

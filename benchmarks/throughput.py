@@ -22,7 +22,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import basic_flow
 
-from equipoise.data.dataset import load
+from equipoise.data.loading import load
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep

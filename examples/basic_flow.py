@@ -8,7 +8,7 @@ Slow and plain on purpose. A test holds the library equal to this file to 1e-6 i
 import torch
 from torch import nn
 
-from equipoise.data.dataset import load
+from equipoise.data.loading import load
 from equipoise.models.bundled import LeNetZhu
 
 K, BATCH, ETA = 4, 4, 0.1  # clients, mini-batch, local learning rate

@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from equipoise.data.dataset import BUNDLED_FOLDER, PUBLIC_PARTS
+from equipoise.data.dataset import PUBLIC_PARTS
 from equipoise.data.formats import IDX_FILES, Array, find_idx, read_idx
+from equipoise.data.loading import BUNDLED, BUNDLED_FOLDER
 from equipoise.errors import DataError
 
 CLASSES = 10
@@ -50,6 +51,7 @@ ABOUT = {
         "licence": "MIT",
     },
 }
+"""One entry for each of ``BUNDLED``: what the manifest says of its origin."""
 
 
 def choose(labels: Array, total: int) -> npt.NDArray[np.uint16]:
@@ -156,18 +158,18 @@ def check(built: dict[str, bytes], entries: dict[str, Any], out: Path) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--mnist", type=Path, required=True, help="folder with the four idx files of MNIST")
-    parser.add_argument("--fmnist", type=Path, required=True, help="folder with the four idx files of Fashion-MNIST")
+    for name in ABOUT:
+        parser.add_argument(f"--{name}", type=Path, required=True, help="folder with its four original idx files")
     parser.add_argument("--out", type=Path, default=BUNDLED_FOLDER, help="folder to write to or to check")
     parser.add_argument("--check", action="store_true", help="write nothing, compare with what is in the folder")
     options = parser.parse_args(arguments)
     built: dict[str, bytes] = {}
     entries: dict[str, Any] = {}
     for name in ABOUT:
-        folder = getattr(options, name)
+        folder, file = getattr(options, name), BUNDLED[name].file
         arrays = select(folder)
-        built[f"{name}.npz"] = pack(arrays)
-        entries[f"{name}.npz"] = describe(name, folder, arrays, built[f"{name}.npz"])
+        built[file] = pack(arrays)
+        entries[file] = describe(name, folder, arrays, built[file])
     if options.check:
         return check(built, entries, options.out)
     options.out.mkdir(parents=True, exist_ok=True)

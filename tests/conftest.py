@@ -6,7 +6,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from equipoise.data.dataset import Dataset, from_tensors, load
+from equipoise.data.dataset import Dataset, from_tensors
+from equipoise.data.loading import load
 
 # The same code gets the same verdict; `pytest --hypothesis-profile=explore` looks for new examples instead.
 settings.register_profile("fixed", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

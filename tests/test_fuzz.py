@@ -32,7 +32,7 @@ from equipoise import compute
 from equipoise.auditing.run_audit import audit_run
 from equipoise.auditing.options import Options
 from equipoise.cli.ledger import report
-from equipoise.data.dataset import load
+from equipoise.data.loading import load
 from equipoise.data.formats import read_idx
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings, from_dict, to_dict

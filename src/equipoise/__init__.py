@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .auditing.update_audit import audit as audit
     from .bounds import bounds_run as bounds_run
     from .data.dataset import from_tensors as from_tensors
-    from .data.dataset import load as load
+    from .data.loading import load as load
     from .engine.federation import Federation as Federation
     from .engine.settings import Settings as Settings
     from .engine.sweep import Sweep as Sweep
@@ -53,7 +53,7 @@ _HOMES = {
     "bounds_run": "bounds",
     "from_tensors": "data.dataset",
     "learn_distortion": "mechanism.distortion",
-    "load": "data.dataset",
+    "load": "data.loading",
     "protect": "mechanism.protect",
     "scale_clip": "mechanism.intensity",
 }

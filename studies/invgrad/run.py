@@ -26,7 +26,7 @@ from equipoise.auditing.cells import server_of
 from equipoise.auditing.results import summary
 from equipoise.auditing.options import Options
 from equipoise.auditing.targets import build_targets
-from equipoise.data.dataset import load
+from equipoise.data.loading import load
 from equipoise.engine.settings import Settings
 from equipoise.environment import environment
 from equipoise.models.batched import Batched

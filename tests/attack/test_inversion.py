@@ -23,7 +23,7 @@ from equipoise.attack.unrolled import unrolled
 from equipoise.attack.descent import LBFGS, _better, optimise, total_variation
 from equipoise.attack.unrolled import drift
 from equipoise.auditing.scores import match, mse
-from equipoise.data.dataset import load
+from equipoise.data.loading import load
 from equipoise.errors import AttackError, ModelError
 from equipoise.mechanism.distortion import draw_bounds
 from equipoise.mechanism.protection import Protection

@@ -46,7 +46,7 @@ def _command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
 @pytest.fixture
 def small_mnist(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """``mnist`` is a few images of it, so that whole commands take a second."""
-    monkeypatch.setattr("equipoise.engine.datasets.load", lambda name: few)
+    monkeypatch.setattr("equipoise.engine.datasets.load_with", lambda name, **_: few)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from equipoise import errors
 from equipoise.cli import app as cli
 from equipoise.engine import doctor
 from equipoise.errors import EquipoiseError
-from tests.helpers import Command, document, equipoise, tiny_train
+from tests.helpers import Command, Done, document, equipoise, tiny_train
 
 COMMANDS = sorted(get_command(cli.app).commands)  # type: ignore[attr-defined]
 ERRORS = sorted(

@@ -12,8 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from equipoise.data.dataset import load
-from equipoise.data.partition import SCHEMES, partition, weights
+from equipoise.data.loading import load
+from equipoise.data.partition import SCHEMES, Request, Rows, Scheme, partition, weights
 from equipoise.errors import DataError
 
 label_lists = st.lists(st.integers(0, 6), min_size=1, max_size=120)
@@ -31,7 +31,7 @@ def assert_complete(parts: list[Tensor], total: int) -> None:
         assert torch.equal(part, part.sort().values)
 
 
-@given(label_lists, st.integers(1, 9), st.sampled_from(SCHEMES), st.integers(0, 2**64), st.floats(1e-4, 1e3))
+@given(label_lists, st.integers(1, 9), st.sampled_from(list(SCHEMES)), st.integers(0, 2**64), st.floats(1e-4, 1e3))
 @settings(max_examples=150, deadline=None)
 def test_every_scheme_is_a_partition_and_repeats(
     values: list[int], clients: int, scheme: str, seed: int, alpha: float
@@ -202,3 +202,19 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
 def test_impossible_requests_are_refused(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(DataError, match=words):
         partition(**{"labels": torch.arange(10) % 2, "clients": 2, **arguments})
+
+
+@pytest.mark.parametrize("takes_sizes", [True, False])
+def test_another_scheme_is_one_entry(monkeypatch: pytest.MonkeyPatch, takes_sizes: bool) -> None:
+    def in_turn(request: Request) -> list[Rows]:
+        order = np.argsort(request.labels, kind="stable")[::-1]
+        return [order[client :: request.clients] for client in range(request.clients)]
+
+    monkeypatch.setitem(SCHEMES, "in-turn", Scheme(in_turn, takes_sizes))
+    labels = torch.tensor([2, 1, 0, 1, 0])
+    assert [part.tolist() for part in partition(labels, 2, "in-turn")] == [[0, 1, 2], [3, 4]]
+    if takes_sizes:
+        assert len(partition(labels, 2, "in-turn", sizes=[1, 2])) == 2
+    else:
+        with pytest.raises(DataError, match=r"takes no sizes\. Drop sizes, or use scheme 'identical' or 'iid'"):
+            partition(labels, 2, "in-turn", sizes=[1, 2])

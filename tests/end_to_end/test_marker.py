@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pytest
 
 from equipoise.auditing.svg import png
-from equipoise.data.dataset import load
+from equipoise.data.loading import load
 from tests.audit_helpers import EFFORT
 from tests.helpers import contents, equipoise
 

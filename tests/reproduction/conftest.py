@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.data.dataset import Dataset, from_tensors, load
+from equipoise.data.dataset import Dataset, from_tensors
+from equipoise.data.loading import load
 from equipoise.environment import VERSION
 from equipoise.files import write_json
 from equipoise.reproduction.artefacts import TABLES

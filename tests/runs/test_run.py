@@ -16,7 +16,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from equipoise.data.dataset import load
+from equipoise.data.loading import load
 from equipoise.engine.draws import Draws
 from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep

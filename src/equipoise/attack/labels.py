@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ModelError
-from ..models.layers import Slot
+from ..models.layout import Slot
 from ..randomness import experiment_key, uniform
 from .attack import Attack, Hooks, Knowledge, Option, held
 from .results import LabelGuesses

@@ -20,7 +20,8 @@ from ..environment import environment
 from ..errors import ConfigError, DataError, ModelError, ReleaseError, is_whole
 from ..mechanism.protection import ProtectionSettings, check_protection
 from ..mechanism.registry import Mechanism, checked
-from ..models.batched import Batched, Loss, check_model
+from ..models.batched import Batched, Loss
+from ..models.check import check_model
 from .audit import Audit, content, remark
 from .cells import OWN, Cell, with_controls
 from .examine import Progress, attack_cell, released, tell

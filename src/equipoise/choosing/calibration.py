@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..data.dataset import BUNDLED, load
+from ..data.loading import BUNDLED, load
 from ..errors import ConfigError
 from ..mechanism.budget import LeakageBudget
 from ..mechanism.claims import of_budgets

@@ -1,6 +1,7 @@
-"""idx and npz files to arrays, and arrays to pixels: nothing is unpickled, and no header is believed.
+"""Files to arrays, and arrays to pixels and classes: nothing is unpickled, and no header is believed.
 
 A file that is missing, truncated, damaged or not what its name says raises ``DataError`` with the path and the remedy.
+Another kind of files is one ``Format`` and its entry in ``FORMATS``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import math
 import struct
 import zipfile
 import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +27,31 @@ from ..errors import DataError
 Array = npt.NDArray[Any]
 
 
-IDX_FILES = {
-    "train": (("train-images", "idx3-ubyte"), ("train-labels", "idx1-ubyte")),
-    "test": (("t10k-images", "idx3-ubyte"), ("t10k-labels", "idx1-ubyte")),
-}
+@dataclass(frozen=True)
+class Format:
+    """A kind of files that a folder may hold its images and labels in.
 
+    ``recognises(folder)`` says whether the folder seems to hold such files, ``files(folder, "train")`` which of them
+    make up a split (or ``DataError`` with the one that is missing), and ``read(files)`` gives images and labels.
+    """
 
-NPZ_FAULTS = (
-    ValueError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError, MemoryError, OverflowError,
-)  # fmt: skip
+    recognises: Callable[[Path], bool]
+    files: Callable[[Path, str], tuple[Path, ...]]
+    read: Callable[[tuple[Path, ...]], tuple[Array, Array]]
 
 
 ROOM, EXPANSION = 1 << 26, 100
 """What a compressed file may grow to: 64 MiB, or a hundred times its size. Images never shrink that well; bombs do."""
 
-
 REPLACE = "Replace it with an undamaged copy of the original."
+
+
+# --- idx --------------------------------------------------------------------------------------------------------------
+
+IDX_FILES = {
+    "train": (("train-images", "idx3-ubyte"), ("train-labels", "idx1-ubyte")),
+    "test": (("t10k-images", "idx3-ubyte"), ("t10k-labels", "idx1-ubyte")),
+}
 
 
 def read_idx(path: Path) -> Array:
@@ -103,13 +115,6 @@ def _parse_idx(path: Path, stream: io.BufferedIOBase, room: int) -> Array:
     return np.frombuffer(body, dtype=np.uint8).reshape(shape)
 
 
-def read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as problem:
-        raise DataError(f"{path} cannot be read: {problem.strerror}.", "Check its permissions.") from problem
-
-
 def _read_at_most(stream: io.BufferedIOBase, limit: int) -> bytearray:
     """Read in pieces: a header that lies about terabytes must not allocate them."""
     body = bytearray()
@@ -118,7 +123,23 @@ def _read_at_most(stream: io.BufferedIOBase, limit: int) -> bytearray:
     return body
 
 
+def _idx_files(folder: Path, split: str) -> tuple[Path, ...]:
+    return tuple(find_idx(folder, *part) for part in IDX_FILES[split])
+
+
+def _read_idx_split(files: tuple[Path, ...]) -> tuple[Array, Array]:
+    return read_idx(files[0]), read_idx(files[1])
+
+
+# --- npz --------------------------------------------------------------------------------------------------------------
+
+NPZ_FAULTS = (
+    ValueError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError, MemoryError, OverflowError,
+)  # fmt: skip
+
+
 def read_npz(path: Path, content: bytes, names: list[str]) -> dict[str, Array]:
+    """The named arrays of an npz file with the given content."""
     if not zipfile.is_zipfile(io.BytesIO(content)):  # numpy would take anything else for a pickle
         raise DataError(f"{path} is not an npz file, or only the beginning of one.", REPLACE)
     try:
@@ -145,7 +166,52 @@ def read_npz(path: Path, content: bytes, names: list[str]) -> dict[str, Array]:
     return arrays
 
 
+def _has_npz(folder: Path) -> bool:
+    return (folder / "train.npz").exists() or (folder / "test.npz").exists()
+
+
+def _npz_files(folder: Path, split: str) -> tuple[Path, ...]:
+    path = folder / f"{split}.npz"
+    if not path.exists():
+        raise DataError(f"{path} is missing.", "A folder of npz files needs train.npz and test.npz.")
+    return (path,)
+
+
+def _read_npz_split(files: tuple[Path, ...]) -> tuple[Array, Array]:
+    try:
+        content = files[0].read_bytes()
+    except OSError as problem:
+        raise DataError(f"{files[0]} cannot be read: {problem.strerror}.", "Check its permissions.") from problem
+    arrays = read_npz(files[0], content, ["images", "labels"])
+    return arrays["images"], arrays["labels"]
+
+
+# --- folders ----------------------------------------------------------------------------------------------------------
+
+FORMATS = {
+    "npz": Format(_has_npz, _npz_files, _read_npz_split),
+    "idx": Format(lambda folder: True, _idx_files, _read_idx_split),
+}
+"""In the order in which they are tried. idx takes whatever is left: its error says which files would do."""
+
+
+def format_of(folder: Path) -> Format:
+    """The first format that recognises the folder."""
+    return next(kind for kind in FORMATS.values() if kind.recognises(folder))
+
+
+# --- arrays -----------------------------------------------------------------------------------------------------------
+
+
+def as_classes(path: Path, labels: Array) -> Tensor:
+    """Class numbers as int64."""
+    if labels.dtype.kind not in "iu":
+        raise DataError(f"Expected integer labels in {path}, got {labels.dtype}.", "Store class numbers from 0.")
+    return torch.from_numpy(labels.astype(np.int64))
+
+
 def as_pixels(path: Path, images: Array) -> Tensor:
+    """``[N, H, W]`` or ``[N, C, H, W]``, bytes or floats in [0, 1], as float32 ``[N, C, H, W]`` in [0, 1]."""
     if images.ndim not in (3, 4):
         raise DataError(f"Expected images in {path} to be [N, H, W] or [N, C, H, W], got {list(images.shape)}.")
     if images.ndim == 4 and images.shape[3] in (1, 3, 4) and images.shape[1] not in (1, 3, 4):

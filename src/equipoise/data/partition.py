@@ -10,13 +10,16 @@ iid            rows at random, part sizes as equal (or as near ``sizes``) as who
 dirichlet      each class is dealt in proportions drawn from Dir(alpha): small alpha, skewed labels
 shards         rows sorted by label, cut into ``clients * shards`` runs, ``shards`` runs each
 =============  ==================================================================================
+
+Another scheme is one function and its entry in ``SCHEMES``.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -29,7 +32,28 @@ from ..errors import DataError, closest
 
 Rows = npt.NDArray[np.int64]
 
-SCHEMES = ("identical", "iid", "dirichlet", "shards")
+
+@dataclass(frozen=True)
+class Request:
+    """What a scheme may use: the arguments of ``partition``, checked."""
+
+    labels: Rows
+    shares: list[Fraction]  # of each client; they sum to 1, and are equal unless sizes were given
+    alpha: float
+    shards: int
+    generator: np.random.Generator
+
+    @property
+    def clients(self) -> int:
+        return len(self.shares)
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A way to deal rows to clients, as a function from a request to the rows of each client."""
+
+    deal: Callable[[Request], list[Rows]]
+    takes_sizes: bool = False
 
 
 def partition(
@@ -55,20 +79,13 @@ def partition(
         raise DataError(f"Unknown scheme {scheme!r}.{closest(scheme, [*SCHEMES])}", f"Known: {', '.join(SCHEMES)}.")
     clients, shards, seed = _whole("clients", clients, 1), _whole("shards", shards, 1), _whole("seed", seed, 0)
     values = _checked_labels(labels, clients)
-    if sizes is not None and scheme not in ("identical", "iid"):
-        raise DataError(f"Scheme {scheme!r} takes no sizes.", "Drop sizes, or use scheme 'identical' or 'iid'.")
+    if sizes is not None and not SCHEMES[scheme].takes_sizes:
+        those = " or ".join(repr(name) for name, known in SCHEMES.items() if known.takes_sizes)
+        raise DataError(f"Scheme {scheme!r} takes no sizes.", f"Drop sizes, or use scheme {those}.")
     shares = _shares(sizes, clients)
     # Philox with its own seed: neither numpy's nor torch's global state is read or changed.
     generator = np.random.Generator(np.random.Philox(seed))
-    match scheme:
-        case "identical":
-            parts = _identical(values, shares)
-        case "iid":
-            parts = _iid(len(values), shares, generator)
-        case "dirichlet":
-            parts = _dirichlet(values, clients, alpha, generator)
-        case _:
-            parts = _shards(values, clients, shards, generator)
+    parts = SCHEMES[scheme].deal(Request(values, shares, alpha, shards, generator))
     for client, part in enumerate(parts):
         if len(part) == 0:
             raise DataError(
@@ -148,25 +165,27 @@ def _cut(rows: Rows, counts: Sequence[int]) -> list[Rows]:
     return np.split(rows, np.cumsum(counts)[:-1])
 
 
-def _identical(labels: Rows, shares: list[Fraction]) -> list[Rows]:
-    owed = [Fraction(0)] * len(shares)
+def _identical(request: Request) -> list[Rows]:
+    owed = [Fraction(0)] * request.clients
     runs = []
-    for value in np.unique(labels):
-        rows = np.flatnonzero(labels == value)
-        runs.append(_cut(rows, _apportion(len(rows), shares, owed)))
+    for value in np.unique(request.labels):
+        rows = np.flatnonzero(request.labels == value)
+        runs.append(_cut(rows, _apportion(len(rows), request.shares, owed)))
     return [np.concatenate(part) for part in zip(*runs, strict=True)]
 
 
-def _iid(total: int, shares: list[Fraction], generator: np.random.Generator) -> list[Rows]:
-    return _cut(generator.permutation(total), _apportion(total, shares, [Fraction(0)] * len(shares)))
+def _iid(request: Request) -> list[Rows]:
+    total, nothing_owed = len(request.labels), [Fraction(0)] * request.clients
+    return _cut(request.generator.permutation(total), _apportion(total, request.shares, nothing_owed))
 
 
-def _dirichlet(labels: Rows, clients: int, alpha: float, generator: np.random.Generator) -> list[Rows]:
+def _dirichlet(request: Request) -> list[Rows]:
+    alpha, clients, generator = request.alpha, request.clients, request.generator
     if not (math.isfinite(alpha) and alpha > 0):
         raise DataError(f"Expected alpha={alpha} to be finite and > 0.", "Try 0.5: the smaller, the more skewed.")
     runs = []
-    for value in np.unique(labels):
-        rows = generator.permutation(np.flatnonzero(labels == value))
+    for value in np.unique(request.labels):
+        rows = generator.permutation(np.flatnonzero(request.labels == value))
         upto = np.cumsum(generator.dirichlet(np.full(clients, alpha)))
         runs.append(np.split(rows, np.rint(upto[:-1] * len(rows)).astype(np.int64)))
     parts = [np.concatenate(part) for part in zip(*runs, strict=True)]
@@ -177,11 +196,20 @@ def _dirichlet(labels: Rows, clients: int, alpha: float, generator: np.random.Ge
     return parts
 
 
-def _shards(labels: Rows, clients: int, shards: int, generator: np.random.Generator) -> list[Rows]:
+def _shards(request: Request) -> list[Rows]:
+    labels, clients, shards = request.labels, request.clients, request.shards
     if clients * shards > len(labels):
         raise DataError(
             f"Expected clients * shards = {clients} * {shards} to be <= the {len(labels)} rows.", "Use fewer shards."
         )
     pieces = np.array_split(np.argsort(labels, kind="stable"), clients * shards)
-    dealt = generator.permutation(clients * shards).reshape(clients, shards)
+    dealt = request.generator.permutation(clients * shards).reshape(clients, shards)
     return [np.concatenate([pieces[piece] for piece in hand]) for hand in dealt]
+
+
+SCHEMES = {
+    "identical": Scheme(_identical, takes_sizes=True),
+    "iid": Scheme(_iid, takes_sizes=True),
+    "dirichlet": Scheme(_dirichlet),
+    "shards": Scheme(_shards),
+}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..data.dataset import BUNDLED, Dataset, load
+from ..data.dataset import Dataset
+from ..data.loading import load_with
 from .settings import Settings
 
 
 def load_dataset(settings: Settings, name: str) -> Dataset:
     """A bundled dataset, whose splits are fixed, or a folder, split as the settings say."""
-    if name in BUNDLED:
-        return load(name)
-    return load(name, validation_fraction=settings.validation_fraction, public_fraction=settings.public_fraction)
+    fractions = {"validation_fraction": settings.validation_fraction, "public_fraction": settings.public_fraction}
+    return load_with(name, **fractions)
 
 
 def load_datasets(settings: Settings, names: Iterable[str]) -> dict[str, Dataset]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..data.dataset import load
+from ..data.loading import load
 from ..environment import environment
 from ..errors import EquipoiseError
 from ..files import write_text

@@ -25,8 +25,9 @@ from ..errors import ConfigError, DataError
 from ..mechanism.registry import mechanism
 from ..mechanism.release import Release, observed_release
 from ..mechanism.schedule import schedule
-from ..models.batched import Batched, check_model
+from ..models.batched import Batched
 from ..models.bundled import build
+from ..models.check import check_model
 from ..randomness import experiment_key, uniform
 from ..server.aggregate import Total
 from . import metrics

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError, DataError, ReleaseError, is_whole
-from ..models.batched import Batched, Loss, check_model
+from ..models.batched import Batched, Loss
+from ..models.check import check_model
 from ..randomness import experiment_key, standard_noise, system_uniform, uniform
 from .protection import ProtectionSettings, check_protection
 from .registry import Mechanism, checked

@@ -8,8 +8,7 @@ numbers (a test compares them in float64).
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,49 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from ..errors import ModelError
 from . import layers
-from .layers import Slot
+from .convolution import GroupedConv, PatchConv
+from .layout import Layout
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs ``[B, ...]``, labels ``[B]``) -> scalar mean loss of the batch."""
-
-
-class Layout:
-    """How the trainable tensors of a module lie in a flat vector of P numbers."""
-
-    def __init__(self, slots: list[Slot]):
-        self.slots = slots
-        self.size = slots[-1].stop
-
-    def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """``{name: tensor}`` (a state dict may hold more) -> ``[P]``."""
-        if not isinstance(tensors, Mapping) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
-            raise ModelError("Expected a state dict: names with tensors.", "Pass model.state_dict().")
-        missing = [s.name for s in self.slots if s.name not in tensors]
-        wrong = [
-            f"{s.name} {tuple(tensors[s.name].shape)} instead of {s.shape}"
-            for s in self.slots
-            if s.name in tensors and tuple(tensors[s.name].shape) != s.shape
-        ]
-        if missing or wrong:
-            raise ModelError(
-                "; ".join(([f"Missing tensors: {', '.join(missing)}"] if missing else []) + wrong) + ".",
-                "Give the state dict of the same model.",
-            )
-        return torch.cat([tensors[s.name].detach().permute(s.axes).reshape(-1) for s in self.slots])
-
-    def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
-        """``[P]`` -> ``{name: tensor}``; views where the order allows it."""
-        if flat.shape != (self.size,):
-            raise ModelError(
-                f"Expected {self.size} parameters, got shape {tuple(flat.shape)}.", "Use this model's layout."
-            )
-        return {s.name: s.take(flat.unsqueeze(0))[0].permute(_inverse(s.axes)) for s in self.slots}
-
-
-def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(axes.index(i) for i in range(len(axes)))
 
 
 class Objective:
@@ -92,12 +54,8 @@ class Batched:
         self.model, self.device = model, torch.device(device)
         self._loss = loss
         built = layers.build(model, self.device) if fast and loss is None else None
-        if built is not None:
-            self._layers: list[layers.Layer] | None = built[0]
-            self.layout = Layout(built[1])
-        else:
-            self._layers = None
-            self.layout = Layout(_natural_slots(model))
+        self._layers: list[layers.Layer] | None
+        self._layers, self.layout = built if built is not None else (None, Layout.of(model))
 
     def at(self, images: Tensor, labels: Tensor) -> Objective:
         """Fix a mini-batch ``[R, B, ...]``, ``[R, B]`` for every replica."""
@@ -154,7 +112,7 @@ class Batched:
         if images.dim() != 5:
             return images
         first, planes = self._sequence[0], images.transpose(1, 2)
-        return first.prepare(planes) if isinstance(first, layers.GroupedConv | layers.PatchConv) else planes
+        return first.prepare(planes) if isinstance(first, GroupedConv | PatchConv) else planes
 
     def _call(self, flat: Tensor, images: Tensor) -> Tensor:
         tensors = {s.name: flat[s.start : s.stop].view(s.shape) for s in self.layout.slots}
@@ -223,90 +181,3 @@ class _Gradient(torch.autograd.Function):
         back = layers.pull(sequence, params, along[0], kept, inputs, slopes, up, grad)
         images = back.transpose(1, 2) if dim == 5 else back
         return None, None, grad, images, against / batch if ctx.needs_input_grad[4] else None
-
-
-def _natural_slots(model: nn.Module) -> list[Slot]:
-    slots: list[Slot] = []
-    for name, tensor in model.named_parameters():
-        if tensor.requires_grad:
-            axes = tuple(range(tensor.dim()))
-            slots.append(Slot(name, tuple(tensor.shape), slots[-1].stop if slots else 0, axes))
-    if not slots:
-        raise ModelError("The model has no trainable parameters.", "Set requires_grad on what is to be trained.")
-    return slots
-
-
-_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
-_DROPOUTS = (nn.modules.dropout._DropoutNd,)
-
-
-def check_model(model: nn.Module, images: Tensor, classes: int | None = None) -> None:
-    """Refuse a model that cannot be trained for several sets of parameters at once, with all reasons.
-
-    ``images`` is a small batch ``[B, ...]`` of the data the model is for.
-
-    >>> check_model(nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4), nn.Linear(4, 2)), torch.zeros(2, 4))
-    Traceback (most recent call last):
-    equipoise.errors.ModelError: The model cannot be batched: '1' (BatchNorm1d) keeps running statistics ...
-    """
-    reasons = _structure(model)
-    if not reasons:
-        reasons = _trial(model, images, classes)
-    if reasons:
-        raise ModelError(
-            "The model cannot be batched: " + "; ".join(reasons) + ".",
-            "Replace BatchNorm by GroupNorm, call eval() on parts that are not to change, and keep forward free of "
-            "in-place changes to buffers, of data-dependent control flow and of randomness.",
-        )
-
-
-def _structure(model: nn.Module) -> list[str]:
-    reasons = []
-    for name, part in model.named_modules():
-        label = f"{name or 'model'!r} ({type(part).__name__})"
-        if isinstance(part, _NORMS) and part.training and part.track_running_stats:
-            reasons.append(f"{label} keeps running statistics of the batch in train mode")
-        if isinstance(part, _DROPOUTS) and part.training and part.p > 0:
-            reasons.append(f"{label} draws random numbers that no seed reproduces")
-        if isinstance(part, nn.RNNBase):
-            reasons.append(f"{label} has no batched form")
-    for name, tensor in model.named_parameters():
-        if not tensor.is_floating_point():
-            reasons.append(f"parameter {name!r} is {tensor.dtype}, not floating point")
-        elif not torch.isfinite(tensor).all():
-            reasons.append(f"parameter {name!r} is not finite")
-    return reasons
-
-
-def _trial(model: nn.Module, images: Tensor, classes: int | None) -> list[str]:
-    """Run two replicas through torch.func and compare with the model itself."""
-    before = {name: tensor.clone() for name, tensor in model.named_buffers()}
-    try:
-        with torch.no_grad():
-            plain = model(images)
-    except Exception as error:
-        return [f"its forward failed on a batch of shape {tuple(images.shape)}: {error}"]
-    changed = [name for name, tensor in model.named_buffers() if not torch.equal(tensor, before[name])]
-    if changed:
-        return [f"its forward changes the buffer(s) {', '.join(changed)}"]
-    if not isinstance(plain, Tensor):
-        return [f"its forward returns {type(plain).__name__}, not a tensor"]
-    if classes is not None and plain.shape != (images.shape[0], classes):
-        return [f"its output has shape {tuple(plain.shape)}, not {(images.shape[0], classes)}"]
-    batched = Batched(model, fast=False)
-    params = batched.layout.flatten(dict(model.named_parameters())).repeat(2, 1)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch.func warns of slow fallbacks; speed is not the question here
-            outputs = batched.outputs(params, images.repeat(2, *[1] * images.dim()))
-    except Exception as error:
-        return [f"torch.func cannot batch its forward: {str(error).splitlines()[0]}"]
-    if not torch.allclose(outputs[1], plain, rtol=1e-3, atol=1e-4, equal_nan=True):
-        return ["two identical sets of parameters gave different outputs"]
-    fast = Batched(model)
-    quick = fast.outputs(
-        fast.layout.flatten(dict(model.named_parameters())).repeat(2, 1), images.repeat(2, *[1] * images.dim())
-    )
-    if not torch.allclose(quick[1], plain, rtol=1e-3, atol=1e-4, equal_nan=True):
-        return ["its batched layers gave other outputs than the model"]  # a defect of layers.py, not of the model
-    return []

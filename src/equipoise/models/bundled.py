@@ -1,4 +1,4 @@
-"""Small image models. Any other ``nn.Module`` works too; see ``gradients.check_model``.
+"""Small image models. Any other ``nn.Module`` works too; see ``check.check_model``.
 
 The bundled ones are plain sequences, which ``layers.py`` can run for many sets of parameters at once.
 """

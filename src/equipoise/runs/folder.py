@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError, ConfigError
 from ..files import read_json
-from ..models.batched import Layout
+from ..models.layout import Layout
 from .config import Config, resolve
 from .snapshot import snapshot_weights
 

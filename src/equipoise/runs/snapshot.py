@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError
 from ..files import write_bytes
-from ..models.batched import Layout
+from ..models.layout import Layout
 
 TENSOR_FAULTS = (SafetensorError, ValueError, TypeError, KeyError, RuntimeError)
 """What bytes can do to safetensors and torch: a header may name types and sizes that torch does not have."""
