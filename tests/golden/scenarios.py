@@ -28,8 +28,9 @@ from equipoise.compute import compute, compute_audit, compute_multi_round
 from equipoise.engine.settings import Federation, to_dict
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
+from equipoise.reproduction.artefacts.registry import needs
 from equipoise.reproduction.job import run as run_job
-from equipoise.reproduction.plan import Scale, jobs, needs
+from equipoise.reproduction.plan import Scale, jobs
 from equipoise.runs.checkpoint import load_checkpoint
 from equipoise.runs.config import resolve
 from equipoise.runs.run import Run
