@@ -95,6 +95,21 @@ def test_of_two_jobs_with_one_federation_the_larger_counts_and_measurements_merg
     assert found.measured["paper"][CELL] == {"accuracy", "inversion", "tensors"}
 
 
+def test_inversions_are_means_over_clients_and_images_by_seed(tmp_path: Path) -> None:
+    rows = [
+        (
+            OTHER,
+            ["inversion"],
+            {"accuracy": 0.5, "inversion": {"mse": [[5.0, 5.0], [5.0, 5.0]], "leakage": [0.5, 0.7]}},
+        ),
+        (CELL, ["inversion"], {"accuracy": 0.5, "inversion": {"mse": [[1.0, 2.0], [3.0, 4.0]], "leakage": [0.1, 0.3]}}),
+    ]
+    found = read([store(tmp_path, one("a", *rows))], SCALE)
+    assert found.inversion("mnist", "ls-learn", 200, "mse") == [2.5, 5.0]
+    assert found.inversion("mnist", "ls-learn", 200, "leakage") == pytest.approx([0.2, 0.6])
+    assert found.inversion("fmnist", "ls-learn", 200, "mse") == []
+
+
 def test_several_folders_are_one(tmp_path: Path) -> None:
     folders = [
         store(tmp_path / "a", one("a", (CELL, [], {"accuracy": 0.1}))),

@@ -30,11 +30,12 @@ def table_text(table: Table) -> str:
 
 def artefact_text(section: Section, command: str, origins: str, figure: bool) -> str:
     """The README of an artefact's folder."""
-    parts = [f"# {section.artefact.title}", f"**The paper's claim, in our words.** {section.artefact.claim}"]
-    parts += [f"**How a cell is judged.** {section.artefact.rule}", f"**Result.** {section.verdict}"]
+    about = section.artefact
+    parts = [f"# {about.title}", f"**The paper's claim, in our words.** {about.claim}"]
+    parts += [f"**How a cell is judged.** {about.rule}", f"**Result.** {section.verdict}"]
     parts += [f"**Again:** `{command}`. {origins}", FITTED]
     if figure:
-        parts.append(f"![{section.artefact.title}](figure.svg)")
+        parts.append(f"![{about.title}](figure.svg)")
     parts += [table_text(table) for table in section.tables]
     parts += section.notes
     return "\n\n".join(parts) + "\n"
@@ -66,13 +67,11 @@ def page_text(
     parts += ["## Claims", table_text(claims_table(claims)), "## Artefacts"]
     parts.append(table_text(overview_table(sections)))
     for section in sections:
-        parts += [f'<a id="{section.artefact.name}"></a>', f"## {section.artefact.title}", section.artefact.claim]
-        parts += [
-            f"*{section.artefact.rule}*",
-            f"**{section.verdict}** [All numbers]({section.artefact.name}/README.md).",
-        ]
-        if section.artefact.name in figures:
-            parts.append(f"![{section.artefact.title}]({section.artefact.name}/figure.svg)")
+        about = section.artefact
+        parts += [f'<a id="{about.name}"></a>', f"## {about.title}", about.claim]
+        parts += [f"*{about.rule}*", f"**{section.verdict}** [All numbers]({about.name}/README.md)."]
+        if about.name in figures:
+            parts.append(f"![{about.title}]({about.name}/figure.svg)")
         parts += [table_text(table) for table in section.tables[:1]] + section.notes
     return "\n\n".join(parts) + "\n"
 
