@@ -438,9 +438,14 @@ def test_the_configuration_needs_no_records(tmp_path: Path) -> None:
     found = shell.reproduce(["configuration"], FULL, tmp_path / "out", draw=False)
     assert found == {"artefacts": [], "claims": []}
     written = json.loads((tmp_path / "out/configuration/results.json").read_text())
-    assert written["origins"] == []
     assert len(written["rows"]) > 20
     assert "Nothing is computed for it." in (tmp_path / "out/configuration/README.md").read_text()
+
+
+def test_only_what_is_computed_names_where(quick_page: Path) -> None:
+    for name, artefact in ARTEFACTS.items():
+        origins = json.loads((quick_page / name / "results.json").read_text())["origins"]
+        assert bool(origins) == (artefact.needs is not None)
 
 
 def test_a_figure_of_other_numbers_does_not_stay(tmp_path: Path, committed_records: Records) -> None:
