@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from equipoise.reproduction.artefacts.accuracy import differing
 from equipoise.reproduction.reproduce import status
-from equipoise.reproduction.sections import differing
 
 ROOT = Path(__file__).parents[1]
 FAMILIES = {"pl": ("pl-identical", "pl-learn"), "ls": ("ls-static", "ls-learn")}

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equipoise.attack import Server, View, descent
+from equipoise.attack.view import Server, View
+from equipoise.attack import descent
 from equipoise.attack import inversion as invert
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import LeNetZhu, SmallCNN

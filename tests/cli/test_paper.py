@@ -16,9 +16,11 @@ from equipoise.environment import VERSION
 from equipoise.reproduction import job as work
 from equipoise.reproduction import plan
 from equipoise.reproduction import reproduce as shell
-from equipoise.reproduction.plan import KINDS, NAMES, Scale
+from equipoise.reproduction.artefacts.registry import ARTEFACTS, needs
+from equipoise.reproduction.plan import Scale
 from tests.helpers import Command, Done, contents, entry_point
 
+JUDGED = [name for name, artefact in ARTEFACTS.items() if artefact.judged]
 FULL = Scale("full", (1, 2), 2, 2, 2, 2, 2, 2, 1, 2, (1,), (0.01,), False)
 QUICK = Scale("quick", (1, 2), 1, 1, 1, 1, 1, 1, 1, 2, (1,), (0.01,), False)
 
@@ -69,7 +71,7 @@ def test_the_status_as_json_is_the_documented_object(command: Command, tmp_path:
     assert done.code == 0
     found = document(done)
     assert list(found) == ["artefacts", "claims"]
-    assert [row["name"] for row in found["artefacts"]] == list(KINDS)
+    assert [row["name"] for row in found["artefacts"]] == JUDGED
     assert all(set(row) == {"name", "kind", "cells", "agree"} for row in found["artefacts"])
     assert all(set(row) == {"claim", "holds", "evidence"} for row in found["claims"])
     assert found == shell.status(shell.committed())
@@ -92,7 +94,7 @@ def test_bare_reproduce_computes_nothing(command: Command, tmp_path: Path, argum
 def test_the_status_for_readers_names_every_artefact_and_verdict(command: Command) -> None:
     done = command("--status")
     assert done.code == 0
-    assert all(name in done.out for name in KINDS)
+    assert all(name in done.out for name in JUDGED)
     assert done.out.count("holds") + done.out.count("fails") >= 16
     assert "nothing was computed" not in done.out
     assert "no (epsilon, delta) is claimed" in " ".join(done.out.split())
@@ -120,7 +122,7 @@ def test_an_unknown_artefact_is_an_error_of_its_own_code(command: Command, tmp_p
     error = json.loads(done.out)["error"]
     assert error["type"] == "ConfigError"
     assert "Did you mean 'layers'?" in error["cause"]
-    assert all(name in error["remedy"] for name in NAMES)
+    assert all(name in error["remedy"] for name in ARTEFACTS)
 
 
 @pytest.mark.usefixtures("_computes_nothing")
@@ -238,7 +240,7 @@ def test_a_plan_is_not_written_over_a_folder(command: Command, tmp_path: Path) -
 def test_compute_refuses_a_plan_of_another_version(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any]
 ) -> None:
-    spec = plan.spec(plan.jobs(plan.needs(["layers"], FULL), FULL, "cpu"))
+    spec = plan.spec(plan.jobs(needs(["layers"], FULL), FULL, "cpu"))
     spec["reproduction"].update(change)
     (tmp_path / "SPEC.json").write_text(json.dumps(spec))
     assert compute.main([str(tmp_path / "SPEC.json"), str(tmp_path / "OUT")]) == 11
@@ -248,7 +250,7 @@ def test_compute_refuses_a_plan_of_another_version(
 
 @pytest.mark.usefixtures("_tiny")
 def test_compute_looks_at_every_job_before_it_runs_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    spec = plan.spec([*plan.jobs(plan.needs(["layers"], FULL), FULL, "cpu"), {"name": "half"}])
+    spec = plan.spec([*plan.jobs(needs(["layers"], FULL), FULL, "cpu"), {"name": "half"}])
     (tmp_path / "SPEC.json").write_text(json.dumps(spec))
     assert compute.main([str(tmp_path / "SPEC.json"), str(tmp_path / "OUT")]) == 11
     assert "lacks 'group'" in capsys.readouterr().err

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from equipoise.reproduction.plan import Scale, jobs, needs, spec
+from equipoise.reproduction.artefacts.registry import needs
+from equipoise.reproduction.plan import Scale, jobs, spec
 from tests.helpers import single_threaded
 
 pytestmark = pytest.mark.slow
@@ -38,8 +39,8 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
 PATIENT = """
 import sys
 from equipoise.compute import main
-from equipoise.reproduction import work
-work.CHECKPOINT_SECONDS = 0.0
+from equipoise.reproduction import job
+job.CHECKPOINT_SECONDS = 0.0
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -35,8 +35,9 @@ from equipoise.engine.federation import Federation
 from equipoise.engine.settings import to_dict
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
+from equipoise.reproduction.artefacts.registry import needs
 from equipoise.reproduction.job import run as run_job
-from equipoise.reproduction.plan import Scale, jobs, needs
+from equipoise.reproduction.plan import Scale, jobs
 from equipoise.runs.checkpoint import load_checkpoint
 from equipoise.runs.config import resolve
 from equipoise.runs.run import Run

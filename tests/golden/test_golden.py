@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from equipoise.reproduction.plan import FULL, NAMES
+from equipoise.reproduction.artefacts.registry import ARTEFACTS
+from equipoise.reproduction.plan import FULL
 from equipoise.reproduction.reproduce import reproduce
 from tests.golden.record import machine, stored
 from tests.golden.scenarios import SCENARIOS, numbers
@@ -65,9 +66,9 @@ def test_the_numbers_are_the_recorded_ones(name: str, tmp_path: Path) -> None:
 
 def test_the_committed_records_score_to_the_committed_tables(tmp_path: Path) -> None:
     committed = Path(__file__).parents[2] / "reproduction"
-    reproduce(list(NAMES), FULL, tmp_path, "cpu", [committed / "raw"], True)
+    reproduce(list(ARTEFACTS), FULL, tmp_path, "cpu", [committed / "raw"], True)
     files = sorted([*committed.glob("*/results.json"), *committed.glob("*/README.md"), committed / "README.md"])
-    assert len(files) == 2 * len(NAMES) + 1
+    assert len(files) == 2 * len(ARTEFACTS) + 1
     for path in files:
         again = tmp_path / path.relative_to(committed)
         assert again.read_text() == path.read_text(), path.relative_to(committed)

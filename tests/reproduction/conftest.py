@@ -13,12 +13,12 @@ from equipoise.data.dataset import Dataset, from_tensors
 from equipoise.data.loading import load
 from equipoise.environment import VERSION
 from equipoise.files import write_json
-from equipoise.reproduction.artefacts import TABLES
+from equipoise.reproduction.artefacts.registry import ARTEFACTS
 from equipoise.reproduction.claims import Tables
-from equipoise.reproduction.plan import FULL, NAMES, SCHEMA
-from equipoise.reproduction.records import Raw, read
+from equipoise.reproduction.plan import FULL, SCHEMA
+from equipoise.reproduction.records import Records, read
 from equipoise.reproduction.reproduce import MARK, write
-from tests.reproduction.synthetic import SCALE, raw_of
+from tests.reproduction.synthetic import SCALE, records_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -59,15 +59,15 @@ def committed() -> Path:
 
 
 @pytest.fixture(scope="session")
-def committed_raw(committed: Path) -> Raw:
+def committed_records(committed: Path) -> Records:
     return read([committed / "raw"], FULL)
 
 
 @pytest.fixture(scope="session")
 def synthetic() -> Tables:
     """The cells of every artefact from records in which all claims hold."""
-    raw = raw_of()
-    return {name: table(raw) for name, table in TABLES.items()}
+    records = records_of()
+    return {name: artefact.score(records) for name, artefact in ARTEFACTS.items()}
 
 
 @pytest.fixture(scope="session")
@@ -75,5 +75,5 @@ def quick_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with every artefact, drawn, from synthetic records of the quick scale."""
     out, scale = tmp_path_factory.mktemp("quick") / "reproduced-quick", replace(SCALE, name="quick")
     write_json(out / MARK, {"schema": SCHEMA, "version": VERSION, "scale": scale.name})
-    write(NAMES, raw_of(scale=scale), out)
+    write(list(ARTEFACTS), records_of(scale=scale), out)
     return out

@@ -8,8 +8,9 @@ from typing import Any
 
 from equipoise.engine.federation import Federation
 from equipoise.environment import VERSION, environment
-from equipoise.reproduction.plan import BELOW, BUDGETS, NAMES, SCHEMA, Scale, needs, settings_of
-from equipoise.reproduction.records import Raw
+from equipoise.reproduction.artefacts.registry import ARTEFACTS, needs
+from equipoise.reproduction.plan import BELOW, BUDGETS, SCHEMA, Scale, settings_of
+from equipoise.reproduction.records import Records
 
 SEEDS = (1, 2, 3)
 CLIENTS = 4
@@ -117,7 +118,7 @@ class World:
     pictures: Callable[[Federation], dict[str, Any]] = pictures
 
     def record(self, federation: Federation, group: str, measures: set[str]) -> dict[str, Any]:
-        """What ``work`` would write about a federation."""
+        """What ``job`` would write about a federation."""
         right = self.accuracy(federation, group)
         found: dict[str, Any] = {**asdict(federation), "accuracy": right, "accuracy_at_best_validation": right + 0.01}
         if "inversion" in measures:
@@ -156,7 +157,7 @@ class World:
 
 def content(name: str, world: World | None = None, scale: Scale = SCALE, group: str = "paper") -> dict[str, Any]:
     """A raw file with everything that the artefacts of a group need."""
-    world, wanted = world or World(), needs(NAMES, scale)[group]
+    world, wanted = world or World(), needs(ARTEFACTS, scale)[group]
     return {
         "schema": SCHEMA, "experiment": "seeded", "name": name, "group": group, "version": VERSION, "commit": "abc1234",
         "scale": {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(scale).items()},
@@ -169,10 +170,10 @@ def content(name: str, world: World | None = None, scale: Scale = SCALE, group: 
     }  # fmt: skip
 
 
-def raw_of(world: World | None = None, scale: Scale = SCALE) -> Raw:
-    """All records, as ``raw.read`` gives them."""
-    world, found = world or World(), Raw(scale.name)
-    for group, federations in needs(NAMES, scale).items():
+def records_of(world: World | None = None, scale: Scale = SCALE) -> Records:
+    """All records, as ``records.read`` gives them."""
+    world, found = world or World(), Records(scale.name)
+    for group, federations in needs(ARTEFACTS, scale).items():
         for federation, measures in federations.items():
             key = (group, federation.dataset, federation.mechanism, federation.budget)
             found.cells.setdefault(key, {})[federation.seed] = world.record(federation, group, measures)
@@ -181,4 +182,10 @@ def raw_of(world: World | None = None, scale: Scale = SCALE) -> Raw:
     found.originals = originals()
     about = {"name": "paper-00000000", "group": "paper", "commit": "abc1234", "version": VERSION, "seconds": 12.3}
     found.origins = [{**about, "environment": environment(), "federations": 1}]
+    return found
+
+
+def pick(rows: list[dict[str, Any]], **about: Any) -> dict[str, Any]:
+    """The one row of which all of this is true."""
+    (found,) = (row for row in rows if all(row[key] == value for key, value in about.items()))
     return found

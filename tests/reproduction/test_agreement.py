@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from equipoise.reproduction.agreement import REACH, above, below, compared, rank_correlation, reach, spread
+from equipoise.reproduction.agreement import (
+    REACH,
+    above,
+    below,
+    compared,
+    paired,
+    rank_correlation,
+    reach,
+    rule,
+    spread,
+)
 
 VALUES = [50.0, 51.0, 53.0, 52.5, 49.0, 50.5, 51.5, 52.0]
 numbers = st.lists(st.floats(-100, 100), min_size=2, max_size=9)
@@ -111,3 +121,15 @@ def test_above_and_below_take_the_whole_interval(
     found = {"mean": 5.0, "interval": interval}
     assert above(found, level) is over
     assert below(found, level) is under
+
+
+@pytest.mark.parametrize("quantity", REACH)
+def test_the_rule_in_words_has_the_limits_of_the_quantity(quantity: str) -> None:
+    least, most = REACH[quantity]
+    assert rule(quantity, "points").endswith(f"taken at least {least:g} and at most {most:g} points to each side.")
+
+
+def test_values_are_paired_by_seed_and_none_is_left_over() -> None:
+    assert paired([1.0, 5.0], [4.0, 2.0]) == [-3.0, 3.0]
+    with pytest.raises(ValueError, match="zip"):
+        paired([1.0, 5.0], [4.0])

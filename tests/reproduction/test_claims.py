@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from equipoise.engine.federation import Federation
-from equipoise.reproduction.artefacts import TABLES
+from equipoise.reproduction.artefacts.registry import ARTEFACTS
 from equipoise.reproduction.claims import CLAIMS, Tables, judge
-from equipoise.reproduction.plan import BELOW, KINDS
+from equipoise.reproduction.plan import BELOW
 from tests.reproduction import synthetic as syn
-from tests.reproduction.synthetic import World, raw_of, wobble
+from tests.reproduction.synthetic import World, records_of, wobble
 
 EVERYWHERE = "The learned distortion is more accurate than the static one at every budget"
 STRICT = "The gain is generally larger at stricter budgets"
@@ -169,14 +169,16 @@ REVERSED: list[tuple[World, set[str]]] = [
 
 @cache
 def judged(world: World) -> list[dict[str, Any]]:
-    raw = raw_of(world)
-    return judge({name: table(raw) for name, table in TABLES.items()})
+    records = records_of(world)
+    return judge({name: artefact.score(records) for name, artefact in ARTEFACTS.items()})
 
 
 def test_there_are_sixteen_claims_on_the_papers_artefacts() -> None:
     assert len(CLAIMS) == 16
     assert set(CLAIMS) == set().union(*(failing for _, failing in REVERSED)), "every one is turned around below"
-    assert {name for _, names in CLAIMS.values() for name in names} <= set(KINDS)
+    assert {name for _, names in CLAIMS.values() for name in names} <= {
+        name for name, artefact in ARTEFACTS.items() if artefact.judged
+    }
 
 
 def test_every_claim_holds_where_the_figures_support_it(synthetic: Tables) -> None:
@@ -232,8 +234,8 @@ def test_seeds_that_contradict_each_other_support_no_claim_about_intervals() -> 
 
 def test_one_seed_supports_no_claim_that_needs_an_interval() -> None:
     scale = replace(syn.SCALE, seeds=(2,))
-    raw = raw_of(scale=scale)
-    found = judge({name: table(raw) for name, table in TABLES.items()})
+    records = records_of(scale=scale)
+    found = judge({name: artefact.score(records) for name, artefact in ARTEFACTS.items()})
     failing = {claim["claim"] for claim in found if not claim["holds"]}
     assert failing == {STRICT, COLLAPSE, SIMILAR, CAP, CLIENTS, STEP_BATCH, STEP_FULL, GROWS, REBOUNDS}
 

@@ -12,13 +12,12 @@ import pytest
 
 from equipoise.errors import ConfigError
 from equipoise.reproduction import figures
-from equipoise.reproduction.artefacts import TABLES
+from equipoise.reproduction.artefacts.registry import ARTEFACTS
 from equipoise.reproduction.claims import Tables
-from equipoise.reproduction.plan import KINDS, NAMES
-from tests.reproduction.synthetic import SCALE, raw_of
+from tests.reproduction.synthetic import SCALE, records_of
 
 SVG = "{http://www.w3.org/2000/svg}"
-DRAWN = [name for name in NAMES if name != "configuration"]
+DRAWN = [name for name in ARTEFACTS if name != "configuration"]
 
 
 def words(svg: str) -> list[str]:
@@ -27,8 +26,8 @@ def words(svg: str) -> list[str]:
 
 
 def test_every_artefact_of_the_paper_has_a_figure() -> None:
-    assert set(figures.FIGURES) == set(DRAWN) > set(KINDS) - {"configuration"}
-    assert figures.draw("configuration", {"scale": "full"}) is None
+    assert [name for name, artefact in ARTEFACTS.items() if artefact.draw] == DRAWN
+    assert figures.svg(ARTEFACTS["configuration"], {"scale": "full"}) is None
 
 
 @pytest.mark.parametrize("name", DRAWN)
@@ -58,7 +57,7 @@ def test_a_figure_names_what_it_shows(quick_page: Path, name: str, said: set[str
 
 @pytest.mark.parametrize("name", ["cap", "gaps"])
 def test_a_full_figure_is_not_marked_and_is_drawn_alike_twice(synthetic: Tables, name: str) -> None:
-    one, two = (figures.draw(name, {**synthetic[name], "scale": "full"}) for _ in range(2))
+    one, two = (figures.svg(ARTEFACTS[name], {**synthetic[name], "scale": "full"}) for _ in range(2))
     assert one is not None
     assert one == two, "no dates, no random identifiers"
     assert "QUICK" not in one
@@ -67,7 +66,7 @@ def test_a_full_figure_is_not_marked_and_is_drawn_alike_twice(synthetic: Tables,
 def test_figures_follow_the_numbers(synthetic: Tables) -> None:
     found = {**synthetic["cap"], "scale": "full"}
     other = {**found, "cells": [{**cell, "mean": cell["mean"] / 2} for cell in found["cells"]]}
-    assert figures.draw("cap", found) != figures.draw("cap", other)
+    assert figures.svg(ARTEFACTS["cap"], found) != figures.svg(ARTEFACTS["cap"], other)
 
 
 def test_a_missing_matplotlib_is_an_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +77,7 @@ def test_a_missing_matplotlib_is_an_error_that_names_the_extra(monkeypatch: pyte
 
 
 def test_one_seed_is_drawn_without_a_deviation() -> None:
-    raw = raw_of(scale=replace(SCALE, seeds=(1,)))
-    found: dict[str, Any] = {**TABLES["cap"](raw), "scale": "full"}
+    records = records_of(scale=replace(SCALE, seeds=(1,)))
+    found: dict[str, Any] = {**ARTEFACTS["cap"].score(records), "scale": "full"}
     assert found["cells"][0]["sd"] is None
-    assert figures.draw("cap", found)
+    assert figures.svg(ARTEFACTS["cap"], found)

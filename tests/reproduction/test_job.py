@@ -440,7 +440,7 @@ def test_a_job_whose_file_exists_is_not_computed_again(
     def refuse(*arguments: Any) -> None:
         raise AssertionError("computed")
 
-    monkeypatch.setattr(work, "Work", refuse)
+    monkeypatch.setattr(work, "JobRun", refuse)
     assert work.run(job, tmp_path) == path
     assert contents(tmp_path) == {path.name: b"as it was"}
 
@@ -487,7 +487,7 @@ def test_a_job_needs_torch_and_numpy_alone() -> None:
     )
     code = (
         f"import sys\nfor name in {blocked!r}: sys.modules[name] = None\n"
-        "import equipoise.compute, equipoise.reproduction.plan, equipoise.reproduction.work"
+        "import equipoise.compute, equipoise.reproduction.plan, equipoise.reproduction.job"
     )
     environment = {**single_threaded(), "PYTHONPATH": str(Path(equipoise.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)

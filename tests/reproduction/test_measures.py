@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.attack.descent import Search
-from equipoise.attack.view import View
 from equipoise.attack.invgrad import invgrad
+from equipoise.attack.view import View
 from equipoise.engine.federation import Federation
 from equipoise.engine.full_record import squared_gradients
 from equipoise.engine.settings import Settings

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from equipoise.reproduction.artefacts import ARTEFACTS
+from equipoise.reproduction.artefacts.registry import ARTEFACTS
 from equipoise.reproduction.claims import CLAIMS, Tables
 from equipoise.reproduction.pages import artefact_text, page_html, page_text
-from equipoise.reproduction.plan import NAMES
-from equipoise.reproduction.sections import Section, Table, section
+from equipoise.reproduction.sections import Section, section
+from equipoise.reproduction.tables import Table
 
 VOID = {"meta", "br", "hr", "img", "link", "input", "area", "base", "col", "embed", "source", "track", "wbr"}
 
@@ -78,8 +78,8 @@ def either(request: pytest.FixtureRequest) -> Page:
 
 
 def test_the_page_has_an_anchor_for_every_artefact(either: Page) -> None:
-    assert set(NAMES) | {"claims", "artefacts"} <= set(either.ids)
-    assert {f"#{name}" for name in NAMES} <= set(either.links), "and the overview leads there"
+    assert set(ARTEFACTS) | {"claims", "artefacts"} <= set(either.ids)
+    assert {f"#{name}" for name in ARTEFACTS} <= set(either.links), "and the overview leads there"
 
 
 def test_every_link_leads_somewhere(either: Page) -> None:
@@ -105,8 +105,8 @@ def test_no_style_fetches_anything(where: str, request: pytest.FixtureRequest) -
 
 
 def test_the_page_shows_thirteen_figures_and_every_claim(either: Page) -> None:
-    assert either.tags.count("figure") == len(NAMES) - 1
-    assert either.tags.count("svg") == len(NAMES) - 1
+    assert either.tags.count("figure") == len(ARTEFACTS) - 1
+    assert either.tags.count("svg") == len(ARTEFACTS) - 1
     told = "\n".join(either.text)
     assert all(claim in told for claim in CLAIMS)
     assert "chosen by fit" in told
@@ -116,8 +116,8 @@ def test_the_page_shows_thirteen_figures_and_every_claim(either: Page) -> None:
 def test_quick_is_marked_everywhere(quick_page: Path, quick_html: str) -> None:
     assert "QUICK: fewer rounds and seeds" in quick_html.split("<h2")[0], "above everything else"
     assert "QUICK: fewer rounds and seeds" in (quick_page / "README.md").read_text().split("## ")[0]
-    assert (quick_page / "README.md").read_text().count("QUICK: fewer rounds and seeds") >= len(NAMES)
-    for name in NAMES:
+    assert (quick_page / "README.md").read_text().count("QUICK: fewer rounds and seeds") >= len(ARTEFACTS)
+    for name in ARTEFACTS:
         assert "QUICK: fewer rounds and seeds" in (quick_page / name / "README.md").read_text()
         assert "says nothing about the paper" in (quick_page / name / "README.md").read_text()
 
@@ -127,7 +127,7 @@ def test_full_results_are_not_marked(committed: Path) -> None:
         assert "QUICK" not in path.read_text(), path
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", list(ARTEFACTS))
 def test_the_readme_of_an_artefact_says_what_it_is(quick_page: Path, name: str) -> None:
     text, about = (quick_page / name / "README.md").read_text(), ARTEFACTS[name]
     for said in (about.title, about.claim, about.rule, f"`equipoise reproduce {name} --quick`", "chosen by fit"):
@@ -147,7 +147,7 @@ def test_tables_are_rectangular(quick_page: Path) -> None:
 
 def test_the_markdown_page_leads_to_every_artefact(quick_page: Path) -> None:
     text = (quick_page / "README.md").read_text()
-    for name in NAMES:
+    for name in ARTEFACTS:
         assert f'<a id="{name}"></a>' in text
         assert f"({name}/README.md)" in text
         assert (quick_page / name / "README.md").is_file()
@@ -160,7 +160,7 @@ def test_the_markdown_page_leads_to_every_artefact(quick_page: Path) -> None:
 
 @pytest.fixture
 def section_of_cap(synthetic: Tables) -> Section:
-    return section("cap", {**synthetic["cap"], "scale": "full"})
+    return section(ARTEFACTS["cap"], {**synthetic["cap"], "scale": "full"})
 
 
 def claim(**change: Any) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def test_only_quick_pages_carry_the_banner(section_of_cap: Section) -> None:
 
 def test_two_figures_with_the_same_identifiers_do_not_meet(synthetic: Tables) -> None:
     svg = '<?xml version="1.0"?><svg><defs><g id="a"/></defs><use xlink:href="#a"/><g clip-path="url(#a)"/></svg>'
-    sections = [section(name, {**synthetic[name], "scale": "full"}) for name in ("cap", "gaps")]
+    sections = [section(ARTEFACTS[name], {**synthetic[name], "scale": "full"}) for name in ("cap", "gaps")]
     found = page_html([], sections, [], {"cap": svg, "gaps": svg}, quick=False)
     assert "<?xml" not in found
     for name in ("cap", "gaps"):
@@ -201,35 +201,13 @@ def test_two_figures_with_the_same_identifiers_do_not_meet(synthetic: Tables) ->
     Page(found)
 
 
-def test_a_section_counts_the_cells_that_agree(synthetic: Tables) -> None:
-    for name in ("cap", "accuracy-ls", "layers"):
-        cells = synthetic[name]["cells"]
-        agree = sum(cell["agrees"] for cell in cells)
-        assert section(name, {**synthetic[name], "scale": "full"}).verdict == f"{agree} of {len(cells)} cells agree."
-        quick = section(name, {**synthetic[name], "scale": "quick"}).verdict
-        assert quick.startswith("QUICK")
-        assert quick.endswith(f"{agree} of {len(cells)} cells agree.")
-    assert "no verdict" in section("sweeps", {**synthetic["sweeps"], "scale": "full"}).verdict
-
-
-def test_every_cell_that_differs_is_spoken_about(synthetic: Tables) -> None:
-    found = synthetic["accuracy-ls"]
-    notes = section("accuracy-ls", {**found, "scale": "full"}).notes
-    differing = [cell for cell in found["cells"] if not cell["agrees"]]
-    assert differing
-    for cell in differing:
-        start = f"{cell['dataset']} {cell['mechanism']} {cell['budget']:g} differs"
-        (note,) = (note for note in notes if note.startswith(start))
-        assert ("above" if cell["difference"] > 0 else "below") in note
-
-
 def test_an_artefact_without_a_figure_has_none_in_its_text(section_of_cap: Section) -> None:
     assert "figure.svg" not in artefact_text(section_of_cap, "equipoise reproduce cap", "", figure=False)
     assert "figure.svg" in artefact_text(section_of_cap, "equipoise reproduce cap", "", figure=True)
 
 
 def test_a_table_may_hold_anything() -> None:
-    odd = Section("cap", ARTEFACTS["cap"], "fine", [Table("t", ["a"], [["<x>"], ["agrees"], ["[b](#cap)"]])])
+    odd = Section(ARTEFACTS["cap"], "fine", [Table("t", ["a"], [["<x>"], ["agrees"], ["[b](#cap)"]])])
     found = page_html([], [odd], [], {}, quick=False)
     assert "<td>&lt;x&gt;</td>" in found
     assert '<td><span class="good">agrees</span></td>' in found

@@ -1,60 +1,21 @@
-"""What is computed: every cell of the paper, each federation once, and nothing that exists already."""
+"""Scales, groups and jobs: what is asked for is asked for once, and nothing that exists already."""
 
 from __future__ import annotations
 
 import copy
 import json
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from equipoise.engine.federation import Federation
-from equipoise.engine.settings import Settings, check, from_dict
-from equipoise.errors import ConfigError
+from equipoise.engine.settings import Settings, from_dict
+from equipoise.mechanism.registry import MECHANISMS, Mechanism, register
 from equipoise.reproduction import plan
-from equipoise.reproduction.plan import BUDGETS, FULL, KINDS, NAMES, QUICK, Scale, digest, jobs, needs, without
-from equipoise.reproduction.tables import paper
-from equipoise.reproduction.trends import MIDDLE_AND_END
+from equipoise.reproduction.artefacts.registry import ARTEFACTS, needs
+from equipoise.reproduction.plan import FULL, QUICK, Need, digest, grid, jobs, without
 from tests.reproduction.synthetic import SCALE
-
-CELLS = [
-    (dataset, mechanism, budget)
-    for family, mechanisms in (("LS", ("ls-static", "ls-learn")), ("PL", ("pl-identical", "pl-learn")))
-    for dataset in ("mnist", "fmnist")
-    for mechanism in mechanisms
-    for budget in paper()["accuracy"][family]["budgets"]
-]
-"""The forty cells of the paper's two tables, from the paper's own numbers."""
-
-
-def has(found: plan.Needs, cell: tuple[str, str, float | None], measure: str, group: str = "paper") -> bool:
-    """Whether a cell is measured in all eight seeds."""
-    return all(measure in found.get(group, {}).get(Federation(*cell, seed), set()) for seed in range(1, 9))
-
-
-# --- the artefacts ---------------------------------------------------------------------------------------------------
-
-
-def test_the_paper_has_twelve_artefacts() -> None:
-    assert len(KINDS) == 12
-    assert Counter(KINDS.values()) == {"accuracy": 2, "defence": 2, "summary": 2, "figure": 6}
-    assert [name for name, kind in KINDS.items() if kind == "accuracy"] == ["accuracy-ls", "accuracy-pl"]
-    assert [name for name, kind in KINDS.items() if kind == "summary"] == ["gaps", "cap"]
-    assert list(NAMES) == [*KINDS, "configuration", "sweeps"]
-
-
-def test_names_are_checked_and_all_or_nothing_means_everything() -> None:
-    assert plan.check_names(["cap", "gaps", "cap"]) == ["cap", "gaps"]
-    assert plan.check_names([]) == plan.check_names(["all"]) == plan.check_names(["cap", "all"]) == list(NAMES)
-
-
-def test_an_unknown_artefact_is_an_error_that_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"Unknown artefact 'layer'. Did you mean 'layers'\?") as caught:
-        plan.check_names(["cap", "layer"])
-    assert all(name in caught.value.remedy for name in NAMES)
-
 
 # --- the full scale --------------------------------------------------------------------------------------------------
 
@@ -74,68 +35,14 @@ def test_the_quick_scale_is_told_from_the_full_one_by_name() -> None:
     assert len(QUICK.seeds) >= 2, "one seed has no interval"
 
 
-@pytest.mark.parametrize("scale", [FULL, QUICK], ids=["full", "quick"])
-def test_gradients_are_sampled_in_the_middle_and_in_the_end(scale: Scale) -> None:
-    """The rebound is a difference of two means; neither may be a mean of nothing."""
-    when = [*range(0, scale.rounds, scale.gradient_every), scale.rounds]
-    for low, high in MIDDLE_AND_END:
-        assert any(low * scale.rounds < t <= high * scale.rounds for t in when)
-
-
-def test_the_budgets_are_the_papers() -> None:
-    for family in ("LS", "PL"):
-        for table in ("accuracy", "mse", "ssim"):
-            assert list(BUDGETS[family]) == paper()[table][family]["budgets"]
-
-
-@pytest.mark.parametrize("cell", CELLS, ids=str)
-def test_every_cell_of_the_tables_is_trained_and_attacked(cell: tuple[str, str, float]) -> None:
-    family = "ls" if cell[1].startswith("ls") else "pl"
-    assert len(CELLS) == 40
-    assert has(needs([f"accuracy-{family}"], FULL), cell, "accuracy")
-    assert has(needs([f"defence-{family}"], FULL), cell, "inversion")
-    for summary in ("gaps", "cap"):
-        assert has(needs([summary], FULL), cell, "inversion")
-    assert has(needs(["trade-off"], FULL), cell, "accuracy")
-    if cell[1] in ("ls-static", "pl-identical"):
-        assert has(needs([f"accuracy-{family}"], FULL), cell, "accuracy", "eleven-steps")
-    assert has(needs([f"accuracy-{family}"], FULL), cell, "accuracy", "damped")
-
-
-@pytest.mark.parametrize("dataset", ["mnist", "fmnist"])
-def test_what_the_paper_shows_beside_its_tables_is_planned_too(dataset: str) -> None:
-    found = needs(NAMES, FULL)
-    for mechanism, budget in (("ls-static", 60), ("ls-learn", 60), ("pl-identical", 0.95), ("pl-learn", 0.95)):
-        assert has(found, (dataset, mechanism, budget), "accuracy")  # below the grid
-    assert has(found, (dataset, "none", None), "accuracy")
-    assert has(found, (dataset, "none", None), "inversion")
-    for budget in (600, 800, 1000):
-        assert has(found, (dataset, "ls-learn", budget), "gradients")
-    for mechanism, budget in (("ls-learn", 200), ("pl-learn", 0.98)):
-        assert has(found, (dataset, mechanism, budget), "tensors")
-        for group in ("M=1", "M=3", "M=30", "gamma=0.01", "gamma=0.03", "gamma=0.3", "gamma=1"):
-            assert has(found, (dataset, mechanism, budget), "accuracy", group)
-    for mechanism in ("ls-static", "ls-learn"):
-        assert has(found, (dataset, mechanism, 200), "utility")
-    for mechanism, budget in (("none", None), ("ls-static", 200), ("ls-learn", 200), ("pl-learn", 0.98)):
-        assert "pictures" in found["paper"][Federation(dataset, mechanism, budget, 1)]
-
-
-def test_the_curves_of_the_clients_are_at_ls_200_and_pl_0975() -> None:
-    found = needs(["clients"], FULL)
-    wanted = {("ls-static", 200), ("ls-learn", 200), ("pl-identical", 0.975), ("pl-learn", 0.975)}
-    assert {(fed.mechanism, fed.budget) for fed in found["paper"]} == wanted
-    assert {fed.dataset for fed in found["paper"]} == {"fmnist"}
-    assert all(has(found, ("fmnist", *one), "clients") for one in wanted)
-
-
-def test_configuration_needs_nothing() -> None:
-    assert needs(["configuration"], FULL) == {}
-
-
-def test_every_planned_federation_is_valid() -> None:
-    for group, federations in needs(NAMES, FULL).items():
-        check(plan.settings_of(FULL, group, "cpu"), list(federations))
+def test_a_grid_has_every_combination() -> None:
+    found = list(grid(["mnist", "fmnist"], ["none"], [None], (1, 2), "accuracy", "damped"))
+    assert found == [
+        Need(Federation(dataset, "none", None, seed), "accuracy", "damped")
+        for dataset in ("mnist", "fmnist")
+        for seed in (1, 2)
+    ]
+    assert Need(Federation("mnist", "none"), "accuracy").group == "paper"
 
 
 # --- groups ----------------------------------------------------------------------------------------------------------
@@ -156,19 +63,13 @@ def test_eleven_steps_spend_the_gradients_of_learning() -> None:
     assert plan.settings_of(FULL, "eleven-steps", "cpu").local_steps == base.local_steps + base.steps
 
 
+@pytest.mark.parametrize("group", ["nobody", "N=3", "M", "M=", "gamma=x"])
+def test_an_unknown_group_is_an_error(group: str) -> None:
+    with pytest.raises((KeyError, ValueError)):
+        plan.group_settings(group)
+
+
 # --- nothing twice ---------------------------------------------------------------------------------------------------
-
-
-def test_artefacts_share_their_federations() -> None:
-    one, both = needs(["accuracy-ls"], FULL)["paper"], needs(["accuracy-ls", "defence-ls", "trade-off"], FULL)["paper"]
-    cell = Federation("mnist", "ls-learn", 200, 1)
-    assert one[cell] == {"accuracy"}
-    assert both[cell] == {"accuracy", "inversion"}
-    assert set(one) <= set(both)
-    for job in jobs(needs(NAMES, FULL), FULL, "cpu"):
-        rows = [json.dumps(row, sort_keys=True) for row in job["federations"]]
-        assert len(set(rows)) == len(rows)
-        assert len(job["measures"]) == len(rows)
 
 
 def test_only_what_is_missing_is_asked_for_again() -> None:
@@ -208,7 +109,7 @@ def test_a_job_says_all_that_is_needed_to_run_it(job: dict[str, Any]) -> None:
 
 
 def test_there_is_a_job_for_every_group() -> None:
-    found = jobs(needs(NAMES, SCALE), SCALE, "cpu")
+    found = jobs(needs(ARTEFACTS, SCALE), SCALE, "cpu")
     assert [job["group"] for job in found] == ["paper", "damped", "eleven-steps", "M=1", "M=3", "gamma=0.01", "gamma=1"]
     assert len({job["name"] for job in found}) == len(found)
     assert all("=" not in job["name"] for job in found), "names are file names"
@@ -254,3 +155,14 @@ def test_the_estimate_counts_gradients_and_attacks(job: dict[str, Any]) -> None:
     attacked = {**job, "measures": [["inversion"]] * count}
     more = 2 * count * SCALE.attacked * SCALE.iterations
     assert plan.estimated_seconds([attacked], "cpu") == pytest.approx((gradients + more) / plan.RATES["cpu"])
+
+
+def test_the_estimate_knows_what_learns_by_the_mechanism_and_not_by_its_name(job: dict[str, Any]) -> None:
+    register(Mechanism("adaptive", "laplace", norm="l1", learns=True))
+    try:
+        other = {**job, "federations": [{**row, "mechanism": "adaptive"} for row in job["federations"]]}
+        assert plan.estimated_seconds([other], "cpu") == plan.estimated_seconds([job], "cpu")
+    finally:
+        del MECHANISMS["adaptive"]
+    static = {**job, "federations": [{**row, "mechanism": "ls-static"} for row in job["federations"]]}
+    assert plan.estimated_seconds([static], "cpu") == pytest.approx(plan.estimated_seconds([job], "cpu") / 11)

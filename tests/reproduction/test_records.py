@@ -13,8 +13,9 @@ import pytest
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import from_dict
 from equipoise.errors import CheckpointError
-from equipoise.reproduction.plan import FULL, NAMES, Scale, digest, needs, settings_of, without
-from equipoise.reproduction.records import Raw, read
+from equipoise.reproduction.artefacts.registry import ARTEFACTS, needs
+from equipoise.reproduction.plan import FULL, Scale, digest, settings_of, without
+from equipoise.reproduction.records import Records, read
 from tests.helpers import contents
 from tests.reproduction.synthetic import SCALE, content
 
@@ -50,12 +51,12 @@ def test_records_come_by_cell_in_the_order_of_seeds(tmp_path: Path) -> None:
     assert found.accuracies("mnist", "ls-learn", 200) == pytest.approx([10, 20, 30])
     assert found.accuracies("mnist", "ls-learn", 200, "damped") == []
     assert found.accuracies("fmnist", "ls-learn", 200) == []
-    assert [row["seed"] for row in found.records("mnist", "ls-learn", 200)] == [1, 2, 3]
+    assert [row["seed"] for row in found.by_seed("mnist", "ls-learn", 200)] == [1, 2, 3]
 
 
 def test_everything_that_was_measured_is_known_and_nothing_else(tmp_path: Path) -> None:
     raw = read([store(tmp_path, content("a"), content("b", group="damped"))], SCALE)
-    left = without(needs(NAMES, SCALE), raw.measured)
+    left = without(needs(ARTEFACTS, SCALE), raw.measured)
     assert set(left) == {"eleven-steps", "M=1", "M=3", "gamma=0.01", "gamma=1"}
     assert raw.baselines["mnist"]["black"]["mse"] == 1.2
     assert {origin["name"]: origin["federations"] for origin in raw.origins} == {
@@ -89,10 +90,25 @@ def test_of_two_jobs_with_one_federation_the_larger_counts_and_measurements_merg
         ],
         SCALE,
     )
-    first, second = found.records("mnist", "ls-learn", 200)
+    first, second = found.by_seed("mnist", "ls-learn", 200)
     assert (first["accuracy"], first["inversion"], first["tensors"]) == (0.7, "large", "small")
     assert second["accuracy"] == 0.8
     assert found.measured["paper"][CELL] == {"accuracy", "inversion", "tensors"}
+
+
+def test_inversions_are_means_over_clients_and_images_by_seed(tmp_path: Path) -> None:
+    rows = [
+        (
+            OTHER,
+            ["inversion"],
+            {"accuracy": 0.5, "inversion": {"mse": [[5.0, 5.0], [5.0, 5.0]], "leakage": [0.5, 0.7]}},
+        ),
+        (CELL, ["inversion"], {"accuracy": 0.5, "inversion": {"mse": [[1.0, 2.0], [3.0, 4.0]], "leakage": [0.1, 0.3]}}),
+    ]
+    found = read([store(tmp_path, one("a", *rows))], SCALE)
+    assert found.inversion("mnist", "ls-learn", 200, "mse") == [2.5, 5.0]
+    assert found.inversion("mnist", "ls-learn", 200, "leakage") == pytest.approx([0.2, 0.6])
+    assert found.inversion("fmnist", "ls-learn", 200, "mse") == []
 
 
 def test_several_folders_are_one(tmp_path: Path) -> None:
@@ -104,8 +120,8 @@ def test_several_folders_are_one(tmp_path: Path) -> None:
 
 
 def test_a_scale_other_than_full_is_quick() -> None:
-    assert not Raw("full").quick
-    assert Raw("quick").quick
+    assert not Records("full").quick
+    assert Records("quick").quick
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
@@ -179,8 +195,8 @@ def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
 # --- the committed records -------------------------------------------------------------------------------------------
 
 
-def test_the_committed_records_are_all_that_every_artefact_needs(committed_raw: Raw) -> None:
-    assert without(needs(NAMES, FULL), committed_raw.measured) == {}
+def test_the_committed_records_are_all_that_every_artefact_needs(committed_records: Records) -> None:
+    assert without(needs(ARTEFACTS, FULL), committed_records.measured) == {}
 
 
 @pytest.fixture(scope="module")
@@ -205,8 +221,8 @@ def test_the_committed_records_were_made_with_the_settings_of_their_group(commit
         assert settings == settings_of(FULL, file["group"], settings.device)
 
 
-def test_every_committed_federation_was_trained_to_the_end(committed_raw: Raw) -> None:
-    rows = [row for cell in committed_raw.cells.values() for row in cell.values()]
+def test_every_committed_federation_was_trained_to_the_end(committed_records: Records) -> None:
+    rows = [row for cell in committed_records.cells.values() for row in cell.values()]
     assert len(rows) > 1000
     for row in rows:
         assert row["rounds"] == 5000
@@ -214,9 +230,9 @@ def test_every_committed_federation_was_trained_to_the_end(committed_raw: Raw) -
         assert 0 <= row["accuracy"] <= 1
 
 
-def test_at_least_sixteen_batches_were_attacked_in_every_cell(committed_raw: Raw) -> None:
+def test_at_least_sixteen_batches_were_attacked_in_every_cell(committed_records: Records) -> None:
     for dataset, mechanism, budget in {(f.dataset, f.mechanism, f.budget) for f in needs(["cap"], FULL)["paper"]}:
-        rows = committed_raw.records(dataset, mechanism, budget)
+        rows = committed_records.by_seed(dataset, mechanism, budget)
         assert sum(len(row["inversion"]["mse"]) for row in rows) >= 16
         assert all(len(batch) == 4 for row in rows for batch in row["inversion"]["mse"])
 

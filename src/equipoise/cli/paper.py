@@ -37,7 +37,8 @@ def reproduce(
 ) -> None:
     """Compute the paper's tables and figures again and set them beside it: paper, ours, difference, verdict."""
     from ..reproduction import reproduce as shell
-    from ..reproduction.plan import FULL, QUICK, check_names
+    from ..reproduction.artefacts.registry import check_names
+    from ..reproduction.plan import FULL, QUICK
     from . import display
 
     names, scale = check_names(artefacts or []), QUICK if quick else FULL
@@ -86,10 +87,11 @@ def _summary(spec: dict[str, Any], names: list[str], scale: Any, folder: Path, g
     from rich.markup import escape
     from rich.tree import Tree
 
-    from ..reproduction.plan import NAMES, estimated_seconds
+    from ..reproduction.artefacts.registry import ARTEFACTS
+    from ..reproduction.plan import estimated_seconds
 
     jobs = spec["reproduction"]["jobs"]
-    what = "every artefact" if set(names) == set(NAMES) else ", ".join(names)
+    what = "every artefact" if set(names) == set(ARTEFACTS) else ", ".join(names)
     tree = Tree(f"[bold]{escape(what)}[/] -> {escape(str(folder))}")
     tree.add(
         f"scale {scale.name}: {scale.rounds} rounds, {len(scale.seeds)} seeds, InvGrad {scale.iterations} iterations"

@@ -12,6 +12,8 @@ from scipy.stats import t as student
 
 from ..statistics import interval
 
+Cell = dict[str, Any]
+"""What ``spread`` says of some values, with whatever belongs beside it: where it was measured, the paper's value."""
 REACH = {"accuracy": (3.0, 10.0), "mse": (0.1, 0.33), "ssim": (1.0, 3.3), "cap": (0.1, 0.33)}
 """The least and the most that a prediction interval is taken to reach to each side, by quantity.
 
@@ -21,7 +23,7 @@ third of those limits is used.
 """
 
 
-def spread(values: Sequence[float]) -> dict[str, Any]:
+def spread(values: Sequence[float]) -> Cell:
     """Mean, standard deviation and 95 % interval of the mean over seeds.
 
     >>> spread([1.0, 3.0])["mean"], spread([1.0])["interval"]
@@ -44,7 +46,7 @@ def reach(values: Sequence[float], quantity: str) -> float:
     return min(most, max(least, half))
 
 
-def compared(values: Sequence[float], paper: float, quantity: str) -> dict[str, Any]:
+def compared(values: Sequence[float], paper: float, quantity: str) -> Cell:
     """A cell: ours over seeds, the paper's value, and whether that lies in the prediction interval."""
     half = reach(values, quantity)
     gap = mean(values) - paper
@@ -58,6 +60,24 @@ def compared(values: Sequence[float], paper: float, quantity: str) -> dict[str, 
     }
 
 
+def rule(quantity: str, unit: str) -> str:
+    """By which a cell of ``compared`` agrees, in words."""
+    least, most = REACH[quantity]
+    return (
+        "A cell agrees when the paper's value lies in the 95 % prediction interval for one further seed, taken at "
+        f"least {least:g} and at most {most:g} {unit} to each side."
+    )
+
+
+def paired(one: Sequence[float], other: Sequence[float]) -> list[float]:
+    """Differences of values of the same seeds.
+
+    >>> paired([3.0, 5.0], [1.0, 2.0])
+    [2.0, 3.0]
+    """
+    return [a - b for a, b in zip(one, other, strict=True)]
+
+
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
     """Spearman's, with ties.
 
@@ -67,11 +87,11 @@ def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
     return float(round(spearmanr(one, other).statistic, 12))
 
 
-def above(found: dict[str, Any], level: float = 0.0) -> bool:
+def above(cell: Cell, level: float = 0.0) -> bool:
     """Whether the whole 95 % interval lies above a level."""
-    return found["interval"] is not None and found["interval"][0] > level
+    return cell["interval"] is not None and cell["interval"][0] > level
 
 
-def below(found: dict[str, Any], level: float = 0.0) -> bool:
+def below(cell: Cell, level: float = 0.0) -> bool:
     """Whether the whole 95 % interval lies below a level."""
-    return found["interval"] is not None and found["interval"][1] < level
+    return cell["interval"] is not None and cell["interval"][1] < level

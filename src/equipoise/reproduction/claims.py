@@ -6,11 +6,14 @@ from collections.abc import Callable
 from statistics import mean
 from typing import Any
 
-from .agreement import above, below, rank_correlation, spread
+from .agreement import Cell, above, below, rank_correlation, spread
+from .artefacts.artefact import Results
+from .paper import paper
 from .plan import BELOW, BUDGETS, DATASETS, FAMILIES
-from .tables import Found, paper
+from .tables import with_interval
 
-Tables = dict[str, Found]
+Tables = dict[str, Results]
+"""Results by the names of their artefacts."""
 Verdict = tuple[bool, str]
 
 COLLAPSED = 20.0
@@ -19,17 +22,9 @@ SIMILAR = {"mse": 0.1, "ssim": 1.0}
 """Gaps whose whole 95 % interval lies within these count as similar; the paper's largest are 0.078 and 0.54 points."""
 
 
-def interval(found: Found, digits: int = 1) -> str:
-    """The mean with its interval, as text."""
-    if found["interval"] is None:
-        return f"{found['mean']:.{digits}f}"
-    low, high = found["interval"]
-    return f"{found['mean']:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
-
-
-def _cell(tables: Tables, family: str, dataset: str, mechanism: str, budget: float) -> Found:
+def _cell(tables: Tables, family: str, dataset: str, mechanism: str, budget: float) -> Cell:
     table = tables[f"accuracy-{family.lower()}"]
-    rows: list[Found] = table["cells"] + table["below_the_grid"]
+    rows: list[Cell] = table["cells"] + table["below_the_grid"]
     return next(r for r in rows if (r["dataset"], r["mechanism"], r["budget"]) == (dataset, mechanism, budget))
 
 
@@ -39,7 +34,7 @@ def better_everywhere(tables: Tables) -> Verdict:
     least = min(cells, key=lambda cell: cell["mean"])
     where = f"{least['dataset']} {least['family']} {least['budget']:g}"
     text = f"higher mean in {more} of {len(cells)} cells, beyond the 95 % interval in {sure}"
-    return more == len(cells), f"{text}; least gain {interval(least)} points at {where}"
+    return more == len(cells), f"{text}; least gain {with_interval(least)} points at {where}"
 
 
 def larger_at_strict_budgets(tables: Tables) -> Verdict:
@@ -52,11 +47,11 @@ def larger_at_strict_budgets(tables: Tables) -> Verdict:
             holds &= above(each)
             if each["interval"] is not None:  # Student's interval knows no edge; a correlation does
                 each["interval"] = tuple(max(-1.0, min(1.0, edge)) for edge in each["interval"])
-            told.append(f"{dataset} {family} {interval(each, 2)}")
+            told.append(f"{dataset} {family} {with_interval(each, 2)}")
     return holds, f"rank correlation of gain and strictness over five budgets: {', '.join(told)}"
 
 
-def _trained(found: Found) -> str:
+def _trained(found: Cell) -> str:
     """How many seeds are above the line, where any is."""
     count = sum(value >= COLLAPSED for value in found["values"])
     return f" ({count} of {found['seeds']} seeds at {COLLAPSED:.0f} % or more)" if count else ""
@@ -67,11 +62,9 @@ def trains_where_static_collapses(tables: Tables) -> Verdict:
     for family, (static, learned) in FAMILIES.items():
         for dataset in DATASETS:
             one, other = (_cell(tables, family, dataset, name, BUDGETS[family][0]) for name in (static, learned))
-            holds &= one["mean"] < COLLAPSED and other["interval"] is not None and above(other, COLLAPSED)
-            text = (
-                f"{dataset} {family} {BUDGETS[family][0]:g}: {interval(one)} %{_trained(one)} and {interval(other)} %"
-            )
-            told.append(text)
+            holds &= one["mean"] < COLLAPSED and above(other, COLLAPSED)
+            at = f"{dataset} {family} {BUDGETS[family][0]:g}"
+            told.append(f"{at}: {with_interval(one)} %{_trained(one)} and {with_interval(other)} %")
     return holds, f"static and learned at the strictest budgets: {'; '.join(told)}; collapsed below {COLLAPSED:.0f} %"
 
 
@@ -84,7 +77,7 @@ def fails_below(family: str) -> Callable[[Tables], Verdict]:
             holds &= one["mean"] < COLLAPSED
             said = paper()["accuracy"][family][dataset]["identical"][0]
             at = f"at {BUDGETS[family][0]:g} already {edge['mean']:.1f} % (the paper's own table: {said} %)"
-            told.append(f"{dataset}: {interval(one)} % at {BELOW[family]:g}{_trained(one)}, {at}")
+            told.append(f"{dataset}: {with_interval(one)} % at {BELOW[family]:g}{_trained(one)}, {at}")
         return holds, "; ".join(told)
 
     return verdict
@@ -95,7 +88,7 @@ def similar_errors(tables: Tables) -> Verdict:
     for cell in tables["gaps"]["cells"]:
         low, high = cell["interval"] or (float("-inf"), float("inf"))
         holds &= -SIMILAR[cell["quantity"]] < low and high < SIMILAR[cell["quantity"]]
-        told.append(f"{cell['dataset']} {cell['family']} {cell['quantity'].upper()} {interval(cell, 2)}")
+        told.append(f"{cell['dataset']} {cell['family']} {cell['quantity'].upper()} {with_interval(cell, 2)}")
     margins = f"within {SIMILAR['mse']} and {SIMILAR['ssim']:g} points"
     return holds, f"learn minus identical, averaged over budgets, whole interval {margins}: {'; '.join(told)}"
 
@@ -107,7 +100,7 @@ def little_similarity(tables: Tables) -> Verdict:
         cells = [cell for cell in table["cells"] if cell["quantity"] == "ssim"]
         most, ceiling = max(cells, key=lambda cell: cell["mean"]), paper()["ssim_at_most"][family]
         holds &= most["mean"] <= ceiling
-        told.append(f"{family}: at most {interval(most)} % (paper {ceiling} %)")
+        told.append(f"{family}: at most {with_interval(most)} % (paper {ceiling} %)")
     guesses = tables["defence-ls"]["guesses_without_an_update"]
     black = ", ".join(f"{name} {100 * guesses[name]['black']['ssim']:.1f} %" for name in guesses)
     return holds, f"{'; '.join(told)}. For scale: an all-black image, which uses no update, has {black}"
@@ -115,7 +108,7 @@ def little_similarity(tables: Tables) -> Verdict:
 
 def higher_cap(tables: Tables) -> Verdict:
     ups = tables["cap"]["up_percent"]
-    told = [f"{up['dataset']} {up['family']} {interval(up)} % higher (paper {up['paper']} %)" for up in ups]
+    told = [f"{up['dataset']} {up['family']} {with_interval(up)} % higher (paper {up['paper']} %)" for up in ups]
     return all(above(up) for up in ups), "; ".join(told)
 
 
@@ -123,12 +116,12 @@ def clients_converge_better(tables: Tables) -> Verdict:
     cells = tables["clients"]["cells"]
     good = sum(cell["agrees"] for cell in cells)
     worse = sum(above(cell["final_training_loss"]) for cell in cells)
-    text = f"final accuracy and area under the curve higher beyond their intervals for {good} of {len(cells)} clients"
     gains = [cell["mean"] for cell in cells]
-    text += f" (final gain {min(gains):.1f} to {max(gains):.1f} points)"
-    return good == len(
-        cells
-    ), f"{text}; yet the final training loss is higher, beyond its interval, for {worse} of them"
+    return good == len(cells), (
+        f"final accuracy and area under the curve higher beyond their intervals for {good} of {len(cells)} clients "
+        f"(final gain {min(gains):.1f} to {max(gains):.1f} points); yet the final training loss is higher, beyond its "
+        f"interval, for {worse} of them"
+    )
 
 
 def layers_change_as_listed(tables: Tables) -> Verdict:
@@ -164,10 +157,10 @@ def lower_stepwise_loss(where: str) -> Callable[[Tables], Verdict]:
         told = []
         for cell in cells:
             static, learned = cell["ls-static"], cell["ls-learn"]
-            swing = [part["fluctuation"]["mean"] for part in (learned, static)]
+            later, swing = cell["from_a_twentieth_on"], [part["fluctuation"]["mean"] for part in (learned, static)]
             told.append(
-                f"{cell['dataset']}: {interval(learned, 3)} against {interval(static, 3)}, difference "
-                f"{interval(cell, 3)}, from a twentieth of the rounds on {interval(cell['from_a_twentieth_on'], 3)}; "
+                f"{cell['dataset']}: {with_interval(learned, 3)} against {with_interval(static, 3)}, difference "
+                f"{with_interval(cell, 3)}, from a twentieth of the rounds on {with_interval(later, 3)}; "
                 f"standard deviation over rounds {swing[0]:.3f} against {swing[1]:.3f}"
             )
         rounds = cells[0]["rounds"]
@@ -180,19 +173,22 @@ def gradient_grows(tables: Tables) -> Verdict:
     cells = [
         cell for cell in tables["gradient-norm"]["cells"] if "above" in cell["what"] and "rebound" not in cell["what"]
     ]
-    told = [f"{cell['dataset']} {cell['what']} by {interval(cell, 3)}" for cell in cells]
+    told = [f"{cell['dataset']} {cell['what']} by {with_interval(cell, 3)}" for cell in cells]
     return all(cell["agrees"] for cell in cells), f"time average: {'; '.join(told)}"
 
 
 def gradient_rebounds(tables: Tables) -> Verdict:
     cells = [cell for cell in tables["gradient-norm"]["cells"] if "rebound" in cell["what"]]
-    told = [f"{cell['dataset']} {interval(cell, 3)}" for cell in cells]
+    told = [f"{cell['dataset']} {with_interval(cell, 3)}" for cell in cells]
     return all(cell["agrees"] for cell in cells), f"last tenth of the rounds minus the middle fifth: {'; '.join(told)}"
 
 
 def unrecognisable(tables: Tables) -> Verdict:
     cells = tables["reconstructions"]["cells"]
-    told = [f"{c['dataset']} {c['mechanism']} SSIM {interval(c['ssim'])} %, MSE {interval(c['mse'], 2)}" for c in cells]
+    told = [
+        f"{c['dataset']} {c['mechanism']} SSIM {with_interval(c['ssim'])} %, MSE {with_interval(c['mse'], 2)}"
+        for c in cells
+    ]
     return all(cell["agrees"] for cell in cells), (
         f"{'; '.join(told)} (one trajectory, {cells[0]['batches']} public batches). The attacks of equipoise audit "
         "identify images in such releases all the same: studies/leakage"

@@ -55,10 +55,10 @@ def run(job: dict[str, Any], folder: Path, report: Report | None = None) -> Path
         return path
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    work = Work(job, folder / f".{job['name']}.npz")
-    found = work.execute(report or (lambda what, done, total: None))
+    running = JobRun(job, folder / f".{job['name']}.npz")
+    found = running.execute(report or (lambda what, done, total: None))
     write_text(path, json.dumps(found, separators=(",", ":"), allow_nan=False) + "\n")
-    work.checkpoint.unlink(missing_ok=True)
+    running.checkpoint.unlink(missing_ok=True)
     return path
 
 
@@ -88,7 +88,7 @@ def scale_of(job: dict[str, Any]) -> Scale:
         raise ConfigError(f"The job's scale is not readable: {error}.", "Write the SPEC anew with --plan.") from error
 
 
-class Work:
+class JobRun:
     """One job while it is being computed."""
 
     def __init__(self, job: dict[str, Any], checkpoint: Path):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from .sections import Section, Table
+from .sections import Section
+from .tables import Table
 
 FITTED = (
     "The paper does not state eta, T, S or the initialisation: they were chosen by fit to its tables, so agreement "
@@ -29,11 +30,12 @@ def table_text(table: Table) -> str:
 
 def artefact_text(section: Section, command: str, origins: str, figure: bool) -> str:
     """The README of an artefact's folder."""
-    parts = [f"# {section.about.title}", f"**The paper's claim, in our words.** {section.about.claim}"]
-    parts += [f"**How a cell is judged.** {section.about.rule}", f"**Result.** {section.verdict}"]
+    about = section.artefact
+    parts = [f"# {about.title}", f"**The paper's claim, in our words.** {about.claim}"]
+    parts += [f"**How a cell is judged.** {about.rule}", f"**Result.** {section.verdict}"]
     parts += [f"**Again:** `{command}`. {origins}", FITTED]
     if figure:
-        parts.append(f"![{section.about.title}](figure.svg)")
+        parts.append(f"![{about.title}](figure.svg)")
     parts += [table_text(table) for table in section.tables]
     parts += section.notes
     return "\n\n".join(parts) + "\n"
@@ -45,7 +47,7 @@ def claims_table(claims: list[dict[str, Any]]) -> Table:
 
 
 def overview_table(sections: list[Section]) -> Table:
-    rows = [[f"[{section.about.title}](#{section.name})", section.verdict] for section in sections]
+    rows = [[f"[{section.artefact.title}](#{section.artefact.name})", section.verdict] for section in sections]
     return Table("How many cells agree", ["artefact", "result"], rows)
 
 
@@ -65,10 +67,11 @@ def page_text(
     parts += ["## Claims", table_text(claims_table(claims)), "## Artefacts"]
     parts.append(table_text(overview_table(sections)))
     for section in sections:
-        parts += [f'<a id="{section.name}"></a>', f"## {section.about.title}", section.about.claim]
-        parts += [f"*{section.about.rule}*", f"**{section.verdict}** [All numbers]({section.name}/README.md)."]
-        if section.name in figures:
-            parts.append(f"![{section.about.title}]({section.name}/figure.svg)")
+        about = section.artefact
+        parts += [f'<a id="{about.name}"></a>', f"## {about.title}", about.claim]
+        parts += [f"*{about.rule}*", f"**{section.verdict}** [All numbers]({about.name}/README.md)."]
+        if about.name in figures:
+            parts.append(f"![{about.title}]({about.name}/figure.svg)")
         parts += [table_text(table) for table in section.tables[:1]] + section.notes
     return "\n\n".join(parts) + "\n"
 
@@ -96,10 +99,10 @@ ul.plain { list-style: none; padding: 0; }
 <h2 id="claims">Claims</h2>{{ table(claims) }}
 <h2 id="artefacts">Artefacts</h2>{{ table(overview) }}
 {% for s in sections %}<section>
-<h2 id="{{ s.name }}">{{ s.about.title }}</h2>
-<p>{{ s.about.claim }}</p><p class="soft">{{ s.about.rule }}</p><p><b>{{ s.verdict }}</b></p>
-{% if s.name in figures %}
-<figure role="img" aria-label="{{ s.about.title }}">{{ figures[s.name] | safe }}</figure>{% endif %}
+<h2 id="{{ s.artefact.name }}">{{ s.artefact.title }}</h2>
+<p>{{ s.artefact.claim }}</p><p class="soft">{{ s.artefact.rule }}</p><p><b>{{ s.verdict }}</b></p>
+{% if s.artefact.name in figures %}
+<figure role="img" aria-label="{{ s.artefact.title }}">{{ figures[s.artefact.name] | safe }}</figure>{% endif %}
 {% for note in s.notes %}<p>{{ note }}</p>{% endfor %}
 <details><summary>all numbers</summary>{% for t in s.tables %}{{ table(t) }}{% endfor %}</details>
 </section>{% endfor %}

@@ -1,7 +1,7 @@
-"""What has to be computed for which artefact: federations, settings that differ from the paper's, measurements.
+"""What is computed for the artefacts: which federations, with what changed in the paper's settings, measured how.
 
 Needs are sets, so that nothing is computed twice: artefacts that need the same federation share it, and what a folder
-of raw records already holds is left out of the jobs. Torch and numpy alone.
+of raw records already holds is left out of the jobs. Torch and numpy alone, so the artefacts are not imported here.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from itertools import product, starmap
+from typing import Any, NamedTuple
 
 from ..engine.federation import Federation
 from ..engine.settings import Settings
 from ..environment import VERSION
-from ..errors import ConfigError, closest
+from ..mechanism.registry import mechanism
 
 SCHEMA = 1
 DATASETS = ("mnist", "fmnist")
@@ -25,28 +26,6 @@ BELOW = {"LS": 60, "PL": 0.95}
 """Budgets below the paper's grid, at which it says that static noise does not train."""
 SHOWN = {"LS": 200, "PL": 0.98}
 """Budgets of the figures on layers and reconstructions."""
-CURVES = {"LS": 200, "PL": 0.975}
-"""Budgets of the figure on clients."""
-GRADIENT_BUDGETS = (600, 800, 1000)
-
-KINDS = {
-    "accuracy-ls": "accuracy",
-    "accuracy-pl": "accuracy",
-    "defence-ls": "defence",
-    "defence-pl": "defence",
-    "gaps": "summary",
-    "cap": "summary",
-    "trade-off": "figure",
-    "clients": "figure",
-    "layers": "figure",
-    "reconstructions": "figure",
-    "stepwise": "figure",
-    "gradient-norm": "figure",
-}
-"""The twelve artefacts of the paper."""
-BESIDE = ("configuration", "sweeps")
-"""What stands beside them: the configuration table, and M and gamma swept."""
-NAMES = (*KINDS, *BESIDE)
 
 
 @dataclass(frozen=True)
@@ -72,18 +51,38 @@ FULL = Scale("full", tuple(range(1, 9)), 5000, 250, 100, 50, 250, 1600, 4, 16, (
 QUICK = Scale("quick", (1, 2), 200, 100, 50, 50, 100, 300, 2, 4, (1,), (0.01, 1.0), False)
 
 Needs = dict[str, dict[Federation, set[str]]]
-"""group (settings that differ from the paper's) -> federation -> measurements."""
+"""group -> federation -> measurements."""
 
 
-def check_names(names: Iterable[str]) -> list[str]:
-    """The artefacts that are meant; ``all`` and nothing mean every one."""
-    chosen = list(dict.fromkeys(names))
-    for name in chosen:
-        if name not in NAMES and name != "all":
-            raise ConfigError(
-                f"Unknown artefact {name!r}.{closest(name, [*NAMES, 'all'])}", f"Known: all, {', '.join(NAMES)}."
-            )
-    return chosen if chosen and "all" not in chosen else list(NAMES)
+class Need(NamedTuple):
+    """A federation to be trained, and one thing to be measured on it."""
+
+    federation: Federation
+    measure: str  # a key of its record: accuracy, inversion, clients, tensors, pictures, utility or gradients
+    group: str = "paper"
+
+
+def grid(
+    datasets: Iterable[str],
+    mechanisms: Iterable[str],
+    budgets: Iterable[float | None],
+    seeds: Iterable[int],
+    measure: str,
+    group: str = "paper",
+) -> Iterator[Need]:
+    """The same measurement on every combination."""
+    for federation in starmap(Federation, product(datasets, mechanisms, budgets, seeds)):
+        yield Need(federation, measure, group)
+
+
+GROUPS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "damped": {"server_rate": "auto"},
+    "eleven-steps": {"local_steps": 11},
+}
+"""What a group of federations changes in the paper's settings."""
+SWEPT: dict[str, tuple[str, type]] = {"M": ("steps", int), "gamma": ("lr", float)}
+"""The paper's letter -> the setting that a group such as ``M=30`` changes."""
 
 
 def group_settings(group: str) -> dict[str, Any]:
@@ -92,100 +91,17 @@ def group_settings(group: str) -> dict[str, Any]:
     >>> group_settings("M=30"), group_settings("damped")
     ({'steps': 30}, {'server_rate': 'auto'})
     """
-    named: dict[str, dict[str, Any]] = {
-        "paper": {},
-        "damped": {"server_rate": "auto"},
-        "eleven-steps": {"local_steps": 11},
-    }
-    name, _, value = group.partition("=")
-    if name == "M":
-        return {"steps": int(value)}
-    if name == "gamma":
-        return {"lr": float(value)}
-    return named[group]
+    letter, _, value = group.partition("=")
+    if letter in SWEPT:
+        setting, kind = SWEPT[letter]
+        return {setting: kind(value)}
+    return GROUPS[group]
 
 
 def settings_of(scale: Scale, group: str, device: str) -> Settings:
     """The paper's settings at this scale, with what the group changes."""
     base = Settings(rounds=scale.rounds, evaluate_every=scale.evaluate_every, snapshots=[], device=device)
     return replace(base, **group_settings(group))
-
-
-def needs(names: Iterable[str], scale: Scale) -> Needs:
-    """Everything that the artefacts need, each federation once."""
-    found: Needs = {}
-    for name in names:
-        for group, federation, measure in _needs(name, scale):
-            found.setdefault(group, {}).setdefault(federation, set()).add(measure)
-    return found
-
-
-Need = tuple[str, Federation, str]
-
-
-def _needs(name: str, scale: Scale) -> Iterator[Need]:
-    if name in ("accuracy-ls", "accuracy-pl", "defence-ls", "defence-pl"):
-        yield from _table(name, scale)
-    elif name == "trade-off":
-        yield from (need for part in ("accuracy-ls", "accuracy-pl") for need in _table(part, scale))
-    elif name in ("gaps", "cap"):
-        yield from (need for part in ("defence-ls", "defence-pl") for need in _table(part, scale))
-    elif name == "clients":
-        for family, kinds in FAMILIES.items():
-            yield from _each(("fmnist",), kinds, [CURVES[family]], scale.seeds, "clients")
-    elif name == "layers":
-        for family, (_, learned) in FAMILIES.items():
-            yield from _each(DATASETS, [learned], [SHOWN[family]], scale.seeds, "tensors")
-    elif name == "reconstructions":
-        for family, kinds in FAMILIES.items():
-            yield from _each(DATASETS, kinds, [SHOWN[family]], scale.seeds[:1], "pictures")
-        yield from _each(DATASETS, ["none"], [None], scale.seeds[:1], "pictures")
-    elif name == "stepwise":
-        yield from _each(DATASETS, FAMILIES["LS"], [SHOWN["LS"]], scale.seeds, "utility")
-    elif name == "gradient-norm":
-        yield from _each(DATASETS, ["ls-learn"], GRADIENT_BUDGETS, scale.seeds, "gradients")
-    elif name == "sweeps":
-        yield from _sweeps(scale)
-
-
-def _each(
-    datasets: Iterable[str],
-    mechanisms: Iterable[str],
-    budgets: Iterable[float | None],
-    seeds: Iterable[int],
-    measure: str,
-    group: str = "paper",
-) -> Iterator[Need]:
-    for dataset in datasets:
-        for mechanism in mechanisms:
-            for budget in budgets:
-                for seed in seeds:
-                    yield group, Federation(dataset, mechanism, budget, seed), measure
-
-
-def _table(name: str, scale: Scale) -> Iterator[Need]:
-    """A table's twenty cells, no protection, and for accuracy the baselines and the budget below the grid."""
-    kind, _, family = name.partition("-")
-    family = family.upper()
-    static, learned = FAMILIES[family]
-    measure = "accuracy" if kind == "accuracy" else "inversion"
-    yield from _each(DATASETS, (static, learned), BUDGETS[family], scale.seeds, measure)
-    yield from _each(DATASETS, ["none"], [None], scale.seeds, measure)
-    if kind != "accuracy":
-        return
-    yield from _each(DATASETS, (static, learned), [BELOW[family]], scale.seeds, measure)
-    damped = (static, learned) if scale.baselines else (static,)
-    yield from _each(DATASETS, damped, BUDGETS[family], scale.seeds, measure, "damped")
-    if scale.baselines:
-        yield from _each(DATASETS, [static], BUDGETS[family], scale.seeds, measure, "eleven-steps")
-
-
-def _sweeps(scale: Scale) -> Iterator[Need]:
-    groups = [f"M={steps}" for steps in scale.inner_steps] + [f"gamma={rate:g}" for rate in scale.inner_rates]
-    for family, (static, learned) in FAMILIES.items():
-        yield from _each(DATASETS, (static, learned), [SHOWN[family]], scale.seeds, "accuracy")
-        for group in groups:
-            yield from _each(DATASETS, [learned], [SHOWN[family]], scale.seeds, "accuracy", group)
 
 
 # -- jobs ---------------------------------------------------------------------------------------------------------
@@ -245,7 +161,7 @@ def estimated_seconds(found: list[dict[str, Any]], device: str) -> float:
     for job in found:
         s = job["settings"]
         for federation, measures in zip(job["federations"], job["measures"], strict=True):
-            each = s["local_steps"] + (s["steps"] if federation["mechanism"].endswith("learn") else 0)
+            each = s["local_steps"] + (s["steps"] if mechanism(federation["mechanism"]).learns else 0)
             total += s["clients"] * s["rounds"] * each
             batches = job["scale"]["attacked"] * ("inversion" in measures) + job["scale"]["pictured"] * (
                 "pictures" in measures

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..engine.federation import Federation
 from ..environment import VERSION
 from ..errors import CheckpointError
@@ -19,7 +21,7 @@ Key = tuple[str, str, str, float | None]
 
 
 @dataclass
-class Raw:
+class Records:
     """All records of one scale, by what was trained; seeds in order."""
 
     scale: str
@@ -29,21 +31,25 @@ class Raw:
     originals: dict[str, Any] = field(default_factory=dict)
     origins: list[dict[str, Any]] = field(default_factory=list)  # one per file
 
-    def records(self, dataset: str, mechanism: str, budget: float | None, group: str = "paper") -> list[Record]:
-        """The records of a cell, by seed."""
+    def by_seed(self, dataset: str, mechanism: str, budget: float | None, group: str = "paper") -> list[Record]:
+        """The records of a cell, in the order of seeds."""
         cell = self.cells.get((group, dataset, mechanism, budget), {})
         return [cell[seed] for seed in sorted(cell)]
 
     def accuracies(self, dataset: str, mechanism: str, budget: float | None, group: str = "paper") -> list[float]:
         """In percent, by seed."""
-        return [100 * record["accuracy"] for record in self.records(dataset, mechanism, budget, group)]
+        return [100 * record["accuracy"] for record in self.by_seed(dataset, mechanism, budget, group)]
+
+    def inversion(self, dataset: str, mechanism: str, budget: float | None, quantity: str) -> list[float]:
+        """What InvGrad's images were measured by ("mse", "ssim", "leakage"), by seed: means over clients and images."""
+        return [float(np.mean(row["inversion"][quantity])) for row in self.by_seed(dataset, mechanism, budget)]
 
     @property
     def quick(self) -> bool:
         return self.scale != "full"
 
 
-def read(folders: Iterable[Path], scale: Scale) -> Raw:
+def read(folders: Iterable[Path], scale: Scale) -> Records:
     """All raw files below the folders; one of another version or scale is an error, and nothing is changed.
 
     Where two jobs trained the same federation, the one that trained more federations counts.
@@ -53,7 +59,7 @@ def read(folders: Iterable[Path], scale: Scale) -> Raw:
         if not folder.is_dir():
             raise CheckpointError(f"There is no folder {folder.name} with raw results.", "Compute them first.")
         files += [_load(path, scale) for path in sorted(folder.glob("*.json"))]
-    found = Raw(scale.name)
+    found = Records(scale.name)
     for content in sorted(files, key=lambda content: (-len(content["federations"]), content["name"])):
         _take(found, content)
     return found
@@ -119,7 +125,7 @@ def _problem(content: dict[str, Any]) -> str:
     return ""
 
 
-def _take(found: Raw, content: dict[str, Any]) -> None:
+def _take(found: Records, content: dict[str, Any]) -> None:
     rows, group = content["federations"], content["group"]
     for row, names in zip(rows, content["measures"], strict=True):
         federation = Federation(row["dataset"], row["mechanism"], row["budget"], row["seed"])

@@ -18,14 +18,14 @@ from ..environment import VERSION
 from ..errors import CheckpointError, ConfigError
 from ..files import locked, read_json, storage_errors, write_bytes, write_json, write_text
 from . import figures
-from .artefacts import ARTEFACTS, TABLES, configuration
+from .artefacts.artefact import Artefact, Results
+from .artefacts.registry import ARTEFACTS, check_names, needs
 from .claims import judge
 from .job import Report, run
 from .pages import artefact_text, page_html, page_text
-from .plan import KINDS, NAMES, SCHEMA, Scale, check_names, jobs, needs, spec, without
-from .records import Raw, read
+from .plan import SCHEMA, Scale, jobs, spec, without
+from .records import Records, read
 from .sections import section
-from .tables import Found
 
 MARK = "reproduction.json"
 QUICK_MARK = "QUICK, says nothing about the paper: "
@@ -153,29 +153,29 @@ def _given(sources: Sequence[Path], names: Sequence[str], scale: Scale, out: Pat
     return taken
 
 
-def write(names: Sequence[str], raw: Raw, out: Path, draw: bool = True) -> None:
+def write(names: Sequence[str], records: Records, out: Path, draw: bool = True) -> None:
     """Results, figures and texts of the named artefacts, then the page of all that the folder holds."""
-    about = {"schema": SCHEMA, "version": VERSION, "scale": raw.scale}
     for name in names:
-        table = configuration() if name == "configuration" else TABLES[name](raw)
-        kind = KINDS.get(name, "beside")
-        command = f"equipoise reproduce {name}{' --quick' if raw.quick else ''}"
-        origins = [] if name == "configuration" else raw.origins
-        found: Found = {
-            **about, "name": name, "kind": kind, "title": ARTEFACTS[name].title, "claim": ARTEFACTS[name].claim,
-            "rule": ARTEFACTS[name].rule, "command": command, "origins": origins, **table,
-        }  # fmt: skip
-        folder = out / name
-        write_json(folder / "results.json", found)
-        figure = figures.draw(name, found) if draw else None
-        if figure is not None:
-            write_text(folder / "figure.svg", figure)
-        else:  # an older one would show other numbers
-            with storage_errors(folder):
-                (folder / "figure.svg").unlink(missing_ok=True)
-        text = artefact_text(section(name, found), command, _origin_line(found["origins"]), figure is not None)
-        write_text(folder / "README.md", text)
+        _write_artefact(ARTEFACTS[name], records, out / name, draw)
     _write_page(out)
+
+
+def _write_artefact(artefact: Artefact, records: Records, folder: Path, draw: bool) -> None:
+    command = f"equipoise reproduce {artefact.name}{' --quick' if records.quick else ''}"
+    found: Results = {
+        "schema": SCHEMA, "version": VERSION, "scale": records.scale,
+        **{key: getattr(artefact, key) for key in ("name", "kind", "title", "claim", "rule")},
+        "command": command, "origins": records.origins if artefact.needs else [], **artefact.score(records),
+    }  # fmt: skip
+    write_json(folder / "results.json", found)
+    figure = figures.svg(artefact, found) if draw else None
+    if figure is not None:
+        write_text(folder / "figure.svg", figure)
+    else:  # an older one would show other numbers
+        with storage_errors(folder):
+            (folder / "figure.svg").unlink(missing_ok=True)
+    text = artefact_text(section(artefact, found), command, _origin_line(found["origins"]), figure is not None)
+    write_text(folder / "README.md", text)
 
 
 def _origin_line(origins: list[dict[str, Any]]) -> str:
@@ -189,7 +189,7 @@ def _origin_line(origins: list[dict[str, Any]]) -> str:
     )
 
 
-def results(out: Path) -> dict[str, Found]:
+def results(out: Path) -> dict[str, Results]:
     """Everything that a results folder holds, in the order of the paper."""
     if not (out / MARK).is_file():
         raise CheckpointError(
@@ -201,24 +201,24 @@ def results(out: Path) -> dict[str, Found]:
             f"The folder {out.name} holds results of another version; this is {VERSION}, schema {SCHEMA}.",
             "Use the version that made them, or choose another --out.",
         )
-    found = {}
-    for name in NAMES:
-        path = out / name / "results.json"
-        if not path.is_file():
-            continue
-        try:
-            table = json.loads(path.read_text(encoding="utf-8"))
-            version = table["schema"], table["version"]
-            if name in KINDS:
-                [cell["agrees"] for cell in table["cells"]]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CheckpointError(f"{name}/results.json cannot be read: {error}.", "Write it anew.") from error
-        if version != (SCHEMA, VERSION):
-            raise CheckpointError(
-                f"{name}/results.json is of version {version[1]}, schema {version[0]}; this is {VERSION}, {SCHEMA}.",
-                "Use the version that made it, or compute it anew into another --out.",
-            )
-        found[name] = table
+    paths = {name: out / name / "results.json" for name in ARTEFACTS}
+    return {name: _load(ARTEFACTS[name], path) for name, path in paths.items() if path.is_file()}
+
+
+def _load(artefact: Artefact, path: Path) -> Results:
+    name = f"{artefact.name}/results.json"
+    try:
+        found: Results = json.loads(path.read_text(encoding="utf-8"))
+        version = found["schema"], found["version"]
+        if artefact.judged:
+            [cell["agrees"] for cell in found["cells"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{name} cannot be read: {error}.", "Write it anew.") from error
+    if version != (SCHEMA, VERSION):
+        raise CheckpointError(
+            f"{name} is of version {version[1]}, schema {version[0]}; this is {VERSION}, {SCHEMA}.",
+            "Use the version that made it, or compute it anew into another --out.",
+        )
     return found
 
 
@@ -226,11 +226,11 @@ def status(out: Path) -> dict[str, Any]:
     """Where things stand, from the results themselves: artefacts with cells that agree, claims with verdicts."""
     tables = results(out)
     artefacts = []
-    for name, kind in KINDS.items():
-        if name in tables:
-            cells = tables[name]["cells"]
-            agree = sum(bool(cell["agrees"]) for cell in cells)
-            artefacts.append({"name": name, "kind": kind, "cells": len(cells), "agree": agree})
+    for name, found in tables.items():
+        if ARTEFACTS[name].judged:
+            agree = sum(bool(cell["agrees"]) for cell in found["cells"])
+            row = {"name": name, "kind": ARTEFACTS[name].kind, "cells": len(found["cells"]), "agree": agree}
+            artefacts.append(row)
     mark = QUICK_MARK if any(table["scale"] != "full" for table in tables.values()) else ""
     claims = [
         {"claim": claim["claim"], "holds": claim["holds"], "evidence": mark + claim["evidence"]}
@@ -241,7 +241,7 @@ def status(out: Path) -> dict[str, Any]:
 
 def _write_page(out: Path) -> None:
     tables = results(out)
-    sections = [section(name, table) for name, table in tables.items()]
+    sections = [section(ARTEFACTS[name], table) for name, table in tables.items()]
     drawn = {name: out / name / "figure.svg" for name in tables}
     shown = {name: path.read_text(encoding="utf-8") for name, path in drawn.items() if path.is_file()}
     claims = judge(tables)
