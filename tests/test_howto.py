@@ -54,7 +54,9 @@ def run(heading: str, folder: Path) -> None:
     ("heading", "name", "budget", "lower"),
     [("add a mechanism", "gaussian-annulus", 0.96, 15.99975), ("add a privacy measure", "snr-learn", 25.0, 2.0)],
 )
-def test_a_mechanism_or_measure_of_ones_own(few: Dataset, heading: str, name: str, budget: float, lower: float) -> None:
+def test_a_mechanism_or_measure_of_ones_own(
+    few: Dataset, tmp_path: Path, heading: str, name: str, budget: float, lower: float
+) -> None:
     run(heading, tmp_path)
     assert mechanism(name).learns
     model, x, y = LeNetZhu(), few.train.images[:4], few.train.labels[:4]
