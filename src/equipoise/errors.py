@@ -6,7 +6,7 @@ Every class has its own exit code, so that scripts can tell them apart; ``docs/e
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, TypeGuard
 
 
 class EquipoiseError(Exception):
@@ -98,7 +98,7 @@ def closest(word: str, known: list[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """Whether a value is a float, or a whole number that a float can hold; true and false are no numbers.
 
     >>> is_number(0.5), is_number(3), is_number(True), is_number("3"), is_number(10**400)
@@ -107,7 +107,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, float) or (is_whole(value) and abs(value) <= sys.float_info.max)
 
 
-def is_whole(value: Any) -> bool:
+def is_whole(value: Any) -> TypeGuard[int]:
     """Whether a value is a whole number.
 
     >>> is_whole(3), is_whole(3.0), is_whole(True)
@@ -118,6 +118,15 @@ def is_whole(value: Any) -> bool:
 
 def raise_all(problems: list[str]) -> None:
     """Raise one ``ConfigError`` that lists every problem once, if there is any."""
+    if problems:
+        refuse(problems)
+
+
+def refuse(problems: list[str]) -> NoReturn:
+    """
+    >>> refuse(["Expected eta=-1 to be > 0.", "Unknown key 'rouns'."])
+    Traceback (most recent call last):
+    equipoise.errors.ConfigError: 2 problem(s) in the settings: ...
+    """
     found = list(dict.fromkeys(problems))
-    if found:
-        raise ConfigError("\n".join([f"{len(found)} problem(s) in the settings:", *(f"  - {line}" for line in found)]))
+    raise ConfigError("\n".join([f"{len(found)} problem(s) in the settings:", *(f"  - {line}" for line in found)]))

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import BudgetError, ConfigError
+from ..errors import BudgetError, ConfigError, is_number, is_whole
 
 LARGE = 30.0
 """Epsilons above this are simply added: such a randomized response lies once in 10^13, which composition cannot use."""
@@ -59,7 +59,7 @@ def composed_epsilon(budgets: Mapping[float, int], delta: float) -> float:
     100.0
     """
     total = basic_epsilon(budgets)
-    if not _is_number(delta) or not 0 <= delta < 1:
+    if not is_number(delta) or not 0 <= delta < 1:
         raise ConfigError(f"Expected delta={delta!r} to lie in [0, 1).", "For example 1e-5.")
     small = {float(epsilon): count for epsilon, count in budgets.items() if epsilon <= LARGE and count}
     slack = ROUNDING[0] + ROUNDING[1] * sum(small.values())
@@ -95,11 +95,7 @@ def _losses(budgets: Mapping[float, int], total: float) -> Any:
 
 def _check(budgets: Mapping[float, int]) -> None:
     for epsilon, count in budgets.items():
-        if not _is_number(epsilon) or not math.isfinite(epsilon) or epsilon <= 0:
+        if not is_number(epsilon) or not math.isfinite(epsilon) or epsilon <= 0:
             raise BudgetError(f"Expected epsilon={epsilon!r} to be a finite number > 0.", "Give that of one release.")
-        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        if not is_whole(count) or count < 0:
             raise ConfigError(f"Expected {count!r} releases to be a whole number >= 0.", "Count the releases.")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from ..mechanism.claims import NO_EPSILON, PROVED
 from .sections import Section
 from .tables import Table
 
@@ -13,9 +14,9 @@ FITTED = (
     "with those tables is partly by construction. The split of the images was changed once after results were seen."
 )
 CLAIMED = {
-    "proved": "that every accepted release is finite and its distortion lies within its bounds.",
+    "proved": f"that {PROVED}.",
     "measured": "everything on this page, on these seeds, against InvGrad alone.",
-    "not claimed": "(epsilon, delta) of any kind; protection against other attacks: studies/leakage has stronger ones.",
+    "not claimed": f"{NO_EPSILON}; protection against other attacks: studies/leakage has stronger ones.",
 }
 
 

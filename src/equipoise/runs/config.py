@@ -29,7 +29,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..engine.federation import Federation
 from ..engine.settings import Settings, problems
-from ..errors import ConfigError, closest
+from ..errors import ConfigError, closest, is_number, is_whole, refuse
 from ..mechanism.protection import Leakage
 from ..mechanism.registry import MECHANISMS
 
@@ -110,11 +110,10 @@ def resolve(
     typed = [_typed(SweepBlock, block, f"sweep[{i}].", found) for i, block in enumerate(blocks or [{}])]
     if settings is not None and None not in typed:
         config = Config(settings, [block for block in typed if block is not None])
-        found += list(dict.fromkeys(problems(config.settings, config.federations())))
+        found += problems(config.settings, config.federations())
         if not found:
             return config
-    head = f"{len(found)} problem(s) in the settings:"
-    raise ConfigError("\n".join([head, *(f"  - {line}" for line in found)]))
+    refuse(found)
 
 
 def differing(folder_config: Path, config: Config) -> list[str]:
@@ -133,8 +132,7 @@ def literal(text: str) -> Any:
 
 def _number(budget: Any) -> Any:
     """A whole number as a float, so that 200 and 200.0 are one budget; anything else as it is."""
-    whole = isinstance(budget, int) and not isinstance(budget, bool) and abs(budget) < 1 << 1000
-    return float(budget) if whole else budget
+    return float(budget) if is_whole(budget) and is_number(budget) else budget
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from ..errors import ReleaseError
+from ..errors import ReleaseError, is_number, is_whole
 
 MAX_WEIGHT = 1e7
 """The most examples that a client is believed to have, unless the server says otherwise."""
@@ -123,7 +123,7 @@ def wrong_round(found: object, expected: int) -> str | None:
     >>> wrong_round(3, 4)
     'is for round 3, a stale one; round 4 is open'
     """
-    if isinstance(found, bool) or not isinstance(found, int):
+    if not is_whole(found):
         return f"names no round: {short(found)}"
     if found != expected:
         return (
@@ -137,9 +137,7 @@ def wrong_weight(weight: object, most: float) -> str | None:
     >>> wrong_weight(1e12, 1e7)
     'has weight 1000000000000.0, expected a number > 0 and <= 1e+07'
     """
-    good = (
-        isinstance(weight, int | float) and not isinstance(weight, bool) and 0 < weight <= most and weight != math.inf
-    )
+    good = is_number(weight) and 0 < weight <= most and weight != math.inf
     return None if good else f"has weight {short(weight)}, expected a number > 0 and <= {most:g}"
 
 
@@ -207,7 +205,7 @@ def _not_finite(update: Mapping[str, Tensor]) -> str | None:
 
 def short(value: object, quote: bool = True, most: int = 80) -> str:
     """A value of unknown origin, fit for one line of a log."""
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 128:
+    if is_whole(value) and value.bit_length() > 128:
         return f"a whole number of {value.bit_length()} bits"
     try:
         text = repr(value) if quote else str(value)
