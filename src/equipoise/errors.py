@@ -6,7 +6,7 @@ Every class has its own exit code, so that scripts can tell them apart; ``docs/e
 from __future__ import annotations
 
 import sys
-from typing import Any, TypeGuard
+from typing import Any, NoReturn, TypeGuard
 
 
 class EquipoiseError(Exception):
