@@ -24,7 +24,7 @@ flower-demo: $(EVERY)
 	$(VENV)/bin/equipoise flower demo
 
 test: lint
-	$(RUN) pytest -m "not slow" -q
+	$(RUN) pytest -m "not slow" -q -n 2
 
 test-slow: $(EVERY)
 	$(RUN) pytest -m slow -q
