@@ -507,7 +507,7 @@ def test_protect_is_the_librarys_own(name: str, train: bool) -> None:
     found = protect(model, images(), asking(when=5), about, train=train, experiment_seed=11)
     expected = protection.protect(
         network(), start(), images(), name, MECHANISMS[name] or None,
-        local=None if train else model.state_dict(), settings=module.asked(run).settings,
+        local=None if train else model.state_dict(), settings=module.read_terms(run).settings,
         client=2, round=5, experiment_seed=11,
     )  # fmt: skip
     assert list(found) == list(start())
@@ -652,7 +652,7 @@ def lower_of(node: dict[str, Any], when: int = 1, **run: Any) -> float:
 
 
 def test_budgets_differ_by_client_and_round() -> None:
-    measure = module.asked(RUN).settings.measure("pl-identical")
+    measure = module.read_terms(RUN).settings.measure("pl-identical")
     assert measure is not None
     listed = "[0.96, 0.98, 0.97]"
     for client, budget in enumerate((0.96, 0.98, 0.97)):

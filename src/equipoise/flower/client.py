@@ -26,10 +26,9 @@ from ..errors import ConfigError, DataError, EquipoiseError, ReleaseError
 from ..ledger.ledger import Ledger
 from ..mechanism import protect as protection
 from ..mechanism.registry import Mechanism
-from ..mechanism.registry import mechanism as find
 from ..models.batched import Loss
 from ..runs.checkpoint import locked
-from .terms import PREFIX, Allowed, Asked, allowed, asked
+from .terms import PREFIX, NodeLimits, Terms, is_count, read_limits, read_terms
 
 log = logging.getLogger("flwr.equipoise")  # below Flower's own logger, so that its handlers serve
 
@@ -46,7 +45,7 @@ class _Made:
 
     arrays: ArrayRecord
     record: dict[str, Any]
-    terms: Asked
+    terms: Terms
 
 
 @dataclass
@@ -81,20 +80,21 @@ def protect(
     Noise is from the operating system. ``experiment_seed`` makes it reproducible, and worthless as protection: the
     run config cannot set it, and the server refuses such replies unless it was told to expect an experiment.
     """
-    terms, node = asked(context.run_config), allowed(context.node_config)
-    client, when = _number(context.node_config.get("partition-id", 0)), _round(msg)
-    with _own_ledger(node, experiment_seed) as ledger:
+    terms, limits = read_terms(context.run_config), read_limits(context.node_config)
+    client, round_number = _whole(context.node_config.get("partition-id", 0)), _round(msg)
+    budget = terms.budget_of(round_number, client)
+    with _own_ledger(limits, experiment_seed) as ledger:
         ever = 0 if ledger is None else sum(count.asked for count in ledger.counts.values())
-        node.refuse(terms, terms.budget_of(when, client), _released(context), ever)
+        limits.permit(terms, budget, _released(context), ever)
         received, device = _received(msg), next(model.parameters()).device
         x, y = first_batch(data, keys)
         sent = protection.protect(
             model, received, (x.to(device), y.to(device)), terms.mechanism, terms.budget,
             loss=loss, local=None if train else model.state_dict(), settings=terms.settings,
-            client=client, round=when, experiment_seed=experiment_seed,
+            client=client, round=round_number, experiment_seed=experiment_seed,
         )  # fmt: skip
         arrays = ArrayRecord({name: _kept(sent.parameters.get(name, old), old) for name, old in received.items()})
-        _count(context, ledger, sent.record, terms.budget_of(when, client))  # before anything can leave
+        _count(context, ledger, sent.record, terms.mechanism, budget)  # before anything can leave
     passage = _passage.get()
     if passage is not None:
         passage.made[digest(arrays)] = _Made(_copy(arrays), sent.record, terms)
@@ -223,7 +223,7 @@ def told(record: Mapping[str, Any], kind: Mechanism) -> dict[str, float]:
     >>> told({"lower": 1664.2, "upper": 1664.2, "intensity": 1664.2}, mechanism("laplace-dp"))
     {}
     """
-    if kind.measure == "epsilon":
+    if kind.formal:
         return {}
     fixed = ("lower", "upper") if kind.on_sphere else ()  # these follow from the budget
     return {name: float(record[name] if name in fixed else f"{record[name]:.2g}") for name in NUMBERS}
@@ -275,37 +275,38 @@ def _kept(new: Tensor, old: Tensor) -> Tensor:
 def _round(msg: Message) -> int:
     for record in msg.content.config_records.values():
         if "server-round" in record:
-            return _number(record["server-round"])
+            return _whole(record["server-round"])
     raise ConfigError("The message names no round.", "FedAvg and its kin send 'server-round'; do so too.")
 
 
-def _number(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+def _whole(value: Any) -> int:
+    if not is_count(value):
         raise ConfigError(f"Expected a whole number >= 0 for client or round, got {value!r}.", "Check the node config.")
     return value
 
 
 @contextmanager
-def _own_ledger(node: Allowed, seed: int | None) -> Iterator[Ledger | None]:
+def _own_ledger(limits: NodeLimits, seed: int | None) -> Iterator[Ledger | None]:
     """The node's own count of its releases, if its operator wants one."""
-    if node.ledger is None:
+    if limits.ledger is None:
         yield None
         return
-    with locked(node.ledger.parent, wait=60.0):  # two runs may be under way on one node
-        yield Ledger.open(node.ledger, None if seed is None else "seeded")
+    with locked(limits.ledger.parent, wait=60.0):  # two runs may be under way on one node
+        yield Ledger.open(limits.ledger, None if seed is None else "seeded")
 
 
 def _released(context: Context) -> int:
     """Releases of this client in this run so far."""
     state = context.state.config_records.get(RECORD)
-    return 0 if state is None else _number(state["releases"])
+    return 0 if state is None else _whole(state["releases"])
 
 
-def _count(context: Context, ledger: Ledger | None, record: Mapping[str, Any], budget: float | None) -> None:
+def _count(
+    context: Context, ledger: Ledger | None, record: Mapping[str, Any], kind: Mechanism, budget: float | None
+) -> None:
     context.state[RECORD] = ConfigRecord({"releases": _released(context) + 1})
     if ledger is not None:
-        formal = find(record["mechanism"]).measure == "epsilon"  # its guarantee covers the release alone
-        numbers = {name: None if formal else record[name] for name in NUMBERS}
+        numbers = {name: None if kind.formal else record[name] for name in NUMBERS}  # a guarantee covers no norm
         release = {"client": str(record["client"]), **numbers, "accepted": True}
         about = {name: record[name] for name in ("round", "mechanism", "norm")}
         ledger.append([{"kind": "round", "federation": 0, **about, "budget": budget, "releases": [release]}])
