@@ -21,7 +21,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
 from ..server.intake import Form, Intake, short, wrong_form, wrong_weight
-from .client import NUMBERS, RECORD
+from .client_guard import NUMBERS, RECORD
 from .terms import Terms, is_number
 
 HEADER = 256

@@ -22,7 +22,8 @@ from flwr.simulation import run_simulation
 from ..engine.settings import Federation, Settings, from_dict, to_dict
 from ..engine.sweep import Sweep
 from ..errors import ConfigError
-from .client import guard, protect
+from .client import protect
+from .client_guard import guard
 from .server import Validated
 from .terms import OF_A_RELEASE, PREFIX
 
