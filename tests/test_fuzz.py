@@ -31,12 +31,12 @@ from torch import Tensor
 from equipoise import compute
 from equipoise.auditing.run_audit import audit_run
 from equipoise.auditing.targets import Options
-from equipoise.cli.ledger import report
 from equipoise.data.dataset import load
 from equipoise.data.formats import read_idx
 from equipoise.engine.settings import Federation, Settings, from_dict, to_dict
 from equipoise.environment import VERSION
 from equipoise.errors import EquipoiseError
+from equipoise.ledger.report import report
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import build
 from equipoise.runs.checkpoint import load_checkpoint, notes_digest, save_checkpoint, save_tensors, snapshot_weights

@@ -19,7 +19,8 @@ from equipoise.errors import CheckpointError, LedgerError, LimitError
 from equipoise.flower import Validated
 from equipoise.flower.server_folder import ServerFolder, read_rows
 from equipoise.flower.terms import read_terms
-from equipoise.ledger.ledger import NO_REPLY, Ledger, verify
+from equipoise.ledger.ledger import Ledger, verify
+from equipoise.ledger.lines import NO_REPLY
 from equipoise.runs.checkpoint import load_checkpoint, save_checkpoint
 from tests.flower.messages import RUN, LocalGrid, nodes, reply, start
 from tests.flower.servers import Interrupted, interrupt, rows, validated

@@ -21,7 +21,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor
 
 from ..errors import CheckpointError, ConfigError, LimitError
-from ..ledger.ledger import NO_REPLY
+from ..ledger.lines import NO_REPLY
 from ..server.intake import MAX_WEIGHT, Intake, wrong_tensors
 from .reply import Reply, checked_reply, sound_evaluations
 from .server_folder import ServerFolder
