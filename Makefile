@@ -36,8 +36,7 @@ lint: $(EVERY)
 
 bench: $(EVERY)
 	@set -e; found=no; \
-	for script in benchmarks/[!_]*.py; do \
-		[ -f "$$script" ] || continue; \
+	for script in $$(grep -l '^if __name__ == "__main__":' benchmarks/*.py); do \
 		found=yes; echo "== $$script"; \
 		$(VENV)/bin/python "$$script"; \
 	done; \

@@ -23,11 +23,12 @@ from typing import Any
 
 os.environ.update(FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1")
 
+from flower_twin import simulate
+
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
 from equipoise.environment import environment
-from equipoise.flower.twin import simulate
 
 CASES = [("none", None, 4), ("pl-identical", 0.98, 4), ("pl-learn", 0.98, 4), ("pl-learn", 0.98, 40)]
 

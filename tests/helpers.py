@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from equipoise.cli import app as cli
+from equipoise.cli import display
 
 COMMAND = [sys.executable, "-m", "equipoise.cli"]
 
@@ -71,9 +73,15 @@ Command = Callable[..., Done]
 def entry_point(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], columns: int = 120
 ) -> Command:
-    """Runs ``equipoise ARGUMENTS`` by its entry point, in ``folder``, in a terminal of so many columns."""
+    """Runs ``equipoise ARGUMENTS`` by its entry point, in ``folder``, as if into a file of so many columns.
+
+    The consoles are new ones: those of the module have the width of whatever test imported it first.
+    """
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", str(columns))
+    for name in ("console", "errors"):
+        new = Console(width=columns, force_terminal=False, color_system=None, stderr=name == "errors")
+        monkeypatch.setattr(display, name, new)
 
     def run(*arguments: str | Path) -> Done:
         monkeypatch.setattr(sys, "argv", ["equipoise", *map(str, arguments)])

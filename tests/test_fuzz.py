@@ -29,15 +29,15 @@ import torch
 from torch import Tensor
 
 from equipoise import compute
-from equipoise.auditing.run_audit import audit_run
 from equipoise.auditing.options import Options
-from equipoise.cli.ledger import report
-from equipoise.data.loading import load
+from equipoise.auditing.run_audit import audit_run
 from equipoise.data.formats import read_idx
+from equipoise.data.loading import load
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings, from_dict, to_dict
 from equipoise.environment import VERSION
 from equipoise.errors import EquipoiseError
+from equipoise.ledger.report import report
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import build
 from equipoise.runs.checkpoint import load_checkpoint, notes_digest, save_checkpoint, save_tensors
@@ -314,11 +314,11 @@ def test_replies_through_flower(bombs: list[bytes], monkeypatch: pytest.MonkeyPa
 
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(f"flwr.supercore.task_identity.TaskIdentity.{name}", 1)
-    from equipoise.flower.reply import examine
-    from equipoise.flower.terms import asked
+    from equipoise.flower.reply import checked_reply
+    from equipoise.flower.terms import read_terms
     from tests.flower import messages
 
-    terms, whole = asked(messages.RUN), messages.npy(np.ones((3, 4), np.float32))
+    terms, whole = read_terms(messages.RUN), messages.npy(np.ones((3, 4), np.float32))
 
     def records(rng: random.Random, kind: Any) -> Any:
         found = {}
@@ -339,7 +339,7 @@ def test_replies_through_flower(bombs: list[bytes], monkeypatch: pytest.MonkeyPa
             101, tensors, 10 if rng.random() < 0.8 else rng.choice(weights),
             metrics=metrics if rng.random() < 0.5 else {}, claim=claim if rng.random() < 0.3 else {},
         )  # fmt: skip
-        reply = examine(message, Intake(messages.start(), 1), terms, seeded=False)
+        reply = checked_reply(message, Intake(messages.start(), 1), terms, seeded=False)
         json.dumps(reply.entry(), allow_nan=False)
         if reply.reason is None:
             assert all(bool(torch.isfinite(tensor).all()) for tensor in reply.tensors.values())

@@ -5,6 +5,7 @@ Every class has its own exit code, so that scripts can tell them apart; ``docs/e
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any, NoReturn, TypeGuard
 
@@ -114,6 +115,24 @@ def is_whole(value: Any) -> TypeGuard[int]:
     (True, False, False)
     """
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_count(value: Any) -> TypeGuard[int]:
+    """Whether a value is a whole number >= 0.
+
+    >>> is_count(0), is_count(-1), is_count(True), is_count(1.0)
+    (True, False, False, False)
+    """
+    return is_whole(value) and value >= 0
+
+
+def is_finite(value: Any) -> TypeGuard[float]:
+    """Whether a value is a finite number, whatever it came from.
+
+    >>> is_finite(0.5), is_finite(False), is_finite(float("nan")), is_finite(10**400)
+    (True, False, False, False)
+    """
+    return is_number(value) and math.isfinite(value)
 
 
 def raise_all(problems: list[str]) -> None:

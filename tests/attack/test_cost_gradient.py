@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equipoise.attack.view import Server, View
 from equipoise.attack import descent
 from equipoise.attack import inversion as invert
+from equipoise.attack.view import Server, View
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import LeNetZhu, SmallCNN
 from tests.models.reference import DEVICES, TOLERANCE, Tensors, assert_close, flattened, fresh, labelled, leaf

@@ -13,15 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.attack import DLG, MAP, descent
-from equipoise.attack.results import Inversion
-from equipoise.attack.descent import Search
-from equipoise.attack.view import Server, View
+from equipoise.attack.descent import LBFGS, Search, _better, optimise, total_variation
 from equipoise.attack.dlg import dlg, idlg
 from equipoise.attack.invgrad import invgrad
 from equipoise.attack.likelihood import likelihood
-from equipoise.attack.unrolled import unrolled
-from equipoise.attack.descent import LBFGS, _better, optimise, total_variation
-from equipoise.attack.unrolled import drift
+from equipoise.attack.results import Inversion
+from equipoise.attack.unrolled import drift, unrolled
+from equipoise.attack.view import Server, View
 from equipoise.auditing.scores import match, mse
 from equipoise.data.loading import load
 from equipoise.errors import AttackError, ModelError

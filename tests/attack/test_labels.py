@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equipoise.attack.view import Server, View
-from equipoise.attack.labels import infer_labels, last_layer_labels
-from equipoise.attack.labels import decode, last_layer
+from equipoise.attack.labels import decode, infer_labels, last_layer, last_layer_labels
 from equipoise.attack.simulate import respond
+from equipoise.attack.view import Server, View
 from equipoise.errors import DataError, ModelError
 from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import mechanism

@@ -8,12 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from equipoise.attack.lti import PENALTIES, Regression, learn, lti
 from equipoise.attack.results import Inversion
-from equipoise.attack.view import Server, View
-from equipoise.attack.lti import lti
-from equipoise.attack.lti import PENALTIES, Regression, learn
 from equipoise.attack.simulate import respond
-from equipoise.statistics import identification, ranks
+from equipoise.attack.view import Server, View
 from equipoise.auditing.scores import mse
 from equipoise.errors import AttackError, DataError
 from equipoise.mechanism.protection import Protection
@@ -21,6 +19,7 @@ from equipoise.mechanism.registry import mechanism
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
 from equipoise.randomness import standard_noise
+from equipoise.statistics import identification, ranks
 
 SHAPE, CLASSES, DECOYS = (1, 6, 6), 4, 19
 

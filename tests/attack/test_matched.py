@@ -11,19 +11,18 @@ import torch
 from scipy.stats import multivariate_normal
 from torch import Tensor
 
-from equipoise.attack.matched import Effort, matched
-from equipoise.attack.view import Server, View
 from equipoise.attack import limiter as limit
 from equipoise.attack.limiter import LIMITS, Limiter
-from equipoise.attack.matched import Bench, Filter, Products
+from equipoise.attack.matched import Bench, Effort, Filter, Products, matched
 from equipoise.attack.simulate import respond
-from equipoise.statistics import identification, ranks
+from equipoise.attack.view import Server, View
 from equipoise.errors import DataError
 from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import mechanism
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
 from equipoise.randomness import standard_noise
+from equipoise.statistics import identification, ranks
 
 SHAPE, CLASSES, CANDIDATES = (1, 6, 6), 4, 20
 LITTLE = Effort(pairs=2, anchors=4, around=16, tuning=16, trials=32, given=2, nulls=8)

@@ -11,17 +11,16 @@ import torch
 from scipy.stats import norm
 from torch import Tensor, nn
 
-from equipoise.attack.view import Server, View
-from equipoise.attack.membership import membership
-from equipoise.attack.membership import REFERENCES, SCORES
+from equipoise.attack.membership import REFERENCES, SCORES, membership
 from equipoise.attack.simulate import Companions, respond
-from equipoise.statistics import auc
+from equipoise.attack.view import Server, View
 from equipoise.errors import DataError
 from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import mechanism
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
 from equipoise.randomness import standard_noise
+from equipoise.statistics import auc
 
 SHAPE, CLASSES = (1, 6, 6), 4
 

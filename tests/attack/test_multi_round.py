@@ -12,17 +12,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.attack.multi_round import Combined, Observation, multi_round
-from equipoise.attack.view import Server
-from equipoise.attack.multi_round import WINDOW
+from equipoise.attack.multi_round import WINDOW, Combined, Observation, multi_round
 from equipoise.attack.simulate import respond
-from equipoise.statistics import identification, ranks
+from equipoise.attack.view import Server
 from equipoise.errors import AttackError, DataError, ReleaseError
 from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import mechanism
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
 from equipoise.randomness import standard_noise
+from equipoise.statistics import identification, ranks
 
 SHAPE, CLASSES, CANDIDATES, EXAMPLES = (1, 6, 6), 2, 20, 12
 

@@ -13,19 +13,19 @@ import torch
 from torch import Tensor
 
 from equipoise.attack import DLG, MAP, descent, labels, simulate
-from equipoise.attack.results import Inversion
-from equipoise.attack.view import Server, View
 from equipoise.attack import inversion as invert
 from equipoise.attack.membership import SCORES
+from equipoise.attack.registry import ATTACKS
+from equipoise.attack.results import Inversion
 from equipoise.attack.simulate import respond
+from equipoise.attack.view import Server, View
 from equipoise.auditing import cells as trial
 from equipoise.auditing.cells import Cell, static_twins
-from equipoise.auditing.scoring import Trace, baselines
 from equipoise.auditing.examine import attack_cell, released
-from equipoise.auditing.results import Outcome, differences, rows_of, summary
-from equipoise.attack.registry import ATTACKS
-from equipoise.auditing.targets import Materials, Targets, build_targets
 from equipoise.auditing.options import Options
+from equipoise.auditing.results import Outcome, differences, rows_of, summary
+from equipoise.auditing.scoring import Trace, baselines
+from equipoise.auditing.targets import Materials, Targets, build_targets
 from equipoise.errors import ConfigError
 from equipoise.mechanism.intensity import intensity
 from equipoise.mechanism.protection import Protection

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from equipoise.auditing import examination
-from equipoise.auditing.results import Findings
-from equipoise.auditing.examination import examine, materials_of, protection_of
 from equipoise.auditing.cells import server_of, static_name
+from equipoise.auditing.examination import examine, materials_of, protection_of
 from equipoise.auditing.options import Options
+from equipoise.auditing.results import Findings
 from equipoise.data.dataset import Dataset, from_tensors
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings

@@ -18,11 +18,11 @@ from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 from torch import Tensor
 
 from equipoise.auditing import scores
-from equipoise.auditing.scores import ENOUGH, cap, match, mse, psnr, ssim
-from equipoise.statistics import auc, bootstrap, bootstrap_auc, identification, ranks, tpr_at
 from equipoise.auditing.results import verdict
+from equipoise.auditing.scores import ENOUGH, cap, match, mse, psnr, ssim
 from equipoise.data.dataset import Dataset
 from equipoise.errors import ConfigError, DataError
+from equipoise.statistics import auc, bootstrap, bootstrap_auc, identification, ranks, tpr_at
 
 Phi = NormalDist().cdf
 NAN, INF = math.nan, math.inf

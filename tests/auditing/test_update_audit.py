@@ -22,9 +22,9 @@ from equipoise.auditing import cells as trial
 from equipoise.auditing import run_audit as auditing
 from equipoise.auditing import update_audit as updates
 from equipoise.auditing.audit import Audit
+from equipoise.auditing.options import Options
 from equipoise.auditing.run_audit import audit_run
 from equipoise.auditing.svg import as_pixels, png
-from equipoise.auditing.options import Options
 from equipoise.auditing.update_audit import audit
 from equipoise.engine.settings import Settings
 from equipoise.errors import CheckpointError, ConfigError, DataError, EquipoiseError, ModelError, ReleaseError

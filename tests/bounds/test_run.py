@@ -18,12 +18,11 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from equipoise.attack.descent import Search
-from equipoise.attack.view import View
 from equipoise.attack.invgrad import invgrad
-from equipoise.auditing.cells import Cell
-from equipoise.auditing.examine import attack_cell
+from equipoise.attack.view import View
+from equipoise.auditing.cells import Cell, server_of
 from equipoise.auditing.examination import materials_of, protection_of
-from equipoise.auditing.cells import server_of
+from equipoise.auditing.examine import attack_cell
 from equipoise.auditing.options import Options
 from equipoise.auditing.targets import build_targets
 from equipoise.bounds import Bounds, BoundsOptions, bounds_run

@@ -12,16 +12,15 @@ import pytest
 import torch
 
 from equipoise import load
-from equipoise.mechanism.protection import NO_PROTECTION
-from equipoise.auditing.cells import Cell
-from equipoise.auditing.examine import attack_cell
-from equipoise.auditing.scoring import baselines
+from equipoise.auditing.cells import Cell, server_of
 from equipoise.auditing.examination import materials_of
-from equipoise.auditing.cells import server_of
-from equipoise.auditing.results import summary
+from equipoise.auditing.examine import attack_cell
 from equipoise.auditing.options import Options
+from equipoise.auditing.results import summary
+from equipoise.auditing.scoring import baselines
 from equipoise.auditing.targets import build_targets
 from equipoise.engine.settings import Settings
+from equipoise.mechanism.protection import NO_PROTECTION
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import LeNetZhu
 

@@ -135,6 +135,34 @@ def nodes(run: dict[str, Any] | None = None, seed: int | None = 3) -> LocalGrid:
     return LocalGrid(lambda message: [app(message, contexts[message.metadata.dst_node_id])])
 
 
+# --- a client app -------------------------------------------------------------------------------------------
+
+Train = Callable[[Message, Context], Message]
+
+
+def answered(
+    train: Train, msg: Message | None = None, about: Context | None = None, mods: list[Any] | None = None
+) -> Message:
+    """What a client app with the guard sends; the same function serves every kind of message."""
+    app = ClientApp(mods=mods or [guard])
+    for register in (app.train(), app.evaluate(), app.query(), app.train("special")):
+        register(train)
+    return app(msg or asking(), about or context())
+
+
+def content(arrays: ArrayRecord | None, **others: Any) -> RecordDict:
+    records = {"metrics": MetricRecord({"num-examples": 6, "loss": 0.5}), **others}
+    return RecordDict(records if arrays is None else {"arrays": arrays, **records})
+
+
+def honest(msg: Message, context: Context) -> Message:
+    return Message(content(protect(network(), images(), msg, context)), reply_to=msg)
+
+
+def distance(one: dict[str, Tensor], two: dict[str, Tensor]) -> float:
+    return float(torch.cat([(one[name].double() - two[name].double()).flatten() for name in one]).norm())
+
+
 # --- arrays by hand -----------------------------------------------------------------------------------------
 
 

@@ -12,8 +12,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.flower.reply import Reply, decoded, examine
-from equipoise.flower.terms import asked
+from equipoise.flower.reply import Reply, checked_reply, decoded
+from equipoise.flower.terms import read_terms
 from equipoise.server.intake import Intake
 from tests.flower import messages as by_hand
 from tests.flower.messages import BAD, LOWER, RUN, bad, handmade, header, npy, reply, start, update
@@ -23,8 +23,8 @@ def opened(**options: Any) -> Intake:
     return Intake(start(), 1, averages=False, **options)
 
 
-def examined(message: Message, run: dict[str, Any] | None = None, seeded: bool = False, **options: Any) -> Reply:
-    return examine(message, opened(**options), asked({**RUN, **(run or {})}), seeded)
+def checked(message: Message, run: dict[str, Any] | None = None, seeded: bool = False, **options: Any) -> Reply:
+    return checked_reply(message, opened(**options), read_terms({**RUN, **(run or {})}), seeded)
 
 
 def read(data: bytes, **options: str) -> np.ndarray[Any, Any] | str:
@@ -39,7 +39,7 @@ def read(data: bytes, **options: str) -> np.ndarray[Any, Any] | str:
 
 @pytest.mark.parametrize("kind", BAD)
 def test_a_malformed_reply_is_refused_with_its_reason(kind: str) -> None:
-    found = examined(bad(kind, 101))
+    found = checked(bad(kind, 101))
     assert found.client == "101"
     assert found.reason is not None
     assert BAD[kind][1] in found.reason
@@ -48,7 +48,7 @@ def test_a_malformed_reply_is_refused_with_its_reason(kind: str) -> None:
 
 
 def test_an_honest_reply_passes_with_exactly_its_numbers() -> None:
-    found = examined(reply(101))
+    found = checked(reply(101))
     assert found.reason is None
     assert all(torch.equal(found.tensors[name], tensor) for name, tensor in update(101).items())
     numbers = {"lower": LOWER, "upper": 2 * LOWER, "intensity": LOWER}
@@ -59,47 +59,47 @@ def test_the_names_of_the_records_do_not_matter() -> None:
     message = reply(101)
     content = message.content
     message.content = RecordDict({"a": content["arrays"], "b": content["metrics"], "equipoise": content["equipoise"]})
-    assert examined(message).reason is None
+    assert checked(message).reason is None
 
 
 def test_the_reason_of_a_failure_is_one_short_line() -> None:
-    found = examined(by_hand.failure(101, "out of\nmemory\r\n" + "x" * 1000))
+    found = checked(by_hand.failure(101, "out of\nmemory\r\n" + "x" * 1000))
     assert str(found.reason).startswith("failed: out of")
     assert str(found.reason).isprintable()
     assert len(str(found.reason)) < 250
-    assert str(examined(by_hand.failure(101, "\x1b[2Jgone\x00")).reason).isprintable()
+    assert str(checked(by_hand.failure(101, "\x1b[2Jgone\x00")).reason).isprintable()
 
 
 @pytest.mark.parametrize("key", ["mechanism", "budget"])
 def test_what_a_claim_says_cannot_forge_a_line_of_the_log(key: str) -> None:
-    found = examined(reply(101, claim={key: "x\nINFO : all is well\x1b[2J"}))
+    found = checked(reply(101, claim={key: "x\nINFO : all is well\x1b[2J"}))
     assert str(found.reason).isprintable()
-    long = examined(reply(101, claim={key: "x" * 10_000}))
+    long = checked(reply(101, claim={key: "x" * 10_000}))
     assert len(str(long.reason)) < 250
 
 
 def test_reproducible_noise_passes_only_in_an_experiment() -> None:
     message = reply(101, claim={"experiment": "seeded"})
-    assert examined(message, seeded=True).reason is None
+    assert checked(message, seeded=True).reason is None
 
 
 def test_a_client_counts_once_and_only_if_asked() -> None:
-    intake, terms = opened(clients={"101"}), asked(RUN)
-    assert examine(reply(101), intake, terms, False).reason is None
-    second = examine(reply(101), intake, terms, False).reason
+    intake, terms = opened(clients={"101"}), read_terms(RUN)
+    assert checked_reply(reply(101), intake, terms, False).reason is None
+    second = checked_reply(reply(101), intake, terms, False).reason
     assert second == "sent a second release in this round; the first counts"
-    assert examine(reply(999), intake, terms, False).reason == "was not asked in this round"
+    assert checked_reply(reply(999), intake, terms, False).reason == "was not asked in this round"
 
 
 def test_the_largest_weight_is_the_servers_choice() -> None:
-    assert examined(reply(101, weight=50), max_weight=50).reason is None
-    assert "<= 50" in str(examined(reply(101, weight=51), max_weight=50).reason)
+    assert checked(reply(101, weight=50), max_weight=50).reason is None
+    assert "<= 50" in str(checked(reply(101, weight=51), max_weight=50).reason)
 
 
 def test_another_metric_can_be_the_weight() -> None:
     run = {"equipoise.weight": "seen"}
-    assert examined(reply(101, metrics={"seen": 3}, without=("num-examples",)), run).reason is None
-    assert "not asked for: 'num-examples'" in str(examined(reply(101, metrics={"seen": 3}), run).reason)
+    assert checked(reply(101, metrics={"seen": 3}, without=("num-examples",)), run).reason is None
+    assert "not asked for: 'num-examples'" in str(checked(reply(101, metrics={"seen": 3}), run).reason)
 
 
 # --- claims of intensity ------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def test_another_metric_can_be_the_weight() -> None:
 def claimed(run: dict[str, Any], budget: str, lower: float, size: float, upper: float) -> str | None:
     metrics = {"equipoise.lower": lower, "equipoise.intensity": size, "equipoise.upper": upper}
     claim = {"mechanism": run["equipoise.mechanism"], "budget": budget}
-    return examined(reply(101, claim=claim, metrics=metrics), run).reason
+    return checked(reply(101, claim=claim, metrics=metrics), run).reason
 
 
 def test_a_learned_distortion_may_lie_anywhere_between_its_bounds() -> None:
@@ -135,16 +135,16 @@ def test_a_formal_guarantee_keeps_the_size_of_its_noise_to_itself() -> None:
     run = {"equipoise.mechanism": "laplace-dp", "equipoise.budget": 200.0, "equipoise.metrics": ""}
     claim = {"mechanism": "laplace-dp", "budget": "200.0"}
     numbers = ("equipoise.lower", "equipoise.upper", "equipoise.intensity")
-    assert examined(reply(101, claim=claim, without=("loss", *numbers)), run).reason is None
+    assert checked(reply(101, claim=claim, without=("loss", *numbers)), run).reason is None
     for told in numbers:
         others = tuple(name for name in numbers if name != told)
         telling = reply(101, claim=claim, without=("loss", *others))
-        assert "would undo the guarantee" in str(examined(telling, run).reason)
+        assert "would undo the guarantee" in str(checked(telling, run).reason)
 
 
 def test_any_budget_of_the_round_gives_a_lower_bound() -> None:
     run = {"equipoise.mechanism": "pl-identical", "equipoise.budget": "[0.96, 0.98]"}
-    measure = asked({**RUN, **run}).settings.measure("pl-identical")
+    measure = read_terms({**RUN, **run}).settings.measure("pl-identical")
     assert measure is not None
     for budget in (0.96, 0.98):
         bound = measure.lower(budget)
@@ -178,7 +178,7 @@ def test_a_pickle_is_never_loaded(tmp_path: Path) -> None:
     target = tmp_path / "made by a pickle"
     record = ArrayRecord(by_hand.bomb(target))
     assert "contradicts its description" in str(decoded(record, start(), 60))
-    assert "contradicts its description" in str(examined(reply(101, by_hand.bomb(target))).reason)
+    assert "contradicts its description" in str(checked(reply(101, by_hand.bomb(target))).reason)
     assert not target.exists()
     by_hand.detonate(record)
     assert target.exists(), "the bomb works, where it is loaded"
@@ -207,10 +207,10 @@ def test_no_changed_byte_of_a_header_does_harm(place: int, value: int) -> None:
 
 def test_metrics_that_are_no_numbers_do_not_reach_the_ledger() -> None:
     message = reply(101, metrics={"equipoise.intensity": [1.0, 2.0], "equipoise.lower": float("nan")})
-    assert set(examined(message).entry()) == {"client", "upper", "accepted", "reason"}
+    assert set(checked(message).entry()) == {"client", "upper", "accepted", "reason"}
 
 
 def test_a_reply_of_other_kinds_of_records_is_refused() -> None:
     content = RecordDict({"arrays": ConfigRecord({"1.weight": b"x"}), "metrics": MetricRecord({"num-examples": 1})})
     message = Message(content, reply_to=by_hand.asking(101))
-    assert str(examined(message).reason).startswith("has 0 and 1 records of arrays and metrics")
+    assert str(checked(message).reason).startswith("has 0 and 1 records of arrays and metrics")

@@ -6,7 +6,7 @@ import contextlib
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +16,18 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp.strategy import (
-    FedAdagrad,
-    FedAdam,
     FedAvg,
     FedAvgM,
-    FedMedian,
-    FedTrimmedAvg,
-    FedYogi,
-    Krum,
     QFedAvg,
-    Result,
     Strategy,
 )
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from equipoise.errors import CheckpointError, ConfigError, LedgerError, ReleaseError
+from equipoise.errors import CheckpointError, ConfigError, ReleaseError
 from equipoise.flower import Validated
-from equipoise.ledger.ledger import Ledger, verify
+from equipoise.ledger.ledger import verify
 from tests.flower.messages import (
     BAD,
     LOWER,
@@ -50,17 +43,7 @@ from tests.flower.messages import (
     start,
     update,
 )
-
-STRATEGIES: dict[str, Any] = {
-    "FedAvg": FedAvg,
-    "FedAdam": FedAdam,
-    "FedAdagrad": FedAdagrad,
-    "FedYogi": FedYogi,
-    "FedAvgM": lambda: FedAvgM(server_learning_rate=0.5, server_momentum=0.9),
-    "FedMedian": FedMedian,
-    "FedTrimmedAvg": FedTrimmedAvg,
-    "Krum": lambda: Krum(num_malicious_nodes=1),
-}
+from tests.flower.servers import STRATEGIES, Interrupted, equal, interrupt, rows, validated, weights_of
 
 
 def one_round(
@@ -75,21 +58,6 @@ def one_round(
     checked.configure_train(1, ArrayRecord(model or start()), ConfigRecord(), LocalGrid(nodes=asked))
     arrays, metrics = checked.aggregate_train(1, replies)
     return checked, None if arrays is None else dict(arrays.to_torch_state_dict()), metrics
-
-
-def equal(one: dict[str, Tensor] | None, two: dict[str, Tensor] | None) -> bool:
-    """Names, types and every bit."""
-    assert one is not None
-    assert two is not None
-    return one.keys() == two.keys() and all(torch.equal(t, two[n]) and t.dtype == two[n].dtype for n, t in one.items())
-
-
-def weights_of(result: Result) -> dict[str, Tensor]:
-    return dict(result.arrays.to_torch_state_dict())
-
-
-def rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 # --- hostile replies ----------------------------------------------------------------------------------------
@@ -371,13 +339,6 @@ def test_a_strategy_that_lacks_a_metric_makes_void_rounds_and_no_crash(tmp_path:
 # --- whole runs ---------------------------------------------------------------------------------------------
 
 
-def validated(folder: Path | None, name: str = "FedAvg", **changed: Any) -> Validated:
-    """Around a strategy, for the nodes of ``nodes()``."""
-    strategy = STRATEGIES[name]()
-    strategy.fraction_evaluate = 0.0
-    return Validated(strategy, {**RUN, **changed}, folder=folder, seeded=True)
-
-
 def test_a_run_numbers_its_rounds_and_reports_its_metrics(tmp_path: Path) -> None:
     grid = nodes()
 
@@ -489,25 +450,6 @@ def test_a_higher_limit_goes_on_where_the_lower_one_stopped(tmp_path: Path) -> N
 # --- going on -----------------------------------------------------------------------------------------------
 
 
-class Interrupted(RuntimeError):
-    pass
-
-
-def interrupt(checked: Validated, when: int, node: int = 103) -> None:
-    """Run until the power goes in this round, with some replies on their way."""
-    grid = nodes()
-    answer = grid.answer
-
-    def until(message: Message) -> Iterable[Message]:
-        if message.content["config"]["server-round"] == when and message.metadata.dst_node_id == node:
-            raise Interrupted
-        return answer(message)
-
-    grid.answer = until
-    with pytest.raises(Interrupted):
-        checked.start(grid, ArrayRecord(start()), 5)
-
-
 @pytest.mark.parametrize("when", [1, 3, 5])
 @pytest.mark.parametrize("name", ["FedAvg", "FedAdam", "FedAvgM"])
 def test_an_interrupted_run_goes_on_and_ends_with_the_same_weights(name: str, when: int, tmp_path: Path) -> None:
@@ -562,154 +504,6 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
     assert equal(weights_of(again), weights_of(done))
 
 
-def test_metrics_after_the_checkpoint_are_cut_back_and_a_torn_ledger_line_is_dropped(tmp_path: Path) -> None:
-    interrupt(validated(tmp_path), 3)
-    kept = (tmp_path / "metrics.jsonl").read_bytes()
-    with (tmp_path / "metrics.jsonl").open("ab") as file:
-        file.write(b'{"round": 3, "half a li')
-    with (tmp_path / "ledger.jsonl").open("ab") as file:
-        file.write(b'{"n":6,"kind":"answ')
-    validated(tmp_path).start(nodes(), ArrayRecord(start()), 3)
-    found = (tmp_path / "metrics.jsonl").read_bytes()
-    assert found.startswith(kept)
-    assert [row["round"] for row in rows(tmp_path / "metrics.jsonl")] == [1, 2, 3]
-    assert verify(tmp_path / "ledger.jsonl").torn == 0
-
-
-OTHER_TERMS: dict[str, Any] = {
-    "budget": 0.97,
-    "mechanism": "pl-learn",
-    "eta": 0.5,
-    "clip": 7.0,
-    "sensitivity": 2.0,
-    "steps": 3,
-    "leakage.D": 28.0,
-}
-
-
-@pytest.mark.parametrize("key", OTHER_TERMS)
-def test_a_run_with_other_terms_is_not_continued(key: str, tmp_path: Path) -> None:
-    interrupt(validated(tmp_path), 2)
-    changed = {f"equipoise.{key}": OTHER_TERMS[key]}
-    grid = nodes({**RUN, **changed})
-    with pytest.raises(CheckpointError, match=rf"other terms: {key.split('.')[0]}\. "):
-        validated(tmp_path, **changed).start(grid, ArrayRecord(start()), 3)
-    assert grid.sent == []
-
-
-def test_a_run_is_not_continued_with_another_strategy(tmp_path: Path) -> None:
-    interrupt(validated(tmp_path, "FedAdam"), 2)
-    grid = nodes()
-    with pytest.raises(CheckpointError, match=r"other terms: strategy\. "):
-        validated(tmp_path, "FedYogi").start(grid, ArrayRecord(start()), 3)
-    assert grid.sent == []
-
-
-def evaluated(checked: Validated, grid: LocalGrid, last: int) -> None:
-    checked.start(grid, ArrayRecord(start()), last, evaluate_fn=lambda when, arrays: MetricRecord({"accuracy": 0.5}))
-
-
-def test_without_a_checkpoint_the_metrics_begin_again(tmp_path: Path) -> None:
-    """The server was killed in its first round: its row of round 0 is written once, and half a line does no harm."""
-
-    def dying(message: Message) -> Iterable[Message]:
-        raise Interrupted
-
-    with pytest.raises(Interrupted):
-        evaluated(validated(tmp_path), LocalGrid(dying), 2)
-    assert [row["round"] for row in rows(tmp_path / "metrics.jsonl")] == [0]
-    with (tmp_path / "metrics.jsonl").open("ab") as file:
-        file.write(b'{"round": 1, "half a li')
-    evaluated(validated(tmp_path), nodes(), 2)
-    assert [row["round"] for row in rows(tmp_path / "metrics.jsonl")] == [0, 1, 1, 2, 2]
-
-
-def test_a_torn_first_line_of_the_metrics_does_no_harm(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_bytes(b'{"round": 0, "evalu')
-    evaluated(validated(tmp_path), nodes(), 1)
-    assert [row["round"] for row in rows(tmp_path / "metrics.jsonl")] == [0, 1, 1]
-
-
-# --- the ledger of a deployment -----------------------------------------------------------------------------
-
-
-def deployment(folder: Path) -> Validated:
-    return Validated(FedAvg(fraction_evaluate=0.0), RUN, folder=folder)
-
-
-def honest() -> LocalGrid:
-    """Nodes with noise of their own, as in a deployment."""
-    return LocalGrid(lambda m: [reply(m.metadata.dst_node_id, when=m.content["config"]["server-round"])])
-
-
-def deleted(path: Path) -> None:
-    path.unlink()
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
-
-
-def cut_and_replaced(path: Path) -> None:
-    """As many lines as before, and each follows from the one before it."""
-    last = json.loads(path.read_text().splitlines()[-1])
-    cut(path)
-    entry = {key: value for key, value in last.items() if key not in ("n", "hash")}
-    Ledger.open(path, None).append([{**entry, "releases": []}])
-
-
-def written_anew(path: Path) -> None:
-    """A whole chain of its own, one release of every client shorter."""
-    entries = [json.loads(line) for line in path.read_text().splitlines()]
-    path.unlink()
-    own = Ledger.open(path, None)
-    kept = [{key: value for key, value in entry.items() if key not in ("n", "hash")} for entry in entries[1:]]
-    own.append([entry for entry in kept if entry["round"] != 1])
-
-
-def emptied(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-@pytest.mark.parametrize(
-    ("damage", "chained"),
-    [(deleted, False), (emptied, False), (cut, True), (cut_and_replaced, True), (written_anew, True)],
-)
-def test_a_deployment_does_not_go_on_without_its_ledger(
-    damage: Callable[[Path], None], chained: bool, tmp_path: Path
-) -> None:
-    """Fewer releases counted than were made would let the limit be passed."""
-    deployment(tmp_path).start(honest(), ArrayRecord(start()), 2)
-    damage(tmp_path / "ledger.jsonl")
-    if chained:
-        verify(tmp_path / "ledger.jsonl")  # nothing is wrong with it by itself
-    grid = honest()
-    with pytest.raises(LedgerError):
-        deployment(tmp_path).start(grid, ArrayRecord(start()), 3)
-    assert grid.sent == []
-
-
-def test_a_deployment_goes_on_after_a_round_that_was_asked_and_not_answered(tmp_path: Path) -> None:
-    deployment(tmp_path).start(honest(), ArrayRecord(start()), 2)
-    path = tmp_path / "ledger.jsonl"
-    last = json.loads(path.read_text().splitlines()[-2])
-    assert last["kind"] == "asked"
-    entry = {key: value for key, value in last.items() if key not in ("n", "hash")}
-    Ledger.open(path, None).append([{**entry, "round": 3}])
-    grid = honest()
-    deployment(tmp_path).start(grid, ArrayRecord(start()), 3)
-    assert grid.rounds() == [3]
-    assert [line["kind"] for line in rows(path)] == ["ledger", *["asked", "answered"] * 2, "asked", "asked", "answered"]
-    count = verify(path).counts[0, "101"]
-    assert (count.asked, count.received) == (4, 3), "what may have been seen is counted"
-
-
-def test_an_experiment_and_a_deployment_do_not_share_a_folder(tmp_path: Path) -> None:
-    interrupt(validated(tmp_path), 2)
-    with pytest.raises(LedgerError, match="experiment"):
-        Validated(FedAvg(), RUN, folder=tmp_path).start(nodes(), ArrayRecord(start()), 3)
-
-
 @pytest.mark.parametrize(
     "model",
     [{"other": torch.zeros(2)}, {**start(), "more": torch.zeros(1)}, {**start(), "1.bias": torch.zeros(4)}],
@@ -721,53 +515,6 @@ def test_another_model_is_not_continued(model: dict[str, Tensor], tmp_path: Path
     with pytest.raises(CheckpointError, match="another model"):
         validated(tmp_path).start(grid, ArrayRecord(model), 3)
     assert grid.sent == []
-
-
-@pytest.mark.parametrize("file", ["state-*.safetensors", "latest.json"])
-def test_a_flipped_byte_in_the_checkpoint_is_detected(file: str, tmp_path: Path) -> None:
-    interrupt(validated(tmp_path), 2)
-    (path,) = (tmp_path / "checkpoint").glob(file)
-    content = path.read_bytes()
-    for place in (len(content) // 3, len(content) // 2, len(content) - 3):
-        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
-        grid = nodes()
-        with pytest.raises(CheckpointError):
-            validated(tmp_path).start(grid, ArrayRecord(start()), 3)
-        assert grid.sent == []
-    path.write_bytes(content)
-    validated(tmp_path).start(nodes(), ArrayRecord(start()), 2)
-
-
-def test_a_changed_ledger_is_detected(tmp_path: Path) -> None:
-    interrupt(validated(tmp_path), 3)
-    path = tmp_path / "ledger.jsonl"
-    path.write_bytes(path.read_bytes().replace(b'"accepted":true', b'"accepted":null', 1))
-    with pytest.raises(LedgerError):
-        validated(tmp_path).start(nodes(), ArrayRecord(start()), 3)
-
-
-def test_one_server_at_a_time_uses_a_folder(tmp_path: Path) -> None:
-    grid, answer = nodes(), nodes().answer
-
-    def second(message: Message) -> Iterable[Message]:
-        with pytest.raises(CheckpointError, match="Another process"):
-            validated(tmp_path).start(nodes(), ArrayRecord(start()), 1)
-        return answer(message)
-
-    grid.answer = second
-    validated(tmp_path).start(grid, ArrayRecord(start()), 1)
-    assert len(grid.sent) == 4
-
-
-def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    validated(None).start(nodes(), ArrayRecord(start()), 1)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_run_config_can_name_the_folder(tmp_path: Path) -> None:
-    validated(None, **{"equipoise.out": str(tmp_path / "run")}).start(nodes(), ArrayRecord(start()), 1)
-    assert (tmp_path / "run" / "result.json").exists()
 
 
 # --- settings and the rest ----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from equipoise.engine.settings import Settings
 from equipoise.errors import BudgetError, ConfigError, EquipoiseError, LimitError
-from equipoise.flower.terms import Allowed, allowed, asked
+from equipoise.flower.terms import NodeLimits, is_count, is_number, read_limits, read_terms
 
 RUN = {"equipoise.mechanism": "pl-learn", "equipoise.budget": 0.98}
 
@@ -27,7 +27,7 @@ def with_(**changed: Any) -> dict[str, Any]:
 
 
 def test_the_least_a_run_config_can_say() -> None:
-    found = asked({**RUN, "num-server-rounds": 3, "lr": 0.1, "equipoisemechanism": "x"})
+    found = read_terms({**RUN, "num-server-rounds": 3, "lr": 0.1, "equipoisemechanism": "x"})
     assert (found.mechanism.name, found.budget) == ("pl-learn", 0.98)
     assert (found.weight, found.metrics, found.release_limit, found.out) == ("num-examples", (), None, None)
     assert found.settings == Settings()
@@ -38,34 +38,34 @@ def test_every_setting_of_a_release_can_be_set() -> None:
         "eta": 0.5, "steps": 3, "lr": 0.2, "negative-norm": 0.01, "factor": 3.0, "sensitivity": 2.0, "clip": 7.0,
         "clip-norm": "l1", "clients": 2, "leakage.D": 28.0, "leakage.c_a": 0.5,
     }  # fmt: skip
-    found = asked({**RUN, **{f"equipoise.{key}": value for key, value in config.items()}}).settings
+    found = read_terms({**RUN, **{f"equipoise.{key}": value for key, value in config.items()}}).settings
     for key, value in config.items():
         part = found.leakage if key.startswith("leakage.") else found
         assert getattr(part, key.removeprefix("leakage.").replace("-", "_")) == value
 
 
 def test_dashes_and_underlines_are_the_same() -> None:
-    assert asked(with_(negative_norm=0.5)) == asked({**RUN, "equipoise.negative-norm": 0.5})
+    assert read_terms(with_(negative_norm=0.5)) == read_terms({**RUN, "equipoise.negative-norm": 0.5})
 
 
 def test_none_is_written_as_a_word() -> None:
-    assert asked(with_(clip="none")).settings.clip is None
-    assert asked({"equipoise.mechanism": "none"}).budget is None
-    assert asked({"equipoise.mechanism": "none", "equipoise.budget": "none"}).budget is None
-    assert asked({"equipoise.mechanism": "none", "equipoise.budget": ""}).budget is None
+    assert read_terms(with_(clip="none")).settings.clip is None
+    assert read_terms({"equipoise.mechanism": "none"}).budget is None
+    assert read_terms({"equipoise.mechanism": "none", "equipoise.budget": "none"}).budget is None
+    assert read_terms({"equipoise.mechanism": "none", "equipoise.budget": ""}).budget is None
 
 
 def test_the_rest_of_the_run_config() -> None:
-    found = asked(with_(weight="seen", metrics=" loss, accuracy,", release_limit=7, out="runs/a"))
+    found = read_terms(with_(weight="seen", metrics=" loss, accuracy,", release_limit=7, out="runs/a"))
     assert (found.weight, found.metrics) == ("seen", ("loss", "accuracy"))
     assert (found.release_limit, found.out) == (7, Path("runs/a"))
-    assert asked(with_(release_limit=0, out="", metrics="", weight="")) == asked(RUN)
+    assert read_terms(with_(release_limit=0, out="", metrics="", weight="")) == read_terms(RUN)
 
 
 @pytest.mark.parametrize("config", [{}, {"mechanism": "pl-learn"}, {"equipoise.mechanism": ""}])
 def test_no_mechanism_is_silent(config: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="names no mechanism"):
-        asked(config)
+        read_terms(config)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_no_mechanism_is_silent(config: dict[str, Any]) -> None:
 )
 def test_a_misspelt_key_is_an_error_with_a_suggestion(key: str, suggestion: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        asked({**RUN, f"equipoise.{key}": 1})
+        read_terms({**RUN, f"equipoise.{key}": 1})
     assert f"Unknown key 'equipoise.{key}' in the run config. Did you mean '{suggestion}'" in str(caught.value)
 
 
@@ -88,7 +88,7 @@ def test_a_misspelt_key_is_an_error_with_a_suggestion(key: str, suggestion: str)
 )
 def test_the_run_config_cannot_make_the_noise_reproducible_nor_set_what_is_not_of_a_release(key: str) -> None:
     with pytest.raises(ConfigError, match="Unknown key"):
-        asked({**RUN, f"equipoise.{key}": 1})
+        read_terms({**RUN, f"equipoise.{key}": 1})
 
 
 @pytest.mark.parametrize(
@@ -114,27 +114,42 @@ def test_the_run_config_cannot_make_the_noise_reproducible_nor_set_what_is_not_o
 )
 def test_wrong_values_are_named(changed: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        asked(with_(**changed))
+        read_terms(with_(**changed))
     assert words in str(caught.value)
     assert len(str(caught.value)) < 500
 
 
 @pytest.mark.parametrize(
     "budget",
-    ["high", True, 1.5, -1.0, math.nan, "[0.96, 2]", '{"rounds": [1, 5], "values": [0.96]}', "[]", "{}", '["a"]'],
+    [
+        "high",
+        True,
+        False,
+        1.5,
+        -1.0,
+        math.nan,
+        "[0.96, 2]",
+        '{"rounds": [1, 5], "values": [0.96]}',
+        "[]",
+        "{}",
+        '["a"]',
+    ],
     ids=str,
 )
 def test_an_impossible_budget_is_refused_at_once(budget: Any) -> None:
     """Where the app starts, on the server: not in the middle of the first round on every client."""
     with pytest.raises((ConfigError, BudgetError)):
-        asked(with_(budget=budget))
+        read_terms(with_(budget=budget))
 
 
 def test_a_budget_must_fit_its_mechanism() -> None:
     with pytest.raises(ConfigError, match="needs a budget"):
-        asked({"equipoise.mechanism": "pl-learn"})
+        read_terms({"equipoise.mechanism": "pl-learn"})
     with pytest.raises(ConfigError, match="takes no budget"):
-        asked({"equipoise.mechanism": "none", "equipoise.budget": 0.98})
+        read_terms({"equipoise.mechanism": "none", "equipoise.budget": 0.98})
+    with pytest.raises(ConfigError, match="takes no budget, got 0"):
+        read_terms({"equipoise.mechanism": "none", "equipoise.budget": 0})
+    assert read_terms(with_(budget=0.0)).budget == 0.0, "a budget like any other, and the strictest"
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["[1]", "{}"])
@@ -146,7 +161,7 @@ keys = st.sampled_from(
 @given(st.dictionaries(keys, scalars, max_size=4))
 def test_any_config_is_read_or_refused_by_a_typed_error(changed: dict[str, Any]) -> None:
     try:
-        found = asked(with_(**changed))
+        found = read_terms(with_(**changed))
     except EquipoiseError:
         return
     assert found.mechanism.name
@@ -155,33 +170,33 @@ def test_any_config_is_read_or_refused_by_a_typed_error(changed: dict[str, Any])
 def test_beside_a_formal_guarantee_no_metric_is_sent() -> None:
     run = {"equipoise.mechanism": "laplace-dp", "equipoise.budget": 200.0}
     with pytest.raises(ConfigError, match="With 'laplace-dp' no metrics may be sent"):
-        asked({**run, "equipoise.metrics": "loss"})
-    assert asked(run).metrics == ()
+        read_terms({**run, "equipoise.metrics": "loss"})
+    assert read_terms(run).metrics == ()
 
 
 @pytest.mark.parametrize("name", ["experiment", "round", "accepted", "refused", "void", "evaluation", "num-examples"])
 def test_a_metric_cannot_take_a_name_of_the_servers_own_rows(name: str) -> None:
     with pytest.raises(ConfigError, match=f"The metric '{name}' has a meaning of its own"):
-        asked(with_(metrics=f"loss, {name}"))
+        read_terms(with_(metrics=f"loss, {name}"))
 
 
 def test_the_weight_is_no_metric_beside_itself() -> None:
-    assert asked(with_(metrics="num-examples", weight="seen")).metrics == ("num-examples",)
+    assert read_terms(with_(metrics="num-examples", weight="seen")).metrics == ("num-examples",)
     with pytest.raises(ConfigError, match="The metric 'seen' has a meaning of its own"):
-        asked(with_(metrics="seen", weight="seen"))
+        read_terms(with_(metrics="seen", weight="seen"))
 
 
 # --- budgets of clients and rounds --------------------------------------------------------------------------
 
 
 def test_one_budget_serves_all() -> None:
-    found = asked(RUN)
+    found = read_terms(RUN)
     assert found.budgets(7) == [0.98] * 4
     assert found.budget_of(7, 2) == found.budget_of(7, 99) == 0.98
 
 
 def test_a_list_gives_every_client_its_own() -> None:
-    found = asked(with_(budget="[0.96, 0.98, 0.97]"))
+    found = read_terms(with_(budget="[0.96, 0.98, 0.97]"))
     assert found.budget == [0.96, 0.98, 0.97]
     assert [found.budget_of(1, client) for client in range(3)] == [0.96, 0.98, 0.97]
     assert found.budget_of(1, 3) == 0.98, "the loosest, where a client has no number of its own"
@@ -189,13 +204,13 @@ def test_a_list_gives_every_client_its_own() -> None:
 
 def test_a_schedule_changes_with_the_rounds() -> None:
     table = {"rounds": [1, 5], "values": [0.96, [0.95, 0.98]]}
-    found = asked(with_(budget=json.dumps(table), clients=2))
+    found = read_terms(with_(budget=json.dumps(table), clients=2))
     assert found.budgets(4) == [0.96, 0.96]
     assert found.budgets(5) == found.budgets(500) == [0.95, 0.98]
 
 
 def test_without_distortion_there_is_no_budget() -> None:
-    found = asked({"equipoise.mechanism": "none"})
+    found = read_terms({"equipoise.mechanism": "none"})
     assert found.budgets(1) == []
     assert found.budget_of(1, 0) is None
 
@@ -204,14 +219,14 @@ def test_without_distortion_there_is_no_budget() -> None:
 
 
 def test_a_node_allows_everything_unless_told_otherwise() -> None:
-    assert allowed({"partition-id": 3}) == Allowed()
-    Allowed().refuse(asked(RUN), 0.98, 10**9, 10**9)
+    assert read_limits({"partition-id": 3}) == NodeLimits()
+    NodeLimits().permit(read_terms(RUN), 0.98, 10**9, 10**9)
 
 
 def test_the_node_config_is_read() -> None:
     config = {"mechanisms": "pl-learn, ls-learn", "budget-at-most": 0.97, "release-limit": 5, "ledger": "a/b.jsonl"}
-    found = allowed({f"equipoise.{key}": value for key, value in config.items()})
-    assert found == Allowed(("pl-learn", "ls-learn"), 0.97, 5, Path("a/b.jsonl"))
+    found = read_limits({f"equipoise.{key}": value for key, value in config.items()})
+    assert found == NodeLimits(("pl-learn", "ls-learn"), 0.97, 5, Path("a/b.jsonl"))
 
 
 @pytest.mark.parametrize(
@@ -223,6 +238,7 @@ def test_the_node_config_is_read() -> None:
         ({"budget-at-most": "0.98"}, "to be a number"),
         ({"budget-at-most": True}, "to be a number"),
         ({"budget-at-most": math.nan}, "to be a number"),
+        ({"budget-at-most": 10**400}, "to be a number"),
         ({"release-limit": -1}, "release-limit=-1"),
         ({"release-limit": 3}, "release-limit needs equipoise.ledger"),
         ({"release-limit": 3, "ledger": ""}, "release-limit needs equipoise.ledger"),
@@ -231,25 +247,25 @@ def test_the_node_config_is_read() -> None:
 )
 def test_a_wrong_node_config_is_an_error_and_not_a_missing_limit(changed: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        allowed({f"equipoise.{key}": value for key, value in changed.items()})
+        read_limits({f"equipoise.{key}": value for key, value in changed.items()})
     assert words in str(caught.value)
 
 
 def test_a_node_refuses_other_mechanisms() -> None:
-    node = Allowed(mechanisms=("ls-learn",))
+    node = NodeLimits(mechanisms=("ls-learn",))
     with pytest.raises(ConfigError, match="does not take part with the mechanism 'pl-learn'"):
-        node.refuse(asked(RUN), 0.98, 0, 0)
-    Allowed(mechanisms=("ls-learn", "pl-learn")).refuse(asked(RUN), 0.98, 0, 0)
+        node.permit(read_terms(RUN), 0.98, 0, 0)
+    NodeLimits(mechanisms=("ls-learn", "pl-learn")).permit(read_terms(RUN), 0.98, 0, 0)
 
 
 @pytest.mark.parametrize(("budget", "fine"), [(0.97, True), (0.96, True), (0.9701, False), (None, False)])
 def test_a_node_refuses_looser_budgets_and_none_at_all(budget: float | None, fine: bool) -> None:
-    node = Allowed(budget_at_most=0.97)
+    node = NodeLimits(budget_at_most=0.97)
     if fine:
-        node.refuse(asked(RUN), budget, 0, 0)
+        node.permit(read_terms(RUN), budget, 0, 0)
     else:
         with pytest.raises(BudgetError, match=r"allows budgets up to 0\.97"):
-            node.refuse(asked(RUN), budget, 0, 0)
+            node.permit(read_terms(RUN), budget, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -269,10 +285,35 @@ def test_each_limit_counts_its_own(
     own: int | None, of_the_run: int | None, here: int, ever: int, words: str | None
 ) -> None:
     """The run's limit counts the releases in this run, the node's all of them."""
-    terms = asked(with_(release_limit=of_the_run or 0))
-    node = Allowed(release_limit=own)
+    terms = read_terms(with_(release_limit=of_the_run or 0))
+    node = NodeLimits(release_limit=own)
     if words is None:
-        node.refuse(terms, 0.98, here, ever)
+        node.permit(terms, 0.98, here, ever)
     else:
         with pytest.raises(LimitError, match=words):
-            node.refuse(terms, 0.98, here, ever)
+            node.permit(terms, 0.98, here, ever)
+
+
+# --- numbers of unknown origin ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "count", "number"),
+    [
+        (0, True, True),
+        (7, True, True),
+        (-1, False, True),
+        (10**400, True, False),
+        (1.0, False, True),
+        (-1e308, False, True),
+        (1.7e308, False, False),
+        (math.nan, False, False),
+        (math.inf, False, False),
+        (True, False, False),
+        ("1", False, False),
+        (None, False, False),
+        ([1], False, False),
+    ],
+)
+def test_what_counts_as_a_number(value: Any, count: bool, number: bool) -> None:
+    assert (is_count(value), is_number(value)) == (count, number)

@@ -16,16 +16,17 @@ from flwr.serverapp.strategy import FedAvg
 from safetensors.torch import load_file
 from torch import Tensor
 
+from benchmarks.flower_twin import client_app, run_config, simulate
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings, to_dict
 from equipoise.engine.sweep import Sweep
 from equipoise.errors import ConfigError
 from equipoise.flower import Validated
-from equipoise.flower.twin import _config, client_app, simulate
 from equipoise.mechanism.registry import MECHANISMS
 from tests.flower.messages import NODES, LocalGrid, context
 from tests.helpers import single_threaded
 
+ROOT = str(Path(__file__).parents[2])
 BUDGETS = {
     "none": None,
     "pl-identical": 0.98,
@@ -39,8 +40,8 @@ BUDGETS = {
 SCRIPT = """
 import json, sys
 from safetensors.torch import save_file
-from equipoise.flower.twin import simulate
-from equipoise.settings import from_dict
+from benchmarks.flower_twin import simulate
+from equipoise.engine.settings import from_dict
 
 settings, federations = from_dict(json.loads(sys.argv[1]))
 rounds = []
@@ -106,9 +107,10 @@ def run(script: str, given: str, folder: Path) -> Path:
     """In a process of its own: Ray leaves open files behind, and what it starts must end with it."""
     target = folder / "found"
     home = {"FLWR_HOME": str(folder), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    path = {"PYTHONPATH": os.pathsep.join([ROOT, os.environ.get("PYTHONPATH", "")])}  # Ray's workers import it too
     process = subprocess.Popen(
         [sys.executable, "-c", script, given, str(target)],
-        env={**single_threaded(), **home}, cwd=folder, start_new_session=True,
+        env={**single_threaded(), **home, **path}, cwd=folder, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     try:
@@ -164,7 +166,7 @@ def test_the_same_without_rays_processes(name: str) -> None:
     begin = Sweep(about, [federation])
     start = ArrayRecord(begin.batched.layout.unflatten(begin.state.params[0]))
     spec = ConfigRecord({"spec": json.dumps(to_dict(about, [federation]))})
-    checked = Validated(FedAvg(fraction_evaluate=0.0), _config(about, federation), min_clients=4, seeded=True)
+    checked = Validated(FedAvg(fraction_evaluate=0.0), run_config(about, federation), min_clients=4, seeded=True)
     result = checked.start(LocalGrid(answer), start, about.rounds, train_config=spec)
     assert not checked.refused
     assert apart(dict(result.arrays.to_torch_state_dict()), embedded(about, federation)) <= 1e-5
@@ -180,7 +182,7 @@ def test_what_the_twin_cannot_do_is_refused(changed: dict[str, int]) -> None:
 
 def test_the_twin_passes_on_every_setting_of_a_release() -> None:
     about = Settings(rounds=1, clip=None, lr=[0.1, 0.2, 0.3, 0.4], steps=3)
-    found = _config(about, Federation("mnist", "pl-learn", [0.96, 0.97, 0.98, 0.98]))
+    found = run_config(about, Federation("mnist", "pl-learn", [0.96, 0.97, 0.98, 0.98]))
     assert found["equipoise.clip"] == "none"
     assert json.loads(found["equipoise.lr"]) == [0.1, 0.2, 0.3, 0.4]
     assert json.loads(found["equipoise.budget"]) == [0.96, 0.97, 0.98, 0.98]

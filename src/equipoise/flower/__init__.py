@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ConfigError
 
 if TYPE_CHECKING:
-    from .client import guard as guard
     from .client import protect as protect
+    from .client_guard import guard as guard
     from .server import Validated as Validated
 
-_HOMES = {"guard": "client", "protect": "client", "Validated": "server"}
+_HOMES = {"guard": "client_guard", "protect": "client", "Validated": "server"}
 
 __all__ = sorted(_HOMES)
 

@@ -1,63 +1,22 @@
-"""The client's side: ``protect`` in the train function, ``guard`` around it.
-
-The guard fails closed. It is a mod without state of its own, and learns of a release through a context variable that
-holds for one message: in Ray workers and in SuperNodes alike, arrays leave the client only if ``protect`` made exactly
-these arrays for exactly this message.
-"""
+"""``protect`` in a client's train function: the library's own, with what a Flower message and context say."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
-import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
-from flwr.clientapp.typing import ClientAppCallable
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from torch import Tensor, nn
 
-from ..errors import ConfigError, DataError, EquipoiseError, ReleaseError
+from ..errors import ConfigError, DataError, ReleaseError, is_count
 from ..files import locked
 from ..ledger.ledger import Ledger
 from ..mechanism import protect as protection
 from ..mechanism.registry import Mechanism
-from ..mechanism.registry import mechanism as find
 from ..models.batched import Loss
-from .terms import PREFIX, Allowed, Asked, allowed, asked
-
-log = logging.getLogger("flwr.equipoise")  # below Flower's own logger, so that its handlers serve
-
-RECORD = "equipoise"
-"""Key of the config record that says how a reply was protected; also the prefix of its metrics."""
-
-NUMBERS = ("lower", "upper", "intensity")
-"""What a reply says of its release (``told``). Utility loss and clipping stay with the client."""
-
-
-@dataclass(frozen=True)
-class _Made:
-    """One result of ``protect``. The arrays are the guard's own: what the app does to its copy changes nothing."""
-
-    arrays: ArrayRecord
-    record: dict[str, Any]
-    terms: Asked
-
-
-@dataclass
-class _Passage:
-    """What ``protect`` did during one message."""
-
-    message: Message
-    made: dict[str, _Made] = field(default_factory=dict)  # by digest: what may leave
-
-
-_passage: ContextVar[_Passage | None] = ContextVar("equipoise_passage", default=None)
+from .client_guard import NUMBERS, RECORD, let_pass
+from .terms import NodeLimits, read_limits, read_terms
 
 
 def protect(
@@ -81,166 +40,23 @@ def protect(
     Noise is from the operating system. ``experiment_seed`` makes it reproducible, and worthless as protection: the
     run config cannot set it, and the server refuses such replies unless it was told to expect an experiment.
     """
-    terms, node = asked(context.run_config), allowed(context.node_config)
-    client, when = _number(context.node_config.get("partition-id", 0)), _round(msg)
-    with _own_ledger(node, experiment_seed) as ledger:
+    terms, limits = read_terms(context.run_config), read_limits(context.node_config)
+    client, round_number = _whole(context.node_config.get("partition-id", 0)), _round(msg)
+    budget = terms.budget_of(round_number, client)
+    with _own_ledger(limits, experiment_seed) as ledger:
         ever = 0 if ledger is None else sum(count.asked for count in ledger.counts.values())
-        node.refuse(terms, terms.budget_of(when, client), _released(context), ever)
+        limits.permit(terms, budget, _released(context), ever)
         received, device = _received(msg), next(model.parameters()).device
         x, y = first_batch(data, keys)
         sent = protection.protect(
             model, received, (x.to(device), y.to(device)), terms.mechanism, terms.budget,
             loss=loss, local=None if train else model.state_dict(), settings=terms.settings,
-            client=client, round=when, experiment_seed=experiment_seed,
+            client=client, round=round_number, experiment_seed=experiment_seed,
         )  # fmt: skip
         arrays = ArrayRecord({name: _kept(sent.parameters.get(name, old), old) for name, old in received.items()})
-        _count(context, ledger, sent.record, terms.budget_of(when, client))  # before anything can leave
-    passage = _passage.get()
-    if passage is not None:
-        passage.made[digest(arrays)] = _Made(_copy(arrays), sent.record, terms)
+        _count(context, ledger, sent.record, terms.mechanism, budget)  # before anything can leave
+    let_pass(arrays, sent.record, terms)
     return arrays
-
-
-def guard(msg: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """A mod for ``ClientApp(mods=[guard])``: nothing is sent unless ``protect`` made it, for this message.
-
-    It must be the first of several mods: those before it see the reply after the guard and can change it.
-
-    Of a train reply it lets through: the arrays, the weight, the metrics that the run config names, and the record of
-    the release; of any other reply the metrics. Errors are sent by their type alone, because what they say may quote
-    private data; this client's log has the place of an error, and with ``equipoise.verbose-errors`` its words.
-    """
-    outer = _passage.get()
-    if outer is not None and outer.message is msg:
-        return call_next(msg, context)  # the guard around this one will look
-    passage = _Passage(msg)
-    token = _passage.set(passage)
-    try:
-        reply = call_next(msg, context)
-        if reply.has_error():  # what it says may quote private data too
-            return Message(Error(code=reply.error.code, reason="The client app reported an error."), reply_to=msg)
-        return _checked(msg, reply, passage)
-    except Exception as error:
-        loud = context.node_config.get(f"{PREFIX}verbose-errors") is True
-        log.error("Nothing is sent: %s", str(error) if loud else _place(error))
-        shown = error if loud or isinstance(error, EquipoiseError) else None  # Flower logs the whole chain
-        raise ReleaseError(f"The client refused or failed: {type(error).__name__}.", "Its own log says why.") from shown
-    finally:
-        _passage.reset(token)
-
-
-def _checked(msg: Message, reply: Message, passage: _Passage) -> Message:
-    content, training = reply.content, msg.metadata.message_type.split(".")[0] == "train"
-    if training and not passage.made:
-        raise ReleaseError(
-            "The train function returned without protecting its update.",
-            "Send what equipoise.flower.protect returns instead of ArrayRecord(model.state_dict()).",
-        )
-    sent = [passage.made.get(digest(arrays)) for arrays in content.array_records.values()]
-    if None in sent:
-        raise ReleaseError(
-            "The reply holds arrays that are not what protect returned for this message.",
-            "Send its result unchanged, and nothing else.",
-        )
-    if len(sent) != (1 if training else 0):
-        raise ReleaseError(
-            f"The reply holds {len(sent)} sets of arrays, expected {1 if training else 0}. Only a train reply may hold "
-            "one, and two distortions of one model would have less noise in their mean.",
-            "Send one result of protect.",
-        )
-    names = [*content, *(key for part in content.metric_records.values() for key in part)]
-    if len(content) > MOST_METRICS or any(len(name) > LONGEST_NAME for name in names):
-        raise ReleaseError("The reply has too many records, or too long a name: these could hold anything.", "Use few.")
-    made = sent[0] if sent else None
-    reply.content = _evaluation(content) if made is None else _allowed_content(content, made)
-    return reply
-
-
-def _place(error: Exception) -> str:
-    """Our own errors quote no data; of others, what and where."""
-    if isinstance(error, EquipoiseError):
-        return str(error)
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno} (equipoise.verbose-errors says more)"
-
-
-MOST_METRICS = 32
-"""Metrics of a reply to an evaluate or query message: enough for any report, too few for a model."""
-
-LONGEST_NAME = 100
-
-
-def _evaluation(content: RecordDict) -> RecordDict:
-    """Single numbers, and not many: lists of them could hold anything."""
-    records = content.metric_records
-    kept: dict[str, dict[str, Any]] = {
-        name: {key: value for key, value in part.items() if not isinstance(value, list)}
-        for name, part in records.items()
-    }
-    if sum(map(len, kept.values())) > MOST_METRICS:
-        raise ReleaseError(f"The reply has more than {MOST_METRICS} metrics.", "Send fewer.")
-    if content.config_records or any(len(kept[name]) < len(records[name]) for name in kept):
-        log.warning("Held back: config records and lists of numbers")
-    return RecordDict({name: MetricRecord(part) for name, part in kept.items()})
-
-
-def _allowed_content(content: RecordDict, made: _Made) -> RecordDict:
-    terms, record = made.terms, made.record
-    metrics = {key: value for part in content.metric_records.values() for key, value in part.items()}
-    missing = [key for key in (terms.weight, *terms.metrics) if key not in metrics]
-    if missing:
-        raise ConfigError(f"The reply has no metric {missing[0]!r}.", "Set equipoise.weight and equipoise.metrics.")
-    kept = {key: metrics[key] for key in (terms.weight, *terms.metrics)}
-    lists = [key for key, value in kept.items() if isinstance(value, list)]
-    if lists:
-        raise ReleaseError(f"The metric {lists[0]!r} is a list, which could hold anything.", "Send single numbers.")
-    held = [*(set(metrics) - set(kept)), *(f"config {name!r}" for name in content.config_records)]
-    if held:
-        log.warning("Held back, because equipoise.metrics does not name it: %s", ", ".join(sorted(held)))
-    kept |= {f"{RECORD}.{name}": value for name, value in told(record, terms.mechanism).items()}
-    about = {
-        "mechanism": record["mechanism"],
-        "budget": json.dumps(terms.budget),
-        "round": record["round"],
-        "experiment": record["experiment"] or "",
-    }
-    name = next(iter(content.metric_records))
-    arrays = next(iter(content.array_records))
-    return RecordDict({arrays: made.arrays, name: MetricRecord(kept), RECORD: ConfigRecord(about)})
-
-
-def told(record: Mapping[str, Any], kind: Mechanism) -> dict[str, float]:
-    """The numbers of a release that the server may know.
-
-    The exact norm of a noise is as good as the noise to someone who guesses at the batch: a guess is right if and only
-    if what remains of the release has that norm. So what a draw decided is told to two digits, which says no more than
-    how such norms spread anyway, and nothing at all where a guarantee of differential privacy would be lost by it.
-    Exact numbers are in the client's own record and ledger.
-
-    >>> from equipoise.mechanism.registry import mechanism
-    >>> told({"lower": 7.99975, "upper": 15.9995, "intensity": 9.87654}, mechanism("pl-learn"))
-    {'lower': 7.99975, 'upper': 15.9995, 'intensity': 9.9}
-    >>> told({"lower": 1664.2, "upper": 1664.2, "intensity": 1664.2}, mechanism("laplace-dp"))
-    {}
-    """
-    if kind.measure == "epsilon":
-        return {}
-    fixed = ("lower", "upper") if kind.on_sphere else ()  # these follow from the budget
-    return {name: float(record[name] if name in fixed else f"{record[name]:.2g}") for name in NUMBERS}
-
-
-def _copy(arrays: ArrayRecord) -> ArrayRecord:
-    """Other objects around the same bytes."""
-    return ArrayRecord({name: Array(a.dtype, tuple(a.shape), a.stype, a.data) for name, a in arrays.items()})
-
-
-def digest(arrays: ArrayRecord) -> str:
-    """Identifies arrays by name, form and content."""
-    found = hashlib.sha256()
-    for name, array in arrays.items():
-        found.update(repr((name, array.dtype, array.shape, array.stype, len(array.data))).encode())
-        found.update(array.data)
-    return found.hexdigest()
 
 
 def first_batch(data: Any, keys: tuple[str, str]) -> tuple[Tensor, Tensor]:
@@ -275,37 +91,38 @@ def _kept(new: Tensor, old: Tensor) -> Tensor:
 def _round(msg: Message) -> int:
     for record in msg.content.config_records.values():
         if "server-round" in record:
-            return _number(record["server-round"])
+            return _whole(record["server-round"])
     raise ConfigError("The message names no round.", "FedAvg and its kin send 'server-round'; do so too.")
 
 
-def _number(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+def _whole(value: Any) -> int:
+    if not is_count(value):
         raise ConfigError(f"Expected a whole number >= 0 for client or round, got {value!r}.", "Check the node config.")
     return value
 
 
 @contextmanager
-def _own_ledger(node: Allowed, seed: int | None) -> Iterator[Ledger | None]:
+def _own_ledger(limits: NodeLimits, seed: int | None) -> Iterator[Ledger | None]:
     """The node's own count of its releases, if its operator wants one."""
-    if node.ledger is None:
+    if limits.ledger is None:
         yield None
         return
-    with locked(node.ledger.parent, wait=60.0):  # two runs may be under way on one node
-        yield Ledger.open(node.ledger, None if seed is None else "seeded")
+    with locked(limits.ledger.parent, wait=60.0):  # two runs may be under way on one node
+        yield Ledger.open(limits.ledger, None if seed is None else "seeded")
 
 
 def _released(context: Context) -> int:
     """Releases of this client in this run so far."""
     state = context.state.config_records.get(RECORD)
-    return 0 if state is None else _number(state["releases"])
+    return 0 if state is None else _whole(state["releases"])
 
 
-def _count(context: Context, ledger: Ledger | None, record: Mapping[str, Any], budget: float | None) -> None:
+def _count(
+    context: Context, ledger: Ledger | None, record: Mapping[str, Any], kind: Mechanism, budget: float | None
+) -> None:
     context.state[RECORD] = ConfigRecord({"releases": _released(context) + 1})
     if ledger is not None:
-        formal = find(record["mechanism"]).measure == "epsilon"  # its guarantee covers the release alone
-        numbers = {name: None if formal else record[name] for name in NUMBERS}
+        numbers = {name: None if kind.formal else record[name] for name in NUMBERS}  # a guarantee covers no norm
         release = {"client": str(record["client"]), **numbers, "accepted": True}
         about = {name: record[name] for name in ("round", "mechanism", "norm")}
         ledger.append([{"kind": "round", "federation": 0, **about, "budget": budget, "releases": [release]}])

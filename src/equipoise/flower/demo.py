@@ -12,9 +12,9 @@ from typing import Any
 from ..errors import ConfigError, FleetError, StorageError
 from ..files import storage_errors
 from ..ledger.ledger import verify
+from ..runs.folder import read_rows
 from .fleet import Fleet
 from .new_app import new_app
-from .server_folder import read_rows
 
 PARTS = ("flower_app", "logs", "run")
 """What a demo leaves in its folder: the app as it was run, what the processes said, the server's run folder."""
@@ -39,8 +39,8 @@ def demo(
     say(f"all processes are stopped, {time.monotonic() - began:.0f} s after the start")
     found = outcome(run, ended.log)
     found["refused"] = {
-        when: {clients.get(client, client): reason for client, reason in reasons.items()}
-        for when, reasons in found["refused"].items()
+        round_number: {clients.get(client, client): reason for client, reason in reasons.items()}
+        for round_number, reasons in found["refused"].items()
     }
     return {**found, "seconds": round(time.monotonic() - began, 1)}
 
@@ -93,7 +93,7 @@ def outcome(run: Path, log: Path) -> dict[str, Any]:
     return {
         "mechanism": federation["mechanism"],
         "budget": federation["budget"],
-        "accuracy": {str(when): accuracy for when, accuracy in evaluated.items()},
+        "accuracy": {str(round_number): accuracy for round_number, accuracy in evaluated.items()},
         "refused": federation["refused"],
         "releases": {
             "asked": sum(count.asked for count in ledger.counts.values()),

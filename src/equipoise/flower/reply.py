@@ -20,9 +20,10 @@ import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
+from ..errors import is_finite
 from ..server.intake import Form, Intake, short, wrong_form, wrong_weight
-from .client import NUMBERS, RECORD
-from .terms import Asked
+from .client_guard import NUMBERS, RECORD
+from .terms import Terms
 
 HEADER = 256
 """Bytes that an array may have beside its numbers."""
@@ -49,7 +50,7 @@ class Reply:
         )
 
 
-def examine(message: Message, intake: Intake, terms: Asked, seeded: bool) -> Reply:
+def checked_reply(message: Message, intake: Intake, terms: Terms, seeded: bool) -> Reply:
     """Check a reply to a train message and count it in, or say why not."""
     client = str(message.metadata.src_node_id)
     if message.has_error():
@@ -79,16 +80,12 @@ def _refused(intake: Intake, client: str, reason: str, metrics: Mapping[str, Any
     return Reply(client, reason, {}, _scalars(metrics or {}))
 
 
-def is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and -1e308 <= value <= 1e308  # math.isfinite raises for large whole numbers
-
-
 def _scalars(metrics: Mapping[str, Any]) -> dict[str, float]:
     return {key: value for key, value in metrics.items() if is_finite(value)}
 
 
 def wrong_claim(
-    claim: Mapping[str, Any], metrics: Mapping[str, Any], when: int, terms: Asked, seeded: bool
+    claim: Mapping[str, Any], metrics: Mapping[str, Any], round_number: int, terms: Terms, seeded: bool
 ) -> str | None:
     """What a reply says of its own protection, against what was asked."""
     if not claim:
@@ -107,7 +104,7 @@ def wrong_claim(
     for name, value in metrics.items():
         if name != terms.weight and not is_finite(value):
             return f"has a metric that is no finite number: {name!r}"
-    return _wrong_intensity(metrics, when, terms)
+    return _wrong_intensity(metrics, round_number, terms)
 
 
 def sound_evaluations(
@@ -150,9 +147,9 @@ def _wrong_evaluation(message: Message, usual: frozenset[str], weight: str, most
     return wrong_weight(metrics.get(weight), most)
 
 
-def _wrong_intensity(metrics: Mapping[str, Any], when: int, terms: Asked) -> str | None:
+def _wrong_intensity(metrics: Mapping[str, Any], round_number: int, terms: Terms) -> str | None:
     kind, given = terms.mechanism, [name for name in NUMBERS if f"{RECORD}.{name}" in metrics]
-    if kind.measure == "epsilon":
+    if kind.formal:
         return "tells the size of its noise, which would undo the guarantee" if given else None
     if len(given) < len(NUMBERS):
         return "does not say its intensity and its bounds"
@@ -166,7 +163,7 @@ def _wrong_intensity(metrics: Mapping[str, Any], when: int, terms: Asked) -> str
     if measure is not None and not math.isclose(upper, lower * measure.factor, rel_tol=SLACK):
         return f"says that its bounds are {lower:.6g} and {upper:.6g}, which do not belong together"
     if measure is not None and kind.on_sphere:
-        asked = [measure.lower(budget) for budget in terms.budgets(when)]
+        asked = [measure.lower(budget) for budget in terms.budgets(round_number)]
         if not any(math.isclose(lower, bound, rel_tol=1e-4) for bound in asked):
             return f"says that its lower bound is {lower:.6g}, asked: {', '.join(f'{bound:.6g}' for bound in asked)}"
     return None

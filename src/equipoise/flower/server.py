@@ -21,10 +21,11 @@ from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor
 
 from ..errors import CheckpointError, ConfigError, LimitError
+from ..ledger.lines import NO_REPLY
 from ..server.intake import MAX_WEIGHT, Intake, wrong_tensors
-from .reply import Reply, examine, sound_evaluations
-from .server_folder import Journal
-from .terms import asked
+from .reply import Reply, checked_reply, sound_evaluations
+from .server_folder import ServerFolder
+from .terms import read_terms
 
 log = logging.getLogger("flwr.equipoise")
 
@@ -56,7 +57,7 @@ class Validated(Strategy):
             raise ConfigError(f"Expected a Flower strategy, got {type(strategy).__name__}.", "Validated(FedAvg(), ...)")
         if min_clients < 1 or not max_weight > 0:
             raise ConfigError("Expected min_clients >= 1 and max_weight > 0.", "1 and 1e7 are the defaults.")
-        self.strategy, self.terms = strategy, asked(run_config)
+        self.strategy, self.terms = strategy, read_terms(run_config)
         if getattr(strategy, "weighted_by_key", self.terms.weight) != self.terms.weight:
             raise ConfigError(
                 f"The strategy weighs by {strategy.weighted_by_key!r}, the run config names {self.terms.weight!r}.",  # type: ignore[attr-defined]
@@ -64,7 +65,7 @@ class Validated(Strategy):
             )
         self.min_clients, self.max_weight, self.seeded = min_clients, max_weight, seeded
         where = Path(folder) if folder else self.terms.out
-        self.journal = Journal(where, self.terms, seeded, type(strategy).__name__)
+        self.folder = ServerFolder(where, self.terms, seeded, type(strategy).__name__)
         self.refused: dict[int, dict[str, str]] = {}
         self.stopped: str | None = None
         self._past = 0  # rounds of earlier servers
@@ -79,21 +80,21 @@ class Validated(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Ask the clients that the strategy chooses, unless one of them has reached its limit."""
-        when = self._past + server_round
+        round_number = self._past + server_round
         self._tensors = dict(arrays.to_torch_state_dict())
         self._clients = []
         if self.stopped:
             return []
-        messages = list(self.strategy.configure_train(when, arrays, config, grid))
+        messages = list(self.strategy.configure_train(round_number, arrays, config, grid))
         clients = [str(message.metadata.dst_node_id) for message in messages]
         try:
-            self.journal.permit(clients, when)
+            self.folder.permit(clients, round_number)
         except LimitError as error:
             self.stopped = str(error)
             log.error("%s", error)
             return []
-        self.journal.asked(clients, when)
-        self._trained = when
+        self.folder.asked(clients, round_number)
+        self._trained = round_number
         self._clients = clients
         return messages
 
@@ -101,35 +102,38 @@ class Validated(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Check, refuse by name, and let the strategy average the rest."""
-        when = self._past + server_round
+        round_number = self._past + server_round
         if self.stopped:
             return None, None
-        intake = Intake(self._tensors, when, clients=set(self._clients), max_weight=self.max_weight, averages=False)
-        messages = _of_clients(replies)
-        found = [examine(message, intake, self.terms, self.seeded) for message in messages]
+        messages, clients = _of_clients(replies), set(self._clients)
+        intake = Intake(self._tensors, round_number, clients=clients, max_weight=self.max_weight, averages=False)
+        found = [checked_reply(message, intake, self.terms, self.seeded) for message in messages]
         good = [(message, reply) for message, reply in zip(messages, found, strict=True) if reply.reason is None]
-        silent = sorted(set(self._clients) - {reply.client for reply in found})
-        self._note(when, found, silent)
-        arrays, metrics = self._average(when, good) if len(good) >= self.min_clients else (None, None)
+        silent = sorted(clients - {reply.client for reply in found})
+        self._note(round_number, found, silent)
+        arrays, metrics = self._average(round_number, good) if len(good) >= self.min_clients else (None, None)
         if arrays is not None:
             self._tensors = dict(arrays.to_torch_state_dict())
         else:
-            log.warning("Round %d is void: %d of at least %d replies.", when, len(good), self.min_clients)
-        row = {"round": when, "accepted": len(good), "refused": self.refused.get(when, {}), "void": arrays is None}
-        self.journal.metrics({**row, **(metrics or {})})
-        self.journal.checkpoint({**_named("model", self._tensors), **self._memory()}, when)
+            log.warning("Round %d is void: %d of at least %d replies.", round_number, len(good), self.min_clients)
+        refused = self.refused.get(round_number, {})
+        row = {"round": round_number, "accepted": len(good), "refused": refused, "void": arrays is None}
+        self.folder.metrics({**row, **(metrics or {})})
+        self.folder.checkpoint({**_named("model", self._tensors), **self._memory()}, round_number)
         return arrays, metrics
 
-    def _note(self, when: int, found: list[Reply], silent: list[str]) -> None:
-        bad = [*((reply.client, reply.reason) for reply in found if reply.reason), *((c, "no reply") for c in silent)]
+    def _note(self, round_number: int, found: list[Reply], silent: list[str]) -> None:
+        bad = [*((reply.client, reply.reason) for reply in found if reply.reason), *((c, NO_REPLY) for c in silent)]
         for client, reason in bad:
-            log.warning("Round %d: refused client %s: %s", when, client, reason)
+            log.warning("Round %d: refused client %s: %s", round_number, client, reason)
         if bad:
-            self.refused[when] = {client: str(reason) for client, reason in bad}
-        absent = [{"client": client, "accepted": False, "reason": "no reply"} for client in silent]
-        self.journal.answered([*(reply.entry() for reply in found), *absent], when)
+            self.refused[round_number] = {client: str(reason) for client, reason in bad}
+        absent = [{"client": client, "accepted": False, "reason": NO_REPLY} for client in silent]
+        self.folder.answered([*(reply.entry() for reply in found), *absent], round_number)
 
-    def _average(self, when: int, good: list[tuple[Message, Reply]]) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def _average(
+        self, round_number: int, good: list[tuple[Message, Reply]]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The strategy's own aggregation, of messages rebuilt from what was checked; void if it makes no sense."""
         key = getattr(self.strategy, "arrayrecord_key", "arrays")
         for message, reply in good:
@@ -137,12 +141,12 @@ class Validated(Strategy):
             message.content = RecordDict({key: ordered, "metrics": MetricRecord(dict(reply.metrics))})
         before = {name: getattr(self.strategy, name) for name in _STATE if hasattr(self.strategy, name)}
         try:
-            arrays, metrics = self.strategy.aggregate_train(when, [message for message, _ in good])
+            arrays, metrics = self.strategy.aggregate_train(round_number, [message for message, _ in good])
             new = None if arrays is None else self._sound(arrays)
         except Exception as error:  # a strategy may refuse as it likes; the round is void, the run goes on
             new = f"is none: {type(error).__name__}: {error}"
         if new is None or isinstance(new, str):
-            log.error("Round %d: the result of %s %s", when, type(self.strategy).__name__, new or "is none")
+            log.error("Round %d: the result of %s %s", round_number, type(self.strategy).__name__, new or "is none")
             for name, value in before.items():  # nothing of a void round may stay
                 setattr(self.strategy, name, value)
             return None, None
@@ -179,15 +183,15 @@ class Validated(Strategy):
                 done.arrays = initial_arrays
             return self._finish(done, self._trained if self.stopped else self._past + left)
         finally:
-            self.journal.close()
+            self.folder.close()
 
     def _resume(self, initial: ArrayRecord) -> ArrayRecord:
-        found = self.journal.open()
+        found = self.folder.open()
         if found is None:
             return initial
         tensors, notes = found
         self._past = self._trained = notes["round"]
-        self.refused = self.journal.refusals()
+        self.refused = self.folder.refusals()
         log.info("Going on after round %d.", self._past)
         model = _part("model", tensors)
         if {n: (t.shape, t.dtype) for n, t in model.items()} != {
@@ -215,7 +219,7 @@ class Validated(Strategy):
                 return None
             found = evaluate(self._past + server_round, arrays)
             if found is not None:  # the row of the round that a resumed run begins with was cut off with its file
-                self.journal.metrics({"round": self._past + server_round, "evaluation": dict(found)})
+                self.folder.metrics({"round": self._past + server_round, "evaluation": dict(found)})
             return found
 
         return noted
@@ -223,17 +227,17 @@ class Validated(Strategy):
     def _finish(self, done: Result, rounds: int) -> Result:
         """Rounds numbered from the very first; the result file."""
         for part in (done.train_metrics_clientapp, done.evaluate_metrics_clientapp, done.evaluate_metrics_serverapp):
-            moved = {self._past + when: record for when, record in part.items()}
+            moved = {self._past + round_number: record for round_number, record in part.items()}
             part.clear()
             part.update(moved)
         last = done.evaluate_metrics_serverapp.get(rounds)
         about = {
             "rounds": rounds,
             "stopped": self.stopped,
-            "refused": {str(when): reasons for when, reasons in self.refused.items()},
+            "refused": {str(round_number): reasons for round_number, reasons in self.refused.items()},
             **(dict(last) if last is not None else {}),
         }
-        self.journal.result(dict(done.arrays.to_torch_state_dict()), about)
+        self.folder.result(dict(done.arrays.to_torch_state_dict()), about)
         return done
 
     # -- what is left to the strategy --------------------------------------------------------------------------
@@ -250,21 +254,21 @@ class Validated(Strategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """As the strategy does, of the replies that make sense."""
-        when = self._past + server_round
+        round_number = self._past + server_round
         good, refused = sound_evaluations(_of_clients(replies), self._evaluators, self.terms.weight, self.max_weight)
         for client, reason in refused.items():
-            log.warning("Round %d: refused the evaluation of client %s: %s", when, client, reason)
+            log.warning("Round %d: refused the evaluation of client %s: %s", round_number, client, reason)
         try:
-            return self.strategy.aggregate_evaluate(when, good) if good else None
+            return self.strategy.aggregate_evaluate(round_number, good) if good else None
         except Exception as error:  # whatever a strategy may make of numbers that are single and finite
-            log.error("Round %d: the strategy could not average the evaluations: %s", when, error)
+            log.error("Round %d: the strategy could not average the evaluations: %s", round_number, error)
             return None
 
     def summary(self) -> None:
         """What is asked, what is checked, and what is claimed."""
         kind, measure = self.terms.mechanism, self.terms.settings.measure(self.terms.mechanism)
         log.info("\t├──> Protection: %s, budget %s, norm %s", kind.name, self.terms.budget, kind.norm)
-        if measure is not None and kind.measure != "epsilon":  # there the scale follows from each client's batch
+        if measure is not None and not kind.formal:  # there the scale follows from each client's batch
             bounds = sorted({measure.lower(budget) for budget in self.terms.budgets(self._past + 1)})
             what = "lower bound" if kind.on_sphere else "noise scale"
             log.info("\t├──> %s of the next round: %s", what, ", ".join(f"{bound:.6g}" for bound in bounds))

@@ -13,39 +13,38 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from ..environment import environment
-from ..errors import CheckpointError, LimitError
+from ..errors import CheckpointError, LimitError, is_count
 from ..files import locked, plain, storage_errors, write_json
 from ..ledger.ledger import FILE, Ledger, verify
+from ..mechanism.claims import of_budgets
 from ..runs.checkpoint import load_checkpoint, save_checkpoint
+from ..runs.folder import read_rows
 from ..runs.snapshot import save_snapshot
-from .terms import OF_A_RELEASE, Asked
-
-CLAIM = "Budgets are per-release calibrations of the distortion. No (epsilon, delta) is claimed."
+from .terms import OF_A_RELEASE, Terms
 
 
-class Journal:
-    """The folder of one deployed run, while its server runs."""
+class ServerFolder:
+    """The run folder of a deployed server, while it runs; without a path only the releases are counted."""
 
-    def __init__(self, folder: Path | None, terms: Asked, seeded: bool, strategy: str):
-        self.folder, self.terms, self.seeded, self.strategy = folder, terms, seeded, strategy
+    def __init__(self, path: Path | None, terms: Terms, seeded: bool, strategy: str):
+        self.path, self.terms, self.seeded, self.strategy = path, terms, seeded, strategy
         self.ledger: Ledger | None = None
         self._open = ExitStack()
         self._asked: Counter[str] = Counter()
 
     def open(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """Take the folder; the checkpoint of an earlier server, if there is one."""
-        if self.folder is None:
+        if self.path is None:
             return None
-        self._open.enter_context(locked(self.folder))
-        self.ledger = Ledger.open(self.folder / FILE, "seeded" if self.seeded else None, self.terms.release_limit)
-        found, metrics = load_checkpoint(self.folder / "checkpoint"), self.folder / "metrics.jsonl"
+        self._open.enter_context(locked(self.path))
+        self.ledger = Ledger.open(self.path / FILE, "seeded" if self.seeded else None, self.terms.release_limit)
+        found, metrics = load_checkpoint(self.path / "checkpoint"), self.path / "metrics.jsonl"
         kept = 0 if found is None else self._checked(found[1])
         if metrics.exists():  # what was written after the checkpoint is written again
             with storage_errors(metrics):
@@ -54,49 +53,50 @@ class Journal:
 
     def _checked(self, notes: dict[str, Any]) -> int:
         """Refuse a checkpoint of another run, or one whose ledger was changed; the bytes of its metrics."""
-        assert self.folder is not None
+        assert self.path is not None
         old, new = notes.get("terms"), self._terms()
         other = sorted(key for key in new if not isinstance(old, dict) or old.get(key) != new[key])
         if other:
             raise CheckpointError(
-                f"The folder {self.folder.name} holds a run with other terms: {', '.join(other)}.",
+                f"The folder {self.path.name} holds a run with other terms: {', '.join(other)}.",
                 "Use the same ones, or another equipoise.out.",
             )
         note, kept = notes.get("ledger"), notes.get("metrics_bytes")
-        whole = all(type(number) is int and number >= 0 for number in (kept, notes.get("round")))
-        if not whole or not isinstance(note, dict) or kept > _size(self.folder / "metrics.jsonl"):  # type: ignore[operator]
+        written = _size(self.path / "metrics.jsonl")
+        if not isinstance(note, dict) or not is_count(notes.get("round")) or not is_count(kept) or kept > written:
             raise CheckpointError("The checkpoint does not fit metrics.jsonl.", "Restore it, or use another folder.")
-        verify(self.folder / FILE, str(note.get("head")), note.get("entries"))  # it may have grown, nothing else
-        return int(kept)  # type: ignore[arg-type]
+        verify(self.path / FILE, str(note.get("head")), note.get("entries"))  # it may have grown, nothing else
+        return kept
 
     def close(self) -> None:
         self._open.close()
 
-    def permit(self, clients: Sequence[str], when: int) -> None:
+    def permit(self, clients: Sequence[str], round_number: int) -> None:
         """Raise before a round that would pass the limit on releases."""
         if self.ledger is not None:
-            self.ledger.permit(clients, when)
+            self.ledger.permit(clients, round_number)
             return
         limit = self.terms.release_limit
         worst = max(clients, key=lambda client: self._asked[client], default=None)  # without a folder: of this process
         if limit is not None and worst is not None and self._asked[worst] >= limit:
             raise LimitError(
-                f"Client {worst} was asked for {limit} release(s); round {when} would pass the limit of {limit}.",
+                f"Client {worst} was asked for {limit} release(s); round {round_number} would pass the limit of "
+                f"{limit}.",
                 "Give a folder (equipoise.out) to go on later with a higher limit.",
             )
 
-    def asked(self, clients: Sequence[str], when: int) -> None:
+    def asked(self, clients: Sequence[str], round_number: int) -> None:
         self._asked.update(clients)
         if self.ledger is not None:
-            self.ledger.append([{"kind": "asked", **self._about(when), "clients": list(clients), "at": _now()}])
+            self.ledger.append([{"kind": "asked", **self._about(round_number), "clients": list(clients)}])
 
-    def answered(self, releases: list[dict[str, Any]], when: int) -> None:
+    def answered(self, releases: list[dict[str, Any]], round_number: int) -> None:
         if self.ledger is not None:
-            self.ledger.append([{"kind": "answered", **self._about(when), "releases": releases, "at": _now()}])
+            self.ledger.append([{"kind": "answered", **self._about(round_number), "releases": releases}])
 
-    def _about(self, when: int) -> dict[str, Any]:
-        kind = self.terms.mechanism
-        return {"federation": 0, "round": when, "mechanism": kind.name, "budget": self.terms.budget, "norm": kind.norm}
+    def _about(self, round_number: int) -> dict[str, Any]:
+        kind, budget = self.terms.mechanism, self.terms.budget
+        return {"federation": 0, "round": round_number, "mechanism": kind.name, "budget": budget, "norm": kind.norm}
 
     def _terms(self) -> dict[str, Any]:
         """What must not change within a run."""
@@ -105,62 +105,49 @@ class Journal:
         return {**about, **{name: settings[name] for name in (*OF_A_RELEASE, "leakage")}}
 
     def metrics(self, row: Mapping[str, Any]) -> None:
-        if self.folder is None:
+        if self.path is None:
             return
-        path = self.folder / "metrics.jsonl"
-        with storage_errors(path), path.open("a", encoding="utf-8") as file:
+        metrics = self.path / "metrics.jsonl"
+        with storage_errors(metrics), metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(plain({"experiment": "seeded" if self.seeded else None, **row})) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
     def refusals(self) -> dict[int, dict[str, str]]:
         """Who was refused in earlier rounds, and why."""
-        if self.folder is None:
+        if self.path is None:
             return {}
-        rows = read_rows(self.folder / "metrics.jsonl")
+        rows = read_rows(self.path / "metrics.jsonl")
         return {row["round"]: row["refused"] for row in rows if row.get("refused")}
 
-    def checkpoint(self, tensors: dict[str, Tensor], when: int) -> None:
-        if self.folder is not None:
+    def checkpoint(self, tensors: dict[str, Tensor], round_number: int) -> None:
+        if self.path is not None:
             assert self.ledger is not None
             notes = {
-                "round": when,
+                "round": round_number,
                 "terms": self._terms(),
-                "metrics_bytes": _size(self.folder / "metrics.jsonl"),
+                "metrics_bytes": _size(self.path / "metrics.jsonl"),
                 "ledger": {"head": self.ledger.head, "entries": self.ledger.entries},
             }
-            save_checkpoint(self.folder / "checkpoint", tensors, notes)
+            save_checkpoint(self.path / "checkpoint", tensors, notes)
 
     def result(self, model: dict[str, Tensor], about: dict[str, Any]) -> None:
-        if self.folder is None or self.ledger is None:
+        if self.path is None or self.ledger is None:
             return
-        save_snapshot(self.folder / "model.safetensors", model, {"round": str(about["rounds"])})
+        save_snapshot(self.path / "model.safetensors", model, {"round": str(about["rounds"])})
         kind = self.terms.mechanism
         federation = {"dataset": None, "mechanism": kind.name, "budget": self.terms.budget, "seed": None, **about}
         found = {
             "schema": 1,
             "experiment": "seeded" if self.seeded else None,
             "engine": "flower",
-            "claim": CLAIM,
+            "claim": of_budgets([kind]),
             "federations": [federation],
             "ledger": {"head": self.ledger.head, "entries": self.ledger.entries},
             "environment": environment(),
         }
-        write_json(self.folder / "result.json", found)
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a metrics file; one that is being written is left for later."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    try:
-        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-    except ValueError as error:
-        raise CheckpointError(f"{path.name} is damaged: {error}.", "Restore it, or use another folder.") from error
+        write_json(self.path / "result.json", found)
 
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -26,16 +26,15 @@ equipoise.verbose-errors        true: the node's log quotes errors of the app, w
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from ..engine.settings import Settings, check_settings
-from ..errors import BudgetError, ConfigError, LimitError, closest
+from ..errors import BudgetError, ConfigError, LimitError, closest, is_count, is_finite
 from ..mechanism.protection import Leakage
-from ..mechanism.registry import Mechanism
+from ..mechanism.registry import Mechanism, checked
 from ..mechanism.registry import mechanism as find
 from ..mechanism.schedule import Schedule, schedule, schedule_starts
 
@@ -52,7 +51,7 @@ _OF_A_NODE = ("mechanisms", "budget_at_most", "release_limit", "ledger", "verbos
 
 
 @dataclass(frozen=True)
-class Asked:
+class Terms:
     """What one run asks of a client's release, and allows beside it."""
 
     mechanism: Mechanism
@@ -63,23 +62,23 @@ class Asked:
     release_limit: int | None = None
     out: Path | None = None
 
-    def budgets(self, when: int) -> list[float]:
+    def budgets(self, round_number: int) -> list[float]:
         """The budgets that the clients of a round may have; empty without distortion."""
         if self.budget is None:
             return []
         clients = len(self.budget) if isinstance(self.budget, list) else self.settings.clients
-        return schedule(self.budget, [when], clients, "budget")[0]
+        return schedule(self.budget, [round_number], clients, "budget")[0]
 
-    def budget_of(self, when: int, client: int) -> float | None:
+    def budget_of(self, round_number: int, client: int) -> float | None:
         """The budget of one client in one round, or the loosest where it has no number of its own."""
-        row = self.budgets(when)
+        row = self.budgets(round_number)
         return None if not row else row[client] if client < len(row) else max(row)
 
 
-def asked(run_config: Mapping[str, Any]) -> Asked:
+def read_terms(run_config: Mapping[str, Any]) -> Terms:
     """The run's terms; unknown keys, wrong types and a missing mechanism are errors.
 
-    >>> found = asked({"equipoise.mechanism": "pl-learn", "equipoise.budget": 0.98, "num-server-rounds": 3})
+    >>> found = read_terms({"equipoise.mechanism": "pl-learn", "equipoise.budget": 0.98, "num-server-rounds": 3})
     >>> found.mechanism.name, found.budget, found.settings.steps
     ('pl-learn', 0.98, 10)
     """
@@ -92,10 +91,11 @@ def asked(run_config: Mapping[str, Any]) -> Asked:
     plain = {key: _value(given[key]) for key in OF_A_RELEASE if key in given}
     settings = Settings(**plain, leakage=Leakage(**constants))
     check_settings(settings)
-    budget = _value(given.get("budget", ""))
-    found = Asked(
-        mechanism=find(given["mechanism"]),
-        budget=None if budget in ("", None) else budget,
+    budget = _value(given.get("budget"))
+    budget = None if budget == "" else budget
+    found = Terms(
+        mechanism=checked(given["mechanism"], budget),
+        budget=budget,
         settings=settings,
         weight=str(given.get("weight") or WEIGHT),
         metrics=_words(given.get("metrics", "")),
@@ -107,8 +107,8 @@ def asked(run_config: Mapping[str, Any]) -> Asked:
     return found
 
 
-def _check_metrics(terms: Asked) -> None:
-    if terms.mechanism.measure == "epsilon" and terms.metrics:
+def _check_metrics(terms: Terms) -> None:
+    if terms.mechanism.formal and terms.metrics:
         raise ConfigError(
             f"With {terms.mechanism.name!r} no metrics may be sent: its guarantee does not cover them.",
             "Leave equipoise.metrics empty.",
@@ -118,23 +118,21 @@ def _check_metrics(terms: Asked) -> None:
         raise ConfigError(f"The metric {taken[0]!r} has a meaning of its own.", "Rename it in your app.")
 
 
-def _check_budget(terms: Asked) -> None:
-    """All of it, where the app starts: not in the middle of a run, on every client."""
-    kind, measure = terms.mechanism, terms.settings.measure(terms.mechanism)
-    if (measure is None) != (terms.budget is None):
-        what = "needs a budget" if terms.budget is None else f"takes no budget, got {terms.budget!r}"
-        raise ConfigError(f"The mechanism {kind.name!r} {what}.", "For example 0.98 for pl-*, 200 for ls-*.")
-    for when in schedule_starts(terms.budget) if measure is not None else ():
-        row = terms.budgets(when)
+def _check_budget(terms: Terms) -> None:
+    """Every part of a schedule, where the app starts: not in the middle of a run, on every client."""
+    measure = terms.settings.measure(terms.mechanism)
+    if measure is None:
+        return
+    for round_number in schedule_starts(terms.budget):
+        row = terms.budgets(round_number)
         if not row:
             raise ConfigError("The list of budgets is empty.", "Give one for each client.")
         for budget in row:
-            assert measure is not None
             measure.lower(budget)
 
 
 @dataclass(frozen=True)
-class Allowed:
+class NodeLimits:
     """What the operator of a node allows."""
 
     mechanisms: tuple[str, ...] = ()
@@ -142,7 +140,7 @@ class Allowed:
     release_limit: int | None = None
     ledger: Path | None = None
 
-    def refuse(self, terms: Asked, budget: float | None, here: int, ever: int) -> None:
+    def permit(self, terms: Terms, budget: float | None, here: int, ever: int) -> None:
         """Raise unless this node, after ``here`` releases in this run and ``ever`` in all, may release once more."""
         if self.mechanisms and terms.mechanism.name not in self.mechanisms:
             raise ConfigError(
@@ -162,17 +160,15 @@ class Allowed:
                 )
 
 
-def allowed(node_config: Mapping[str, Any]) -> Allowed:
+def read_limits(node_config: Mapping[str, Any]) -> NodeLimits:
     """The node's own terms.
 
-    >>> allowed({"partition-id": 0, "equipoise.budget-at-most": 0.98}).budget_at_most
+    >>> read_limits({"partition-id": 0, "equipoise.budget-at-most": 0.98}).budget_at_most
     0.98
     """
     given = _own(node_config, _OF_A_NODE, "node config")
     bound = given.get("budget_at_most")
-    if bound is not None and (
-        isinstance(bound, bool) or not isinstance(bound, int | float) or not math.isfinite(bound)
-    ):
+    if bound is not None and not is_finite(bound):
         raise ConfigError(f"Expected equipoise.budget-at-most={bound!r} to be a number.", "For example 0.98.")
     names = _words(given.get("mechanisms", ""))
     for name in names:
@@ -183,7 +179,7 @@ def allowed(node_config: Mapping[str, Any]) -> Allowed:
             "A node's equipoise.release-limit needs equipoise.ledger, which counts over runs and restarts.",
             "Name a file in a folder of the node's own.",
         )
-    return Allowed(names, bound, limit, ledger)
+    return NodeLimits(names, bound, limit, ledger)
 
 
 def _own(config: Mapping[str, Any], known: tuple[str, ...], where: str) -> dict[str, Any]:
@@ -224,6 +220,6 @@ def _path(name: str, given: Any) -> Path | None:
 
 
 def _limit(given: Any) -> int | None:
-    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+    if not is_count(given):
         raise ConfigError(f"Expected equipoise.release-limit={given!r} to be a whole number >= 0.", "0 is no limit.")
     return given or None

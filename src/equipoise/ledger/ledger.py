@@ -1,15 +1,8 @@
 """The ledger of releases: what was asked of every client, what came of it, and a chain that shows later changes.
 
-``ledger.jsonl`` holds one JSON object a line. ``n`` counts from 0, and ``hash`` is the SHA-256 of the hash before it
-followed by the line without its hash, so that no line can be changed, removed, repeated or moved without a trace; only
-a new end can be put in place of the old one, and the head (the last hash), kept elsewhere, shows that too.
-
-==========  ========================================================================================================
-ledger      the first line: schema, ``seeded`` for an experiment, and what a budget is not
-round       one round of the embedded engine: a row per client
-asked       of a deployment, written before the messages go out: whoever is asked may send, and be seen
-answered    of a deployment: a row per client; without numbers where nothing came
-==========  ========================================================================================================
+``ledger.jsonl`` holds one JSON object a line (``lines.py``). Every hash covers the one before it, so that no line can
+be changed, removed, repeated or moved without a trace; only a new end can be put in place of the old one, and the head
+(the last hash), kept elsewhere, shows that too.
 
 Releases are counted when they are asked for. A line is read with bounded memory, and nothing in it is executed.
 """
@@ -17,52 +10,18 @@ Releases are counted when they are asked for. A line is read with bounded memory
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from functools import lru_cache
-from itertools import combinations
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..errors import ConfigError, LedgerError, LimitError
 from ..files import storage_errors, write_bytes
+from .lines import LONGEST, NO_REPLY, NOTE, SCHEMA, START, Entry, bad_line, check_entry, normal, read_line, seal
 
 FILE = "ledger.jsonl"
-SCHEMA = 1
-LONGEST = 16 << 20
-"""Bytes of the longest line: what a reader must hold at once."""
-START = "0" * 64
-"""Takes the place of the hash before the first line."""
-NO_REPLY = "no reply"
-NOTE = (
-    "A budget is per release. Budgets that are scores or noise scales do not compose: none of them bounds what several "
-    "releases of one client tell together. Only those of laplace-dp compose."
-)
-
-Entry = dict[str, Any]
-FIELDS = {
-    "ledger": ("n", "schema", "kind", "experiment", "note"),
-    "round": ("n", "kind", "federation", "round", "mechanism", "budget", "norm", "releases"),
-    "asked": ("n", "kind", "federation", "round", "mechanism", "budget", "norm", "clients", "at"),
-    "answered": ("n", "kind", "federation", "round", "mechanism", "budget", "norm", "releases", "at"),
-}
-"""The keys of every kind of line, in their order; ``hash`` is the last one of all."""
-_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
-NUMBERS = ("lower", "upper", "scale", "intensity")
-ROW = ("client", *NUMBERS, "accepted", "reason")
-"""The keys of a release. Scale: of the noise, where the bounds follow from each draw. Reason: of a refusal alone."""
-_CHOICES = [chosen for size in range(5) for chosen in combinations(NUMBERS, size)]
-_SHAPES = {
-    True: {("client", *chosen, "accepted") for chosen in _CHOICES},
-    False: {("client", *chosen, "accepted", "reason") for chosen in _CHOICES},
-}
-LARGEST = 1e308
 
 
 @dataclass
@@ -75,7 +34,7 @@ class Count:
     refused: int = 0  # of those received
     low: float | None = None  # range of the realised intensity of accepted releases
     high: float | None = None
-    given: Counter[tuple[str, float | None]] = field(default_factory=Counter)  # (mechanism, budget) -> times asked
+    budgets: Counter[tuple[str, float | None]] = field(default_factory=Counter)  # (mechanism, budget) -> times asked
 
 
 @dataclass
@@ -91,135 +50,6 @@ class Summary:
     counts: dict[tuple[int, str], Count] = field(default_factory=dict)
 
 
-# -- lines ---------------------------------------------------------------------------------------------------------
-
-
-def seal(entry: Entry, previous: str) -> tuple[bytes, str]:
-    """The line of an entry, and its hash.
-
-    >>> seal({"n": 0, "kind": "example"}, START)[0]
-    b'{"n":0,"kind":"example","hash":"a949...'
-    """
-    body = _canonical(entry)
-    digest = hashlib.sha256(previous.encode() + body).hexdigest()
-    return body[:-1] + _tail(digest), digest
-
-
-@lru_cache(maxsize=256)  # bounds come again and again
-def significant(value: float | None) -> float | None:
-    """Seven significant digits; None where JSON has no number.
-
-    >>> significant(12.3456789), significant(float("nan"))
-    (12.34568, None)
-    """
-    return float(f"{value:.7g}") if value is not None and -LARGEST <= value <= LARGEST else None
-
-
-def normal(given: Entry, n: int) -> Entry:
-    """An entry as it is written: keys in their order, seven digits, and the budget that is in force in its round.
-
-    >>> normal({"kind": "asked", "federation": 0, "round": 9, "mechanism": "pl-learn", "clients": ["a"], "at": "now",
-    ...         "budget": {"rounds": [1, 5], "values": [0.96, 0.98]}}, 3)["budget"]
-    0.98
-    """
-    keys, entry = FIELDS.get(given.get("kind", ""), ()), {"n": n, **given}
-    if "norm" in keys:
-        entry.setdefault("norm", None)
-    if "at" in keys:
-        entry.setdefault("at", datetime.now(UTC).isoformat(timespec="seconds"))
-    if isinstance(entry.get("budget"), Mapping):
-        entry["budget"] = _in_force(entry["budget"], entry["round"])
-    if "releases" in entry:
-        entry["releases"] = [_normal_row(row) for row in entry["releases"]]
-    return {name: entry.pop(name) for name in keys if name in entry} | entry
-
-
-def _normal_row(row: Entry) -> Entry:
-    new = {name: row[name] for name in ROW if name in row}
-    new |= {name: significant(value) for name, value in new.items() if type(value) in (int, float)}
-    return new if len(new) == len(row) else row  # the check refuses what is not known
-
-
-def _in_force(budget: Mapping[str, Any], when: int) -> Any:
-    """The part of a schedule that holds in a round: a number, or one for each client."""
-    return budget["values"][max(i for i, start in enumerate(budget["rounds"]) if start <= when)]
-
-
-def _canonical(entry: Entry) -> bytes:
-    return _ENCODER.encode(entry).encode("ascii")
-
-
-def _tail(digest: str) -> bytes:
-    return b',"hash":"%b"}\n' % digest.encode()
-
-
-def _bad(n: int, what: str) -> LedgerError:
-    return LedgerError(f"Line {n + 1} of the ledger {what}.", "Restore the ledger from a copy; it proves nothing now.")
-
-
-def _read(line: bytes, n: int, previous: str) -> tuple[Entry, str]:
-    """The entry of line ``n`` and its hash, where it follows from the line before it."""
-    body = line[: -len(_tail(START))] + b"}"
-    digest = hashlib.sha256(previous.encode() + body).hexdigest()
-    number = re.match(rb'\{"n":(\d{1,18})[,}]', line)
-    if number is None:
-        raise _bad(n, 'is no entry: it does not begin with {"n":')
-    if int(number[1]) != n:
-        raise _bad(n, f"has the number {int(number[1])}, not {n}: lines were removed, repeated, added or moved")
-    if line != body[:-1] + _tail(digest):
-        raise _bad(n, "was changed, or the one before it was: its hash does not follow")
-    try:
-        entry = json.loads(body.decode("ascii"))
-        if not isinstance(entry, dict) or _canonical(entry) != body:
-            raise _bad(n, "is not in canonical form")
-    except (ValueError, RecursionError) as error:
-        raise _bad(n, "is not JSON as a ledger has it") from error
-    _check(entry, n)
-    return entry, digest
-
-
-def _check(entry: Entry, n: int) -> None:
-    """Refuse whatever a ledger does not say; nothing is counted before."""
-    kind = entry.get("kind")
-    if n == 0 and kind == "ledger" and (type(entry.get("schema")) is not int or entry["schema"] != SCHEMA):
-        raise _bad(n, f"has a schema other than {SCHEMA}: another version wrote it")
-    if not isinstance(kind, str) or kind not in FIELDS or tuple(entry) != FIELDS[kind] or type(entry["n"]) is not int:
-        raise _bad(n, "has an unknown kind or other keys than it should")
-    if (kind == "ledger") != (n == 0):
-        raise _bad(n, "is a header in the middle" if n else "is no header")
-    if n == 0:
-        if not _text(entry["experiment"], none=True) or not _text(entry["note"]):
-            raise _bad(n, "is a header of the wrong types")
-        return
-    if not all(type(entry[name]) is int and 0 <= entry[name] < 1 << 62 for name in ("federation", "round")):
-        raise _bad(n, "has a federation or round that is no number")
-    if not _text(entry["mechanism"]) or not _text(entry.get("norm"), none=True) or not _text(entry.get("at", "")):
-        raise _bad(n, "has a mechanism, norm or time of the wrong type")
-    rows = entry["clients"] if kind == "asked" else entry["releases"]
-    if not isinstance(rows, list) or not all(map(_text if kind == "asked" else _is_row, rows)):
-        raise _bad(n, "has a malformed row")
-    budget = entry["budget"]
-    if not (all(map(_number, budget)) and budget if isinstance(budget, list) else _number(budget)):
-        raise _bad(n, "has a malformed budget")
-
-
-def _text(value: Any, none: bool = False) -> bool:
-    return isinstance(value, str) or (none and value is None)
-
-
-def _number(value: Any) -> bool:
-    return value is None or (type(value) in (int, float) and -LARGEST <= value <= LARGEST)
-
-
-def _is_row(found: Any) -> bool:
-    accepted = found.get("accepted") if isinstance(found, dict) else None
-    if not isinstance(accepted, bool) or tuple(found) not in _SHAPES[accepted]:
-        return False
-    if type(found["client"]) is not str or not _text(found.get("reason", "")):
-        return False
-    return all(map(_number, map(found.get, NUMBERS)))
-
-
 def _count(counts: dict[tuple[int, str], Count], entry: Entry) -> None:
     kind = entry["kind"]
     for found in entry["clients"] if kind == "asked" else entry.get("releases", ()):
@@ -229,7 +59,7 @@ def _count(counts: dict[tuple[int, str], Count], entry: Entry) -> None:
             one = counts[entry["federation"], client] = Count()
         if kind != "answered":
             one.asked += 1
-            one.given[entry["mechanism"], _budget(entry["budget"], client)] += 1
+            one.budgets[entry["mechanism"], _budget(entry["budget"], client)] += 1
         if kind == "asked" or found.get("reason") == NO_REPLY:
             continue
         one.received += 1
@@ -251,9 +81,6 @@ def _budget(budget: Any, client: str) -> float | None:
     return budget[int(client)] if known else max((value for value in budget if value is not None), default=None)
 
 
-# -- files ---------------------------------------------------------------------------------------------------------
-
-
 def verify(path: Path, head: str | None = None, entries: int | None = None) -> Summary:
     """Check every line of a ledger against the one before it, and count.
 
@@ -264,11 +91,11 @@ def verify(path: Path, head: str | None = None, entries: int | None = None) -> S
     with _reading(path) as file:
         while line := file.readline(LONGEST + 1):
             if len(line) > LONGEST:
-                raise _bad(found.entries, f"is longer than {LONGEST} bytes")
+                raise bad_line(found.entries, f"is longer than {LONGEST} bytes")
             if not line.endswith(b"\n"):
                 found.torn = len(line)
                 break
-            entry, found.head = _read(line, found.entries, found.head)
+            entry, found.head = read_line(line, found.entries, found.head)
             _count(found.counts, entry)
             if found.entries == 0:
                 found.experiment = entry["experiment"]
@@ -348,10 +175,10 @@ class Ledger:
         lines, head, kept = [], self.head, []
         for n, given in enumerate(entries, self.entries):
             entry = normal(given, n)
-            _check(entry, n)
+            check_entry(entry, n)
             line, head = seal(entry, head)
             if len(line) > LONGEST:
-                raise _bad(n, f"would be longer than {LONGEST} bytes: divide its clients")
+                raise bad_line(n, f"would be longer than {LONGEST} bytes: divide its clients")
             lines.append(line)
             kept.append(entry)
         content = b"".join(lines)
@@ -372,7 +199,7 @@ class Ledger:
         self._found.entries += len(lines)
         self._found.bytes += len(content)
 
-    def permit(self, clients: Sequence[str], round: int, federation: int = 0) -> None:
+    def permit(self, clients: Sequence[str], round_number: int, federation: int = 0) -> None:
         """Raise ``LimitError`` where asking these clients in this round would pass the limit on releases."""
         if self.limit is None:
             return
@@ -381,8 +208,8 @@ class Ledger:
             asked = 0 if known is None else known.asked
             if asked + times > self.limit:
                 raise LimitError(
-                    f"Client {client} of federation {federation} was asked for {asked} release(s); round {round} would "
-                    f"pass the limit of {self.limit}.",
+                    f"Client {client} of federation {federation} was asked for {asked} release(s); "
+                    f"round {round_number} would pass the limit of {self.limit}.",
                     "What was trained before it is saved. A higher limit goes on from there.",
                 )
 

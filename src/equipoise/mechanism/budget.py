@@ -23,7 +23,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from ..errors import BudgetError, is_number
+from ..errors import BudgetError, is_finite, is_number
 
 
 @runtime_checkable
@@ -53,7 +53,7 @@ def _require(ok: bool, message: str, remedy: str) -> None:
 def _positive(**values: float) -> None:
     for name, value in values.items():
         _require(
-            is_number(value) and math.isfinite(value) and value > 0,
+            is_finite(value) and value > 0,
             f"Expected {name}={value!r} to be a finite number > 0.",
             f"Set {name} to a positive number.",
         )
@@ -166,10 +166,10 @@ class GaussianBudget(_ScaleBudget):
 
 
 def _finite(budget: float) -> None:
-    ok = is_number(budget) and math.isfinite(budget)
+    ok = is_finite(budget)
     _require(ok, f"Expected budget={budget!r} to be a finite number.", "Give a number.")
 
 
 def _check_factor(factor: float) -> None:
-    ok = is_number(factor) and math.isfinite(factor) and factor >= 1
+    ok = is_finite(factor) and factor >= 1
     _require(ok, f"Expected factor={factor!r} to be >= 1.", "upper = factor * lower; the paper uses 2.")

@@ -6,14 +6,13 @@ methods ``protection`` (for numbers at hand) and ``at`` (for a client and a roun
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch import Tensor
 
-from ..errors import ConfigError, is_number, is_whole, raise_all
+from ..errors import ConfigError, is_finite, is_number, is_whole, raise_all
 from .budget import Measure
 from .intensity import Norm
 from .registry import Mechanism, mechanism
@@ -161,7 +160,7 @@ def too_small(settings: Any, least: Mapping[str, int]) -> Iterator[str]:
 
 def not_positive(settings: Any, names: Iterable[str]) -> Iterator[str]:
     for name in names:
-        if not (math.isfinite(getattr(settings, name)) and getattr(settings, name) > 0):
+        if not (is_finite(getattr(settings, name)) and getattr(settings, name) > 0):
             yield f"Expected {name}={getattr(settings, name)!r} to be a finite number > 0."
 
 
@@ -171,9 +170,9 @@ def range_problems(s: ProtectionSettings) -> Iterator[str]:
     yield from not_positive(s, ("eta",))
     constants = {"sensitivity": s.sensitivity, "factor": s.factor}
     for name, value in (constants | {f"leakage.{key}": value for key, value in asdict(s.leakage).items()}).items():
-        if not is_number(value) or not math.isfinite(value):  # config.toml could not hold it
+        if not is_finite(value):  # config.toml could not hold it
             yield f"Expected {name}={value!r} to be a finite number."
-    if s.clip is not None and not (math.isfinite(s.clip) and s.clip > 0):
+    if s.clip is not None and not (is_finite(s.clip) and s.clip > 0):
         yield f"Expected clip={s.clip!r} to be a finite number > 0, or none."
     for name in ("lr", "negative_norm") if s.clients >= 1 else ():
         try:

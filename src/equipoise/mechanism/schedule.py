@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..errors import ConfigError, is_number
+from ..errors import ConfigError, is_finite
 
 Schedule = float | Sequence[float] | Mapping[str, Any]
 
@@ -65,7 +64,7 @@ def schedule_starts(value: Any) -> list[int]:
 
 def _per_client(value: Any, clients: int, name: str) -> list[float]:
     values: list[Any] = list(value) if isinstance(value, list | tuple) else [value] * clients
-    if len(values) != clients or not all(is_number(v) and math.isfinite(v) for v in values):
+    if len(values) != clients or not all(is_finite(v) for v in values):
         raise ConfigError(
             f"Expected {name} to be one finite number or one for each of {clients} clients, got {value!r}.",
             "Give a single number, or a list as long as the number of clients.",

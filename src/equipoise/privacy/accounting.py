@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import BudgetError, ConfigError, is_number, is_whole
+from ..errors import BudgetError, ConfigError, is_count, is_finite, is_number
 
 LARGE = 30.0
 """Epsilons above this are simply added: such a randomized response lies once in 10^13, which composition cannot use."""
@@ -95,7 +95,7 @@ def _losses(budgets: Mapping[float, int], total: float) -> Any:
 
 def _check(budgets: Mapping[float, int]) -> None:
     for epsilon, count in budgets.items():
-        if not is_number(epsilon) or not math.isfinite(epsilon) or epsilon <= 0:
+        if not is_finite(epsilon) or epsilon <= 0:
             raise BudgetError(f"Expected epsilon={epsilon!r} to be a finite number > 0.", "Give that of one release.")
-        if not is_whole(count) or count < 0:
+        if not is_count(count):
             raise ConfigError(f"Expected {count!r} releases to be a whole number >= 0.", "Count the releases.")

@@ -10,7 +10,7 @@ from typing import Any
 from ..engine.draws import Draws
 from ..engine.sweep import Sweep
 from ..engine.tables import Tables
-from ..ledger.ledger import Entry
+from ..ledger.lines import Entry
 from ..mechanism.registry import mechanism
 from ..mechanism.schedule import schedule
 

@@ -1,7 +1,7 @@
 """A seeded federation of the embedded engine, run by Flower's simulation instead: same data, same draws, same weights.
 
-It shows that the two engines do the same, and what the transport costs (``benchmarks/engines.py``). An experiment: its
-noise follows from the seed.
+It shows that the two engines do the same (``tests/flower/test_twin.py``), and what the transport costs
+(``engines.py``, beside it). An experiment: its noise follows from the seed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Result
 from flwr.simulation import run_simulation
 
-from ..engine.federation import Federation
-from ..engine.settings import Settings, from_dict, to_dict
-from ..engine.sweep import Sweep
-from ..errors import ConfigError
-from .client import guard, protect
-from .server import Validated
-from .terms import OF_A_RELEASE, PREFIX
+from equipoise.engine.federation import Federation
+from equipoise.engine.settings import Settings, from_dict, to_dict
+from equipoise.engine.sweep import Sweep
+from equipoise.errors import ConfigError
+from equipoise.flower import Validated, guard, protect
+from equipoise.flower.terms import OF_A_RELEASE, PREFIX
 
 
 @lru_cache(maxsize=4)
@@ -34,7 +33,7 @@ def _sweep(spec: str) -> Sweep:
     return Sweep(*from_dict(json.loads(spec)))
 
 
-def _config(settings: Settings, federation: Federation) -> dict[str, Any]:
+def run_config(settings: Settings, federation: Federation) -> dict[str, Any]:
     """What an app would have under [tool.flwr.app.config.equipoise]."""
     plain = {name: getattr(settings, name) for name in OF_A_RELEASE}
     plain |= {"mechanism": federation.mechanism, "budget": federation.budget}
@@ -44,13 +43,13 @@ def _config(settings: Settings, federation: Federation) -> dict[str, Any]:
 
 def _train(msg: Message, context: Context) -> Message:
     config = msg.content["config"]
-    sweep, when = _sweep(str(config["spec"])), int(str(config["server-round"]))
+    sweep, round_number = _sweep(str(config["spec"])), int(str(config["server-round"]))
     client = int(context.node_config["partition-id"])
     federation = sweep.federations[0]
     asking = copy.copy(context)  # run_simulation has no run config, and Flower lets nobody change one
-    asking.run_config = _config(sweep.settings, federation)
+    asking.run_config = run_config(sweep.settings, federation)
     parts = sweep.parts[federation.dataset]
-    examples = sweep.draws.batches([when], sweep.settings.batch, parts, sweep.settings.sampling)[0, client]
+    examples = sweep.draws.batches([round_number], sweep.settings.batch, parts, sweep.settings.sampling)[0, client]
     batch = (sweep.images[examples], sweep.labels[examples])
     arrays = protect(sweep.batched.model, batch, msg, asking, train=True, experiment_seed=federation.seed)
     metrics = MetricRecord({"num-examples": len(parts[client])})
@@ -76,16 +75,16 @@ def simulate(
     start = sweep.batched.layout.unflatten(sweep.state.params[0])
     found: dict[str, Result] = {}
 
-    def evaluate(when: int, arrays: ArrayRecord) -> None:
+    def evaluate(round_number: int, arrays: ArrayRecord) -> None:
         if on_round is not None:
-            on_round(when)
+            on_round(round_number)
 
     server = ServerApp()
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=settings.clients, min_available_nodes=settings.clients)
-        checked = Validated(strategy, _config(settings, federation), min_clients=settings.clients, seeded=True)
+        checked = Validated(strategy, run_config(settings, federation), min_clients=settings.clients, seeded=True)
         found["result"] = checked.start(
             grid, ArrayRecord(start), settings.rounds,
             train_config=ConfigRecord({"spec": spec}), evaluate_fn=evaluate,

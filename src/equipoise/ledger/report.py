@@ -1,0 +1,206 @@
+"""What a ledger shows: releases by client, what those of a formal mechanism compose to, and what is not claimed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError, LedgerError
+from ..mechanism.registry import MECHANISMS
+from ..privacy import accounting
+from .ledger import FILE, Count, Summary, verify
+
+
+def report(run: Path, head: str | None = None, delta: float = 1e-5) -> dict[str, Any]:
+    """Verify the ledger of a run and say what it shows.
+
+    Args:
+        run: A run folder, or a ledger itself. A ``result.json`` beside the ledger names a head that it must lead to.
+        head: A head noted elsewhere, to which the chain must lead too.
+        delta: Of the composed epsilon.
+
+    Returns:
+        Counts by federation and client, composed epsilons, and what is proved, measured and not claimed; fit for JSON.
+    """
+    if not 0 <= delta < 1:
+        raise ConfigError(f"Expected delta={delta!r} to lie in [0, 1).", "For example 1e-5.")
+    path = run / FILE if run.is_dir() else run
+    noted = _noted(path.parent / "result.json")
+    found = verify(path, *(noted or (None, None)))
+    sources = {} if noted is None else {"result.json": found.beyond}
+    if head is not None:
+        sources["--head"] = verify(path, head).beyond
+    rows = [
+        {"federation": federation, "client": client, **_counted(one)} for (federation, client), one in _ordered(found)
+    ]
+    composed = _composed(found, delta)
+    return {
+        "schema": 1,
+        "experiment": found.experiment,
+        "entries": found.entries,
+        "bytes": found.bytes,
+        "torn_bytes": found.torn,
+        "head": found.head,
+        "clients": rows,
+        "composed": composed,
+        "claims": {
+            "proved": _proved(found, sources),
+            "measured": _measured(found),
+            "not claimed": _not_claimed(found, bool(composed)),
+        },
+    }
+
+
+def printable(text: str) -> str:
+    r"""A name from a file, without anything that a terminal would obey.
+
+    >>> printable("pl-learn"), printable("\x1b[2J")
+    ('pl-learn', "'\\x1b[2J'")
+    """
+    return text if text.isprintable() and len(text) <= 40 else ascii(text[:40])
+
+
+# -- counts --------------------------------------------------------------------------------------------------------
+
+
+def _noted(path: Path) -> tuple[str, int] | None:
+    """The head and the number of lines that a result names."""
+    if not path.is_file():
+        return None
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise LedgerError(f"Cannot read {path.name}: {error}.", "Restore it, or move the ledger away.") from error
+    note = result.get("ledger") if isinstance(result, dict) else None
+    if note is None:
+        return None
+    if not isinstance(note, dict) or type(note.get("entries")) is not int or not isinstance(note.get("head"), str):
+        raise LedgerError(f"{path.name} names no head of a ledger: {str(note)[:80]!r}.", "Restore it.")
+    return note["head"], note["entries"]
+
+
+def _ordered(found: Summary) -> list[tuple[tuple[int, str], Count]]:
+    """Federations in their order, numbered clients by number."""
+    return sorted(found.counts.items(), key=lambda item: (item[0][0], len(item[0][1]), item[0][1]))
+
+
+def _mechanisms(one: Count) -> set[str]:
+    return {name for name, _ in one.budgets}
+
+
+def _counted(one: Count) -> dict[str, Any]:
+    return {
+        "mechanisms": sorted(_mechanisms(one)),
+        "budgets": sorted({budget for _, budget in one.budgets if budget is not None}),
+        "releases": one.asked,
+        "received": one.received,
+        "accepted": one.accepted,
+        "refused": one.refused,
+        "intensity": [one.low, one.high],
+    }
+
+
+# -- composition ---------------------------------------------------------------------------------------------------
+
+
+def _is_formal(name: str) -> bool:
+    """Whether budgets compose. A ledger may name a mechanism that is not installed here: of that nothing is known."""
+    return name in MECHANISMS and MECHANISMS[name].formal
+
+
+def _all_formal(names: set[str]) -> bool:
+    return bool(names) and all(map(_is_formal, names))
+
+
+def _distorts(name: str) -> bool:
+    return name not in MECHANISMS or MECHANISMS[name].distorts
+
+
+def _composed(found: Summary, delta: float) -> list[dict[str, Any]]:
+    """For clients whose releases are all of formal mechanisms: what they come to together."""
+    rows: list[dict[str, Any]] = []
+    known: dict[Any, dict[str, Any]] = {}  # clients with the same releases are composed once
+    for (federation, client), one in _ordered(found):
+        if not _all_formal(_mechanisms(one)):
+            continue
+        budgets: Counter[Any] = Counter()
+        for (_, budget), times in one.budgets.items():
+            budgets[budget] += times
+        key = frozenset(budgets.items())
+        if key not in known:
+            known[key] = _epsilons(budgets, delta)
+        rows.append({"federation": federation, "client": client, "releases": one.asked, **known[key]})
+    return rows
+
+
+def _epsilons(budgets: Mapping[float, int], delta: float) -> dict[str, Any]:
+    found: dict[str, Any] = {"sum": accounting.basic_epsilon(budgets), "delta": delta}
+    try:
+        return {**found, "epsilon": accounting.composed_epsilon(budgets, delta)}
+    except ConfigError as error:  # the extra is missing; the sum needs nothing
+        return {**found, "epsilon": None, "remedy": error.remedy}
+
+
+# -- claims --------------------------------------------------------------------------------------------------------
+
+
+def _proved(found: Summary, sources: dict[str, int]) -> list[str]:
+    words = [f"The chain of {found.entries} lines is whole; its head is {found.head}."]
+    for source, beyond in sources.items():
+        words.append(f"It leads to the head of {source}" + (f", and {beyond} line(s) beyond it." if beyond else "."))
+    if not sources:
+        words.append("Nothing beside the ledger says what its head should be: compare it with one noted elsewhere.")
+    if found.torn:
+        words.append(f"A last line of {found.torn} bytes has no end: its write was interrupted, or is under way.")
+    return words
+
+
+def _measured(found: Summary) -> list[str]:
+    counts = found.counts.values()
+    asked, accepted, refused = (sum(getattr(one, name) for one in counts) for name in ("asked", "accepted", "refused"))
+    return [
+        f"{asked} releases were asked for, {accepted} accepted and {refused} refused.",
+        f"Intensities as {'the clients reported' if found.experiment is None else 'the run recorded'} them.",
+    ]
+
+
+def _not_claimed(found: Summary, composed: bool) -> list[str]:
+    used = [_mechanisms(one) for one in found.counts.values()]
+    names = sorted(set().union(*used))
+    words = _per_release(found, [name for name in names if _distorts(name) and not _is_formal(name)])
+    undistorted = [name for name in names if not _distorts(name)]
+    if undistorted:
+        words.append(f"Releases of {_listed(undistorted)} were not distorted at all.")
+    mixed = {name for mine in used if not _all_formal(mine) for name in mine if _is_formal(name)}
+    if mixed:
+        words.append(f"An epsilon for clients that released by {_listed(sorted(mixed))} and by other mechanisms too.")
+    if composed and found.experiment is not None:
+        words.append("An epsilon against those who know the seed: the noise of an experiment follows from it.")
+    if found.experiment is None:
+        words.append(
+            "That a client is one machine: in a deployment it is a node id of Flower, and without SuperNode "
+            "authentication a restarted node has a new one."
+        )
+    if composed:
+        words.append("An epsilon for anything else that clients send, such as metrics of an evaluation.")
+    if composed and len({federation for federation, _ in found.counts}) > 1:
+        words.append("An epsilon over several federations: each is counted by itself.")
+    return [*words, "That the ledger was not written anew as a whole: only a head kept elsewhere shows that."]
+
+
+def _per_release(found: Summary, names: list[str]) -> list[str]:
+    """What is to be said of mechanisms whose budgets are scores of one release."""
+    if not names:
+        return []
+    most = max(sum(n for (name, _), n in one.budgets.items() if name in names) for one in found.counts.values())
+    return [
+        f"Budgets of {_listed(names)} are per release and do not compose: up to {most} releases of a client were asked "
+        "for, and nothing here bounds what they tell together. No (epsilon, delta) is claimed."
+    ]
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(printable, names))

@@ -1,0 +1,343 @@
+"""The folder of a deployed server: what is written in which order, and from what a later server goes on."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, Message, MetricRecord
+from flwr.serverapp.strategy import FedAvg
+from safetensors.torch import load_file
+
+from equipoise.errors import CheckpointError, LedgerError, LimitError
+from equipoise.flower import Validated
+from equipoise.flower.server_folder import ServerFolder
+from equipoise.flower.terms import read_terms
+from equipoise.ledger.ledger import Ledger, verify
+from equipoise.ledger.lines import NO_REPLY
+from equipoise.runs.checkpoint import load_checkpoint, save_checkpoint
+from equipoise.runs.folder import read_rows
+from tests.flower.messages import RUN, LocalGrid, nodes, reply, start
+from tests.flower.servers import Interrupted, interrupt, rows, validated
+
+
+def opened(path: Path | None, **changed: Any) -> ServerFolder:
+    """The folder of a deployment, taken."""
+    folder = ServerFolder(path, read_terms({**RUN, **changed}), seeded=False, strategy="FedAvg")
+    assert folder.open() is None
+    return folder
+
+
+def a_round(folder: ServerFolder, round_number: int) -> None:
+    """Two clients are asked, one answers."""
+    folder.asked(["101", "102"], round_number)
+    silent = {"client": "102", "accepted": False, "reason": NO_REPLY}
+    folder.answered([{"client": "101", "intensity": 8.0, "accepted": True}, silent], round_number)
+    folder.metrics({"round": round_number, "accepted": 1, "refused": {"102": NO_REPLY}, "loss": math.nan})
+    folder.checkpoint({"model/w": torch.full((2,), float(round_number))}, round_number)
+
+
+# --- what is written ----------------------------------------------------------------------------------------
+
+
+def test_a_folder_holds_what_the_next_server_needs(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    a_round(folder, 1)
+    a_round(folder, 2)
+    folder.close()
+    later = ServerFolder(tmp_path, folder.terms, seeded=False, strategy="FedAvg")
+    found = later.open()
+    assert found is not None
+    tensors, notes = found
+    assert (tensors["model/w"].tolist(), notes["round"]) == ([2.0, 2.0], 2)
+    assert notes["ledger"] == {"head": verify(tmp_path / "ledger.jsonl").head, "entries": 5}
+    assert later.refusals() == {1: {"102": "no reply"}, 2: {"102": "no reply"}}
+    assert rows(tmp_path / "metrics.jsonl")[1] == {
+        "experiment": None, "round": 2, "accepted": 1, "refused": {"102": "no reply"}, "loss": None,
+    }  # fmt: skip
+    later.close()
+
+
+def test_the_lines_of_the_ledger_say_who_and_when(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    a_round(folder, 1)
+    _, asked, answered = rows(tmp_path / "ledger.jsonl")
+    about = {"federation": 0, "round": 1, "mechanism": "pl-identical", "budget": 0.98, "norm": "l2"}
+    for line in (asked, answered):
+        assert {name: line[name] for name in about} == about
+        assert datetime.fromisoformat(line["at"]).tzinfo == UTC
+    assert asked["clients"] == ["101", "102"]
+    assert [row["accepted"] for row in answered["releases"]] == [True, False]
+    folder.close()
+
+
+def test_the_result_names_the_head_of_the_ledger_and_claims_no_epsilon(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    a_round(folder, 1)
+    folder.result({"w": torch.ones(2)}, {"rounds": 1, "stopped": None})
+    folder.close()
+    found = json.loads((tmp_path / "result.json").read_text())
+    assert (found["engine"], found["experiment"]) == ("flower", None)
+    assert found["ledger"] == {"head": verify(tmp_path / "ledger.jsonl").head, "entries": 3}
+    assert found["federations"] == [
+        {"dataset": None, "mechanism": "pl-identical", "budget": 0.98, "seed": None, "rounds": 1, "stopped": None}
+    ]
+    assert "No (epsilon, delta) is claimed" in found["claim"]
+    assert load_file(tmp_path / "model.safetensors")["w"].tolist() == [1.0, 1.0]
+
+
+def test_without_a_path_releases_are_counted_and_nothing_is_kept() -> None:
+    folder = opened(None, **{"equipoise.release-limit": 2})
+    folder.permit([], 1)
+    folder.asked(["101", "102"], 1)
+    folder.asked(["101"], 2)
+    folder.permit(["102"], 3)
+    with pytest.raises(LimitError, match="Client 101 was asked for 2 release") as stopped:
+        folder.permit(["102", "101"], 3)
+    assert stopped.value.cause.endswith("round 3 would pass the limit of 2.")
+    a_round(folder, 3)
+    folder.result({}, {"rounds": 3})
+    assert folder.refusals() == {}
+
+
+def test_rows_are_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    assert read_rows(path) == []
+    path.write_text('{"round": 1}\n{"round": 2}\n{"rou')
+    assert read_rows(path) == [{"round": 1}, {"round": 2}]
+    path.write_text('{"round": 1}\n{"rou\n')
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl is damaged"):
+        read_rows(path)
+
+
+# --- what a later server goes on from -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"metrics_bytes": 10_000},
+        {"metrics_bytes": -1},
+        {"metrics_bytes": True},
+        {"metrics_bytes": None},
+        {"round": True},
+        {"round": -1},
+        {"ledger": None},
+        {"ledger": "head"},
+    ],
+    ids=str,
+)
+def test_a_checkpoint_that_does_not_fit_its_files_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    a_round(folder, 1)
+    folder.close()
+    tensors, notes = load_checkpoint(tmp_path / "checkpoint") or ({}, {})
+    own = {name: notes[name] for name in ("round", "terms", "metrics_bytes", "ledger")}
+    save_checkpoint(tmp_path / "checkpoint", tensors, {**own, **change})
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    later = ServerFolder(tmp_path, folder.terms, seeded=False, strategy="FedAvg")
+    with pytest.raises(CheckpointError, match=r"does not fit metrics\.jsonl"):
+        later.open()
+    later.close()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_metrics_after_the_checkpoint_are_cut_back_and_a_torn_ledger_line_is_dropped(tmp_path: Path) -> None:
+    interrupt(validated(tmp_path), 3)
+    kept = (tmp_path / "metrics.jsonl").read_bytes()
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"round": 3, "half a li')
+    with (tmp_path / "ledger.jsonl").open("ab") as file:
+        file.write(b'{"n":6,"kind":"answ')
+    validated(tmp_path).start(nodes(), ArrayRecord(start()), 3)
+    found = (tmp_path / "metrics.jsonl").read_bytes()
+    assert found.startswith(kept)
+    assert [row["round"] for row in rows(tmp_path / "metrics.jsonl")] == [1, 2, 3]
+    assert verify(tmp_path / "ledger.jsonl").torn == 0
+
+
+OTHER_TERMS: dict[str, Any] = {
+    "budget": 0.97,
+    "mechanism": "pl-learn",
+    "eta": 0.5,
+    "clip": 7.0,
+    "sensitivity": 2.0,
+    "steps": 3,
+    "leakage.D": 28.0,
+}
+
+
+@pytest.mark.parametrize("key", OTHER_TERMS)
+def test_a_run_with_other_terms_is_not_continued(key: str, tmp_path: Path) -> None:
+    interrupt(validated(tmp_path), 2)
+    changed = {f"equipoise.{key}": OTHER_TERMS[key]}
+    grid = nodes({**RUN, **changed})
+    with pytest.raises(CheckpointError, match=rf"other terms: {key.split('.')[0]}\. "):
+        validated(tmp_path, **changed).start(grid, ArrayRecord(start()), 3)
+    assert grid.sent == []
+
+
+def test_a_run_is_not_continued_with_another_strategy(tmp_path: Path) -> None:
+    interrupt(validated(tmp_path, "FedAdam"), 2)
+    grid = nodes()
+    with pytest.raises(CheckpointError, match=r"other terms: strategy\. "):
+        validated(tmp_path, "FedYogi").start(grid, ArrayRecord(start()), 3)
+    assert grid.sent == []
+
+
+def evaluated(checked: Validated, grid: LocalGrid, last: int) -> None:
+    checked.start(grid, ArrayRecord(start()), last, evaluate_fn=lambda when, arrays: MetricRecord({"accuracy": 0.5}))
+
+
+def test_without_a_checkpoint_the_metrics_begin_again(tmp_path: Path) -> None:
+    """The server was killed in its first round: its row of round 0 is written once, and half a line does no harm."""
+
+    def dying(message: Message) -> Iterable[Message]:
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        evaluated(validated(tmp_path), LocalGrid(dying), 2)
+    assert [row["round"] for row in rows(tmp_path / "metrics.jsonl")] == [0]
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"round": 1, "half a li')
+    evaluated(validated(tmp_path), nodes(), 2)
+    assert [row["round"] for row in rows(tmp_path / "metrics.jsonl")] == [0, 1, 1, 2, 2]
+
+
+def test_a_torn_first_line_of_the_metrics_does_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"round": 0, "evalu')
+    evaluated(validated(tmp_path), nodes(), 1)
+    assert [row["round"] for row in rows(tmp_path / "metrics.jsonl")] == [0, 1, 1]
+
+
+# --- the ledger of a deployment -----------------------------------------------------------------------------
+
+
+def deployment(folder: Path) -> Validated:
+    return Validated(FedAvg(fraction_evaluate=0.0), RUN, folder=folder)
+
+
+def honest() -> LocalGrid:
+    """Nodes with noise of their own, as in a deployment."""
+    return LocalGrid(lambda m: [reply(m.metadata.dst_node_id, when=m.content["config"]["server-round"])])
+
+
+def deleted(path: Path) -> None:
+    path.unlink()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+
+
+def cut_and_replaced(path: Path) -> None:
+    """As many lines as before, and each follows from the one before it."""
+    last = json.loads(path.read_text().splitlines()[-1])
+    cut(path)
+    entry = {key: value for key, value in last.items() if key not in ("n", "hash")}
+    Ledger.open(path, None).append([{**entry, "releases": []}])
+
+
+def written_anew(path: Path) -> None:
+    """A whole chain of its own, one release of every client shorter."""
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    path.unlink()
+    own = Ledger.open(path, None)
+    kept = [{key: value for key, value in entry.items() if key not in ("n", "hash")} for entry in entries[1:]]
+    own.append([entry for entry in kept if entry["round"] != 1])
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("damage", "chained"),
+    [(deleted, False), (emptied, False), (cut, True), (cut_and_replaced, True), (written_anew, True)],
+)
+def test_a_deployment_does_not_go_on_without_its_ledger(
+    damage: Callable[[Path], None], chained: bool, tmp_path: Path
+) -> None:
+    """Fewer releases counted than were made would let the limit be passed."""
+    deployment(tmp_path).start(honest(), ArrayRecord(start()), 2)
+    damage(tmp_path / "ledger.jsonl")
+    if chained:
+        verify(tmp_path / "ledger.jsonl")  # nothing is wrong with it by itself
+    grid = honest()
+    with pytest.raises(LedgerError):
+        deployment(tmp_path).start(grid, ArrayRecord(start()), 3)
+    assert grid.sent == []
+
+
+def test_a_deployment_goes_on_after_a_round_that_was_asked_and_not_answered(tmp_path: Path) -> None:
+    deployment(tmp_path).start(honest(), ArrayRecord(start()), 2)
+    path = tmp_path / "ledger.jsonl"
+    last = json.loads(path.read_text().splitlines()[-2])
+    assert last["kind"] == "asked"
+    entry = {key: value for key, value in last.items() if key not in ("n", "hash")}
+    Ledger.open(path, None).append([{**entry, "round": 3}])
+    grid = honest()
+    deployment(tmp_path).start(grid, ArrayRecord(start()), 3)
+    assert grid.rounds() == [3]
+    assert [line["kind"] for line in rows(path)] == ["ledger", *["asked", "answered"] * 2, "asked", "asked", "answered"]
+    count = verify(path).counts[0, "101"]
+    assert (count.asked, count.received) == (4, 3), "what may have been seen is counted"
+
+
+def test_an_experiment_and_a_deployment_do_not_share_a_folder(tmp_path: Path) -> None:
+    interrupt(validated(tmp_path), 2)
+    with pytest.raises(LedgerError, match="experiment"):
+        Validated(FedAvg(), RUN, folder=tmp_path).start(nodes(), ArrayRecord(start()), 3)
+
+
+@pytest.mark.parametrize("file", ["state-*.safetensors", "latest.json"])
+def test_a_flipped_byte_in_the_checkpoint_is_detected(file: str, tmp_path: Path) -> None:
+    interrupt(validated(tmp_path), 2)
+    (path,) = (tmp_path / "checkpoint").glob(file)
+    content = path.read_bytes()
+    for place in (len(content) // 3, len(content) // 2, len(content) - 3):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        grid = nodes()
+        with pytest.raises(CheckpointError):
+            validated(tmp_path).start(grid, ArrayRecord(start()), 3)
+        assert grid.sent == []
+    path.write_bytes(content)
+    validated(tmp_path).start(nodes(), ArrayRecord(start()), 2)
+
+
+def test_a_changed_ledger_is_detected(tmp_path: Path) -> None:
+    interrupt(validated(tmp_path), 3)
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"accepted":true', b'"accepted":null', 1))
+    with pytest.raises(LedgerError):
+        validated(tmp_path).start(nodes(), ArrayRecord(start()), 3)
+
+
+def test_one_server_at_a_time_uses_a_folder(tmp_path: Path) -> None:
+    grid, answer = nodes(), nodes().answer
+
+    def second(message: Message) -> Iterable[Message]:
+        with pytest.raises(CheckpointError, match="Another process"):
+            validated(tmp_path).start(nodes(), ArrayRecord(start()), 1)
+        return answer(message)
+
+    grid.answer = second
+    validated(tmp_path).start(grid, ArrayRecord(start()), 1)
+    assert len(grid.sent) == 4
+
+
+def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    validated(None).start(nodes(), ArrayRecord(start()), 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_run_config_can_name_the_folder(tmp_path: Path) -> None:
+    validated(None, **{"equipoise.out": str(tmp_path / "run")}).start(nodes(), ArrayRecord(start()), 1)
+    assert (tmp_path / "run" / "result.json").exists()

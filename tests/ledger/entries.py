@@ -1,0 +1,81 @@
+"""Entries for the tests of the ledger: rounds of an experiment and of a deployment, good lines, whole folders."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from equipoise.ledger.ledger import Ledger
+from equipoise.ledger.lines import NO_REPLY, START
+
+ROW = {"client": "0", "lower": 7.99975, "upper": 15.9995, "intensity": 9.0, "accepted": True}
+
+
+def row(client: str, intensity: float | None = 9.0, **change: Any) -> dict[str, Any]:
+    return {**ROW, "client": client, "intensity": intensity, **change}
+
+
+def silent(client: str) -> dict[str, Any]:
+    return {"client": client, "accepted": False, "reason": NO_REPLY}
+
+
+def entry(kind: str, when: int, federation: int = 0, **more: Any) -> dict[str, Any]:
+    about = {"kind": kind, "federation": federation, "round": when, "mechanism": "pl-learn", "budget": 0.98}
+    return {**about, **more}
+
+
+def a_round(when: int, federation: int = 0, clients: int = 2, **change: Any) -> dict[str, Any]:
+    rows = [row(str(client), 8 + when / 7 + client) for client in range(clients)]
+    return entry("round", when, federation, **{"norm": "l2", "releases": rows, **change})
+
+
+def asked(when: int, clients: list[str], **change: Any) -> dict[str, Any]:
+    return entry("asked", when, clients=clients, **change)
+
+
+def answered(when: int, releases: list[dict[str, Any]]) -> dict[str, Any]:
+    return entry("answered", when, releases=releases)
+
+
+def formal(when: int, client: str = "0", budget: Any = 0.5, **more: Any) -> dict[str, Any]:
+    """A release whose budget is an epsilon."""
+    rows = [{"client": client, "lower": None, "upper": None, "scale": 0.1, "intensity": None, "accepted": True}]
+    return entry("round", when, **{"mechanism": "laplace-dp", "budget": budget, "releases": rows, **more})
+
+
+def chained(bodies: list[str]) -> bytes:
+    """Lines with hashes that fit, whatever they say."""
+    lines, previous = [], START
+    for body in bodies:
+        previous = hashlib.sha256((previous + body).encode()).hexdigest()
+        lines.append(f'{body[:-1]},"hash":"{previous}"}}\n')
+    return "".join(lines).encode()
+
+
+def seeded(folder: Path, *entries: dict[str, Any]) -> Path:
+    """The folder of an experiment."""
+    Ledger.open(folder / "ledger.jsonl", "seeded").append(entries)
+    return folder
+
+
+def deployment(folder: Path) -> Path:
+    """The folder of a deployment of two clients, one of which is late, refused, and asked twice."""
+    ledger = Ledger.open(folder / "ledger.jsonl", None)
+    ledger.append([asked(1, ["a", "b"]), answered(1, [row("a", 8.5), silent("b")])])
+    ledger.append([asked(2, ["a", "b"])])  # then the server was killed
+    refused = row("b", None, accepted=False, reason="tensor 'w': 1 of 9 numbers are not finite")
+    ledger.append([asked(2, ["a", "b"]), answered(2, [row("a", 12.5), refused])])
+    (folder / "result.json").write_text(json.dumps({"ledger": {"head": ledger.head, "entries": ledger.entries}}))
+    return folder
+
+
+HEADER = '{"n":0,"schema":1,"kind":"ledger","experiment":null,"note":"x"}'
+LINE = (
+    '{"n":1,"kind":"round","federation":0,"round":1,"mechanism":"m","budget":1,"norm":null,"releases":'
+    '[{"client":"0","lower":null,"upper":2.5,"scale":1,"intensity":0.1,"accepted":false,"reason":"r"}]}'
+)
+ASKED = (
+    '{"n":1,"kind":"asked","federation":0,"round":1,"mechanism":"m","budget":[1,2],"norm":"l2","clients":["0"],"at":""}'
+)

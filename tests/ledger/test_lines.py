@@ -1,0 +1,182 @@
+"""A line of the ledger: its keys and their order, its hash, and what a reader refuses."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from equipoise.errors import LedgerError
+from equipoise.ledger.lines import FIELDS, LARGEST, START, check_entry, normal, read_line, seal, significant
+from tests.ledger.entries import ASKED, HEADER, LINE, a_round, answered, asked, chained
+
+
+def entries_of(content: bytes) -> list[dict[str, Any]]:
+    """What the lines say, each read after the one before it."""
+    found, previous = [], START
+    for n, line in enumerate(content.splitlines(keepends=True)):
+        entry, previous = read_line(line, n, previous)
+        found.append(entry)
+    return found
+
+
+# --- writing ------------------------------------------------------------------------------------------------------
+
+
+def test_a_line_is_its_entry_and_the_hash_of_all_before_it() -> None:
+    entry = {"n": 3, "kind": "example", "budget": [0.5, None], "text": "\u00e4"}
+    previous = "ab" * 32
+    line, digest = seal(entry, previous)
+    body = b'{"n":3,"kind":"example","budget":[0.5,null],"text":"\\u00e4"}'
+    assert digest == hashlib.sha256(previous.encode() + body).hexdigest()
+    assert line == body[:-1] + b',"hash":"' + digest.encode() + b'"}\n'
+    assert seal(entry, START)[1] != digest
+    with pytest.raises(ValueError, match="JSON"):
+        seal({"n": 1, "budget": math.nan}, START)
+
+
+def test_what_is_sealed_is_read_back() -> None:
+    line, digest = seal(normal(a_round(4), 7), START)
+    found, same = read_line(line, 7, START)
+    assert same == digest
+    assert found == normal(a_round(4), 7)
+    assert list(found) == list(FIELDS["round"])
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        (12.3456789, 12.34568),
+        (7, 7.0),
+        (1e-300, 1e-300),
+        (0.0, 0.0),
+        (math.nan, None),
+        (-math.inf, None),
+        (1.7e308, None),
+        (LARGEST, LARGEST),
+        (None, None),
+    ],
+)
+def test_numbers_have_seven_digits_or_are_none(value: float | None, kept: float | None) -> None:
+    assert significant(value) == kept
+
+
+def test_an_entry_may_be_given_in_any_order() -> None:
+    row = {"reason": "is stale", "accepted": False, "intensity": math.inf, "client": "7", "lower": 1}
+    found = normal(dict(reversed(answered(1, [row]).items())), 5)
+    assert list(found) == list(FIELDS["answered"])
+    assert found["n"] == 5
+    assert json.dumps(found["releases"][0]) == (
+        '{"client": "7", "lower": 1.0, "intensity": null, "accepted": false, "reason": "is stale"}'
+    )
+    assert datetime.fromisoformat(found["at"]).tzinfo == UTC
+    assert found["norm"] is None
+    check_entry(found, 5)
+
+
+@pytest.mark.parametrize(("when", "budget"), [(1, 0.96), (4, 0.96), (5, [0.98, 0.99])])
+def test_the_budget_of_a_schedule_is_the_one_in_force(when: int, budget: Any) -> None:
+    plan = {"rounds": [1, 5], "values": [0.96, [0.98, 0.99]]}
+    assert normal(asked(when, ["a"], budget=plan), 1)["budget"] == budget
+
+
+def test_what_is_not_known_is_kept_for_the_check_to_refuse() -> None:
+    found = normal(a_round(1, releases=[{"client": "0", "accepted": True, "private": 1.0}], more=2), 1)
+    assert found["releases"][0]["private"] == 1.0
+    assert found["more"] == 2
+    with pytest.raises(LedgerError, match="Line 2 of the ledger has an unknown kind or other keys"):
+        check_entry(found, 1)
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+def test_the_lines_that_are_broken_below_are_good_ones() -> None:
+    for line in (LINE, ASKED):
+        assert entries_of(chained([HEADER, line])) == [json.loads(HEADER), json.loads(line)]
+
+
+def test_a_line_is_read_at_its_place_alone() -> None:
+    header, line = chained([HEADER, LINE]).splitlines(keepends=True)
+    _, head = read_line(header, 0, START)
+    with pytest.raises(LedgerError, match="Line 3 of the ledger has the number 1, not 2"):
+        read_line(line, 2, head)
+    with pytest.raises(LedgerError, match="Line 2 of the ledger was changed, or the one before it was"):
+        read_line(line, 1, START)
+    with pytest.raises(LedgerError, match="Line 2 of the ledger was changed"):
+        read_line(line.replace(b'"round":1', b'"round":2'), 1, head)
+
+
+@pytest.mark.parametrize(
+    "bodies",
+    [
+        [HEADER.replace('"schema":1', '"schema":2')],
+        [HEADER.replace('"schema":1', '"schema":true')],
+        [HEADER.replace('"schema":1', '"schema":1.0')],
+        [HEADER.replace("null", "7")],
+        [HEADER.replace('"x"', "[]")],
+        [HEADER.replace('"n":0', '"n":00')],
+        [HEADER.replace('"note"', '"n":0,"note"')],
+        [HEADER.replace('"kind":"ledger"', '"kind":["ledger"]')],
+        [LINE.replace('"n":1', '"n":0')],
+        [HEADER, HEADER.replace('"n":0', '"n":1')],
+        *(
+            [HEADER, LINE.replace(old, new)]
+            for old, new in [
+                ('"kind":"round"', '"kind":"rounds"'),
+                ('"kind":"round"', '"kind":null'),
+                ('"kind":"round"', '"kind":"asked"'),
+                ('"federation":0', '"federation":-1'),
+                ('"federation":0', '"federation":true'),
+                ('"federation":0', '"federation":"0"'),
+                ('"federation":0,', ""),
+                ('"round":1', '"round":1.0'),
+                ('"round":1', '"round":' + "9" * 30),
+                ('"mechanism":"m"', '"mechanism":{}'),
+                ('"norm":null', '"norm":2'),
+                ('"budget":1', '"budget":"1"'),
+                ('"budget":1', '"budget":true'),
+                ('"budget":1', '"budget":[]'),
+                ('"budget":1', '"budget":[[1]]'),
+                ('"budget":1', '"budget":' + "9" * 400),
+                ('"budget":1', '"budget":' + "9" * 5000),
+                ('"client":"0"', '"client":0'),
+                ('"client":"0",', ""),
+                ('"client":"0"', '"client":"\\ud800"}'),
+                ('"upper":2.5', '"upper":"2.5"'),
+                ('"upper":2.5', '"upper":NaN'),
+                ('"upper":2.5', '"upper":-Infinity'),
+                ('"upper":2.5', '"upper":1e999'),
+                ('"upper":2.5', '"upper":2.50'),
+                ('"upper":2.5', '"upper": 2.5'),
+                ('"upper":2.5', '"upper":2.5,"more":1'),
+                ('"upper":2.5', '"upper":2.5,"upper":2.5'),
+                ('"accepted":false', '"accepted":true'),
+                ('"accepted":false', '"accepted":0'),
+                ('"accepted":false', '"accepted":[]'),
+                ('"reason":"r"', '"reason":null'),
+                (',"reason":"r"', ""),
+                ("[{", '["0",{'),
+                ("[{", "[[],{"),
+                ('"m"', '"' + chr(228) + '"'),
+                ('"releases":[', '"releases":{"a":['),
+                ('"releases":', '"releases":' + "[" * 3000 + "]" * 3000 + ',"x":'),
+                ('"releases":', '"releases":' + '{"a":' * 3000 + "1" + "}" * 3000 + ',"x":'),
+                ("}]}", "}]}}"),
+                ("}]}", "}] }"),
+            ]
+        ),
+        [HEADER, LINE.replace('"n":1', '"n":2')],
+        [HEADER, ASKED.replace('["0"]', "[0]")],
+        [HEADER, ASKED.replace('["0"]', '"0"')],
+        [HEADER, ASKED.replace('"at":""', '"at":0')],
+    ],
+    ids=lambda bodies: bodies[-1][:150],
+)
+def test_lines_that_say_something_else_are_refused_even_with_hashes_that_fit(bodies: list[str]) -> None:
+    with pytest.raises(LedgerError, match=f"Line {len(bodies)} of the ledger"):
+        entries_of(chained(bodies))
