@@ -24,7 +24,7 @@ from equipoise.engine.settings import Settings, from_dict, to_dict
 from equipoise.engine.sweep import Sweep
 from equipoise.errors import ConfigError
 from equipoise.flower import Validated, guard, protect
-from equipoise.flower.terms import OF_A_RELEASE, PREFIX
+from equipoise.flower.run_config import OF_A_RELEASE, PREFIX
 
 
 @lru_cache(maxsize=4)

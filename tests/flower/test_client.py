@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from equipoise.errors import BudgetError, ConfigError, DataError, LimitError, ReleaseError
 from equipoise.flower import protect
-from equipoise.flower.terms import read_terms
+from equipoise.flower.run_config import read_terms
 from equipoise.ledger.ledger import verify
 from equipoise.mechanism import protect as protection
 from tests.flower.messages import LOWER, RUN, answered, asking, context, distance, honest, images, network, start

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.flower.reply import Reply, checked_reply, decoded
-from equipoise.flower.terms import read_terms
+from equipoise.flower.run_config import read_terms
 from equipoise.server.intake import Intake
 from tests.flower import messages as by_hand
 from tests.flower.messages import BAD, LOWER, RUN, bad, handmade, header, npy, reply, start, update

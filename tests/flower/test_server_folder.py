@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 
 from equipoise.errors import CheckpointError, LedgerError, LimitError
 from equipoise.flower import Validated
+from equipoise.flower.run_config import read_terms
 from equipoise.flower.server_folder import ServerFolder
-from equipoise.flower.terms import read_terms
 from equipoise.ledger.ledger import Ledger, verify
 from equipoise.ledger.lines import NO_REPLY
 from equipoise.runs.checkpoint import load_checkpoint, save_checkpoint

@@ -16,7 +16,8 @@ from ..mechanism import protect as protection
 from ..mechanism.registry import Mechanism
 from ..models.batched import Loss
 from .client_guard import NUMBERS, RECORD, let_pass
-from .terms import NodeLimits, read_limits, read_terms
+from .node_config import NodeLimits, read_limits
+from .run_config import read_terms
 
 
 def protect(

@@ -22,7 +22,7 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from ..errors import ConfigError, EquipoiseError, ReleaseError
 from ..mechanism.registry import Mechanism
-from .terms import PREFIX, Terms
+from .run_config import PREFIX, Terms
 
 log = logging.getLogger("flwr.equipoise")  # below Flower's own logger, so that its handlers serve
 

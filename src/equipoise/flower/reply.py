@@ -23,7 +23,7 @@ from torch import Tensor
 from ..errors import is_finite
 from ..server.intake import Form, Intake, short, wrong_form, wrong_weight
 from .client_guard import NUMBERS, RECORD
-from .terms import Terms
+from .run_config import Terms
 
 HEADER = 256
 """Bytes that an array may have beside its numbers."""

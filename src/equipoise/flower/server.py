@@ -24,8 +24,8 @@ from ..errors import CheckpointError, ConfigError, LimitError
 from ..ledger.lines import NO_REPLY
 from ..server.intake import MAX_WEIGHT, Intake, wrong_tensors
 from .reply import Reply, checked_reply, sound_evaluations
+from .run_config import read_terms
 from .server_folder import ServerFolder
-from .terms import read_terms
 
 log = logging.getLogger("flwr.equipoise")
 

@@ -26,7 +26,7 @@ from ..mechanism.claims import of_budgets
 from ..runs.checkpoint import load_checkpoint, save_checkpoint
 from ..runs.folder import read_rows
 from ..runs.snapshot import save_snapshot
-from .terms import OF_A_RELEASE, Terms
+from .run_config import OF_A_RELEASE, Terms
 
 
 class ServerFolder:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.engine.settings import Settings
-from equipoise.errors import BudgetError, ConfigError, EquipoiseError, LimitError, is_count, is_finite
-from equipoise.flower.terms import NodeLimits, read_limits, read_terms
+from equipoise.errors import BudgetError, ConfigError, EquipoiseError
+from equipoise.flower.run_config import read_terms
+from equipoise.mechanism.protection import ProtectionSettings
 
 RUN = {"equipoise.mechanism": "pl-learn", "equipoise.budget": 0.98}
 
@@ -30,7 +30,7 @@ def test_the_least_a_run_config_can_say() -> None:
     found = read_terms({**RUN, "num-server-rounds": 3, "lr": 0.1, "equipoisemechanism": "x"})
     assert (found.mechanism.name, found.budget) == ("pl-learn", 0.98)
     assert (found.weight, found.metrics, found.release_limit, found.out) == ("num-examples", (), None, None)
-    assert found.settings == Settings()
+    assert found.settings == ProtectionSettings()
 
 
 def test_every_setting_of_a_release_can_be_set() -> None:
@@ -213,107 +213,3 @@ def test_without_distortion_there_is_no_budget() -> None:
     found = read_terms({"equipoise.mechanism": "none"})
     assert found.budgets(1) == []
     assert found.budget_of(1, 0) is None
-
-
-# --- the node config ----------------------------------------------------------------------------------------
-
-
-def test_a_node_allows_everything_unless_told_otherwise() -> None:
-    assert read_limits({"partition-id": 3}) == NodeLimits()
-    NodeLimits().permit(read_terms(RUN), 0.98, 10**9, 10**9)
-
-
-def test_the_node_config_is_read() -> None:
-    config = {"mechanisms": "pl-learn, ls-learn", "budget-at-most": 0.97, "release-limit": 5, "ledger": "a/b.jsonl"}
-    found = read_limits({f"equipoise.{key}": value for key, value in config.items()})
-    assert found == NodeLimits(("pl-learn", "ls-learn"), 0.97, 5, Path("a/b.jsonl"))
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"budget-at-mots": 1.0}, "Did you mean 'budget_at_most'"),
-        ({"mechanism": "pl-learn"}, "Did you mean 'mechanisms'"),
-        ({"mechanisms": "pl-lern"}, "Did you mean 'pl-learn'"),
-        ({"budget-at-most": "0.98"}, "to be a number"),
-        ({"budget-at-most": True}, "to be a number"),
-        ({"budget-at-most": math.nan}, "to be a number"),
-        ({"budget-at-most": 10**400}, "to be a number"),
-        ({"release-limit": -1}, "release-limit=-1"),
-        ({"release-limit": 3}, "release-limit needs equipoise.ledger"),
-        ({"release-limit": 3, "ledger": ""}, "release-limit needs equipoise.ledger"),
-        ({"ledger": 1}, "equipoise.ledger=1"),
-    ],
-)
-def test_a_wrong_node_config_is_an_error_and_not_a_missing_limit(changed: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        read_limits({f"equipoise.{key}": value for key, value in changed.items()})
-    assert words in str(caught.value)
-
-
-def test_a_node_refuses_other_mechanisms() -> None:
-    node = NodeLimits(mechanisms=("ls-learn",))
-    with pytest.raises(ConfigError, match="does not take part with the mechanism 'pl-learn'"):
-        node.permit(read_terms(RUN), 0.98, 0, 0)
-    NodeLimits(mechanisms=("ls-learn", "pl-learn")).permit(read_terms(RUN), 0.98, 0, 0)
-
-
-@pytest.mark.parametrize(("budget", "fine"), [(0.97, True), (0.96, True), (0.9701, False), (None, False)])
-def test_a_node_refuses_looser_budgets_and_none_at_all(budget: float | None, fine: bool) -> None:
-    node = NodeLimits(budget_at_most=0.97)
-    if fine:
-        node.permit(read_terms(RUN), budget, 0, 0)
-    else:
-        with pytest.raises(BudgetError, match=r"allows budgets up to 0\.97"):
-            node.permit(read_terms(RUN), budget, 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("own", "of_the_run", "here", "ever", "words"),
-    [
-        (3, None, 0, 3, "released 3 times in all; the limit is 3"),
-        (None, 3, 3, 3, "released 3 times in this run; the limit is 3"),
-        (5, 3, 3, 4, "released 3 times in this run; the limit is 3"),
-        (3, 5, 0, 4, "released 4 times in all; the limit is 3"),
-        (3, 3, 2, 2, None),
-        (5, 3, 2, 4, None),
-        (None, 3, 2, 99, None),
-        (3, None, 2, 2, None),
-    ],
-)
-def test_each_limit_counts_its_own(
-    own: int | None, of_the_run: int | None, here: int, ever: int, words: str | None
-) -> None:
-    """The run's limit counts the releases in this run, the node's all of them."""
-    terms = read_terms(with_(release_limit=of_the_run or 0))
-    node = NodeLimits(release_limit=own)
-    if words is None:
-        node.permit(terms, 0.98, here, ever)
-    else:
-        with pytest.raises(LimitError, match=words):
-            node.permit(terms, 0.98, here, ever)
-
-
-# --- numbers of unknown origin ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("value", "count", "number"),
-    [
-        (0, True, True),
-        (7, True, True),
-        (-1, False, True),
-        (10**400, True, False),
-        (1.0, False, True),
-        (-1e308, False, True),
-        (1.7e308, False, True),
-        (math.nan, False, False),
-        (math.inf, False, False),
-        (True, False, False),
-        ("1", False, False),
-        (None, False, False),
-        ([1], False, False),
-    ],
-)
-def test_what_counts_as_a_number(value: Any, count: bool, number: bool) -> None:
-    assert (is_count(value), is_finite(value)) == (count, number)
