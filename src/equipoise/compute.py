@@ -25,7 +25,7 @@ from .auditing.options import Options
 from .auditing.replay import replayed
 from .auditing.results import REPORTED
 from .auditing.sweep_audit import audit_sweep
-from .engine.metrics import results
+from .engine.result import result
 from .engine.settings import from_dict
 from .engine.sweep import Sweep
 from .environment import VERSION, environment
@@ -55,14 +55,7 @@ def compute(spec: dict[str, Any], out: Path) -> dict[str, Any]:
             print(f"round {event.round}/{settings.rounds}  {rate:.1f} rounds/s", flush=True)
     if sweep.device.type == "cuda":
         torch.cuda.synchronize()
-    found = {
-        "schema": 1,
-        "experiment": "seeded",
-        "federations": results(sweep, history[-1]),
-        "seconds": time.perf_counter() - started,
-        "environment": environment(sweep.device),
-        "spec": spec,
-    }
+    found = {**result(sweep, history[-1]), "seconds": time.perf_counter() - started, "spec": spec}
     write_json(out / "result.json", found)
     curves = {
         name: np.array([[row.get(name, np.nan) for row in rows] for rows in history], dtype=np.float32).T

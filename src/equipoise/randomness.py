@@ -157,24 +157,6 @@ def _uniform_torch(
     return numbers.reshape(len(rounds), len(keys), -1)[..., :count].to(dtype)
 
 
-def standard_noise(numbers: Tensor, family: str) -> Tensor:
-    """Uniform numbers to standard Laplace (scale 1) or Gaussian noise, symmetric about 0, never infinite.
-
-    What floating point does to it: a float32 draw has 2^24 possible values, the largest about 16.6 scales
-    for Laplace and 5.4 for Gaussian noise.
-
-    >>> standard_noise(torch.tensor([0.0, 0.5]), "laplace")[0].item() < -16
-    True
-    """
-    half_step = 2.0**-25 if numbers.dtype == torch.float32 else 2.0**-54
-    centred = (numbers - 0.5).add_(half_step)
-    tail = centred.abs().mul_(-2.0).add_(1.0)  # exact: an odd multiple of 2*half_step, never 0
-    if family == "gaussian":
-        quantiles: Tensor = torch.special.ndtri(tail.mul_(0.5))
-        return quantiles.copysign_(centred)
-    return tail.log_().copysign_(centred)
-
-
 def subset(numbers: Tensor, population: Tensor) -> Tensor:
     """Floyd's algorithm: ``[..., B]`` uniform numbers to B *distinct* indices below ``population`` ``[...]``.
 

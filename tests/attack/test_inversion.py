@@ -29,7 +29,7 @@ from equipoise.mechanism.registry import MECHANISMS, mechanism
 from equipoise.mechanism.release import observed_release, release
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP, LeNetZhu
-from equipoise.randomness import standard_noise
+from equipoise.mechanism.noise import standard_noise
 
 CLASS_MEAN = 0.54
 """MSE of guessing the mean image of the right class, in normalised units."""

@@ -21,7 +21,7 @@ from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import mechanism
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
-from equipoise.randomness import standard_noise
+from equipoise.mechanism.noise import standard_noise
 from equipoise.statistics import identification, ranks
 
 SHAPE, CLASSES, CANDIDATES = (1, 6, 6), 4, 20

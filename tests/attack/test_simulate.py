@@ -17,7 +17,8 @@ from equipoise.mechanism.registry import MECHANISMS, mechanism
 from equipoise.mechanism.release import release
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
-from equipoise.randomness import experiment_key, standard_noise
+from equipoise.randomness import experiment_key
+from equipoise.mechanism.noise import standard_noise
 
 SHAPE, CLASSES = (1, 6, 6), 4
 

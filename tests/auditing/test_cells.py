@@ -33,7 +33,8 @@ from equipoise.mechanism.registry import mechanism
 from equipoise.mechanism.release import observed_release
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
-from equipoise.randomness import standard_noise, uniform
+from equipoise.mechanism.noise import standard_noise
+from equipoise.randomness import uniform
 
 SHAPE, CLASSES = (1, 6, 6), 4
 MEAN, SCALE = 0.3, 0.5

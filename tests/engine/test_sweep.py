@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from equipoise.data.dataset import Dataset
 from equipoise.engine import sweep as federation
 from equipoise.engine.federation import Federation
-from equipoise.engine.metrics import results
+from equipoise.engine.result import results
 from equipoise.engine.settings import Settings, scales
 from equipoise.engine.sweep import Sweep
 from equipoise.errors import ConfigError, ModelError

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from ..errors import AttackError
-from ..randomness import experiment_key, standard_noise, uniform
+from ..mechanism.noise import standard_noise
+from ..randomness import experiment_key, uniform
 from .attack import Watch
 from .results import Inversion
 from .view import Server, View, check_differentiable, even

@@ -10,7 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from ..mechanism.distortion import draw_bounds
-from ..randomness import experiment_key, standard_noise, uniform
+from ..mechanism.noise import NOISES, standard_noise
+from ..randomness import experiment_key, uniform
 from .attack import Attack, Hooks, Knowledge, Option, Watch
 from .descent import Search, optimise
 from .results import Inversion
@@ -56,11 +57,9 @@ def noise_likelihood(server: Server, like: Tensor) -> Likelihood:
     key, size = experiment_key(0, "attack/scale"), server.batched.layout.size
     numbers = uniform([key], [0], [0], size, like.dtype, like.device)[0]
     drawn = draw_bounds(standard_noise(numbers, protection.mechanism.noise), protection)[0]
-    if protection.mechanism.noise == "laplace":
-        scale = float(drawn.abs().mean())
-        return lambda rest, update: rest.abs().sum(1) / scale
-    scale = float(drawn.square().mean().sqrt())
-    return lambda rest, update: (rest / scale).square().sum(1) / 2
+    family = NOISES[protection.mechanism.noise]
+    scale = family.scale(drawn)
+    return lambda rest, update: family.misfit(rest, scale)
 
 
 def differences(server: Server) -> float:

@@ -24,7 +24,8 @@ from torch import Tensor
 
 from ..errors import AttackError
 from ..mechanism.distortion import draw_bounds
-from ..randomness import experiment_key, standard_noise, uniform
+from ..mechanism.noise import standard_noise
+from ..randomness import experiment_key, uniform
 from .limiter import Limiter
 from .matched import Filter
 from .simulate import chunk, pieces, respond

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from ..mechanism.noise import standard_noise
 from ..mechanism.release import release
-from ..randomness import Key, experiment_key, standard_noise, uniform
+from ..randomness import Key, experiment_key, uniform
 from .view import Public, Server, even
 
 ROOM = {"cpu": 256 << 20, "cuda": 12 << 30}

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError
-from ..randomness import Key, experiment_key, standard_noise, subset, uniform
+from ..mechanism.noise import standard_noise
+from ..randomness import Key, experiment_key, subset, uniform
 
 
 class Draws:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ..mechanism.intensity import intensity
-from ..randomness import experiment_key, standard_noise, uniform
+from ..mechanism.noise import standard_noise
+from ..randomness import experiment_key, uniform
 from .evaluation import full_gradient, full_loss
 from .metrics import Row
 

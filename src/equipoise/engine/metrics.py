@@ -126,31 +126,3 @@ def _keep_best(sweep: Sweep, rows: list[Row]) -> None:
             tally.best_validation[i] = row["validation_accuracy"]
             tally.best_round[i] = row["round"]
             tally.best_accuracy[i] = row["accuracy"]
-
-
-def results(sweep: Sweep, last: list[Row]) -> list[Row]:
-    """The final result of every federation, in the caller's order; ``last`` are the rows of the last round."""
-    found, tally, s = [], sweep.state.tally, sweep.settings
-    for i, row in zip(sweep.in_order(range(len(last))), last, strict=True):
-        fed = sweep.federations[i]
-        found.append(
-            {
-                "dataset": fed.dataset,
-                "mechanism": fed.mechanism,
-                "budget": fed.budget,
-                "seed": fed.seed,
-                "rounds": sweep.state.round,
-                "eta": s.eta,
-                "server": {"rule": "mean", "rate": s.server_rate},
-                "accuracy": row["accuracy"],
-                "client_accuracy": row["client_accuracy"],
-                "best_validation_round": int(tally.best_round[i]),
-                "accuracy_at_best_validation": float(tally.best_accuracy[i]),
-                "mean_utility_loss": float(tally.total[i, 0]) / max(1.0, float(tally.total[i, 1])),
-                "final_utility_loss": float(tally.last_utility[i].nanmean()),
-                "final_intensity": row["intensity_last"],
-                "releases_accepted": int(tally.total[i, 1]),
-                "releases_refused": int(tally.total[i, 2]),
-            }
-        )
-    return found

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from ..errors import ConfigError, EquipoiseError, closest, is_number, is_whole, raise_all
 from ..mechanism import protection
+from ..mechanism.noise import NOISES
 from ..mechanism.protection import Leakage, ProtectionSettings
 from ..mechanism.registry import checked, mechanism
 from ..mechanism.schedule import schedule_starts
@@ -76,7 +77,7 @@ class Settings(ProtectionSettings):
         if self.server_rate != "auto":
             return [float(self.server_rate)] * len(rounds)
         kind = mechanism(federation.mechanism)
-        spread = math.sqrt((2 if kind.noise == "laplace" else 1) * parameters)  # expected L2 norm of standard noise
+        spread = math.sqrt(NOISES[kind.noise].variance * parameters)  # expected L2 norm of standard noise
         per_unit = 1.0 if kind.on_sphere else spread
         sizes = [per_unit * sum(row) / len(row) for row in self.scales(kind, federation.budget, rounds)]
         return [min(1.0, 1 / size) if size > 0 else 1.0 for size in sizes]

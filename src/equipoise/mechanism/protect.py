@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from ..errors import ConfigError, DataError, ReleaseError, is_whole
 from ..models.batched import Batched, Loss
 from ..models.check import check_model
-from ..randomness import experiment_key, standard_noise, system_uniform, uniform
+from ..randomness import experiment_key, system_uniform, uniform
+from .noise import standard_noise
 from .protection import ProtectionSettings, check_protection
 from .registry import Mechanism, checked
 from .release import Release, distort_given, release

@@ -24,11 +24,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import ConfigError, closest
 from .budget import GaussianBudget, LaplaceBudget, LeakageBudget, Measure
 from .intensity import Norm
+from .noise import NOISES
 
 if TYPE_CHECKING:
     from .protection import ProtectionSettings
@@ -87,13 +88,14 @@ class Mechanism:
 
     name: str
     measure: str | Measure | None  # by name, configured through the settings; or an object of the user's
-    noise: Literal["laplace", "gaussian"] = "laplace"
+    noise: str = "laplace"  # a family of ``noise.py``
     norm: Norm = "l2"
     learns: bool = False
     clips: bool = False  # the gradient of a mini-batch
     per_example: bool = False  # clips the gradient of every example instead, in ``norm``; then exactly one local step
 
     def __post_init__(self) -> None:
+        _find(self.noise, NOISES, "noise")
         kind = self.kind
         proved = {} if kind is None else kind.proved_for
         if any(getattr(self, name) != value for name, value in proved.items()):

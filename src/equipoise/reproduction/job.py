@@ -24,7 +24,8 @@ import torch
 
 from ..engine.federation import Federation
 from ..engine.full_record import squared_gradients
-from ..engine.metrics import evaluate, results
+from ..engine.metrics import evaluate
+from ..engine.result import federation_results
 from ..engine.settings import from_dict
 from ..engine.sweep import Sweep
 from ..engine.tables import LENGTH, Tables
@@ -173,7 +174,7 @@ class JobRun:
 
     def _collect(self, report: Report) -> dict[str, Any]:
         place = self.sweep.in_order(range(len(self.federations)))
-        records = results(self.sweep, [self.history[-1][i] for i in place])
+        records = federation_results(self.sweep, [self.history[-1][i] for i in place])
         for i, record in zip(place, records, strict=True):
             record["curve"] = {
                 "rounds": [rows[i]["round"] for rows in self.history],

@@ -21,14 +21,12 @@ import torch
 from torch import Tensor
 
 from ..engine.draws import Draws
-from ..engine.metrics import results
+from ..engine.result import result
 from ..engine.sweep import Event, Progress, Sweep
 from ..engine.tables import Tables
-from ..environment import environment
 from ..errors import CheckpointError, LedgerError
 from ..files import locked, plain, storage_errors, write_json, write_text
 from ..ledger import ledger as ledgers
-from ..mechanism.claims import of_budgets
 from .checkpoint import load_checkpoint, save_checkpoint, tidy
 from .config import Config, differing
 from .entries import last_round, round_entries
@@ -234,13 +232,7 @@ class Run:
         if len(last) != len(self.sweep.federations):
             raise CheckpointError("metrics.jsonl lacks the rows of the last round.", "Restore it, or use --fresh.")
         self._snapshot(self.folder / "model.safetensors")
-        found = {
-            "schema": 1,
-            "experiment": "seeded",
-            "claim": of_budgets(fed.mechanism for fed in self.config.federations()),
-            "federations": results(self.sweep, last),
-            "environment": environment(self.sweep.device),
-        }
+        found = result(self.sweep, last)
         if self.ledger is not None:
             found["ledger"] = {"entries": self.ledger.entries, "head": self.ledger.head}
         if self.sweep.state.round < self.config.settings.rounds:
