@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import fields
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 from equipoise.data.dataset import Dataset
 from equipoise.engine.federation import Federation
-from equipoise.engine.metrics import results
+from equipoise.engine.metrics import Tally, results
+from equipoise.engine.tables import Tables
 from equipoise.models.bundled import LeNetZhu
 from tests.engine.sweeps import BUDGETS, assert_rows_agree, one_round, rows_of, small, sweep_of
 
@@ -116,9 +121,68 @@ def test_one_refused_client_is_left_out_of_the_mean(few: Dataset) -> None:
     torch.testing.assert_close(sweep.state.params[0], released[0][[0, 1, 3]].mean(0), rtol=1e-6, atol=1e-6)
     assert (row["accepted"], row["refused"]) == (3, 1)
     for name in ("utility_loss", "intensity"):  # means over what was counted
+        assert math.isnan(row[f"{name}_last"][2])
         counted = [row[f"{name}_last"][k] for k in (0, 1, 3)]
         assert row[name] == pytest.approx(sum(counted) / 3, rel=1e-6)
     void = sweep_of(few, fed, small(), rounds=1, min_clients=4)
     start = void.state.params.clone()
     void.train(1)
     assert torch.equal(void.state.params, start), "three are too few where four are asked for"
+
+
+def test_means_over_the_whole_run_are_over_accepted_releases(few: Dataset) -> None:
+    fed = [Federation("few", "ls-static", [200, 200, 1e-38, 200])]
+    sweep = sweep_of(few, fed, small(), rounds=3, evaluate_every=1)
+    history = [rows[0] for rows in rows_of(sweep)]
+    (final,) = results(sweep, [history[-1]])
+    assert (final["releases_accepted"], final["releases_refused"]) == (9, 3)
+    losses = [row["utility_loss_last"][k] for row in history for k in (0, 1, 3)]
+    assert final["mean_utility_loss"] == pytest.approx(sum(losses) / 9, rel=1e-6)
+    assert final["final_utility_loss"] == pytest.approx(sum(losses[-3:]) / 3, rel=1e-6)
+
+
+# --- running sums, by hand ---------------------------------------------------------------------------------
+
+
+def recorded(**parts: list[Any]) -> Tables:
+    """Tables of two rounds of one federation with two clients; what no round writes is empty."""
+    empty = dict.fromkeys((part.name for part in fields(Tables)), torch.empty(0))
+    return Tables(**{**empty, **{name: torch.tensor(values) for name, values in parts.items()}})
+
+
+ROUNDS = recorded(
+    utility_loss=[[[1.0, 3.0]], [[5.0, math.inf]]],
+    intensity=[[[2.0, 4.0]], [[6.0, math.nan]]],
+    clipped=[[[0.0, 1.0]], [[0.5, 1.0]]],
+    accepted=[[[True, True]], [[True, False]]],
+    distortion=[[3.0], [4.0]],
+)
+
+
+def test_a_refused_release_counts_as_refused_and_as_nothing_else() -> None:
+    tally = Tally.empty(federations=1, slots=2)
+    tally.add(ROUNDS)
+    sums = dict(zip(Tally.COLUMNS, tally.recent[0].tolist(), strict=True))
+    assert sums == {
+        "utility_loss": 9.0, "intensity": 12.0, "clipped_share": 1.5, "accepted": 3.0, "refused": 1.0,
+        "distortion_norm": 7.0, "distortion_norm_squared": 25.0,
+    }  # fmt: skip
+    assert tally.total.tolist() == [[9.0, 3.0, 1.0]]
+    assert int(tally.rounds) == 2
+    for last, value in ((tally.last_utility, 5.0), (tally.last_intensity, 6.0)):
+        assert last[0, 0] == value
+        assert math.isnan(last[0, 1])
+
+
+def test_how_rounds_are_grouped_does_not_show_in_the_sums() -> None:
+    whole, parts = Tally.empty(1, 2), Tally.empty(1, 2)
+    third = 1 / 3  # sums of it are rounded, so that their order matters
+    many = recorded(
+        utility_loss=[[[third * i, 1e6]] for i in range(9)], intensity=[[[third, 7.0]]] * 9,
+        clipped=[[[0.0, 1.0]]] * 9, accepted=[[[True, i % 2 == 0]] for i in range(9)], distortion=[[third]] * 9,
+    )  # fmt: skip
+    whole.add(many)
+    for start, stop in ((0, 1), (1, 4), (4, 9)):
+        parts.add(Tables(*(getattr(many, part.name)[start:stop] for part in fields(many))))
+    for part in fields(whole):
+        assert torch.equal(getattr(whole, part.name), getattr(parts, part.name)), part.name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -10,13 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.data.dataset import Dataset
+from equipoise.engine import sweep as module
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
-from equipoise.errors import ConfigError, ModelError
+from equipoise.engine.tables import Block, Tables
+from equipoise.errors import ConfigError, DataError, ModelError
 from equipoise.mechanism.intensity import intensity
 from equipoise.models.bundled import LeNetZhu
-from tests.engine.sweeps import BUDGETS, assert_rows_agree, one_round, rows_of, small, sweep_of
+from tests.engine.sweeps import BUDGETS, EVERY, assert_rows_agree, one_round, rows_of, small, sweep_of
 
 # --- Algorithm 1, line by line -----------------------------------------------------------------------------
 
@@ -217,6 +219,197 @@ def test_datasets_side_by_side_do_not_mix(few: Dataset) -> None:
         assert_rows_agree(rows_of(alone)[-1], [row])
         place = both.federations.index(fed)
         assert torch.equal(both.state.params[place], alone.state.params[0])
+
+
+# --- a look without a step ---------------------------------------------------------------------------------
+
+
+def kept(sweep: Sweep) -> tuple[Any, ...]:
+    """The whole state of a sweep, for comparison."""
+    state = sweep.state
+    tally = [getattr(state.tally, part.name).clone() for part in fields(state.tally)]
+    return state.round, state.params.clone(), tally, sweep.settings, list(sweep.federations), torch.get_rng_state()
+
+
+def assert_kept(sweep: Sweep, before: tuple[Any, ...]) -> None:
+    for one, two in zip(kept(sweep), before, strict=True):
+        if isinstance(one, Tensor):
+            assert torch.equal(one, two)
+        elif isinstance(one, list) and isinstance(one[0], Tensor):
+            assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+        else:
+            assert one == two
+
+
+def releases_of(sweep: Sweep, until: int) -> list[tuple[Block, Tensor]]:
+    """What every block releases while the sweep trains, by its hook."""
+    seen: list[tuple[Block, Tensor]] = []
+    sweep.on_releases = lambda block, released: seen.append((block, released.clone()))
+    sweep.train(until)
+    sweep.on_releases = None
+    return seen
+
+
+LOOKS: list[dict[str, Any]] = [{}, {"chunk": 3}, {"participants": 3}, {"local_steps": 2}, {"sampling": "passes"}]
+
+
+@pytest.mark.parametrize("table", [True, False], ids=["one table", "block by block"])
+@pytest.mark.parametrize("change", LOOKS, ids=str)
+def test_a_preview_is_what_the_round_then_does_bit_for_bit(
+    few: Dataset, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], table: bool
+) -> None:
+    if not table:
+        monkeypatch.setitem(module.NOISE_TABLE, "cpu", 0)
+    every = [fed for fed in EVERY if fed.mechanism != "laplace-dp" or "local_steps" not in change]
+    sweep = sweep_of(few, [*every, Federation("few", "pl-learn", 0.96, seed=2)], small(), **change)
+    sweep.train(2)
+    before = kept(sweep)
+    seen = list(sweep.preview())
+    again = list(sweep.preview())
+    assert_kept(sweep, before)
+    done = releases_of(sweep, 3)
+    assert len(seen) == len(done) == len(sweep.blocks)
+    for look, twin, (block, released) in zip(seen, again, done, strict=True):
+        assert look.block is block
+        assert torch.equal(look.released, released)
+        assert torch.equal(look.released, twin.released)
+        assert (look.noise is None) == (block.kind.name == "none")
+
+
+def test_a_preview_says_whose_release_and_by_which_distortion(few: Dataset) -> None:
+    plan = {"rounds": [1, 2], "values": [0.96, [0.96, 0.97, 0.98, 0.99]]}
+    federations = [
+        Federation("few", "none"),
+        Federation("few", "pl-identical", plan),
+        Federation("few", "none", seed=2),
+    ]
+    sweep = sweep_of(few, federations, small(), dtype="float64", chunk=3)
+    sweep.train(1)
+    released, distortions = one_round(sweep, 2)
+    places = []
+    for look in sweep.preview():
+        for r, (federation, slot) in enumerate(look.rows()):
+            places.append((federation, slot))
+            assert torch.equal(look.released[r], released[federation][slot])
+            assert torch.equal(look.distortion[r], distortions[federation][slot])
+            if look.noise is not None:
+                expected = look.noise[r] * (look.tables.scale[0, federation, slot] / intensity(look.noise[r]))
+                torch.testing.assert_close(look.distortion[r], expected)
+        assert look.tables.scale.shape == (1, 3, 4), "the tables of that round alone"
+    assert sorted(places) == [(federation, slot) for federation in range(3) for slot in range(4)]
+    assert look.tables.scale[0, sweep.federations.index(federations[1])].tolist() == pytest.approx(
+        [15.99975, 11.99975, 7.99975, 3.99975]
+    )
+
+
+# --- the sweep as it would stand elsewhere -----------------------------------------------------------------
+
+
+def test_a_sweep_put_elsewhere_goes_on_from_there_and_leaves_the_original_alone(few: Dataset) -> None:
+    sweep = sweep_of(few, EVERY, small(), rounds=6)
+    sweep.train(2)
+    models = sweep.state.params.clone()
+    sweep.train(4)
+    before = kept(sweep)
+    other = sweep.at(2, models)
+    assert (other.state.round, sweep.state.round) == (2, 4)
+    other.train(4)
+    assert torch.equal(other.state.params, sweep.state.params), "the same rounds from the same models"
+    other.train(6)
+    assert_kept(sweep, before)
+    sweep.train(6)
+    assert torch.equal(other.state.params, sweep.state.params)
+
+
+def test_elsewhere_schedules_stand_still(few: Dataset) -> None:
+    plan = {"rounds": [1, 3], "values": [0.96, [0.98, 0.98, 0.99, 0.995]]}
+    rate = {"rounds": [1, 3], "values": [0.0, 0.2]}
+    fed = Federation("few", "pl-learn", plan)
+    sweep = sweep_of(few, [fed], small(), lr=rate, negative_norm={"rounds": [1, 3], "values": [0.5, 0.0]})
+    early, late = sweep.at(1, sweep.state.params), sweep.at(2, sweep.state.params)
+    for other, budget, lr, coefficient in (
+        (early, [0.96] * 4, [0.0] * 4, [0.5] * 4),  # of round 2, the next one
+        (late, [0.98, 0.98, 0.99, 0.995], [0.2] * 4, [0.0] * 4),  # of round 3
+    ):
+        assert other.federations == [replace(fed, budget=budget)]
+        assert (other.settings.lr, other.settings.negative_norm) == (lr, coefficient)
+        for rounds in ([1], [2, 3], [99]):
+            tables = other.tables(rounds)
+            assert torch.equal(tables.scale, other.tables([1]).scale.expand_as(tables.scale))
+            torch.testing.assert_close(tables.lr, torch.tensor(lr).expand_as(tables.lr))
+    assert (sweep.federations, sweep.settings.lr) == ([fed], rate), "the original keeps its own"
+    assert sweep.tables([3]).lr.tolist() == [[[pytest.approx(0.2)] * 4]]
+
+
+def test_elsewhere_the_local_learning_rate_may_be_another(few: Dataset) -> None:
+    sweep = sweep_of(few, [Federation("few", "none")], small(), dtype="float64")
+    start = sweep.state.params
+    (one,), (double,) = (
+        [look.released - start for look in sweep.at(0, start, eta).preview()] for eta in (None, 2 * sweep.settings.eta)
+    )
+    torch.testing.assert_close(double, 2 * one, rtol=1e-9, atol=1e-15)
+    assert sweep.settings.eta == 0.1
+
+
+def test_elsewhere_nobody_watches(few: Dataset) -> None:
+    sweep = sweep_of(few, [Federation("few", "none")], small())
+    seen: list[Any] = []
+    sweep.on_releases, sweep.on_tables = (lambda *_: seen.append(_)), (lambda *_: seen.append(_))
+    sweep.at(0, sweep.state.params).train(2)
+    assert seen == []
+    sweep.train(1)
+    assert len(seen) == 2
+
+
+# --- hooks and places --------------------------------------------------------------------------------------
+
+
+def test_what_rounds_recorded_is_passed_on_once_and_in_order(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LENGTH", 2)
+    sweep = sweep_of(few, [Federation("few", "pl-identical", 0.98)], small())
+    seen: list[tuple[list[int], Tables]] = []
+    sweep.on_tables = lambda rounds, done: seen.append((rounds, done))
+    sweep.train(5)
+    assert [rounds for rounds, _ in seen] == [[1, 2], [3, 4], [5]]
+    for rounds, done in seen:
+        assert done.accepted.shape == (len(rounds), 1, 4)
+        assert done.accepted.all()
+        torch.testing.assert_close(done.intensity, torch.full_like(done.intensity, 7.99975))
+
+
+def test_values_and_models_come_in_the_callers_order(few: Dataset) -> None:
+    order = ["pl-learn", "none", "ls-static", "pl-learn", "none"]
+    federations = [Federation("few", m, BUDGETS[m], seed) for seed, m in enumerate(order)]
+    sweep = sweep_of(few, federations, small())
+    assert sweep.federations != federations, "worked on one mechanism after the other"
+    assert sweep.in_order(sweep.federations) == federations
+    sweep.train(1)
+    for fed, params in zip(federations, sweep.models(), strict=True):
+        assert torch.equal(params, sweep.state.params[sweep.federations.index(fed)])
+
+
+def test_a_dataset_knows_its_federations_and_examples(few: Dataset) -> None:
+    federations = [Federation(d, m, BUDGETS[m]) for m in ("none", "pl-learn") for d in ("a", "b")]
+    sweep = Sweep(Settings(rounds=1, partition="iid"), federations, {"a": few, "b": replace(few, name="b")}, small())
+    assert [sweep.federations[i].dataset for i in sweep.federations_on("b")] == ["b", "b"]
+    assert sorted(sweep.federations_on("a") + sweep.federations_on("b")) == [0, 1, 2, 3]
+    assert sweep.examples("a").sort().values.tolist() == list(range(160))
+    assert sweep.examples("b").sort().values.tolist() == list(range(160, 320)), "rows of all images together"
+    assert torch.equal(sweep.examples("b")[: len(sweep.parts["b"][0])], sweep.parts["b"][0]), "client after client"
+
+
+def test_a_device_that_is_not_there_is_refused(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="The device 'cuda' is not available"):
+        sweep_of(few, [Federation("few", "none")], device="cuda")
+
+
+def test_datasets_that_are_not_alike_do_not_share_a_sweep(few: Dataset) -> None:
+    other = replace(few, name="other", classes=9)
+    with pytest.raises(DataError, match=r"'other' has shape .*, 9 classes, the first one .*, 10"):
+        Sweep(
+            Settings(rounds=1), [Federation("few", "none"), Federation("other", "none")], {"few": few, "other": other}
+        )
 
 
 # --- it learns ------------------------------------------------------------------------------------------------
