@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 
 from equipoise.data.dataset import Dataset
 from equipoise.engine.federation import Federation
+from equipoise.engine.full_record import full_record
+from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
 from equipoise.models.bundled import LeNetZhu
 from tests.engine.sweeps import BUDGETS, EVERY, first_rows, one_round, rows_of, small, sweep_of
@@ -96,3 +99,27 @@ def test_full_records_come_exactly_where_the_settings_say(few: Dataset) -> None:
     assert [rows[0]["round"] for rows in history] == [1, 3, 4, 6, 8, 9, 11]
     full = [rows[0]["round"] for rows in history if "full_utility_loss" in rows[0]]
     assert full == sweep.settings.fully_recorded() == [1, 3, 6, 9, 11]
+
+
+def test_a_full_record_looks_and_changes_nothing(few: Dataset) -> None:
+    sweep = sweep_of(few, EVERY, small(), expected_draws=3)
+    sweep.train(1)
+    params, recent = sweep.state.params.clone(), sweep.state.tally.recent.clone()
+    first = full_record(sweep)
+    assert full_record(sweep) == first
+    assert sweep.state.round == 1
+    assert torch.equal(sweep.state.params, params)
+    assert torch.equal(sweep.state.tally.recent, recent)
+
+
+def test_every_federation_is_recorded_on_its_own_dataset(few: Dataset) -> None:
+    inverted = replace(few, name="inverted", train=replace(few.train, images=-few.train.images))
+    federations = [Federation(d, "pl-identical", 0.98) for d in ("few", "inverted")]
+    both = Sweep(Settings(rounds=2), federations, {"few": few, "inverted": inverted}, small())
+    found = full_record(both)
+    for fed, row, data in zip(federations, found, (few, inverted), strict=True):
+        alone = Sweep(Settings(rounds=2), [fed], {fed.dataset: data}, small())
+        (expected,) = full_record(alone)
+        assert row["full_utility_loss"] == pytest.approx(expected["full_utility_loss"], rel=1e-4)
+        assert row["gradient_norm_squared"] == pytest.approx(expected["gradient_norm_squared"], rel=1e-4)
+    assert found[0]["gradient_norm_squared"] != pytest.approx(found[1]["gradient_norm_squared"], rel=1e-2)
