@@ -160,6 +160,8 @@ def test_before_the_first_evaluation_there_are_no_rows(folder: Path) -> None:
         {},
         {"federations": None},
         {"federations": {}},
+        {"federations": 5},
+        {"federations": "abc"},
         {"federations": []},
         {"federations": [{}, {}]},
         {"federations": [{}, {}, 3]},

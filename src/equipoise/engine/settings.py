@@ -118,8 +118,9 @@ def problems(settings: Settings, federations: list[Federation]) -> list[str]:
 
 def _types(s: Settings) -> Iterator[str]:
     yield from protection.wrong_types(s, INTEGERS, NUMBERS, CHOICES)
-    if type(s.ledger) is not bool:
-        yield f"Expected ledger={s.ledger!r} to be true or false."
+    for name in ("ledger",):
+        if type(getattr(s, name)) is not bool:
+            yield f"Expected {name}={getattr(s, name)!r} to be true or false."
     if s.server_rate != "auto" and not is_number(s.server_rate):
         yield f"Expected server_rate={s.server_rate!r} to be a number or 'auto'."
     for name in ("participants", "release_limit"):
