@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from equipoise.auditing import examination
-from equipoise.auditing.examination import Findings, examine, materials_of, protection_of, server_of, static_name
+from equipoise.auditing.examination import Findings, examine, materials_of, server_of, static_name
 from equipoise.auditing.targets import Options
 from equipoise.data.dataset import Dataset, from_tensors
+from equipoise.engine.datasets import load_dataset
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
@@ -205,7 +206,7 @@ def test_interrupted_differences_are_those_of_the_roles_that_were_finished(
 
 
 def test_targets_are_public_unless_private(data: str) -> None:
-    dataset = SETTINGS.load(data)
+    dataset = load_dataset(SETTINGS, data)
     assert torch.equal(materials_of(dataset).targets[0], dataset.public_targets.images)
     assert torch.equal(materials_of(dataset, private=True).targets[0], dataset.train.images)
     for private in (False, True):
@@ -223,13 +224,13 @@ def test_data_without_public_images_cannot_be_audited(few: Dataset) -> None:
 def test_a_schedule_is_read_at_the_round_that_is_attacked() -> None:
     settings = replace(SETTINGS, lr={"rounds": [1, 5], "values": [0.1, 0.3]})
     federation = Federation("mnist", "pl-learn", {"rounds": [1, 5], "values": [[0.96, 0.9, 0.9, 0.9], 0.98]})
-    early, late = (protection_of(settings, federation.mechanism, federation.budget, when) for when in (4, 5))
+    early, late = (settings.at(federation.mechanism, federation.budget, when) for when in (4, 5))
     assert (early.scale, late.scale) == (pytest.approx(15.99975), pytest.approx(7.99975))
     assert (early.lr, late.lr) == (0.1, 0.3)
     assert (early.steps, early.factor) == (2, 2.0)
-    nothing = protection_of(settings, "none", None, 1)
+    nothing = settings.at("none", None, 1)
     assert (nothing.scale, nothing.mechanism.distorts) == (0.0, False)
-    assert protection_of(settings, mechanism("pl-learn"), federation.budget, 4) == early, "by name or as it is"
+    assert settings.at(mechanism("pl-learn"), federation.budget, 4) == early, "by name or as it is"
 
 
 @pytest.mark.parametrize("moments", [(0.3, 0.5), ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))], ids=["shared", "per channel"])
@@ -258,7 +259,7 @@ def test_every_learned_mechanism_has_a_static_one() -> None:
 
 
 def test_private_targets_are_those_of_the_clients(run: Examine, data: str) -> None:
-    train = {image.numpy().tobytes() for image in SETTINGS.load(data).train.images}
+    train = {image.numpy().tobytes() for image in load_dataset(SETTINGS, data).train.images}
     for private in (False, True):
         found = run(cheap(attacks=["labels"]), private=private)
         (targets,) = found.targets.values()

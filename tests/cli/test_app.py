@@ -62,7 +62,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
 @pytest.fixture
 def small_mnist(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """``mnist`` is a few images of it, so that whole commands take a second."""
-    monkeypatch.setattr("equipoise.engine.settings.load", lambda name: few)
+    monkeypatch.setattr("equipoise.engine.datasets.load", lambda name: few)
 
 
 @pytest.fixture(scope="module")

@@ -293,7 +293,7 @@ def small_mnist(mnist: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     data = from_tensors(
         parts["train"], parts["test"], parts["validation"], parts["public"], 10, "mnist", mnist.mean, mnist.std
     )
-    monkeypatch.setattr("equipoise.engine.settings.load", lambda name: data)
+    monkeypatch.setattr("equipoise.engine.datasets.load", lambda name: data)
     monkeypatch.setattr(
         "equipoise.auditing.cells.Options", lambda **given: Options(**{**given, **EFFORT, "releases": 2})
     )

@@ -39,7 +39,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
 @pytest.fixture
 def _tiny(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both scales take a moment."""
-    monkeypatch.setattr("equipoise.engine.settings.load", lambda name: few)
+    monkeypatch.setattr("equipoise.engine.datasets.load", lambda name: few)
     monkeypatch.setattr(plan, "FULL", FULL)
     monkeypatch.setattr(plan, "QUICK", QUICK)
 
