@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +32,7 @@ from equipoise.mechanism.registry import MECHANISMS
 from equipoise.mechanism.release import local_step, observed_release, release
 from equipoise.models.batched import Batched, Objective
 from equipoise.models.bundled import MLP, LeNetZhu, SmallCNN
+from tests.helpers import entry_point
 
 DP = MECHANISMS["laplace-dp"]
 ERROR_RATE = 1e-6
@@ -327,17 +330,13 @@ def test_no_step_depends_on_a_value() -> None:
             made.record.clipped.sum().item()
 
 
-def test_calibrate_prints_the_scale(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    import json
-    import sys
-
-    from equipoise.cli import app as cli
-
-    monkeypatch.setattr(sys, "argv", ["equipoise", "calibrate", "--mechanism", "laplace-dp", "--budget", "1", "--json"])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert stopped.value.code == 0
-    found = json.loads(capfd.readouterr().out)
+def test_calibrate_prints_the_scale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = entry_point(tmp_path, monkeypatch, capfd)
+    done = command("calibrate", "--mechanism", "laplace-dp", "--budget", "1", "--json")
+    assert done.code == 0
+    found = json.loads(done.out)
     assert (found["lower"], found["upper"], found["scale"], found["norm"]) == (None, None, 25.0, "l1")
 
 
