@@ -44,8 +44,10 @@ def test_examples_in_docstrings(name: str) -> None:
 
 
 CORE = (
-    "aggregate", "budget", "data", "distortion", "federation", "gradients", "intensity", "mechanisms", "models",
-    "partition", "randomness", "release", "theory", "estimates", "reproduction.statistics", "reproduction.plan",
+    "randomness", "statistics", "environment", "errors", "data.dataset", "data.partition", "models.batched",
+    "mechanism.budget", "mechanism.schedule", "mechanism.registry", "mechanism.intensity", "mechanism.clipping",
+    "mechanism.distortion", "mechanism.protection", "mechanism.protect", "server.aggregate", "engine.federation",
+    "engine.settings", "engine.sweep", "runs.config", "bounds.theory", "bounds.estimates", "reproduction.plan",
 )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ from torch import Tensor
 from equipoise import compute
 from equipoise.auditing.options import Options
 from equipoise.auditing.run_audit import audit_run
-from equipoise.data.formats import read_idx
+from equipoise.data.formats import ROOM, read_idx
 from equipoise.data.loading import load
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings, from_dict, to_dict
@@ -49,7 +49,7 @@ from tests.helpers import contents, write_dataset
 
 SECONDS = 1.0
 COUNTS = {
-    "releases": 3000, "replies": 800, "checkpoints": 1800, "resumed runs": 400, "audited folders": 500,
+    "releases": 3000, "replies": 800, "checkpoints": 1800, "resumed runs": 150, "audited folders": 500,
     "snapshots": 700, "ledgers": 600, "settings in TOML": 1200, "settings by flag": 700, "SPECs": 1000,
     "SPEC files": 300, "data folders": 700, "idx files": 400,
 }  # fmt: skip
@@ -735,11 +735,11 @@ def npy(shape: Any, descr: str = "|u1", body: bytes = b"") -> bytes:
 
 @pytest.fixture(scope="module")
 def zip_bombs() -> list[bytes]:
-    """Half a gigabyte of zeros in half a megabyte, with and without a header that says so."""
-    zeros = bytes(1 << 29)
-    labels = npy((1 << 19,), body=bytes(1 << 19))
+    """Twice what a small file may grow to, in a thousandth of it, with and without a header that says so."""
+    zeros = bytes(2 * ROOM)
+    labels = npy((2 * ROOM >> 10,), body=bytes(2 * ROOM >> 10))
     return [
-        zip_of({"images.npy": npy((1 << 19, 32, 32), body=zeros), "labels.npy": labels}),
+        zip_of({"images.npy": npy((2 * ROOM >> 10, 32, 32), body=zeros), "labels.npy": labels}),
         zip_of({"images.npy": npy((10**6, 10**6, 10**6), body=bytes(100)), "labels.npy": labels}),
         zip_of({"images.npy": npy((2**40, 28, 28), "<f8", body=bytes(100)), "labels.npy": labels}),
     ]
@@ -800,7 +800,7 @@ def test_data_folders(bombs: list[bytes], zip_bombs: list[bytes], tmp_path: Path
 def test_idx_files(bombs: list[bytes], tmp_path: Path) -> None:
     path = tmp_path / "images-idx3-ubyte"
     whole = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, *range(24)])
-    gzip_bomb = gzip.compress(bytes([0, 0, 8, 3, 0, 8, 0, 0, 0, 0, 0, 32, 0, 0, 0, 32]) + bytes(1 << 29))
+    gzip_bomb = gzip.compress(bytes([0, 0, 8, 3]) + struct.pack(">3I", 2 * ROOM >> 10, 32, 32) + bytes(2 * ROOM))
 
     def case(rng: random.Random) -> str:
         packed = rng.random() < 0.4

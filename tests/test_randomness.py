@@ -32,8 +32,8 @@ from equipoise.errors import ReleaseError
 from equipoise.mechanism.budget import LaplaceBudget
 from equipoise.mechanism.distortion import on_inner_sphere
 from equipoise.mechanism.intensity import intensity
-from equipoise.randomness import BLOCK_BYTES, experiment_key, subset, system_uniform, uniform
 from equipoise.mechanism.noise import standard_noise
+from equipoise.randomness import BLOCK_BYTES, experiment_key, subset, system_uniform, uniform
 
 ERROR_RATE = 1e-6
 DTYPES = (torch.float32, torch.float64)

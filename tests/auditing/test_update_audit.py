@@ -26,6 +26,7 @@ from equipoise.auditing.options import Options
 from equipoise.auditing.run_audit import audit_run
 from equipoise.auditing.svg import as_pixels, png
 from equipoise.auditing.update_audit import audit
+from equipoise.engine.datasets import load_dataset
 from equipoise.engine.settings import Settings
 from equipoise.errors import CheckpointError, ConfigError, DataError, EquipoiseError, ModelError, ReleaseError
 from equipoise.mechanism.protect import protect
@@ -756,7 +757,7 @@ def test_a_run_that_is_not_finished_has_no_accuracy_to_multiply(folder: Path) ->
 
 
 def test_only_public_images_are_shown_by_default(audited: Audit, trained: Path, pictures: Path, tmp_path: Path) -> None:
-    data = Settings(public_fraction=0.6).load(str(pictures))
+    data = load_dataset(Settings(public_fraction=0.6), str(pictures))
     private, targets = (
         {png(image) for image in as_pixels(data.pixels(part.images))} for part in (data.train, data.public_targets)
     )

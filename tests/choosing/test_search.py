@@ -13,12 +13,14 @@ import torch
 from scipy.stats import t as student
 
 from equipoise.choosing import search as module
-from equipoise.choosing.search import GRIDS, Found, Trial, _strictest, public_dataset, search
+from equipoise.choosing.search import Found, Trial, _strictest, public_dataset, search
 from equipoise.data.dataset import Dataset, from_tensors
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Event
 from equipoise.errors import ConfigError, DataError
+from equipoise.mechanism.budget import LaplaceBudget
+from equipoise.mechanism.registry import MEASURES, MECHANISMS, Mechanism
 
 QUICK = Settings(rounds=60, model="mlp", init="torch", batch=8)
 
@@ -119,7 +121,7 @@ def test_every_budget_of_the_grid_is_tried_with_every_seed(play: Any) -> None:
     assert {f for f in asked if f.mechanism == "none"} == {Federation("mnist", "none", None, s) for s in (4, 5)}
     for name, measure in (("pl-learn", "leakage"), ("ls-learn", "laplace")):
         mine = [(f.budget, f.seed) for f in asked if f.mechanism == name]
-        assert sorted(mine) == sorted((budget, seed) for budget in GRIDS[measure] for seed in (4, 5))
+        assert sorted(mine) == sorted((budget, seed) for budget in MEASURES[measure].grid for seed in (4, 5))
     assert found.strictest == {"pl-learn": 0.97, "ls-learn": 20}
     assert len(found.trials) == 1 + 2 * 8
     assert all(trial.seeds == 2 for trial in found.trials)
@@ -215,3 +217,11 @@ def test_no_seed_at_all_is_refused(guarded: Dataset) -> None:
     for names in (["pl-learn"], ["none"]):
         with pytest.raises(ConfigError):
             search(guarded, names, QUICK, [0.98], seeds=[])
+
+
+def test_a_measure_of_ones_own_has_no_grid(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MECHANISMS, "mine", Mechanism("mine", LaplaceBudget(sensitivity=2.0), norm="l1"))
+    with pytest.raises(ConfigError, match="no grid for a measure of your own"):
+        play(threshold(0), "mine")
+    found, _ = play(threshold(50), "mine", budgets=[20, 50, 80])
+    assert found.strictest == {"mine": 50}

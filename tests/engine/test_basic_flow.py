@@ -7,7 +7,7 @@ import torch
 
 from equipoise.data.dataset import Dataset
 from equipoise.engine.federation import Federation
-from equipoise.engine.settings import Settings, scales
+from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
 from equipoise.models.bundled import LeNetZhu
 from examples import basic_flow
@@ -21,7 +21,7 @@ def compare(few: Dataset, federation: Federation, settings: Settings, tolerance:
     sweep = Sweep(settings, [federation], {"few": few})
     layout, model = sweep.batched.layout, LeNetZhu().double()
     batches = sweep.tables(list(range(1, ROUNDS + 1))).batches
-    scale = scales(settings, federation, [1])[0][0]
+    scale = settings.scales(federation.mechanism, federation.budget, [1])[0][0]
     weights = list(layout.unflatten(sweep.state.params[0].clone()).values())
     events, sizes = sweep.run(), []
     for t in range(1, ROUNDS + 1):

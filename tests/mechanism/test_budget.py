@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.errors import BudgetError, ConfigError
-from equipoise.mechanism import registry as mechanisms
+from equipoise.errors import BudgetError
 from equipoise.mechanism.budget import GaussianBudget, LaplaceBudget, LeakageBudget, Measure
-from equipoise.mechanism.registry import MECHANISMS, Mechanism, measure, mechanism, register
-from equipoise.mechanism.schedule import schedule
 
 SCALES = (LaplaceBudget, GaussianBudget)
 budgets = st.floats(0.0, 1.0, exclude_max=True)
@@ -214,106 +211,3 @@ def test_bounds_draw_says_what_lower_bounds() -> None:
     assert not LeakageBudget().bounds_draw
     assert LaplaceBudget().bounds_draw
     assert GaussianBudget().bounds_draw
-
-
-def test_every_mechanism_is_calibrated_by_its_measure() -> None:
-    expected = {
-        "leakage": LeakageBudget, "laplace": LaplaceBudget, "gaussian": GaussianBudget, "epsilon": LaplaceBudget,
-    }  # fmt: skip
-    for row in MECHANISMS.values():
-        if isinstance(row.measure, str):
-            made = measure(row.measure, sensitivity=4.0, factor=3.0)
-            assert type(made) is expected[row.measure]
-            assert made.factor == 3.0
-    assert measure("laplace", sensitivity=4.0).lower(2) == 2.0
-    assert measure("leakage", leakage=LeakageBudget(D=28)).lower(0.96) == pytest.approx(8 - 0.00025)
-
-
-def test_the_table_of_mechanisms() -> None:
-    rows = {m.name: (m.measure, m.noise, m.norm, m.learns, m.clips) for m in MECHANISMS.values() if not m.per_example}
-    assert rows == {
-        "none": (None, "laplace", "l2", False, False),
-        "pl-identical": ("leakage", "laplace", "l2", False, False),
-        "pl-learn": ("leakage", "laplace", "l2", True, False),
-        "ls-static": ("laplace", "laplace", "l1", False, True),
-        "ls-learn": ("laplace", "laplace", "l1", True, True),
-        "gs-static": ("gaussian", "gaussian", "l2", False, True),
-        "gs-learn": ("gaussian", "gaussian", "l2", True, True),
-    }
-    dp = Mechanism("laplace-dp", "epsilon", noise="laplace", norm="l1", learns=False, clips=False, per_example=True)
-    assert [m for m in MECHANISMS.values() if m.per_example] == [dp]
-    assert {m.name for m in MECHANISMS.values() if m.on_sphere} == {"pl-identical", "pl-learn"}
-    assert {m.name for m in MECHANISMS.values() if not m.distorts} == {"none"}
-
-
-def test_a_mechanism_of_the_users_own_is_known_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mechanisms, "MECHANISMS", dict(MECHANISMS))
-    mine = register(Mechanism("half-distance", HalfDistance(), learns=True))
-    assert mechanism("half-distance") is mine
-    assert mine.on_sphere, "its budget bounds the intensity itself"
-    assert not replace(mine, measure=HalfDistance(bounds_draw=True)).on_sphere
-    with pytest.raises(ConfigError, match="'half-distance' exists"):
-        register(mine)
-    with pytest.raises(ConfigError, match="lacks leakage, lower, factor or bounds_draw"):
-        register(Mechanism("broken", object()))  # type: ignore[arg-type]
-
-
-def test_an_unknown_mechanism_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(ConfigError, match=r"Unknown mechanism 'pl-lern'. Did you mean 'pl-learn'\?") as caught:
-        mechanism("pl-lern")
-    assert "ls-static" in caught.value.remedy
-
-
-# --- schedules ---------------------------------------------------------------------------------------------
-
-
-def test_a_number_holds_for_everyone_always() -> None:
-    assert schedule(0.96, [1, 7, 5000], clients=3) == [[0.96] * 3] * 3
-    assert schedule(80, [1], clients=2) == [[80.0, 80.0]]
-
-
-def test_one_number_per_client() -> None:
-    assert schedule([0.1, 0.2], [1, 9], clients=2) == [[0.1, 0.2], [0.1, 0.2]]
-    assert schedule((0.1, 0.2), [1], clients=2) == [[0.1, 0.2]]
-
-
-def test_each_value_of_a_schedule_holds_from_its_round_on() -> None:
-    plan = {"rounds": [1, 3, 10], "values": [1, [2, 3], 4.5]}
-    rows = schedule(plan, [1, 2, 3, 9, 10, 11], clients=2)
-    assert rows == [[1.0, 1.0], [1.0, 1.0], [2.0, 3.0], [2.0, 3.0], [4.5, 4.5], [4.5, 4.5]]
-    assert schedule(plan, [10, 1], clients=2) == [[4.5, 4.5], [1.0, 1.0]], "any rounds, in any order"
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        ([0.1], "one for each of 2 clients"),
-        ([0.1, 0.2, 0.3], "one for each of 2 clients"),
-        ([], "one for each of 2 clients"),
-        (math.nan, "finite number"),
-        (math.inf, "finite number"),
-        ([0.1, math.nan], "finite number"),
-        ("ab", "finite number"),
-        (["a", "b"], "finite number"),
-        (None, "finite number"),
-        (True, "finite number"),
-        ([0.1, True], "finite number"),
-        ({}, "'rounds' and 'values'"),
-        ({"rounds": [1]}, "'rounds' and 'values'"),
-        ({"rounds": [], "values": []}, "'rounds' and 'values'"),
-        ({"rounds": [1, 2], "values": [0.1]}, "one length"),
-        ({"rounds": [1], "values": [0.1], "extra": 1}, "'rounds' and 'values'"),
-        ({"rounds": 1, "values": 0.1}, "'rounds' and 'values'"),
-        ({"rounds": ["1"], "values": [0.1]}, "begin at 1"),
-        ({"rounds": [1.0, 2.5], "values": [0.1, 0.2]}, "begin at 1"),
-        ({"rounds": [2], "values": [0.1]}, "begin at 1"),
-        ({"rounds": [1, 5, 3], "values": [0.1, 0.2, 0.3]}, "to rise"),
-        ({"rounds": [1, 5, 5], "values": [0.1, 0.2, 0.3]}, "to rise"),
-        ({"rounds": [1, 2], "values": [0.1, [0.2]]}, "one for each of 2 clients"),
-    ],
-)
-def test_a_malformed_schedule_is_refused_by_name(value: Any, words: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        schedule(value, [1, 2], clients=2, name="gamma")
-    assert words in caught.value.cause
-    assert "gamma" in caught.value.cause

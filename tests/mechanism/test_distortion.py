@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from equipoise.mechanism.distortion import as_drawn, learn_distortion, on_inner_sphere
+from equipoise.mechanism.distortion import as_drawn, draw_bounds, learn_distortion, on_inner_sphere
 from equipoise.mechanism.intensity import Norm, intensity
+from equipoise.mechanism.protection import Protection
+from equipoise.mechanism.registry import MECHANISMS
 
 Gradient = Callable[[list[float]], list[float]]
 
@@ -68,7 +70,9 @@ def test_the_batched_learner_is_algorithm_2_row_by_row(norm: Norm, r: int, p: in
         init, lower, upper = as_drawn(noise)
     gamma = torch.rand(r, 1, dtype=torch.float64, generator=local)
     coefficient = torch.rand(r, 1, dtype=torch.float64, generator=local)
-    learned = learn_distortion(waves, base, init, lower, upper, norm, steps, gamma, coefficient)
+    learned = learn_distortion(
+        waves, base, init, lower, upper, norm=norm, steps=steps, gamma=gamma, negative_norm=coefficient
+    )
     for i in range(r):
         expected = literal(
             waves_of_a_row, base[i].tolist(), init[i].tolist(), lower[i].item(), upper[i].item(),
@@ -89,7 +93,9 @@ def test_the_minimum_inside_the_annulus_is_found() -> None:
     base = torch.tensor([[1.0, -2.0]], dtype=torch.float64)
     goal = base + torch.tensor([[0.9, 1.2]], dtype=torch.float64)
     init = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-    learned = learn_distortion(lambda w: w - goal, base, init, one(1.0), one(2.0), "l2", 200, 0.2, 0.0)
+    learned = learn_distortion(
+        lambda w: w - goal, base, init, one(1.0), one(2.0), steps=200, gamma=0.2, negative_norm=0.0
+    )
     torch.testing.assert_close(learned, goal - base, rtol=0, atol=1e-12)
 
 
@@ -98,7 +104,15 @@ def test_a_minimum_outside_is_projected_onto_the_annulus(away: float, radius: fl
     direction = torch.tensor([[0.6, 0.8]], dtype=torch.float64)
     init = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     learned = learn_distortion(
-        lambda w: w - away * direction, torch.zeros_like(init), init, one(1.0), one(2.0), "l2", 1000, 0.2, 0.0
+        lambda w: w - away * direction,
+        torch.zeros_like(init),
+        init,
+        one(1.0),
+        one(2.0),
+        norm="l2",
+        steps=1000,
+        gamma=0.2,
+        negative_norm=0.0,
     )
     torch.testing.assert_close(learned, radius * direction, rtol=0, atol=1e-9)
 
@@ -107,7 +121,9 @@ def test_the_negative_norm_term_alone_grows_the_l2_norm_by_gamma_lambda_a_step()
     init = torch.tensor([[3.0, 4.0], [-6.0, 8.0]], dtype=torch.float64)
     for norm in ("l1", "l2"):
         lower = intensity(init, norm)
-        grown = learn_distortion(torch.zeros_like, init, init, lower, 2 * lower, norm, 7, 0.5, 0.1)
+        grown = learn_distortion(
+            torch.zeros_like, init, init, lower, 2 * lower, norm=norm, steps=7, gamma=0.5, negative_norm=0.1
+        )
         torch.testing.assert_close(intensity(grown), intensity(init) + 7 * 0.5 * 0.1, rtol=1e-12, atol=0)
         unit = init / intensity(init).unsqueeze(-1)
         torch.testing.assert_close(grown / intensity(grown).unsqueeze(-1), unit, rtol=1e-12, atol=0)
@@ -115,14 +131,14 @@ def test_the_negative_norm_term_alone_grows_the_l2_norm_by_gamma_lambda_a_step()
 
 def test_the_negative_norm_term_ends_on_the_outer_sphere() -> None:
     init = torch.tensor([[3.0, 4.0]], dtype=torch.float64)
-    grown = learn_distortion(torch.zeros_like, init, init, one(5.0), one(10.0), "l2", 3, 1.0, 1e3)
+    grown = learn_distortion(torch.zeros_like, init, init, one(5.0), one(10.0), steps=3, gamma=1.0, negative_norm=1e3)
     torch.testing.assert_close(grown, 2 * init)
 
 
 def test_the_gradient_is_taken_at_the_distorted_model() -> None:
     """With gradient W the first step is alpha - gamma * (base + alpha), not alpha - gamma * alpha."""
     base, init = torch.tensor([[10.0, 0.0]]).double(), torch.tensor([[0.0, 1.0]]).double()
-    learned = learn_distortion(lambda w: w, base, init, one(0.1), one(100.0), "l2", 1, 0.5, 0.0)
+    learned = learn_distortion(lambda w: w, base, init, one(0.1), one(100.0), steps=1, gamma=0.5, negative_norm=0.0)
     torch.testing.assert_close(learned, torch.tensor([[-5.0, 0.5]]).double())
 
 
@@ -133,18 +149,15 @@ def test_every_row_has_its_own_step_size_and_coefficient() -> None:
     init = torch.ones(3, 4, dtype=torch.float64)
     bounds = torch.full((3,), 0.01).double(), torch.full((3,), 100.0).double()
     gamma, coefficient = torch.tensor([[0.0], [0.125], [0.25]]).double(), torch.tensor([[9.0], [0.0], [1.0]]).double()
-    learned = learn_distortion(torch.ones_like, init, init, *bounds, "l2", 1, gamma, coefficient)
+    learned = learn_distortion(torch.ones_like, init, init, *bounds, steps=1, gamma=gamma, negative_norm=coefficient)
     expected = torch.tensor([1.0, 1 - 0.125, 1 - 0.25 + 0.25 * 1.0 / 2.0]).double()  # |init|_2 = 2
     torch.testing.assert_close(learned, expected.unsqueeze(-1).expand(3, 4))
 
 
-def test_without_steps_the_initial_distortion_comes_back_as_a_copy() -> None:
+def test_without_steps_the_initial_distortion_comes_back() -> None:
     init = torch.randn(2, 3, generator=torch.Generator().manual_seed(1))
     size = intensity(init)
-    learned = learn_distortion(waves, init, init, size, 2 * size, steps=0)
-    assert torch.equal(learned, init)
-    learned.zero_()
-    assert not torch.equal(learned, init)
+    assert torch.equal(learn_distortion(waves, init, init, size, 2 * size, steps=0), init)
 
 
 def test_no_input_is_modified(generator: torch.Generator) -> None:
@@ -153,7 +166,7 @@ def test_no_input_is_modified(generator: torch.Generator) -> None:
     lower = intensity(init)
     given_tensors = [base, init, lower, 2 * lower, gamma, coefficient]
     kept = [t.clone() for t in given_tensors]
-    learn_distortion(waves, *given_tensors[:4], "l2", 5, gamma, coefficient)
+    learn_distortion(waves, *given_tensors[:4], steps=5, gamma=gamma, negative_norm=coefficient)
     assert all(torch.equal(a, b) for a, b in zip(given_tensors, kept, strict=True))
 
 
@@ -161,7 +174,9 @@ def test_a_gradient_that_returns_the_same_tensor_every_time_is_not_corrupted() -
     constant = torch.tensor([[1.0, -2.0, 3.0]], dtype=torch.float64)
     kept = constant.clone()
     init = torch.tensor([[5.0, 5.0, 5.0]], dtype=torch.float64)
-    learned = learn_distortion(lambda w: constant, init, init, one(0.1), one(1e3), "l2", 4, 0.5, 0.0)
+    learned = learn_distortion(
+        lambda w: constant, init, init, one(0.1), one(1e3), steps=4, gamma=0.5, negative_norm=0.0
+    )
     assert torch.equal(constant, kept)
     torch.testing.assert_close(learned, init - 4 * 0.5 * kept)
 
@@ -171,7 +186,15 @@ def test_a_gradient_that_writes_into_one_buffer_is_fine() -> None:
     init = torch.tensor([[5.0, 1.0]], dtype=torch.float64)
     buffer = torch.empty_like(init)
     learned = learn_distortion(
-        lambda w: torch.mul(w, 0.5, out=buffer), 0 * init, init, one(0.1), one(1e3), "l2", 3, 0.2, 0.0
+        lambda w: torch.mul(w, 0.5, out=buffer),
+        0 * init,
+        init,
+        one(0.1),
+        one(1e3),
+        norm="l2",
+        steps=3,
+        gamma=0.2,
+        negative_norm=0.0,
     )
     torch.testing.assert_close(learned, init * 0.9**3)
 
@@ -204,3 +227,34 @@ def test_ls_starts_at_the_draw_with_bounds_from_that_draw(norm: Norm) -> None:
     assert torch.equal(init, noise)
     assert lower.tolist() == ([7.0, 1.0] if norm == "l1" else [5.0, 1.0])
     torch.testing.assert_close(upper, 1.5 * lower)
+
+
+# --- from standard noise and a budget ----------------------------------------------------------------------
+
+
+def test_the_bounds_of_a_draw_follow_from_the_kind_of_budget() -> None:
+    """PL: the budget is the intensity itself, whatever was drawn. LS and GS: the scale of the draw."""
+    noise, scale = torch.tensor([[3.0, -4.0], [0.0, 2.0]]), torch.tensor([10.0, 0.5])
+    expected = {
+        "pl-learn": ([[6.0, -8.0], [0.0, 0.5]], [10.0, 0.5]),
+        "ls-learn": ([[30.0, -40.0], [0.0, 1.0]], [70.0, 1.0]),
+        "gs-static": ([[30.0, -40.0], [0.0, 1.0]], [50.0, 1.0]),
+        "laplace-dp": ([[30.0, -40.0], [0.0, 1.0]], [70.0, 1.0]),
+    }
+    for name, (init, lower) in expected.items():
+        found = draw_bounds(noise, Protection(MECHANISMS[name], scale, factor=3.0))
+        torch.testing.assert_close(found[0], torch.tensor(init))
+        torch.testing.assert_close(found[1], torch.tensor(lower))
+        torch.testing.assert_close(found[2], 3 * torch.tensor(lower))
+
+
+def test_one_scale_serves_every_row_and_takes_the_type_of_the_noise() -> None:
+    for dtype in (torch.float32, torch.float64):
+        noise = torch.ones(3, 4, dtype=dtype)
+        for name in ("pl-identical", "ls-static"):
+            single = draw_bounds(noise, Protection(MECHANISMS[name], 0.1))
+            each = draw_bounds(noise, Protection(MECHANISMS[name], torch.full((3,), 0.1, dtype=dtype)))
+            for one, two in zip(single, each, strict=True):
+                assert one.dtype == dtype
+                assert torch.equal(one, two)
+    assert torch.equal(noise, torch.ones_like(noise)), "the noise itself stays as it is"

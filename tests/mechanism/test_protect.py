@@ -9,6 +9,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -381,16 +382,34 @@ def test_tensors_that_are_not_parameters_may_come_along_and_do_not_leave(model: 
     assert "running_mean" not in call(start=more).parameters
 
 
-def test_what_is_remembered_of_models_does_not_grow(batch: tuple[Tensor, Tensor]) -> None:
-    """A process that protects for years must not hold on to every model and every loss it has seen."""
-    seen = []
-    for i in range(20):
+@pytest.mark.parametrize("name", ["none", "pl-learn", "laplace-dp"])
+def test_nothing_keeps_a_protected_model_or_its_loss_alive(batch: tuple[Tensor, Tensor], name: str) -> None:
+    """A process that protects for years must not hold on to the models and losses it has seen."""
+    seen: list[weakref.ref[Any]] = []
+    for i in range(3):
         network = _filled(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), i)
-        seen.append(weakref.ref(network))
-        protect(network, network.state_dict(), batch, "pl-learn", 0.98, loss=lambda o, y: squared(o, y))
+        loss = partial(nn.functional.cross_entropy)
+        sent = protect(network, network.state_dict(), batch, name, BUDGETS[name], loss=loss, experiment_seed=i)
+        seen += [weakref.ref(network), weakref.ref(loss)]
+    del network, loss
+    gc.collect()
+    assert [one() for one in seen] == [None] * 6
+    assert all(torch.isfinite(tensor).all() for tensor in sent.parameters.values()), "what was sent does not need it"
+
+
+def test_what_is_remembered_of_a_model_goes_with_it(batch: tuple[Tensor, Tensor]) -> None:
+    gc.collect()
+    before = len(protection._CHECKED)
+    network = _filled(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), 1)
+    for _ in range(3):
+        protect(network, network.state_dict(), batch, "pl-learn", 0.98)
+    assert len(protection._CHECKED) == before + 1
+    assert len(protection._CHECKED[network]) == 1, "checked once under the same circumstances"
+    protect(network, network.state_dict(), batch, "laplace-dp", 10.0)
+    assert len(protection._CHECKED[network]) == 2, "and again where examples are taken one by one"
     del network
     gc.collect()
-    assert sum(model() is not None for model in seen) <= 8
+    assert len(protection._CHECKED) == before
 
 
 def test_budgets_and_rates_may_follow_client_and_round(call: Call) -> None:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 import equipoise
-from equipoise.mechanism.clipping import clip_gradient
 from equipoise.mechanism.intensity import intensity
 from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import MECHANISMS, Mechanism
@@ -235,14 +234,6 @@ def test_without_a_bound_nothing_is_clipped(start: Tensor, noise: Tensor, goals:
     assert not made.record.clipped.any()
 
 
-def test_clip_edge_cases() -> None:
-    rows = torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.6, 0.8], [math.nan, 1.0], [math.inf, 1.0]])
-    clipped, acted = clip_gradient(rows, 1.0, "l2")
-    torch.testing.assert_close(clipped[:3], torch.tensor([[0.6, 0.8], [0.0, 0.0], [0.6, 0.8]]))
-    assert not torch.isfinite(clipped[3:]).all(-1).any(), "a broken gradient is not repaired"
-    assert acted.tolist()[:3] == [True, False, False]
-
-
 # --- several local steps -----------------------------------------------------------------------------------
 
 
@@ -308,7 +299,7 @@ def test_a_distortion_outside_its_bounds_is_not_accepted(
     """Should the learner ever return something infeasible, the exit notices."""
     import equipoise.mechanism.release as module
 
-    def careless(*arguments: Any) -> Tensor:
+    def careless(*arguments: Any, **_: Any) -> Tensor:
         scale = torch.tensor([1.0, 0.9, 2.1, 1.5, 2.0], dtype=torch.float64).unsqueeze(-1)
         return arguments[2] * scale
 
@@ -373,7 +364,7 @@ def test_only_release_py_constructs_a_release() -> None:
         for path in sorted(SOURCE.rglob("*.py"))
         if constructions(path.read_text(encoding="utf-8"), Release.__name__)
     }
-    assert found == {"release.py"}
+    assert found == {"mechanism/release.py"}
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,13 @@
-"""Files that are never half-written, checkpoints that are never half-believed, and a lock that dies with its holder."""
+"""Checkpoints that are never half-believed: bit for bit, or a typed error; nothing is executed."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import io
 import json
 import os
 import pickle
-import stat
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,16 +16,10 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from safetensors import safe_open
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from equipoise.errors import CheckpointError, StorageError
-from equipoise.files import locked, plain, read_json, write_bytes, write_json
-from equipoise.models.batched import Batched
-from equipoise.runs import checkpoint as storage
-from equipoise.runs.checkpoint import load_checkpoint, notes_digest, save_checkpoint
-from equipoise.runs.snapshot import save_snapshot, snapshot_weights
+from equipoise.runs.checkpoint import load_checkpoint, notes_digest, save_checkpoint, save_tensors, tidy
 from tests.helpers import contents
 
 TENSORS = {
@@ -54,141 +44,6 @@ def plant(folder: Path, content: bytes, **change: Any) -> None:
     notes |= {"sha256": hashlib.sha256(content).hexdigest(), **change}
     del notes["notes_sha256"]
     (folder / "latest.json").write_text(json.dumps({**notes, "notes_sha256": notes_digest(notes)}))
-
-
-# --- atomic writes --------------------------------------------------------------------------------------------
-
-
-def test_a_write_makes_its_folders_and_leaves_nothing_else(tmp_path: Path) -> None:
-    write_bytes(tmp_path / "a" / "b" / "file", b"one")
-    write_bytes(tmp_path / "a" / "b" / "file", b"two")
-    assert contents(tmp_path) == {"a/b/file": b"two"}
-
-
-def _no_space(*_: object, **__: object) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _interrupt(*_: object, **__: object) -> None:
-    raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("place", ["fsync", "replace", "write"])
-def test_a_full_disk_leaves_the_old_content_and_no_partial_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    path = tmp_path / "result.json"
-    write_bytes(path, b"old")
-    _break(monkeypatch, place, _no_space)
-    with pytest.raises(StorageError, match=r"Cannot write result\.json: No space left on device\.") as caught:
-        write_bytes(path, b"new")
-    assert "resumes" in caught.value.remedy
-    monkeypatch.undo()
-    assert contents(tmp_path) == {"result.json": b"old"}
-
-
-@pytest.mark.parametrize("place", ["fsync", "replace", "write"])
-def test_an_interruption_leaves_the_old_content_and_is_passed_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    path = tmp_path / "result.json"
-    write_bytes(path, b"old")
-    _break(monkeypatch, place, _interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        write_bytes(path, b"new")
-    monkeypatch.undo()
-    assert contents(tmp_path) == {"result.json": b"old"}
-
-
-class _Broken(io.BytesIO):
-    def __init__(self, fail: Callable[..., None]):
-        super().__init__()
-        self.write = fail  # type: ignore[method-assign, assignment]
-
-
-def _break(monkeypatch: pytest.MonkeyPatch, place: str, fail: Callable[..., None]) -> None:
-    if place == "fsync":
-        monkeypatch.setattr(os, "fsync", fail)
-    elif place == "replace":
-        monkeypatch.setattr(Path, "replace", fail)
-    else:
-        genuine = Path.open
-
-        def open_(path: Path, mode: str = "r", *more: Any, **named: Any) -> Any:
-            genuine(path, mode, *more, **named).close()  # the file exists, empty
-            return _Broken(fail)
-
-        monkeypatch.setattr(Path, "open", open_)
-
-
-def test_the_content_is_flushed_before_the_name_and_the_name_before_the_return(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[str] = []
-    fsync, replace = os.fsync, Path.replace
-
-    def watch_fsync(handle: int) -> None:
-        seen.append("fsync folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "fsync file")
-        fsync(handle)
-
-    def watch_replace(path: Path, target: Path) -> Path:
-        seen.append("rename")
-        return replace(path, target)
-
-    monkeypatch.setattr(os, "fsync", watch_fsync)
-    monkeypatch.setattr(Path, "replace", watch_replace)
-    write_bytes(tmp_path / "file", b"content")
-    assert seen == ["fsync file", "rename", "fsync folder"]
-
-
-def test_a_path_under_a_file_is_a_storage_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(StorageError, match="Cannot write inner"):
-        write_bytes(tmp_path / "file" / "inner", b"y")
-    with pytest.raises(StorageError, match="Cannot write run"), locked(tmp_path / "file" / "run"):
-        pass
-
-
-def test_json_is_written_whole_and_read_back(tmp_path: Path) -> None:
-    value = {"a": [1, 2.5, None, "é"]}
-    write_json(tmp_path / "x.json", value)
-    assert read_json(tmp_path / "x.json", "thing") == value
-    assert (tmp_path / "x.json").read_bytes().endswith(b"\n")
-
-
-def test_numbers_that_json_does_not_know_become_null(tmp_path: Path) -> None:
-    value = {"a": [float("nan"), 1.5, {"b": float("-inf")}], "c": (float("inf"), "NaN", True, None, 3)}
-    assert plain(value) == {"a": [None, 1.5, {"b": None}], "c": [None, "NaN", True, None, 3]}
-    write_json(tmp_path / "x.json", value)
-    assert "Infinity" not in (tmp_path / "x.json").read_text()
-    assert read_json(tmp_path / "x.json", "thing") == plain(value)
-
-
-def test_json_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"no thing at x\.json"):
-        read_json(tmp_path / "x.json", "thing")
-    (tmp_path / "x.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"thing x\.json cannot be read"):
-        read_json(tmp_path / "x.json", "thing")
-
-
-def test_a_snapshot_is_plain_safetensors_with_its_notes(tmp_path: Path) -> None:
-    turned = torch.arange(6.0).view(2, 3).t()  # not contiguous, as unflattened layers are
-    save_snapshot(tmp_path / "s.safetensors", {"w": turned.requires_grad_()}, {"round": "3"})
-    assert torch.equal(load_file(tmp_path / "s.safetensors")["w"], turned)
-    with safe_open(tmp_path / "s.safetensors", "pt") as file:
-        assert json.loads(file.metadata()["equipoise"])["round"] == "3"
-
-
-def test_the_same_snapshot_has_the_same_bytes(tmp_path: Path) -> None:
-    """safetensors itself would write several notes in an order that changes from call to call."""
-    notes = {name: name for name in ("round", "model", "a", "b", "c")}
-    for i in range(8):
-        save_snapshot(tmp_path / str(i), {"x": torch.zeros(3), "w": torch.ones(2, 2)}, notes)
-    assert len(set(contents(tmp_path).values())) == 1
-    assert torch.equal(load_file(tmp_path / "0")["w"], torch.ones(2, 2))
-    with safe_open(tmp_path / "0", "pt") as file:
-        assert json.loads(file.metadata()["equipoise"]).items() > notes.items()
 
 
 # --- checkpoints ----------------------------------------------------------------------------------------------
@@ -229,7 +84,7 @@ def test_until_the_last_moment_the_previous_checkpoint_is_valid(
         nonlocal count
         count += 1
         if count > survives:
-            _no_space()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return replace(path, target)
 
     monkeypatch.setattr(Path, "replace", failing)
@@ -420,7 +275,7 @@ def test_any_damage_to_the_tensors_is_believed_only_if_they_parse(
         plant(fuzzed, damaged)
     else:
         state.write_bytes(damaged)
-    unchanged = hashlib.sha256(damaged).hexdigest() == hashlib.sha256(storage.save_tensors(TENSORS)).hexdigest()
+    unchanged = hashlib.sha256(damaged).hexdigest() == hashlib.sha256(save_tensors(TENSORS)).hexdigest()
     found = believed(fuzzed)
     assert hashed or (found is not None) == unchanged
 
@@ -433,86 +288,9 @@ def test_any_bytes_as_tensors_with_the_right_hash(fuzzed: Path, content: bytes) 
     assert found is None or isinstance(found[0], dict)
 
 
-# --- the lock -------------------------------------------------------------------------------------------------
-
-HOLD = """
-import sys, time
-from pathlib import Path
-from equipoise.storage import locked
-with locked(Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(60)
-"""
-
-
-def test_the_lock_excludes_another_process_and_goes_with_it(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as holder:
-        try:
-            assert holder.stdout is not None
-            assert holder.stdout.readline() == "held\n"
-            refusal = f"Another process is using the run folder {tmp_path.name}"
-            with pytest.raises(CheckpointError, match=refusal), locked(tmp_path):
-                pass
-        finally:
-            holder.kill()
-    with locked(tmp_path):
-        pass
-
-
-class _Clock:
-    """Time that passes only while someone waits; at ``until`` something happens."""
-
-    def __init__(self, until: float, happens: Callable[[], None]):
-        self.now, self.until, self.happens = 100.0, 100.0 + until, happens
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-        if self.now >= self.until:
-            self.happens()
-
-
-def test_the_lock_waits_for_a_holder_that_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    holder = contextlib.ExitStack()
-    holder.enter_context(locked(tmp_path))
-    clock = _Clock(7.0, holder.close)
-    monkeypatch.setattr(storage, "time", clock)
-    with locked(tmp_path, wait=10.0):
-        assert clock.now == pytest.approx(107.0, abs=0.2), "no longer than needed"
-        with pytest.raises(CheckpointError, match="Another process"), locked(tmp_path):
-            pass
-
-
-def test_the_lock_gives_up_when_its_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with contextlib.ExitStack() as holder:
-        holder.enter_context(locked(tmp_path))
-        clock = _Clock(11.0, holder.close)
-        monkeypatch.setattr(storage, "time", clock)
-        with pytest.raises(CheckpointError, match="Another process"), locked(tmp_path, wait=10.0):
-            pass
-        assert clock.now == pytest.approx(110.0, abs=0.2)
-
-
-def test_the_lock_is_released_by_an_error_inside(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), locked(tmp_path):
-        1 / 0  # noqa: B018
-    with locked(tmp_path), pytest.raises(CheckpointError), locked(tmp_path):
-        pass
-
-
-def test_a_flipped_bit_of_a_snapshot_is_noticed(tmp_path: Path) -> None:
-    layout = Batched(nn.Linear(3, 2)).layout
-    weights = layout.unflatten(torch.arange(8.0))
-    save_snapshot(
-        tmp_path / "s.safetensors", {f"federation-0/{name}": t for name, t in weights.items()}, {"round": "1"}
-    )
-    whole = (tmp_path / "s.safetensors").read_bytes()
-    assert snapshot_weights(tmp_path / "s.safetensors", layout, 1).tolist() == [list(range(8))]
-    for place in range(len(whole) - 32, len(whole)):  # every byte of the numbers
-        damaged = bytearray(whole)
-        damaged[place] ^= 1
-        (tmp_path / "s.safetensors").write_bytes(bytes(damaged))
-        with pytest.raises(CheckpointError, match="SHA-256 differs"):
-            snapshot_weights(tmp_path / "s.safetensors", layout, 1)
+def test_tidying_removes_what_was_superseded_and_what_was_half_written(saved: Path) -> None:
+    for name in ("state-00000003.safetensors", ".latest.json.partial", ".state-00000009.safetensors.partial"):
+        (saved / name).write_bytes(b"old")
+    (saved / "mine.txt").write_bytes(b"mine")
+    tidy(saved, "state-00000007.safetensors")
+    assert set(contents(saved)) == {"latest.json", "state-00000007.safetensors", "mine.txt"}

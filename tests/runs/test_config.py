@@ -296,7 +296,8 @@ def test_a_single_table_is_a_single_block(tmp_path: Path) -> None:
 
 
 def test_a_budget_is_needed_by_all_but_none() -> None:
-    assert problems_of() == ["The mechanism 'pl-learn' needs a budget."]
+    (lacking,) = problems_of()
+    assert "mnist pl-learn: The mechanism 'pl-learn' needs a budget." in lacking
     (empty,) = problems_of(overrides={"sweep": [{"mechanisms": []}]})
     assert "sweep is empty" in empty
 

@@ -119,8 +119,9 @@ def problems(settings: Settings, federations: list[Federation]) -> list[str]:
 
 def _types(s: Settings) -> Iterator[str]:
     yield from protection.wrong_types(s, INTEGERS, NUMBERS, CHOICES)
-    if str(s.ledger) not in ("True", "False"):  # 1 and 0 are no flags
-        yield f"Expected ledger={s.ledger!r} to be true or false."
+    for name in ("ledger",):
+        if type(getattr(s, name)) is not bool:
+            yield f"Expected {name}={getattr(s, name)!r} to be true or false."
     if s.server_rate != "auto" and not is_number(s.server_rate):
         yield f"Expected server_rate={s.server_rate!r} to be a number or 'auto'."
     for name in ("participants", "release_limit"):

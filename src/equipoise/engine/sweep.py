@@ -2,7 +2,7 @@
 
 ``Sweep.round`` is the algorithm in straight-line code. Federations with the same mechanism are worked on
 together, ``chunk`` clients at a time; on a CPU no result depends on that grouping. On a GPU the round is captured once
-and replayed (``graph.py``), and rounding depends on the size of the batch.
+and replayed (``cuda_graph.py``), and rounding depends on the size of the batch.
 
 A sweep is a seeded experiment: all its randomness follows from the seeds (``randomness.py``), so its whole
 state between rounds is the global parameters and a few running sums.
@@ -247,7 +247,7 @@ class Sweep:
             s, eta=s.eta if eta is None else eta, lr=now(s.lr), negative_norm=now(s.negative_norm)
         )  # fmt: skip
         other.federations = [replace(fed, budget=now(fed.budget)) for fed in self.federations]
-        other.state = State(round_number, params, self.state.tally)
+        other.state = State(round_number, params, copy.deepcopy(self.state.tally))
         other._graph, other.on_releases, other.on_tables = None, None, None
         return other
 

@@ -96,6 +96,11 @@ class Mechanism:
 
     def __post_init__(self) -> None:
         _find(self.noise, NOISES, "noise")
+        if self.measure is not None and not isinstance(self.measure, str | Measure):
+            raise ConfigError(
+                f"The measure of {self.name!r} lacks leakage, lower, factor or bounds_draw.",
+                "See the Measure protocol.",
+            )
         kind = self.kind
         proved = {} if kind is None else kind.proved_for
         if any(getattr(self, name) != value for name, value in proved.items()):
@@ -164,10 +169,6 @@ def register(new: New) -> New:
         MEASURES[new.name] = new
         return new
     _refuse_taken(new.name, MECHANISMS, "mechanism")
-    if new.measure is not None and not isinstance(new.measure, str | Measure):
-        raise ConfigError(
-            f"The measure of {new.name!r} lacks leakage, lower, factor or bounds_draw.", "See the Measure protocol."
-        )
     MECHANISMS[new.name] = new
     return new
 

@@ -22,6 +22,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -177,13 +178,19 @@ def _typed(kind: Any, raw: Any, prefix: str, found: list[str]) -> Any:
             if isinstance(value, bool) and key not in flags:  # pydantic would take true for 1
                 found.append(f"Expected {prefix}{key} = {str(value).lower()} to be a number, a word or a list.")
         kept = {key: value for key, value in kept.items() if not isinstance(value, bool) or key in flags}
-        return TypeAdapter(kind).validate_python(kept)
+        return _adapter(kind).validate_python(kept)
     except ValidationError as error:
         for item in error.errors():
             place = ".".join(str(part) for part in item["loc"])
             found.append(f"{prefix}{place} = {item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}.")
             kept.pop(str(item["loc"][0]), None)
-    return TypeAdapter(kind).validate_python(kept)  # the rest, so that its problems are found as well
+    return _adapter(kind).validate_python(kept)  # the rest, so that its problems are found as well
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """Building one takes longer than all the rest of ``resolve``."""
+    return TypeAdapter(kind)
 
 
 def _toml(value: Any) -> str:

@@ -223,7 +223,10 @@ class Run:
 
     def _last_rows(self) -> list[dict[str, Any]]:
         """The last evaluated rows, for a run that was killed after its last round."""
-        rows = read_rows(self.folder / METRICS)[-len(self.sweep.federations) :]
+        path = self.folder / METRICS
+        if path.exists() and path.read_bytes()[-1:] not in (b"", b"\n"):  # the next row would continue that line
+            raise CheckpointError(f"{METRICS} is damaged: its last line has no end.", "Restore it, or use --fresh.")
+        rows = read_rows(path)[-len(self.sweep.federations) :]
         if not all({"accuracy", "client_accuracy", "intensity_last"} <= set(row) for row in rows):
             raise CheckpointError(f"{METRICS} is damaged: a last row is none.", "Restore it, or use --fresh.")
         return rows

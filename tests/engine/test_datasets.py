@@ -1,0 +1,53 @@
+"""Loading what federations train on: bundled data as they are, folders split as the settings say, each once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from equipoise.data.dataset import Dataset
+from equipoise.engine import datasets as module
+from equipoise.engine.datasets import load_dataset, load_datasets
+from equipoise.engine.federation import Federation
+from equipoise.engine.settings import Settings
+from equipoise.engine.sweep import Sweep
+from equipoise.errors import DataError
+from tests.helpers import write_dataset
+
+
+def test_a_folder_is_split_as_the_settings_say(tmp_path: Path) -> None:
+    """Bundled data have fixed splits; a folder's fractions are settings, and so is its public part."""
+    write_dataset(tmp_path, train=60, test=20)
+    settings = Settings(validation_fraction=0.5, public_fraction=1 / 6)
+    data = load_dataset(settings, str(tmp_path))
+    assert (len(data.train), len(data.validation), len(data.public or ()), len(data.test)) == (20, 30, 10, 20)
+    assert len(load_dataset(settings, "mnist").train) == 4000
+
+
+def test_each_dataset_is_loaded_once_in_the_order_of_its_first_name(
+    few: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, seen = str(write_dataset(tmp_path)), []
+
+    def load(name: str, **more: float) -> Dataset:
+        seen.append((name, more))
+        return few
+
+    monkeypatch.setattr(module, "load", load)
+    found = load_datasets(Settings(), ["mnist", folder, "mnist", folder])
+    assert list(found) == ["mnist", folder]
+    assert seen == [("mnist", {}), (folder, {"validation_fraction": 1 / 6, "public_fraction": 0.0})]
+
+
+def test_a_name_that_is_no_dataset_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError):
+        load_datasets(Settings(), [str(tmp_path / "absent")])
+
+
+def test_a_sweep_loads_what_it_was_not_given(few: Dataset, tmp_path: Path) -> None:
+    folder = str(write_dataset(tmp_path, train=60))
+    federations = [Federation("few", "none"), Federation(folder, "none")]
+    sweep = Sweep(Settings(rounds=1, validation_fraction=0.5), federations, {"few": few})
+    assert sweep.datasets["few"] is few
+    assert len(sweep.datasets[folder].validation) == 30

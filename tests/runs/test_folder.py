@@ -1,0 +1,180 @@
+"""The one reader of run folders: what a run wrote comes back, and what is missing or damaged is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from equipoise.engine.sweep import Sweep
+from equipoise.errors import CheckpointError, ConfigError
+from equipoise.runs.config import Config
+from equipoise.runs.folder import METRICS, RESULT, RunFolder, read_rows
+from tests.helpers import contents
+from tests.runs.small_run import FEDERATIONS, ROUNDS, interrupted_in
+
+
+@pytest.fixture
+def folder(whole: Path, tmp_path: Path) -> Path:
+    """A copy of a finished run, to be damaged."""
+    return Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+# --- what a run wrote ------------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_is_read_back_and_left_as_it_is(whole: Path, config: Config) -> None:
+    before = contents(whole)
+    run = RunFolder(str(whole))
+    assert run.config == config
+    assert run.rounds() == [0, 3, ROUNDS]
+    assert [(row["round"], row["mechanism"]) for row in run.metrics()] == [
+        (when, name) for when in (2, 4, 5) for name, _ in FEDERATIONS
+    ]
+    assert run.results() == json.loads(before[RESULT])["federations"]
+    assert contents(whole) == before
+
+
+def test_weights_are_the_global_models_in_the_order_of_the_configuration(whole: Path, config: Config) -> None:
+    sweep = Sweep(config.settings, config.federations())
+    run = RunFolder(whole)
+    for when in run.rounds():
+        sweep.train(when)
+        assert torch.equal(run.weights(when, sweep.batched.layout), sweep.models())
+
+
+def test_a_run_that_is_under_way_has_no_results_yet(config: Config, tmp_path: Path) -> None:
+    interrupted_in(tmp_path, config, 4)
+    run = RunFolder(tmp_path)
+    assert run.results() == []
+    assert run.rounds() == [0, 3]
+    assert {row["round"] for row in run.metrics()} == {2}
+
+
+# --- what is missing or damaged ----------------------------------------------------------------------------------
+
+
+def test_a_folder_without_a_configuration_is_no_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in (tmp_path / "absent", tmp_path):
+        with pytest.raises(CheckpointError, match=f"{path.name} is not a run folder: it has no config.toml"):
+            RunFolder(path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=tmp_path.name):  # not "", the name of "."
+        RunFolder(".")
+
+
+def test_a_damaged_configuration_is_named(folder: Path) -> None:
+    (folder / "config.toml").write_text("rounds = 0")
+    run = RunFolder(folder)
+    with pytest.raises(ConfigError, match="rounds=0"):
+        _ = run.config
+
+
+def test_a_run_without_snapshots_says_so(folder: Path) -> None:
+    shutil.rmtree(folder / "snapshots")
+    for look in (RunFolder(folder).rounds, lambda: RunFolder(folder).chosen([0])):
+        with pytest.raises(CheckpointError, match="run folder run has no snapshots"):
+            look()
+
+
+def test_other_files_among_the_snapshots_are_not_taken_for_one(folder: Path) -> None:
+    for name in ("round-x.safetensors", "round-.safetensors", ".round-000004.safetensors.partial", "notes.txt"):
+        (folder / "snapshots" / name).write_bytes(b"")
+    assert RunFolder(folder).rounds() == [0, 3, ROUNDS]
+
+
+@pytest.mark.parametrize(("rounds", "expected"), [(None, [0, 3, 5]), ([5, 0, 5], [0, 5]), ([3], [3]), ((5, 3), [3, 5])])
+def test_rounds_can_be_chosen(whole: Path, rounds: Any, expected: list[int]) -> None:
+    assert RunFolder(whole).chosen(rounds) == expected
+
+
+@pytest.mark.parametrize(("rounds", "missing"), [([1], "[1]"), ([0, 2, 7], "[2, 7]"), ([], "[]")])
+def test_a_round_without_a_snapshot_is_refused_with_those_there_are(
+    whole: Path, rounds: list[int], missing: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        RunFolder(whole).chosen(rounds)
+    assert caught.value.cause == f"No snapshot of round {missing}."
+    assert caught.value.remedy == "There are: 0, 3, 5."
+
+
+def test_a_damaged_snapshot_is_named(folder: Path, config: Config) -> None:
+    layout = Sweep(config.settings, config.federations()).batched.layout
+    (folder / "snapshots" / "round-000003.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"round-000003\.safetensors cannot be read"):
+        RunFolder(folder).weights(3, layout)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"[1, 2]\n", "Line 10 of metrics.jsonl is no record of a run."),
+        (b'"text"\n', "Line 10 of metrics.jsonl is no record of a run."),
+        (b"null\n", "Line 10 of metrics.jsonl is no record of a run."),
+        (b"{not JSON}\n", "metrics.jsonl is damaged"),
+        (b"\n", "metrics.jsonl is damaged"),
+        (b"\xff\n", "metrics.jsonl is damaged"),
+        (b"[" * 100_000 + b"\n", "metrics.jsonl is damaged"),
+    ],
+    ids=["a list", "a text", "null", "no JSON", "empty", "no UTF-8", "too deep"],
+)
+def test_a_line_that_is_no_record_is_named(folder: Path, line: bytes, words: str) -> None:
+    with (folder / METRICS).open("ab") as file:
+        file.write(line)
+    with pytest.raises(CheckpointError) as caught:
+        RunFolder(folder).metrics()
+    assert words in caught.value.cause
+
+
+@pytest.mark.parametrize("torn", [b'{"round": 6, "accur', b"[1, 2]", b'{"round": 6}'])
+def test_a_last_line_without_its_end_is_left_for_later(folder: Path, torn: bytes) -> None:
+    """Somebody may be writing it."""
+    before = RunFolder(folder).metrics()
+    with (folder / METRICS).open("ab") as file:
+        file.write(torn)
+    assert RunFolder(folder).metrics() == before
+
+
+def test_rows_must_hold_the_numbers_that_are_needed(folder: Path) -> None:
+    run = RunFolder(folder)
+    assert len(run.metrics(["accuracy", "round"])) == 9
+    for needed in (["absent"], ["accuracy", "mechanism"], ["client_accuracy"]):
+        with pytest.raises(CheckpointError, match=r"Line 1 of metrics\.jsonl is no record of a run"):
+            run.metrics(needed)
+
+
+def test_before_the_first_evaluation_there_are_no_rows(folder: Path) -> None:
+    (folder / METRICS).unlink()
+    assert RunFolder(folder).metrics(["accuracy"]) == []
+    assert read_rows(folder / "absent.jsonl") == []
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        [],
+        {},
+        {"federations": None},
+        {"federations": {}},
+        {"federations": 5},
+        {"federations": "abc"},
+        {"federations": []},
+        {"federations": [{}, {}]},
+        {"federations": [{}, {}, 3]},
+        {"federations": [{}] * 4},
+    ],
+    ids=str,
+)
+def test_results_that_do_not_fit_the_configuration_are_none(folder: Path, result: Any) -> None:
+    (folder / RESULT).write_text(json.dumps(result))
+    assert RunFolder(folder).results() == []
+
+
+def test_results_that_are_no_json_are_named(folder: Path) -> None:
+    (folder / RESULT).write_text("{")
+    with pytest.raises(CheckpointError, match=r"The result result\.json cannot be read"):
+        RunFolder(folder).results()

@@ -1,0 +1,249 @@
+"""Files that are never half-written, JSON that is read back or refused, and a lock that dies with its holder."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise import files
+from equipoise.errors import CheckpointError, StorageError
+from equipoise.files import locked, plain, read_json, storage_errors, write_bytes, write_json, write_text
+from tests.helpers import contents
+
+# --- atomic writes --------------------------------------------------------------------------------------------
+
+
+def test_a_write_makes_its_folders_and_leaves_nothing_else(tmp_path: Path) -> None:
+    write_bytes(tmp_path / "a" / "b" / "file", b"one")
+    write_bytes(tmp_path / "a" / "b" / "file", b"two")
+    assert contents(tmp_path) == {"a/b/file": b"two"}
+
+
+def _no_space(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("place", ["fsync", "replace", "write"])
+def test_a_full_disk_leaves_the_old_content_and_no_partial_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    path = tmp_path / "result.json"
+    write_bytes(path, b"old")
+    _break(monkeypatch, place, _no_space)
+    with pytest.raises(StorageError, match=r"Cannot write result\.json: No space left on device\.") as caught:
+        write_bytes(path, b"new")
+    assert "resumes" in caught.value.remedy
+    monkeypatch.undo()
+    assert contents(tmp_path) == {"result.json": b"old"}
+
+
+@pytest.mark.parametrize("place", ["fsync", "replace", "write"])
+def test_an_interruption_leaves_the_old_content_and_is_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    path = tmp_path / "result.json"
+    write_bytes(path, b"old")
+    _break(monkeypatch, place, _interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_bytes(path, b"new")
+    monkeypatch.undo()
+    assert contents(tmp_path) == {"result.json": b"old"}
+
+
+class _Broken(io.BytesIO):
+    def __init__(self, fail: Callable[..., None]):
+        super().__init__()
+        self.write = fail  # type: ignore[method-assign, assignment]
+
+
+def _break(monkeypatch: pytest.MonkeyPatch, place: str, fail: Callable[..., None]) -> None:
+    if place == "fsync":
+        monkeypatch.setattr(os, "fsync", fail)
+    elif place == "replace":
+        monkeypatch.setattr(Path, "replace", fail)
+    else:
+        genuine = Path.open
+
+        def open_(path: Path, mode: str = "r", *more: Any, **named: Any) -> Any:
+            genuine(path, mode, *more, **named).close()  # the file exists, empty
+            return _Broken(fail)
+
+        monkeypatch.setattr(Path, "open", open_)
+
+
+def test_the_content_is_flushed_before_the_name_and_the_name_before_the_return(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def watch_fsync(handle: int) -> None:
+        seen.append("fsync folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "fsync file")
+        fsync(handle)
+
+    def watch_replace(path: Path, target: Path) -> Path:
+        seen.append("rename")
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", watch_fsync)
+    monkeypatch.setattr(Path, "replace", watch_replace)
+    write_bytes(tmp_path / "file", b"content")
+    assert seen == ["fsync file", "rename", "fsync folder"]
+
+
+def test_a_path_under_a_file_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StorageError, match="Cannot write inner"):
+        write_bytes(tmp_path / "file" / "inner", b"y")
+    with pytest.raises(StorageError, match="Cannot write run"), locked(tmp_path / "file" / "run"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.EROFS, os.strerror(errno.EROFS)), "Cannot write a: Read-only file system."),
+        (PermissionError(errno.EACCES, os.strerror(errno.EACCES)), "Cannot write a: Permission denied."),
+        (OSError("cable unplugged"), "Cannot write a: cable unplugged."),
+    ],
+)
+def test_what_the_system_says_becomes_a_typed_error(error: OSError, words: str) -> None:
+    with pytest.raises(StorageError) as caught, storage_errors(Path("folder") / "a"):
+        raise error
+    assert caught.value.cause == words
+    assert caught.value.__cause__ is error
+
+
+def test_other_errors_pass_through() -> None:
+    with pytest.raises(ZeroDivisionError), storage_errors(Path("a")):
+        1 / 0  # noqa: B018
+
+
+def test_text_is_written_as_utf_8(tmp_path: Path) -> None:
+    write_text(tmp_path / "a.txt", "χ = 0.98\n")
+    assert (tmp_path / "a.txt").read_bytes() == "χ = 0.98\n".encode()
+
+
+# --- JSON -----------------------------------------------------------------------------------------------------
+
+
+def test_json_is_written_whole_and_read_back(tmp_path: Path) -> None:
+    value = {"a": [1, 2.5, None, "é"]}
+    write_json(tmp_path / "x.json", value)
+    assert read_json(tmp_path / "x.json", "thing") == value
+    assert (tmp_path / "x.json").read_bytes().endswith(b"\n")
+
+
+def test_numbers_that_json_does_not_know_become_null(tmp_path: Path) -> None:
+    value = {"a": [float("nan"), 1.5, {"b": float("-inf")}], "c": (float("inf"), "NaN", True, None, 3)}
+    assert plain(value) == {"a": [None, 1.5, {"b": None}], "c": [None, "NaN", True, None, 3]}
+    write_json(tmp_path / "x.json", value)
+    assert "Infinity" not in (tmp_path / "x.json").read_text()
+    assert read_json(tmp_path / "x.json", "thing") == plain(value)
+
+
+def test_json_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"no thing at x\.json"):
+        read_json(tmp_path / "x.json", "thing")
+    (tmp_path / "x.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"thing x\.json cannot be read"):
+        read_json(tmp_path / "x.json", "thing")
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"[" * 100_000, b"9" * 5000, b""], ids=["UTF-8", "deep", "long", "empty"])
+def test_json_of_any_kind_of_damage_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.json").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"thing x\.json cannot be read") as caught:
+        read_json(tmp_path / "x.json", "thing")
+    assert "--fresh" in caught.value.remedy
+
+
+# --- the lock -------------------------------------------------------------------------------------------------
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from equipoise.files import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_the_lock_excludes_another_process_and_goes_with_it(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            refusal = f"Another process is using the run folder {tmp_path.name}"
+            with pytest.raises(CheckpointError, match=refusal), locked(tmp_path):
+                pass
+        finally:
+            holder.kill()
+    with locked(tmp_path):
+        pass
+
+
+class _Clock:
+    """Time that passes only while someone waits; at ``until`` something happens."""
+
+    def __init__(self, until: float, happens: Callable[[], None]):
+        self.now, self.until, self.happens = 100.0, 100.0 + until, happens
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        if self.now >= self.until:
+            self.happens()
+
+
+def test_the_lock_waits_for_a_holder_that_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = contextlib.ExitStack()
+    holder.enter_context(locked(tmp_path))
+    clock = _Clock(7.0, holder.close)
+    monkeypatch.setattr(files, "time", clock)
+    with locked(tmp_path, wait=10.0):
+        assert clock.now == pytest.approx(107.0, abs=0.2), "no longer than needed"
+        with pytest.raises(CheckpointError, match="Another process"), locked(tmp_path):
+            pass
+
+
+def test_the_lock_gives_up_when_its_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.ExitStack() as holder:
+        holder.enter_context(locked(tmp_path))
+        clock = _Clock(11.0, holder.close)
+        monkeypatch.setattr(files, "time", clock)
+        with pytest.raises(CheckpointError, match="Another process"), locked(tmp_path, wait=10.0):
+            pass
+        assert clock.now == pytest.approx(110.0, abs=0.2)
+
+
+def test_the_lock_is_released_by_an_error_inside(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), locked(tmp_path):
+        1 / 0  # noqa: B018
+    with locked(tmp_path), pytest.raises(CheckpointError), locked(tmp_path):
+        pass
+
+
+def test_a_holder_that_is_gone_leaves_its_file_and_no_lock(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").write_text("left by a process that was killed")
+    with locked(tmp_path / "run"):
+        pass
