@@ -21,7 +21,7 @@ from equipoise import LeNetZhu, Settings, audit, audit_run, bounds_run, from_ten
 from equipoise.attack import DLG, MAP, Search, Server, View, dlg, idlg, invgrad, likelihood, unrolled
 from equipoise.attack.simulate import noise, respond
 from equipoise.auditing.targets import Options
-from equipoise.bounds import BoundsOptions
+from equipoise.bounds.options import BoundsOptions
 from equipoise.choosing.search import search
 from equipoise.compute import compute, compute_audit, compute_multi_round
 from equipoise.engine.federation import Federation

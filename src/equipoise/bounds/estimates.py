@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ..errors import DataError
 from ..mechanism.intensity import intensity, scale_clip
-from .theory import Gradient
+from .trajectory import Gradient
 
 
 @dataclass(frozen=True)
