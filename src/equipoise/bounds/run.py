@@ -83,14 +83,8 @@ def bounds_run(folder: Path | str, options: BoundsOptions | None = None, progres
     options = options or BoundsOptions()
     options.check()
     run = RunFolder(folder)
-    settings, federations = run.config.settings, run.config.federations()
-    rounds, metrics = run.chosen(options.rounds), run.metrics(METRICS)
-    sweep = Sweep(settings, federations)
-    weights = {
-        number: run.weights(number, sweep.batched.layout)[sweep.order].to(sweep.device, sweep.dtype)
-        for number in sorted({*rounds, run.rounds()[-1]})
-    }
-    context = BoundsContext(sweep, rounds, weights, options, progress)
+    context, metrics = context_of(run, options, progress), run.metrics(METRICS)
+    sweep, rounds = context.sweep, context.rounds
     places = [(index, number) for index in range(len(sweep.federations)) for number in rounds]
     rows = [row for place in places for row in stationarity_rows(context, *place)]
     rows += convergence_rows(context, metrics)
@@ -106,6 +100,18 @@ def bounds_run(folder: Path | str, options: BoundsOptions | None = None, progres
             "environment": environment(sweep.device),
         }
     )
+
+
+def context_of(run: RunFolder, options: BoundsOptions, progress: Progress | None = None) -> BoundsContext:
+    """A run's sweep with the weights of the snapshots asked for, and of the last one."""
+    settings, federations = run.config.settings, run.config.federations()
+    rounds = run.chosen(options.rounds)
+    sweep = Sweep(settings, federations)
+    weights = {
+        number: run.weights(number, sweep.batched.layout)[sweep.order].to(sweep.device, sweep.dtype)
+        for number in sorted({*rounds, run.rounds()[-1]})
+    }
+    return BoundsContext(sweep, rounds, weights, options, progress)
 
 
 def _ordered(rows: Iterable[Row], sweep: Sweep) -> list[Row]:
