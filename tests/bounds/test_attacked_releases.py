@@ -21,9 +21,11 @@ from equipoise.bounds.attacked_releases import (
 )
 from equipoise.bounds.context import BoundsContext
 from equipoise.bounds.run import Bounds
+from equipoise.data.dataset import Dataset
+from equipoise.engine.federation import Federation
 from equipoise.mechanism.protection import NO_PROTECTION
 from equipoise.mechanism.registry import mechanism
-from tests.bounds.runs import rows
+from tests.bounds.runs import CHEAP, rows, untrained
 
 
 @pytest.fixture
@@ -126,6 +128,13 @@ def test_public_pairs_share_a_label(context: BoundsContext, server: Server) -> N
 def test_without_its_distortion_a_mechanism_still_clips() -> None:
     bare = _undistorted(mechanism("ls-learn"))
     assert (bare.distorts, bare.learns, bare.clips) == (False, False, True)
+
+
+def test_releases_are_protected_as_in_the_coming_round(few: Dataset) -> None:
+    fed = Federation("few", "pl-identical", {"rounds": [1, 3], "values": [0.98, 0.96]})
+    context = untrained(few, fed, rounds=[1, 2], options=replace(CHEAP, iterations=2))
+    found = attack_releases(context, "few", [(0, 1), (0, 2)])
+    assert found.beta.tolist() == pytest.approx([7.99975, 7.99975, 15.99975, 15.99975], rel=1e-4)
 
 
 def test_beta_is_the_norm_of_the_distortion_alone(found: Bounds) -> None:

@@ -196,8 +196,10 @@ def test_the_servers_rate_counts_in_the_step(few: Dataset, steps: list[float]) -
     assert steps == [0.1]  # a step of 0.05 is covered for both
     assert {one["setting"] for one in found} == {"as configured"}
     steps.clear()
-    convergence_rows(untrained(few, FED, replace(FED, seed=2), eta=0.2, server_rate=0.5), [])
+    found = convergence_rows(untrained(few, FED, replace(FED, seed=2), eta=0.2, server_rate=0.5), [])
     assert steps == [0.2, 0.03125, -0.03125]
+    (short,) = rows(found, "converge_rate", setting="eta = 1/(8 L), short")
+    assert short["constants"]["eta"]["value"] == 0.03125 / 2
 
 
 def test_every_snapshot_asked_for_is_repeated_and_the_last_one_looked_at(few: Dataset, steps: list[float]) -> None:

@@ -82,6 +82,14 @@ def test_a_bound_that_fails_is_said_to_fail(context: BoundsContext, monkeypatch:
     assert all(one["margin"] < 1 for one in own)
 
 
+def test_a_bound_must_hold_for_every_number_of_steps(context: BoundsContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    def bounds(gap: float, gamma: float, smoothness: float, steps: int, error: float | None) -> StationarityBounds:
+        return StationarityBounds(*[1e-9 if steps == 1 else 1e99] * 2)
+
+    monkeypatch.setattr(stationarity, "distortion_bounds", bounds)
+    assert {one["holds"] for one in rows(stationarity_rows(context, 0, 0), THEOREM, setting=SMALLER)} == {False}
+
+
 def test_a_gamma_small_enough_is_taken_as_it_is(gentle: Bounds) -> None:
     own = rows(gentle, THEOREM)
     assert {one["setting"] for one in own} == {"as configured"}

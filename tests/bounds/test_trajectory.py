@@ -91,6 +91,16 @@ def test_the_recorder_reports_what_the_definitions_say() -> None:
         assert torch.allclose(seen.stationarity[m], distance.square())
 
 
+def test_a_step_too_short_says_nothing_about_smoothness() -> None:
+    problem = PROBLEMS["quadratic, pulled outwards"]
+    assert float(problem.run(1e-7, steps=2).residual.min()) > 0
+    for gamma, seen in ((1e-7, False), (1e-2, True)):
+        learned = problem.run(gamma, steps=2)
+        assert bool((learned.lipschitz > 0).all()) == seen
+        assert bool((learned.descent != 0).all()) == seen
+        assert seen or not (learned.lipschitz.any() or learned.descent.any())
+
+
 def test_the_recorder_keeps_no_iterates() -> None:
     problem, seen = PROBLEMS["quadratic"], []
 
