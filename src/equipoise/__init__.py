@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from .auditing.audit import Audit as Audit
     from .auditing.run_audit import audit_run as audit_run
     from .auditing.update_audit import audit as audit
-    from .bounds import bounds_run as bounds_run
+    from .bounds.options import BoundsOptions as BoundsOptions
+    from .bounds.run import bounds_run as bounds_run
     from .data.dataset import from_tensors as from_tensors
     from .data.loading import load as load
     from .engine.federation import Federation as Federation
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Audit": "auditing.audit",
     "Batched": "models.batched",
+    "BoundsOptions": "bounds.options",
     "EquipoiseError": "errors",
     "Federation": "engine.settings",
     "GaussianBudget": "mechanism.budget",
@@ -50,7 +52,7 @@ _HOMES = {
     "Sweep": "engine.sweep",
     "audit": "auditing.update_audit",
     "audit_run": "auditing.run_audit",
-    "bounds_run": "bounds",
+    "bounds_run": "bounds.run",
     "from_tensors": "data.dataset",
     "learn_distortion": "mechanism.distortion",
     "load": "data.loading",

@@ -24,12 +24,12 @@ from equipoise.auditing.scores import match, mse
 from equipoise.data.loading import load
 from equipoise.errors import AttackError, ModelError
 from equipoise.mechanism.distortion import draw_bounds
+from equipoise.mechanism.noise import standard_noise
 from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import MECHANISMS, mechanism
 from equipoise.mechanism.release import observed_release, release
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP, LeNetZhu
-from equipoise.mechanism.noise import standard_noise
 
 CLASS_MEAN = 0.54
 """MSE of guessing the mean image of the right class, in normalised units."""

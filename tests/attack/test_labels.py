@@ -12,11 +12,11 @@ from equipoise.attack.labels import decode, infer_labels, last_layer, last_layer
 from equipoise.attack.simulate import respond
 from equipoise.attack.view import Server, View
 from equipoise.errors import DataError, ModelError
+from equipoise.mechanism.noise import standard_noise
 from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import mechanism
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
-from equipoise.mechanism.noise import standard_noise
 
 SHAPE, CLASSES = (1, 6, 6), 5
 

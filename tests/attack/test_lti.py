@@ -14,11 +14,11 @@ from equipoise.attack.simulate import respond
 from equipoise.attack.view import Server, View
 from equipoise.auditing.scores import mse
 from equipoise.errors import AttackError, DataError
+from equipoise.mechanism.noise import standard_noise
 from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import mechanism
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
-from equipoise.mechanism.noise import standard_noise
 from equipoise.statistics import identification, ranks
 
 SHAPE, CLASSES, DECOYS = (1, 6, 6), 4, 19

@@ -17,11 +17,11 @@ from equipoise.attack.matched import Bench, Effort, Filter, Products, matched
 from equipoise.attack.simulate import respond
 from equipoise.attack.view import Server, View
 from equipoise.errors import DataError
+from equipoise.mechanism.noise import standard_noise
 from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import mechanism
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
-from equipoise.mechanism.noise import standard_noise
 from equipoise.statistics import identification, ranks
 
 SHAPE, CLASSES, CANDIDATES = (1, 6, 6), 4, 20

@@ -15,11 +15,11 @@ from equipoise.attack.membership import REFERENCES, SCORES, membership
 from equipoise.attack.simulate import Companions, respond
 from equipoise.attack.view import Server, View
 from equipoise.errors import DataError
+from equipoise.mechanism.noise import standard_noise
 from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import mechanism
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
-from equipoise.mechanism.noise import standard_noise
 from equipoise.statistics import auc
 
 SHAPE, CLASSES = (1, 6, 6), 4

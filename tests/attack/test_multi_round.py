@@ -16,11 +16,11 @@ from equipoise.attack.multi_round import WINDOW, Combined, Observation, multi_ro
 from equipoise.attack.simulate import respond
 from equipoise.attack.view import Server
 from equipoise.errors import AttackError, DataError, ReleaseError
+from equipoise.mechanism.noise import standard_noise
 from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import mechanism
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
-from equipoise.mechanism.noise import standard_noise
 from equipoise.statistics import identification, ranks
 
 SHAPE, CLASSES, CANDIDATES, EXAMPLES = (1, 6, 6), 2, 20, 12

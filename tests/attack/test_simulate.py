@@ -12,13 +12,13 @@ from equipoise.attack import simulate as module
 from equipoise.attack.simulate import Companions, chunk, noise, pieces, respond, simulate
 from equipoise.attack.view import Server
 from equipoise.mechanism.distortion import draw_bounds
+from equipoise.mechanism.noise import standard_noise
 from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import MECHANISMS, mechanism
 from equipoise.mechanism.release import release
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
 from equipoise.randomness import experiment_key
-from equipoise.mechanism.noise import standard_noise
 
 SHAPE, CLASSES = (1, 6, 6), 4
 

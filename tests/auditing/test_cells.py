@@ -28,12 +28,12 @@ from equipoise.auditing.scoring import Trace, baselines
 from equipoise.auditing.targets import Materials, Targets, build_targets
 from equipoise.errors import ConfigError
 from equipoise.mechanism.intensity import intensity
+from equipoise.mechanism.noise import standard_noise
 from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import mechanism
 from equipoise.mechanism.release import observed_release
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
-from equipoise.mechanism.noise import standard_noise
 from equipoise.randomness import uniform
 
 SHAPE, CLASSES = (1, 6, 6), 4

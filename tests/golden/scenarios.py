@@ -28,7 +28,7 @@ from equipoise.attack.simulate import noise, respond
 from equipoise.attack.unrolled import unrolled
 from equipoise.attack.view import Server, View
 from equipoise.auditing.options import Options
-from equipoise.bounds import BoundsOptions
+from equipoise.bounds.options import BoundsOptions
 from equipoise.choosing.search import search
 from equipoise.compute import compute, compute_audit, compute_multi_round
 from equipoise.engine.federation import Federation

@@ -1,4 +1,4 @@
-"""The constants of the paper's assumptions, estimated at the points that a run or an attack visits.
+"""The constants that the assumptions of Zhang et al. (arXiv:2305.15148) ask for, estimated at the points visited.
 
 ===================  =====================================================================  =======================
 constant             estimate                                                               errs
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ..errors import DataError
 from ..mechanism.intensity import intensity, scale_clip
-from .theory import Gradient
+from .trajectory import Gradient
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def bias_ratio(mean: Tensor, full: Tensor, variance: float, count: int) -> float
 
 
 def stretches(inputs: Tensor, updates: Tensor, other_inputs: Tensor, other_updates: Tensor) -> Tensor:
-    """``|d1 - d2| / |g(d1) - g(d2)|`` row by row (assumption two_sided_Lipschitz): c_a is the least, c_b the largest.
+    """``|d1 - d2| / |g(d1) - g(d2)|`` row by row (Assumption D.1): c_a is the least, c_b the largest.
 
     Infinite where two inputs share one update: then no c_b exists. A pair of equal inputs says nothing: NaN.
 
@@ -178,7 +178,7 @@ class Envelope:
 
 
 def envelope(residuals: Tensor, p: float) -> Envelope:
-    """Fit of ``sum_{i<=I} r_i <= c_2 * I^p`` (assumption matching_residual) to residuals ``[I, N]``.
+    """Fit of ``sum_{i<=I} r_i <= c_2 * I^p`` (Assumption D.2) to residuals ``[I, N]``.
 
     >>> found = envelope(torch.ones(100, 1), p=0.5)
     >>> round(found.slope.item(), 6), found.smallest.item()
@@ -187,10 +187,10 @@ def envelope(residuals: Tensor, p: float) -> Envelope:
     if len(residuals) < 2:
         raise DataError(f"Expected residuals of at least 2 iterations, got {len(residuals)}.", "Attack for longer.")
     sums = residuals.double().cumsum(0)
-    when = torch.arange(1, len(sums) + 1, dtype=torch.float64, device=sums.device).unsqueeze(1)
+    iteration = torch.arange(1, len(sums) + 1, dtype=torch.float64, device=sums.device).unsqueeze(1)
     late = slice(len(sums) // 2 if len(sums) > 3 else 0, None)  # a slope takes two points
-    x, y = when[late].log(), sums[late].clamp_min(1e-300).log()
+    x, y = iteration[late].log(), sums[late].clamp_min(1e-300).log()
     x = x - x.mean(0)
     slope = (x * (y - y.mean(0))).sum(0) / x.square().sum(0)
-    needed = sums / when.pow(p)
+    needed = sums / iteration.pow(p)
     return Envelope(sums[-1], slope, needed[-1], needed.max(0).values)

@@ -1,7 +1,7 @@
-"""The paper's bounds beside what a run did: ``bounds_run`` reads a run folder, and its result saves itself.
+"""``bounds_run`` reads a run folder and sets the paper's results beside it; ``Bounds`` is what it found.
 
 For every federation and snapshot: each result's right-hand side with estimated constants, its left-hand side as
-measured, whether the inequality holds, and what became of every assumption (``theory.py``, ``estimates.py``).
+measured, whether the inequality holds, and what became of every assumption.
 
 =================  =============================================================================================
 applies            no assumption was seen to fail
@@ -15,26 +15,26 @@ An assumption is ``held`` (on the points visited), ``violated``, ``not checkable
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
+from ..engine.federation import Federation
 from ..engine.sweep import Sweep
 from ..environment import environment
-from ..errors import CheckpointError, ConfigError
 from ..files import write_json, write_text
-from ..runs.snapshot import snapshot_weights
-from .context import BoundsOptions, Progress, Row, Scene
-from .convergence import outer_rows
+from ..runs.folder import RunFolder
+from .context import BoundsContext, Progress
+from .convergence import convergence_rows
 from .leakage import leakage_rows
-from .stationarity import inner_rows
+from .options import BoundsOptions
+from .rows import Row
+from .stationarity import stationarity_rows
+from .summary import RESULTS
 
-__all__ = ["Bounds", "BoundsOptions", "bounds_run"]
-
+METRICS = ("round", "rounds_averaged", "distortion_norm_squared", "accepted", "refused", "clipped_share")
+"""What Theorem 5.2 takes from every line of metrics.jsonl."""
 CLAIMS = {
     "proved": [
         "Each inequality, under its assumptions and with their true constants.",
@@ -80,32 +80,21 @@ def bounds_run(folder: Path | str, options: BoundsOptions | None = None, progres
 
     The clients' own data are used to measure losses and gradients, as numbers only; the attack sees public images.
     """
-    from ..runs.config import resolve
-
-    folder, options = Path(folder), options or BoundsOptions()
+    options = options or BoundsOptions()
     options.check()
-    if not (folder / "config.toml").is_file():
-        raise CheckpointError(
-            f"{folder.resolve().name} is not a run folder: it has no config.toml.", "Train one first."
-        )
-    config = resolve(folder / "config.toml")
-    paths, last = _snapshots(folder, options.rounds)
-    metrics = _metrics(folder / "metrics.jsonl")
-    sweep = Sweep(config.settings, config.federations())
-    weights = {when: _weights(path, sweep) for when, path in paths.items()}
-    final = weights[last] if last in weights else _weights(_path(folder, last), sweep)
-    scene = Scene(sweep, weights, (last, final), options, progress)
-    rows = [
-        one for index in range(len(sweep.federations)) for when in weights for one in inner_rows(scene, index, when)
-    ]
-    rows += outer_rows(scene, metrics)
-    rows += leakage_rows(scene)
+    run = RunFolder(folder)
+    context, metrics = context_of(run, options, progress), run.metrics(METRICS)
+    sweep, rounds = context.sweep, context.rounds
+    places = [(index, number) for index in range(len(sweep.federations)) for number in rounds]
+    rows = [row for place in places for row in stationarity_rows(context, *place)]
+    rows += convergence_rows(context, metrics)
+    rows += leakage_rows(context)
     return Bounds(
         {
             "schema": 1,
             "experiment": "seeded",
             "claims": CLAIMS,
-            "rounds": sorted(weights),
+            "rounds": rounds,
             "bounds": _ordered(rows, sweep),
             "options": asdict(options),
             "environment": environment(sweep.device),
@@ -113,59 +102,25 @@ def bounds_run(folder: Path | str, options: BoundsOptions | None = None, progres
     )
 
 
-ORDER = (
-    "distortion_stationarity", "convex_suboptimality", "one_step", "converge_rate", "privacy_leakage",
-    "conditional_preservation",
-)  # fmt: skip
+def context_of(run: RunFolder, options: BoundsOptions, progress: Progress | None = None) -> BoundsContext:
+    """A run's sweep with the weights of the snapshots asked for, and of the last one."""
+    settings, federations = run.config.settings, run.config.federations()
+    rounds = run.chosen(options.rounds)
+    sweep = Sweep(settings, federations)
+    weights = {
+        number: run.weights(number, sweep.batched.layout)[sweep.order].to(sweep.device, sweep.dtype)
+        for number in sorted({*rounds, run.rounds()[-1]})
+    }
+    return BoundsContext(sweep, rounds, weights, options, progress)
 
 
 def _ordered(rows: Iterable[Row], sweep: Sweep) -> list[Row]:
     """Federations as configured; for each the results as the paper states them, round by round."""
     place = {repr(fed): sweep.order[i] for i, fed in enumerate(sweep.federations)}
-    names = ("dataset", "mechanism", "budget", "seed")
+    results = list(RESULTS)
 
-    def key(one: Row) -> tuple[int, int, int]:
-        fed = type(sweep.federations[0])(*(one[name] for name in names))
-        return place[repr(fed)], ORDER.index(one["result"]), -1 if one["round"] is None else one["round"]
+    def key(row: Row) -> tuple[int, int, int]:
+        fed = Federation(row["dataset"], row["mechanism"], row["budget"], row["seed"])
+        return place[repr(fed)], results.index(row["result"]), -1 if row["round"] is None else row["round"]
 
     return sorted(rows, key=key)
-
-
-def _path(folder: Path, when: int) -> Path:
-    return folder / "snapshots" / f"round-{when:06d}.safetensors"
-
-
-def _snapshots(folder: Path, rounds: list[int] | None) -> tuple[dict[int, Path], int]:
-    """The files of the rounds asked for, and the last round of which there is one."""
-    paths = sorted((folder / "snapshots").glob("round-*.safetensors"))
-    there = {int(number): path for path in paths if (number := path.stem.removeprefix("round-")).isdecimal()}
-    if not there:
-        raise CheckpointError(f"The run folder {folder.name} has no snapshots.", "Train it with snapshots=[0, 200].")
-    wanted = sorted(there) if rounds is None else sorted(set(rounds))
-    missing = [when for when in wanted if when not in there]
-    if missing:
-        raise ConfigError(f"No snapshot of round {missing}.", f"There are: {', '.join(map(str, sorted(there)))}.")
-    return {when: there[when] for when in wanted}, max(there)
-
-
-def _weights(path: Path, sweep: Sweep) -> Tensor:
-    return snapshot_weights(path, sweep.batched.layout, len(sweep.order))[sweep.order].to(sweep.device, sweep.dtype)
-
-
-def _metrics(path: Path) -> list[Row]:
-    """The lines of metrics.jsonl; none where the run never came to an evaluation."""
-    if not path.is_file():
-        return []
-    needed = {"round", "rounds_averaged", "distortion_norm_squared", "accepted", "refused", "clipped_share"}
-    try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        lacking = [
-            i
-            for i, line in enumerate(lines, 1)
-            if not isinstance(line, dict) or any(not isinstance(line.get(name), int | float) for name in needed)
-        ]
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"metrics.jsonl is damaged: {error}.", "Restore it, or train again.") from error
-    if lacking:
-        raise CheckpointError(f"Line {lacking[0]} of metrics.jsonl is no record of a run.", "Restore it.")
-    return lines

@@ -141,10 +141,10 @@ def bounds(
     as_json: Json = False,
 ) -> None:
     """The paper's theorems as numbers: every right-hand side beside what a run measured, and every assumption."""
-    from ..bounds import bounds_run
-    from ..bounds.page import bounds_notes, bounds_tables
+    from ..bounds.run import bounds_run
     from ..files import locked
     from . import display
+    from .bounds_tables import bounds_notes, bounds_tables
 
     options = _bounds_options(rounds, targets, settings or [])
     if not run.is_dir():
@@ -166,7 +166,7 @@ def bounds(
 def _bounds_options(rounds: str | None, targets: int, given: list[str]) -> Any:
     from dataclasses import fields
 
-    from ..bounds import BoundsOptions
+    from ..bounds.options import BoundsOptions
     from ..errors import closest
     from ..runs.config import literal
 

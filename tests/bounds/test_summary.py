@@ -1,0 +1,75 @@
+"""Rows summed up for readers."""
+
+from __future__ import annotations
+
+import pytest
+
+from equipoise.bounds.rows import Row, assumption, compared, given, result_row
+from equipoise.bounds.run import Bounds
+from equipoise.bounds.summary import asked_by, federation_label, figures_text, grouped, short, worst_checks
+
+
+def row(result: str, number: int | None, *checks: Row, setting: str = "as configured") -> Row:
+    about = {"dataset": "a/b/mnist", "mechanism": "pl-learn", "budget": 0.98, "seed": 3, "round": number}
+    return result_row(about, result, "quantity", setting, assumptions=checks)
+
+
+def step(value: float, limit: float) -> Row:
+    return compared("eta <= 1/(4 L_F)", given(value), given(limit), strict=False)
+
+
+@pytest.mark.parametrize(
+    ("budget", "label"),
+    [
+        (0.98, "mnist pl-learn @ 0.98 (seed 3)"), (None, "mnist pl-learn (seed 3)"),
+        ([0.9, 0.8], "mnist pl-learn @ [0.9, 0.8] (seed 3)"),
+    ],
+)  # fmt: skip
+def test_federations_are_told_apart_by_their_labels(budget: object, label: str) -> None:
+    assert federation_label({**row("one_step", 0), "budget": budget}) == label
+
+
+def test_groups_come_in_the_order_in_which_they_are_met() -> None:
+    rows = [row("one_step", 2), row("converge_rate", 0), row("one_step", 1)]
+    found = grouped(rows, lambda one: one["result"])
+    assert list(found) == ["one_step", "converge_rate"]
+    assert [one["round"] for one in found["one_step"]] == [2, 1]
+
+
+def test_every_assumption_is_shown_once_as_it_stood_at_worst() -> None:
+    checks = worst_checks([
+        row("one_step", 0, step(0.1, 0.5), assumption("a", "not checkable")),
+        row("one_step", 2, step(0.1, 0.02), assumption("a", "held"), assumption("b", "not covered")),
+        row("converge_rate", None, step(0.1, 0.05), assumption("b", "held")),
+        row("converge_rate", None, step(0.1, 1e-9), setting="eta = 1/(8 L)"),  # not the run as it was
+    ])  # fmt: skip
+    found = {check["name"]: check for check in checks}
+    assert list(found) == ["eta <= 1/(4 L_F)", "a", "b"]
+    worst = found["eta <= 1/(4 L_F)"]
+    assert (worst["status"], worst["round"], worst["results"]) == ("violated", 2, ["one_step", "converge_rate"])
+    assert (found["a"]["status"], found["b"]["status"]) == ("not checkable", "not covered")
+    assert asked_by(worst) == "one round, whole run"
+
+
+def test_figures_in_words() -> None:
+    assert figures_text(step(0.1, 0.00573)) == "0.1 against 5.73e-3"
+    named = assumption("a", "held", lower=given(8.0), upper=given(1600.4), unknown=given(None), none=None)
+    assert figures_text(named) == "lower 8, upper 1600"
+    assert figures_text(assumption("a", "held")) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (-1234.5, 3, "-1234"), (9999.6, 3, "10000"), (10000.0, 3, "1e4"), (0.01, 3, "0.01"), (0.009999, 2, "1.0e-2"),
+        (float("inf"), 3, "inf"), (1.0, 3, "1"), (99.96, 3, "100"),
+    ],
+)  # fmt: skip
+def test_numbers_in_few_digits(value: float, digits: int, text: str) -> None:
+    assert short(value, digits) == text
+
+
+def test_the_checks_of_a_run(found: Bounds) -> None:
+    shown = {check["name"]: check for check in worst_checks(r for r in found.rows if r["mechanism"] == "pl-learn")}
+    assert shown["beta >= threshold"]["status"] == "held"  # with the run's constants; with estimated ones it is not
+    assert shown["eta <= 1/(4 L_F)"]["results"] == ["one_step", "converge_rate"]
