@@ -254,57 +254,6 @@ def test_few_numbers_or_none(count: int) -> None:
     assert system_uniform(count, torch.float32).shape == (count,)
 
 
-# --- standard noise ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("family", list(FAMILIES))
-def test_standard_noise_has_scale_one_and_no_other(family: str, dtype: torch.dtype) -> None:
-    numbers = uniform([experiment_key(7, "noise")], [0], [1], 40_000, dtype)[0, 0]
-    noise = standard_noise(numbers, family)
-    assert noise.dtype == dtype
-    assert p_value(noise, family) > ERROR_RATE
-    for wrong in WRONG:
-        assert p_value(noise * wrong, family) < ERROR_RATE
-        assert p_value(noise, family, wrong) < ERROR_RATE
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("family", list(FAMILIES))
-def test_standard_noise_is_the_inverse_distribution_function(family: str, dtype: torch.dtype) -> None:
-    numbers = torch.linspace(0.01, 0.99, 999, dtype=dtype)
-    expected = FAMILIES[family].ppf(numbers.double().numpy())
-    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
-    assert standard_noise(numbers, family).double().numpy() == pytest.approx(expected, abs=tolerance, rel=tolerance)
-
-
-@pytest.mark.parametrize(("dtype", "bits"), [(torch.float32, 24), (torch.float64, 53)])
-@pytest.mark.parametrize("family", list(FAMILIES))
-def test_noise_is_finite_and_symmetric_up_to_the_last_possible_number(
-    family: str, dtype: torch.dtype, bits: int
-) -> None:
-    steps = torch.tensor([0, 1, 2, 1000, 2 ** (bits - 2), 2 ** (bits - 1) - 1], dtype=torch.float64)
-    mirrored = 2.0**bits - 1 - steps  # the generator's numbers are k * 2^-bits, k = 0 .. 2^bits - 1
-    low = standard_noise((steps * 2.0**-bits).to(dtype), family)
-    high = standard_noise((mirrored * 2.0**-bits).to(dtype), family)
-    assert torch.isfinite(low).all()
-    assert torch.isfinite(high).all()
-    assert (low < 0).all()
-    torch.testing.assert_close(low, -high, rtol=1e-6, atol=0)
-
-
-def test_the_largest_values_are_the_documented_ones() -> None:
-    assert -standard_noise(torch.zeros(1), "laplace").item() == pytest.approx(16.6, abs=0.05)
-    assert -standard_noise(torch.zeros(1), "gaussian").item() == pytest.approx(5.4, abs=0.05)
-
-
-def test_the_uniform_numbers_are_not_modified() -> None:
-    numbers = torch.tensor([0.1, 0.9])
-    for family in FAMILIES:
-        standard_noise(numbers, family)
-        assert numbers.tolist() == pytest.approx([0.1, 0.9])
-
-
 # --- noise as released -------------------------------------------------------------------------------------
 
 

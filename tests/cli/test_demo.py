@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from equipoise.cli import demo
 from tests.helpers import Command, document
 
 
@@ -25,7 +26,12 @@ class Resources(HTMLParser):
         self.fetched += [f"{tag} {key}={value}" for key, value in attrs if key in wanted]
 
 
-@pytest.mark.usefixtures("small_mnist")
+@pytest.fixture(autouse=True)
+def _little_effort(small_mnist: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few images, and attacks that cost nothing; the real thing is run by the slow tests."""
+    monkeypatch.setattr(demo, "ATTACK", {**demo.ATTACK, "releases": 2, "samples": 10, "candidates": 5, "others": 2})
+
+
 def test_the_demo_makes_a_table_and_a_plot_that_stands_alone(command: Command, tmp_path: Path) -> None:
     for _ in range(2):  # the second time it replaces the first
         done = command("demo", "--rounds", "5", "--out", tmp_path / "out")
@@ -46,14 +52,12 @@ def test_the_demo_makes_a_table_and_a_plot_that_stands_alone(command: Command, t
         assert f"{line} (seed 1)" in page
 
 
-@pytest.mark.usefixtures("small_mnist")
 def test_the_demo_as_json(command: Command, tmp_path: Path) -> None:
     found = document(command("demo", "--rounds", "5", "--out", "out", "--json"))
     assert [row["mechanism"] for row in found["federations"]] == ["none"] + ["pl-identical"] * 2 + ["pl-learn"] * 2
     assert (tmp_path / found["plot"]).exists()
 
 
-@pytest.mark.usefixtures("small_mnist")
 def test_the_demo_refuses_impossible_arguments(command: Command, tmp_path: Path) -> None:
     assert command("demo", "--rounds", "0").code == 11
     (tmp_path / "file").write_text("x")

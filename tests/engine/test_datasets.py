@@ -30,14 +30,15 @@ def test_each_dataset_is_loaded_once_in_the_order_of_its_first_name(
 ) -> None:
     folder, seen = str(write_dataset(tmp_path)), []
 
-    def load(name: str, **more: float) -> Dataset:
+    def load_with(name: str, **more: float) -> Dataset:
         seen.append((name, more))
         return few
 
-    monkeypatch.setattr(module, "load", load)
+    monkeypatch.setattr(module, "load_with", load_with)
     found = load_datasets(Settings(), ["mnist", folder, "mnist", folder])
     assert list(found) == ["mnist", folder]
-    assert seen == [("mnist", {}), (folder, {"validation_fraction": 1 / 6, "public_fraction": 0.0})]
+    fractions = {"validation_fraction": 1 / 6, "public_fraction": 0.0}
+    assert seen == [("mnist", fractions), (folder, fractions)]
 
 
 def test_a_name_that_is_no_dataset_is_refused(tmp_path: Path) -> None:

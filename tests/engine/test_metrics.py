@@ -13,7 +13,7 @@ from torch import nn
 from equipoise.data.dataset import Dataset
 from equipoise.engine.federation import Federation
 from equipoise.engine.metrics import Tally
-from equipoise.engine.result import results
+from equipoise.engine.result import federation_results
 from equipoise.engine.tables import Tables
 from equipoise.models.bundled import LeNetZhu
 from tests.engine.sweeps import BUDGETS, assert_rows_agree, one_round, rows_of, small, sweep_of
@@ -24,7 +24,7 @@ def test_rows_and_results_follow_the_callers_order(few: Dataset) -> None:
     federations = [Federation("few", m, BUDGETS[m], seed) for seed, m in enumerate(order)]
     sweep = sweep_of(few, federations, small(), rounds=4, evaluate_every=2)
     history = rows_of(sweep)
-    for rows in [*history, results(sweep, history[-1])]:
+    for rows in [*history, federation_results(sweep, history[-1])]:
         assert [(row["mechanism"], row["budget"], row["seed"]) for row in rows] == [
             (fed.mechanism, fed.budget, fed.seed) for fed in federations
         ]
@@ -32,22 +32,9 @@ def test_rows_and_results_follow_the_callers_order(few: Dataset) -> None:
         alone = sweep_of(few, [fed], small(), rounds=4, evaluate_every=2)
         mine = rows_of(alone)
         assert_rows_agree([rows[place] for rows in history], [rows[0] for rows in mine])
-        assert_rows_agree(results(sweep, history[-1])[place : place + 1], results(alone, mine[-1]))
-
-
-def test_the_best_validation_round_is_the_first_best_one(few: Dataset) -> None:
-    federations = [Federation("few", "none", seed=s) for s in (1, 2, 3)]
-    sweep = sweep_of(few, federations, rounds=40, evaluate_every=4, model=None, init="torch")
-    history = rows_of(sweep)
-    final = results(sweep, history[-1])
-    for i, found in enumerate(final):
-        rows = [step[i] for step in history]
-        best = max(row["validation_accuracy"] for row in rows)
-        first = next(row for row in rows if row["validation_accuracy"] == best)
-        assert found["best_validation_round"] == first["round"]
-        assert found["accuracy_at_best_validation"] == first["accuracy"]
-        assert found["accuracy"] == rows[-1]["accuracy"]
-        assert found["rounds"] == 40
+        assert_rows_agree(
+            federation_results(sweep, history[-1])[place : place + 1], federation_results(alone, mine[-1])
+        )
 
 
 def test_rows_hold_means_since_the_last_evaluation(few: Dataset) -> None:
@@ -63,7 +50,7 @@ def test_rows_hold_means_since_the_last_evaluation(few: Dataset) -> None:
                 single = [step[i][name] for step in each[span]]
                 assert rows[i][name] == pytest.approx(sum(single) / len(single), rel=1e-12)
             assert rows[i]["utility_loss_last"] == each[rows[i]["round"] - 1][i]["utility_loss_last"]
-        final = results(some, means[-1])[i]
+        final = federation_results(some, means[-1])[i]
         losses = [step[i]["utility_loss"] for step in each]
         assert final["mean_utility_loss"] == pytest.approx(sum(losses) / 7, rel=1e-12)
         assert final["final_utility_loss"] == pytest.approx(losses[-1], rel=1e-12)
@@ -104,7 +91,7 @@ def test_a_federation_that_overflows_is_refused_and_recorded_and_harms_no_other(
     start = sweep.state.params[0].clone()
     history = rows_of(sweep)
     assert [row["refused"] for row in history[0]] == [0, 12, 0, 0]
-    final = results(sweep, history[-1])
+    final = federation_results(sweep, history[-1])
     assert [row["releases_refused"] for row in final] == [0, 24, 0, 0]
     place = sweep.federations.index(sick)
     assert torch.equal(sweep.state.params[place], start), "no release, no step"
@@ -129,17 +116,6 @@ def test_one_refused_client_is_left_out_of_the_mean(few: Dataset) -> None:
     start = void.state.params.clone()
     void.train(1)
     assert torch.equal(void.state.params, start), "three are too few where four are asked for"
-
-
-def test_means_over_the_whole_run_are_over_accepted_releases(few: Dataset) -> None:
-    fed = [Federation("few", "ls-static", [200, 200, 1e-38, 200])]
-    sweep = sweep_of(few, fed, small(), rounds=3, evaluate_every=1)
-    history = [rows[0] for rows in rows_of(sweep)]
-    (final,) = results(sweep, [history[-1]])
-    assert (final["releases_accepted"], final["releases_refused"]) == (9, 3)
-    losses = [row["utility_loss_last"][k] for row in history for k in (0, 1, 3)]
-    assert final["mean_utility_loss"] == pytest.approx(sum(losses) / 9, rel=1e-6)
-    assert final["final_utility_loss"] == pytest.approx(sum(losses[-3:]) / 3, rel=1e-6)
 
 
 # --- running sums, by hand ---------------------------------------------------------------------------------

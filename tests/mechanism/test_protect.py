@@ -25,6 +25,7 @@ from equipoise.engine.sweep import Sweep
 from equipoise.errors import BudgetError, ConfigError, DataError, EquipoiseError, ModelError, ReleaseError
 from equipoise.mechanism import protect as protection
 from equipoise.mechanism.distortion import on_inner_sphere
+from equipoise.mechanism.noise import standard_noise
 from equipoise.mechanism.protect import Protected, protect
 from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import MECHANISMS, mechanism
@@ -134,7 +135,7 @@ def test_one_client_is_a_row_of_a_batch() -> None:
         scale = 0.0 if measure is None or budget is None else measure.lower(budget)
         key = randomness.experiment_key(9, "noise")
         numbers = randomness.uniform([key] * 5, range(5), [6], batched.layout.size, torch.float64)[0]
-        noise = randomness.standard_noise(numbers, kind.noise) if kind.distorts else None
+        noise = standard_noise(numbers, kind.noise) if kind.distorts else None
         given = Protection(kind, scale, clip=settings.clip)
         rows = release([batched.at(x, y)], start, noise, settings.eta, given)
         network = LeNetZhu().double()
@@ -240,7 +241,7 @@ def test_whoever_knows_the_seed_has_the_noise(model: nn.Module, call: Call) -> N
     sent = call(mechanism="pl-identical", experiment_seed=7, client=2, round=5)
     layout = Batched(model).layout
     numbers = randomness.uniform([randomness.experiment_key(7, "noise")], [2], [5], layout.size)[0]
-    noise, _, _ = on_inner_sphere(randomness.standard_noise(numbers, "laplace"), torch.tensor([LOWER]))
+    noise, _, _ = on_inner_sphere(standard_noise(numbers, "laplace"), torch.tensor([LOWER]))
     found = layout.unflatten(layout.flatten(sent.parameters) - noise[0])
     assert distance(found, call(mechanism="none", budget=None).parameters) < 1e-4
 

@@ -42,7 +42,7 @@ def small() -> Small:
 def small_data(small: Small) -> Iterator[None]:
     """Whatever names a dataset gets a few images of it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("equipoise.engine.settings.load", lambda name: small[name])
+        patch.setattr("equipoise.engine.datasets.load_with", lambda name, **_: small[name])
         yield
 
 

@@ -11,6 +11,7 @@ from .arguments import Json, print_json
 from .train import execute
 
 EXAMPLES = "Example: equipoise demo --out demo"
+ATTACK = {"attacks": ["lti", "membership"], "releases": 24, "label_sets": 1, "samples": 400, "pictures": 1}
 
 
 def demo(
@@ -40,7 +41,7 @@ def demo(
         }
     )
     found, run = execute(config, out, fresh=True, quiet=as_json)
-    options = Options(attacks=["lti", "membership"], releases=24, label_sets=1, samples=400, pictures=1)
+    options = Options(**ATTACK)
     with display.attack_progress(as_json) as progress:
         seen = audit_run(out, options, rounds=[0], progress=progress)
         seen.save(out)

@@ -1,0 +1,49 @@
+"""The content of ``result.json``: means over what was accepted, the first best round, what is claimed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from equipoise.data.dataset import Dataset
+from equipoise.engine.federation import Federation
+from equipoise.engine.result import federation_results, result
+from tests.engine.sweeps import rows_of, small, sweep_of
+
+
+def test_the_best_validation_round_is_the_first_best_one(few: Dataset) -> None:
+    federations = [Federation("few", "none", seed=s) for s in (1, 2, 3)]
+    sweep = sweep_of(few, federations, rounds=40, evaluate_every=4, model=None, init="torch")
+    history = rows_of(sweep)
+    final = federation_results(sweep, history[-1])
+    for i, found in enumerate(final):
+        rows = [step[i] for step in history]
+        best = max(row["validation_accuracy"] for row in rows)
+        first = next(row for row in rows if row["validation_accuracy"] == best)
+        assert found["best_validation_round"] == first["round"]
+        assert found["accuracy_at_best_validation"] == first["accuracy"]
+        assert found["accuracy"] == rows[-1]["accuracy"]
+        assert found["rounds"] == 40
+
+
+def test_means_over_the_whole_run_are_over_accepted_releases(few: Dataset) -> None:
+    fed = [Federation("few", "ls-static", [200, 200, 1e-38, 200])]
+    sweep = sweep_of(few, fed, small(), rounds=3, evaluate_every=1)
+    history = [rows[0] for rows in rows_of(sweep)]
+    (final,) = federation_results(sweep, [history[-1]])
+    assert (final["releases_accepted"], final["releases_refused"]) == (9, 3)
+    losses = [row["utility_loss_last"][k] for row in history for k in (0, 1, 3)]
+    assert final["mean_utility_loss"] == pytest.approx(sum(losses) / 9, rel=1e-6)
+    assert final["final_utility_loss"] == pytest.approx(sum(losses[-3:]) / 3, rel=1e-6)
+
+
+def test_the_whole_of_it_can_be_written_and_says_what_a_budget_is_worth(few: Dataset) -> None:
+    federations = [Federation("few", "laplace-dp", 100), Federation("few", "pl-learn", 0.98)]
+    sweep = sweep_of(few, federations, small(), rounds=1)
+    found = result(sweep, rows_of(sweep)[-1])
+    assert json.loads(json.dumps(found)) == found
+    assert (found["schema"], found["experiment"]) == (1, "seeded")
+    assert [row["mechanism"] for row in found["federations"]] == ["laplace-dp", "pl-learn"]
+    assert "The budget of laplace-dp is the epsilon of one release" in found["claim"]
+    assert "No (epsilon, delta) is claimed for it." in found["claim"]
