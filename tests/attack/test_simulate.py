@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.attack.view import Server
 from equipoise.attack import simulate as module
 from equipoise.attack.simulate import Companions, chunk, noise, pieces, respond, simulate
+from equipoise.attack.view import Server
 from equipoise.mechanism.distortion import draw_bounds
 from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import MECHANISMS, mechanism

@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from equipoise.attack import descent, invgrad
 from equipoise.attack.view import Server, View
-from equipoise.attack import descent
-from equipoise.attack import inversion as invert
 from equipoise.models import layers
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP, LeNetZhu, SmallCNN
@@ -252,7 +251,7 @@ def test_the_cost_of_inverting_gradients(make: Callable[[], nn.Module], device: 
     released = previous - 0.25 * batched.at(truth, y).gradient(previous)
     server, view = Server(batched, (1, 28, 28), 10, 4, eta=0.25), View(previous, released, y)
     guess = leaf(truth.flip(1) + 0.3 * truth.roll(3, -1))
-    cost = partial(invert._cosine, server)(guess, y, view) + 0.02 * descent.total_variation(guess)
+    cost = partial(invgrad._cosine, server)(guess, y, view) + 0.02 * descent.total_variation(guess)
     (found,) = torch.autograd.grad(cost.sum(), guess)
     for r, model in enumerate(models):
         target = batched.layout.unflatten((previous[r] - released[r]) / 0.25)
