@@ -219,12 +219,10 @@ def _show_audit(found: dict[str, Any], written: list[Path]) -> None:
 
 
 def _attack_options(names: list[str], targets: int, given: dict[str, Any]) -> Any:
-    from dataclasses import fields
-
     from ..auditing.options import Options
     from ..errors import closest
 
-    known = [part.name for part in fields(Options) if part.name not in ("attacks", "releases")]
+    known = [name for name in Options().plain() if name not in ("attacks", "releases")]
     for key in given:
         if key not in known:
             raise ConfigError(f"Unknown attack option {key!r}.{closest(key, known)}", f"Known: {', '.join(known)}.")

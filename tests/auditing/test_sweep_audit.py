@@ -3,45 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from equipoise.auditing import examination
-from equipoise.auditing.results import Findings
-from equipoise.auditing.examination import examine, materials_of, protection_of
-from equipoise.auditing.cells import server_of, static_name
+from equipoise.auditing import sweep_audit
 from equipoise.auditing.options import Options
-from equipoise.data.dataset import Dataset, from_tensors
+from equipoise.auditing.results import Findings, Outcome
+from equipoise.auditing.sweep_audit import audit_sweep, learned_against_static
+from equipoise.engine.datasets import load_dataset
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
-from equipoise.errors import DataError
-from equipoise.mechanism.protection import Protection
-from equipoise.mechanism.registry import MECHANISMS, mechanism
 from tests.audit_helpers import cheap, write_pictures
+from tests.auditing.small import TWINS
 
 SETTINGS = Settings(rounds=2, evaluate_every=2, model="mlp", init="torch", batch=2, steps=2, public_fraction=0.6)
-TWINS = ["static, equal lower bound", "static, equal final norm"]
-Examine = Callable[..., Findings]
+Run = Callable[..., Findings]
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_pictures(tmp_path_factory.mktemp("data") / "pictures"))
-
-
-@pytest.fixture(scope="module")
-def federations(data: str) -> list[Federation]:
+def federations(pictures: Path) -> list[Federation]:
+    data = str(pictures)
     return [Federation(data, "none"), Federation(data, "pl-identical", 0.98), Federation(data, "pl-learn", 0.98)]
 
 
 @pytest.fixture(scope="module")
-def run(federations: list[Federation]) -> Examine:
-    """``examine`` at the weights of a sweep, with all that it needs."""
+def run(federations: list[Federation]) -> Run:
+    """``audit_sweep`` at the weights of a sweep, with all that it needs."""
     made: dict[tuple[Any, ...], tuple[Sweep, dict[int, torch.Tensor]]] = {}
 
     def call(
@@ -50,14 +42,13 @@ def run(federations: list[Federation]) -> Examine:
         feds = federations if given is None else given
         key = (rounds, *map(repr, feds))
         if key not in made:
-            sweep = Sweep(SETTINGS, feds)
-            place, weights = [sweep.order.index(i) for i in range(len(feds))], {}
+            sweep, weights = Sweep(SETTINGS, feds), {}
             for when in rounds:
                 sweep.train(when)
-                weights[when] = sweep.state.params[place].clone()
+                weights[when] = sweep.models()
             made[key] = sweep, weights
         sweep, weights = made[key]
-        return examine(SETTINGS, feds, sweep.datasets, sweep.batched, weights, options, **more)
+        return audit_sweep(SETTINGS, feds, sweep.datasets, sweep.batched, weights, options, **more)
 
     return call
 
@@ -66,7 +57,7 @@ def roles(found: Findings, name: str) -> list[str]:
     return list(dict.fromkeys(one.about["role"] for one in found.outcomes if one.about["mechanism"] == name))
 
 
-def test_every_mechanism_has_its_roles(run: Examine) -> None:
+def test_every_mechanism_has_its_roles(run: Run) -> None:
     found = run(cheap(attacks=["labels"]))
     assert roles(found, "none") == ["own"]
     assert roles(found, "pl-identical") == ["own", "undistorted"]
@@ -74,7 +65,7 @@ def test_every_mechanism_has_its_roles(run: Examine) -> None:
     assert roles(run(cheap(attacks=["labels"], twins=False)), "pl-learn") == ["own", "undistorted"]
 
 
-def test_every_row_has_a_negative_control_and_the_role_undistorted_is_the_positive_one(run: Examine) -> None:
+def test_every_row_has_a_negative_control_and_the_role_undistorted_is_the_positive_one(run: Run) -> None:
     """What is undistorted by itself is a result, not a control."""
     found = run(cheap(attacks=["lti", "membership"]))
     cells: dict[Any, list[Any]] = {}
@@ -87,7 +78,7 @@ def test_every_row_has_a_negative_control_and_the_role_undistorted_is_the_positi
 
 @pytest.mark.parametrize(("rounds", "cells"), [((0,), 4), ((2,), 7), ((0, 2), 11)])
 def test_a_cell_that_occurs_twice_is_attacked_once(
-    run: Examine, monkeypatch: pytest.MonkeyPatch, rounds: tuple[int, ...], cells: int
+    run: Run, monkeypatch: pytest.MonkeyPatch, rounds: tuple[int, ...], cells: int
 ) -> None:
     """At round 0 all federations have the same weights: undistorted, static, learned and the louder static."""
     seen: list[Any] = []
@@ -96,14 +87,14 @@ def test_a_cell_that_occurs_twice_is_attacked_once(
         seen.append(cell)
         return genuine(cell, *arguments)
 
-    genuine = examination.attack_cell
-    monkeypatch.setattr(examination, "attack_cell", counting)
+    genuine = sweep_audit.attack_cell
+    monkeypatch.setattr(sweep_audit, "attack_cell", counting)
     found = run(cheap(attacks=["labels"]), rounds)
     assert len(seen) == cells
     assert len(found.outcomes) == 7 * len(rounds), "and is reported wherever it occurs"
 
 
-def test_the_static_twin_of_equal_lower_bound_is_the_static_mechanism(run: Examine) -> None:
+def test_the_static_twin_of_equal_lower_bound_is_the_static_mechanism(run: Run) -> None:
     found = run(cheap(attacks=["lti"]))
     rows = {(row["mechanism"], row["role"]): row for row in found.rows if row["control"] != "negative"}
     own, twin = rows["pl-identical", "own"], rows["pl-learn", TWINS[0]]
@@ -115,7 +106,7 @@ def test_the_static_twin_of_equal_lower_bound_is_the_static_mechanism(run: Exami
     assert rows["none", "own"]["lower"] == rows["pl-learn", "undistorted"]["lower"] == 0
 
 
-def test_differences_are_own_minus_static_on_the_same_releases(run: Examine) -> None:
+def test_differences_are_own_minus_static_on_the_same_releases(run: Run) -> None:
     found = run(cheap(attacks=["lti"]), (2,))
     assert [row["against"] for row in found.differences] == [*TWINS, "static, own trajectory"]
     rows = {(row["mechanism"], row["role"]): row for row in found.rows if row["control"] != "negative"}
@@ -129,25 +120,23 @@ def test_differences_are_own_minus_static_on_the_same_releases(run: Examine) -> 
         assert row["mse_low"] - 1e-9 <= row["mse"] <= row["mse_high"] + 1e-9
 
 
-def test_at_the_first_weights_there_is_no_other_trajectory(run: Examine) -> None:
+def test_at_the_first_weights_there_is_no_other_trajectory(run: Run) -> None:
     """At round 0 all federations have the same weights: the static one's are those of the first twin."""
     found = run(cheap(attacks=["lti"]), (0, 2)).differences
     against = {when: [row["against"] for row in found if row["round"] == when] for when in (0, 2)}
     assert against == {0: TWINS, 2: [*TWINS, "static, own trajectory"]}
 
 
-def test_a_learned_mechanism_alone_has_no_other_trajectory(run: Examine, federations: list[Federation]) -> None:
+def test_a_learned_mechanism_alone_has_no_other_trajectory(run: Run, federations: list[Federation]) -> None:
     found = run(cheap(attacks=["lti"]), (2,), federations[2:])
     assert [row["against"] for row in found.differences] == TWINS
 
 
-def test_static_mechanisms_have_no_differences(run: Examine, federations: list[Federation]) -> None:
+def test_static_mechanisms_have_no_differences(run: Run, federations: list[Federation]) -> None:
     assert run(cheap(attacks=["lti"]), (0,), federations[:2]).differences == []
 
 
-def test_progress_is_told_with_the_federation_the_round_and_the_role(
-    run: Examine, federations: list[Federation]
-) -> None:
+def test_progress_is_told_with_the_federation_the_round_and_the_role(run: Run, federations: list[Federation]) -> None:
     """Of all cells at round 0; one that occurs twice is told of once, where it is attacked."""
     told: list[tuple[str, float]] = []
     run(cheap(attacks=["lti", "labels"]), progress=lambda what, amount: told.append((what, amount)))
@@ -158,21 +147,28 @@ def test_progress_is_told_with_the_federation_the_round_and_the_role(
     assert all(amount > 0 for _, amount in told)
 
 
-def test_an_interrupted_examination_keeps_the_cells_that_were_finished(
-    run: Examine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = run(cheap(attacks=["lti"]))
-    assert whole.complete
-    cells: list[Any] = []
+# --- an interrupted audit ------------------------------------------------------------------------------------
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, last: int) -> list[Any]:
+    """Ctrl-C while cell number ``last`` is attacked; returns the cells, as they come."""
+    seen: list[Any] = []
 
     def interrupted(cell: Any, *arguments: Any) -> Any:
-        cells.append(cell)
-        if len(cells) == 2:
+        seen.append(cell)
+        if len(seen) == last:
             raise KeyboardInterrupt
         return genuine(cell, *arguments)
 
-    genuine = examination.attack_cell
-    monkeypatch.setattr(examination, "attack_cell", interrupted)
+    genuine = sweep_audit.attack_cell
+    monkeypatch.setattr(sweep_audit, "attack_cell", interrupted)
+    return seen
+
+
+def test_an_interrupted_audit_keeps_the_cells_that_were_finished(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(cheap(attacks=["lti"]))
+    assert whole.complete
+    cells = interrupt(monkeypatch, 2)
     found = run(cheap(attacks=["lti"]))
     assert len(cells) == 2, "nothing is attacked after it"
     assert not found.complete
@@ -184,20 +180,11 @@ def test_an_interrupted_examination_keeps_the_cells_that_were_finished(
 
 @pytest.mark.parametrize("last", [4, 5, 7])
 def test_interrupted_differences_are_those_of_the_roles_that_were_finished(
-    run: Examine, monkeypatch: pytest.MonkeyPatch, last: int
+    run: Run, monkeypatch: pytest.MonkeyPatch, last: int
 ) -> None:
     """At round 2: undistorted, static and its control, then the learned one, its twins and its control."""
     whole = run(cheap(attacks=["lti"]), (2,))
-    seen: list[Any] = []
-
-    def interrupted(cell: Any, *arguments: Any) -> Any:
-        seen.append(cell)
-        if len(seen) == last:
-            raise KeyboardInterrupt
-        return genuine(cell, *arguments)
-
-    genuine = examination.attack_cell
-    monkeypatch.setattr(examination, "attack_cell", interrupted)
+    interrupt(monkeypatch, last)
     found = run(cheap(attacks=["lti"]), (2,))
     assert not found.complete
     assert found.rows == whole.rows[: 2 * (last - 1)]
@@ -206,68 +193,80 @@ def test_interrupted_differences_are_those_of_the_roles_that_were_finished(
     assert len(found.differences) == len(kept)
 
 
-def test_targets_are_public_unless_private(data: str) -> None:
-    dataset = SETTINGS.load(data)
-    assert torch.equal(materials_of(dataset).targets[0], dataset.public_targets.images)
-    assert torch.equal(materials_of(dataset, private=True).targets[0], dataset.train.images)
-    for private in (False, True):
-        assert torch.equal(materials_of(dataset, private).attack[0], dataset.public_attack.images)
-        assert torch.equal(materials_of(dataset, private).candidates[0], dataset.public_candidates.images)
+# --- rounds and datasets -------------------------------------------------------------------------------------
 
 
-def test_data_without_public_images_cannot_be_audited(few: Dataset) -> None:
-    parts = ((part.images, part.labels) for part in (few.train, few.test, few.validation))
-    private = from_tensors(*parts, classes=few.classes)
-    with pytest.raises(DataError, match="no public images"):
-        materials_of(private)
+def test_a_schedule_is_read_at_the_round_whose_releases_are_attacked(run: Run, pictures: Path) -> None:
+    """Those that start from the weights after round 1 are the releases of round 2."""
+    budget = {"rounds": [1, 2], "values": [0.96, 0.98]}
+    found = run(cheap(attacks=["labels"]), (0, 1), [Federation(str(pictures), "pl-identical", budget)])
+    own = [row for row in found.rows if row["role"] == "own" and row["control"] is None]
+    assert [(row["round"], row["promised_leakage"]) for row in own] == [(0, 0.96), (1, 0.98)]
+    assert [row["lower"] for row in own] == pytest.approx([15.99975, 7.99975])
 
 
-def test_a_schedule_is_read_at_the_round_that_is_attacked() -> None:
-    settings = replace(SETTINGS, lr={"rounds": [1, 5], "values": [0.1, 0.3]})
-    federation = Federation("mnist", "pl-learn", {"rounds": [1, 5], "values": [[0.96, 0.9, 0.9, 0.9], 0.98]})
-    early, late = (protection_of(settings, federation.mechanism, federation.budget, when) for when in (4, 5))
-    assert (early.scale, late.scale) == (pytest.approx(15.99975), pytest.approx(7.99975))
-    assert (early.lr, late.lr) == (0.1, 0.3)
-    assert (early.steps, early.factor) == (2, 2.0)
-    nothing = protection_of(settings, "none", None, 1)
-    assert (nothing.scale, nothing.mechanism.distorts) == (0.0, False)
-    assert protection_of(settings, mechanism("pl-learn"), federation.budget, 4) == early, "by name or as it is"
+def test_every_dataset_has_its_own_targets_and_baselines(run: Run, pictures: Path, tmp_path: Path) -> None:
+    """At round 0 both start from the same weights; what was found on one is no answer for the other."""
+    for path in write_pictures(tmp_path).iterdir():
+        with np.load(path) as stored:
+            arrays = {"images": 255 - stored["images"] // 2, "labels": stored["labels"]}
+        np.savez(path, **arrays)
+    both = [Federation(name, "none") for name in (str(pictures), str(tmp_path))]
+    together = run(cheap(attacks=["lti"]), (0,), both)
+    assert list(together.baselines) == list(together.targets) == [str(pictures), str(tmp_path)]
+    alone = [run(cheap(attacks=["lti"]), (0,), [federation]) for federation in both]
+    assert together.rows == [row for found in alone for row in found.rows]
+    assert together.rows[0]["mse"] != pytest.approx(together.rows[2]["mse"], rel=1e-3)
+    for name, found in zip((str(pictures), str(tmp_path)), alone, strict=True):
+        assert together.baselines[name] == found.baselines[name]
 
 
-@pytest.mark.parametrize("moments", [(0.3, 0.5), ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))], ids=["shared", "per channel"])
-def test_the_server_knows_the_range_of_normalised_pixels(moments: tuple[Any, Any]) -> None:
-    mean, std = moments
-    shape = (3, 4, 4)
-    pixels = torch.rand(12, *shape, generator=torch.Generator().manual_seed(1))
-    pixels[0], pixels[1] = 0.0, 1.0
-    centre, spread = (torch.tensor(m).expand(3).view(3, 1, 1) for m in moments)
-    pair = (pixels - centre) / spread, torch.arange(12) % 2
-    dataset = from_tensors(pair, pair, pair, classes=2, mean=mean, std=std)
-    server = server_of(SETTINGS, dataset, None, Protection(mechanism("none"), 0.0))  # type: ignore[arg-type]
-    low, high = (torch.as_tensor(edge).expand(3, 1, 1) for edge in (server.low, server.high))
-    assert torch.allclose(low, pair[0].amin((0, 2, 3)).view(3, 1, 1), atol=1e-5)
-    assert torch.allclose(high, pair[0].amax((0, 2, 3)).view(3, 1, 1), atol=1e-5)
-    assert (server.shape, server.classes, server.examples) == (shape, 2, 2)
-
-
-def test_every_learned_mechanism_has_a_static_one() -> None:
-    assert static_name("pl-learn") == "pl-identical"
-    for name, kind in MECHANISMS.items():
-        found = static_name(name)
-        assert (found is not None) == kind.learns
-        if found is not None:
-            assert replace(MECHANISMS[found], name="") == replace(kind, name="", learns=False)
-
-
-def test_private_targets_are_those_of_the_clients(run: Examine, data: str) -> None:
-    train = {image.numpy().tobytes() for image in SETTINGS.load(data).train.images}
+def test_private_targets_are_those_of_the_clients(run: Run, pictures: Path) -> None:
+    train = {image.numpy().tobytes() for image in load_dataset(SETTINGS, str(pictures)).train.images}
     for private in (False, True):
         found = run(cheap(attacks=["labels"]), private=private)
         (targets,) = found.targets.values()
         assert [image.numpy().tobytes() in train for image in targets.images.flatten(0, 1)] == [private] * 4
 
 
-def test_the_place_of_the_data_does_not_change_what_is_found(run: Examine, tmp_path: Path) -> None:
+def test_the_place_of_the_data_does_not_change_what_is_found(run: Run, tmp_path: Path) -> None:
     other = str(write_pictures(tmp_path / "elsewhere" / "pictures"))
     one, two = run(cheap(attacks=["lti"])), run(cheap(attacks=["lti"]), (0,), [Federation(other, "none")])
     assert one.rows[0]["mse"] == pytest.approx(two.rows[0]["mse"], rel=1e-5)
+
+
+# --- learned against static ----------------------------------------------------------------------------------
+
+
+def outcome(mse: float, attack: str = "lti") -> Outcome:
+    return Outcome({}, attack, {"mse": np.full((3, 2), mse)}, {})
+
+
+def test_a_learned_mechanism_is_compared_with_its_own_twins_and_its_own_sibling() -> None:
+    """The sibling has the dataset, budget and seed of the learned one, at the same round; every number is distinct."""
+    learned = Federation("a", "pl-learn", 0.98, 1)
+    federations = [
+        Federation("a", "pl-identical", 0.9, 1), Federation("a", "pl-identical", 0.98, 2),
+        Federation("a", "pl-identical", 0.98, 1), Federation("a", "ls-static", 100, 1), learned,
+    ]  # fmt: skip
+    found = {
+        (index, when, role): [outcome(10**index + when + 0.1 * place)]
+        for index in range(5) for when in (0, 3) for place, role in enumerate(("own", *TWINS, "undistorted"))
+    }  # fmt: skip
+    rows = list(learned_against_static(federations, found))
+    assert [(row["round"], row["against"]) for row in rows] == [
+        (0, TWINS[0]), (0, TWINS[1]), (3, TWINS[0]), (3, TWINS[1]), (3, "static, own trajectory"),
+    ]  # fmt: skip
+    assert [row["mse"] for row in rows] == pytest.approx([-0.1, -0.2, -0.1, -0.2, 10**4 - 10**2])
+    assert all((row["mechanism"], row["budget"], row["seed"]) == ("pl-learn", 0.98, 1) for row in rows)
+    assert {row["attack"] for row in rows} == {"lti"}
+
+
+def test_attacks_are_compared_with_themselves() -> None:
+    learned = Federation("a", "pl-learn", 0.98, 1)
+    found = {
+        (0, 0, "own"): [outcome(5.0, "invgrad"), outcome(7.0, "lti")],
+        (0, 0, TWINS[0]): [outcome(1.0, "invgrad"), outcome(2.0, "lti")],
+    }
+    rows = list(learned_against_static([learned], found))
+    assert [(row["attack"], row["mse"]) for row in rows] == [("invgrad", 4.0), ("lti", 5.0)]
