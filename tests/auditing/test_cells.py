@@ -173,6 +173,10 @@ def test_defences_at_the_same_weights_are_told_apart_by_what_clients_do() -> Non
         {"scale": 0.6}, {"steps": 4}, {"lr": 0.2}, {"negative_norm": 0.1}, {"factor": 3.0}, {"clip": 1.0},
         {"clip_norm": "l1"}, {"mechanism": mechanism("gs-static")}, {"mechanism": mechanism("ls-learn")},
         {"mechanism": mechanism("pl-learn")}, {"mechanism": mechanism("none")},
+        {"mechanism": replace(own.mechanism, noise="laplace")}, {"mechanism": replace(own.mechanism, norm="l1")},
+        {"mechanism": replace(own.mechanism, clips=False)},
+        {"mechanism": replace(own.mechanism, clips=False, per_example=True)},
+        {"mechanism": replace(own.mechanism, clips=False, per_example=True), "clip": 1.0},
     ):  # fmt: skip
         others.append(replace(plain, server=replace(server, protection=replace(own, **change))))
     keys = [plain.key(), *(other.key() for other in others)]

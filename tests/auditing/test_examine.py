@@ -149,6 +149,22 @@ def test_given_releases_are_attacked_instead_of_simulated_ones(stand_in: Any) ->
     assert seen[1] is given.released
 
 
+def test_an_attack_is_watched_through_all_its_iterations(stand_in: Any) -> None:
+    """One that stands still at 0.2 beside each of 36 pixels: a distance of 1.2, of a diameter of 12."""
+    (server, weights), targets = server_of(), targets_of()
+
+    def still(server: Server, view: View, knowledge: Any, options: Any, hooks: Hooks) -> Inversion:
+        assert hooks.watch is not None
+        for iteration in (1, 2, 3):
+            hooks.watch(torch.arange(len(view)), iteration, targets.images + 0.2)
+        return Inversion(targets.images, torch.zeros(len(view)))
+
+    stand_in(still)
+    cell, options = Cell(weights, server, {}), QUICK.limited_to(["invgrad"])
+    (found,) = attack_cell(cell, targets, materials(), options, diameter=12.0)
+    assert found.values["leakage"] == pytest.approx(1 - 1.2 / 12, rel=1e-5)
+
+
 # --- what no attack gets to see -------------------------------------------------------------------------------
 
 
@@ -193,13 +209,13 @@ def test_an_attack_sees_the_truth_only_where_it_says_so(needs: frozenset[str]) -
     """Among the candidates, that is; one that does not ask for them sees no image but public ones."""
     spy, targets = Spy(needs), targets_of()
     server, weights = server_of("gs-static", 0.1)
-    attack_cell(Cell(weights, server, {}), targets, materials(), QUICK.limited_to(["spy"]))
+    attack_cell(Cell(weights, server, {}), targets, materials(), replace(QUICK, attacks=["spy"], seed=3))
     ((_, view, knowledge, options),) = spy.seen
     assert spy.saw(targets.images) == ("truth" in needs)
     assert spy.saw(targets.pool) == ("truth" in needs)
     assert (knowledge.public is not None) == ("public" in needs)
     assert torch.equal(view.labels, targets.labels), "labels are the view's, which the threat model grants"
-    assert options["seed"] == QUICK.seed
+    assert (options["seed"], options["samples"]) == (3, 200)
 
 
 @pytest.mark.parametrize("known", [False, True])

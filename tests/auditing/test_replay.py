@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from equipoise.attack.multi_round import Observation
+from equipoise.attack.multi_round import Combined, Observation
+from equipoise.auditing import replay
 from equipoise.auditing.replay import replayed, stream, suspects
 from equipoise.data.dataset import Dataset
 from equipoise.engine.federation import Federation
@@ -194,6 +196,36 @@ def test_a_replay_finds_examples_that_nothing_protects() -> None:
 
 def test_a_replay_is_the_same_every_time() -> None:
     assert quick("pl-learn") == quick("pl-learn")
+
+
+def test_what_comes_out_is_what_the_attack_found(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The truth, which stands first, wins with the schedule known, ties with all where it is not, and loses alone."""
+    seen: dict[str, Any] = {}
+
+    def found(
+        server: Any, observations: Any, public: Any, candidates: Any, labels: Any, choices: Tensor, *rest: Any
+    ) -> Combined:
+        seen.update(
+            server=server, public=public, choices=choices, rest=rest, rounds=[one.round for one in observations]
+        )
+        wins = torch.zeros(choices.shape, dtype=torch.float64)
+        wins[:, 0] = 1
+        took = torch.arange(len(choices)) % 2  # half of the examples took part in one round each
+        return Combined(wins, 0 * wins, -wins, took, seen=3)
+
+    monkeypatch.setattr(replay, "multi_round", found)
+    monkeypatch.setattr("equipoise.engine.datasets.load", lambda *given, **more: few)
+    settings = Settings(local_steps=2, batch=3, partition="iid")
+    rows = replayed(settings, Federation("mnist", "pl-learn", 0.98), 3, examples=6, decoys=4, around=8, seed=5)
+    assert [rows[f"identification_{name}"] for name in ("one_release", "schedule_known", "schedule_unknown")] == [
+        0, 1, pytest.approx(1 / 5),
+    ]  # fmt: skip
+    assert (rows["log_rank_schedule_known"], rows["log_rank_one_release"]) == (0, pytest.approx(math.log(5)))
+    assert (rows["releases_per_example"], rows["rounds"], rows["targets"], rows["candidates"]) == (0.5, 3, 6, 5)
+    assert seen["rounds"] == [1, 2, 3]
+    assert seen["rest"] == (2 * 3 / 40, 8, 5), "the chance of an example is that of all its local steps"
+    assert float(seen["server"].protection.scale) == pytest.approx(7.99975)
+    assert torch.equal(seen["public"][0], few.public_attack.images)
 
 
 # --- what is refused -----------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
+from equipoise.auditing import sweep_audit
 from equipoise.auditing.audit import Audit
 from equipoise.auditing.options import Options
 from equipoise.auditing.run_audit import audit_run
@@ -185,6 +186,30 @@ def test_global_random_state_is_left_alone_by_the_audit_of_a_run(trained: Path) 
     before = torch.get_rng_state()
     audit_run(trained, cheap(attacks=["lti"]), [0])
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("last", [1, 2])
+def test_an_audit_in_which_nothing_was_finished_is_none(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    """Interrupted in its first cell it leaves an earlier audit as it is; in its second there is something to write."""
+    cells: list[Any] = []
+
+    def interrupted(cell: Any, *arguments: Any) -> Any:
+        cells.append(cell)
+        if len(cells) == last:
+            raise KeyboardInterrupt
+        return genuine(cell, *arguments)
+
+    genuine = sweep_audit.attack_cell
+    monkeypatch.setattr(sweep_audit, "attack_cell", interrupted)
+    if last == 1:
+        with pytest.raises(KeyboardInterrupt):
+            audit_run(trained, cheap(attacks=["lti"]), [0])
+        return
+    found = audit_run(trained, cheap(attacks=["lti"]), [0], multi_rounds=2).found
+    assert found["complete"] is False
+    assert "multi_round" not in found, "whoever interrupts does not want to wait for it"
 
 
 def test_releases_of_all_rounds_are_combined_on_request(trained: Path) -> None:

@@ -144,6 +144,8 @@ def test_an_attack_that_found_the_labels_is_bound_to_no_place_either() -> None:
     assert found.values["mse"].max() < 1e-9
     assert found.values["leakage"].min() == pytest.approx(1), "and so are its iterations"
     assert found.values["labels_exact"].tolist() == [row != 3 for row in range(24)], "in whatever order"
+    others = case.targets.pool[case.targets.impostor].flip(1)
+    assert score(inversion(others, labels=labels), case).negative["mse"].max() < 1e-9, "nor in the negative control"
 
 
 def test_the_negative_control_is_the_same_guess_held_against_another_release() -> None:
@@ -233,6 +235,8 @@ def test_guessed_labels_are_right_as_often_as_both_multisets_have_them() -> None
     assert 0.5 < found.negative["labels"].mean() < 0.85, "four of four labels at random share two thirds or so"
     again = score(LabelGuesses(guess.flip(0)), case_of())
     np.testing.assert_array_equal(again.negative["labels"], found.negative["labels"])
+    other = score(LabelGuesses(guess), replace(case_of(), options=replace(QUICK, seed=1)))
+    assert other.negative["labels"].tolist() != found.negative["labels"].tolist(), "chance is drawn with the seed"
 
 
 # --- a kind of one's own -------------------------------------------------------------------------------------
@@ -318,6 +322,14 @@ def test_the_class_mean_is_that_of_the_attackers_images() -> None:
     means = torch.stack([images[labels == label].mean(0) for label in range(CLASSES)])
     expected = (means[targets.labels] - targets.images).square().flatten(2).mean(2)
     np.testing.assert_allclose(baselines(targets, materials(), server)["class_mean"]["mse"], expected, rtol=1e-5)
+
+
+def test_noise_is_uniform_over_the_range_of_the_inputs() -> None:
+    (server, _), targets = server_of(), targets_of()
+    low, high = float(server.low), float(server.high)
+    away = targets.images - (low + high) / 2
+    expected = (high - low) ** 2 / 12 + float(away.square().mean())
+    assert baselines(targets, materials(), server)["noise"]["mse"].mean() == pytest.approx(expected, rel=0.05)
 
 
 def test_without_public_images_there_are_two_guesses() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ import torch
 
 from equipoise.auditing import sweep_audit
 from equipoise.auditing.options import Options
-from equipoise.auditing.results import Findings, Outcome
+from equipoise.auditing.results import Findings, Outcome, rows_of
 from equipoise.auditing.sweep_audit import audit_sweep, learned_against_static
 from equipoise.engine.datasets import load_dataset
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
+from equipoise.mechanism.protection import Leakage
 from tests.audit_helpers import cheap, write_pictures
 from tests.auditing.small import TWINS
 
@@ -37,7 +39,11 @@ def run(federations: list[Federation]) -> Run:
     made: dict[tuple[Any, ...], tuple[Sweep, dict[int, torch.Tensor]]] = {}
 
     def call(
-        options: Options, rounds: tuple[int, ...] = (0,), given: list[Federation] | None = None, **more: Any
+        options: Options,
+        rounds: tuple[int, ...] = (0,),
+        given: list[Federation] | None = None,
+        settings: Settings = SETTINGS,
+        **more: Any,
     ) -> Findings:
         feds = federations if given is None else given
         key = (rounds, *map(repr, feds))
@@ -48,7 +54,7 @@ def run(federations: list[Federation]) -> Run:
                 weights[when] = sweep.models()
             made[key] = sweep, weights
         sweep, weights = made[key]
-        return audit_sweep(SETTINGS, feds, sweep.datasets, sweep.batched, weights, options, **more)
+        return audit_sweep(settings, feds, sweep.datasets, sweep.batched, weights, options, **more)
 
     return call
 
@@ -219,6 +225,25 @@ def test_every_dataset_has_its_own_targets_and_baselines(run: Run, pictures: Pat
     assert together.rows[0]["mse"] != pytest.approx(together.rows[2]["mse"], rel=1e-3)
     for name, found in zip((str(pictures), str(tmp_path)), alone, strict=True):
         assert together.baselines[name] == found.baselines[name]
+
+
+def test_the_leakage_is_that_of_the_diameter_in_the_settings(run: Run, federations: list[Federation]) -> None:
+    """One minus the mean distance over D: the same distances stand behind both."""
+    narrow = replace(SETTINGS, leakage=Leakage(D=10.0))
+    usual, other = (run(cheap(attacks=["invgrad"]), (0,), federations[:1], settings) for settings in (SETTINGS, narrow))
+    pairs = [(usual.rows[0]["leakage"], other.rows[0]["leakage"])]
+    for one, two in zip(usual.baselines.values(), other.baselines.values(), strict=True):
+        pairs += [(one[guess]["leakage"], two[guess]["leakage"]) for guess in one]
+    assert len(pairs) == 5
+    for wide, close in pairs:
+        assert (1 - wide) * 56 == pytest.approx((1 - close) * 10, rel=1e-5)
+
+
+def test_intervals_follow_from_the_seed_of_the_options(run: Run, federations: list[Federation]) -> None:
+    found = run(cheap(attacks=["lti"], releases=6, seed=3), (0,), federations[:1], private=True)
+    (targets,), (outcome,) = found.targets.values(), found.outcomes
+    assert found.rows == rows_of(outcome, targets, 3)
+    assert found.rows != rows_of(outcome, targets, 4)
 
 
 def test_private_targets_are_those_of_the_clients(run: Run, pictures: Path) -> None:

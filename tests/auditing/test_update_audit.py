@@ -149,6 +149,19 @@ def test_without_the_truth_there_are_reconstructions_and_no_scores(call: Call, p
     assert found.found["targets"] == "unknown"
 
 
+def test_without_the_truth_the_options_reach_the_attack_too(call: Call, stand_in: Any) -> None:
+    seen: list[Any] = []
+
+    def watching(server: Any, view: Any, knowledge: Any, options: Any, hooks: Any) -> Inversion:
+        seen.append((options["seed"], options["iterations"]))
+        return Inversion(torch.zeros(1, 2, *SHAPE), torch.full((1,), 7.0))
+
+    stand_in(watching)
+    found = call(truth=None, shape=SHAPE, options=cheap(attacks=["invgrad"], seed=3))
+    assert seen == [(3, 2)]
+    assert found.rows[0]["cost"] == 7
+
+
 def test_a_reconstruction_needs_no_truth(call: Call, batch: Any) -> None:
     found = call(truth=None, shape=SHAPE, options=searched())
     assert torch.allclose(found.reconstructions["invgrad"][0], batch[0], atol=0.05)
@@ -199,6 +212,33 @@ def test_a_mechanism_with_its_budget_is_simulated(
         assert len(mine) == len(expected), "each once"
     membership = next(row for row in own(found) if row["attack"] == "membership")
     assert 0 <= membership["membership_auc"] <= 1
+
+
+def test_a_schedule_is_read_at_its_first_round(call: Call, stand_in: Any, batch: Any) -> None:
+    """An update of one's own has no round: its budget is that of the first one."""
+    scales: list[float] = []
+
+    def watching(server: Any, view: Any, *rest: Any) -> Inversion:
+        scales.append(float(server.protection.scale))
+        return Inversion(batch[0].unsqueeze(0), torch.zeros(1))
+
+    stand_in(watching)
+    call(mechanism="pl-identical", budget={"rounds": [1, 2], "values": [0.96, 0.98]})
+    assert scales == [pytest.approx(15.99975), 0], "its own, and that of the undistorted control"
+
+
+def test_updates_from_unlike_weights_have_no_simulated_controls(call: Call, model: nn.Module, batch: Any) -> None:
+    """These are simulated at one set of weights, and there is none that would serve all."""
+    starts = [model.state_dict(), network(seed=2).state_dict()]
+    updates, truth = [gradient_of(model, *batch)] * 2, batch[0].expand(2, *batch[0].shape)
+    given: dict[str, Any] = {"mechanism": "pl-identical", "budget": 0.98, "gradient": updates, "truth": truth}
+    assert {row["role"] for row in call(before=starts, **given).rows} == {"own"}
+    assert {row["role"] for row in call(**given).rows} == {"own", "undistorted"}
+
+
+def test_without_public_data_there_is_nothing_to_show_chance_with(call: Call, public: Any) -> None:
+    assert {row["control"] for row in call().rows} == {None}
+    assert {row["control"] for row in call(public=public).rows} == {None, "negative"}
 
 
 def test_an_undefended_update_needs_no_control(call: Call, public: Any) -> None:
