@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.attack.descent import Search
-from equipoise.attack.view import Server, View
 from equipoise.attack.invgrad import invgrad
 from equipoise.attack.simulate import respond
+from equipoise.attack.view import Server, View
 from equipoise.data.dataset import load
 from equipoise.environment import environment
 from equipoise.models.batched import Batched

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from equipoise.cli import app as cli
+from equipoise.cli import display
 
 COMMAND = [sys.executable, "-m", "equipoise.cli"]
 
@@ -73,6 +74,8 @@ def entry_point(
     """Runs ``equipoise ARGUMENTS`` by its entry point, in ``folder``, in a terminal of so many columns."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", str(columns))
+    for console in (display.console, display.errors):  # they took the width of the terminal when they were imported
+        monkeypatch.setattr(console, "width", columns)
 
     def run(*arguments: str | Path) -> Done:
         monkeypatch.setattr(sys, "argv", ["equipoise", *map(str, arguments)])
