@@ -1,4 +1,4 @@
-"""Ranks, membership scores and bootstrap: mechanisms whose answer is known, resampling by hand, intervals that cover."""
+"""Ranks, membership scores and bootstrap: known answers, resampling by hand, and intervals that cover."""
 
 from __future__ import annotations
 
