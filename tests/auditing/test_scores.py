@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from itertools import permutations
 
 import numpy as np
@@ -253,8 +251,3 @@ def test_cap_refuses_what_it_cannot_average() -> None:
             cap(accuracies, errors)
     with pytest.raises(DataError):
         cap([], [])
-
-
-def test_importing_it_needs_torch_and_numpy_alone() -> None:
-    check = "import equipoise.auditing.scores, sys; assert not {'scipy', 'skimage'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", check], check=True)
