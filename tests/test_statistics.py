@@ -1,14 +1,257 @@
-"""Intervals over seeds: Student's, against scipy's own, and covering the mean as often as they say."""
+"""Ranks, membership scores and bootstrap: known answers, resampling by hand, and intervals that cover."""
 
 from __future__ import annotations
 
+import math
+from statistics import NormalDist
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from equipoise.statistics import interval
+from equipoise import statistics
+from equipoise.errors import ConfigError, DataError
+from equipoise.statistics import auc, bootstrap, bootstrap_auc, interval, ranks, tpr_at
+
+Phi = NormalDist().cdf
+NAN, INF = math.nan, math.inf
+
+# --- ranks -------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 7), st.integers(0, 6), st.integers(0, 2**31))
+def test_ranks_by_counting(size: int, truth: int, seed: int) -> None:
+    truth %= size
+    table = torch.randint(3, (5, size), generator=torch.Generator().manual_seed(seed)).float()
+    ranking = ranks(table, truth)
+    for row, rank, first in zip(table.tolist(), ranking.rank.tolist(), ranking.first.tolist(), strict=True):
+        decoys = row[:truth] + row[truth + 1 :]
+        places = [0.5 if decoy == row[truth] else float(decoy > row[truth]) for decoy in decoys]
+        assert rank == sum(places)
+        assert first == pytest.approx(0 if 1.0 in places else 1 / (1 + len([p for p in places if p == 0.5])))
+    assert ranking.log.tolist() == pytest.approx(np.log(1 + ranking.rank.numpy()))
+
+
+@pytest.mark.parametrize("size", [2, 5, 1000])
+def test_a_constant_score_is_exactly_chance(size: int) -> None:
+    ranking = ranks(torch.full((3, 4, size), 0.7))
+    assert ranking.rank.tolist() == [[(size - 1) / 2] * 4] * 3
+    assert float(ranking.first.mean()) == pytest.approx(1 / size, rel=1e-12)
+
+
+@pytest.mark.parametrize("levels", [2, 4, 10**6])
+def test_an_uninformative_score_is_chance_whatever_its_ties(levels: int, generator: torch.Generator) -> None:
+    first = ranks(torch.randint(levels, (40_000, 5), generator=generator), truth=2).first
+    error = float(first.std()) / 200
+    assert error < 0.0025
+    assert float(first.mean()) == pytest.approx(1 / 5, abs=3 * error)
+
+
+@pytest.mark.parametrize("distance", [0.5, 1.0, 2.0])
+def test_identification_through_a_gaussian_channel(distance: float, generator: torch.Generator) -> None:
+    """Two candidates at distance d in unit noise: the best attacker is right with probability Phi(d / 2)."""
+    count, size = 40_000, 6
+    candidates = torch.randn(2, size, generator=generator, dtype=torch.float64)
+    candidates[1] = candidates[0] + distance * torch.nn.functional.normalize(candidates[1], dim=0)
+    release = candidates[0] + torch.randn(count, size, generator=generator, dtype=torch.float64)
+    share = float(ranks(-torch.cdist(release, candidates)).first.mean())
+    expected = Phi(distance / 2)
+    assert share == pytest.approx(expected, abs=3 * math.sqrt(expected * (1 - expected) / count))
+
+
+def test_nan_never_helps() -> None:
+    table = torch.tensor([[NAN, 1.0, NAN], [NAN, NAN, NAN], [-INF, NAN, NAN], [0.0, NAN, 1.0], [INF, INF, NAN]])
+    ranking = ranks(table)
+    assert ranking.rank.tolist() == [2, 2, 0, 1, 0.5]
+    assert ranking.first.tolist() == [0, 0, 1, 0, 0.5]
+
+
+# --- membership --------------------------------------------------------------------------------------------
+
+small = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=12)
+
+
+@given(small, small)
+def test_auc_by_comparing_every_pair(members: list[float], others: list[float]) -> None:
+    wins = [0.5 if x == y else float(x > y) for x in members for y in others]
+    assert auc(members, others) == pytest.approx(sum(wins) / len(wins))
+    assert auc(members, others) + auc(others, members) == pytest.approx(1)
+
+
+@given(small, small, st.sampled_from([0.0, 0.1, 0.25, 1 / 3, 0.5, 0.9, 1.0]))
+def test_tpr_by_trying_every_threshold(members: list[float], others: list[float], fpr: float) -> None:
+    thresholds = [-INF, *others]
+    fine = [t for t in thresholds if sum(y > t for y in others) <= fpr * len(others) + 1e-9]
+    expected = max(sum(x > t for x in members) / len(members) for t in fine)
+    assert tpr_at(members, others, fpr) == pytest.approx(expected)
+
+
+def test_known_areas() -> None:
+    assert auc([3, 4], [1, 2]) == 1
+    assert auc([1, 2], [3, 4]) == 0
+    assert auc([1, 1], [1]) == 0.5
+    assert auc(torch.tensor([1.0, 3.0]), np.array([2.0])) == 0.5
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.3, 1.0, 2.0])
+def test_auc_of_two_gaussians(shift: float) -> None:
+    random = np.random.default_rng(7)
+    members, others = random.normal(shift, 1, 6000), random.normal(0, 1, 9000)
+    above = np.searchsorted(np.sort(others), members) / 9000
+    below = 1 - np.searchsorted(np.sort(members), others) / 6000
+    error = math.sqrt(above.var() / 6000 + below.var() / 9000)  # DeLong
+    assert error < 0.006
+    assert auc(members, others) == pytest.approx(Phi(shift / math.sqrt(2)), abs=3 * error)
+
+
+@pytest.mark.parametrize(("shift", "fpr"), [(0.0, 0.01), (1.0, 0.01), (2.0, 0.01), (2.0, 0.1)])
+def test_tpr_of_two_gaussians(shift: float, fpr: float) -> None:
+    count, cut, normal = 200_000, NormalDist().inv_cdf(1 - fpr), NormalDist()
+    random = np.random.default_rng(11)
+    found = tpr_at(random.normal(shift, 1, count), random.normal(0, 1, count), fpr)
+    expected = Phi(shift - cut)
+    slope = normal.pdf(cut - shift) / normal.pdf(cut)  # how an error in the threshold moves the rate
+    error = math.sqrt((expected * (1 - expected) + slope**2 * fpr * (1 - fpr)) / count)
+    assert found == pytest.approx(expected, abs=3 * error)
+
+
+def test_the_rate_counts_exactly_as_many_others_as_allowed() -> None:
+    others, members = np.arange(100.0), np.arange(100.0) + 0.5
+    for allowed in range(101):  # 0.29 * 100 is below 29 in floating point
+        assert tpr_at(members, others, allowed / 100) == pytest.approx(min(1, (allowed + 1) / 100))
+    assert tpr_at([5.0, 7.0], np.full(10, 5.0), 0.01) == 0.5, "ties with the threshold are no hits"
+
+
+def test_scores_that_mean_nothing_are_refused() -> None:
+    for score in (auc, tpr_at):
+        for value in (NAN, INF, -INF):
+            with pytest.raises(DataError, match="members"):
+                score([1.0, value], [1.0])
+            with pytest.raises(DataError, match="others"):
+                score([1.0], torch.tensor([value]))
+        with pytest.raises(DataError, match="at least one"):
+            score([], [1.0])
+    for fpr in (-0.1, 1.1, NAN):
+        with pytest.raises(ConfigError):
+            tpr_at([1.0], [0.0], fpr)
+
+
+# --- intervals ---------------------------------------------------------------------------------------------
+
+
+def test_intervals_over_releases_cover_and_intervals_over_images_do_not() -> None:
+    """Four images of one release share most of what they vary by: to count them as four promises too much."""
+    random = np.random.default_rng(3)
+    covered, wrongly, widths = 0, 0, []
+    for repetition in range(300):
+        images = 5 + random.normal(size=(60, 1)) + 0.5 * random.normal(size=(60, 4))
+        low, high = bootstrap(images, draws=400, seed=repetition) or (NAN, NAN)
+        narrow_low, narrow_high = bootstrap(images.ravel(), draws=400, seed=repetition) or (NAN, NAN)
+        covered += low <= 5 <= high
+        wrongly += narrow_low <= 5 <= narrow_high
+        widths.append((narrow_high - narrow_low) / (high - low))
+    assert 0.90 <= covered / 300 <= 0.99
+    assert wrongly / 300 < 0.80
+    # the standard errors are sqrt((1 + 0.25) / 240) and sqrt((1 + 0.25 / 4) / 60)
+    assert np.mean(widths) == pytest.approx(math.sqrt(1.25 / 240 / (1.0625 / 60)), rel=0.05)
+
+
+def test_the_mean_by_weights_is_the_mean_of_resamples() -> None:
+    values = np.random.default_rng(0).gamma(1.0, size=(30, 2, 3))
+    fast, slow = bootstrap(values, draws=300, seed=4), bootstrap(values, lambda x: x.mean(), draws=300, seed=4)
+    assert fast == pytest.approx(slow, rel=1e-12)
+    assert bootstrap(values, draws=300, seed=5) != fast
+    assert bootstrap(torch.from_numpy(values), draws=300, seed=4) == fast
+
+
+def test_a_statistic_sees_whole_releases() -> None:
+    values = np.arange(10.0)[:, None] + np.array([0.0, 100.0])
+    shapes = set()
+
+    def spread(x: np.ndarray) -> float:
+        shapes.add(x.shape)
+        return float((x[:, 1] - x[:, 0]).mean())
+
+    assert bootstrap(values, spread, draws=50) == (100, 100)
+    assert shapes == {(10, 2)}
+
+
+def test_a_higher_level_is_wider_and_more_releases_narrower() -> None:
+    random = np.random.default_rng(1)
+    values = random.normal(size=400)
+    widths = {(n, level): np.diff(bootstrap(values[:n], level=level)) for n in (100, 400) for level in (0.5, 0.95)}
+    assert widths[100, 0.95] / widths[100, 0.5] == pytest.approx(1.96 / 0.674, rel=0.15)
+    assert widths[400, 0.95] / widths[100, 0.95] == pytest.approx(0.5, rel=0.2)
+
+
+def test_one_release_has_no_interval() -> None:
+    assert bootstrap([3.0]) is None
+    assert bootstrap(np.zeros((1, 50))) is None
+    assert bootstrap_auc(np.zeros((1, 4)), np.zeros((1, 20))) is None
+    assert bootstrap([3.0, 3.0]) == (3.0, 3.0)
+
+
+@pytest.mark.parametrize("fpr", [0.0, 0.01, 0.1, 1.0])
+@pytest.mark.parametrize("rounded", [False, True])
+def test_weighted_auc_and_tpr_are_those_of_resamples(fpr: float, rounded: bool) -> None:
+    random = np.random.default_rng(5)
+    both = random.normal(size=(25, 8)) + random.normal(size=(25, 1))
+    both[:, :3] += 0.8
+    both[:15, 0] = -9  # members below all others, whom only fpr=1 lets in
+    if rounded:  # many ties
+        both = both.round()
+    found = bootstrap_auc(both[:, :3], both[:, 3:], draws=200, seed=9, fpr=fpr)
+    expected = (
+        bootstrap(both, lambda x: auc(x[:, :3], x[:, 3:]), draws=200, seed=9),
+        bootstrap(both, lambda x: tpr_at(x[:, :3], x[:, 3:], fpr), draws=200, seed=9),
+    )
+    assert found is not None
+    for interval, slow in zip(found, expected, strict=True):
+        assert interval == pytest.approx(slow, abs=1e-12)
+
+
+def test_the_interval_of_auc_covers() -> None:
+    random = np.random.default_rng(13)
+    covered = 0
+    for repetition in range(300):
+        # members and others of a release share an offset, which changes no single release's order
+        offset = random.normal(size=(60, 1))
+        members, others = 1 + offset + random.normal(size=(60, 2)), offset + random.normal(size=(60, 5))
+        intervals = bootstrap_auc(members, others, draws=300, seed=repetition)
+        assert intervals is not None
+        covered += intervals[0][0] <= Phi(1 / 2) <= intervals[0][1]  # a difference of variance 4 between releases
+    assert 0.90 <= covered / 300 <= 0.99
+
+
+def test_values_without_an_interval_are_refused() -> None:
+    with pytest.raises(DataError, match="inf"):
+        bootstrap([1.0, INF])
+    with pytest.raises(DataError, match="nan"):
+        bootstrap_auc([[1.0], [NAN]], [[1.0], [0.0]])
+    with pytest.raises(DataError, match="others"):
+        bootstrap_auc([[1.0], [1.0]], [[1.0], [-INF]])
+    with pytest.raises(DataError, match="same N"):
+        bootstrap_auc(np.zeros((3, 2)), np.zeros((4, 2)))
+    with pytest.raises(DataError, match="same N"):
+        bootstrap_auc(np.zeros(3), np.zeros(3))
+
+
+def test_pieces_of_a_bootstrap_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(2).normal(size=(12, 5))
+
+    def everything() -> list[object]:
+        return [bootstrap(values, draws=50), bootstrap_auc(values[:, :2], values[:, 2:], draws=50, fpr=0.1)]
+
+    whole = everything()
+    for room in (1, 30, 3000):
+        monkeypatch.setattr(statistics, "ROOM", room)
+        assert everything() == whole
+
+
+# --- Student's intervals over seeds ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -16,19 +16,17 @@ from typing import Any
 
 import torch
 
-from equipoise.mechanism.protection import NO_PROTECTION
 from equipoise.attack.view import Server
-from equipoise.auditing.cells import Cell
+from equipoise.auditing.cells import Cell, server_of
 from equipoise.auditing.examine import attack_cell
-from equipoise.auditing.scoring import baselines
-from equipoise.auditing.examination import materials_of, protection_of
-from equipoise.auditing.cells import server_of
-from equipoise.auditing.results import summary
 from equipoise.auditing.options import Options
-from equipoise.auditing.targets import build_targets
+from equipoise.auditing.results import summary
+from equipoise.auditing.scoring import baselines
+from equipoise.auditing.targets import Materials, build_targets
 from equipoise.data.loading import load
 from equipoise.engine.settings import Settings
 from equipoise.environment import environment
+from equipoise.mechanism.protection import NO_PROTECTION
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import LeNetZhu
 from equipoise.randomness import experiment_key, uniform
@@ -46,7 +44,7 @@ def weights(kind: str, batched: Batched) -> torch.Tensor:
 
 def main() -> None:
     data, settings, batched = load("mnist"), Settings(), Batched(LeNetZhu())
-    materials = materials_of(data)
+    materials = Materials.of(data)
     server: Server = server_of(settings, data, batched, NO_PROTECTION)
     rows: list[dict[str, Any]] = []
     plain = [
@@ -58,7 +56,7 @@ def main() -> None:
     kinds = [(name, budget) for budget in (0.995, 0.98) for name in ("pl-identical", "pl-learn")]
     defended = [("uniform", lr, lr == 1.0, *kind) for kind in kinds for lr in (1.0, 0.1)]
     for init, lr, signed, name, budget in plain + defended:
-        protection = protection_of(settings, name, budget, 1)
+        protection = settings.at(name, budget, 1)
         options = Options(attacks=["invgrad"], releases=32, label_sets=8, lr=lr, signed=signed, pictures=0)
         targets = build_targets(materials, server, options)
         started = time.perf_counter()

@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 
 from equipoise.attack.descent import Search
-from equipoise.attack.view import View
 from equipoise.attack.invgrad import invgrad
+from equipoise.attack.view import View
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equipoise.attack.labels import decode, infer_labels, last_layer, last_layer_labels
+from equipoise.attack.attack import Hooks, Knowledge
+from equipoise.attack.labels import LABELS, decode, infer_labels, last_layer, last_layer_labels
 from equipoise.attack.simulate import respond
 from equipoise.attack.view import Server, View
 from equipoise.errors import DataError, ModelError
@@ -110,8 +111,10 @@ def test_found_labels_are_deterministic_and_sorted() -> None:
 def test_the_labels_of_the_view_are_not_looked_at() -> None:
     server, view, truth = case(4, 10, "gs-static", 0.05)
     wrong = View(view.previous, view.released, (truth + 1) % CLASSES)
-    expected = infer_labels(server, view, public_of(), samples=200)
-    assert torch.equal(infer_labels(server, wrong, public_of(), samples=200), expected)
+    expected = infer_labels(server, view, public_of(), samples=200, seed=2)
+    assert torch.equal(infer_labels(server, wrong, public_of(), samples=200, seed=2), expected)
+    found = LABELS.run(server, wrong, Knowledge(public_of()), {"samples": 200, "seed": 2}, Hooks())
+    assert torch.equal(found.values, expected), "nor in an audit"
 
 
 def test_releases_from_several_weights_are_taken_apart() -> None:

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.attack.lti import PENALTIES, Regression, learn, lti
+from equipoise.attack.attack import Hooks, Knowledge
+from equipoise.attack.lti import LTI, PENALTIES, Regression, learn, lti
 from equipoise.attack.results import Inversion
 from equipoise.attack.simulate import respond
 from equipoise.attack.view import Server, View
@@ -19,7 +20,7 @@ from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import mechanism
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
-from equipoise.statistics import identification, ranks
+from equipoise.statistics import ranks
 
 SHAPE, CLASSES, DECOYS = (1, 6, 6), 4, 19
 
@@ -58,7 +59,7 @@ class Case:
         """How often the guess is nearer to the truth than to 19 decoys of its own."""
         decoys = images_of(self.labels.unsqueeze(2).expand(-1, -1, DECOYS), 11)
         candidates = torch.cat([self.truth.unsqueeze(2), decoys], dim=2)
-        return identification(ranks(-mse(found.images.unsqueeze(2), candidates)))
+        return float(ranks(-mse(found.images.unsqueeze(2), candidates)).first.mean())
 
 
 def case(batch: int, count: int, name: str = "none", scale: float = 0.0, labels: Tensor | None = None) -> Case:
@@ -138,6 +139,13 @@ def test_the_same_seed_gives_the_same_bits() -> None:
     assert torch.equal(found.images, lti(known.server, known.view, PUBLIC, samples=50, seed=3).images)
     assert not torch.equal(found.images, lti(known.server, known.view, PUBLIC, samples=50, seed=4).images)
     assert sum(told) == 100  # each with its opposite
+
+
+def test_the_options_of_an_audit_reach_the_simulation() -> None:
+    known, told = case(4, 3, "pl-learn", 0.1), list[int]()
+    found = LTI.run(known.server, known.view, Knowledge(PUBLIC), {"samples": 30, "seed": 3}, Hooks(None, told.append))
+    assert torch.equal(found.images, lti(known.server, known.view, PUBLIC, samples=30, seed=3).images)
+    assert sum(told) == 60
 
 
 # --- the order of the labels ---------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ import torch
 from scipy.stats import norm
 from torch import Tensor, nn
 
-from equipoise.attack.membership import REFERENCES, SCORES, membership
+from equipoise.attack.attack import Hooks, Knowledge
+from equipoise.attack.membership import MEMBERSHIP, REFERENCES, SCORES, membership
 from equipoise.attack.simulate import Companions, respond
 from equipoise.attack.view import Server, View
 from equipoise.errors import DataError
@@ -252,6 +253,19 @@ def test_a_release_does_not_depend_on_the_others() -> None:
     part = membership(known.server, known.view.rows(rows), images[rows], labels[rows])
     for name in SCORES:
         torch.testing.assert_close(part[name], whole[name][rows], rtol=1e-4, atol=1e-5)
+
+
+def test_an_audit_asks_about_candidates_by_their_rows() -> None:
+    known, told = small(), list[int]()
+    public = images_of(120, 5), torch.arange(120) % CLASSES
+    asked = torch.arange(12).view(3, 4).flip(1)
+    knowledge = Knowledge(public, known.images.flatten(0, 1), known.labels.flatten(), asked=asked)
+    found = MEMBERSHIP.run(known.server, known.view, knowledge, {"seed": 7}, Hooks(None, told.append)).values
+    expected = known.scores(public=public, seed=7)
+    assert list(found) == list(SCORES)
+    for name in SCORES:
+        torch.testing.assert_close(found[name].flip(1), expected[name], rtol=1e-4, atol=1e-4)
+    assert sum(told) == 3
 
 
 def small() -> Case:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from equipoise.attack.multi_round import Observation
-from equipoise.auditing.replay import replayed, stream
+from equipoise.attack.multi_round import Combined, Observation
+from equipoise.auditing import replay
+from equipoise.auditing.replay import replayed, stream, suspects
 from equipoise.data.dataset import Dataset
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
+from equipoise.errors import ConfigError
 
 BUDGETS = {"none": None, "pl-identical": 0.98, "pl-learn": 0.98, "ls-static": 200, "gs-learn": 200}
 
@@ -106,6 +109,56 @@ def test_presence_counts_every_local_step(few: Dataset) -> None:
         assert int(one.present.sum()) == 8
 
 
+# --- examples and decoys -------------------------------------------------------------------------------------
+
+
+def rows_in(images: Tensor, pool: Tensor) -> list[bool]:
+    """Which of the images are in a pool, pixel by pixel."""
+    known = {image.numpy().tobytes() for image in pool}
+    return [image.numpy().tobytes() in known for image in images]
+
+
+@pytest.mark.parametrize("client", [0, 3])
+def test_decoys_are_public_candidates_of_the_label_and_no_clients_images(few: Dataset, client: int) -> None:
+    """Decoys that a client holds may have been trained on: to name one of them would count as a mistake."""
+    sweep = sweep_of(few, "none")
+    found = suspects(sweep, "few", client, rounds=3, examples=6, labels=2, decoys=9)
+    count = len(found.examples)
+    own, decoys = found.candidates[:count], found.candidates[count:]
+    assert torch.equal(own, sweep.images[found.examples])
+    assert rows_in(decoys, few.public_candidates.images) == [True] * 18
+    assert rows_in(decoys, few.train.images) == [False] * 18
+    assert rows_in(decoys, few.public_attack.images) == [False] * 18, "nor images that the attack simulates with"
+    assert found.choices.shape == (6, 10)
+    assert found.choices[:, 0].tolist() == list(range(6)), "the example itself stands first"
+    assert bool((found.choices[:, 1:] >= count).all())
+    assert torch.equal(found.labels[found.choices], sweep.labels[found.examples].unsqueeze(1).expand(-1, 10))
+    assert all(len(set(row)) == 10 for row in found.choices.tolist())
+
+
+@pytest.mark.parametrize("client", [0, 3])
+def test_the_examples_are_those_of_the_client_that_recur_most(few: Dataset, client: int) -> None:
+    sweep = sweep_of(few, "none", sampling="uniform")
+    part = sweep.parts["few"][client]
+    drawn = sweep.draws.batches(list(range(1, 13)), sweep.settings.batch, sweep.parts["few"], "uniform")[:, client]
+    often = {row: int((drawn == row).sum()) for row in part.tolist()}
+    found = suspects(sweep, "few", client, rounds=12, examples=6, labels=2, decoys=5)
+    assert set(found.examples.tolist()) <= set(part.tolist())
+    kept = sweep.labels[found.examples]
+    assert kept.tolist() == [0] * 3 + [1] * 3, "as many of each of the first labels"
+    for label in (0, 1):
+        mine = [row for row in part.tolist() if int(sweep.labels[row]) == label]
+        expected = sorted((often[row] for row in mine), reverse=True)[:3]
+        assert [often[row] for row in found.examples[kept == label].tolist()] == expected
+    assert max(often.values()) > min(often.values())
+
+
+def test_all_labels_have_as_many_decoys_as_the_rarest(few: Dataset) -> None:
+    found = suspects(sweep_of(few, "none"), "few", 0, rounds=2, examples=4, labels=2, decoys=10_000)
+    least = min(few.public_candidates.labels.bincount()[:2].tolist())
+    assert found.choices.shape == (4, 1 + least)
+
+
 # --- what comes out ------------------------------------------------------------------------------------------
 
 
@@ -143,3 +196,72 @@ def test_a_replay_finds_examples_that_nothing_protects() -> None:
 
 def test_a_replay_is_the_same_every_time() -> None:
     assert quick("pl-learn") == quick("pl-learn")
+
+
+def test_what_comes_out_is_what_the_attack_found(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The truth, which stands first, wins with the schedule known, ties with all where it is not, and loses alone."""
+    seen: dict[str, Any] = {}
+
+    def found(
+        server: Any, observations: Any, public: Any, candidates: Any, labels: Any, choices: Tensor, *rest: Any
+    ) -> Combined:
+        seen.update(
+            server=server, public=public, choices=choices, rest=rest, rounds=[one.round for one in observations]
+        )
+        wins = torch.zeros(choices.shape, dtype=torch.float64)
+        wins[:, 0] = 1
+        took = torch.arange(len(choices)) % 2  # half of the examples took part in one round each
+        return Combined(wins, 0 * wins, -wins, took, seen=3)
+
+    monkeypatch.setattr(replay, "multi_round", found)
+    monkeypatch.setattr("equipoise.engine.datasets.load", lambda *given, **more: few)
+    settings = Settings(local_steps=2, batch=3, partition="iid")
+    rows = replayed(settings, Federation("mnist", "pl-learn", 0.98), 3, examples=6, decoys=4, around=8, seed=5)
+    assert [rows[f"identification_{name}"] for name in ("one_release", "schedule_known", "schedule_unknown")] == [
+        0, 1, pytest.approx(1 / 5),
+    ]  # fmt: skip
+    assert (rows["log_rank_schedule_known"], rows["log_rank_one_release"]) == (0, pytest.approx(math.log(5)))
+    assert (rows["releases_per_example"], rows["rounds"], rows["targets"], rows["candidates"]) == (0.5, 3, 6, 5)
+    assert seen["rounds"] == [1, 2, 3]
+    assert seen["rest"] == (2 * 3 / 40, 8, 5), "the chance of an example is that of all its local steps"
+    assert float(seen["server"].protection.scale) == pytest.approx(7.99975)
+    assert torch.equal(seen["public"][0], few.public_attack.images)
+
+
+# --- what is refused -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"examples": 0}, "examples=0"),
+        ({"decoys": True}, "decoys=True"),
+        ({"labels": 1.5}, "labels=1.5"),
+        ({"around": 3}, "around=3"),
+        ({"client": 40}, "client=40"),
+        ({"client": -1}, "client=-1"),
+    ],
+    ids=str,
+)
+def test_numbers_that_cannot_be_are_refused(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        quick(**change)
+
+
+def test_more_rounds_than_are_trained_are_refused() -> None:
+    with pytest.raises(ConfigError, match="rounds=3"):
+        replayed(Settings(rounds=2), Federation("mnist", "none"), 3)
+
+
+def test_a_client_that_may_be_absent_is_refused() -> None:
+    with pytest.raises(ConfigError, match="takes part in every round"):
+        replayed(Settings(clients=4, participants=2), Federation("mnist", "none"), 3)
+
+
+@pytest.mark.parametrize("name", ["budget", "lr", "negative_norm"])
+def test_what_changes_over_rounds_is_refused(name: str) -> None:
+    schedule = {"rounds": [1, 2], "values": [0.96, 0.98]}
+    settings = Settings(**({} if name == "budget" else {name: schedule}))
+    federation = Federation("mnist", "pl-learn", schedule if name == "budget" else 0.98)
+    with pytest.raises(ConfigError, match=f"needs one {name} for all rounds"):
+        replayed(settings, federation, 3)

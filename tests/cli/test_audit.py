@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from equipoise.auditing import examination
+from equipoise.attack.attack import Option
+from equipoise.attack.registry import ATTACKS as REGISTERED
+from equipoise.attack.registry import find
+from equipoise.auditing import sweep_audit
 from equipoise.auditing.options import Options
 from equipoise.cli import display
 from equipoise.data.dataset import Dataset, from_tensors
@@ -64,7 +68,7 @@ def quick(*more: str, attack: str = "lti") -> list[str]:
 
 
 def test_json_is_one_document_and_the_file(command: Command, folder: Path) -> None:
-    found = document(command("audit", "run", "--targets", "2", *CHEAP, "--json"))
+    found = document(command("audit", "run", "--targets", "2", *CHEAP, "--set", "twins=false", "--json"))
     assert found == json.loads((folder / "audit.json").read_text(), parse_constant=refuse)
     assert list(dict.fromkeys(row["attack"] for row in found["attacks"])) == ATTACKS
     assert sorted({row["round"] for row in found["attacks"]}) == [0, 1, 3]
@@ -137,6 +141,20 @@ def test_examples_that_never_took_part_have_no_rate_to_print() -> None:
     row |= {"identification_schedule_known": None, "identification_schedule_unknown": 0.25}
     text = display.audit_notes({"baselines": {}, "multi_round": [row], "attacks": [], "claims": {}})
     assert "25%" in text
+
+
+def test_an_attack_of_ones_own_is_called_by_its_name(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Registered before the command runs, as a plugin or a script of one's own would do it."""
+    labels = find("labels")
+    mine = replace(labels, name="mine", options={**labels.options, "extra": Option(3)})
+    monkeypatch.setitem(REGISTERED, "mine", mine)
+    found = document(command(*quick("--set", "extra=5", "--json", attack="mine")))
+    assert {row["attack"] for row in found["attacks"]} == {"mine"}
+    assert found["options"]["extra"] == 5
+    error = document(command(*quick("--set", "extra=x", "--json")))["error"]
+    assert "Expected extra='x' to be of type int" in error["cause"]
 
 
 def test_help_has_examples(command: Command) -> None:
@@ -233,8 +251,8 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyboardInterrupt
         return genuine(cell, *arguments)
 
-    genuine = examination.attack_cell
-    monkeypatch.setattr(examination, "attack_cell", attack)
+    genuine = sweep_audit.attack_cell
+    monkeypatch.setattr(sweep_audit, "attack_cell", attack)
 
 
 @pytest.mark.usefixtures("interrupted")
@@ -293,10 +311,9 @@ def small_mnist(mnist: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     data = from_tensors(
         parts["train"], parts["test"], parts["validation"], parts["public"], 10, "mnist", mnist.mean, mnist.std
     )
-    monkeypatch.setattr("equipoise.engine.datasets.load_with", lambda name, **_: data)
-    monkeypatch.setattr(
-        "equipoise.auditing.cells.Options", lambda **given: Options(**{**given, **EFFORT, "releases": 2})
-    )
+    monkeypatch.setattr("equipoise.engine.datasets.load", lambda name: data)
+    quick = {**EFFORT, "releases": 2, "twins": False}
+    monkeypatch.setattr("equipoise.auditing.options.Options", lambda **given: Options(**{**given, **quick}))
 
 
 @pytest.mark.usefixtures("small_mnist")

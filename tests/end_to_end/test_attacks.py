@@ -13,12 +13,11 @@ import torch
 
 from equipoise import load
 from equipoise.auditing.cells import Cell, server_of
-from equipoise.auditing.examination import materials_of
 from equipoise.auditing.examine import attack_cell
 from equipoise.auditing.options import Options
 from equipoise.auditing.results import summary
 from equipoise.auditing.scoring import baselines
-from equipoise.auditing.targets import build_targets
+from equipoise.auditing.targets import Materials, build_targets
 from equipoise.engine.settings import Settings
 from equipoise.mechanism.protection import NO_PROTECTION
 from equipoise.models.batched import Batched
@@ -33,7 +32,7 @@ def test_invgrad_recovers_undefended_images_at_the_papers_settings() -> None:
     """PyTorch's default initialisation, 8 targets of 4, 1,600 iterations, lr 1, signed, one restart."""
     torch.manual_seed(1)
     data, model = load("mnist"), LeNetZhu()
-    batched, materials = Batched(model), materials_of(load("mnist"))
+    batched, materials = Batched(model), Materials.of(data)
     server = server_of(Settings(), data, batched, NO_PROTECTION)
     options = Options(attacks=["invgrad"], releases=8, label_sets=8, pictures=0)
     targets = build_targets(materials, server, options)

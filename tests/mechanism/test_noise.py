@@ -1,6 +1,6 @@
 """Standard noise: of the stated scale and no other, symmetric, never infinite; and a family of one's own.
 
-A Kolmogorov-Smirnov test accepts the stated scale and rejects 2/3 and 3/2 of it. Seeds are fixed, and so is the verdict.
+A Kolmogorov-Smirnov test accepts the stated scale and rejects 2/3 and 3/2 of it, with fixed seeds.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Search:
         wrong += [f"lr={self.lr!r}"] if not 0 < self.lr < float("inf") else []
         wrong += [f"tv={self.tv!r}"] if not 0 <= self.tv < float("inf") else []
         if wrong:
-            raise AttackError(f"Impossible search settings: {', '.join(wrong)}.", "See attack.Search.")
+            raise AttackError(f"Impossible search settings: {', '.join(wrong)}.", "See attack.descent.Search.")
 
 
 def total_variation(images: Tensor) -> Tensor:

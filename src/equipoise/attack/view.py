@@ -2,7 +2,7 @@
 
 ``Server`` is what it knows before any release: model and loss, the mechanism's public description, the settings of
 local training, the range of the inputs. ``View`` is what it sees of N releases. Every attack takes these two, and
-public data where it says so; nothing in this package can reach private data (``tests/test_imports.py`` holds it).
+public data where it says so; nothing in this package can reach private data (``tests/test_rooms.py`` holds it).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def check(server: Server, view: View, needs_labels: bool = True) -> None:
         if needs_labels:
             raise DataError(
                 "This attack is granted the labels, and the view has none.",
-                "Give them, or infer them first with attack.infer_labels.",
+                "Give them, or infer them first with attack.labels.infer_labels.",
             )
         return
     check_labels(view.labels, (len(view), server.examples), server.classes)

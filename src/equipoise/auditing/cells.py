@@ -57,8 +57,8 @@ class Cell:
             return (weights,)
         learner = (protection.steps, protection.lr, protection.negative_norm, protection.factor) if kind.learns else ()
         scale = float(f"{float(protection.scale):.9g}")
-        clip = (protection.clip, protection.clip_norm) if kind.clips else ()
-        return weights, kind.noise, kind.norm, kind.on_sphere, kind.clips, clip, scale, learner
+        clip = (protection.clip, protection.clip_norm) if kind.clips or kind.per_example else ()
+        return weights, kind.noise, kind.norm, kind.on_sphere, kind.clips, kind.per_example, clip, scale, learner
 
 
 def server_of(settings: Settings, dataset: Dataset, batched: Batched, protection: Protection) -> Server:

@@ -43,8 +43,9 @@ class Options:
     settings: dict[str, Any]  # of single attacks
 
     def __init__(self, attacks: Sequence[str] = USUAL, **given: Any):
+        whole = given.pop("settings") if isinstance(given.get("settings"), dict) else {}  # as dataclasses.replace does
         own = {name: given.pop(name, option.default) for name, option in OWN.items()}
-        settings = {name: option.default for name, option in attack_options().items()} | given
+        settings = {name: option.default for name, option in attack_options().items()} | whole | given
         listed = list(attacks) if isinstance(attacks, tuple) else attacks
         for name, value in {"attacks": listed, **own, "settings": settings}.items():
             object.__setattr__(self, name, value)
@@ -62,6 +63,8 @@ class Options:
             raise ConfigError(f"Expected attacks={self.attacks!r} to be a list.", f"Known: {', '.join(ATTACKS)}.")
         for name in self.attacks:
             find(name)
+        if clash := sorted(OWN.keys() & attack_options().keys()):
+            raise ConfigError(f"An attack's option {clash[0]!r} is one of every audit.", "Give it another name.")
         known, small = {**OWN, **attack_options()}, []
         for name, value in self.plain().items():
             if name == "attacks":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,7 +11,13 @@ from .arguments import Json, print_json
 from .train import execute
 
 EXAMPLES = "Example: equipoise demo --out demo"
-ATTACK = {"attacks": ["lti", "membership"], "releases": 24, "label_sets": 1, "samples": 400, "pictures": 1}
+ATTACK: dict[str, Any] = {
+    "attacks": ["lti", "membership"],
+    "releases": 24,
+    "label_sets": 1,
+    "samples": 400,
+    "pictures": 1,
+}
 
 
 def demo(

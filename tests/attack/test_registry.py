@@ -1,0 +1,98 @@
+"""Attacks by name: what each is granted, one meaning for each option, and attacks of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from equipoise.attack.attack import Attack, Option
+from equipoise.attack.invgrad import INVGRAD
+from equipoise.attack.registry import ATTACKS, find, options, register
+from equipoise.errors import ConfigError
+
+GRANTED = {
+    "invgrad": set(),
+    "dlg": set(),
+    "idlg": set(),
+    "likelihood": set(),
+    "unrolled": set(),
+    "lti": {"public"},
+    "matched": {"public", "truth", "labels"},
+    "membership": {"public", "truth"},
+    "labels": {"public", "truth"},
+}
+"""As docs/threat_model.md has it: who changes this changes the threat model."""
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """Whatever a test registers is gone after it."""
+    before = dict(ATTACKS)
+    yield
+    ATTACKS.clear()
+    ATTACKS.update(before)
+
+
+def own(name: str = "mine", **options: Option) -> Attack:
+    return Attack(name, INVGRAD.run, options=options)
+
+
+def test_every_attack_is_granted_what_the_threat_model_says() -> None:
+    assert {name: set(attack.needs) for name, attack in ATTACKS.items()} == GRANTED
+
+
+def test_an_attack_is_found_by_its_own_name() -> None:
+    for name, attack in ATTACKS.items():
+        assert find(name) is attack
+        assert attack.name == name
+
+
+@pytest.mark.parametrize("name", ["machted", "", None, 3, ["lti"]])
+def test_an_unknown_attack_is_refused_with_those_that_are_known(name: Any) -> None:
+    with pytest.raises(ConfigError, match="Unknown attack") as caught:
+        find(name)
+    assert caught.value.remedy == f"Known: {', '.join(GRANTED)}."
+    assert ("Did you mean 'matched'?" in caught.value.cause) == (name == "machted")
+
+
+def test_an_attack_of_ones_own_is_registered_once() -> None:
+    mine = own(strength=Option(3, least=1))
+    assert register(mine) is mine
+    assert find("mine") is mine
+    assert options()["strength"] == Option(3, least=1)
+    with pytest.raises(ConfigError, match="'mine' exists"):
+        register(own())
+    with pytest.raises(ConfigError, match="'invgrad' exists"):
+        register(own("invgrad"))
+
+
+@pytest.mark.parametrize(
+    "other", [Option(400, least=10), Option(500), Option(500, least=10, choices=("a",)), Option("500")]
+)
+def test_two_attacks_may_not_give_one_option_two_meanings(other: Option) -> None:
+    """An audit has one value for each name: whoever set it would set it for both."""
+    with pytest.raises(ConfigError, match="'samples' of 'mine' means something else") as caught:
+        register(own(samples=other))
+    assert caught.value.remedy == "Choose another name."
+    assert "mine" not in ATTACKS
+    register(own(samples=Option(500, least=10)))  # that of lti and labels
+
+
+def test_two_attacks_of_ones_own_may_not_either() -> None:
+    register(own("one", strength=Option(3)))
+    with pytest.raises(ConfigError, match="'strength' of 'two'"):
+        register(own("two", strength=Option(4)))
+
+
+def test_all_attacks_agree_on_the_options_that_they_share() -> None:
+    for attack in ATTACKS.values():
+        for name, option in attack.options.items():
+            assert options()[name] == option
+
+
+def test_options_are_those_of_the_attacks_that_are_named() -> None:
+    assert set(options([find("lti")])) == {"samples"}
+    assert set(options([find("dlg"), find("invgrad")])) == {"iterations", "lr", "signed", "tv", "restarts"}
+    assert options([]) == {}

@@ -1,0 +1,136 @@
+"""A forward simulation of the whole release: equal to the real one, differentiable, and inverted where it can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from equipoise.attack.attack import Hooks, Knowledge
+from equipoise.attack.likelihood import SEARCH
+from equipoise.attack.unrolled import UNROLLED, drift, unrolled
+from equipoise.attack.unrolled import unrolled as module
+from equipoise.attack.view import Server
+from equipoise.mechanism.distortion import draw_bounds
+from equipoise.mechanism.protection import Protection
+from equipoise.mechanism.registry import MECHANISMS, mechanism
+from equipoise.mechanism.release import observed_release
+from equipoise.models.batched import Batched
+from equipoise.models.bundled import MLP, LeNetZhu
+from tests.attack.inversions import CLASS_MEAN, case, five, laplace, seeded, tanh_model
+
+
+def test_it_wins_without_protection() -> None:
+    known = case(1, 2)
+    found = unrolled(known.server, known.view, replace(SEARCH, iterations=250))
+    assert known.errors(found).max() < CLASS_MEAN / 4
+
+
+@pytest.mark.slow
+def test_it_wins_against_a_tiny_learned_distortion() -> None:
+    known = case(1, 2, "pl-learn", 0.02, steps=2)
+    found = known.errors(unrolled(known.server, known.view, replace(SEARCH, iterations=200)))
+    assert found.max() < 0.8 * CLASS_MEAN
+    assert (found < known.flat() * 0.7).all()
+
+
+def test_it_loses_against_a_large_learned_distortion() -> None:
+    known = case(1, 2, "pl-learn", 64.0, steps=2)
+    found = known.errors(unrolled(known.server, known.view, replace(SEARCH, iterations=50)))
+    assert (found > 0.98 * known.flat()).all()
+    assert found.mean() > 2 * CLASS_MEAN
+
+
+# --- the simulated release ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Simulated:
+    server: Server
+    previous: Tensor
+    images: Tensor
+    labels: Tensor
+    noise: Tensor
+
+    def objectives(self) -> list[Any]:
+        size, steps = self.server.batch, range(self.server.local_steps)
+        parts = [slice(step * size, (step + 1) * size) for step in steps]
+        return [self.server.batched.at(self.images[:, part], self.labels[:, part]) for part in parts]
+
+
+def simulated(
+    make: Callable[[], nn.Module], shape: tuple[int, ...], classes: int, name: str, steps: int, **protection: Any
+) -> Simulated:
+    models = [seeded(make, seed).double() for seed in range(3)]
+    batched, local = Batched(models[0]), torch.Generator().manual_seed(8)
+    previous = torch.stack([batched.layout.flatten(model.state_dict()) for model in models])
+    kind = mechanism(name)
+    guarded = Protection(kind, 0.7 if kind.on_sphere else 0.01, lr=0.3, negative_norm=0.05, steps=4, **protection)
+    server = Server(batched, shape, classes, 2, eta=0.2, protection=guarded, local_steps=steps)
+    images = torch.randn(3, server.examples, *shape, dtype=torch.float64, generator=local)
+    labels = torch.randint(0, classes, (3, server.examples), generator=local)
+    noise = laplace(tuple(previous.shape), torch.float64, kind.noise)
+    return Simulated(server, previous, images, labels, noise)
+
+
+CLIPS = {"unclipped": None, "l2 clip": ("l2", 0.05), "l1 clip": ("l1", 0.5)}
+CASES = [  # laplace-dp makes one local step, with a clip
+    (name, steps, clip)
+    for name, steps, clip in product(MECHANISMS, (1, 2), CLIPS)
+    if not (mechanism(name).per_example and (steps > 1 or clip == "unclipped"))
+]
+
+
+@pytest.mark.parametrize(("name", "steps", "clipping"), CASES)
+@pytest.mark.parametrize("make", ["lenet", "mlp"])
+def test_the_drift_is_that_of_a_real_release(name: str, steps: int, clipping: str, make: str) -> None:
+    shape, clip = (1, 8, 8), CLIPS[clipping]
+    model = {"lenet": partial(LeNetZhu, shape, 4), "mlp": partial(MLP, shape, 4, 7)}[make]
+    bounds = {} if clip is None else {"clip_norm": clip[0], "clip": clip[1]}
+    this = simulated(model, shape, 4, name, steps, **bounds)
+    protection, kind = this.server.protection, this.server.protection.mechanism
+    noise = this.noise if kind.distorts else None
+    made, alpha = observed_release(this.objectives(), this.previous, noise, 0.2, protection)
+    record = made.record
+    assert bool(record.accepted.all())
+    assert (record.clipped > 0).all() == (clip is not None and (kind.clips or kind.per_example))
+    initial = draw_bounds(this.noise, protection)[0] if kind.distorts else torch.zeros_like(this.previous)
+    if kind.learns:
+        assert ((alpha - initial).norm(dim=1) > 1e-3 * initial.norm(dim=1)).all(), "the learner moved"
+    moved = drift(this.server, this.previous, this.images, this.labels, this.noise)
+    expected = made.parameters - this.previous
+    distance = (moved + initial - expected).norm(dim=1) / expected.norm(dim=1)
+    assert distance.max() < 1e-12
+    whole = (this.previous + initial + moved - made.parameters).norm(dim=1) / made.parameters.norm(dim=1)
+    assert whole.max() < 1e-12
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+@pytest.mark.parametrize("steps", [1, 2])
+def test_the_drift_can_be_differentiated(name: str, steps: int) -> None:
+    this = simulated(tanh_model, (1, 5, 5), 4, name, steps, clip=0.05)
+    along = laplace(tuple(this.previous.shape), torch.float64, "gaussian", seed=4)
+
+    def follow(images: Tensor) -> Tensor:
+        return (drift(this.server, this.previous, images, this.labels, this.noise) * along).sum(1)
+
+    assert torch.autograd.gradcheck(follow, (this.images.clone().requires_grad_(),), fast_mode=True)
+
+
+# --- in an audit -------------------------------------------------------------------------------------------
+
+
+def test_the_options_of_an_audit_reach_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    short = replace(SEARCH, iterations=3)
+    monkeypatch.setattr(module, "SEARCH", short)
+    known, steps = five("pl-learn", 0.02), list[int]()
+    view = known.view.rows(slice(2))
+    found = UNROLLED.run(known.server, view, Knowledge(), {"restarts": 2, "seed": 7}, Hooks(None, steps.append))
+    assert torch.equal(found.images, unrolled(known.server, view, replace(short, restarts=2, seed=7)).images)
+    assert steps == [2] * 6

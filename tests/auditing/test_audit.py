@@ -1,0 +1,138 @@
+"""What an audit came to: the content of ``audit.json``, the picture, and what neither of them holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import equipoise
+from equipoise.attack.results import Inversion
+from equipoise.auditing.audit import CLAIMS, Audit, content, remark, run_sections
+from equipoise.auditing.options import Options
+from equipoise.auditing.results import Findings, Outcome
+from equipoise.auditing.svg import Row, Section, as_pixels, png
+from equipoise.data.dataset import Dataset
+from tests.audit_helpers import cheap
+from tests.auditing.small import TWINS, targets_of
+from tests.auditing.updates import SHAPE, Call, images_of, refuse
+
+# --- what is written --------------------------------------------------------------------------------------------
+
+
+def test_an_audit_is_saved_as_json_and_picture(call: Call, public: Any, tmp_path: Path) -> None:
+    found = call(public=public, options=cheap(attacks=["invgrad", "lti"]), show=True)
+    assert [path.name for path in found.save(tmp_path / "deep" / "place")] == ["audit.json", "audit.svg"]
+    text = (tmp_path / "deep" / "place" / "audit.json").read_text(encoding="utf-8")
+    stored = json.loads(text, parse_constant=refuse)
+    assert (stored["schema"], stored["experiment"], stored["targets"]) == (1, "audit of given updates", "given")
+    assert set(stored["claims"]) == {"proved", "measured", "not claimed"}
+    assert stored["complete"] is True
+    assert [row["attack"] for row in stored["attacks"]] == ["invgrad", "invgrad", "lti", "lti"]
+    drawn = (tmp_path / "deep" / "place" / "audit.svg").read_text(encoding="utf-8")
+    assert drawn == found.picture()
+    assert len(images_of(drawn)) == 3 * 2, "originals and two reconstructions of a batch of two"
+    for word in (str(tmp_path), str(Path.home()), str(Path(equipoise.__file__).parents[1])):
+        assert word not in text + drawn
+
+
+def test_the_real_inputs_are_not_drawn_unless_asked_for(call: Call, public: Any, batch: Any, tmp_path: Path) -> None:
+    options = cheap(attacks=["invgrad", "lti"])
+    real = {png(image) for image in as_pixels(batch[0])}
+    shown = call(public=public, options=options, show=True, bounds=(0.0, 1.0))
+    assert [path.name for path in shown.save(tmp_path)] == ["audit.json", "audit.svg"]
+    assert real <= set(images_of((tmp_path / "audit.svg").read_text()))
+    hidden = call(public=public, options=options, bounds=(0.0, 1.0))
+    assert [path.name for path in hidden.save(tmp_path)] == ["audit.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["audit.json"], "nor is an older picture left"
+    assert not real & set(images_of(hidden.picture()))
+    assert hidden.found == shown.found
+
+
+def test_numbers_that_json_does_not_know_are_null(call: Call, tmp_path: Path) -> None:
+    found = call()
+    found.rows[0] |= {"psnr": float("inf"), "cost": float("nan")}
+    found.save(tmp_path)
+    stored = json.loads((tmp_path / "audit.json").read_text(), parse_constant=refuse)
+    assert (stored["attacks"][0]["psnr"], stored["attacks"][0]["cost"]) == (None, None)
+
+
+def test_a_perfect_guess_is_written_with_a_finite_psnr(call: Call, batch: Any, stand_in: Any, tmp_path: Path) -> None:
+    def perfect(server: Any, view: Any, *rest: Any) -> Inversion:
+        return Inversion(batch[0].unsqueeze(0).clone(), torch.zeros(1))
+
+    stand_in(perfect)
+    call().save(tmp_path)
+    (row,) = json.loads((tmp_path / "audit.json").read_text(), parse_constant=refuse)["attacks"]
+    assert (row["mse"], row["psnr"]) == (0, 100)
+    assert "not_finite" not in row
+
+
+def test_an_audit_without_truth_is_saved_too(call: Call, tmp_path: Path) -> None:
+    found = call(truth=None, shape=SHAPE)
+    found.save(tmp_path)
+    stored = json.loads((tmp_path / "audit.json").read_text(), parse_constant=refuse)
+    assert (stored["experiment"], stored["targets"]) == ("audit of given updates", "unknown")
+    assert "environment" in stored
+
+
+# --- content and claims -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_the_content_is_what_was_found_with_its_options_and_claims(complete: bool) -> None:
+    findings = Findings([{"mse": 1.0}], [{"gap": 2.0}], {"a": {"black": {"mse": 3.0}}}, [], {}, complete)
+    found = content(findings, Options(attacks=["lti"], samples=30), "public")
+    assert found == {
+        "schema": 1, "experiment": "seeded", "complete": complete, "claims": CLAIMS, "targets": "public",
+        "attacks": findings.rows, "differences": findings.differences, "baselines": findings.baselines,
+        "options": Options(attacks=["lti"], samples=30).plain(),
+    }  # fmt: skip
+    assert Audit(found).rows is findings.rows
+
+
+def test_the_footer_says_whose_images_they_are_and_what_guesses_reach() -> None:
+    black = np.zeros((1, 1, 2, 2), dtype=np.uint8)
+    found = {"targets": "public", "baselines": {"a": {"black": {"mse": 1.234}, "class_mean": {"mse": 0.5}}}}
+    drawn = Audit(found, [Section("one", [Row("original", "", black)])]).picture()
+    assert "public images. Means over all releases; baselines: black MSE 1.23, class mean MSE 0.50" in drawn
+    assert len(images_of(drawn)) == 1
+
+
+# --- pictures of a run ------------------------------------------------------------------------------------------
+
+
+def outcome(attack: str, when: int, role: str, budget: Any = 0.98, **change: Any) -> Outcome:
+    about = {"dataset": "data/few", "mechanism": "pl-learn", "budget": budget, "round": when, "role": role}
+    about["control"] = "positive" if role == "undistorted" else None
+    values = {"mse": np.array([[1.0, 2.0]]), "identification": np.array([[0.0, 0.5]])}
+    given: dict[str, Any] = {"values": values, "negative": {}, "pictures": np.zeros((1, 4, *SHAPE), dtype=np.uint8)}
+    return Outcome(about, attack, **{**given, **change})
+
+
+def test_a_section_for_every_attack_and_round_with_a_row_for_every_defence(few: Dataset) -> None:
+    outcomes = [
+        outcome("invgrad", 0, "own"), outcome("invgrad", 0, TWINS[0]), outcome("invgrad", 0, "undistorted"),
+        outcome("invgrad", 0, "own"), outcome("lti", 0, "own"), outcome("invgrad", 3, "own", None),
+        outcome("labels", 0, "own", pictures=None),
+    ]  # fmt: skip
+    targets = targets_of()
+    sections = run_sections(Findings([], [], {}, outcomes, {"data/few": targets}), {"data/few": few})
+    assert [section.title for section in sections] == [
+        "few, round 0, invgrad", "few, round 0, lti", "few, round 3, invgrad",
+    ]  # fmt: skip
+    captions = [[row.caption for row in section.rows] for section in sections]
+    assert captions[0] == ["original", "pl-learn @ 0.98", f"{TWINS[0]} @ 0.98", "undistorted (control)"], "each once"
+    assert captions[1:] == [["original", "pl-learn @ 0.98"], ["original", "pl-learn"]]
+    original = sections[0].rows[0].images
+    np.testing.assert_array_equal(original, as_pixels(few.pixels(targets.images[:1]).flatten(0, 1)))
+    assert [len(row.images) for row in sections[0].rows] == [4, 4, 4, 4]
+
+
+def test_a_remark_has_the_error_and_the_share_that_was_identified() -> None:
+    assert remark(outcome("lti", 0, "own")) == "MSE 1.50, identified 25%"
+    assert remark(outcome("lti", 0, "own", values={"mse": np.ones((1, 2))})) == "MSE 1.00"

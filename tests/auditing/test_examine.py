@@ -1,0 +1,277 @@
+"""Attacks meet releases whose truth is known: who wins, who is at chance, and what no attack gets to see."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from equipoise.attack.attack import Attack, Hooks, Knowledge
+from equipoise.attack.multi_round import Observation, multi_round
+from equipoise.attack.registry import ATTACKS
+from equipoise.attack.results import Inversion
+from equipoise.attack.view import Server, View
+from equipoise.auditing.cells import Cell
+from equipoise.auditing.examine import attack_cell, released, told_where
+from equipoise.auditing.options import Options
+from equipoise.auditing.results import Outcome, rows_of
+from equipoise.auditing.scoring import baselines
+from equipoise.auditing.targets import Targets, build_targets
+from equipoise.randomness import uniform
+from tests.auditing.small import QUICK, SHAPE, materials, server_of, targets_of
+from tests.auditing.updates import Call
+
+# --- known answers -------------------------------------------------------------------------------------------
+
+
+@cache
+def attacked(name: str, scale: float) -> tuple[list[Outcome], Targets]:
+    server, weights = server_of(name, scale)
+    targets = build_targets(materials(), server, QUICK)
+    return attack_cell(Cell(weights, server, {"mechanism": name}), targets, materials(), QUICK), targets
+
+
+def rows(name: str, scale: float) -> dict[tuple[str, str | None], dict[str, Any]]:
+    outcomes, targets = attacked(name, scale)
+    return {(row["attack"], row["control"]): row for one in outcomes for row in rows_of(one, targets)}
+
+
+def test_attacks_win_without_protection() -> None:
+    found = rows("none", 0.0)
+    guess = baselines(attacked("none", 0.0)[1], materials(), server_of()[0])["class_mean"]["mse"].mean()
+    assert found["lti", None]["mse"] < 0.7 * guess
+    assert found["lti", None]["identification"] > 0.7
+    assert found["matched", None]["identification"] > 0.95
+    assert found["labels", None]["labels"] > 0.95
+    assert found["membership", None]["membership_auc"] > 0.7
+
+
+@pytest.mark.parametrize(("name", "scale"), [("none", 0.0), ("gs-static", 1000.0)])
+def test_negative_controls_are_near_chance(name: str, scale: float) -> None:
+    """Images of another release: 96 of them among 20 candidates each, and 4 labels of 4 at random."""
+    found = rows(name, scale)
+    bound = 0.05 + 4 * np.sqrt(0.05 * 0.95 / 96)
+    assert found["lti", "negative"]["identification"] < bound
+    assert found["matched", "negative"]["identification"] < bound
+    assert abs(found["membership", "negative"]["membership_auc"] - 0.5) < 0.12
+    assert found["labels", "negative"]["labels"] < 0.8
+    assert found["labels", "negative"]["labels_exact"] < 0.35
+
+
+def test_large_noise_leaves_what_the_negative_control_shows() -> None:
+    found = rows("gs-static", 1000.0)
+    bound = 0.05 + 4 * np.sqrt(0.05 * 0.95 / 96)
+    assert found["lti", None]["identification"] < bound
+    assert found["matched", None]["identification"] < bound
+    assert abs(found["membership", None]["auc_first"] - 0.5) < 0.12
+
+
+@pytest.mark.usefixtures("_short_searches")
+def test_everything_follows_from_the_options() -> None:
+    server, weights = server_of("pl-learn", 0.2)
+    attacks = ["invgrad", "idlg", "lti", "matched", "membership", "labels"]
+    options = replace(QUICK, attacks=attacks, releases=4, samples=20, around=4, trials=4, tuning=4)
+
+    def once(options: Options) -> list[dict[str, Any]]:
+        targets = build_targets(materials(), server, options)
+        outcomes = attack_cell(Cell(weights, server, {}), targets, materials(), options)
+        return [row for one in outcomes for row in rows_of(one, targets, options.seed)]
+
+    first = once(options)
+    assert once(options) == first
+    assert once(replace(options, seed=1)) != first
+
+
+# --- releases and their noise ---------------------------------------------------------------------------------
+
+
+def test_releases_of_two_defences_share_their_noise() -> None:
+    targets = build_targets(materials(), server_of()[0], QUICK)
+    plain, weak, strong = (
+        released(Cell(weights, server, {}), targets, QUICK)
+        for server, weights in (server_of(), server_of("gs-static", 0.1), server_of("gs-static", 0.3))
+    )
+    torch.testing.assert_close((strong - plain) / 3, weak - plain, rtol=0, atol=1e-5)
+
+
+@pytest.mark.usefixtures("_short_searches")
+@pytest.mark.parametrize("given", ["nothing", "best"])
+def test_no_attack_draws_the_noise_of_the_client(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    """Whoever shares the client's key could subtract its noise: every attack would look far stronger than it is."""
+    drawn: list[Any] = []
+
+    def recorded(keys: Any, *rest: Any) -> Tensor:
+        drawn.extend(keys)
+        return uniform(keys, *rest)
+
+    attacks = [module for name, module in list(sys.modules.items()) if name.startswith("equipoise.attack.")]
+    for module in attacks:
+        if hasattr(module, "uniform"):
+            monkeypatch.setattr(module, "uniform", recorded)
+    server, weights = server_of("gs-learn", 0.01)
+    options = replace(QUICK, attacks=list(ATTACKS), releases=4, iterations=1, samples=20, given=given)
+    targets = build_targets(materials(), server, options)
+    cell = Cell(weights, server, {})
+    drawn.clear()
+    view = View(weights.expand(4, -1), released(cell, targets, options), targets.labels)
+    clients = set(drawn)
+    drawn.clear()
+    attack_cell(replace(cell, view=view), targets, materials(), options)
+    public = materials().attack
+    assert public is not None
+    multi_round(server, [Observation(1, weights, view.released[0])], public, *public, torch.zeros(1, 2).long(), 0.1)
+    assert len(clients) == 1
+    assert len(set(drawn)) > 10
+    assert not clients & set(drawn)
+
+
+def test_given_releases_are_attacked_instead_of_simulated_ones(stand_in: Any) -> None:
+    server, weights = server_of()
+    targets, seen = targets_of(), list[Tensor]()
+
+    def watching(server: Server, view: View, *rest: Any) -> Inversion:
+        seen.append(view.released)
+        return Inversion(targets.images, torch.zeros(len(view)))
+
+    stand_in(watching)
+    cell, options = Cell(weights, server, {}), QUICK.limited_to(["invgrad"])
+    given = View(weights.expand(24, -1), weights.expand(24, -1) + 1, targets.labels)
+    for view in (None, given):
+        attack_cell(replace(cell, view=view), targets, materials(), options)
+    assert torch.equal(seen[0], released(cell, targets, options))
+    assert seen[1] is given.released
+
+
+def test_an_attack_is_watched_through_all_its_iterations(stand_in: Any) -> None:
+    """One that stands still at 0.2 beside each of 36 pixels: a distance of 1.2, of a diameter of 12."""
+    (server, weights), targets = server_of(), targets_of()
+
+    def still(server: Server, view: View, knowledge: Any, options: Any, hooks: Hooks) -> Inversion:
+        assert hooks.watch is not None
+        for iteration in (1, 2, 3):
+            hooks.watch(torch.arange(len(view)), iteration, targets.images + 0.2)
+        return Inversion(targets.images, torch.zeros(len(view)))
+
+    stand_in(still)
+    cell, options = Cell(weights, server, {}), QUICK.limited_to(["invgrad"])
+    (found,) = attack_cell(cell, targets, materials(), options, diameter=12.0)
+    assert found.values["leakage"] == pytest.approx(1 - 1.2 / 12, rel=1e-5)
+
+
+# --- what no attack gets to see -------------------------------------------------------------------------------
+
+
+def tensors_in(*start: Any) -> Iterator[Tensor]:
+    """Every tensor that is reached from what an attack is called with, models and settings included."""
+    waiting, known = list(start), set[int]()
+    while waiting:
+        value = waiting.pop()
+        if id(value) in known:
+            continue
+        known.add(id(value))
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, Mapping):
+            waiting += value.values()
+        elif isinstance(value, list | tuple):
+            waiting += value
+        elif type(value).__module__.startswith(("equipoise.", "torch.nn.")):
+            waiting.append(vars(value))
+
+
+class Spy:
+    """An attack that keeps what it was called with, and guesses grey."""
+
+    def __init__(self, needs: frozenset[str] = frozenset()):
+        self.seen: list[tuple[Any, ...]] = []
+        ATTACKS["spy"] = Attack("spy", self.run, needs)
+
+    def run(self, server: Server, view: View, knowledge: Knowledge, options: Mapping[str, Any], hooks: Hooks) -> Any:
+        self.seen.append((server, view, knowledge, options))
+        return Inversion(torch.zeros(len(view), server.examples, *server.shape), torch.zeros(len(view)))
+
+    def saw(self, images: Tensor) -> bool:
+        """Whether any of the images was in anything that it was called with."""
+        wanted = images.reshape(-1, 36)
+        rows = [t.reshape(-1, 36) for t in tensors_in(*self.seen) if t.shape[-3:] == SHAPE and t.is_floating_point()]
+        return any(bool((torch.cdist(row, wanted) == 0).any()) for row in rows)
+
+
+@pytest.mark.parametrize("needs", [frozenset(), frozenset({"labels"}), frozenset({"public"}), frozenset({"truth"})])
+def test_an_attack_sees_the_truth_only_where_it_says_so(needs: frozenset[str]) -> None:
+    """Among the candidates, that is; one that does not ask for them sees no image but public ones."""
+    spy, targets = Spy(needs), targets_of()
+    server, weights = server_of("gs-static", 0.1)
+    attack_cell(Cell(weights, server, {}), targets, materials(), replace(QUICK, attacks=["spy"], seed=3))
+    ((_, view, knowledge, options),) = spy.seen
+    assert spy.saw(targets.images) == ("truth" in needs)
+    assert spy.saw(targets.pool) == ("truth" in needs)
+    assert (knowledge.public is not None) == ("public" in needs)
+    assert torch.equal(view.labels, targets.labels), "labels are the view's, which the threat model grants"
+    assert (options["seed"], options["samples"]) == (3, 200)
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("mechanism", ["none", "pl-learn"])
+def test_an_attack_on_an_update_of_ones_own_never_sees_the_inputs(
+    call: Call, batch: Any, public: Any, known: bool, mechanism: str
+) -> None:
+    """Without public data the truth itself fills the places of the candidates, which no attack may look at."""
+    spy = Spy()
+    more: dict[str, Any] = {"public": public} if known else {}
+    more |= {} if mechanism == "none" else {"mechanism": mechanism, "budget": 0.98}
+    found = call(options=Options(attacks=["spy"]), **more)
+    assert {row["attack"] for row in found.rows} == {"spy"}
+    assert len(spy.seen) == (1 if mechanism == "none" else 4 if known else 2), "twins and control included"
+    assert not spy.saw(batch[0])
+    assert all(knowledge == Knowledge() for _, _, knowledge, _ in spy.seen)
+
+
+def test_the_search_for_the_truth_can_find_it(call: Call, batch: Any) -> None:
+    spy = Spy(frozenset({"truth"}))
+    call(options=Options(attacks=["spy"]))
+    assert spy.saw(batch[0])
+
+
+# --- progress -------------------------------------------------------------------------------------------------
+
+
+def test_progress_is_told_of_every_attack() -> None:
+    server, weights = server_of()
+    told: list[tuple[str, float]] = []
+    options = replace(QUICK, releases=2, samples=10, attacks=[*QUICK.attacks, "invgrad"])
+    targets = build_targets(materials(), server, options)
+    attack_cell(Cell(weights, server, {}), targets, materials(), options, progress=lambda *a: told.append(a))
+    assert {name for name, _ in told} == set(options.attacks)
+    assert all(amount > 0 for _, amount in told)
+
+
+def test_a_step_is_told_in_seconds_of_its_attack(stand_in: Any) -> None:
+    targets, told = targets_of(), list[Any]()
+    (server, weights), options = server_of(), QUICK.limited_to(["invgrad", "membership"])
+
+    def stepping(server: Server, view: View, knowledge: Any, options: Any, hooks: Hooks) -> Inversion:
+        assert hooks.step is not None
+        hooks.step(3)
+        return Inversion(targets.images, torch.zeros(len(view)))
+
+    for name in options.attacks:
+        stand_in(stepping, name)
+    attack_cell(Cell(weights, server, {}), targets, materials(), options, progress=lambda *what: told.append(what))
+    assert told == [("invgrad", pytest.approx(3 / 1700)), ("membership", pytest.approx(3 / 100))]
+
+
+def test_progress_says_where_it_is() -> None:
+    told: list[Any] = []
+    progress = told_where(lambda *what: told.append(what), "here")
+    assert progress is not None
+    progress("lti", 0.5)
+    assert told == [("here: lti", 0.5)]
+    assert told_where(None, "here") is None

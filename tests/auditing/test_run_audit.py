@@ -1,0 +1,278 @@
+"""``audit_run``: a run folder attacked at its own snapshots, what it may show, and damaged folders."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from equipoise.auditing import sweep_audit
+from equipoise.auditing.audit import Audit
+from equipoise.auditing.options import Options
+from equipoise.auditing.run_audit import audit_run
+from equipoise.auditing.svg import as_pixels, png
+from equipoise.engine.datasets import load_dataset
+from equipoise.engine.settings import Settings
+from equipoise.errors import CheckpointError, ConfigError, DataError, ModelError
+from equipoise.runs.config import resolve
+from equipoise.runs.run import Run
+from tests.audit_helpers import cheap, settings_for, train_run
+from tests.auditing.small import TWINS
+from tests.auditing.updates import images_of, own, refuse
+
+
+def test_the_first_an_early_and_the_last_snapshot_are_attacked(audited: Audit, trained: Path) -> None:
+    assert len(list((trained / "snapshots").iterdir())) == 4
+    assert sorted({row["round"] for row in audited.rows}) == [0, 1, 3]
+
+
+def test_the_rounds_may_be_chosen(trained: Path) -> None:
+    found = audit_run(trained, cheap(attacks=["labels"]), rounds=[2, 0, 2])
+    assert sorted({row["round"] for row in found.rows}) == [0, 2]
+
+
+@pytest.mark.parametrize("rounds", [[5], [0, 5], []])
+def test_a_snapshot_that_is_not_there_is_refused_with_those_that_are(trained: Path, rounds: list[int]) -> None:
+    with pytest.raises(ConfigError, match="There are: 0, 1, 2, 3"):
+        audit_run(trained, cheap(), rounds=rounds)
+
+
+def test_a_learned_mechanism_has_every_role_and_control(audited: Audit) -> None:
+    for attack in audited.found["options"]["attacks"]:
+        for when in (0, 1, 3):
+            mine = [
+                (row["role"], row["control"]) for row in audited.rows
+                if (row["mechanism"], row["attack"], row["round"]) == ("pl-learn", attack, when)
+            ]  # fmt: skip
+            expected = {(role, control) for role in ("own", *TWINS) for control in (None, "negative")}
+            assert set(mine) == expected | {("undistorted", "positive"), ("undistorted", "negative")}
+            assert len(mine) == len(set(mine)), "each once"
+
+
+def test_the_rows_hold_what_the_schema_says(audited: Audit) -> None:
+    kinds = {row["attack"]: row for row in audited.rows if row["role"] == "own" and row["control"] != "negative"}
+    for row in audited.rows:
+        assert {"attack", "mechanism", "budget", "seed", "round", "targets", "evidence", "control"} <= row.keys()
+        assert (row["targets"], row["evidence"]) == (2, "insufficient evidence")
+        assert row["budget"] == (None if row["mechanism"] == "none" else 0.98)
+    places = {"identification", "identification_low", "identification_high"}
+    assert {"mse", "mse_pixel", "psnr", "ssim", "leakage", *places} <= kinds["invgrad"].keys()
+    assert {"mse", "mse_pixel", "psnr", "ssim", *places} <= kinds["lti"].keys()
+    assert places <= kinds["matched"].keys()
+    assert {"membership_auc", "membership_score"} <= kinds["membership"].keys()
+    assert {"labels", "labels_exact"} <= kinds["labels"].keys()
+    (guesses,) = audited.found["baselines"].values()
+    assert {"black", "class_mean", "noise"} <= set(guesses)
+    assert all({"mse", "mse_pixel", "psnr", "ssim", "leakage"} <= row.keys() for row in guesses.values())
+    assert audited.found["schema"] == 1
+    assert audited.found["complete"] is True
+    assert audited.found["targets"] == "public"
+    assert set(audited.found["claims"]) == {"proved", "measured", "not claimed"}
+
+
+def test_learned_noise_is_compared_with_static(audited: Audit) -> None:
+    found = audited.found["differences"]
+    assert {row["mechanism"] for row in found} == {"pl-learn"}
+    assert {(row["against"], row["round"]) for row in found} == {
+        *((name, when) for name in TWINS for when in (0, 1, 3)),
+        *(("static, own trajectory", when) for when in (1, 3)),
+    }
+    assert {row["attack"] for row in found} == {"invgrad", "lti", "matched", "labels"}
+
+
+def test_accuracy_and_error_are_multiplied(audited: Audit, trained: Path) -> None:
+    accuracy = json.loads((trained / "result.json").read_text())["federations"]
+    names = [row["mechanism"] for row in accuracy]
+    assert [(row["mechanism"], row["attack"]) for row in audited.found["cap"]] == [
+        (name, attack) for name in names for attack in ("invgrad", "lti")
+    ]
+    for row in audited.found["cap"]:
+        assert (row["round"], row["budgets"], row["seed"]) == (3, 1, 1)
+        (mine,) = [
+            one["mse"] for one in audited.rows
+            if one["role"] == "own" and one["control"] != "negative" and one["round"] == 3
+            and (one["mechanism"], one["attack"]) == (row["mechanism"], row["attack"])
+        ]  # fmt: skip
+        assert row["cap"] == pytest.approx(mine * accuracy[names.index(row["mechanism"])]["accuracy"])
+
+
+def test_accuracy_and_error_are_averaged_over_budgets(tmp_path: Path, pictures: Path) -> None:
+    """A row for every seed and attack; the error of an earlier round has no accuracy to go with it."""
+    sweep: dict[str, list[Any]] = {
+        "datasets": [str(pictures)],
+        "mechanisms": ["pl-identical"],
+        "budgets": [0.9, 0.98],
+        "seeds": [1, 2],
+    }
+    Run(tmp_path / "run", resolve(overrides=settings_for(), sweep=sweep)).execute()
+    found = audit_run(tmp_path / "run", cheap(attacks=["lti", "labels"]), [0, 3])
+    assert [(row["seed"], row["attack"], row["round"], row["budgets"]) for row in found.found["cap"]] == [
+        (1, "lti", 3, 2), (2, "lti", 3, 2),
+    ]  # fmt: skip
+    trained = json.loads((tmp_path / "run" / "result.json").read_text())["federations"]
+    accuracy = {(row["seed"], row["budget"]): row["accuracy"] for row in trained}
+    for cap in found.found["cap"]:
+        products = [
+            row["mse"] * accuracy[row["seed"], row["budget"]] for row in own(found)
+            if (row["seed"], row["attack"], row["round"]) == (cap["seed"], "lti", 3)
+        ]  # fmt: skip
+        assert cap["cap"] == pytest.approx(sum(products) / 2)
+        assert len(products) == 2
+    assert audit_run(tmp_path / "run", cheap(attacks=["lti"]), [0]).found["cap"] == []
+
+
+def test_a_run_that_is_not_finished_has_no_accuracy_to_multiply(folder: Path) -> None:
+    (folder / "result.json").unlink()
+    assert audit_run(folder, cheap(attacks=["lti"]), [3]).found["cap"] == []
+
+
+def test_only_public_images_are_shown_by_default(audited: Audit, trained: Path, pictures: Path, tmp_path: Path) -> None:
+    data = load_dataset(Settings(public_fraction=0.6), str(pictures))
+    private, targets = (
+        {png(image) for image in as_pixels(data.pixels(part.images))} for part in (data.train, data.public_targets)
+    )
+    raw = np.load(pictures / "train.npz")["images"][:, None]
+    assert private <= {png(image) for image in raw}, "pixels come back as they were stored"
+    audited.save(tmp_path)
+    drawn = images_of((tmp_path / "audit.svg").read_text())
+    originals = [png(image) for section in audited.sections for image in section.rows[0].images]
+    assert all(section.rows[0].caption == "original" for section in audited.sections)
+    assert originals
+    assert set(originals) <= targets & set(drawn)
+    assert not set(drawn) & private
+    assert "base64" not in (tmp_path / "audit.json").read_text()
+    own = audit_run(trained, cheap(attacks=["lti"]), [0], private=True)
+    assert own.found["targets"] == "private"
+    shown = [png(image) for section in own.sections for image in section.rows[0].images]
+    assert shown
+    assert set(shown) <= private
+
+
+def test_the_same_audit_of_a_run_finds_the_same(trained: Path) -> None:
+    one, two = (audit_run(trained, cheap(), [3]) for _ in range(2))
+    assert one.found == two.found
+    assert one.picture() == two.picture()
+
+
+def test_an_audit_changes_nothing_in_the_folder_until_it_is_saved(folder: Path) -> None:
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    found = audit_run(folder, cheap(attacks=["lti"]), [0])
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    found.save(folder)
+    new = {path.name for path in folder.rglob("*") if path.is_file()} - {path.name for path in before}
+    assert new == {"audit.json", "audit.svg"}
+    json.loads((folder / "audit.json").read_text(), parse_constant=refuse)
+
+
+def test_the_place_of_the_run_is_in_no_file(audited: Audit, trained: Path, tmp_path: Path) -> None:
+    audited.save(tmp_path)
+    text = (tmp_path / "audit.json").read_text() + (tmp_path / "audit.svg").read_text()
+    assert str(trained) not in text
+
+
+def test_the_picture_names_the_dataset_and_not_its_place(audited: Audit, pictures: Path) -> None:
+    """A picture is what people pass on: it need not say where on which machine the data lay."""
+    assert str(pictures.parent) not in audited.picture()
+
+
+def test_global_random_state_is_left_alone_by_the_audit_of_a_run(trained: Path) -> None:
+    torch.manual_seed(8)
+    before = torch.get_rng_state()
+    audit_run(trained, cheap(attacks=["lti"]), [0])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("last", [1, 2])
+def test_an_audit_in_which_nothing_was_finished_is_none(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    """Interrupted in its first cell it leaves an earlier audit as it is; in its second there is something to write."""
+    cells: list[Any] = []
+
+    def interrupted(cell: Any, *arguments: Any) -> Any:
+        cells.append(cell)
+        if len(cells) == last:
+            raise KeyboardInterrupt
+        return genuine(cell, *arguments)
+
+    genuine = sweep_audit.attack_cell
+    monkeypatch.setattr(sweep_audit, "attack_cell", interrupted)
+    if last == 1:
+        with pytest.raises(KeyboardInterrupt):
+            audit_run(trained, cheap(attacks=["lti"]), [0])
+        return
+    found = audit_run(trained, cheap(attacks=["lti"]), [0], multi_rounds=2).found
+    assert found["complete"] is False
+    assert "multi_round" not in found, "whoever interrupts does not want to wait for it"
+
+
+def test_releases_of_all_rounds_are_combined_on_request(trained: Path) -> None:
+    found = audit_run(trained, cheap(attacks=["labels"]), [0], multi_rounds=9).found["multi_round"]
+    assert [row["mechanism"] for row in found] == ["none", "pl-identical", "pl-learn"]
+    assert all(row["rounds"] == 3 for row in found), "no more than were trained"
+
+
+def test_combined_releases_may_be_all_that_is_asked_for(trained: Path) -> None:
+    found = audit_run(trained, cheap(attacks=[]), [0], multi_rounds=2)
+    assert found.rows == []
+    assert len(found.found["multi_round"]) == 3
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, folder: Path) -> None:
+    for empty in (tmp_path / "absent", tmp_path):
+        with pytest.raises(CheckpointError, match=r"has no config\.toml"):
+            audit_run(empty, cheap())
+    shutil.rmtree(folder / "snapshots")
+    with pytest.raises(CheckpointError, match="has no snapshots"):
+        audit_run(folder, cheap())
+
+
+@pytest.mark.parametrize("damage", ["cut off", "empty", "not safetensors"])
+def test_a_damaged_snapshot_is_refused(folder: Path, damage: str) -> None:
+    path = folder / "snapshots" / "round-000000.safetensors"
+    content = path.read_bytes()
+    path.write_bytes({"cut off": content[:-100], "empty": b"", "not safetensors": b"x" * 200}[damage])
+    with pytest.raises(CheckpointError, match=r"round-000000\.safetensors cannot be read"):
+        audit_run(folder, cheap(attacks=["lti"]))
+
+
+def test_a_snapshot_without_the_weights_of_a_federation_is_refused(folder: Path) -> None:
+    path = folder / "snapshots" / "round-000000.safetensors"
+    tensors = load(path.read_bytes())
+    path.write_bytes(save({name: part for name, part in tensors.items() if not name.startswith("federation-2/")}))
+    with pytest.raises((CheckpointError, ModelError), match="Missing tensors"):
+        audit_run(folder, cheap(attacks=["lti"]))
+
+
+def test_a_snapshot_that_is_not_finite_is_refused(folder: Path) -> None:
+    path = folder / "snapshots" / "round-000003.safetensors"
+    tensors = load(path.read_bytes())
+    tensors["federation-1/fc2.bias"][0] = float("nan")
+    path.write_bytes(save(tensors))
+    with pytest.raises(CheckpointError, match="not finite"):
+        audit_run(folder, cheap(attacks=["lti"]))
+    assert audit_run(folder, cheap(attacks=["labels"]), [0]).rows, "the others can still be audited"
+
+
+def test_a_file_beside_the_snapshots_does_no_harm(folder: Path) -> None:
+    path = folder / "snapshots" / "round-000000.safetensors"
+    shutil.copy(path, path.with_name("round-000000 (copy).safetensors"))
+    found = audit_run(folder, cheap(attacks=["labels"]), [0])
+    assert {row["round"] for row in found.rows} == {0}
+
+
+def test_data_without_public_images_cannot_be_audited(tmp_path: Path, pictures: Path) -> None:
+    run = train_run(tmp_path / "run", pictures, ("none",), public_fraction=0.0)
+    with pytest.raises(DataError, match="public"):
+        audit_run(run, cheap())
+
+
+def test_an_unknown_attack_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'matched'"):
+        audit_run(tmp_path, Options(attacks=["mached"]))

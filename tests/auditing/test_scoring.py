@@ -1,0 +1,371 @@
+"""What results are worth, kind by kind: known answers, the negative control, the paper's leakage, trivial guesses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from equipoise.attack.attack import Attack
+from equipoise.attack.registry import ATTACKS
+from equipoise.attack.results import CandidateScores, Inversion, LabelGuesses, MembershipScores
+from equipoise.attack.view import View
+from equipoise.auditing.cells import Cell
+from equipoise.auditing.examine import attack_cell
+from equipoise.auditing.results import Outcome, rows_of, summary
+from equipoise.auditing.scoring import MOST_DECIBELS, Case, Trace, baselines, image_values, score
+from equipoise.auditing.targets import given_targets
+from tests.auditing.small import CLASSES, MEAN, QUICK, SCALE, SHAPE, materials, server_of, targets_of
+
+# --- the paper's leakage -------------------------------------------------------------------------------------
+
+
+def test_leakage_is_one_minus_the_mean_distance_over_iterations() -> None:
+    truth = torch.zeros(2, 2, 1, 1, 2)  # two releases of two images of two pixels
+    trace = Trace(truth, diameter=10.0)
+    first = torch.tensor([[[3.0, 4.0], [0.0, 1.0]], [[0.0, 0.0], [6.0, 8.0]]]).view(2, 2, 1, 1, 2)
+    second = torch.tensor([[[0.0, 0.0], [0.0, 3.0]], [[0.0, 2.0], [0.0, 0.0]]]).view(2, 2, 1, 1, 2)
+    trace.watch(torch.arange(2), 1, first)
+    trace.watch(torch.arange(2), 2, second)
+    found, beyond = trace.leakage(torch.tensor([[0, 1], [0, 1]]))
+    means = [((5 + 0) / 2 + (1 + 3) / 2) / 2, ((0 + 2) / 2 + (10 + 0) / 2) / 2]
+    assert found.tolist() == pytest.approx([1 - mean / 10 for mean in means])
+    assert beyond.tolist() == [0.0, 0.0]
+
+
+def test_leakage_follows_the_assignment_of_guesses() -> None:
+    truth = torch.tensor([[0.0, 7.0]]).view(1, 2, 1, 1, 1)
+    trace = Trace(truth, diameter=10.0)
+    trace.watch(torch.tensor([0]), 1, torch.tensor([[7.0, 1.0]]).view(1, 2, 1, 1, 1))
+    assert trace.leakage(torch.tensor([[1, 0]]))[0].tolist() == pytest.approx([1 - 0.5 / 10])
+    assert trace.leakage(torch.tensor([[0, 1]]))[0].tolist() == pytest.approx([1 - 6.5 / 10])
+
+
+def test_rows_may_be_watched_in_any_chunks() -> None:
+    local = torch.Generator().manual_seed(1)
+    truth, guess = (torch.rand(5, 2, *SHAPE, generator=local) for _ in range(2))
+    whole, chunks = Trace(truth, 10.0), Trace(truth, 10.0)
+    same = torch.tensor([[0, 1]]).expand(5, -1)
+    for iteration in (1, 2, 3):
+        whole.watch(torch.arange(5), iteration, guess * iteration)
+        for rows in (torch.tensor([3, 4]), torch.tensor([0, 1, 2])):
+            chunks.watch(rows, iteration, guess[rows] * iteration)
+    assert torch.allclose(whole.leakage(same)[0], chunks.leakage(same)[0])
+
+
+def test_without_iterations_nothing_leaks() -> None:
+    trace = Trace(torch.zeros(3, 2, *SHAPE), 56.0)
+    found, beyond = trace.leakage(torch.zeros(3, 2, dtype=torch.int64))
+    assert found.tolist() == beyond.tolist() == [0.0] * 3
+
+
+def test_a_distance_beyond_the_diameter_is_negative_leakage_and_counted() -> None:
+    trace = Trace(torch.zeros(1, 2, 1, 1, 1), diameter=10.0)
+    trace.watch(torch.tensor([0]), 1, torch.tensor([[50.0, 1.0]]).view(1, 2, 1, 1, 1))
+    trace.watch(torch.tensor([0]), 2, torch.tensor([[50.0, 11.0]]).view(1, 2, 1, 1, 1))
+    found, beyond = trace.leakage(torch.tensor([[0, 1]]))
+    assert found.tolist() == pytest.approx([1 - (50 + 6) / 2 / 10])
+    assert found.item() < 0
+    assert beyond.tolist() == pytest.approx([0.75])
+
+
+# --- inversions ----------------------------------------------------------------------------------------------
+
+
+def case_of(labels: Tensor | None = None) -> Case:
+    """An attack on 24 releases of four images with the labels 0, 1, 2 and 3; ``labels`` are those it was granted."""
+    (server, weights), targets = server_of(), targets_of()
+    assert targets.labels.unique(dim=0).tolist() == [[0, 1, 2, 3]]
+    many = weights.expand(len(targets.truth), -1)
+    view = View(many, many, targets.labels if labels is None else labels)
+    return Case(Cell(weights, server, {"role": "own"}), "some", view, targets, materials(), QUICK, trace_of(targets))
+
+
+def trace_of(targets: Any) -> Trace:
+    return Trace(targets.images, diameter=12.0)
+
+
+def inversion(images: Tensor, **more: Any) -> Inversion:
+    return Inversion(images, torch.arange(float(len(images))), **more)
+
+
+def test_an_inversion_that_stands_still_beside_the_truth() -> None:
+    """At 0.2 beside every pixel of 36, for three iterations: a distance of 1.2 from the truth in each."""
+    case = case_of()
+    images = case.targets.images
+    for iteration in (1, 2, 3):
+        case.trace.watch(torch.arange(24), iteration, images + 0.2)
+    found = score(inversion(images + 0.2), case)
+    assert (found.attack, found.about) == ("some", {"role": "own"})
+    assert found.values["leakage"] == pytest.approx(1 - 0.2 * 6 / 12, rel=1e-5)
+    assert found.values["beyond_D"].max() == 0
+    assert found.values["mse"] == pytest.approx(0.04, rel=1e-4)
+    assert found.values["identification"].min() == 1
+    assert found.values["cost"].tolist() == list(range(24))
+    assert found.images is not None
+    assert torch.equal(found.images, images + 0.2)
+    assert found.notes == {}
+    assert "labels_exact" not in found.values
+
+
+def test_an_attack_without_iterations_has_no_leakage() -> None:
+    case = case_of()
+    assert "leakage" not in score(inversion(case.targets.images), case).values
+
+
+def test_granted_labels_bind_every_guess_to_its_place() -> None:
+    case = case_of()
+    truth = case.targets.images
+    found = score(inversion(truth.flip(1)), case)
+    expected = (truth.flip(1) - truth).square().flatten(2).mean(2)
+    np.testing.assert_allclose(found.values["mse"], expected, rtol=1e-4)
+
+
+def test_inferred_labels_bind_no_place() -> None:
+    """Whoever inferred wrong labels for a release does not know which image has which; of the others it does."""
+    wrong = targets_of().labels.clone()
+    wrong[5] = torch.tensor([0, 0, 1, 2])
+    case = case_of(wrong)
+    found = score(inversion(case.targets.images.flip(1)), case).values["mse"]
+    assert found[5].max() < 1e-9
+    assert np.delete(found, 5, 0).min() > 0.1
+
+
+def test_an_attack_that_found_the_labels_is_bound_to_no_place_either() -> None:
+    case = case_of()
+    truth, labels = case.targets.images, case.targets.labels.flip(1).clone()
+    labels[3, 0] = 0  # 0, 2, 1, 0
+    case.trace.watch(torch.arange(24), 1, truth.flip(1))
+    found = score(inversion(truth.flip(1), labels=labels), case)
+    assert found.values["mse"].max() < 1e-9
+    assert found.values["leakage"].min() == pytest.approx(1), "and so are its iterations"
+    assert found.values["labels_exact"].tolist() == [row != 3 for row in range(24)], "in whatever order"
+    others = case.targets.pool[case.targets.impostor].flip(1)
+    assert score(inversion(others, labels=labels), case).negative["mse"].max() < 1e-9, "nor in the negative control"
+
+
+def test_the_negative_control_is_the_same_guess_held_against_another_release() -> None:
+    case = case_of()
+    impostors = case.targets.pool[case.targets.impostor]
+    found = score(inversion(impostors), case)
+    assert found.negative["mse"].max() == 0
+    assert found.negative["identification"].min() == 1
+    assert found.values["mse"].min() > 0.1
+    assert found.values["identification"].mean() < 0.3
+    assert "cost" not in found.negative
+
+
+def test_a_few_reconstructions_are_kept_as_pixels() -> None:
+    case = case_of()
+    found = score(inversion(case.targets.images), case).pictures
+    assert found is not None
+    assert (found.shape, found.dtype) == ((2, 4, *SHAPE), np.uint8)
+    expected = (case.targets.images[:2] * SCALE + MEAN).mul(255).round()
+    np.testing.assert_array_equal(found, expected)
+    outside = score(inversion(case.targets.images + 99), case).pictures
+    assert outside is not None
+    assert outside.min() == 255
+
+
+def test_targets_that_stopped_are_noted() -> None:
+    case, stopped = case_of(), torch.zeros(24, dtype=torch.int64)
+    assert score(inversion(case.targets.images, stopped=stopped), case).notes == {}
+    stopped[[3, 7]] = torch.tensor([1, 900])
+    assert score(inversion(case.targets.images, stopped=stopped), case).notes == {"stopped": 2}
+
+
+def test_inputs_that_are_no_images_are_scored_and_not_drawn() -> None:
+    images, labels = torch.rand(3, 2, 5, generator=torch.Generator().manual_seed(1)), torch.tensor([[0, 1]] * 3)
+    targets, given = given_targets(images, labels, None, 0.0, 1.0, QUICK)
+    weights = torch.zeros(3, 4)
+    cell = Cell(weights[0], server_of()[0], {})
+    case = Case(cell, "some", View(weights, weights, labels), targets, given, QUICK, Trace(images, 1.0))
+    found = score(inversion(images + 0.1), case)
+    assert found.pictures is None
+    assert found.values["mse"] == pytest.approx(0.01, rel=1e-4)
+    assert {"ssim", "identification"}.isdisjoint(found.values), "no window fits, and there is no decoy"
+
+
+# --- the other kinds -----------------------------------------------------------------------------------------
+
+
+def test_candidates_are_ranked_with_the_truth_first_and_the_impostor_second() -> None:
+    """The impostor is no candidate of the result, nor the truth one of the negative control."""
+    values = torch.tensor([
+        [[3.0, 9.0, 2.0, 1.0], [2.0, 0.0, 2.0, 1.0]],
+        [[0.0, 9.0, 2.0, 1.0], [9.0, 1.0, 1.0, 1.0]],
+    ])  # fmt: skip
+    found = score(CandidateScores(values), case_of())
+    assert found.values["identification"].tolist() == [[1, 0.5], [0, 1]]
+    np.testing.assert_allclose(found.values["log_rank"], np.log1p([[0, 0.5], [2, 0]]))
+    assert found.negative["identification"].tolist() == [[1, 0], [1, 1 / 3]]
+    np.testing.assert_allclose(found.negative["log_rank"], np.log1p([[0, 2], [0, 1]]))
+
+
+def test_membership_is_members_against_others_and_impostors_against_the_same_others() -> None:
+    """In the order of what was asked: four members, four impostors, six others."""
+    table = torch.arange(24 * 14.0).view(24, 14)
+    found = score(MembershipScores({"loss": table, "first": -table}), case_of())
+    for values, members in ((found.values, table[:, :4]), (found.negative, table[:, 4:8])):
+        np.testing.assert_array_equal(values["loss_members"], members)
+        np.testing.assert_array_equal(values["loss_others"], table[:, 8:])
+        np.testing.assert_array_equal(values["first_others"], -table[:, 8:])
+    assert found.notes == {}
+
+
+def test_membership_scores_that_are_not_finite_say_nothing_and_are_counted() -> None:
+    table = torch.ones(24, 14)
+    table[0, 0], table[1, 4], table[2, 9] = float("nan"), float("inf"), -float("inf")
+    found = score(MembershipScores({"loss": table}), case_of())
+    assert found.notes == {"not_finite": 3}
+    assert found.values["loss_members"][0].tolist() == [0, 1, 1, 1]
+    assert found.negative["loss_members"][1].tolist() == [0, 1, 1, 1]
+    assert found.values["loss_others"].sum() == 24 * 6 - 1
+
+
+def test_guessed_labels_are_right_as_often_as_both_multisets_have_them() -> None:
+    guess = torch.tensor([[0, 1, 2, 3], [0, 0, 1, 1], [3, 3, 3, 3]]).repeat(8, 1)  # the truth is 0, 1, 2, 3
+    found = score(LabelGuesses(guess), case_of())
+    assert found.values["labels"].tolist() == [1, 0.5, 0.25] * 8
+    assert found.values["labels_exact"].tolist() == [1, 0, 0] * 8
+    assert 0.5 < found.negative["labels"].mean() < 0.85, "four of four labels at random share two thirds or so"
+    again = score(LabelGuesses(guess.flip(0)), case_of())
+    np.testing.assert_array_equal(again.negative["labels"], found.negative["labels"])
+    other = score(LabelGuesses(guess), replace(case_of(), options=replace(QUICK, seed=1)))
+    assert other.negative["labels"].tolist() != found.negative["labels"].tolist(), "chance is drawn with the seed"
+
+
+# --- a kind of one's own -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Brightness:
+    """How bright every image is, by an attack that finds nothing else."""
+
+    values: Tensor  # [N, E]
+
+
+def test_a_new_kind_of_result_needs_one_function_that_scores_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    (server, weights), targets = server_of(), targets_of()
+    attack = Attack("brightness", lambda server, view, *rest: Brightness(torch.zeros(len(view), 4)))
+    monkeypatch.setitem(ATTACKS, "brightness", attack)
+    cell, options = Cell(weights, server, {"role": "own"}), QUICK.limited_to(["brightness"])
+    with pytest.raises(TypeError, match="Nothing scores a Brightness"):
+        attack_cell(cell, targets, materials(), options)
+
+    @score.register
+    def _brightness(result: Brightness, case: Case) -> Outcome:
+        own, other = (
+            case.targets.pool[rows].flatten(2).mean(2) for rows in (case.targets.truth, case.targets.impostor)
+        )
+        return case.outcome({"mse": (result.values - own).square()}, {"mse": (result.values - other).square()})
+
+    (found,) = attack_cell(cell, targets, materials(), options)
+    row, chance = rows_of(found, targets)
+    assert (row["attack"], row["control"], chance["control"]) == ("brightness", None, "negative")
+    assert row["mse"] == pytest.approx(float(targets.images.flatten(2).mean(2).square().mean()), rel=1e-5)
+    assert row["mse_low"] < row["mse"] < row["mse_high"]
+
+
+# --- images --------------------------------------------------------------------------------------------------
+
+
+def test_errors_are_those_of_normalised_images_and_of_pixels() -> None:
+    targets = targets_of()
+    guess = targets.images + torch.linspace(-1, 1, 36).view(SHAPE)
+    found = image_values(guess, targets, targets.truth, materials())
+    shown, real = ((part * SCALE + MEAN).clamp(0, 1) for part in (guess, targets.images))
+    error = (shown - real).square().flatten(2).mean(2)
+    assert error.max() < (torch.linspace(-1, 1, 36) * SCALE).square().mean(), "some of it lay outside of the range"
+    np.testing.assert_allclose(found["mse"], np.full((24, 4), torch.linspace(-1, 1, 36).square().mean()), rtol=1e-4)
+    np.testing.assert_allclose(found["mse_pixel"], error, rtol=1e-4)
+    np.testing.assert_allclose(found["psnr"], -10 * error.log10(), rtol=1e-4)
+    assert "ssim" not in found, "its window does not fit into 6 x 6 pixels"
+
+
+def test_a_guess_is_ranked_by_its_correlation() -> None:
+    """Neither brightness nor contrast matters; the negative of an image resembles every decoy more than itself."""
+    targets = targets_of()
+    for guess, first in ((3 * targets.images + 2, 1), (-targets.images, 0), (targets.pool[targets.decoys[..., 7]], 0)):
+        found = image_values(guess, targets, targets.truth, materials())
+        assert set(found["identification"].flatten().tolist()) == {first}
+    worst = image_values(-targets.images, targets, targets.truth, materials())["log_rank"]
+    np.testing.assert_allclose(worst, np.log(20))
+    second = image_values(targets.pool[targets.decoys[..., 7]], targets, targets.truth, materials())["log_rank"]
+    assert second.min() >= np.log(2) - 1e-9
+
+
+# --- guesses that use no update ------------------------------------------------------------------------------
+
+
+def test_black_images_score_what_they_must() -> None:
+    (server, _), targets = server_of(), targets_of()
+    found = baselines(targets, materials(), server, diameter=10.0)
+    low = server.low
+    assert low < materials().attack[0].min(), "black is the server's, not the darkest pixel there is"
+    expected = (targets.images - low).square().flatten(2).mean(2)
+    assert set(found) == {"black", "class_mean", "noise", "another_image"}
+    np.testing.assert_allclose(found["black"]["mse"], expected, rtol=1e-5)
+    distance = (targets.images - low).flatten(2).norm(dim=2).mean(1)
+    np.testing.assert_allclose(found["black"]["leakage"], 1 - distance / 10, rtol=1e-5)
+    assert found["class_mean"]["mse"].mean() < found["another_image"]["mse"].mean()
+    assert found["class_mean"]["mse"].mean() < found["noise"]["mse"].mean()
+
+
+def test_the_class_mean_is_that_of_the_attackers_images() -> None:
+    (server, _), targets = server_of(), targets_of()
+    images, labels = materials().attack
+    means = torch.stack([images[labels == label].mean(0) for label in range(CLASSES)])
+    expected = (means[targets.labels] - targets.images).square().flatten(2).mean(2)
+    np.testing.assert_allclose(baselines(targets, materials(), server)["class_mean"]["mse"], expected, rtol=1e-5)
+
+
+def test_noise_is_uniform_over_the_range_of_the_inputs() -> None:
+    (server, _), targets = server_of(), targets_of()
+    low, high = float(server.low), float(server.high)
+    away = targets.images - (low + high) / 2
+    expected = (high - low) ** 2 / 12 + float(away.square().mean())
+    assert baselines(targets, materials(), server)["noise"]["mse"].mean() == pytest.approx(expected, rel=0.05)
+
+
+def test_without_public_images_there_are_two_guesses() -> None:
+    (server, _), targets = server_of(), targets_of()
+    every, some = (baselines(targets, given, server) for given in (materials(), replace(materials(), attack=None)))
+    assert set(some) == {"black", "noise"}
+    for name, values in some.items():
+        for metric, value in values.items():
+            np.testing.assert_array_equal(value, every[name][metric])
+
+
+@pytest.mark.parametrize("level", ["low", "grey", "high"])
+def test_a_constant_guess_identifies_nothing(level: str) -> None:
+    """A black image resembles no candidate more than another: it ties with all, and names the truth once in K."""
+    (server, _), targets = server_of(), targets_of()
+    value = {"low": server.low, "grey": 0.123456, "high": server.high}[level]
+    found = image_values(torch.full_like(targets.images, float(value)), targets, targets.truth, materials())
+    candidates = targets.decoys.shape[2] + 1
+    assert candidates == QUICK.candidates
+    np.testing.assert_array_equal(found["identification"], np.full(targets.truth.shape, 1 / candidates))
+    np.testing.assert_allclose(found["log_rank"], np.log1p((candidates - 1) / 2), rtol=1e-12)
+
+
+def test_a_black_guess_among_the_baselines_identifies_nothing() -> None:
+    (server, _), targets = server_of(), targets_of()
+    found = baselines(targets, materials(), server)["black"]["identification"]
+    np.testing.assert_array_equal(found, np.full(targets.truth.shape, 1 / QUICK.candidates))
+
+
+def test_a_perfect_guess_has_a_psnr_of_a_hundred_decibels() -> None:
+    case = case_of()
+    guess = case.targets.images.clone()
+    guess[0, 0] += 0.1
+    found = score(inversion(guess), case).values
+    assert found["psnr"][0, 0] < 40
+    assert found["psnr"].max() == MOST_DECIBELS == 100
+    assert (found["psnr"] == 100).sum() == guess.shape[0] * guess.shape[1] - 1
+    assert summary(found)["psnr"] == pytest.approx(found["psnr"].mean()), "none is left out of the mean"
+    assert "not_finite" not in summary(found)

@@ -1,0 +1,297 @@
+"""Every federation at chosen rounds: roles, controls, pairing, and each cell attacked once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from equipoise.auditing import sweep_audit
+from equipoise.auditing.options import Options
+from equipoise.auditing.results import Findings, Outcome, rows_of
+from equipoise.auditing.sweep_audit import audit_sweep, learned_against_static
+from equipoise.engine.datasets import load_dataset
+from equipoise.engine.federation import Federation
+from equipoise.engine.settings import Settings
+from equipoise.engine.sweep import Sweep
+from equipoise.mechanism.protection import Leakage
+from tests.audit_helpers import cheap, write_pictures
+from tests.auditing.small import TWINS
+
+SETTINGS = Settings(rounds=2, evaluate_every=2, model="mlp", init="torch", batch=2, steps=2, public_fraction=0.6)
+Run = Callable[..., Findings]
+
+
+@pytest.fixture(scope="module")
+def federations(pictures: Path) -> list[Federation]:
+    data = str(pictures)
+    return [Federation(data, "none"), Federation(data, "pl-identical", 0.98), Federation(data, "pl-learn", 0.98)]
+
+
+@pytest.fixture(scope="module")
+def run(federations: list[Federation]) -> Run:
+    """``audit_sweep`` at the weights of a sweep, with all that it needs."""
+    made: dict[tuple[Any, ...], tuple[Sweep, dict[int, torch.Tensor]]] = {}
+
+    def call(
+        options: Options,
+        rounds: tuple[int, ...] = (0,),
+        given: list[Federation] | None = None,
+        settings: Settings = SETTINGS,
+        **more: Any,
+    ) -> Findings:
+        feds = federations if given is None else given
+        key = (rounds, *map(repr, feds))
+        if key not in made:
+            sweep, weights = Sweep(SETTINGS, feds), {}
+            for when in rounds:
+                sweep.train(when)
+                weights[when] = sweep.models()
+            made[key] = sweep, weights
+        sweep, weights = made[key]
+        return audit_sweep(settings, feds, sweep.datasets, sweep.batched, weights, options, **more)
+
+    return call
+
+
+def roles(found: Findings, name: str) -> list[str]:
+    return list(dict.fromkeys(one.about["role"] for one in found.outcomes if one.about["mechanism"] == name))
+
+
+def test_every_mechanism_has_its_roles(run: Run) -> None:
+    found = run(cheap(attacks=["labels"]))
+    assert roles(found, "none") == ["own"]
+    assert roles(found, "pl-identical") == ["own", "undistorted"]
+    assert roles(found, "pl-learn") == ["own", *TWINS, "undistorted"]
+    assert roles(run(cheap(attacks=["labels"], twins=False)), "pl-learn") == ["own", "undistorted"]
+
+
+def test_every_row_has_a_negative_control_and_the_role_undistorted_is_the_positive_one(run: Run) -> None:
+    """What is undistorted by itself is a result, not a control."""
+    found = run(cheap(attacks=["lti", "membership"]))
+    cells: dict[Any, list[Any]] = {}
+    for row in found.rows:
+        cells.setdefault((row["mechanism"], row["role"], row["attack"]), []).append(row["control"])
+    assert {name for name, role, _ in cells if role == "undistorted"} == {"pl-identical", "pl-learn"}
+    for (_, role, _), controls in cells.items():
+        assert controls == ["positive" if role == "undistorted" else None, "negative"]
+
+
+@pytest.mark.parametrize(("rounds", "cells"), [((0,), 4), ((2,), 7), ((0, 2), 11)])
+def test_a_cell_that_occurs_twice_is_attacked_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch, rounds: tuple[int, ...], cells: int
+) -> None:
+    """At round 0 all federations have the same weights: undistorted, static, learned and the louder static."""
+    seen: list[Any] = []
+
+    def counting(cell: Any, *arguments: Any) -> Any:
+        seen.append(cell)
+        return genuine(cell, *arguments)
+
+    genuine = sweep_audit.attack_cell
+    monkeypatch.setattr(sweep_audit, "attack_cell", counting)
+    found = run(cheap(attacks=["labels"]), rounds)
+    assert len(seen) == cells
+    assert len(found.outcomes) == 7 * len(rounds), "and is reported wherever it occurs"
+
+
+def test_the_static_twin_of_equal_lower_bound_is_the_static_mechanism(run: Run) -> None:
+    found = run(cheap(attacks=["lti"]))
+    rows = {(row["mechanism"], row["role"]): row for row in found.rows if row["control"] != "negative"}
+    own, twin = rows["pl-identical", "own"], rows["pl-learn", TWINS[0]]
+    assert {name: own[name] for name in ("lower", "mse", "identification")} == {
+        name: twin[name] for name in ("lower", "mse", "identification")
+    }
+    assert rows["pl-learn", "own"]["lower"] == own["lower"] == pytest.approx(7.99975)
+    assert own["lower"] <= rows["pl-learn", TWINS[1]]["lower"] <= 2 * own["lower"] * (1 + 1e-4)
+    assert rows["none", "own"]["lower"] == rows["pl-learn", "undistorted"]["lower"] == 0
+
+
+def test_differences_are_own_minus_static_on_the_same_releases(run: Run) -> None:
+    found = run(cheap(attacks=["lti"]), (2,))
+    assert [row["against"] for row in found.differences] == [*TWINS, "static, own trajectory"]
+    rows = {(row["mechanism"], row["role"]): row for row in found.rows if row["control"] != "negative"}
+    against = {
+        **{name: rows["pl-learn", name] for name in TWINS},
+        "static, own trajectory": rows["pl-identical", "own"],
+    }
+    for row in found.differences:
+        gap = rows["pl-learn", "own"]["mse"] - against[row["against"]]["mse"]
+        assert row["mse"] == pytest.approx(gap, abs=1e-6)
+        assert row["mse_low"] - 1e-9 <= row["mse"] <= row["mse_high"] + 1e-9
+
+
+def test_at_the_first_weights_there_is_no_other_trajectory(run: Run) -> None:
+    """At round 0 all federations have the same weights: the static one's are those of the first twin."""
+    found = run(cheap(attacks=["lti"]), (0, 2)).differences
+    against = {when: [row["against"] for row in found if row["round"] == when] for when in (0, 2)}
+    assert against == {0: TWINS, 2: [*TWINS, "static, own trajectory"]}
+
+
+def test_a_learned_mechanism_alone_has_no_other_trajectory(run: Run, federations: list[Federation]) -> None:
+    found = run(cheap(attacks=["lti"]), (2,), federations[2:])
+    assert [row["against"] for row in found.differences] == TWINS
+
+
+def test_static_mechanisms_have_no_differences(run: Run, federations: list[Federation]) -> None:
+    assert run(cheap(attacks=["lti"]), (0,), federations[:2]).differences == []
+
+
+def test_progress_is_told_with_the_federation_the_round_and_the_role(run: Run, federations: list[Federation]) -> None:
+    """Of all cells at round 0; one that occurs twice is told of once, where it is attacked."""
+    told: list[tuple[str, float]] = []
+    run(cheap(attacks=["lti", "labels"]), progress=lambda what, amount: told.append((what, amount)))
+    plain, static, learned = (federation.label() for federation in federations)
+    cells = [f"{plain} at 0, own", f"{static} at 0, own", f"{learned} at 0, own", f"{learned} at 0, {TWINS[1]}"]
+    expected = [f"{cell}: {attack}" for cell in cells for attack in ("lti", "labels")]
+    assert list(dict.fromkeys(what for what, _ in told)) == expected
+    assert all(amount > 0 for _, amount in told)
+
+
+# --- an interrupted audit ------------------------------------------------------------------------------------
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, last: int) -> list[Any]:
+    """Ctrl-C while cell number ``last`` is attacked; returns the cells, as they come."""
+    seen: list[Any] = []
+
+    def interrupted(cell: Any, *arguments: Any) -> Any:
+        seen.append(cell)
+        if len(seen) == last:
+            raise KeyboardInterrupt
+        return genuine(cell, *arguments)
+
+    genuine = sweep_audit.attack_cell
+    monkeypatch.setattr(sweep_audit, "attack_cell", interrupted)
+    return seen
+
+
+def test_an_interrupted_audit_keeps_the_cells_that_were_finished(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(cheap(attacks=["lti"]))
+    assert whole.complete
+    cells = interrupt(monkeypatch, 2)
+    found = run(cheap(attacks=["lti"]))
+    assert len(cells) == 2, "nothing is attacked after it"
+    assert not found.complete
+    assert found.rows == [row for row in whole.rows if row["mechanism"] == "none"]
+    assert [one.about["mechanism"] for one in found.outcomes] == ["none"]
+    assert found.differences == []
+    assert found.baselines == whole.baselines
+
+
+@pytest.mark.parametrize("last", [4, 5, 7])
+def test_interrupted_differences_are_those_of_the_roles_that_were_finished(
+    run: Run, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    """At round 2: undistorted, static and its control, then the learned one, its twins and its control."""
+    whole = run(cheap(attacks=["lti"]), (2,))
+    interrupt(monkeypatch, last)
+    found = run(cheap(attacks=["lti"]), (2,))
+    assert not found.complete
+    assert found.rows == whole.rows[: 2 * (last - 1)]
+    kept = {4: [], 5: ["static, own trajectory"], 7: [*TWINS, "static, own trajectory"]}[last]
+    assert found.differences == [row for row in whole.differences if row["against"] in kept]
+    assert len(found.differences) == len(kept)
+
+
+# --- rounds and datasets -------------------------------------------------------------------------------------
+
+
+def test_a_schedule_is_read_at_the_round_whose_releases_are_attacked(run: Run, pictures: Path) -> None:
+    """Those that start from the weights after round 1 are the releases of round 2."""
+    budget = {"rounds": [1, 2], "values": [0.96, 0.98]}
+    found = run(cheap(attacks=["labels"]), (0, 1), [Federation(str(pictures), "pl-identical", budget)])
+    own = [row for row in found.rows if row["role"] == "own" and row["control"] is None]
+    assert [(row["round"], row["promised_leakage"]) for row in own] == [(0, 0.96), (1, 0.98)]
+    assert [row["lower"] for row in own] == pytest.approx([15.99975, 7.99975])
+
+
+def test_every_dataset_has_its_own_targets_and_baselines(run: Run, pictures: Path, tmp_path: Path) -> None:
+    """At round 0 both start from the same weights; what was found on one is no answer for the other."""
+    for path in write_pictures(tmp_path).iterdir():
+        with np.load(path) as stored:
+            arrays = {"images": 255 - stored["images"] // 2, "labels": stored["labels"]}
+        np.savez(path, **arrays)
+    both = [Federation(name, "none") for name in (str(pictures), str(tmp_path))]
+    together = run(cheap(attacks=["lti"]), (0,), both)
+    assert list(together.baselines) == list(together.targets) == [str(pictures), str(tmp_path)]
+    alone = [run(cheap(attacks=["lti"]), (0,), [federation]) for federation in both]
+    assert together.rows == [row for found in alone for row in found.rows]
+    assert together.rows[0]["mse"] != pytest.approx(together.rows[2]["mse"], rel=1e-3)
+    for name, found in zip((str(pictures), str(tmp_path)), alone, strict=True):
+        assert together.baselines[name] == found.baselines[name]
+
+
+def test_the_leakage_is_that_of_the_diameter_in_the_settings(run: Run, federations: list[Federation]) -> None:
+    """One minus the mean distance over D: the same distances stand behind both."""
+    narrow = replace(SETTINGS, leakage=Leakage(D=10.0))
+    usual, other = (run(cheap(attacks=["invgrad"]), (0,), federations[:1], settings) for settings in (SETTINGS, narrow))
+    pairs = [(usual.rows[0]["leakage"], other.rows[0]["leakage"])]
+    for one, two in zip(usual.baselines.values(), other.baselines.values(), strict=True):
+        pairs += [(one[guess]["leakage"], two[guess]["leakage"]) for guess in one]
+    assert len(pairs) == 5
+    for wide, close in pairs:
+        assert (1 - wide) * 56 == pytest.approx((1 - close) * 10, rel=1e-5)
+
+
+def test_intervals_follow_from_the_seed_of_the_options(run: Run, federations: list[Federation]) -> None:
+    found = run(cheap(attacks=["lti"], releases=6, seed=3), (0,), federations[:1], private=True)
+    (targets,), (outcome,) = found.targets.values(), found.outcomes
+    assert found.rows == rows_of(outcome, targets, 3)
+    assert found.rows != rows_of(outcome, targets, 4)
+
+
+def test_private_targets_are_those_of_the_clients(run: Run, pictures: Path) -> None:
+    train = {image.numpy().tobytes() for image in load_dataset(SETTINGS, str(pictures)).train.images}
+    for private in (False, True):
+        found = run(cheap(attacks=["labels"]), private=private)
+        (targets,) = found.targets.values()
+        assert [image.numpy().tobytes() in train for image in targets.images.flatten(0, 1)] == [private] * 4
+
+
+def test_the_place_of_the_data_does_not_change_what_is_found(run: Run, tmp_path: Path) -> None:
+    other = str(write_pictures(tmp_path / "elsewhere" / "pictures"))
+    one, two = run(cheap(attacks=["lti"])), run(cheap(attacks=["lti"]), (0,), [Federation(other, "none")])
+    assert one.rows[0]["mse"] == pytest.approx(two.rows[0]["mse"], rel=1e-5)
+
+
+# --- learned against static ----------------------------------------------------------------------------------
+
+
+def outcome(mse: float, attack: str = "lti") -> Outcome:
+    return Outcome({}, attack, {"mse": np.full((3, 2), mse)}, {})
+
+
+def test_a_learned_mechanism_is_compared_with_its_own_twins_and_its_own_sibling() -> None:
+    """The sibling has the dataset, budget and seed of the learned one, at the same round; every number is distinct."""
+    learned = Federation("a", "pl-learn", 0.98, 1)
+    federations = [
+        Federation("a", "pl-identical", 0.9, 1), Federation("a", "pl-identical", 0.98, 2),
+        Federation("a", "pl-identical", 0.98, 1), Federation("a", "ls-static", 100, 1), learned,
+    ]  # fmt: skip
+    found = {
+        (index, when, role): [outcome(10**index + when + 0.1 * place)]
+        for index in range(5) for when in (0, 3) for place, role in enumerate(("own", *TWINS, "undistorted"))
+    }  # fmt: skip
+    rows = list(learned_against_static(federations, found))
+    assert [(row["round"], row["against"]) for row in rows] == [
+        (0, TWINS[0]), (0, TWINS[1]), (3, TWINS[0]), (3, TWINS[1]), (3, "static, own trajectory"),
+    ]  # fmt: skip
+    assert [row["mse"] for row in rows] == pytest.approx([-0.1, -0.2, -0.1, -0.2, 10**4 - 10**2])
+    assert all((row["mechanism"], row["budget"], row["seed"]) == ("pl-learn", 0.98, 1) for row in rows)
+    assert {row["attack"] for row in rows} == {"lti"}
+
+
+def test_attacks_are_compared_with_themselves() -> None:
+    learned = Federation("a", "pl-learn", 0.98, 1)
+    found = {
+        (0, 0, "own"): [outcome(5.0, "invgrad"), outcome(7.0, "lti")],
+        (0, 0, TWINS[0]): [outcome(1.0, "invgrad"), outcome(2.0, "lti")],
+    }
+    rows = list(learned_against_static([learned], found))
+    assert [(row["attack"], row["mse"]) for row in rows] == [("invgrad", 4.0), ("lti", 5.0)]

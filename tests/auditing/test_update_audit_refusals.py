@@ -1,0 +1,174 @@
+"""What ``audit`` of an update refuses, with words that say what to give instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from equipoise.auditing import update_audit
+from equipoise.auditing.options import Options
+from equipoise.engine.settings import Settings
+from equipoise.errors import ConfigError, DataError, EquipoiseError, ModelError, ReleaseError
+from tests.audit_helpers import cheap
+from tests.auditing.updates import CLASSES, SHAPE, Call, gradient_of, numbers
+
+
+def test_either_a_state_or_a_gradient_is_needed(call: Call, model: nn.Module) -> None:
+    for more in ({}, {"shape": SHAPE}):
+        with pytest.raises(ConfigError, match="after= or gradient="):
+            call(after=model.state_dict(), gradient=model.state_dict(), **more)
+        with pytest.raises(ConfigError, match="after= or gradient="):
+            call(gradient=None, after=None, **more)
+
+
+@pytest.mark.parametrize("which", ["before", "after", "gradient"])
+def test_tensors_that_are_missing_or_of_another_shape_are_named(call: Call, model: nn.Module, which: str) -> None:
+    state = model.state_dict()
+    del state["1.bias"]
+    with pytest.raises(ModelError, match=r"Missing tensors: 1\.bias"):
+        call(**{which: state})
+    state = model.state_dict()
+    state["1.weight"] = state["1.weight"][:3]
+    with pytest.raises(ModelError, match=r"1\.weight \(3, 36\) instead of \(12, 36\)"):
+        call(**{which: state})
+
+
+@pytest.mark.parametrize("which", ["before", "after", "gradient"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_an_update_that_is_not_finite_is_refused(
+    call: Call, model: nn.Module, public: Any, which: str, value: float
+) -> None:
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    state["3.bias"][1] = value
+    for attack in ("invgrad", "lti", "matched", "membership", "labels"):
+        with pytest.raises(ReleaseError, match="not finite"):
+            call(**{which: state}, public=public, options=cheap(attacks=[attack]))
+    with pytest.raises(ReleaseError, match="not finite"):
+        call(**{which: state}, grant_labels=False)
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("beyond", [(-0.5, 1.0), (0.0, 3.0)], ids=["below", "above"])
+def test_a_truth_outside_the_bounds_is_refused(
+    call: Call, batch: Any, public: Any, known: bool, beyond: tuple[float, float]
+) -> None:
+    """The attacker does not know the range of the truth: it is not widened for it."""
+    truth = beyond[0] + batch[0] * (beyond[1] - beyond[0])
+    more: dict[str, Any] = {"public": public} if known else {}
+    with pytest.raises(DataError, match=r"Part of the truth lies outside .*bounds="):
+        call(truth=truth, **more)
+    assert call(truth=truth, bounds=beyond, **more).rows
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_bounds_are_those_of_the_public_inputs_and_never_of_the_truth(
+    call: Call, batch: Any, public: Any, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    genuine = update_audit.attack_cell
+
+    def watching(cell: Any, *rest: Any) -> Any:
+        seen.append(cell.server)
+        return genuine(cell, *rest)
+
+    monkeypatch.setattr(update_audit, "attack_cell", watching)
+    wide = 3 * public[0] - 1
+    for truth in (batch[0], batch[0] / 2, torch.full_like(batch[0], 0.25)):
+        call(truth=truth, **({"public": (wide, public[1])} if known else {}))
+    expected = (float(wide.min()), float(wide.max())) if known else (0.0, 1.0)
+    assert [(server.low, server.high) for server in seen] == [expected] * 3
+
+
+Y = torch.tensor([0, 2])
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"labels": Y + 1}, DataError, r"0\.\.2, got 1\.\.3"),
+        ({"labels": Y - 1}, DataError, r"0\.\.2, got -1\.\.1"),
+        ({"labels": Y.int()}, DataError, "int64"),
+        ({"labels": Y.float()}, DataError, "int64"),
+        ({"labels": Y.expand(3, 2)}, DataError, "labels of shape"),
+        ({"labels": [0, 2]}, DataError, "labels"),
+        ({"labels": torch.tensor(1)}, DataError, "labels"),
+        ({"labels": Y[:0], "truth": None, "shape": SHAPE}, DataError, "no known examples"),
+        ({"labels": None, "truth": None, "shape": SHAPE}, DataError, "batch="),
+        ({"labels": None}, DataError, "needs its labels"),
+        ({"labels": None, "truth": None, "shape": SHAPE, "batch": 0}, DataError, "no known examples"),
+        ({"gradient": [], "shape": SHAPE}, ReleaseError, "no update"),
+        ({"truth": numbers(4, *SHAPE)}, DataError, "Expected the truth as"),
+        ({"truth": numbers(2, 1, 5, 5), "shape": SHAPE}, DataError, "Expected the truth as"),
+        ({"truth": numbers(2, 1, 5, 5)}, EquipoiseError, r"\(2, 1, 5, 5\)"),
+        ({"truth": numbers(2, *SHAPE) * float("nan")}, DataError, "finite"),
+        ({"truth": numbers(2, *SHAPE).numpy()}, DataError, "truth"),
+        ({"truth": None}, ConfigError, "shape of one input is not known"),
+        ({"truth": None, "shape": (1, 5, 5)}, ModelError, "forward failed"),
+        ({"mechanism": "pl-learn"}, ConfigError, "'pl-learn' needs a budget"),
+        ({"budget": 0.98}, ConfigError, "'none' takes no budget"),
+        ({"mechanism": "pl-lern", "budget": 0.98}, ConfigError, "Did you mean 'pl-learn'"),
+        ({"mechanism": "pl-learn", "budget": 1.2}, EquipoiseError, "budget"),
+        ({"settings": Settings(local_steps=3)}, DataError, "equal local steps"),
+        ({"bounds": (1.0, 0.0)}, EquipoiseError, "bounds"),
+        ({"bounds": (float("nan"), 1.0)}, EquipoiseError, "bounds"),
+        ({"options": Options(attacks=["invgard"])}, ConfigError, "Did you mean 'invgrad'"),
+        ({"options": Options(attacks=["lti"])}, ConfigError, "lti needs public"),
+        ({"options": Options(iterations=0)}, ConfigError, "iterations=0"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_what_cannot_be_audited_is_refused(
+    call: Call, change: dict[str, Any], error: type[EquipoiseError], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        call(**change)
+
+
+def test_updates_and_starts_must_pair(call: Call, model: nn.Module, batch: Any) -> None:
+    update = gradient_of(model, *batch)
+    with pytest.raises(ReleaseError, match="2 states before 3 updates"):
+        call(before=[model.state_dict()] * 2, gradient=[update] * 3, shape=SHAPE)
+
+
+def test_matched_needs_the_truth_to_look_for(call: Call, public: Any) -> None:
+    with pytest.raises(ConfigError, match="truth="):
+        call(truth=None, public=public, options=cheap(attacks=["matched"]))
+
+
+@pytest.mark.parametrize("rows", [[], [0], [0, 3, 6, 9, 12, 15]], ids=["none", "one", "one label"])
+def test_public_data_that_lack_a_label_are_refused(call: Call, public: Any, rows: list[int]) -> None:
+    with pytest.raises(DataError):
+        call(public=(public[0][rows], public[1][rows]), options=cheap())
+
+
+class Rounded(nn.Module):
+    """Its gradient depends on the inputs in steps, of which every derivative is zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(36, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.fc((4 * x.flatten(1)).round())
+        return out
+
+
+def test_a_model_that_cannot_be_differentiated_twice_is_refused(call: Call, batch: Any) -> None:
+    model = Rounded()
+    with pytest.raises(ModelError, match="use lti, matched or membership"):
+        call(model=model, before=model.state_dict(), gradient=gradient_of(model, *batch))
+
+
+def test_a_model_with_running_statistics_is_refused(call: Call) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(36), nn.Linear(36, CLASSES))
+    with pytest.raises(ModelError, match="BatchNorm1d"):
+        call(model=model, before=model.state_dict(), gradient=model.state_dict())
+
+
+def test_a_model_without_trainable_parameters_is_refused(call: Call, model: nn.Module, batch: Any) -> None:
+    update = gradient_of(model, *batch)
+    with pytest.raises(ModelError, match="no trainable parameters"):
+        call(model=model.requires_grad_(False), gradient=update)
