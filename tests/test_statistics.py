@@ -209,8 +209,8 @@ def test_weighted_auc_and_tpr_are_those_of_resamples(fpr: float, rounded: bool) 
         bootstrap(both, lambda x: tpr_at(x[:, :3], x[:, 3:], fpr), draws=200, seed=9),
     )
     assert found is not None
-    for interval, slow in zip(found, expected, strict=True):
-        assert interval == pytest.approx(slow, abs=1e-12)
+    for one, slow in zip(found, expected, strict=True):
+        assert one == pytest.approx(slow, abs=1e-12)
 
 
 def test_the_interval_of_auc_covers() -> None:
@@ -251,7 +251,7 @@ def test_pieces_of_a_bootstrap_change_nothing(monkeypatch: pytest.MonkeyPatch) -
         assert everything() == whole
 
 
-# --- Student's intervals over seeds ------------------------------------------------------------------------------------
+# --- Student's intervals over seeds ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.attack import descent
-from equipoise.attack import inversion as invert
+from equipoise.attack import invgrad as invert
 from equipoise.attack.view import Server, View
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import LeNetZhu, SmallCNN

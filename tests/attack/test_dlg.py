@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from equipoise.attack import dlg as module
 from equipoise.attack.attack import Hooks, Knowledge
 from equipoise.attack.descent import Search
 from equipoise.attack.dlg import DLG, IDLG, SEARCH, dlg, idlg
-from equipoise.attack.dlg import dlg as module
 from equipoise.attack.invgrad import invgrad
 from equipoise.attack.view import Server, View
 from equipoise.errors import ModelError

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from equipoise.attack import likelihood as module
 from equipoise.attack.attack import Hooks, Knowledge
 from equipoise.attack.descent import Search
 from equipoise.attack.invgrad import invgrad
 from equipoise.attack.likelihood import LIKELIHOOD, SEARCH, likelihood, noise_likelihood
-from equipoise.attack.likelihood import likelihood as module
 from tests.attack.inversions import CLASS_MEAN, case, five
 
 

@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from equipoise.attack import dlg, likelihood, unrolled
 from equipoise.attack.attack import Hooks, Knowledge
-from equipoise.attack.dlg import dlg
-from equipoise.attack.likelihood import likelihood
 from equipoise.attack.registry import ATTACKS
 from equipoise.attack.results import CandidateScores, Inversion, LabelGuesses, MembershipScores, Result
 from equipoise.attack.simulate import respond
-from equipoise.attack.unrolled import unrolled
 from equipoise.attack.view import Server, View
 from equipoise.models.batched import Batched
 from tests.attack.inversions import seeded, tanh_model

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from equipoise.attack import unrolled as module
 from equipoise.attack.attack import Hooks, Knowledge
 from equipoise.attack.likelihood import SEARCH
 from equipoise.attack.unrolled import UNROLLED, drift, unrolled
-from equipoise.attack.unrolled import unrolled as module
 from equipoise.attack.view import Server
 from equipoise.mechanism.distortion import draw_bounds
 from equipoise.mechanism.protection import Protection

@@ -12,10 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equipoise.attack.dlg import dlg
-from equipoise.attack.likelihood import likelihood
+from equipoise.attack import dlg, likelihood, unrolled
 from equipoise.attack.registry import ATTACKS, find
-from equipoise.attack.unrolled import unrolled
 from equipoise.auditing.audit import Audit
 from equipoise.auditing.run_audit import audit_run
 from equipoise.auditing.update_audit import audit

@@ -214,7 +214,7 @@ def test_what_comes_out_is_what_the_attack_found(few: Dataset, monkeypatch: pyte
         return Combined(wins, 0 * wins, -wins, took, seen=3)
 
     monkeypatch.setattr(replay, "multi_round", found)
-    monkeypatch.setattr("equipoise.engine.datasets.load", lambda *given, **more: few)
+    monkeypatch.setattr("equipoise.engine.datasets.load_with", lambda *given, **more: few)
     settings = Settings(local_steps=2, batch=3, partition="iid")
     rows = replayed(settings, Federation("mnist", "pl-learn", 0.98), 3, examples=6, decoys=4, around=8, seed=5)
     assert [rows[f"identification_{name}"] for name in ("one_release", "schedule_known", "schedule_unknown")] == [

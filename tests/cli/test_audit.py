@@ -311,7 +311,7 @@ def small_mnist(mnist: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     data = from_tensors(
         parts["train"], parts["test"], parts["validation"], parts["public"], 10, "mnist", mnist.mean, mnist.std
     )
-    monkeypatch.setattr("equipoise.engine.datasets.load", lambda name: data)
+    monkeypatch.setattr("equipoise.engine.datasets.load_with", lambda name, **_: data)
     quick = {**EFFORT, "releases": 2, "twins": False}
     monkeypatch.setattr("equipoise.auditing.options.Options", lambda **given: Options(**{**given, **quick}))
 

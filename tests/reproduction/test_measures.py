@@ -63,7 +63,7 @@ def sent(small: Small) -> Sent:
             for k in range(block.slots.start, block.slots.stop):
                 found[f, k] = next(rows).clone()
 
-    other.watcher = watch
+    other.on_releases = watch
     other.train(BEFORE + 1)
     assert len(found) == len(FEDERATIONS) * 4
     return found

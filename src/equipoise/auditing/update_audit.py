@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -80,31 +80,35 @@ def audit(
     check_protection(settings)
     if (after is None) == (gradient is None):
         raise ConfigError("Expected either the state after the update or a gradient.", "Give after= or gradient=.")
-    given = after if gradient is None else gradient
-    _check_tensors(labels, truth, public)
-    options = _options(options, labels is not None and grant_labels, public, truth)
-    examples = _examples(labels, batch, settings.local_steps)
     if not 0 < eta < math.inf:
         raise ConfigError(f"Expected eta={eta!r} to be a positive number.", "Give the client's learning rate.")
-    shape = shape or _shape(truth, public, several=not isinstance(given, Mapping))
+    given, held = after if gradient is None else gradient, Held(labels, grant_labels, truth, public)
+    options = held.attacks(options)
+    examples = held.examples(batch, settings.local_steps)
+    shape = shape or held.shape(several=not isinstance(given, Mapping))
+    server, like = _server(model, loss, shape, examples // settings.local_steps, held.bounds(bounds))
     protected = settings.at(checked(mechanism, budget), budget, 1)
-    server, like = _server(model, loss, shape, examples // settings.local_steps, _bounds(bounds, public))
     server = replace(server, eta=eta, protection=protected, local_steps=settings.local_steps)
     view = _view(server.batched, before, given, None if gradient is None else eta, like)
+    return _audited(server, view, held.to(like), budget, options, settings.leakage.D, show, progress)
+
+
+def _audited(
+    server: Server, view: View, held: Held, budget: Any, options: Options, diameter: float, show: bool,
+    progress: Progress | None,
+) -> Audit:  # fmt: skip
     check(server, view, needs_labels=False)
-    if public is not None:
-        public = (public[0].to(like.device, like.dtype), public[1].to(like.device))
-    real = None if labels is None else _real_labels(labels.to(like.device), len(view), examples, server.classes)
-    known = real if real is not None and grant_labels else _inferred(server, view, public, options)
+    real = held.real_labels(len(view), server)
+    known = real if real is not None and held.grant_labels else _inferred(server, view, held.public, options)
     about = {
-        "mechanism": protected.mechanism.name, "budget": budget, "round": None, "role": OWN, "control": None,
+        "mechanism": server.protection.mechanism.name, "budget": budget, "round": None, "role": OWN, "control": None,
         "labels_granted": known is real,
     }  # fmt: skip
     cell = Cell(view.previous[0], server, about, replace(view, labels=known))
-    if truth is None or real is None:
-        return _unscored(cell, public, options, progress)
-    images = _real_inputs(truth.to(like.device, like.dtype), (len(view), examples, *shape), server)
-    return _scored(cell, images, real, public, options, settings.leakage.D, show, progress)
+    if held.truth is None or real is None:
+        return _unscored(cell, held.public, options, progress)
+    images = _real_inputs(held.truth, (len(view), server.examples, *server.shape), server)
+    return _scored(cell, images, real, held.public, options, diameter, show, progress)
 
 
 def _server(
@@ -171,72 +175,104 @@ def _unscored(cell: Cell, public: Public | None, options: Options, progress: Pro
 # -- what was given --------------------------------------------------------------------------------------------------
 
 
-def _check_tensors(labels: Any, truth: Any, public: Any) -> None:
-    if labels is not None and (not isinstance(labels, Tensor) or labels.dim() not in (1, 2)):
-        raise DataError("Expected labels to be a tensor [E] or [N, E].", "Use torch.tensor(labels).")
-    if truth is not None and (not isinstance(truth, Tensor) or not truth.is_floating_point()):
-        raise DataError("Expected the truth to be a floating-point tensor.", "Use torch.as_tensor(truth).float().")
-    if truth is not None and labels is None:
-        raise DataError("Scoring against the truth needs its labels.", "Give labels=; grant_labels=False hides them.")
-    if truth is not None and not bool(torch.isfinite(truth).all()):
-        raise DataError("The truth is not finite.", "Remove NaN and Inf.")
-    pair = isinstance(public, tuple | list) and len(public) == 2 and all(isinstance(part, Tensor) for part in public)
-    if public is not None and not pair:
-        raise DataError("Expected public data as a pair of tensors (inputs, labels).", "Pass (x, y).")
+@dataclass(frozen=True)
+class Held:
+    """What is known of the updates beside themselves: by the auditor, and, where it is granted, by the attacker."""
 
+    labels: Tensor | None
+    grant_labels: bool
+    truth: Tensor | None
+    public: Public | None
 
-def _options(options: Options | None, granted: bool, public: Any, truth: Any) -> Options:
-    """The attacks that can run on what was given; those asked for by name must be able to."""
-    lacking = {
-        need: words
-        for need, there, words in (
-            ("public", public is not None, "public=(inputs, labels)"),
-            ("truth", truth is not None, "truth= and labels= to score against"),
-            ("labels", granted, "the labels granted"),
+    def __post_init__(self) -> None:
+        labels, truth, public = self.labels, self.truth, self.public
+        if labels is not None and (not isinstance(labels, Tensor) or labels.dim() not in (1, 2)):
+            raise DataError("Expected labels to be a tensor [E] or [N, E].", "Use torch.tensor(labels).")
+        if truth is not None and (not isinstance(truth, Tensor) or not truth.is_floating_point()):
+            raise DataError("Expected the truth to be a floating-point tensor.", "Use torch.as_tensor(truth).float().")
+        if truth is not None and labels is None:
+            raise DataError(
+                "Scoring against the truth needs its labels.", "Give labels=; grant_labels=False hides them."
+            )
+        if truth is not None and not bool(torch.isfinite(truth).all()):
+            raise DataError("The truth is not finite.", "Remove NaN and Inf.")
+        pair = isinstance(public, tuple | list) and len(public) == 2
+        if public is not None and not (pair and all(isinstance(part, Tensor) for part in public)):
+            raise DataError("Expected public data as a pair of tensors (inputs, labels).", "Pass (x, y).")
+
+    def to(self, like: Tensor) -> Held:
+        """The same in the model's own precision, on its device."""
+        return Held(
+            None if self.labels is None else self.labels.to(like.device),
+            self.grant_labels,
+            None if self.truth is None else self.truth.to(like.device, like.dtype),
+            None
+            if self.public is None
+            else (self.public[0].to(like.device, like.dtype), self.public[1].to(like.device)),
         )
-        if not there
-    }
-    wanted = options or Options()
-    wanted.check()
-    wrong = {
-        name: f"{name} needs {lacking[need]}"
-        for name in wanted.attacks for need in ("labels", "truth", "public")
-        if need in find(name).needs and need in lacking
-    }  # fmt: skip
-    if options is None:
-        return wanted.limited_to([name for name in wanted.attacks if name not in wrong])
-    if wrong:
-        raise ConfigError("; ".join(wrong.values()) + ".", "Give it, or leave the attack out.")
-    return options
 
+    def attacks(self, options: Options | None) -> Options:
+        """The attacks that can run on what is held; those asked for by name must be able to."""
+        lacking = {
+            need: words
+            for need, there, words in (
+                ("public", self.public is not None, "public=(inputs, labels)"),
+                ("truth", self.truth is not None, "truth= and labels= to score against"),
+                ("labels", self.labels is not None and self.grant_labels, "the labels granted"),
+            )
+            if not there
+        }
+        wanted = options or Options()
+        wanted.check()
+        wrong = {
+            name: f"{name} needs {lacking[need]}"
+            for name in wanted.attacks for need in ("labels", "truth", "public")
+            if need in find(name).needs and need in lacking
+        }  # fmt: skip
+        if options is None:
+            return wanted.limited_to([name for name in wanted.attacks if name not in wrong])
+        if wrong:
+            raise ConfigError("; ".join(wrong.values()) + ".", "Give it, or leave the attack out.")
+        return options
 
-def _examples(labels: Tensor | None, batch: Any, local_steps: int) -> int:
-    examples = labels.shape[-1] if labels is not None else batch
-    if examples is None or not is_whole(examples) or examples < 1:
-        raise DataError("An update of no known examples cannot be attacked.", "Give labels=, or batch= their number.")
-    if examples % local_steps:
-        raise DataError(f"{examples} examples do not make {local_steps} equal local steps.", "Check the batch.")
-    return examples
+    def examples(self, batch: Any, local_steps: int) -> int:
+        """How many examples are behind one update."""
+        examples = self.labels.shape[-1] if self.labels is not None else batch
+        if not is_whole(examples) or examples < 1:
+            raise DataError(
+                "An update of no known examples cannot be attacked.", "Give labels=, or batch= their number."
+            )
+        if examples % local_steps:
+            raise DataError(f"{examples} examples do not make {local_steps} equal local steps.", "Check the batch.")
+        return examples
 
+    def shape(self, several: bool) -> tuple[int, ...]:
+        """The shape of one input."""
+        if self.public is not None:
+            return tuple(self.public[0].shape[1:])
+        if self.truth is None:
+            raise ConfigError("The shape of one input is not known.", "Give shape=(channels, height, width).")
+        return tuple(self.truth.shape[2 if several else 1 :])
 
-def _shape(truth: Tensor | None, public: Public | None, several: bool) -> tuple[int, ...]:
-    if public is not None:
-        return tuple(public[0].shape[1:])
-    if truth is None:
-        raise ConfigError("The shape of one input is not known.", "Give shape=(channels, height, width).")
-    return tuple(truth.shape[2 if several else 1 :])
+    def bounds(self, given: Any) -> tuple[float, float]:
+        """The range that the attacker keeps its guesses in: never taken from the truth, which it does not know."""
+        public = self.public
+        if given is None:
+            return (float(public[0].min()), float(public[0].max())) if public and public[0].numel() else (0.0, 1.0)
+        low, high = given
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise ConfigError(
+                f"Expected bounds={given!r} to be two finite numbers, low < high.", "Give the inputs' range."
+            )
+        return float(low), float(high)
 
-
-def _bounds(bounds: Any, public: Public | None) -> tuple[float, float]:
-    """The range that the attacker keeps its guesses in: never taken from the truth, which it does not know."""
-    if bounds is None:
-        return (float(public[0].min()), float(public[0].max())) if public and public[0].numel() else (0.0, 1.0)
-    low, high = bounds
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ConfigError(
-            f"Expected bounds={bounds!r} to be two finite numbers, low < high.", "Give the inputs' range."
-        )
-    return float(low), float(high)
+    def real_labels(self, count: int, server: Server) -> Tensor | None:
+        """The true labels ``[N, E]`` of all updates; None where they are not known."""
+        if self.labels is None:
+            return None
+        labels = self.labels.expand(count, -1) if self.labels.dim() == 1 else self.labels
+        check_labels(labels, (count, server.examples), server.classes)
+        return labels
 
 
 def _view(batched: Batched, before: Any, given: Any, eta: float | None, like: Tensor) -> View:
@@ -253,12 +289,6 @@ def _view(batched: Batched, before: Any, given: Any, eta: float | None, like: Te
         raise ReleaseError(f"{len(start)} states before {len(other)} updates.", "Give one for each, or one for all.")
     start = start.expand(len(other), -1)
     return View(start, other if eta is None else start - eta * other)
-
-
-def _real_labels(labels: Tensor, count: int, examples: int, classes: int) -> Tensor:
-    labels = labels.expand(count, -1) if labels.dim() == 1 else labels
-    check_labels(labels, (count, examples), classes)
-    return labels
 
 
 def _real_inputs(truth: Tensor, shape: tuple[int, ...], server: Server) -> Tensor:

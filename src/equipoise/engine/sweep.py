@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -53,6 +53,22 @@ class State:
     round: int
     params: Tensor  # [F, P]
     tally: metrics.Tally
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps, beside the number of the round."""
+        return {"params": self.params, **{part.name: getattr(self.tally, part.name) for part in fields(self.tally)}}
+
+    def restore(self, round_number: int, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what ``tensors`` gave; ``ValueError`` and no change where these are of another sweep."""
+        if _forms(tensors) != _forms(self.tensors()):
+            raise ValueError("it holds other federations")
+        self.round, self.params = round_number, tensors["params"].to(self.params.device)
+        for part in fields(self.tally):
+            setattr(self.tally, part.name, tensors[part.name])
+
+
+def _forms(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ import re
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -222,8 +221,7 @@ class JobRun:
     # -- the checkpoint ----------------------------------------------------------------------------------------------
 
     def _save(self, seconds: float) -> None:
-        tally = self.sweep.state.tally
-        arrays = {part.name: getattr(tally, part.name).numpy() for part in fields(tally)}
+        arrays = {name: tensor.cpu().numpy() for name, tensor in self.sweep.state.tensors().items()}
         notes = {
             "digest": digest(self.job),
             "round": self.sweep.state.round,
@@ -233,7 +231,7 @@ class JobRun:
         }
         packed = io.BytesIO()
         text = np.array(json.dumps(notes))
-        np.savez(packed, params=self.sweep.state.params.cpu().numpy(), notes=text, **arrays)
+        np.savez(packed, notes=text, **arrays)  # type: ignore[arg-type]
         write_bytes(self.checkpoint, packed.getvalue())
 
     def _resume(self) -> None:
@@ -244,21 +242,15 @@ class JobRun:
             with np.load(io.BytesIO(self.checkpoint.read_bytes()), allow_pickle=False) as stored:
                 arrays = {name: torch.from_numpy(stored[name]) for name in stored.files if name != "notes"}
                 notes = json.loads(str(stored["notes"]))
-            params, before = arrays.pop("params"), self.sweep.state
             if notes["digest"] != digest(self.job):
                 raise CheckpointError(f"The checkpoint {self.checkpoint.name} belongs to another job.", remedy)
-            shapes = {part.name: getattr(before.tally, part.name).shape for part in fields(before.tally)}
-            if {name: array.shape for name, array in arrays.items()} != shapes or params.shape != before.params.shape:
-                raise ValueError("its arrays do not fit the job")
             when, seconds, history, series = (notes[key] for key in ("round", "seconds", "history", "series"))
             if type(when) is not int or not 0 <= when <= self.settings.rounds or set(series) != set(self.series):
                 raise ValueError("its notes do not fit the job")
+            self.sweep.state.restore(when, arrays)
         except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, zlib.error, RecursionError) as error:
             raise CheckpointError(f"The checkpoint {self.checkpoint.name} cannot be read: {error}.", remedy) from error
-        self.sweep.state.params = params.to(self.sweep.device)
-        for name, array in arrays.items():
-            setattr(self.sweep.state.tally, name, array)
-        self.sweep.state.round, self.seconds, self.history, self.series = when, seconds, history, series
+        self.seconds, self.history, self.series = seconds, history, series
 
 
 def rounded(value: Any) -> Any:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -122,11 +122,6 @@ class Run:
     # -- resume ------------------------------------------------------------------------------------------------
 
     def _checkpoint(self) -> None:
-        tally = self.sweep.state.tally
-        tensors = {
-            "params": self.sweep.state.params,
-            **{part.name: getattr(tally, part.name) for part in fields(tally)},
-        }
         metrics = self.folder / "metrics.jsonl"
         notes = {
             "round": self.sweep.state.round,
@@ -137,7 +132,7 @@ class Run:
             "data": self._fingerprints,
             "ledger": self._ledger_note(),
         }
-        save_checkpoint(self.folder / "checkpoint", tensors, notes)
+        save_checkpoint(self.folder / "checkpoint", self.sweep.state.tensors(), notes)
 
     def _resume(self) -> None:
         metrics = self.folder / "metrics.jsonl"
@@ -147,30 +142,28 @@ class Run:
             self._open_ledger()
             return
         tensors, notes = found
-        state = self.sweep.state
-        self._refuse_other_circumstances(tensors, notes)
-        state.round, state.params = notes["round"], tensors["params"].to(self.sweep.device)
-        for part in fields(state.tally):
-            setattr(state.tally, part.name, tensors[part.name])
+        self._refuse_other_circumstances(notes)
+        try:
+            self.sweep.state.restore(notes["round"], tensors)
+        except ValueError as error:
+            raise CheckpointError(
+                f"The checkpoint cannot be used: {error}.", "Use --fresh or another --out."
+            ) from error
+        tally = self.sweep.state.tally
+        counts = torch.cat([tally.total[:, 1:].flatten(), tally.recent[:, 3:5].flatten(), tally.rounds])
+        if not bool(((counts >= 0) & (counts < 1 << 53)).all()):
+            raise CheckpointError("The checkpoint holds impossible numbers of releases.", "Use --fresh.")
         if (metrics.stat().st_size if metrics.exists() else 0) < notes["metrics_bytes"]:
             raise CheckpointError("metrics.jsonl is shorter than the checkpoint says.", "Restore it, or use --fresh.")
         if metrics.exists():
             with storage_errors(metrics), metrics.open("r+b") as file:
                 file.truncate(notes["metrics_bytes"])
         self._resume_ledger(notes.get("ledger"))
-        self.resumed_from = state.round
+        self.resumed_from = self.sweep.state.round
         tidy(self.folder / "checkpoint", notes["file"])
 
-    def _refuse_other_circumstances(self, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
+    def _refuse_other_circumstances(self, notes: dict[str, Any]) -> None:
         """What would change the bits without being a setting: the data, the device. Threads are set as they were."""
-        state = self.sweep.state
-        own = {part.name: getattr(state.tally, part.name) for part in fields(state.tally)} | {"params": state.params}
-        forms = {name: (tensor.shape, tensor.dtype) for name, tensor in own.items()}
-        if {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()} != forms:
-            raise CheckpointError("The checkpoint holds other federations.", "Use --fresh or another --out.")
-        counts = torch.cat([tensors["total"][:, 1:].flatten(), tensors["recent"][:, 3:5].flatten(), tensors["rounds"]])
-        if not bool(((counts >= 0) & (counts < 1 << 53)).all()):
-            raise CheckpointError("The checkpoint holds numbers of releases that are none.", "Use --fresh.")
         for name in ("round", "metrics_bytes"):
             if type(notes.get(name)) is not int or not 0 <= notes[name] < 1 << 62:
                 raise CheckpointError(f"The checkpoint has no valid {name!r}: {notes.get(name)!r}.", "Use --fresh.")
