@@ -17,7 +17,6 @@ from equipoise.attack.registry import ATTACKS as REGISTERED
 from equipoise.attack.registry import find
 from equipoise.auditing import sweep_audit
 from equipoise.auditing.options import Options
-from equipoise.cli import display
 from equipoise.data.dataset import Dataset, from_tensors
 from tests.audit_helpers import EFFORT, train_run, write_pictures
 from tests.helpers import Command, Done, contents, entry_point, equipoise
@@ -134,13 +133,6 @@ def test_releases_of_all_rounds_can_be_combined(command: Command, folder: Path, 
     done = command(*quick(attack=attack))
     assert done.code == 0
     assert "3 releases combined" in " ".join(done.out.split())
-
-
-def test_examples_that_never_took_part_have_no_rate_to_print() -> None:
-    row = {"mechanism": "none", "budget": None, "rounds": 1, "targets": 4, "candidates": 5}
-    row |= {"identification_schedule_known": None, "identification_schedule_unknown": 0.25}
-    text = display.audit_notes({"baselines": {}, "multi_round": [row], "attacks": [], "claims": {}})
-    assert "25%" in text
 
 
 def test_an_attack_of_ones_own_is_called_by_its_name(

@@ -52,3 +52,10 @@ def test_the_notes_say_what_the_table_cannot() -> None:
     assert "interrupted: these are the cells that were finished" in notes
     assert "insufficient evidence: 8 release(s) are fewer than 20" in notes
     assert "not claimed: (epsilon, delta) of any kind." in notes
+
+
+def test_examples_that_never_took_part_have_no_rate_to_print() -> None:
+    row = {"mechanism": "none", "budget": None, "rounds": 1, "targets": 4, "candidates": 5}
+    row |= {"identification_schedule_known": None, "identification_schedule_unknown": 0.25}
+    text = audit_notes({"baselines": {}, "multi_round": [row], "attacks": [], "claims": {}})
+    assert "25%" in text
