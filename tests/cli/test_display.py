@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
-from rich.console import Console
 
 from equipoise.cli import display
-
-
-def rendered(table: object) -> str:
-    console = Console(file=io.StringIO(), width=120)
-    console.print(table)
-    return console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_quiet_command_shows_no_bar(capfd: pytest.CaptureFixture[str]) -> None:
@@ -38,12 +29,3 @@ def test_progress_takes_rounds_attacks_and_jobs() -> None:
 @pytest.mark.parametrize(("budget", "text"), [(None, "-"), (0.98, "0.98"), (200.0, "200"), ([1, 2], "[1, 2]")])
 def test_a_budget_as_people_write_it(budget: object, text: str) -> None:
     assert display.budget_text(budget) == text
-
-
-def test_the_status_shows_verdicts() -> None:
-    claims = [{"claim": "it [grows]", "holds": False, "evidence": "3 of 4"}]
-    artefacts = [{"name": "cap", "kind": "summary", "cells": 8, "agree": 1}]
-    shown = "".join(rendered(table) for table in display.status_tables({"artefacts": artefacts, "claims": claims}))
-    assert "it [grows]" in shown, "what a claim says is no markup"
-    assert "fails" in shown
-    assert "cap" in shown

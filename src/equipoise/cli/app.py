@@ -7,7 +7,7 @@ import sys
 import typer
 
 from ..errors import EquipoiseError
-from . import audit, calibrate, demo, doctor, flower, ledger, paper, train
+from . import audit, bounds, calibrate, demo, doctor, flower, ledger, reproduce, train
 from .arguments import print_json
 from .interrupts import interruptible_imports
 
@@ -25,8 +25,8 @@ app.command(epilog=audit.EXAMPLES)(audit.audit)
 app.command(epilog=calibrate.EXAMPLES)(calibrate.calibrate)
 app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
 app.add_typer(flower.app, name="flower")
-app.command(epilog=paper.BOUNDS_EXAMPLES)(paper.bounds)
-app.command(epilog=paper.REPRODUCE_EXAMPLES)(paper.reproduce)
+app.command(epilog=bounds.EXAMPLES)(bounds.bounds)
+app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)
 app.command(epilog=ledger.EXAMPLES)(ledger.ledger)
 
 

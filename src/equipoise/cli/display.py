@@ -6,11 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
 console = Console()
 errors = Console(stderr=True)
@@ -68,19 +65,3 @@ def budget_text(budget: Any) -> str:
     if budget is None:
         return "-"
     return f"{budget:g}" if isinstance(budget, int | float) else str(budget)
-
-
-def status_tables(found: dict[str, Any]) -> list[Table]:
-    """What ``reproduce --status`` shows: artefacts, then claims."""
-    artefacts = Table(title="artefacts", title_justify="left", box=box.SIMPLE)
-    for name in ("artefact", "kind", "cells", "agree"):
-        artefacts.add_column(name)
-    for row in found["artefacts"]:
-        artefacts.add_row(row["name"], row["kind"], str(row["cells"]), str(row["agree"]))
-    claims = Table(title="claims", title_justify="left", box=box.SIMPLE)
-    for name in ("the paper's claim", "here", "figures"):
-        claims.add_column(name)
-    for row in found["claims"]:
-        verdict = "[green]holds[/]" if row["holds"] else "[red]fails[/]"
-        claims.add_row(escape(row["claim"]), verdict, escape(row["evidence"]))
-    return [artefacts, claims]

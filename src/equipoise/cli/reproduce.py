@@ -1,18 +1,16 @@
-"""The commands about the paper: ``reproduce`` and ``bounds``; ``cli.py`` registers them."""
+"""``equipoise reproduce``: the paper's tables and figures again, beside the paper's own."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ..errors import ConfigError
+from .arguments import Json, print_json
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
-
-REPRODUCE_EXAMPLES = (
+EXAMPLES = (
     "Examples: equipoise reproduce --status   |   equipoise reproduce all --quick   |   equipoise reproduce cap "
     "--device cuda   |   equipoise reproduce all --plan SPEC.json --device cuda; then, on a machine with torch and "
     "numpy alone, python -m equipoise.compute SPEC.json OUT/; then equipoise reproduce all --from OUT"
@@ -76,7 +74,7 @@ def _write_plan(spec: dict[str, Any], path: Path, as_json: bool) -> None:
     write_json(path, spec)
     told = {"jobs": len(jobs), "federations": sum(len(job["federations"]) for job in jobs), "spec": str(path)}
     if as_json:
-        print(json.dumps(told, indent=1))
+        print_json(told)
         return
     display.console.print(f"{told['federations']} federations in {told['jobs']} jobs: {path}", markup=False)
     display.console.print(f"next: PYTHONPATH=src python -m equipoise.compute {path} OUT/", markup=False)
@@ -113,72 +111,14 @@ def _summary(spec: dict[str, Any], names: list[str], scale: Any, folder: Path, g
 
 def _show_status(found: dict[str, Any], as_json: bool) -> None:
     from . import display
+    from .reproduce_tables import status_tables
 
     if as_json:
-        print(json.dumps(found, indent=1))
+        print_json(found)
         return
-    for table in display.status_tables(found):
+    for table in status_tables(found):
         display.console.print(table)
     display.console.print(
         "[dim]agreement is by stated rules (docs/reproduction.md); eta, T, S and the initialisation were fitted to the "
         "paper's tables; no (epsilon, delta) is claimed[/]"
     )
-
-
-BOUNDS_EXAMPLES = (
-    "Examples: equipoise bounds runs/a   |   equipoise bounds runs/a --rounds 0,200 --targets 16   |   equipoise "
-    "bounds runs/a --set iterations=400 --set repeats=32 --json"
-)
-
-
-def bounds(
-    run: Annotated[Path, typer.Argument(help="A run folder, as train writes it.")],
-    rounds: Annotated[str | None, typer.Option(help="Snapshots to look at; default all of them.")] = None,
-    targets: Annotated[int, typer.Option(help="Releases that InvGrad attacks, for the leakage lemma; 0: none.")] = 8,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any other option, e.g. --set samples=128; see docs/bounds.md.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """The paper's theorems as numbers: every right-hand side beside what a run measured, and every assumption."""
-    from ..bounds.run import bounds_run
-    from ..files import locked
-    from . import display
-    from .bounds_tables import bounds_notes, bounds_tables
-
-    options = _bounds_options(rounds, targets, settings or [])
-    if not run.is_dir():
-        raise ConfigError(f"There is no folder {run.name}.", "Give a run folder: equipoise train --out RUN writes one.")
-    if not as_json:
-        display.console.print(f"bounds of {run}", markup=False, highlight=False)
-    with locked(run), display.attack_progress(as_json, "measuring") as progress:
-        found = bounds_run(run, options, progress)
-        written = found.save(run)
-    if as_json:
-        print(json.dumps(found.found, indent=1))
-        return
-    for table in bounds_tables(found.found):
-        display.console.print(table)
-    display.console.print(bounds_notes(found.found), markup=False, highlight=False, style="dim")
-    display.console.print("written: " + ", ".join(str(path) for path in written), markup=False)
-
-
-def _bounds_options(rounds: str | None, targets: int, given: list[str]) -> Any:
-    from dataclasses import fields
-
-    from ..bounds.options import BoundsOptions
-    from ..errors import closest
-    from ..runs.config import literal
-
-    known = [part.name for part in fields(BoundsOptions) if part.name not in ("rounds", "targets")]
-    chosen: dict[str, Any] = {"targets": targets}
-    for option in given:
-        key, found, value = option.partition("=")
-        if not found or key not in known:
-            raise ConfigError(f"Unknown option {option!r}.{closest(key, known)}", f"Known: {', '.join(known)}.")
-        chosen[key] = literal(value.strip())
-    if rounds is not None:
-        chosen["rounds"] = [literal(part.strip()) for part in rounds.split(",") if part.strip()]
-    options = BoundsOptions(**chosen)
-    options.check()
-    return options

@@ -1,4 +1,4 @@
-"""``equipoise reproduce`` and ``equipoise bounds``: what they show, compute, plan and refuse."""
+"""``equipoise reproduce``: what it shows, computes, plans and refuses."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from equipoise.reproduction import plan
 from equipoise.reproduction import reproduce as shell
 from equipoise.reproduction.artefacts.registry import ARTEFACTS, needs
 from equipoise.reproduction.plan import Scale
-from tests.audit_helpers import train_run, write_pictures
-from tests.helpers import Command, Done, contents, entry_point
+from tests.helpers import Command, Done, contents, document, entry_point
 
 JUDGED = [name for name, artefact in ARTEFACTS.items() if artefact.judged]
 FULL = Scale("full", (1, 2), 2, 2, 2, 2, 2, 2, 1, 2, (1,), (0.01,), False)
@@ -55,12 +54,6 @@ def _computes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell, "run", refuse)
     monkeypatch.setattr(work, "run", refuse)
     monkeypatch.setattr(shell, "write", refuse)
-
-
-def document(done: Done) -> Any:
-    """The one JSON document on standard output; nothing on standard error."""
-    assert done.err == ""
-    return json.loads(done.out)
 
 
 # --- where things stand ----------------------------------------------------------------------------------------------
@@ -308,54 +301,3 @@ def test_a_device_that_is_not_there_is_an_error(command: Command, device: str) -
     assert device in json.loads(done.out)["error"]["cause"]
     if device == "gpu":
         assert not Path("reproduced").exists()
-
-
-# --- the bounds of a run ---------------------------------------------------------------------------------------------
-
-CHEAP = [
-    part
-    for option in ("subproblems=2", "repeats=2", "samples=2", "examples=8", "power=1", "short=1")
-    for part in ("--set", option)
-]
-
-
-@pytest.fixture
-def bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    """Run ``equipoise bounds ARGUMENTS`` by its entry point, in an empty folder."""
-    equipoise = entry_point(tmp_path, monkeypatch, capfd)
-    return lambda *arguments: equipoise("bounds", *arguments)
-
-
-def test_the_bounds_of_a_run_are_shown_and_written(bounds: Command, tmp_path: Path) -> None:
-    train_run(tmp_path / "run", write_pictures(tmp_path / "pictures"), ("pl-learn",), snapshots=[0, 3])
-    done = bounds("run", "--rounds", "3", "--targets", "0", *CHEAP)
-    assert done.code == 0
-    for words in ("bounds of run", "inner loop", "gamma < 1/L_alpha", "no attack was asked for", "not claimed:"):
-        assert words in done.out
-    assert "written: run/bounds.json, run/bounds.html" in done.out
-    written = json.loads((tmp_path / "run" / "bounds.json").read_text())
-    assert written["rounds"] == [3]
-    assert {name: written["options"][name] for name in ("targets", "power", "seed")} == {
-        "targets": 0, "power": 1, "seed": 0,
-    }  # fmt: skip
-    again = bounds("run", "--rounds", "3", "--targets", "0", *CHEAP, "--json")
-    assert document(again) == written
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--set", "repeat=3"], "Did you mean 'repeats'?"),
-        (["--set", "targets=3"], "Unknown option 'targets=3'"),
-        (["--set", "samples"], "Unknown option 'samples'"),
-        (["--set", "samples=1"], "samples=1 (at least 2)"),
-        (["--targets", "1"], "targets=1"),
-        (["--rounds", "x"], "rounds=['x']"),
-        ([], "There is no folder nowhere."),
-    ],
-)
-def test_impossible_bounds_are_refused(bounds: Command, tmp_path: Path, arguments: list[str], words: str) -> None:
-    done = bounds("nowhere", *arguments)
-    assert done.code == 11
-    assert words in " ".join(done.err.split())
-    assert list(tmp_path.iterdir()) == []

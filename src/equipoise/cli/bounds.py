@@ -1,0 +1,63 @@
+"""``equipoise bounds``: the paper's theorems as numbers, beside what a run did."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import ConfigError, closest
+from .arguments import Json, existing_folder, pairs, print_json, whole_numbers
+
+if TYPE_CHECKING:
+    from ..bounds.options import BoundsOptions
+
+EXAMPLES = (
+    "Examples: equipoise bounds runs/a   |   equipoise bounds runs/a --rounds 0,200 --targets 16   |   equipoise "
+    "bounds runs/a --set iterations=400 --set repeats=32 --json"
+)
+
+
+def bounds(
+    run: Annotated[Path, typer.Argument(help="A run folder, as train writes it.")],
+    rounds: Annotated[str | None, typer.Option(help="Snapshots to look at; default all of them.")] = None,
+    targets: Annotated[int, typer.Option(help="Releases that InvGrad attacks, for the leakage lemma; 0: none.")] = 8,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any other option, e.g. --set samples=128; see docs/bounds.md.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """The paper's theorems as numbers: every right-hand side beside what a run measured, and every assumption."""
+    from ..bounds.run import bounds_run
+    from ..files import locked
+    from . import display
+    from .bounds_tables import bounds_notes, bounds_tables
+
+    options = _options(rounds, targets, pairs(settings))
+    existing_folder(run)
+    if not as_json:
+        display.console.print(f"bounds of {run}", markup=False, highlight=False)
+    with locked(run), display.attack_progress(as_json, "measuring") as progress:
+        found = bounds_run(run, options, progress)
+        written = found.save(run)
+    if as_json:
+        print_json(found.found)
+        return
+    for table in bounds_tables(found.found):
+        display.console.print(table)
+    display.console.print(bounds_notes(found.found), markup=False, highlight=False, style="dim")
+    display.console.print("written: " + ", ".join(str(path) for path in written), markup=False)
+
+
+def _options(rounds: str | None, targets: int, given: dict[str, Any]) -> BoundsOptions:
+    from ..bounds.options import BoundsOptions
+
+    known = [part.name for part in fields(BoundsOptions) if part.name not in ("rounds", "targets")]
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"Unknown option {key!r}.{closest(key, known)}", f"Known: {', '.join(known)}.")
+    options = BoundsOptions(rounds=whole_numbers(rounds, "--rounds"), targets=targets, **given)
+    options.check()
+    return options

@@ -1,0 +1,24 @@
+"""What people see of a reproduction: verdicts, and text that is no markup."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from equipoise.cli.reproduce_tables import status_tables
+
+
+def rendered(table: object) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    console.print(table)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_status_shows_verdicts() -> None:
+    claims = [{"claim": "it [grows]", "holds": False, "evidence": "3 of 4"}]
+    artefacts = [{"name": "cap", "kind": "summary", "cells": 8, "agree": 1}]
+    shown = "".join(rendered(table) for table in status_tables({"artefacts": artefacts, "claims": claims}))
+    assert "it [grows]" in shown, "what a claim says is no markup"
+    assert "fails" in shown
+    assert "cap" in shown
