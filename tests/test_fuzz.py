@@ -314,7 +314,7 @@ def test_replies_through_flower(bombs: list[bytes], monkeypatch: pytest.MonkeyPa
 
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(f"flwr.supercore.task_identity.TaskIdentity.{name}", 1)
-    from equipoise.flower.reply import checked_reply
+    from equipoise.flower.reply_checks import checked_reply
     from equipoise.flower.run_config import read_terms
     from tests.flower import messages
 

@@ -31,7 +31,7 @@ FREE = ("", "compute")
 PRIVATE = {"data", "ledger", "server", "engine", "runs"}
 """What holds clients' data or deals it out: no attack may reach it."""
 ALONE = {"torch", "numpy", "equipoise", *sys.stdlib_module_names}
-LAZY = {"statistics": {"scipy"}, "auditing.scores": {"scipy"}}
+LAZY = {"statistics": {"scipy"}, "auditing.image_scores": {"scipy"}}
 """What a module inside the fence may import within a function: for the rare case, or outside of ``compute``."""
 THIRD_PARTY = ("scipy", "skimage", "pydantic", "typer", "rich", "jinja2", "plotly", "safetensors", "flwr", "matplotlib")
 

@@ -18,7 +18,7 @@ from equipoise.attack.likelihood import likelihood
 from equipoise.attack.results import Inversion
 from equipoise.attack.unrolled import unrolled
 from equipoise.attack.view import Server, View
-from equipoise.auditing.scores import match, mse
+from equipoise.auditing.image_scores import match, mse
 from equipoise.data.loading import load
 from equipoise.mechanism.noise import standard_noise
 from equipoise.mechanism.protection import Protection

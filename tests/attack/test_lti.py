@@ -13,7 +13,7 @@ from equipoise.attack.lti import LTI, PENALTIES, Regression, learn, lti
 from equipoise.attack.results import Inversion
 from equipoise.attack.simulate import respond
 from equipoise.attack.view import Server, View
-from equipoise.auditing.scores import mse
+from equipoise.auditing.image_scores import mse
 from equipoise.errors import AttackError, DataError
 from equipoise.mechanism.noise import standard_noise
 from equipoise.mechanism.protection import Protection

@@ -5,16 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from equipoise.bounds.rows import (
-    assumption,
-    average,
-    compared,
-    given,
-    largest,
-    not_covered,
-    result_row,
-    smallest,
-)
+from equipoise.bounds.rows import assumption, average, compared, given, largest, not_covered, result_row, smallest
 
 ABOUT = {"mechanism": "pl-learn", "round": 3}
 

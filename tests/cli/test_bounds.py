@@ -10,7 +10,6 @@ import pytest
 from tests.audit_helpers import train_run, write_pictures
 from tests.helpers import Command, document, entry_point
 
-
 CHEAP = [
     part
     for option in ("subproblems=2", "repeats=2", "samples=2", "examples=8", "power=1", "short=1")

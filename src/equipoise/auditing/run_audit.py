@@ -14,7 +14,7 @@ from ..environment import environment
 from ..models.batched import Batched
 from ..models.bundled import build
 from ..runs.folder import RunFolder
-from . import scores
+from . import image_scores as scores
 from .audit import Audit, content, run_sections
 from .cells import OWN
 from .examine import Progress

@@ -17,7 +17,7 @@ from ..attack.simulate import Companions
 from ..attack.view import Server, View
 from ..randomness import experiment_key, uniform
 from ..statistics import Array, Ranking, ranks
-from . import scores
+from . import image_scores as scores
 from .cells import Cell
 from .options import Options
 from .results import Outcome

@@ -17,7 +17,7 @@ from ..attack.descent import Search
 from ..attack.invgrad import invgrad
 from ..attack.simulate import chunk, pieces
 from ..attack.view import Server, View
-from ..auditing import scores
+from ..auditing import image_scores as scores
 from ..auditing.cells import Cell, server_of
 from ..auditing.examine import released
 from ..auditing.options import Options

@@ -23,7 +23,7 @@ from torch import Tensor
 from ..errors import CheckpointError, ConfigError, LimitError
 from ..ledger.lines import NO_REPLY
 from ..server.intake import MAX_WEIGHT, Intake, wrong_tensors
-from .reply import Reply, checked_reply, sound_evaluations
+from .reply_checks import Reply, checked_reply, sound_evaluations
 from .run_config import read_terms
 from .server_folder import ServerFolder
 

@@ -12,8 +12,8 @@ from scipy.optimize import linear_sum_assignment
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 from torch import Tensor
 
-from equipoise.auditing import scores
-from equipoise.auditing.scores import arranged, cap, match, mse, psnr, ssim
+from equipoise.auditing import image_scores as scores
+from equipoise.auditing.image_scores import arranged, cap, match, mse, psnr, ssim
 from equipoise.data.dataset import Dataset
 from equipoise.errors import DataError
 

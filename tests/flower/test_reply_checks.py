@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.flower.reply import Reply, checked_reply, decoded
+from equipoise.flower.reply_checks import Reply, checked_reply, decoded
 from equipoise.flower.run_config import read_terms
 from equipoise.server.intake import Intake
 from tests.flower import messages as by_hand
