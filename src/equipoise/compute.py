@@ -1,7 +1,7 @@
 """Run a SPEC with torch and numpy alone: ``python -m equipoise.compute SPEC.json OUT/``.
 
 A SPEC is what ``settings.to_dict`` writes. OUT gets ``result.json`` (as in a run folder, plus seconds) and
-``curves.npz`` (``rounds`` and ``[F, evaluations]`` arrays). With an entry ``audit`` (the fields of ``targets.Options``
+``curves.npz`` (``rounds`` and ``[F, evaluations]`` arrays). With an entry ``audit`` (the options of an audit,
 and ``rounds``) the federations are attacked at the weights of those rounds instead, and OUT gets ``audit.json`` and
 ``audit.npz`` (values per release). With an entry ``multi_round`` (the arguments of ``replay.replayed``) every
 federation is replayed and its releases combined, and OUT gets ``multi_round.json``. A SPEC with the single entry

@@ -21,7 +21,9 @@ KNOWLEDGE = Knowledge(
 )
 TRUTH = {"candidates", "candidate_labels", "choices", "asked"}
 """What holds the truth among other things, or says where it is."""
-NEEDS = [frozenset(some) for size in range(4) for some in combinations(("labels", "public", "truth"), size)]
+NEEDS = [
+    frozenset(some) for size in range(5) for some in combinations(("labels", "public", "candidates", "truth"), size)
+]
 
 
 def attack(needs: frozenset[str] = frozenset()) -> Attack:
@@ -31,7 +33,7 @@ def attack(needs: frozenset[str] = frozenset()) -> Attack:
 @pytest.mark.parametrize("needs", NEEDS, ids=lambda needs: "+".join(sorted(needs)) or "nothing")
 def test_an_attack_is_granted_what_it_needs_and_nothing_else(needs: frozenset[str]) -> None:
     granted = attack(needs).granted(KNOWLEDGE)
-    expected = ({"public"} if "public" in needs else set()) | (TRUTH if "truth" in needs else set())
+    expected = ({"public"} if "public" in needs else set()) | (TRUTH if "candidates" in needs else set())
     assert {part.name for part in fields(Knowledge)} == {"public", *TRUTH}, "a new part must be granted on purpose"
     for part in fields(Knowledge):
         value = getattr(granted, part.name)
@@ -44,7 +46,7 @@ def test_an_attack_needs_nothing_unless_it_says_so() -> None:
 
 
 def test_who_holds_nothing_is_granted_nothing() -> None:
-    assert attack(frozenset({"public", "truth"})).granted(Knowledge()) == Knowledge()
+    assert attack(frozenset({"public", "candidates"})).granted(Knowledge()) == Knowledge()
 
 
 def test_what_needs_have_promised_is_there() -> None:

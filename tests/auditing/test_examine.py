@@ -204,15 +204,17 @@ class Spy:
         return any(bool((torch.cdist(row, wanted) == 0).any()) for row in rows)
 
 
-@pytest.mark.parametrize("needs", [frozenset(), frozenset({"labels"}), frozenset({"public"}), frozenset({"truth"})])
+@pytest.mark.parametrize(
+    "needs", [frozenset(), frozenset({"labels"}), frozenset({"public", "truth"}), frozenset({"candidates"})]
+)
 def test_an_attack_sees_the_truth_only_where_it_says_so(needs: frozenset[str]) -> None:
     """Among the candidates, that is; one that does not ask for them sees no image but public ones."""
     spy, targets = Spy(needs), targets_of()
     server, weights = server_of("gs-static", 0.1)
     attack_cell(Cell(weights, server, {}), targets, materials(), replace(QUICK, attacks=["spy"], seed=3))
     ((_, view, knowledge, options),) = spy.seen
-    assert spy.saw(targets.images) == ("truth" in needs)
-    assert spy.saw(targets.pool) == ("truth" in needs)
+    assert spy.saw(targets.images) == ("candidates" in needs)
+    assert spy.saw(targets.pool) == ("candidates" in needs)
     assert (knowledge.public is not None) == ("public" in needs)
     assert torch.equal(view.labels, targets.labels), "labels are the view's, which the threat model grants"
     assert (options["seed"], options["samples"]) == (3, 200)
@@ -235,7 +237,7 @@ def test_an_attack_on_an_update_of_ones_own_never_sees_the_inputs(
 
 
 def test_the_search_for_the_truth_can_find_it(call: Call, batch: Any) -> None:
-    spy = Spy(frozenset({"truth"}))
+    spy = Spy(frozenset({"candidates"}))
     call(options=Options(attacks=["spy"]))
     assert spy.saw(batch[0])
 

@@ -14,7 +14,7 @@ def test_the_papers_bounds_with_the_guesses_beside_them() -> None:
     assert (found["lower"], found["upper"], found["scale"]) == (15.99975, 31.9995, None)
     assert set(found["guesses"]) == {"mnist", "fmnist"}
     assert found["guesses"]["mnist"]["black"] == pytest.approx(0.46, abs=0.01)
-    assert found["claim"].endswith("No (epsilon, delta) is claimed.")
+    assert found["claim"].endswith("No (epsilon, delta) is claimed for it.")
 
 
 def test_a_scale_where_the_bounds_follow_from_the_draw() -> None:

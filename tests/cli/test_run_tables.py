@@ -32,7 +32,9 @@ def test_a_refused_release_is_a_line_of_its_own() -> None:
 
 def test_what_is_not_claimed_follows_the_mechanisms() -> None:
     scored = not_claimed({"federations": [{"mechanism": "none"}, {"mechanism": "pl-learn"}]})
-    assert scored.endswith("No (epsilon, delta) is claimed.")
+    assert "No (epsilon, delta) is claimed for it." in scored
+    assert scored.splitlines()[-1].startswith("not claimed: protection")
     formal = not_claimed({"federations": [{"mechanism": "laplace-dp"}]})
     assert "the epsilon of one release" in formal
+    assert "none against those who know its seed" in formal
     assert "No (epsilon, delta)" not in formal

@@ -22,7 +22,7 @@ def test_train_prints_settings_table_and_place(command: Command, tiny: Path, tmp
     rows = re.findall(r"^ *(none|pl-learn) +(\S+) +[\d.]+% ", done.out, re.MULTILINE)
     assert rows == [("none", "-"), ("pl-learn", "0.98"), ("pl-learn", "0.99")], "seeds are averaged"
     assert "proved: every accepted release is finite" in done.out
-    assert "No (epsilon, delta) is claimed." in " ".join(done.out.split())
+    assert "No (epsilon, delta) is claimed for it." in " ".join(done.out.split())
     assert "run/result.json" in done.out
     assert (tmp_path / "run" / "result.json").exists()
 

@@ -30,7 +30,7 @@ LIMITED = """
 import resource, sys
 size = int(sys.argv.pop(1))
 resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-from equipoise.cli import main
+from equipoise.cli.app import main
 main()
 """
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.errors import BudgetError, ConfigError, EquipoiseError
-from equipoise.flower.run_config import read_terms
+from equipoise.flower.run_config import OF_A_RELEASE, read_terms
 from equipoise.mechanism.protection import ProtectionSettings
 
 RUN = {"equipoise.mechanism": "pl-learn", "equipoise.budget": 0.98}
@@ -42,6 +42,12 @@ def test_every_setting_of_a_release_can_be_set() -> None:
     for key, value in config.items():
         part = found.leakage if key.startswith("leakage.") else found
         assert getattr(part, key.removeprefix("leakage.").replace("-", "_")) == value
+
+
+def test_no_setting_becomes_the_servers_to_set_unnoticed() -> None:
+    assert set(OF_A_RELEASE) == {
+        "eta", "steps", "lr", "negative_norm", "factor", "sensitivity", "clip", "clip_norm", "clients",
+    }  # fmt: skip
 
 
 def test_dashes_and_underlines_are_the_same() -> None:

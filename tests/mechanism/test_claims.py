@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from equipoise.mechanism.budget import LaplaceBudget
 from equipoise.mechanism.claims import NO_EPSILON, PROVED, of_budgets, sentence
-from equipoise.mechanism.registry import MECHANISMS
+from equipoise.mechanism.registry import MECHANISMS, Mechanism
 
 
 def test_no_score_is_called_an_epsilon() -> None:
@@ -13,10 +14,24 @@ def test_no_score_is_called_an_epsilon() -> None:
 
 
 def test_both_kinds_in_one_run_are_told_apart() -> None:
-    text = of_budgets(["laplace-dp", "pl-learn", "laplace-dp"])
+    text = of_budgets(["laplace-dp", "none", "pl-learn", "laplace-dp"])
     assert text.count("laplace-dp") == 1
-    assert text.endswith("A budget of the others calibrates the distortion of one release. No (epsilon, delta) is "
-                         "claimed for it.")  # fmt: skip
+    assert text.endswith(
+        "A budget of pl-learn calibrates the distortion of one release. No (epsilon, delta) is claimed for it."
+    )
+    assert of_budgets(["none"]) == "Nothing is distorted. No (epsilon, delta) is claimed."
+
+
+def test_a_seeded_run_has_no_epsilon_against_those_who_know_the_seed() -> None:
+    assert "none against those who know its seed" in of_budgets(["laplace-dp"], seeded=True)
+    assert "seed" not in of_budgets(["laplace-dp"])
+
+
+def test_a_measure_that_cannot_be_hashed_is_no_obstacle() -> None:
+    class Odd(LaplaceBudget):
+        __hash__ = None  # type: ignore[assignment]
+
+    assert "mine" in of_budgets([Mechanism("mine", Odd())])
 
 
 def test_the_words_stand_alone_and_in_a_sentence() -> None:

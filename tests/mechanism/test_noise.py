@@ -11,7 +11,8 @@ from scipy import stats
 from torch import Tensor
 
 from equipoise.errors import ConfigError
-from equipoise.mechanism.noise import NOISES, NoiseFamily, standard_noise
+from equipoise.mechanism import noise, registry
+from equipoise.mechanism.noise import NOISES, NoiseFamily, register_noise, standard_noise
 from equipoise.mechanism.registry import Mechanism
 from equipoise.randomness import experiment_key, uniform
 
@@ -92,7 +93,10 @@ def test_a_family_of_ones_own_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> N
     )
     with pytest.raises(ConfigError, match="Unknown noise 'logistic'"):
         Mechanism("mine", "leakage", noise="logistic")
-    monkeypatch.setitem(NOISES, "logistic", logistic)
+    monkeypatch.setattr(noise, "_KNOWN", known := dict(NOISES))
+    monkeypatch.setattr(noise, "NOISES", known)
+    monkeypatch.setattr(registry, "NOISES", known)
+    register_noise("logistic", logistic)
     assert Mechanism("mine", "leakage", noise="logistic").distorts
     numbers = uniform([experiment_key(9, "noise")], [0], [1], 40_000, torch.float64)[0, 0]
     assert stats.kstest(standard_noise(numbers, "logistic").numpy(), stats.logistic.cdf).pvalue > ERROR_RATE

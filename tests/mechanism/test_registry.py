@@ -13,6 +13,7 @@ from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings, problems
 from equipoise.errors import BudgetError, ConfigError
 from equipoise.mechanism.budget import GaussianBudget, LaplaceBudget, LeakageBudget
+from equipoise.mechanism.noise import NOISES, register_noise
 from equipoise.mechanism.protect import protect
 from equipoise.mechanism.protection import ProtectionSettings
 from equipoise.mechanism.registry import MEASURES, MECHANISMS, MeasureKind, Mechanism, checked, mechanism, register
@@ -124,12 +125,35 @@ def test_no_other_mechanism_can_borrow_the_guarantee(change: dict[str, Any]) -> 
 
 
 @pytest.mark.usefixtures("registries")
-def test_a_guarantee_of_the_users_own_is_held_to_what_it_was_proved_for() -> None:
-    register(MeasureKind("mine", lambda s: Reciprocal(), formal=True, proved_for={"norm": "l2", "learns": False}))
-    assert Mechanism("static", "mine").formal
-    for change in ({"norm": "l1"}, {"learns": True}):
-        with pytest.raises(ConfigError, match="is proved for norm='l2', learns=False"):
-            Mechanism("other", "mine", **change)  # type: ignore[arg-type]
+def test_a_guarantee_of_the_users_own_is_refused() -> None:
+    """Its epsilon would be printed and composed without a proof."""
+    with pytest.raises(ConfigError, match="needs a proof"):
+        register(MeasureKind("mine", lambda s: Reciprocal(), formal=True))
+
+
+def test_what_a_proof_rests_on_cannot_be_changed() -> None:
+    with pytest.raises(TypeError):
+        MEASURES["epsilon"].proved_for["noise"] = "gaussian"  # type: ignore[index]
+    with pytest.raises(TypeError):
+        NOISES["laplace"] = NOISES["gaussian"]  # type: ignore[index]
+    with pytest.raises(ConfigError, match="The noise 'laplace' exists"):
+        register_noise("laplace", NOISES["gaussian"])
+
+
+@pytest.mark.usefixtures("registries")
+def test_a_kind_that_contradicts_its_measure_is_refused() -> None:
+    register(MeasureKind("odd", lambda s: LaplaceBudget(s.sensitivity)))
+    register(Mechanism("odd", "odd"))
+    with pytest.raises(ConfigError, match="bounds_draw=True, its kind says False"):
+        ProtectionSettings().measure("odd")
+
+
+def test_a_missing_budget_is_an_error_and_not_no_noise() -> None:
+    for name in ("pl-learn", "laplace-dp"):
+        with pytest.raises(ConfigError, match="budget"):
+            ProtectionSettings().at(name, None, 1)
+        with pytest.raises(ConfigError, match="budget"):
+            ProtectionSettings().scales(name, None, [1])
 
 
 # --- rows of the user's own --------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """What an attack is: what it needs to be granted, which options it has, and a function from the server's view.
 
-``registry.py`` lists all of them. The signature of ``Attack.run`` is the threat model: an attack gets the server's
-settings, the releases, and what the attacker holds anyway; nothing else can reach it.
+``registry.py`` lists all of them. The signature of ``Attack.run`` is the threat model: an attack is handed the server's
+settings, the releases (with labels, granted or inferred), and of the attacker's knowledge what it declares to need. It
+is trusted code: nothing stops one that searches its arguments' internals for the truth that it is scored by.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Option:
 
 @dataclass(frozen=True)
 class Attack:
-    """One attack. ``needs`` names what must be granted: ``labels``, ``public``, ``truth`` (among the candidates)."""
+    """One attack. ``needs`` names what must be there: ``labels`` that are granted, ``public`` data, ``candidates`` (the
+    truth among them), ``truth`` to be scored by, which it is not handed.
+    """
 
     name: str
     run: Callable[[Server, View, Knowledge, Mapping[str, Any], Hooks], Result]  # the options hold the seed, too
@@ -60,7 +63,7 @@ class Attack:
     def granted(self, knowledge: Knowledge) -> Knowledge:
         """The part of the attacker's knowledge that this attack says it needs."""
         public = knowledge.public if "public" in self.needs else None
-        return replace(knowledge, public=public) if "truth" in self.needs else Knowledge(public)
+        return replace(knowledge, public=public) if "candidates" in self.needs else Knowledge(public)
 
 
 def held(knowledge: Knowledge, name: str) -> Any:

@@ -309,7 +309,7 @@ def _run(server: Server, view: View, knowledge: Knowledge, options: Mapping[str,
 
 
 MATCHED = Attack(
-    "matched", _run, frozenset({"public", "truth", "labels"}),
+    "matched", _run, frozenset({"public", "candidates", "labels"}),
     {
         "given": Option("nothing", choices=("nothing", "release", "best")),  # what responses are conditioned on
         "pairs": Option(2, least=1), "anchors": Option(4, least=1), "around": Option(32, least=4),

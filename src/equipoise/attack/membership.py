@@ -110,4 +110,4 @@ def _run(
     return MembershipScores(found)
 
 
-MEMBERSHIP = Attack("membership", _run, frozenset({"public", "truth"}), seconds=1 / 100)
+MEMBERSHIP = Attack("membership", _run, frozenset({"public", "candidates"}), seconds=1 / 100)

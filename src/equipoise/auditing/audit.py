@@ -28,7 +28,7 @@ CLAIMS = {
         "A stronger attack may get more: nothing here is an upper bound.",
     ],
     "not claimed": [
-        f"{NO_EPSILON}, or protection against attacks that were not run.",
+        f"That these results imply {NO_EPSILON}, or protection against attacks that were not run.",
         "That the constants of the paper's leakage score hold: what trivial guesses score stands beside it.",
     ],
 }

@@ -218,6 +218,7 @@ class Held:
             for need, there, words in (
                 ("public", self.public is not None, "public=(inputs, labels)"),
                 ("truth", self.truth is not None, "truth= and labels= to score against"),
+                ("candidates", self.truth is not None, "truth= and labels= to score against"),
                 ("labels", self.labels is not None and self.grant_labels, "the labels granted"),
             )
             if not there
@@ -226,7 +227,7 @@ class Held:
         wanted.check()
         wrong = {
             name: f"{name} needs {lacking[need]}"
-            for name in wanted.attacks for need in ("labels", "truth", "public")
+            for name in wanted.attacks for need in ("labels", "truth", "candidates", "public")
             if need in find(name).needs and need in lacking
         }  # fmt: skip
         if options is None:

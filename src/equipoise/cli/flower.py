@@ -1,4 +1,4 @@
-"""The commands about Flower: ``equipoise flower new`` and ``equipoise flower demo``; ``cli.py`` registers them."""
+"""The commands about Flower: ``equipoise flower new`` and ``equipoise flower demo``; ``app.py`` registers them."""
 
 from __future__ import annotations
 

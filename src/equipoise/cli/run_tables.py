@@ -19,12 +19,13 @@ from .display import budget_text
 
 
 def not_claimed(found: dict[str, Any]) -> str:
-    """What a run proves, measures and does not claim."""
-    budgets = of_budgets(row["mechanism"] for row in found["federations"])
+    """What a run proves and measures, what its budgets are worth, and what it does not claim."""
+    budgets = of_budgets([row["mechanism"] for row in found["federations"]], seeded=True)
     return (
         f"proved: {PROVED}\n"
         "measured: accuracy and utility loss, on these seeds; `equipoise audit` measures what attacks get\n"
-        f"not claimed: protection against an attacker who knows the mechanism. {budgets}"
+        f"budgets: {budgets}\n"
+        "not claimed: protection against an attacker who knows the mechanism"
     )
 
 

@@ -1,4 +1,4 @@
-"""Who takes part and which examples they see, for a stretch of rounds at a time.
+"""Who takes part and which examples they see, for a few rounds at a time.
 
 Streams are (seed, slot) pairs: slot j of a round is the j-th participating client. All tables are keyed by
 (seed, client, round), so they do not depend on how rounds or federations are grouped.

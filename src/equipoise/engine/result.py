@@ -17,7 +17,7 @@ def result(sweep: Sweep, last: list[Row]) -> dict[str, Any]:
     return {
         "schema": 1,
         "experiment": "seeded",
-        "claim": of_budgets(fed.mechanism for fed in sweep.federations),
+        "claim": of_budgets([fed.mechanism for fed in sweep.federations], seeded=True),
         "federations": federation_results(sweep, last),
         "environment": environment(sweep.device),
     }

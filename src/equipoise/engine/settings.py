@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from ..data.partition import SCHEMES
 from ..errors import ConfigError, EquipoiseError, closest, is_number, is_whole, raise_all
 from ..mechanism import protection
 from ..mechanism.noise import NOISES
@@ -33,7 +34,7 @@ class Settings(ProtectionSettings):
     model: str = "lenet-zhu"
     init: Literal["uniform", "torch"] = "uniform"
     init_bound: float = 0.5  # U(-0.5, 0.5); fitted
-    partition: Literal["identical", "iid", "dirichlet", "shards"] = "identical"
+    partition: str = "identical"  # a scheme of ``data/partition.py``
     alpha: float = 0.5  # of the Dirichlet partition
     shards: int = 2  # per client
     sizes: list[float] | None = None  # relative client sizes; None: equal
@@ -94,7 +95,6 @@ NUMBERS = ("init_bound", "alpha", "validation_fraction", "public_fraction")
 CHOICES = {
     "sampling": ("uniform", "passes"),
     "init": ("uniform", "torch"),
-    "partition": ("identical", "iid", "dirichlet", "shards"),
     "dtype": ("float32", "float64"),
 }
 
@@ -117,6 +117,11 @@ def problems(settings: Settings, federations: list[Federation]) -> list[str]:
     ]  # fmt: skip
 
 
+def whole(value: Any) -> bool:
+    """A whole number that a float can hold."""
+    return is_whole(value) and is_number(value)
+
+
 def _types(s: Settings) -> Iterator[str]:
     yield from protection.wrong_types(s, INTEGERS, NUMBERS, CHOICES)
     for name in ("ledger",):
@@ -125,12 +130,12 @@ def _types(s: Settings) -> Iterator[str]:
     if s.server_rate != "auto" and not is_number(s.server_rate):
         yield f"Expected server_rate={s.server_rate!r} to be a number or 'auto'."
     for name in ("participants", "release_limit"):
-        if getattr(s, name) is not None and not is_whole(getattr(s, name)):
+        if getattr(s, name) is not None and not whole(getattr(s, name)):
             yield f"Expected {name}={getattr(s, name)!r} to be a whole number or none."
-    for name in ("device", "model"):
+    for name in ("device", "model", "partition"):
         if not isinstance(getattr(s, name), str):
             yield f"Expected {name}={getattr(s, name)!r} to be a word."
-    if not isinstance(s.snapshots, list) or not all(is_whole(when) for when in s.snapshots):
+    if not isinstance(s.snapshots, list) or not all(whole(when) for when in s.snapshots):
         yield f"Expected snapshots={s.snapshots!r} to be a list of rounds."
     if s.sizes is not None and not (isinstance(s.sizes, list) and all(is_number(size) for size in s.sizes)):
         yield f"Expected sizes={s.sizes!r} to be a list of numbers or none."
@@ -156,6 +161,8 @@ def _ranges(s: Settings) -> Iterator[str]:
         yield f"Expected sizes={s.sizes!r} to hold one positive number for each of {s.clients} clients."
     if not re.fullmatch(r"cpu|cuda(:\d+)?", s.device):
         yield f"Expected device={s.device!r} to be 'cpu', 'cuda' or 'cuda:N'."
+    if s.partition not in SCHEMES:
+        yield f"Expected partition={s.partition!r} to be one of {', '.join(SCHEMES)}."
     if s.model not in MODELS:
         yield f"Unknown model {s.model!r}.{closest(s.model, list(MODELS))} Known: {', '.join(MODELS)}."
     if any(when < 0 for when in s.snapshots):
@@ -166,7 +173,7 @@ def _federation_problems(settings: Settings, federations: list[Federation]) -> I
     if not federations:
         yield "The sweep is empty. Name at least one mechanism, and a budget for all but 'none'."
     for fed in federations:
-        if not is_whole(fed.seed):
+        if not whole(fed.seed):
             yield f"Expected seed={fed.seed!r} to be a whole number."
         try:
             checked(fed.mechanism, fed.budget)

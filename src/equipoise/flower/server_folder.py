@@ -141,7 +141,7 @@ class ServerFolder:
             "schema": 1,
             "experiment": "seeded" if self.seeded else None,
             "engine": "flower",
-            "claim": of_budgets([kind]),
+            "claim": of_budgets([kind], self.seeded),
             "federations": [federation],
             "ledger": {"head": self.ledger.head, "entries": self.ledger.entries},
             "environment": environment(),

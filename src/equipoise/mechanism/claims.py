@@ -18,21 +18,24 @@ def sentence(words: str) -> str:
     return f"{words[0].upper()}{words[1:]}."
 
 
-def of_budgets(mechanisms: Iterable[str | Mechanism]) -> str:
-    """What the budgets of these mechanisms are worth.
+def of_budgets(mechanisms: Iterable[str | Mechanism], seeded: bool = False) -> str:
+    """What the budgets of these mechanisms are worth; less in a ``seeded`` experiment, whose noise can be repeated.
 
     >>> of_budgets(["none", "pl-learn"])
-    'A budget calibrates the distortion of one release. No (epsilon, delta) is claimed.'
+    'A budget of pl-learn calibrates the distortion of one release. No (epsilon, delta) is claimed for it.'
     >>> of_budgets(["laplace-dp"])
-    'The budget of laplace-dp is the epsilon of one release, for replacing one example of the client.'
+    'The budget of laplace-dp is the epsilon of one release, for replacing one example of the client; ...'
     """
-    kinds = list(dict.fromkeys(mechanism(name) for name in mechanisms))
-    formal = [f"The budget of {kind.name} is {FORMAL}." for kind in kinds if kind.formal]
-    scored = [kind for kind in kinds if not kind.formal]
-    others = f"A budget{' of the others' if formal else ''} calibrates the distortion of one release. "
-    return " ".join(
-        formal + ([f"{others}No (epsilon, delta) is claimed{' for it' if formal else ''}."] if scored else [])
-    )
+    kinds = list({kind.name: kind for kind in map(mechanism, mechanisms)}.values())
+    against = "; a seeded run has none against those who know its seed" if seeded else ""
+    said = [f"The budget of {kind.name} is {FORMAL}{against}." for kind in kinds if kind.formal]
+    scored = [kind.name for kind in kinds if kind.distorts and not kind.formal]
+    if scored:
+        said.append(
+            f"A budget of {', '.join(scored)} calibrates the distortion of one release. No (epsilon, delta) is claimed "
+            "for it."
+        )
+    return " ".join(said) or "Nothing is distorted. No (epsilon, delta) is claimed."
 
 
-FORMAL = "the epsilon of one release, for replacing one example of the client"
+FORMAL = "the epsilon of one release, for replacing one example of the client; those of several add up"

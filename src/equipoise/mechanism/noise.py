@@ -1,15 +1,18 @@
 """The families of noise: from uniform numbers to standard noise, symmetric about 0, and what is known of each.
 
-A family of your own is one ``NoiseFamily`` in ``NOISES``; a ``Mechanism`` then names it.
+``register_noise`` adds a family of your own; a ``Mechanism`` then names it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
+
+from ..errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ def _gaussian_quantile(tail: Tensor) -> Tensor:
     return quantile
 
 
-NOISES = {
+_KNOWN = {
     "laplace": NoiseFamily(
         torch.log_,
         variance=2.0,
@@ -41,6 +44,17 @@ NOISES = {
         misfit=lambda rest, scale: (rest / scale).square().sum(1) / 2,
     ),
 }
+
+
+NOISES: Mapping[str, NoiseFamily] = MappingProxyType(_KNOWN)
+"""Read-only: what "laplace" means is part of a proof."""
+
+
+def register_noise(name: str, family: NoiseFamily) -> None:
+    """Add a family under a name of its own."""
+    if name in _KNOWN:
+        raise ConfigError(f"The noise {name!r} exists.", "Choose another name.")
+    _KNOWN[name] = family
 
 
 def standard_noise(numbers: Tensor, family: str) -> Tensor:

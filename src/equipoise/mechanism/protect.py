@@ -144,7 +144,7 @@ def _checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
 
 def _batched(model: nn.Module, images: Tensor, labels: Tensor, loss: Loss | None, alone: bool) -> Batched:
     """The model in batched form, checked again whenever something that matters has changed."""
-    modes = tuple(part.training for part in model.modules())
+    modes = tuple((type(part), part.training) for part in model.modules())
     trained = tuple(parameter.requires_grad for parameter in model.parameters())
     circumstances = (images.dtype, str(images.device), tuple(images.shape[1:]), modes, trained, alone)
     passed = _CHECKED.setdefault(model, set())

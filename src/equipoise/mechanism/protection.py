@@ -1,6 +1,6 @@
 """What protects a release: the settings as a user writes them, and the numbers of one round that follow from them.
 
-``ProtectionSettings`` holds all that one release depends on. ``Protection`` is what ``release`` needs in one round; its
+``Protection`` is what ``release`` needs in one round. ``ProtectionSettings`` holds all that one release depends on; its
 methods ``protection`` (for numbers at hand) and ``at`` (for a client and a round) are the places that make one.
 """
 
@@ -67,7 +67,15 @@ class ProtectionSettings:
     def measure(self, name: str | Mechanism) -> Measure | None:
         """The measure that calibrates a mechanism under these settings."""
         kind = mechanism(name).kind
-        return None if kind is None else kind.build(self)
+        if kind is None:
+            return None
+        measure = kind.build(self)
+        if measure.bounds_draw != kind.bounds_draw:
+            raise ConfigError(
+                f"The measure {kind.name!r} has bounds_draw={measure.bounds_draw}, its kind says {kind.bounds_draw}.",
+                "Give the MeasureKind the measure's own bounds_draw.",
+            )
+        return measure
 
     def derived_sensitivity(self) -> float:
         """How far, in L1, replacing one example moves one local step on gradients clipped example by example.
@@ -86,7 +94,7 @@ class ProtectionSettings:
     def scales(self, name: str | Mechanism, budget: Schedule | None, rounds: Sequence[int]) -> list[list[float]]:
         """Lower intensity bound (PL) or noise scale (LS, GS) for every round and client; 0 without distortion."""
         measure = self.measure(name)
-        if measure is None or budget is None:
+        if measure is None:
             return [[0.0] * self.clients for _ in rounds]
         rows = schedule(budget, rounds, self.clients, "budget")
         known = {value: measure.lower(value) for value in {value for row in rows for value in row}}
@@ -105,11 +113,11 @@ class ProtectionSettings:
     def at(self, name: str | Mechanism, budget: Schedule | None, round_number: int, client: int = 0) -> Protection:
         """What protects one client in one round."""
 
-        def now(value: Schedule, what: str) -> float:
+        def now(value: Schedule | None, what: str) -> float:
             return value_at(value, round_number, client, self.clients, what)
 
         measure = self.measure(name)
-        scale = 0.0 if measure is None or budget is None else measure.lower(now(budget, "budget"))
+        scale = 0.0 if measure is None else measure.lower(now(budget, "budget"))
         return self.protection(name, scale, now(self.lr, "lr"), now(self.negative_norm, "negative_norm"))
 
 

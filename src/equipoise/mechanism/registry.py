@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import ConfigError, closest
@@ -53,8 +54,8 @@ class MeasureKind:
     name: str
     build: Callable[[ProtectionSettings], Measure]
     bounds_draw: bool = False  # the budget fixes the scale of the draw (LS, GS) rather than the intensity itself (PL)
-    formal: bool = False  # the budget is a guarantee of differential privacy
-    proved_for: Mapping[str, Any] = field(default_factory=dict)  # what a mechanism must be for that guarantee
+    formal: bool = False  # the budget is the epsilon of one release, proved; not for measures of your own
+    proved_for: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))  # what a mechanism must be
     grid: tuple[float, ...] = ()  # budgets worth trying, strict ones first
 
 
@@ -75,7 +76,9 @@ MEASURES: dict[str, MeasureKind] = {
         ),
         MeasureKind(
             "epsilon", lambda s: LaplaceBudget(s.derived_sensitivity(), s.factor), bounds_draw=True, formal=True,
-            proved_for={"noise": "laplace", "norm": "l1", "learns": False, "clips": False, "per_example": True},
+            proved_for=MappingProxyType(
+                {"noise": "laplace", "norm": "l1", "learns": False, "clips": False, "per_example": True}
+            ),
             grid=(0.1, 1, 10, 100, 1000),
         ),
     )
@@ -166,6 +169,11 @@ def register(new: New) -> New:
     """
     if isinstance(new, MeasureKind):
         _refuse_taken(new.name, MEASURES, "measure")
+        if new.formal:
+            raise ConfigError(
+                f"The measure {new.name!r} cannot be registered as formal: a guarantee needs a proof in this package.",
+                "Register it as a score: formal=False.",
+            )
         MEASURES[new.name] = new
         return new
     _refuse_taken(new.name, MECHANISMS, "mechanism")

@@ -91,21 +91,6 @@ def local_step(
     return local, clipped
 
 
-def distort(
-    objective: Objective, local: Tensor, noise: Tensor, protection: Protection
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Algorithm 1, l. 7: the distortion of ``local`` and its bounds."""
-    kind = protection.mechanism
-    alpha, lower, upper = draw_bounds(noise, protection)
-    if kind.learns:
-        gradient = partial(objective.gradient, out=torch.empty_like(local))
-        alpha = learn_distortion(
-            gradient, local, alpha, lower, upper, norm=kind.norm, steps=protection.steps,
-            gamma=_column(protection.lr), negative_norm=_column(protection.negative_norm),
-        )  # fmt: skip
-    return alpha, lower, upper
-
-
 def release(
     objectives: Sequence[Objective],
     start: Tensor,
@@ -154,7 +139,13 @@ def _distorted(
         record = Record(none, none, none, clipped, none, torch.isfinite(local).all(-1))
         return Release(local, record), torch.zeros_like(local)
     assert noise is not None
-    alpha, lower, upper = distort(objective, local, noise, protection)
+    alpha, lower, upper = draw_bounds(noise, protection)  # Algorithm 1, l. 7
+    if protection.mechanism.learns:
+        alpha = learn_distortion(
+            partial(objective.gradient, out=torch.empty_like(local)), local, alpha, lower, upper,
+            norm=protection.mechanism.norm, steps=protection.steps,
+            gamma=_column(protection.lr), negative_norm=_column(protection.negative_norm),
+        )  # fmt: skip
     released = local + alpha
     size = intensity(released - local, protection.mechanism.norm)  # as it arrives, not as it was meant
     slack = 1e-4 if size.dtype == torch.float32 else 1e-9  # rounding of the norm itself

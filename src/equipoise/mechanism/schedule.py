@@ -10,7 +10,7 @@ from ..errors import ConfigError, is_finite
 Schedule = float | Sequence[float] | Mapping[str, Any]
 
 
-def schedule(value: Schedule, rounds: Sequence[int], clients: int, name: str = "value") -> list[list[float]]:
+def schedule(value: Schedule | None, rounds: Sequence[int], clients: int, name: str = "value") -> list[list[float]]:
     """A setting that may be a number, one per client, or a schedule over rounds, as ``[rounds][clients]``.
 
     A schedule is ``{"rounds": [1, 500], "values": [0.96, [0.98, 0.98, 0.99, 0.99]]}``: each value (a number
@@ -38,7 +38,7 @@ def schedule(value: Schedule, rounds: Sequence[int], clients: int, name: str = "
     return [rows[max(0, sum(start <= when for start in starts) - 1)] for when in rounds]
 
 
-def value_at(value: Schedule, round_number: int, client: int, clients: int, name: str = "value") -> float:
+def value_at(value: Schedule | None, round_number: int, client: int, clients: int, name: str = "value") -> float:
     """The value that holds for one client in one round; a single number serves any client.
 
     >>> value_at([0.1, 0.2], 1, 1, clients=2), value_at(0.3, 1, 7, clients=2)

@@ -34,7 +34,7 @@ from .folder import METRICS, read_rows
 from .snapshot import save_snapshot
 
 CHECKPOINT_SECONDS = 15.0
-"""The most work that a crash can cost, apart from the stretch under way."""
+"""The most work that a crash can cost, apart from the rounds under way."""
 
 OWN = (
     "metrics.jsonl", "ledger.jsonl", "result.json", "model.safetensors", "accuracy.html", "audit.json", "audit.svg",
