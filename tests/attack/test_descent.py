@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from equipoise.attack.attack import Hooks
 from equipoise.attack.descent import LBFGS, Search, _better, optimise, total_variation
 from equipoise.attack.dlg import SEARCH as DLG
 from equipoise.attack.invgrad import invgrad
@@ -338,7 +339,7 @@ def test_a_target_that_fails_stops_and_says_when(what: str, optimiser: Any) -> N
     search = Search(iterations=8, lr=0.1, tv=0.01, signed=False, optimiser=optimiser)
     kept: list[Tensor] = []
     failing = Failing([1], 3, what)
-    found = optimise(server, view, failing, search, lambda rows, iteration, images: kept.append(images.clone()))
+    found = optimise(server, view, failing, search, Hooks(lambda rows, iteration, images: kept.append(images.clone())))
     healthy = optimise(server, view, Failing(None, 99), search)
     assert found.stopped is not None
     assert found.stopped.tolist() == [0, 3, 0]
@@ -457,8 +458,7 @@ def test_watch_sees_every_iteration_of_the_first_restart(optimiser: Any) -> None
         view,
         Recorder(waves),
         search,
-        lambda rows, iteration, images: seen.append((rows.tolist(), iteration, images.clone())),
-        steps.append,
+        Hooks(lambda rows, iteration, images: seen.append((rows.tolist(), iteration, images.clone())), steps.append),
     )
     assert [part[:2] for part in seen] == [(rows, i) for rows in ([0, 1], [2, 3], [4]) for i in (1, 2, 3, 4)]
     assert all(images.shape == (len(rows), 2, 1, 5, 5) for rows, _, images in seen)
@@ -470,7 +470,11 @@ def test_watch_sees_the_images_that_are_returned() -> None:
     server, view = box(3)
     seen: list[Tensor] = []
     found = optimise(
-        server, view, Recorder(waves), Search(iterations=5, lr=0.1), lambda rows, i, images: seen.append(images.clone())
+        server,
+        view,
+        Recorder(waves),
+        Search(iterations=5, lr=0.1),
+        Hooks(lambda rows, i, images: seen.append(images.clone())),
     )
     assert torch.equal(found.images, seen[-1])
     assert all(not torch.equal(one, two) for one, two in pairwise(seen))
@@ -486,8 +490,7 @@ def test_every_attack_reports_its_progress(attack: str) -> None:
         known.server,
         known.view.rows(slice(3)),
         search,
-        lambda rows, iteration, images: seen.append((iteration, tuple(images.shape))),
-        steps.append,
+        Hooks(lambda rows, iteration, images: seen.append((iteration, tuple(images.shape))), steps.append),
     )
     assert seen == [(1, (3, 4, 1, 28, 28)), (2, (3, 4, 1, 28, 28))]
     assert steps == [3, 3]

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from equipoise.attack.attack import Hooks
 from equipoise.attack.descent import Search
 from equipoise.attack.invgrad import invgrad
 from equipoise.attack.view import Server, View
@@ -82,7 +83,7 @@ def test_the_recorder_hears_every_iteration_of_every_chunk(server: Server, view:
         slope = server.batched.at(guess, seen.labels[rows]).gradient(seen.previous[rows])
         direct[iteration - 1, rows] = (seen.previous[rows] - 0.1 * slope - seen.released[rows]).norm(dim=1).double()
 
-    invgrad(recorder.server, seen, Search(iterations=4, chunk=2), watch)
+    invgrad(recorder.server, seen, Search(iterations=4, chunk=2), Hooks(watch))
     assert torch.allclose(recorder.values, direct, rtol=1e-4, atol=1e-6)
 
 

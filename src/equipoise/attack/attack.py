@@ -39,6 +39,9 @@ class Hooks:
     step: Callable[[int], None] | None = None  # called with the number of releases that made a step
 
 
+UNWATCHED = Hooks()
+
+
 @dataclass(frozen=True)
 class Option:
     """A setting of an attack: its default, and the least that it may be or the words that it may be."""

@@ -8,7 +8,7 @@ them, ``AttackError`` is raised.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from ..errors import AttackError
 from ..mechanism.noise import standard_noise
 from ..randomness import experiment_key, uniform
-from .attack import Watch
+from .attack import UNWATCHED, Hooks
 from .results import Inversion
 from .view import Server, View, check_differentiable, even
 
@@ -79,11 +79,10 @@ def optimise(
     view: View,
     cost: Cost,
     search: Search,
-    watch: Watch | None = None,
-    on_iteration: Callable[[int], None] | None = None,
+    hooks: Hooks = UNWATCHED,
     prior: float = 1.0,
 ) -> Inversion:
-    """Search for the inputs behind every release; ``on_iteration`` gets the number of targets that made a step.
+    """Search for the inputs behind every release; ``hooks.step`` gets the number of targets that made a step.
 
     The prior is ``search.tv * prior *`` mean total variation: a cost that is a log-likelihood needs it as a sum.
     """
@@ -103,8 +102,8 @@ def optimise(
         problem = _Problem(server, view.rows(taken.to(view.released.device)), cost, search, prior)
         best: Inversion | None = None
         for restart in range(search.restarts):
-            first = watch if restart == 0 else None
-            found = _restart(problem, rows, taken, restart, first, on_iteration)
+            seen = hooks if restart == 0 else replace(hooks, watch=None)
+            found = _restart(problem, rows, taken, restart, seen)
             best = found if best is None else _better(best, found)
         assert best is not None
         parts.append(best)
@@ -190,14 +189,7 @@ class _Problem:
         return images if self.searched == self.inputs else torch.cat([images, flat[:, self.inputs :]], 1)
 
 
-def _restart(
-    problem: _Problem,
-    rows: Tensor,
-    taken: Tensor,
-    restart: int,
-    watch: Watch | None,
-    on_iteration: Callable[[int], None] | None,
-) -> Inversion:
+def _restart(problem: _Problem, rows: Tensor, taken: Tensor, restart: int, hooks: Hooks) -> Inversion:
     """One descent from starting points of its own; ``taken`` are ``rows`` and what fills them up."""
     search, count, like = problem.search, len(rows), problem.view.released
     key = experiment_key(search.seed, "attack/start")
@@ -213,10 +205,10 @@ def _restart(
         moved = problem.settle(method.step(point, total, gradient, iteration))
         fine = (stopped == 0) & torch.isfinite(moved).all(1)
         point = torch.where(fine.unsqueeze(1), moved, point)
-        if watch:
-            watch(rows, iteration, problem.images(point)[:count])
-        if on_iteration:
-            on_iteration(count)
+        if hooks.watch:
+            hooks.watch(rows, iteration, problem.images(point)[:count])
+        if hooks.step:
+            hooks.step(count)
     point = method.best(point)
     plain, _, _ = problem.slope(point)
     guessed = problem.labels(point).argmax(-1)[:count] if problem.view.labels is None else None

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .attack import Attack, Hooks, Knowledge, Option, Watch
+from .attack import UNWATCHED, Attack, Hooks, Knowledge, Option
 from .descent import Search, optimise
 from .labels import last_layer_labels
 from .results import Inversion
@@ -21,31 +21,18 @@ from .view import Server, View, check
 SEARCH = Search(iterations=300, lr=1.0, signed=False, tv=0.0, boxed=False, decay=False, optimiser="lbfgs")
 
 
-def dlg(
-    server: Server,
-    view: View,
-    search: Search | None = None,
-    watch: Watch | None = None,
-    on_iteration: Callable[[int], None] | None = None,
-) -> Inversion:
+def dlg(server: Server, view: View, search: Search = SEARCH, hooks: Hooks = UNWATCHED) -> Inversion:
     """Deep Leakage from Gradients: inputs and label probabilities together, from the L2 distance of gradients."""
     check(server, view, needs_labels=False)
-    search = search or SEARCH
-    return optimise(server, View(view.previous, view.released), partial(_squared, server), search, watch, on_iteration)
+    return optimise(server, View(view.previous, view.released), partial(_squared, server), search, hooks)
 
 
-def idlg(
-    server: Server,
-    view: View,
-    search: Search | None = None,
-    watch: Watch | None = None,
-    on_iteration: Callable[[int], None] | None = None,
-) -> Inversion:
+def idlg(server: Server, view: View, search: Search = SEARCH, hooks: Hooks = UNWATCHED) -> Inversion:
     """Improved DLG: labels are read off the last layer first."""
     check(server, view, needs_labels=False)
     labels = last_layer_labels(server, view)
     known = replace(view, labels=labels)
-    found = optimise(server, known, partial(_squared, server), search or SEARCH, watch, on_iteration)
+    found = optimise(server, known, partial(_squared, server), search, hooks)
     return replace(found, labels=labels)
 
 
@@ -56,14 +43,14 @@ def _squared(server: Server, images: Tensor, labels: Tensor, view: View) -> Tens
     return (found - target).square().sum(1)
 
 
-Inverting = Callable[[Server, View, Search, Watch | None, Callable[[int], None] | None], Inversion]
+Inverting = Callable[[Server, View, Search, Hooks], Inversion]
 
 
 def _run(
     attack: Inverting, server: Server, view: View, knowledge: Knowledge, options: Mapping[str, Any], hooks: Hooks
 ) -> Inversion:
     search = replace(SEARCH, restarts=options["restarts"], seed=options["seed"])
-    return attack(server, view, search, hooks.watch, hooks.step)
+    return attack(server, view, search, hooks)
 
 
 OPTIONS = {"restarts": Option(1, least=1)}

@@ -5,29 +5,26 @@ One cosine over all parameters, with total variation as the image prior; ``desce
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .attack import Attack, Hooks, Knowledge, Option, Watch
+from .attack import UNWATCHED, Attack, Hooks, Knowledge, Option
 from .descent import Search, optimise
 from .results import Inversion
 from .view import Server, View, check
 
+SEARCH = Search()
+"""As the paper."""
 
-def invgrad(
-    server: Server,
-    view: View,
-    search: Search | None = None,
-    watch: Watch | None = None,
-    on_iteration: Callable[[int], None] | None = None,
-) -> Inversion:
+
+def invgrad(server: Server, view: View, search: Search = SEARCH, hooks: Hooks = UNWATCHED) -> Inversion:
     """Inputs whose gradient points where the release does; the labels are granted."""
     check(server, view)
-    return optimise(server, view, partial(_cosine, server), search or Search(), watch, on_iteration)
+    return optimise(server, view, partial(_cosine, server), search, hooks)
 
 
 def _cosine(server: Server, images: Tensor, labels: Tensor, view: View) -> Tensor:
@@ -43,7 +40,7 @@ def _dot(one: Tensor, other: Tensor) -> Tensor:
 
 def _run(server: Server, view: View, knowledge: Knowledge, options: Mapping[str, Any], hooks: Hooks) -> Inversion:
     search = Search(**{name: options[name] for name in (*OPTIONS, "seed")})
-    return invgrad(server, view, search, hooks.watch, hooks.step)
+    return invgrad(server, view, search, hooks)
 
 
 OPTIONS = {

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..mechanism.distortion import draw_bounds
 from ..mechanism.noise import NOISES, standard_noise
 from ..randomness import experiment_key, uniform
-from .attack import Attack, Hooks, Knowledge, Option, Watch
+from .attack import UNWATCHED, Attack, Hooks, Knowledge, Option
 from .descent import Search, optimise
 from .results import Inversion
 from .view import Server, View, check
@@ -21,17 +21,11 @@ SEARCH = Search(iterations=800, lr=0.1, signed=False, tv=3.0)
 """Here ``tv`` is the rate of a Laplace prior on the differences of neighbouring pixels, in normalised units."""
 
 
-def likelihood(
-    server: Server,
-    view: View,
-    search: Search | None = None,
-    watch: Watch | None = None,
-    on_iteration: Callable[[int], None] | None = None,
-) -> Inversion:
+def likelihood(server: Server, view: View, search: Search = SEARCH, hooks: Hooks = UNWATCHED) -> Inversion:
     """Most probable inputs: the likelihood of the noise (L1 for Laplace, L2 for Gaussian) and a prior on images."""
     check(server, view)
     cost = partial(_likelihood, server, noise_likelihood(server, view.released))
-    return optimise(server, view, cost, search or SEARCH, watch, on_iteration, differences(server))
+    return optimise(server, view, cost, search, hooks, differences(server))
 
 
 def _likelihood(server: Server, nll: Likelihood, images: Tensor, labels: Tensor, view: View) -> Tensor:
@@ -69,7 +63,7 @@ def differences(server: Server) -> float:
 
 def _run(server: Server, view: View, knowledge: Knowledge, options: Mapping[str, Any], hooks: Hooks) -> Inversion:
     search = replace(SEARCH, restarts=options["restarts"], seed=options["seed"])
-    return likelihood(server, view, search, hooks.watch, hooks.step)
+    return likelihood(server, view, search, hooks)
 
 
 LIKELIHOOD = Attack("likelihood", _run, options={"restarts": Option(1, least=1)})

@@ -5,7 +5,7 @@ It works where the noise is small enough for a gradient to find its way through 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,24 +14,18 @@ from torch import Tensor
 
 from ..mechanism.clipping import clip_gradient, clipped_mean
 from ..mechanism.distortion import draw_bounds, learn_distortion
-from .attack import Attack, Hooks, Knowledge, Option, Watch
+from .attack import UNWATCHED, Attack, Hooks, Knowledge, Option
 from .descent import Search, optimise
 from .likelihood import SEARCH, Likelihood, differences, noise_likelihood
 from .results import Inversion
 from .view import Server, View, check
 
 
-def unrolled(
-    server: Server,
-    view: View,
-    search: Search | None = None,
-    watch: Watch | None = None,
-    on_iteration: Callable[[int], None] | None = None,
-) -> Inversion:
+def unrolled(server: Server, view: View, search: Search = SEARCH, hooks: Hooks = UNWATCHED) -> Inversion:
     """Most probable inputs under a forward simulation of the local steps and of every step of the learner."""
     check(server, view)
     cost = partial(_unrolled, server, noise_likelihood(server, view.released))
-    return optimise(server, view, cost, search or SEARCH, watch, on_iteration, differences(server))
+    return optimise(server, view, cost, search, hooks, differences(server))
 
 
 def _unrolled(server: Server, nll: Likelihood, images: Tensor, labels: Tensor, view: View) -> Tensor:
@@ -75,7 +69,7 @@ def _clipped_examples(server: Server, params: Tensor, images: Tensor, labels: Te
 
 def _run(server: Server, view: View, knowledge: Knowledge, options: Mapping[str, Any], hooks: Hooks) -> Inversion:
     search = replace(SEARCH, restarts=options["restarts"], seed=options["seed"])
-    return unrolled(server, view, search, hooks.watch, hooks.step)
+    return unrolled(server, view, search, hooks)
 
 
 UNROLLED = Attack("unrolled", _run, options={"restarts": Option(1, least=1)}, seconds=1 / 100)

@@ -23,7 +23,7 @@ from ..engine.settings import Settings
 from ..mechanism.budget import LeakageBudget
 from ..mechanism.distortion import draw_bounds
 from ..mechanism.intensity import intensity
-from ..mechanism.protection import Protection
+from ..mechanism.protection import NO_PROTECTION, Protection
 from ..mechanism.registry import MECHANISMS, mechanism
 from ..mechanism.schedule import value_at
 from ..models.batched import Batched
@@ -98,7 +98,7 @@ def with_controls(cell: Cell, materials: Materials, options: Options) -> Iterato
         for role, protection in static_twins(cell.server, cell.weights, materials.attack, options).items():
             yield replace(playing(role, protection), view=None)
     if own.mechanism.distorts:
-        yield replace(playing(POSITIVE, cell.server.undefended().protection), view=None)
+        yield replace(playing(POSITIVE, NO_PROTECTION), view=None)
 
 
 def static_twins(server: Server, weights: Tensor, public: Public, options: Options) -> dict[str, Protection]:

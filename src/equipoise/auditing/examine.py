@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from ..attack.attack import Hooks
+from ..attack.attack import Hooks, Knowledge, Watch
 from ..attack.registry import find
+from ..attack.results import Result
 from ..attack.simulate import chunk, pieces, respond
 from ..attack.simulate import noise as draw_noise
-from ..attack.view import View
+from ..attack.view import Server, View
 from ..randomness import experiment_key
 from .cells import Cell
 from .options import Options
@@ -46,18 +46,32 @@ def attack_cell(
     view = cell.view
     if view is None:
         view = View(cell.weights.expand(len(targets.truth), -1), released(cell, targets, options), targets.labels)
-    knowledge, settings = targets.knowledge(materials.attack), {**options.settings, "seed": options.seed}
-    found = []
-    for attack in map(find, options.attacks):
+    knowledge, found = targets.knowledge(materials.attack), []
+    for name in options.attacks:
         trace = Trace(targets.images, diameter)
-        step = None if progress is None else partial(tell, progress, attack.name, attack.seconds)
-        result = attack.run(cell.server, view, attack.granted(knowledge), settings, Hooks(trace.watch, step))
-        found.append(score(result, Case(cell, attack.name, view, targets, materials, options, trace)))
+        result = run_attack(name, cell.server, view, knowledge, options, progress, trace.watch)
+        found.append(score(result, Case(cell, name, view, targets, materials, options, trace)))
     return found
 
 
-def tell(progress: Progress, attack: str, each: float, count: int) -> None:
-    progress(attack, count * each)
+def run_attack(
+    name: str,
+    server: Server,
+    view: View,
+    knowledge: Knowledge,
+    options: Options,
+    progress: Progress | None = None,
+    watch: Watch | None = None,
+) -> Result:
+    """One attack by its name, handed what it needs of the knowledge."""
+    attack = find(name)
+
+    def step(count: int) -> None:
+        if progress is not None:
+            progress(name, count * attack.seconds)
+
+    settings = {**options.settings, "seed": options.seed}
+    return attack.run(server, view, attack.granted(knowledge), settings, Hooks(watch, step))
 
 
 def told_where(progress: Progress | None, where: str) -> Progress | None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..attack.attack import Hooks, Knowledge
+from ..attack.attack import Knowledge
 from ..attack.labels import infer_labels, last_layer_labels
 from ..attack.registry import find
 from ..attack.results import Inversion
@@ -24,7 +23,7 @@ from ..models.batched import Batched, Loss
 from ..models.check import check_model
 from .audit import Audit, content, remark
 from .cells import OWN, Cell, with_controls
-from .examine import Progress, attack_cell, released, tell
+from .examine import Progress, attack_cell, released, run_attack
 from .options import Options
 from .results import Findings, Outcome, rows_of, summary
 from .scoring import baselines
@@ -158,13 +157,11 @@ def _unscored(cell: Cell, public: Public | None, options: Options, progress: Pro
     view, made, rows = cell.view, {}, []
     assert view is not None
     assert view.labels is not None
-    for attack in map(find, options.attacks):
-        step = None if progress is None else partial(tell, progress, attack.name, attack.seconds)
-        settings = {**options.settings, "seed": options.seed}
-        result = attack.run(cell.server, view, attack.granted(Knowledge(public)), settings, Hooks(step=step))
-        row = {**cell.about, "attack": attack.name, "targets": len(view)}
+    for name in options.attacks:
+        result = run_attack(name, cell.server, view, Knowledge(public), options, progress)
+        row = {**cell.about, "attack": name, "targets": len(view)}
         if isinstance(result, Inversion):
-            made[attack.name] = result.images
+            made[name] = result.images
             row["cost"] = float(result.cost.mean())
         rows.append(row)
     if not cell.about["labels_granted"]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..attack.attack import Hooks
 from ..attack.descent import Search
 from ..attack.invgrad import invgrad
 from ..attack.simulate import chunk, pieces
@@ -113,7 +114,7 @@ class AttackObserver:
             self.watch(rows, iteration, images)
             tell("invgrad", len(rows) / 1700)
 
-        result = invgrad(self.residuals.server, self.view, Search(iterations=self.iterations, seed=seed), watch)
+        result = invgrad(self.residuals.server, self.view, Search(iterations=self.iterations, seed=seed), Hooks(watch))
         assert result.stopped is not None
         return result.images, result.stopped == 0
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from .arguments import Json, print_json
 
 app = typer.Typer(
     help="Protected federations on Flower: on one machine, or on many.",
     epilog="Examples: equipoise flower new my-app   |   equipoise flower demo --json",
     no_args_is_help=True,
 )
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
 @app.command(epilog="Example: equipoise flower new my-app")
@@ -27,7 +26,7 @@ def new(
 
     files = new_app(folder)
     if as_json:
-        print(json.dumps({"folder": str(folder), "files": [str(path.relative_to(folder)) for path in files]}, indent=1))
+        print_json({"folder": str(folder), "files": [str(path.relative_to(folder)) for path in files]})
         return
     task = next(path for path in files if path.name == "task.py")
     print(f"{len(files)} files in {folder}")
@@ -58,7 +57,7 @@ def demo(
 
     found = shell.demo(out, nodes, rounds, say, tls=tls, simulation=simulation)
     if as_json:
-        print(json.dumps(found, indent=1))
+        print_json(found)
         return
     accuracy, releases = list(found["accuracy"].values()), found["releases"]
     say(f"{found['mechanism']} at budget {found['budget']}: test accuracy {accuracy[0]:.1%} -> {accuracy[-1]:.1%}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from .arguments import Json, print_json
 
 EXAMPLES = (
     "Examples: equipoise ledger runs/a   |   equipoise ledger runs/a --json   |   equipoise ledger RUN --head HASH"
@@ -17,14 +18,14 @@ def ledger(
     run: Annotated[Path, typer.Argument(help="A run folder, or a ledger.jsonl.")],
     head: Annotated[str | None, typer.Option(help="A head noted elsewhere, to which the chain must lead.")] = None,
     delta: Annotated[float, typer.Option(help="For the composed epsilon of laplace-dp.")] = 1e-5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Verify a run's ledger of releases, and count them for every client."""
     from ..ledger.report import report
 
     found = report(run, head, delta)
     if as_json:
-        print(json.dumps(found, indent=1))
+        print_json(found)
     else:
         _show(found)
 

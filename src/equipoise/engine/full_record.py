@@ -5,11 +5,9 @@ These look inside a client. They exist only in experiments, where one process pl
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from ..mechanism.intensity import intensity
 from ..mechanism.noise import standard_noise
@@ -21,33 +19,16 @@ if TYPE_CHECKING:
     from .sweep import Preview, Sweep
 
 
-@dataclass
-class Full:
-    """Full-client quantities of one round of one federation: lists over its clients."""
-
-    utility: list[float] = field(default_factory=list)
-    expected: list[float] = field(default_factory=list)
-    expected_error: list[float] = field(default_factory=list)
-
-
 def full_record(sweep: Sweep) -> list[Row]:
-    """A row per federation about the round to come, from the state just before it."""
-    found = [Full() for _ in sweep.federations]
+    """A row per federation about the round to come, from the state just before it; lists are over its clients."""
+    rows: list[Row] = [{"full_utility_loss": [], "gradient_norm_squared": g} for g in squared_gradients(sweep)]
     for seen in sweep.preview():
         for r, (federation, slot) in enumerate(seen.rows()):
-            _one_client(sweep, seen, r, federation, slot, found[federation])
-    rows = []
-    for full, squared in zip(found, squared_gradients(sweep), strict=True):
-        row: Row = {"full_utility_loss": full.utility, "gradient_norm_squared": squared}
-        if full.expected:
-            row["expected_utility_loss"] = full.expected
-            row["expected_utility_loss_error"] = full.expected_error
-            row["expected_draws"] = sweep.settings.expected_draws
-        rows.append(row)
+            _one_client(sweep, seen, r, federation, slot, rows[federation])
     return rows
 
 
-def _one_client(sweep: Sweep, seen: Preview, r: int, federation: int, slot: int, found: Full) -> None:
+def _one_client(sweep: Sweep, seen: Preview, r: int, federation: int, slot: int, row: Row) -> None:
     fed, kind, round_number = sweep.federations[federation], seen.block.kind, sweep.state.round + 1
     seed = sweep.draws.seeds.index(fed.seed)
     client = int(sweep.draws.participants([round_number])[0, seed, slot])
@@ -65,11 +46,12 @@ def _one_client(sweep: Sweep, seen: Preview, r: int, federation: int, slot: int,
     stacked = torch.stack(trials)
     many = len(stacked)
     losses = full_loss(sweep.batched, stacked, images.expand(many, *images.shape), labels.expand(many, -1))
-    found.utility.append(float(losses[1] - losses[0]))
+    row["full_utility_loss"].append(float(losses[1] - losses[0]))
     if many > 2:
         gains = (losses[2:] - losses[0]).double()
-        found.expected.append(float(gains.mean()))
-        found.expected_error.append(float(gains.std() / len(gains) ** 0.5))
+        row.setdefault("expected_utility_loss", []).append(float(gains.mean()))
+        row.setdefault("expected_utility_loss_error", []).append(float(gains.std() / len(gains) ** 0.5))
+        row["expected_draws"] = sweep.settings.expected_draws
 
 
 def squared_gradients(sweep: Sweep) -> list[float]:
@@ -79,9 +61,5 @@ def squared_gradients(sweep: Sweep) -> list[float]:
         mine, rows = sweep.federations_on(name), sweep.examples(name)
         gradient = full_gradient(sweep.batched, sweep.state.params[mine], sweep.images[rows], sweep.labels[rows])
         for place, i in enumerate(mine):
-            squared[i] = _squared_norm(gradient[place])
+            squared[i] = float(intensity(gradient[place : place + 1].double())) ** 2
     return squared
-
-
-def _squared_norm(gradient: Tensor) -> float:
-    return float(intensity(gradient.unsqueeze(0).double())) ** 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -103,10 +103,7 @@ def _since_last(sweep: Sweep) -> list[Row]:
         means |= {name: int(sums[name]) for name in ("accepted", "refused")}
         rows.append(
             {
-                "dataset": fed.dataset,
-                "mechanism": fed.mechanism,
-                "budget": fed.budget,
-                "seed": fed.seed,
+                **asdict(fed),
                 "round": sweep.state.round,
                 "rounds_averaged": count,
                 **means,

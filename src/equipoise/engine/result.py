@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ..environment import environment
@@ -30,10 +31,7 @@ def federation_results(sweep: Sweep, last: list[Row]) -> list[Row]:
         fed = sweep.federations[i]
         found.append(
             {
-                "dataset": fed.dataset,
-                "mechanism": fed.mechanism,
-                "budget": fed.budget,
-                "seed": fed.seed,
+                **asdict(fed),
                 "rounds": sweep.state.round,
                 "eta": s.eta,
                 "server": {"rule": "mean", "rate": s.server_rate},

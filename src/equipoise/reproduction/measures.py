@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..attack.attack import Hooks
 from ..attack.descent import Search
 from ..attack.invgrad import invgrad
 from ..attack.view import Server, View
@@ -168,7 +169,7 @@ def _inverted(
         done += count
         report(f"attacking {len(view)} releases on {name}", done, total)
 
-    found = invgrad(server, view, Search(iterations=scale.iterations, starts=1), trace.watch, tell)
+    found = invgrad(server, view, Search(iterations=scale.iterations, starts=1), Hooks(trace.watch, tell))
     guess, values, assigned = errors(found.images, truth, view.labels, materials)
     return guess, {**values, "leakage": trace.leakage(assigned)[0]}
 
