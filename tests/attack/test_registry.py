@@ -19,8 +19,8 @@ GRANTED = {
     "likelihood": set(),
     "unrolled": set(),
     "lti": {"public"},
-    "matched": {"public", "truth", "labels"},
-    "membership": {"public", "truth"},
+    "matched": {"public", "candidates", "labels"},
+    "membership": {"public", "candidates"},
     "labels": {"public", "truth"},
 }
 """As docs/threat_model.md has it: who changes this changes the threat model."""
