@@ -1,10 +1,10 @@
 """Federated learning in which every client distorts its update under a stated privacy budget.
 
-The flow of the data, in the order of the modules::
+The rooms, in the order of the data; each imports only rooms before it (docs/architecture.md)::
 
-    data -> partition -> models, gradients -> budget -> intensity -> distortion (Algorithm 2)
-         -> release (the only exit from a client) -> aggregate -> evaluate;   federation runs it all (Algorithm 1)
-         -> attack (sees what the server sees) -> auditing
+    data -> models -> privacy -> mechanism (budget, intensity, distortion: Algorithm 2, release) -> ledger -> server
+         -> engine (Algorithm 1) -> runs -> attack -> auditing -> bounds -> reproduction -> choosing
+         -> flower -> report -> cli
 
 From your own training loop, ``protect(model, start, batch, "pl-learn", 0.98)`` is all that is needed, and
 ``audit(model, before, after, labels=y)`` says what a server could see in an update. What is proved,
@@ -43,7 +43,7 @@ _HOMES = {
     "Batched": "models.batched",
     "BoundsOptions": "bounds.options",
     "EquipoiseError": "errors",
-    "Federation": "engine.settings",
+    "Federation": "engine.federation",
     "GaussianBudget": "mechanism.budget",
     "LaplaceBudget": "mechanism.budget",
     "LeNetZhu": "models.bundled",
