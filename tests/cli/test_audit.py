@@ -83,7 +83,12 @@ def test_the_table_shows_defences_controls_and_what_is_not_claimed(command: Comm
         assert words in text
     for words in ("lti MSE", "lti SSIM", "membership AUC", "labels right"):
         assert words in text
-    for words in ("proved:", "measured:", "not claimed: That these results imply (epsilon, delta)", "insufficient evidence: 2 release(s)"):
+    for words in (
+        "proved:",
+        "measured:",
+        "not claimed: That these results imply (epsilon, delta)",
+        "insufficient evidence: 2 release(s)",
+    ):
         assert words in text
     for words in ("black: MSE", "class mean: MSE", "noise: MSE"):
         assert words in text
