@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from equipoise.mechanism.distortion import as_drawn, draw_bounds, learn_distortion, on_inner_sphere
+from equipoise.mechanism.distortion import as_drawn, draw_bounds, learn_distortion, on_inner_sphere, update
 from equipoise.mechanism.intensity import Norm, intensity
 from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import MECHANISMS
@@ -258,3 +258,21 @@ def test_one_scale_serves_every_row_and_takes_the_type_of_the_noise() -> None:
                 assert one.dtype == dtype
                 assert torch.equal(one, two)
     assert torch.equal(noise, torch.ones_like(noise)), "the noise itself stays as it is"
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+def test_buffers_change_no_bit_of_the_plain_update(norm: Norm, generator: torch.Generator) -> None:
+    """The loop that runs reuses two tensors; ``update`` is Algorithm 2 as it is written."""
+    base, init, pull = (torch.randn(3, 40, generator=generator) for _ in range(3))
+    lower = intensity(init, norm)
+    steps = {"gamma": torch.tensor([[0.1], [0.5], [0.01]]), "negative_norm": 0.3}
+    alpha = init
+    for _ in range(6):
+        alpha = update(alpha, (base + alpha) * pull, lower, 2 * lower, norm, **steps)
+    found = learn_distortion(lambda w: w * pull, base, init, lower, 2 * lower, norm=norm, steps=6, **steps)
+    assert torch.equal(found, alpha)
+    followed = learn_distortion(
+        lambda w: w * pull, base.clone().requires_grad_(), init, lower, 2 * lower, norm=norm, steps=6, **steps
+    )
+    assert torch.equal(found, followed.detach())
+    assert followed.requires_grad

@@ -74,10 +74,34 @@ def learn_distortion(
     >>> learn_distortion(bowl, torch.zeros(1, 2), torch.tensor([[0.0, 2.0]]), one, 2 * one, steps=50)
     tensor([[0., 1.]])
     """
-    alpha = init
+    alpha, spare = init.clone(), torch.empty_like(init)
     for _ in range(steps):  # l. 12
-        slope = gradient(base + alpha)  # l. 13-14: of the loss; that of -lambda*|alpha|_2 is -lambda*alpha/|alpha|_2
-        size = intensity(alpha, "l2").clamp_min(STABILISER).unsqueeze(-1)
-        alpha = alpha * (1 + gamma * negative_norm / size) - gamma * slope  # l. 15
-        alpha = scale_clip(alpha, lower, upper, norm)  # l. 16
+        if base.requires_grad:
+            alpha = update(alpha, gradient(base + alpha), lower, upper, norm, gamma, negative_norm)
+        else:  # the same numbers, bit for bit, in two buffers that serve all steps
+            slope = gradient(torch.add(base, alpha, out=spare))  # l. 13-14
+            alpha.mul_(1 + gamma * negative_norm / _length(alpha)).sub_(torch.mul(slope, gamma, out=spare))  # l. 15
+            scale_clip(alpha, lower, upper, norm, out=alpha)  # l. 16
     return alpha  # l. 18
+
+
+def update(
+    alpha: Tensor,
+    slope: Tensor,
+    lower: Tensor,
+    upper: Tensor,
+    norm: Norm,
+    gamma: Tensor | float,
+    negative_norm: Tensor | float,
+) -> Tensor:
+    """Algorithm 2, l. 13-16, plainly: a step down ``slope`` and away from 0, then back between the bounds.
+
+    ``slope`` is the gradient of the sampled loss at the distorted model; that of -lambda*|alpha|_2 is
+    -lambda*alpha/|alpha|_2.
+    """
+    alpha = alpha * (1 + gamma * negative_norm / _length(alpha)) - gamma * slope  # l. 15
+    return scale_clip(alpha, lower, upper, norm)  # l. 16
+
+
+def _length(alpha: Tensor) -> Tensor:
+    return intensity(alpha, "l2").clamp_min(STABILISER).unsqueeze(-1)

@@ -38,8 +38,12 @@ def intensity(distortion: Tensor, norm: Norm = "l2") -> Tensor:
     return size
 
 
-def scale_clip(distortion: Tensor, lower: Tensor, upper: Tensor, norm: Norm = "l2") -> Tensor:
+def scale_clip(
+    distortion: Tensor, lower: Tensor, upper: Tensor, norm: Norm = "l2", out: Tensor | None = None
+) -> Tensor:
     """ScaleClip of Algorithm 2, l. 16: rescale rows whose intensity is outside ``[lower, upper]``.
+
+    ``out`` may be ``distortion`` itself.
 
     >>> scale_clip(torch.tensor([[3.0, 4.0]]), torch.tensor([10.0]), torch.tensor([20.0]))
     tensor([[6., 8.]])
@@ -49,6 +53,6 @@ def scale_clip(distortion: Tensor, lower: Tensor, upper: Tensor, norm: Norm = "l
     tiny = size <= STABILISER
     factor = torch.where(tiny, (lower <= 0).to(factor), factor)
     factor = torch.where(torch.isfinite(size), factor, torch.nan)  # a norm that overflowed must not become zero
-    scaled = distortion * factor.unsqueeze(-1)
+    scaled = torch.mul(distortion, factor.unsqueeze(-1), out=out)
     scaled[..., 0] += torch.where(tiny, lower, torch.zeros_like(lower))
     return scaled
