@@ -38,9 +38,9 @@ def plain(model: nn.Module, before: Tensor, labels: Tensor, low: float, high: fl
     for _ in range(iterations):
         optimiser.zero_grad()
         loss = nn.functional.cross_entropy(model(guess), labels)
-        found = torch.autograd.grad(loss, weights, create_graph=True)
-        inner = sum((a.flatten() * b).sum() for a, b in zip(found, target, strict=True))
-        size = sum(a.square().sum() for a in found).sqrt() * sum(b.square().sum() for b in target).sqrt()
+        result = torch.autograd.grad(loss, weights, create_graph=True)
+        inner = sum((a.flatten() * b).sum() for a, b in zip(result, target, strict=True))
+        size = sum(a.square().sum() for a in result).sqrt() * sum(b.square().sum() for b in target).sqrt()
         tv = guess.diff(dim=-1).abs().mean() + guess.diff(dim=-2).abs().mean()
         (guess.grad,) = torch.autograd.grad(1 - inner / size + 1e-5 * tv, guess)
         guess.grad.sign_()

@@ -66,10 +66,10 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, nargs="+", default=[4, 80])
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    found = {"rows": [measure(count) for count in options.replicas], "environment": environment()}
+    result = {"rows": [measure(count) for count in options.replicas], "environment": environment()}
     if options.out:
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps(found, indent=1))
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

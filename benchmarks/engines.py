@@ -92,8 +92,8 @@ def main() -> None:
             ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
         ).stdout.strip()
         command = f"python benchmarks/engines.py --rounds {options.rounds} --out {options.out.name}"
-        found = {"command": command, "commit": commit, "rounds": options.rounds, "rows": rows, **environment()}
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
+        result = {"command": command, "commit": commit, "rounds": options.rounds, "rows": rows, **environment()}
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -37,8 +37,8 @@ def run_config(settings: Settings, federation: Federation) -> dict[str, Any]:
     """What an app would have under [tool.flwr.app.config.equipoise]."""
     plain = {name: getattr(settings, name) for name in OF_A_RELEASE}
     plain |= {"mechanism": federation.mechanism, "budget": federation.budget}
-    found = {f"{PREFIX}{key}": "none" if value is None else value for key, value in plain.items()}
-    return {key: value if isinstance(value, str | int | float) else json.dumps(value) for key, value in found.items()}
+    result = {f"{PREFIX}{key}": "none" if value is None else value for key, value in plain.items()}
+    return {key: value if isinstance(value, str | int | float) else json.dumps(value) for key, value in result.items()}
 
 
 def _train(msg: Message, context: Context) -> Message:
@@ -73,7 +73,7 @@ def simulate(
     spec = json.dumps(to_dict(settings, [federation]))
     sweep = _sweep(spec)
     start = sweep.batched.layout.unflatten(sweep.state.params[0])
-    found: dict[str, Result] = {}
+    result: dict[str, Result] = {}
 
     def evaluate(round_number: int, arrays: ArrayRecord) -> None:
         if on_round is not None:
@@ -85,7 +85,7 @@ def simulate(
     def main(grid: Grid, context: Context) -> None:
         strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=settings.clients, min_available_nodes=settings.clients)
         checked = Validated(strategy, run_config(settings, federation), min_clients=settings.clients, seeded=True)
-        found["result"] = checked.start(
+        result["result"] = checked.start(
             grid, ArrayRecord(start), settings.rounds,
             train_config=ConfigRecord({"spec": spec}), evaluate_fn=evaluate,
         )  # fmt: skip
@@ -94,6 +94,6 @@ def simulate(
 
     backend: Any = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
     run_simulation(server, client_app(), settings.clients, backend_config=backend)
-    if "result" not in found:
+    if "result" not in result:
         raise ConfigError("Flower's simulation ended without a result.", "Its log, above, says why.")
-    return dict(found["result"].arrays.to_torch_state_dict())
+    return dict(result["result"].arrays.to_torch_state_dict())

@@ -38,7 +38,7 @@ def main() -> None:
     invgrad(server, view, Search(iterations=3))  # kernels are loaded and chosen
     torch.cuda.synchronize()
     started = time.perf_counter()
-    found = invgrad(server, view, Search(iterations=ITERATIONS))
+    outcome = invgrad(server, view, Search(iterations=ITERATIONS))
     torch.cuda.synchronize()
     seconds = time.perf_counter() - started
     result = {
@@ -47,7 +47,7 @@ def main() -> None:
         "iterations": ITERATIONS,
         "seconds": round(seconds, 2),
         "microseconds_per_target_and_iteration": round(1e6 * seconds / TARGETS / ITERATIONS, 2),
-        "mean_mse": float((found.images - images).square().mean()),
+        "mean_mse": float((outcome.images - images).square().mean()),
         "runs": 1,
         "command": "PYTHONPATH=src python benchmarks/gpu_invgrad.py",
         "environment": environment(device),

@@ -31,12 +31,12 @@ def agreement(rounds: int = 20) -> float:
     """Largest difference of the parameters between CPU and GPU after some rounds of every mechanism."""
     kinds = [("pl-identical", 0.98), ("pl-learn", 0.98), ("ls-static", 200), ("ls-learn", 200), ("none", None)]
     feds = [Federation("mnist", name, budget) for name, budget in kinds]
-    found = []
+    results = []
     for device in ("cpu", "cuda"):
         sweep = Sweep(Settings(rounds=rounds, device=device), feds)
         sweep.train(rounds)
-        found.append(sweep.state.params.cpu())
-    return float((found[0] - found[1]).abs().max())
+        results.append(sweep.state.params.cpu())
+    return float((results[0] - results[1]).abs().max())
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
     torch.cuda.synchronize()
     seconds = time.perf_counter() - started
     memory = torch.cuda.max_memory_allocated() / 2**30
-    found = {
+    result = {
         "federations": len(federations), "rounds": options.rounds, "seconds": seconds,
         "seconds_for_5000_rounds": seconds * 5000 / options.rounds, "peak_memory_gib": memory,
         "cpu_gpu_largest_difference_after_20_rounds": agreement(),
@@ -59,8 +59,8 @@ def main() -> None:
         "environment": environment("cuda"),
     }  # fmt: skip
     if options.out:
-        options.out.write_text(json.dumps(found, indent=1))
-    print(json.dumps({k: v for k, v in found.items() if k != "accuracy"}, indent=1))
+        options.out.write_text(json.dumps(result, indent=1))
+    print(json.dumps({k: v for k, v in result.items() if k != "accuracy"}, indent=1))
 
 
 if __name__ == "__main__":

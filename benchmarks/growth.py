@@ -93,7 +93,7 @@ def main() -> None:
     widths = [13, 126, 1258] + ([] if options.quick else [12579])  # about 10^4, 10^5, 10^6, 10^7 parameters
     by_clients = [measure("clients", count) for count in counts]
     by_parameters = [measure("parameters", width) for width in widths]
-    found = {
+    result = {
         "clients": by_clients,
         "parameters": by_parameters,
         "slope_round_in_clients": slope(by_clients, "clients", "seconds_per_round", least=64),
@@ -103,8 +103,8 @@ def main() -> None:
         "environment": environment(),
     }
     if options.out:
-        options.out.write_text(json.dumps(found, indent=1))
-    print(json.dumps(found, indent=1))
+        options.out.write_text(json.dumps(result, indent=1))
+    print(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    found: dict[str, object] = {"environment": environment()}
+    result: dict[str, object] = {"environment": environment()}
     cores = torch.get_num_threads()
     for threads in sorted({1, cores}):
         torch.set_num_threads(threads)
@@ -93,7 +93,7 @@ def main() -> None:
             times["twenty"].append(seconds(twenty, 1) / 10 / 20)
             times["rate"].append(matmul_rate())
         row = {name: median(values) for name, values in times.items()}
-        found[f"threads_{threads}"] = {
+        result[f"threads_{threads}"] = {
             "basic_flow_rounds_per_second": 1 / row["basic"],
             "one_federation_rounds_per_second": 1 / row["one"],
             "twenty_federations_rounds_per_second_each_share": 1 / row["twenty"],
@@ -103,16 +103,16 @@ def main() -> None:
             "seconds": {name: values for name, values in times.items() if name != "rate"},
         }
     best = max(
-        (found[f"threads_{t}"]["basic_flow_rounds_per_second"] for t in {1, cores}),  # type: ignore[index]
+        (result[f"threads_{t}"]["basic_flow_rounds_per_second"] for t in {1, cores}),  # type: ignore[index]
     )
     for threads in sorted({1, cores}):
-        row = found[f"threads_{threads}"]
+        row = result[f"threads_{threads}"]
         row["ratio_one"] = row["one_federation_rounds_per_second"] / best  # type: ignore[index]
         row["ratio_twenty"] = row["twenty_federations_rounds_per_second_each_share"] / best  # type: ignore[index]
-    found["note"] = "ratios are against the faster of basic_flow's thread counts"
+    result["note"] = "ratios are against the faster of basic_flow's thread counts"
     if options.out:
-        options.out.write_text(json.dumps(found, indent=1))
-    print(json.dumps(found, indent=1))
+        options.out.write_text(json.dumps(result, indent=1))
+    print(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

@@ -28,17 +28,17 @@ def main() -> None:
     options = Options(attacks=["invgrad", "lti"], iterations=300, lr=0.1, samples=300, candidates=100)
     for mechanism, budget in (("none", None), ("pl-identical", 0.995), ("pl-learn", 0.995)):
         after = protect(model, before, batch, mechanism, budget).parameters
-        found = audit(
+        result = audit(
             model, before, after, labels=batch[1], truth=batch[0], public=public, mechanism=mechanism, budget=budget,
             options=options, show=True,
         )  # fmt: skip
-        for row in found.rows:
+        for row in result.rows:
             if row["control"] != "negative":
                 what = mechanism if row["role"] == "own" else f"  {row['role']}"
                 print(f"{what:28} {row['attack']:8} MSE {row['mse']:.3f}  SSIM {row['ssim']:.3f}  {row['evidence']}")
         if len(sys.argv) > 1:
-            found.save(Path(sys.argv[1]) / mechanism)
-    black = found.found["baselines"]["given"]["black"]
+            result.save(Path(sys.argv[1]) / mechanism)
+    black = result.content["baselines"]["given"]["black"]
     print(f"{'(black image)':37} MSE {black['mse']:.3f}  SSIM {black['ssim']:.3f}")
 
 

@@ -60,12 +60,12 @@ def choose(labels: Array, total: int) -> npt.NDArray[np.uint16]:
     dealt = np.arange(total) * stride % total  # any run of these covers the whole file
     columns = []
     for label in range(CLASSES):
-        found = np.flatnonzero(labels == label)
-        if len(found) < total:
+        result = np.flatnonzero(labels == label)
+        if len(result) < total:
             raise DataError(
-                f"Expected at least {total} images of class {label}, got {len(found)}.", "Use the full set."
+                f"Expected at least {total} images of class {label}, got {len(result)}.", "Use the full set."
             )
-        spread = found[((np.arange(total) + 0.5) * len(found) / total).astype(np.int64)]
+        spread = result[((np.arange(total) + 0.5) * len(result) / total).astype(np.int64)]
         columns.append(spread[dealt])
     return np.stack(columns, axis=1).astype(np.uint16)
 

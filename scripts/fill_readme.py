@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 FAMILIES = {"pl": ("pl-identical", "pl-learn"), "ls": ("ls-static", "ls-learn")}
 
 
-def table(found: dict[str, dict[str, Any]]) -> str:
+def table(outcome: dict[str, dict[str, Any]]) -> str:
     """The accuracy artefacts as one table; ``found`` by family."""
     lines = [
         "| data | budget | static | learned | learned - static (95 % interval) | paper: static, learned "
@@ -29,7 +29,7 @@ def table(found: dict[str, dict[str, Any]]) -> str:
     ]
     agree = count = 0
     for family, (static, learned) in FAMILIES.items():
-        result = found[family]
+        result = outcome[family]
         cells = {(c["dataset"], c["mechanism"], c["budget"]): c for c in result["cells"]}
         simple = {(b["dataset"], b["budget"], b["baseline"], b["mechanism"]): b for b in result["baselines"]}
         agree, count = agree + sum(c["agrees"] for c in cells.values()), count + len(cells)
@@ -42,11 +42,12 @@ def table(found: dict[str, dict[str, Any]]) -> str:
                 f"{gain['mean']:+.1f} ({low:+.1f} to {high:+.1f}) | {one['paper']:.1f}, {other['paper']:.1f} "
                 f"| {spread(simple[*where, 'damped', static])} | {spread(simple[*where, 'eleven-steps', static])} |"
             )
-    free = found["pl"]["without_protection"]
+    free = outcome["pl"]["without_protection"]
     lines += [
         "",
-        f"Test accuracy in percent after 5,000 rounds, mean ± standard deviation of {found['pl']['cells'][0]['seeds']} "
-        f"seeds; without protection: {', '.join(f'{name} {spread(cell)}' for name, cell in free.items())}. {agree} of "
+        "Test accuracy in percent after 5,000 rounds, mean ± standard deviation of "
+        f"{outcome['pl']['cells'][0]['seeds']} seeds; without protection: "
+        f"{', '.join(f'{name} {spread(cell)}' for name, cell in free.items())}. {agree} of "
         f"{count} cells agree with the paper by the rule in [docs/reproduction.md](docs/reproduction.md). eta, T, S "
         "and the initialisation were fitted to the paper's tables, because it does not state them; the subset of "
         "images was changed once after results were seen ([choices](docs/choices.md)).",
@@ -84,11 +85,11 @@ LOWERS = {0.995: 2, 0.98: 8, 0.96: 16, 0.92: 32}
 EQUAL = "static, equal lower bound"
 
 
-def leakage(found: dict[str, Any], attacks: tuple[str, ...], own: bool) -> str:
+def leakage(result: dict[str, Any], attacks: tuple[str, ...], own: bool) -> str:
     """What the attacks got from static and from learned distortion at the same weights, and on own trajectories."""
     rows = {
         (r["attack"], r["mechanism"], r["budget"], r["round"], r["role"]): r
-        for r in found["rows"]
+        for r in result["rows"]
         if r["control"] != "negative"
     }
     titles = {"matched": "matched: found of 200", "lti": "lti: found of 200", "membership": "membership: best AUC"}
@@ -96,13 +97,13 @@ def leakage(found: dict[str, Any], attacks: tuple[str, ...], own: bool) -> str:
     lines[0] += " matched, static on its own trajectory |" if own else ""
     lines.append("|---|---|" + "---|---|" * len(attacks) + ("---|" if own else ""))
     for budget, lower in LOWERS.items():
-        for when in (0, 200, 2000):
+        for round_number in (0, 200, 2000):
             cells = []
             for attack in attacks:
-                cells += [worth(rows[attack, "pl-learn", budget, when, role]) for role in (EQUAL, "own")]
-            cells += [worth(rows["matched", "pl-identical", budget, when, "own"])] if own else []
-            lines.append(f"| {lower} | {when} | " + " | ".join(cells) + " |")
-    plain = [worth(rows["matched", "none", None, when, "own"]) for when in (0, 200, 2000)]
+                cells += [worth(rows[attack, "pl-learn", budget, round_number, role]) for role in (EQUAL, "own")]
+            cells += [worth(rows["matched", "pl-identical", budget, round_number, "own"])] if own else []
+            lines.append(f"| {lower} | {round_number} | " + " | ".join(cells) + " |")
+    plain = [worth(rows["matched", "none", None, round_number, "own"]) for round_number in (0, 200, 2000)]
     releases = next(iter(rows.values()))["targets"]
     lines += [
         "",
@@ -121,20 +122,20 @@ def worth(row: dict[str, Any]) -> str:
     return f"{100 * row['identification']:.1f} % ({low:.1f}-{high:.1f})"
 
 
-def verdicts(found: dict[str, Any]) -> str:
+def verdicts(result: dict[str, Any]) -> str:
     words = ("learned leaks more", "no clear difference", "static leaks more", "control failed")
     lines = [
         "| attack (measure), and what learned is set against | " + " | ".join(words) + " |",
         "|---|---|---|---|---|",
     ]
-    for name, counts in found["counts"].items():
+    for name, counts in result["counts"].items():
         lines.append(f"| {name} | " + " | ".join(str(counts.get(word, 0)) for word in words) + " |")
     return "\n".join(lines)
 
 
-def invgrad(found: dict[str, Any]) -> str:
+def invgrad(result: dict[str, Any]) -> str:
     lines = ["| init | lr | sign | defence | MSE | SSIM | found of 200 | leakage score | beyond D |", "|" + "---|" * 9]
-    for row in found["rows"]:
+    for row in result["rows"]:
         defence = "none" if row["budget"] is None else f"{row['mechanism']} {row['budget']}"
         low, high = (100 * row[f"identification_{end}"] for end in ("low", "high"))
         lines.append(
@@ -142,7 +143,7 @@ def invgrad(found: dict[str, Any]) -> str:
             f"({row['mse_low']:.3f}-{row['mse_high']:.3f}) | {row['ssim']:.3f} | {100 * row['identification']:.1f} % "
             f"({low:.1f}-{high:.1f}) | {row['leakage']:.3f} | {row['beyond_D']:.1%} |"
         )
-    guesses = found["baselines"].items()
+    guesses = result["baselines"].items()
     words = [f"{n.replace('_', ' ')} {g['mse']:.2f}, {g['ssim']:.3f}, {g['leakage']:.2f}" for n, g in guesses]
     return "\n".join([*lines, "", "Guesses that use no update (MSE, SSIM, leakage score): " + "; ".join(words) + "."])
 
@@ -158,19 +159,19 @@ def attack_speed(cpu: dict[str, Any], gpu: dict[str, Any]) -> str:
 
 
 def read(*path: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(ROOT.joinpath(*path).read_text())
-    return found
+    result: dict[str, Any] = json.loads(ROOT.joinpath(*path).read_text())
+    return result
 
 
 def filled_study(text: str) -> str:
-    found = read("studies", "leakage", "leakage.json")
-    table = leakage(found, ("matched", "lti", "membership"), own=True)
+    result = read("studies", "leakage", "leakage.json")
+    table = leakage(result, ("matched", "lti", "membership"), own=True)
     return put(
         text,
         {
             "leakage": table
             + "\n\nIn how many cells (twelve at the same weights, eight on own trajectories):\n\n"
-            + verdicts(found)
+            + verdicts(result)
         },
     )
 
@@ -203,11 +204,11 @@ def filled_invgrad(text: str) -> str:
     return put(text, parts | {"variants": variants(read("studies", "invgrad", "variants.json"))})
 
 
-def variants(found: dict[str, Any]) -> str:
+def variants(result: dict[str, Any]) -> str:
     """Mean MSE over seeds of every variant of InvGrad, beside the paper's table."""
     said = read("src", "equipoise", "reproduction", "paper.json")["mse"]["PL"]
     cells: dict[tuple[str, str, str, float], list[float]] = {}
-    for row in found["rows"]:
+    for row in result["rows"]:
         cells.setdefault((row["variant"], row["dataset"], row["mechanism"], row["budget"]), []).append(row["mse"])
     columns = list(dict.fromkeys(key[1:] for key in cells))
     lines = ["| InvGrad | " + " | ".join(f"{d} {m} {b:g}" for d, m, b in columns) + " | mean distance to the paper |"]
@@ -227,13 +228,13 @@ def variants(found: dict[str, Any]) -> str:
 
 def claims(short: bool = False) -> str:
     """Every claim of the paper with its verdict, from the committed results."""
-    found = status(ROOT / "reproduction")["claims"]
+    result = status(ROOT / "reproduction")["claims"]
     if short:
-        holds, fails = ([c["claim"] for c in found if c["holds"] is verdict] for verdict in (True, False))
+        holds, fails = ([c["claim"] for c in result if c["holds"] is verdict] for verdict in (True, False))
         words = "; ".join(f"*{claim}*" for claim in fails)
-        return f"Of {len(found)} claims of the paper {len(holds)} hold in this reproduction. These fail: {words}."
+        return f"Of {len(result)} claims of the paper {len(holds)} hold in this reproduction. These fail: {words}."
     lines = ["| the paper's claim | here | figures (95 % intervals in parentheses) |", "|---|---|---|"]
-    lines += [f"| {c['claim']} | {'holds' if c['holds'] else '**fails**'} | {c['evidence']} |" for c in found]
+    lines += [f"| {c['claim']} | {'holds' if c['holds'] else '**fails**'} | {c['evidence']} |" for c in result]
     return "\n".join(lines)
 
 
@@ -253,8 +254,8 @@ def artefacts() -> str:
 def filled_reproduction(text: str) -> str:
     notes = []
     for family in FAMILIES:
-        found = read("reproduction", f"accuracy-{family}", "results.json")
-        notes += [f"- {note}" for note in differing(found["cells"])]
+        result = read("reproduction", f"accuracy-{family}", "results.json")
+        notes += [f"- {note}" for note in differing(result["cells"])]
     parts = {"artefacts": artefacts(), "claims": claims(), "differing": "\n".join(notes), "defence": defence()}
     return put(text, parts)
 
@@ -263,10 +264,10 @@ def defence() -> str:
     """How far the attack's cells are from the paper's."""
     lines = ["| | data | cells | agree | ours - paper: least, mean, most |", "|---|---|---|---|---|"]
     for family in FAMILIES:
-        found = read("reproduction", f"defence-{family}", "results.json")["cells"]
+        result = read("reproduction", f"defence-{family}", "results.json")["cells"]
         for quantity, digits in (("mse", 2), ("ssim", 1)):
             for dataset in ("mnist", "fmnist"):
-                cells = [c for c in found if (c["quantity"], c["dataset"]) == (quantity, dataset)]
+                cells = [c for c in result if (c["quantity"], c["dataset"]) == (quantity, dataset)]
                 gaps = [c["difference"] for c in cells]
                 words = ", ".join(f"{value:+.{digits}f}" for value in (min(gaps), mean(gaps), max(gaps)))
                 agree = sum(c["agrees"] for c in cells)
@@ -281,19 +282,19 @@ def span(values: list[float] | None, digits: int = 3) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def bounds(found: dict[str, Any]) -> str:
+def bounds(result: dict[str, Any]) -> str:
     """What the theorems say of the study's runs, over seeds."""
-    rows = {(r["mechanism"], r["budget"], r["round"], r["quantity"], r["setting"]): r for r in found["rows"]}
+    rows = {(r["mechanism"], r["budget"], r["round"], r["quantity"], r["setting"]): r for r in result["rows"]}
     lines = [
         "| mechanism | budget | round | L_alpha | gamma allowed below | measured mean \\|R\\|^2 at 1/(2 L), bound "
         "| smallest bound / measured |",
         "|---|---|---|---|---|---|---|",
     ]
-    for (mechanism, budget, when, quantity, setting), own in rows.items():
+    for (mechanism, budget, round_number, quantity, setting), own in rows.items():
         if quantity == "mean |R_m|^2" and setting == "as configured" and own["constants"]:
-            small = rows[mechanism, budget, when, quantity, "gamma = 1/(2 L)"]
+            small = rows[mechanism, budget, round_number, quantity, "gamma = 1/(2 L)"]
             lines.append(
-                f"| {mechanism} | {budget:g} | {when} | {span(own['constants']['L_alpha'])} "
+                f"| {mechanism} | {budget:g} | {round_number} | {span(own['constants']['L_alpha'])} "
                 f"| {span(own['constants']['largest gamma'])} | {span(small['measured'])}, {span(small['bound'])} "
                 f"| {span(small['margin'])} |"
             )
@@ -316,15 +317,17 @@ def bounds(found: dict[str, Any]) -> str:
         "| farthest (D = 56) | leakage: measured, promised |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for (mechanism, budget, when, quantity, setting), own in rows.items():
+    for (mechanism, budget, round_number, quantity, setting), own in rows.items():
         if quantity == "invgrad" and setting == "as configured":
             k = own["constants"]
             parts = [span(k[name]) for name in ("mean r_i", "p (fitted)", "c_a", "c_b", "D seen")]
             promised = span(own["bound"]) if mechanism.startswith("pl") else "not covered"
-            line = " | ".join([mechanism, f"{budget:g}", str(when), *parts, f"{span(own['measured'])}, {promised}"])
+            line = " | ".join(
+                [mechanism, f"{budget:g}", str(round_number), *parts, f"{span(own['measured'])}, {promised}"]
+            )
             lines.append(f"| {line} |")
-    seeds = found["rows"][0]["seeds"]
-    return "\n".join([*lines, "", f"Smallest to largest over {seeds} seeds; commit {found['commit']}, two CPU cores."])
+    seeds = result["rows"][0]["seeds"]
+    return "\n".join([*lines, "", f"Smallest to largest over {seeds} seeds; commit {result['commit']}, two CPU cores."])
 
 
 def filled_bounds(text: str) -> str:

@@ -39,12 +39,12 @@ def test_only_results_and_curves_are_written(out: Path) -> None:
 
 
 def test_results_are_those_of_the_sweep(out: Path) -> None:
-    found = json.loads((out / "result.json").read_text())
-    assert found["schema"] == 1
-    assert found["experiment"] == "seeded"
-    assert found["spec"] == to_dict(SETTINGS, FEDERATIONS)
-    assert found["seconds"] > 0
-    rows = found["federations"]
+    result = json.loads((out / "result.json").read_text())
+    assert result["schema"] == 1
+    assert result["experiment"] == "seeded"
+    assert result["spec"] == to_dict(SETTINGS, FEDERATIONS)
+    assert result["seconds"] > 0
+    rows = result["federations"]
     assert [(r["mechanism"], r["budget"]) for r in rows] == [(f.mechanism, f.budget) for f in FEDERATIONS]
     assert all(0 <= r["accuracy"] <= 1 for r in rows)
     assert [r["releases_refused"] for r in rows] == [0, 0, 3]
@@ -57,8 +57,8 @@ def test_curves_have_a_row_per_federation_and_a_column_per_evaluation(out: Path)
     assert curves["rounds"].tolist() == [2, 3]
     for name in CURVES:
         assert curves[name].shape == (3, 2)
-    found = json.loads((out / "result.json").read_text())["federations"]
-    assert curves["accuracy"][:, -1] == pytest.approx([r["accuracy"] for r in found])
+    result = json.loads((out / "result.json").read_text())["federations"]
+    assert curves["accuracy"][:, -1] == pytest.approx([r["accuracy"] for r in result])
 
 
 def test_a_refused_release_does_not_make_the_file_unreadable(out: Path) -> None:

@@ -68,10 +68,10 @@ def test_a_sweep_runs_and_gives_the_engines_numbers(bare: dict[str, str], tmp_pa
     assert done.stderr == ""
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["curves.npz", "result.json"]
 
-    found = json.loads((tmp_path / "out" / "result.json").read_text())
-    assert (found["schema"], found["experiment"], found["spec"]) == (1, "seeded", spec)
+    actual = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert (actual["schema"], actual["experiment"], actual["spec"]) == (1, "seeded", spec)
     history = [event.rows for event in Sweep(settings, federations).run() if event.rows]
-    assert [row["accuracy"] for row in found["federations"]] == [row["accuracy"] for row in history[-1]]
+    assert [row["accuracy"] for row in actual["federations"]] == [row["accuracy"] for row in history[-1]]
     with np.load(tmp_path / "out" / "curves.npz", allow_pickle=False) as curves:
         assert curves["rounds"].tolist() == [row[0]["round"] for row in history] == settings.evaluated()
         assert set(curves.files) == {*CURVES, "rounds"}

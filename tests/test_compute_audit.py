@@ -74,26 +74,26 @@ def test_an_audit_writes_results_and_values_and_nothing_else(audited: Path) -> N
 
 
 def test_the_rows_are_those_of_the_rounds_that_were_asked_for(audited: Path, spec: dict[str, Any]) -> None:
-    found = json.loads((audited / "audit.json").read_text(), parse_constant=refuse)
-    assert (found["schema"], found["experiment"]) == (1, "seeded")
-    assert found["spec"] == {**spec, "audit": {**CHEAP, "rounds": [0, 2]}}
-    assert {row["round"] for row in found["attacks"]} == {0, 2}
-    assert {row["attack"] for row in found["attacks"]} == set(found["options"]["attacks"])
+    result = json.loads((audited / "audit.json").read_text(), parse_constant=refuse)
+    assert (result["schema"], result["experiment"]) == (1, "seeded")
+    assert result["spec"] == {**spec, "audit": {**CHEAP, "rounds": [0, 2]}}
+    assert {row["round"] for row in result["attacks"]} == {0, 2}
+    assert {row["attack"] for row in result["attacks"]} == set(result["options"]["attacks"])
     roles = {"own", "static, equal lower bound", "static, equal final norm", "undistorted"}
-    assert {row["role"] for row in found["attacks"] if row["mechanism"] == "pl-learn"} == roles
-    assert {row["role"] for row in found["attacks"] if row["mechanism"] == "none"} == {"own"}
-    assert found["differences"]
-    assert set(found["seconds"]) == {"training", "all"}
+    assert {row["role"] for row in result["attacks"] if row["mechanism"] == "pl-learn"} == roles
+    assert {row["role"] for row in result["attacks"] if row["mechanism"] == "none"} == {"own"}
+    assert result["differences"]
+    assert set(result["seconds"]) == {"training", "all"}
 
 
 def test_the_values_per_release_give_the_rows(audited: Path) -> None:
-    found = json.loads((audited / "audit.json").read_text())
+    result = json.loads((audited / "audit.json").read_text())
     with np.load(audited / "audit.npz", allow_pickle=False) as arrays:
         about = json.loads(str(arrays["about"]))
         values = {name: arrays[name] for name in arrays.files if name != "about"}
     assert all(array.dtype == np.float32 and len(array) == 2 for array in values.values())
     assert {name.partition("/")[2] for name in values} <= set(REPORTED)
-    rows = [row for row in found["attacks"] if row["control"] != "negative"]
+    rows = [row for row in result["attacks"] if row["control"] != "negative"]
     assert len(rows) == len(about)
     for i, (one, row) in enumerate(zip(about, rows, strict=True)):
         assert one.items() <= row.items()
@@ -122,10 +122,10 @@ def test_no_image_and_no_weight_is_written(audited: Path, replayed: Path) -> Non
 
 def test_a_replay_writes_one_file(replayed: Path, spec: dict[str, Any]) -> None:
     assert sorted(path.name for path in replayed.iterdir()) == ["multi_round.json"]
-    found = json.loads((replayed / "multi_round.json").read_text(), parse_constant=refuse)
-    assert found["spec"] == {**spec, "multi_round": REPLAY}
-    assert [row["mechanism"] for row in found["attacks"]] == ["pl-learn", "none"]
-    for row in found["attacks"]:
+    result = json.loads((replayed / "multi_round.json").read_text(), parse_constant=refuse)
+    assert result["spec"] == {**spec, "multi_round": REPLAY}
+    assert [row["mechanism"] for row in result["attacks"]] == ["pl-learn", "none"]
+    for row in result["attacks"]:
         assert (row["rounds"], row["candidates"]) == (2, 5)
         assert 1 <= row["targets"] <= 4
         assert row["evidence"] == "insufficient evidence"

@@ -31,8 +31,8 @@ def examples(name: str) -> list[doctest.DocTest]:
         if str(missing.name).partition(".")[0] not in EXTRAS:
             raise
         return []
-    found = doctest.DocTestFinder().find(module, name, extraglobs={"torch": torch})
-    return [test for test in found if test.examples]
+    result = doctest.DocTestFinder().find(module, name, extraglobs={"torch": torch})
+    return [test for test in result if test.examples]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -249,18 +249,18 @@ def tensors_of_all_kinds(rng: random.Random, like: Tensor) -> Any:
 
 def update(rng: random.Random) -> Any:
     """A release of the right form, changed in up to two places."""
-    found: dict[Any, Any] = {name: tensor + rng.random() for name, tensor in PREVIOUS.items()}
+    result: dict[Any, Any] = {name: tensor + rng.random() for name, tensor in PREVIOUS.items()}
     for _ in range(rng.choice([0, 1, 1, 1, 2])):
         name, act = rng.choice(list(PREVIOUS)), rng.randrange(6)
         if act == 0:
-            found.pop(name, None)
+            result.pop(name, None)
         elif act == 1:
-            found[rng.choice([*WORDS, 3, None, (1, 2), 10**5000, b"weight", 2.5])] = torch.zeros(2)
+            result[rng.choice([*WORDS, 3, None, (1, 2), 10**5000, b"weight", 2.5])] = torch.zeros(2)
         elif act == 2:
-            return rng.choice([junk(rng), list(found.items()), b"bytes", found.keys(), torch.zeros(3), {}])
+            return rng.choice([junk(rng), list(result.items()), b"bytes", result.keys(), torch.zeros(3), {}])
         else:
-            found[name] = tensors_of_all_kinds(rng, PREVIOUS[name])
-    return found
+            result[name] = tensors_of_all_kinds(rng, PREVIOUS[name])
+    return result
 
 
 def odd_number(rng: random.Random, usual: int) -> Any:
@@ -268,14 +268,19 @@ def odd_number(rng: random.Random, usual: int) -> Any:
     return usual if rng.random() < 0.75 else rng.choice(others)
 
 
-def usable(found: Any, weight: Any, when: Any) -> bool:
+def usable(result: Any, weight: Any, round_number: Any) -> bool:
     """What a server may count, said once more and more slowly."""
-    if type(when) is not int or when != 3 or isinstance(weight, bool) or not isinstance(weight, int | float):
+    if (
+        type(round_number) is not int
+        or round_number != 3
+        or isinstance(weight, bool)
+        or not isinstance(weight, int | float)
+    ):
         return False
-    if not 0 < weight <= 1e7 or not isinstance(found, dict) or set(found) != set(PREVIOUS):
+    if not 0 < weight <= 1e7 or not isinstance(result, dict) or set(result) != set(PREVIOUS):
         return False
     for name, like in PREVIOUS.items():
-        tensor = found[name]
+        tensor = result[name]
         if not isinstance(tensor, Tensor) or tensor.shape != like.shape or tensor.dtype != like.dtype:
             return False
         if tensor.layout != torch.strided or tensor.is_meta or not bool(torch.isfinite(tensor).all()):
@@ -288,11 +293,11 @@ def test_releases(bombs: list[bytes]) -> None:
         intake = Intake(PREVIOUS, round=3)
         good = {name: tensor + 1 for name, tensor in PREVIOUS.items()}
         assert intake.offer("good", good, 5, 3) is None
-        sent, weight, when = update(rng), odd_number(rng, 5), odd_number(rng, 3)
+        sent, weight, round_number = update(rng), odd_number(rng, 5), odd_number(rng, 3)
         if rng.random() < 0.02:
             sent = rng.choice(bombs)
-        reason = intake.offer("other", sent, weight, when)
-        assert (reason is None) == usable(sent, weight, when), reason
+        reason = intake.offer("other", sent, weight, round_number)
+        assert (reason is None) == usable(sent, weight, round_number), reason
         expected, mean = good, intake.close().parameters
         if reason is None:
             share = weight / (5 + weight)
@@ -321,15 +326,15 @@ def test_replies_through_flower(bombs: list[bytes], monkeypatch: pytest.MonkeyPa
     terms, whole = read_terms(messages.RUN), messages.npy(np.ones((3, 4), np.float32))
 
     def records(rng: random.Random, kind: Any) -> Any:
-        found = {}
+        result = {}
         for _ in range(rng.randint(1, 3)):
             key = rng.choice(["num-examples", "loss", "equipoise.lower", "equipoise.upper", "round", "budget", *WORDS])
-            found[key] = rng.choice([*NUMBERS, *WORDS, [1.5], [], [1, 2]])
+            result[key] = rng.choice([*NUMBERS, *WORDS, [1.5], [], [1, 2]])
         try:
-            kind(found)
+            kind(result)
         except (TypeError, ValueError):  # Flower itself refuses it
             return {}
-        return found
+        return result
 
     def case(rng: random.Random) -> str:
         tensors = messages.handmade(mangled(rng, whole, bombs)) if rng.random() < 0.5 else None
@@ -405,11 +410,11 @@ def test_checkpoints(bombs: list[bytes], tmp_path: Path) -> None:
             (tmp_path / "latest.json").write_text(json.dumps(changed(rng, notes)))
         else:
             planted(tmp_path, mangled(rng, whole[state], bombs) if kind == 3 else lying_tensors(rng), notes)
-        found = load_checkpoint(tmp_path)
-        assert found is not None
+        result = load_checkpoint(tmp_path)
+        assert result is not None
         if kind < 3:
-            assert all(torch.equal(found[0][name], tensor) for name, tensor in tensors.items())
-            assert found[1] == {key: value for key, value in notes.items() if key != "notes_sha256"}
+            assert all(torch.equal(result[0][name], tensor) for name, tensor in tensors.items())
+            assert result[1] == {key: value for key, value in notes.items() if key != "notes_sha256"}
         return "accepted"
 
     outcomes = fuzz("checkpoints", case)
@@ -433,8 +438,8 @@ def halves(config: Config, tmp_path_factory: pytest.TempPathFactory) -> tuple[di
     """The files of a run that was stopped after its second round, and of the whole run."""
     folder = tmp_path_factory.mktemp("halves") / "run"
 
-    def stop(when: int) -> None:
-        if when > 2:
+    def stop(round_number: int) -> None:
+        if round_number > 2:
             raise Stop
 
     with pytest.raises(Stop):
@@ -473,9 +478,9 @@ def test_resumed_runs(
     half, whole = halves
     (state,) = (name for name in half if "state" in name)
     lay_out(tmp_path, half)
-    found = load_checkpoint(tmp_path / "checkpoint")
-    assert found is not None
-    tensors, notes = found
+    result = load_checkpoint(tmp_path / "checkpoint")
+    assert result is not None
+    tensors, notes = result
 
     def case(rng: random.Random) -> str:
         lay_out(tmp_path, half)
@@ -499,8 +504,8 @@ def test_resumed_runs(
 
 
 def changed_notes(rng: random.Random, notes: dict[str, Any]) -> dict[str, Any]:
-    found = changed(rng, notes)
-    return found if isinstance(found, dict) else {}
+    result = changed(rng, notes)
+    return result if isinstance(result, dict) else {}
 
 
 def test_audited_folders(bombs: list[bytes], halves: tuple[dict[str, bytes], dict[str, bytes]], tmp_path: Path) -> None:
@@ -630,8 +635,8 @@ def test_settings_in_toml(bombs: list[bytes], tmp_path: Path) -> None:
         elif kind == 1:
             path.write_text(whole.replace(rng.choice(["5", "0.1", '"none"', "[0, 200, 2000]"]), rng.choice(HUGE), 1))
         else:
-            found = changed(rng, {**plain, "sweep": [SWEEP, SWEEP]})
-            lines = found.items() if isinstance(found, dict) else [("x", found)]
+            result = changed(rng, {**plain, "sweep": [SWEEP, SWEEP]})
+            lines = result.items() if isinstance(result, dict) else [("x", result)]
             words = "\n".join(f"{json.dumps(key)} = {toml(value)}" for key, value in lines)
             path.write_bytes(words.encode("utf-8", "surrogatepass"))
         config = resolve(path)
@@ -698,8 +703,8 @@ def test_spec_files(bombs: list[bytes], tmp_path: Path, capfd: pytest.CaptureFix
     def case(rng: random.Random) -> str:
         key = rng.choice(list(kinds))
         entry, fault = kinds[key]
-        found = changed(rng, entry)
-        content = json.dumps({**SETTINGS, key: {**found, **fault} if isinstance(found, dict) else found}).encode()
+        result = changed(rng, entry)
+        content = json.dumps({**SETTINGS, key: {**result, **fault} if isinstance(result, dict) else result}).encode()
         path.write_bytes(mangled(rng, content, bombs) if rng.random() < 0.4 else content)
         code = compute.main([str(path), str(tmp_path / "out")])
         assert code in (11, 12, 14), code

@@ -16,7 +16,7 @@ from equipoise.attack.registry import ATTACKS
 from equipoise.auditing.options import Options
 from equipoise.data.dataset import Dataset
 from equipoise.errors import ConfigError
-from equipoise.mechanism.registry import MEASURES, MECHANISMS, mechanism
+from equipoise.mechanism.registry import MEASURES, MECHANISMS, get_mechanism
 from equipoise.reproduction.artefacts.registry import ARTEFACTS
 from equipoise.reproduction.reproduce import reproduce
 from tests.audit_helpers import train_run, write_pictures
@@ -58,7 +58,7 @@ def test_a_mechanism_or_measure_of_ones_own(
     few: Dataset, tmp_path: Path, heading: str, name: str, budget: float, lower: float
 ) -> None:
     run(heading, tmp_path)
-    assert mechanism(name).learns
+    assert get_mechanism(name).learns
     model, x, y = LeNetZhu(), few.train.images[:4], few.train.labels[:4]
     sent = protect(model, model.state_dict(), (x, y), name, budget)
     assert sent.record["lower"] == pytest.approx(lower)
@@ -72,10 +72,10 @@ def test_an_attack_of_ones_own(tmp_path: Path) -> None:
     run("add an attack", tmp_path)
     folder = train_run(tmp_path / "run", write_pictures(tmp_path / "data"), ("pl-learn",))
     options = Options(attacks=["class-means"], releases=2, label_sets=1, candidates=4, others=2, contrast=0.5)
-    found = audit_run(folder, options, rounds=[0])
-    assert {row["attack"] for row in found.rows} == {"class-means"}
-    assert all(row["mse"] > 0 for row in found.rows)
-    assert found.found["options"]["contrast"] == 0.5
+    result = audit_run(folder, options, rounds=[0])
+    assert {row["attack"] for row in result.rows} == {"class-means"}
+    assert all(row["mse"] > 0 for row in result.rows)
+    assert result.content["options"]["contrast"] == 0.5
     with pytest.raises(ConfigError, match="contrast=-1"):
         Options(attacks=["class-means"], contrast=-1.0).check()
 

@@ -50,9 +50,9 @@ def p_value(sample: Tensor, family: str, scale: float = 1.0) -> float:
 # --- the generator -----------------------------------------------------------------------------------------
 
 
-def by_numpy(key: tuple[int, int], client: int, when: int, count: int, dtype: torch.dtype) -> Tensor:
+def by_numpy(key: tuple[int, int], client: int, round_number: int, count: int, dtype: torch.dtype) -> Tensor:
     """The reference: numpy's own Philox, key and counter set as the module's docstring says."""
-    bits = np.random.Philox(key=key[0] | key[1] << 64, counter=client << 64 | when << 128)
+    bits = np.random.Philox(key=key[0] | key[1] << 64, counter=client << 64 | round_number << 128)
     kind = np.float32 if dtype == torch.float32 else np.float64
     return torch.from_numpy(np.random.Generator(bits).random(count, dtype=kind))
 
@@ -63,11 +63,11 @@ def by_numpy(key: tuple[int, int], client: int, when: int, count: int, dtype: to
     st.sampled_from(DTYPES),
 )  # fmt: skip
 def test_every_path_gives_the_bits_of_numpys_philox(
-    key: tuple[int, int], client: int, when: int, count: int, dtype: torch.dtype
+    key: tuple[int, int], client: int, round_number: int, count: int, dtype: torch.dtype
 ) -> None:
-    expected = by_numpy(key, client, when, count, dtype)
-    assert torch.equal(uniform([key], [client], [when], count, dtype)[0, 0], expected)
-    in_torch = randomness._uniform_torch([key], [client], [when], count, dtype, torch.device("cpu"))
+    expected = by_numpy(key, client, round_number, count, dtype)
+    assert torch.equal(uniform([key], [client], [round_number], count, dtype)[0, 0], expected)
+    in_torch = randomness._uniform_torch([key], [client], [round_number], count, dtype, torch.device("cpu"))
     assert torch.equal(in_torch[0, 0], expected)
 
 
@@ -76,9 +76,9 @@ def test_every_path_gives_the_bits_of_numpys_philox(
 def test_big_client_and_round_numbers(dtype: torch.dtype, big: int) -> None:
     keys = [experiment_key(1, "noise"), (big, 2**64 - 1 - big)]
     in_torch = randomness._uniform_torch(keys, [big, 3], [big, 5], 601, dtype, torch.device("cpu"))
-    for i, when in enumerate((big, 5)):
+    for i, round_number in enumerate((big, 5)):
         for j, client in enumerate((big, 3)):
-            assert torch.equal(in_torch[i, j], by_numpy(keys[j], client, when, 601, dtype))
+            assert torch.equal(in_torch[i, j], by_numpy(keys[j], client, round_number, 601, dtype))
     assert torch.equal(uniform(keys, [big, 3], [big, 5], 601, dtype), in_torch)
 
 
@@ -103,9 +103,9 @@ def test_numbers_lie_in_the_unit_interval_and_fill_it(dtype: torch.dtype, count:
 
 def test_streams_differ_by_seed_purpose_client_and_round() -> None:
     streams = {}
-    for seed, purpose, client, when in itertools.product((1, 2), ("noise", "batch"), (0, 1), (1, 2)):
-        numbers = uniform([experiment_key(seed, purpose)], [client], [when], 64, torch.float64)[0, 0]
-        streams[seed, purpose, client, when] = numbers
+    for seed, purpose, client, round_number in itertools.product((1, 2), ("noise", "batch"), (0, 1), (1, 2)):
+        numbers = uniform([experiment_key(seed, purpose)], [client], [round_number], 64, torch.float64)[0, 0]
+        streams[seed, purpose, client, round_number] = numbers
     for one, two in itertools.combinations(streams.values(), 2):
         assert len(np.intersect1d(one.numpy(), two.numpy())) == 0
 
@@ -262,12 +262,12 @@ def released_distortions(few: Dataset, name: str, budget: object, rounds: int) -
     settings = Settings(rounds=rounds, sensitivity=10.0)
     sweep = Sweep(settings, [Federation("few", name, budget, seed=3)], {"few": few})
     tables = sweep.tables(list(range(1, rounds + 1)))
-    found = []
+    results = []
     for i in range(rounds):
         noise = sweep.noise_table(i + 1)
         for block in sweep.blocks:
-            found.append(sweep.release(block, tables, torch.tensor([i]), sweep.block_noise(block, noise))[1])
-    return torch.cat(found).view(rounds, settings.clients, -1)
+            results.append(sweep.release(block, tables, torch.tensor([i]), sweep.block_noise(block, noise))[1])
+    return torch.cat(results).view(rounds, settings.clients, -1)
 
 
 @pytest.mark.parametrize(("name", "family"), [("ls-static", "laplace"), ("gs-static", "gaussian")])

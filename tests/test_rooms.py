@@ -85,14 +85,14 @@ def imports(module: str) -> tuple[frozenset[str], frozenset[str], frozenset[str]
 
 def reached(*modules: str) -> set[str]:
     """The given modules and all that they import, directly or not."""
-    found: set[str] = set()
+    result: set[str] = set()
     waiting = list(modules)
     while waiting:
         module = waiting.pop()
-        if module not in found:
-            found.add(module)
+        if module not in result:
+            result.add(module)
             waiting += imports(module)[2]
-    return found
+    return result
 
 
 # -- who may import whom -------------------------------------------------------------------------------------------

@@ -111,11 +111,11 @@ def test_auc_of_two_gaussians(shift: float) -> None:
 def test_tpr_of_two_gaussians(shift: float, fpr: float) -> None:
     count, cut, normal = 200_000, NormalDist().inv_cdf(1 - fpr), NormalDist()
     random = np.random.default_rng(11)
-    found = tpr_at(random.normal(shift, 1, count), random.normal(0, 1, count), fpr)
+    actual = tpr_at(random.normal(shift, 1, count), random.normal(0, 1, count), fpr)
     expected = Phi(shift - cut)
     slope = normal.pdf(cut - shift) / normal.pdf(cut)  # how an error in the threshold moves the rate
     error = math.sqrt((expected * (1 - expected) + slope**2 * fpr * (1 - fpr)) / count)
-    assert found == pytest.approx(expected, abs=3 * error)
+    assert actual == pytest.approx(expected, abs=3 * error)
 
 
 def test_the_rate_counts_exactly_as_many_others_as_allowed() -> None:
@@ -203,13 +203,13 @@ def test_weighted_auc_and_tpr_are_those_of_resamples(fpr: float, rounded: bool) 
     both[:15, 0] = -9  # members below all others, whom only fpr=1 lets in
     if rounded:  # many ties
         both = both.round()
-    found = bootstrap_auc(both[:, :3], both[:, 3:], draws=200, seed=9, fpr=fpr)
+    actual = bootstrap_auc(both[:, :3], both[:, 3:], draws=200, seed=9, fpr=fpr)
     expected = (
         bootstrap(both, lambda x: auc(x[:, :3], x[:, 3:]), draws=200, seed=9),
         bootstrap(both, lambda x: tpr_at(x[:, :3], x[:, 3:], fpr), draws=200, seed=9),
     )
-    assert found is not None
-    for one, slow in zip(found, expected, strict=True):
+    assert actual is not None
+    for one, slow in zip(actual, expected, strict=True):
         assert one == pytest.approx(slow, abs=1e-12)
 
 
@@ -285,8 +285,8 @@ def test_it_covers_the_mean_as_often_as_it_says() -> None:
     samples = rng.normal(7.0, 2.0, (2000, 4))
 
     def share(level: float) -> float:
-        found = [interval(row.tolist(), level) for row in samples]
-        return sum(low < 7.0 < high for low, high in filter(None, found)) / len(samples)
+        result = [interval(row.tolist(), level) for row in samples]
+        return sum(low < 7.0 < high for low, high in filter(None, result)) / len(samples)
 
     slack = 5 * (0.95 * 0.05 / 2000) ** 0.5
     assert abs(share(0.95) - 0.95) < slack

@@ -55,8 +55,8 @@ def compute(spec: dict[str, Any], out: Path) -> dict[str, Any]:
             print(f"round {event.round}/{settings.rounds}  {rate:.1f} rounds/s", flush=True)
     if sweep.device.type == "cuda":
         torch.cuda.synchronize()
-    found = {**result(sweep, history[-1]), "seconds": time.perf_counter() - started, "spec": spec}
-    write_json(out / "result.json", found)
+    outcome = {**result(sweep, history[-1]), "seconds": time.perf_counter() - started, "spec": spec}
+    write_json(out / "result.json", outcome)
     curves = {
         name: np.array([[row.get(name, np.nan) for row in rows] for rows in history], dtype=np.float32).T
         for name in CURVES
@@ -65,7 +65,7 @@ def compute(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     packed = io.BytesIO()
     np.savez_compressed(packed, **curves)  # type: ignore[arg-type]
     write_bytes(out / "curves.npz", packed.getvalue())
-    return found
+    return outcome
 
 
 MULTI_ROUND = ("rounds", "examples", "labels", "decoys", "around", "client", "seed")
@@ -85,7 +85,9 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     settings, federations = from_dict(spec)
     options = Options(**raw)
     options.check()
-    whole = isinstance(rounds, list) and all(type(when) is int and 0 <= when <= settings.rounds for when in rounds)
+    whole = isinstance(rounds, list) and all(
+        type(round_number) is int and 0 <= round_number <= settings.rounds for round_number in rounds
+    )
     if not whole or not rounds:
         raise ConfigError(f"Expected rounds={rounds!r} in 0..{settings.rounds}.", "Attack rounds that are trained.")
     rounds = sorted(rounds)
@@ -94,9 +96,9 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     started = time.perf_counter()
     sweep = Sweep(settings, federations)
     weights = {}
-    for when in rounds:
-        sweep.train(when)
-        weights[when] = sweep.models()
+    for round_number in rounds:
+        sweep.train(round_number)
+        weights[round_number] = sweep.models()
     trained = time.perf_counter() - started
     told = 0.0
 
@@ -107,7 +109,7 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
             print(f"{attack}  {told - started:.0f} s", flush=True)
 
     findings = audit_sweep(settings, federations, sweep.datasets, sweep.batched, weights, options, progress)
-    found = {
+    outcome = {
         "schema": 1,
         "experiment": "seeded",
         "complete": findings.complete,
@@ -119,7 +121,7 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         "environment": environment(sweep.device),
         "spec": {**spec, "audit": {**raw, "rounds": rounds}},
     }
-    write_json(out / "audit.json", found)
+    write_json(out / "audit.json", outcome)
     packed = io.BytesIO()
     arrays = {
         f"{i}/{name}": values.astype(np.float32)
@@ -130,7 +132,7 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     arrays["about"] = np.array(json.dumps([{**one.about, "attack": one.attack} for one in findings.outcomes]))
     np.savez_compressed(packed, **arrays)  # type: ignore[arg-type]
     write_bytes(out / "audit.npz", packed.getvalue())
-    return found
+    return outcome
 
 
 def compute_multi_round(spec: dict[str, Any], out: Path) -> dict[str, Any]:
@@ -144,7 +146,7 @@ def compute_multi_round(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
-    found: dict[str, Any] = {
+    outcome: dict[str, Any] = {
         "schema": 1,
         "experiment": "seeded",
         "attacks": [],
@@ -152,11 +154,11 @@ def compute_multi_round(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         "environment": environment(torch.device(settings.device)),
     }
     for federation in federations:
-        found["attacks"].append(replayed(settings, federation, **{"rounds": settings.rounds, **raw}))
-        found["seconds"] = time.perf_counter() - started
-        print(f"{federation.label()}  {found['seconds']:.0f} s", flush=True)
-        write_json(out / "multi_round.json", found)
-    return found
+        outcome["attacks"].append(replayed(settings, federation, **{"rounds": settings.rounds, **raw}))
+        outcome["seconds"] = time.perf_counter() - started
+        print(f"{federation.label()}  {outcome['seconds']:.0f} s", flush=True)
+        write_json(out / "multi_round.json", outcome)
+    return outcome
 
 
 def compute_reproduction(spec: dict[str, Any], out: Path) -> list[Path]:
@@ -203,16 +205,16 @@ def main(arguments: list[str]) -> int:
         except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"Cannot read the SPEC {path.name}: {error}.", "Give a JSON file.") from error
         if isinstance(spec, dict) and "audit" in spec:
-            found = compute_audit(spec, Path(arguments[1]))
-            print(f"{len(found['attacks'])} rows in {found['seconds']['all']:.1f} s")
-            return 0 if found["complete"] else 130
+            outcome = compute_audit(spec, Path(arguments[1]))
+            print(f"{len(outcome['attacks'])} rows in {outcome['seconds']['all']:.1f} s")
+            return 0 if outcome["complete"] else 130
         elif isinstance(spec, dict) and "reproduction" in spec:
             compute_reproduction(spec, Path(arguments[1]))
         elif isinstance(spec, dict) and "multi_round" in spec:
             compute_multi_round(spec, Path(arguments[1]))
         else:
-            found = compute(spec, Path(arguments[1]))
-            print(f"{len(found['federations'])} federations in {found['seconds']:.1f} s")
+            outcome = compute(spec, Path(arguments[1]))
+            print(f"{len(outcome['federations'])} federations in {outcome['seconds']:.1f} s")
     except EquipoiseError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

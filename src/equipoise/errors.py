@@ -147,5 +147,5 @@ def refuse(problems: list[str]) -> NoReturn:
     Traceback (most recent call last):
     equipoise.errors.ConfigError: 2 problem(s) in the settings: ...
     """
-    found = list(dict.fromkeys(problems))
-    raise ConfigError("\n".join([f"{len(found)} problem(s) in the settings:", *(f"  - {line}" for line in found)]))
+    result = list(dict.fromkeys(problems))
+    raise ConfigError("\n".join([f"{len(result)} problem(s) in the settings:", *(f"  - {line}" for line in result)]))

@@ -122,9 +122,9 @@ def _uniform_numpy(
     out = torch.empty(len(rounds), len(keys), count, dtype=dtype)
     rows = out.numpy()
     kind = np.float32 if dtype == torch.float32 else np.float64
-    for i, when in enumerate(rounds):
+    for i, round_number in enumerate(rounds):
         for j, ((low, high), client) in enumerate(zip(keys, clients, strict=True)):
-            bits = np.random.Philox(key=low | high << 64, counter=client << 64 | when << 128)
+            bits = np.random.Philox(key=low | high << 64, counter=client << 64 | round_number << 128)
             np.random.Generator(bits).random(out=rows[i, j], dtype=kind)
     return out
 
@@ -146,9 +146,11 @@ def _uniform_torch(
     key = (words([k[0] for k in keys], (1, -1, 1)), words([k[1] for k in keys], (1, -1, 1)))
     block = torch.arange(1, blocks + 1, device=device).view(1, 1, -1)
     shape = (len(rounds), len(keys), blocks)
-    client, when = words(clients, (1, -1, 1)), words(rounds, (-1, 1, 1))
+    client, round_number = words(clients, (1, -1, 1)), words(rounds, (-1, 1, 1))
     zero = torch.zeros((), dtype=torch.int64, device=device)
-    out = torch.stack([w.expand(shape) for w in philox(key, [block, client, when, zero])], dim=-1)  # [.., blocks, 4]
+    out = torch.stack(
+        [w.expand(shape) for w in philox(key, [block, client, round_number, zero])], dim=-1
+    )  # [.., blocks, 4]
     if dtype == torch.float32:
         halves = torch.stack([out & _LOW, (out >> 32) & _LOW], dim=-1)  # numpy's order: low half first
         numbers = (halves >> 8).to(torch.float32) * 2.0**-24

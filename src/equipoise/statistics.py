@@ -173,13 +173,13 @@ def bootstrap(
     count = len(array)
     if count < 2:
         return None
-    found: list[Array] = []
+    results: list[Array] = []
     for weights in _resampled(count, draws, seed, count):
         if statistic is np.mean:
-            found.append(weights @ array.reshape(count, -1).mean(1) / count)
+            results.append(weights @ array.reshape(count, -1).mean(1) / count)
         else:
-            found.append(np.array([float(statistic(array[np.repeat(np.arange(count), row)])) for row in weights]))
-    return _percentiles(np.concatenate(found), level)
+            results.append(np.array([float(statistic(array[np.repeat(np.arange(count), row)])) for row in weights]))
+    return _percentiles(np.concatenate(results), level)
 
 
 def bootstrap_auc(
@@ -249,6 +249,6 @@ def _resampled(count: int, draws: int, seed: int, width: int) -> Iterator[Array]
         yield random.multinomial(count, np.full(count, 1 / count), size=min(step, draws - start))
 
 
-def _percentiles(found: Array, level: float) -> Interval:
-    low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2])
+def _percentiles(result: Array, level: float) -> Interval:
+    low, high = np.quantile(result, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)

@@ -41,11 +41,11 @@ def reduced(rows: list[Row]) -> list[Row]:
     for row in rows:
         names = ("mechanism", "budget", "round", "result", "quantity", "setting")
         groups.setdefault(tuple(row[name] for name in names), []).append(row)
-    found = []
+    results = []
     for key, several in groups.items():
         constants = {name: span(several, "constants", name) for name in several[0]["constants"]}
         violated = sorted({a["name"] for row in several for a in row["assumptions"] if a["status"] == "violated"})
-        found.append(
+        results.append(
             {
                 **dict(zip(("mechanism", "budget", "round", "result", "quantity", "setting"), key, strict=True)),
                 "seeds": len(several),
@@ -58,7 +58,7 @@ def reduced(rows: list[Row]) -> list[Row]:
                 "violated": violated,
             }
         )
-    return found
+    return results
 
 
 def figure(rows: list[Row]) -> None:

@@ -60,7 +60,7 @@ def main() -> None:
         options = Options(attacks=["invgrad"], releases=32, label_sets=8, lr=lr, signed=signed, pictures=0)
         targets = build_targets(materials, server, options)
         started = time.perf_counter()
-        found = attack_cell(
+        outcome = attack_cell(
             Cell(weights(init, batched), replace(server, protection=protection), {}), targets, materials, options
         )[0]
         about = {"init": init, "lr": lr, "signed": signed, "mechanism": name, "budget": budget}
@@ -68,8 +68,8 @@ def main() -> None:
             {
                 **about,
                 "releases": 32,
-                **summary(found.values),
-                "first_eight": summary({name: v[:8] for name, v in found.values.items()}),
+                **summary(outcome.values),
+                "first_eight": summary({name: v[:8] for name, v in outcome.values.items()}),
                 "seconds": round(time.perf_counter() - started, 1),
             }
         )

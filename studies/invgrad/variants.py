@@ -54,11 +54,11 @@ def main() -> None:
         truth, labels = sweep.images[mine.examples], sweep.labels[mine.examples]
         view = View(sweep.state.params[mine.federations], mine.released, labels)
         for name, search in VARIANTS.items():
-            found = errors(invgrad(server, view, search).images, truth, labels, materials)[1]
+            result = errors(invgrad(server, view, search).images, truth, labels, materials)[1]
             for i in sorted(set(mine.federations)):
                 own = [place for place, f in enumerate(mine.federations) if f == i]
                 federation = sweep.federations[i]
-                means = {key: float(values[own].mean()) for key, values in found.items()}
+                means = {key: float(values[own].mean()) for key, values in result.items()}
                 rows.append(
                     {
                         "variant": name,

@@ -70,7 +70,7 @@ def measured() -> tuple[list[dict[str, Any]], dict[str, Any]]:
     for clip in CLIPS:
         print(f"laplace-dp with clip {clip:g}", flush=True)
         federations = [Federation("mnist", "laplace-dp", epsilon, seed) for epsilon in EPSILONS for seed in SEEDS]
-        found = train(settings_of(clip), federations)
+        result = train(settings_of(clip), federations)
         for epsilon in EPSILONS:
             scale = scale_of(clip, epsilon)
             rows.append(
@@ -80,16 +80,16 @@ def measured() -> tuple[list[dict[str, Any]], dict[str, Any]]:
                     "scale": scale,
                     "sum": basic_epsilon({epsilon: ROUNDS}),
                     "composed": composed_epsilon({epsilon: ROUNDS}, DELTA),
-                    **cell(found, "laplace-dp", epsilon),
+                    **cell(result, "laplace-dp", epsilon),
                     "ls_static": cell(plain, "ls-static", budgets[scale]),
                 }
             )
     return rows, cell(plain, "none", None)
 
 
-def percent(found: dict[str, Any]) -> str:
-    low, high = found["interval"]
-    return f"{100 * found['accuracy']:.1f} ({100 * max(low, 0):.1f} to {100 * min(high, 1):.1f})"
+def percent(result: dict[str, Any]) -> str:
+    low, high = result["interval"]
+    return f"{100 * result['accuracy']:.1f} ({100 * max(low, 0):.1f} to {100 * min(high, 1):.1f})"
 
 
 def rounded_up(epsilon: float) -> float:
@@ -135,9 +135,9 @@ def fill_readme(result: dict[str, Any]) -> None:
     before, rest = (HERE / "README.md").read_text().split("<!-- table: begin -->\n")
     after = rest.split("<!-- table: end -->")[1]
     about = f"Commit {result['commit']}, one CPU core, {result['cpu_seconds']:.0f} s of it."
-    found = f"{table(result['rows'], result['none'])} {about}\n"
-    (HERE / "README.md").write_text(f"{before}<!-- table: begin -->\n{found}<!-- table: end -->{after}")
-    print(found)
+    outcome = f"{table(result['rows'], result['none'])} {about}\n"
+    (HERE / "README.md").write_text(f"{before}<!-- table: begin -->\n{outcome}<!-- table: end -->{after}")
+    print(outcome)
 
 
 if __name__ == "__main__":

@@ -60,13 +60,13 @@ def positive_controls(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], float
 
 def pairs(rows: Rows, attack: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
     """(what is compared, learned row, static row); at round 0 both trajectories have the same weights."""
-    for (name, mechanism, budget, when, role), row in rows.items():
+    for (name, mechanism, budget, round_number, role), row in rows.items():
         if (name, mechanism, role) != (attack, "pl-learn", "own"):
             continue
-        others = {LOWER: (name, "pl-learn", budget, when, LOWER)}
-        others |= {OWN: (name, "pl-identical", budget, when, "own")} if when else {}
+        others = {LOWER: (name, "pl-learn", budget, round_number, LOWER)}
+        others |= {OWN: (name, "pl-identical", budget, round_number, "own")} if round_number else {}
         for against, key in others.items():
-            yield {"attack": attack, "budget": budget, "round": when, "against": against}, row, rows[key]
+            yield {"attack": attack, "budget": budget, "round": round_number, "against": against}, row, rows[key]
 
 
 def unpaired(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -119,11 +119,11 @@ def main() -> None:
     for answer in answers:
         place = counts.setdefault(f"{answer['attack']} ({answer['measure']}) against {answer['against']}", {})
         place[answer["verdict"]] = place.get(answer["verdict"], 0) + 1
-    found = {
+    result = {
         "schema": 1, "experiment": "seeded", "dataset": "mnist", "runs": runs, "counts": counts, "answers": answers,
         "rows": rows, "multi_round": multi, "baselines": baselines,
     }  # fmt: skip
-    Path(sys.argv[2]).write_text(json.dumps(found, indent=0) + "\n")
+    Path(sys.argv[2]).write_text(json.dumps(result, indent=0) + "\n")
     print(json.dumps(counts, indent=1))
 
 

@@ -22,7 +22,7 @@ from equipoise.auditing.image_scores import match, mse
 from equipoise.data.loading import load
 from equipoise.mechanism.noise import standard_noise
 from equipoise.mechanism.protection import Protection
-from equipoise.mechanism.registry import mechanism
+from equipoise.mechanism.registry import get_mechanism
 from equipoise.mechanism.release import release
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import LeNetZhu
@@ -64,9 +64,9 @@ class Case:
         assert self.view.labels is not None
         return self.view.labels
 
-    def errors(self, found: Inversion) -> Tensor:
+    def errors(self, result: Inversion) -> Tensor:
         """MSE of every target in the best order of its images."""
-        cost = mse(found.images[:, :, None], self.truth[:, None])
+        cost = mse(result.images[:, :, None], self.truth[:, None])
         order = match(cost, torch.zeros(cost.shape[:2], dtype=torch.int64))
         return cost.gather(1, order[:, None]).mean((1, 2))
 
@@ -89,7 +89,7 @@ def case(
     labels = targets.labels[picked].view(count, batch)
     model = seeded(LeNetZhu)
     batched = Batched(model)
-    protection = Protection(mechanism(name), scale, steps=steps)
+    protection = Protection(get_mechanism(name), scale, steps=steps)
     previous = batched.layout.flatten(model.state_dict()).repeat(count, 1)
     noise = laplace(tuple(previous.shape))
     made = release([batched.at(images, labels)], previous, noise, 0.1, protection, utility=False)
@@ -104,7 +104,7 @@ def five(name: str, scale: float, batch: int = 4) -> Case:
     batched, targets = Batched(models[0]), load("mnist").public_targets
     images = targets.images[: 5 * batch].view(5, batch, 1, 28, 28)
     labels = targets.labels[: 5 * batch].view(5, batch)
-    protection = Protection(mechanism(name), scale, steps=2)
+    protection = Protection(get_mechanism(name), scale, steps=2)
     previous = torch.stack([batched.layout.flatten(model.state_dict()) for model in models])
     noise = laplace(tuple(previous.shape))
     made = release([batched.at(images, labels)], previous, noise, 0.1, protection, utility=False)

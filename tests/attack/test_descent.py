@@ -28,9 +28,9 @@ NAN, INF = float("nan"), float("inf")
 # --- one target and another --------------------------------------------------------------------------------
 
 
-def assert_same(found: Inversion, expected: Inversion, count: int) -> None:
+def assert_same(actual: Inversion, expected: Inversion, count: int) -> None:
     for part in ("images", "cost", "stopped", "labels"):
-        one, two = getattr(found, part), getattr(expected, part)
+        one, two = getattr(actual, part), getattr(expected, part)
         assert (one is None) == (two is None)
         same = one is None or torch.equal(one[:count], two[:count])
         assert same, part
@@ -119,7 +119,7 @@ def test_adam_is_that_of_torch(iterations: int, milestones: list[int], signed: b
     (server, view), function = box(2), bowl(2)
     costs = Recorder(function)
     search = Search(iterations=iterations, lr=0.05, signed=signed, tv=0.0, boxed=clamped, decay=bool(milestones))
-    found = optimise(server, view, costs, search)
+    result = optimise(server, view, costs, search)
     point = costs.seen[0][:2].clone().requires_grad_()
     adam = torch.optim.Adam([point], lr=0.05)
     schedule = torch.optim.lr_scheduler.MultiStepLR(adam, milestones, gamma=0.1)
@@ -133,17 +133,17 @@ def test_adam_is_that_of_torch(iterations: int, milestones: list[int], signed: b
             with torch.no_grad():
                 point.clamp_(-0.5, 0.8)
     assert len(costs.seen) == iterations + 1
-    torch.testing.assert_close(found.images, point.detach(), rtol=0, atol=1e-6)
-    torch.testing.assert_close(found.cost, function(found.images))
-    assert bool((found.images.abs() > 0.8).any()) != clamped
+    torch.testing.assert_close(result.images, point.detach(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(result.cost, function(result.images))
+    assert bool((result.images.abs() > 0.8).any()) != clamped
 
 
 def test_the_box_has_a_side_for_every_channel() -> None:
     server, view = box(2)
     server = replace(server, low=torch.tensor([[[-0.1]]]), high=torch.tensor([[[0.2]]], dtype=torch.float64))
-    found = optimise(server, view, Recorder(bowl(2)), Search(iterations=20, tv=0.0))
-    assert float(found.images.min()) == pytest.approx(-0.1)
-    assert float(found.images.max()) == pytest.approx(0.2)
+    result = optimise(server, view, Recorder(bowl(2)), Search(iterations=20, tv=0.0))
+    assert float(result.images.min()) == pytest.approx(-0.1)
+    assert float(result.images.max()) == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize("optimiser", ["adam", "lbfgs"])
@@ -182,13 +182,13 @@ def test_lbfgs_minimises_an_ill_conditioned_quadratic(generator: torch.Generator
         return torch.einsum("ri,rij,rj->r", away, matrix[picked], away) / 2
 
     start = torch.randn(count, size, dtype=torch.float64, generator=generator)
-    found = descend(function, start, 250)
-    assert (function(found) < 1e-14 * function(start)).all()
-    assert (found - goal).abs().max() < 1e-5
+    result = descend(function, start, 250)
+    assert (function(result) < 1e-14 * function(start)).all()
+    assert (result - goal).abs().max() < 1e-5
     for row in (0, 3):
         one = slice(row, row + 1)
         alone = descend(partial(function, picked=one), start[one], 250)
-        torch.testing.assert_close(alone, found[one], rtol=0, atol=1e-5)
+        torch.testing.assert_close(alone, result[one], rtol=0, atol=1e-5)
 
 
 def rosenbrock(rows: Tensor) -> Tensor:
@@ -198,8 +198,8 @@ def rosenbrock(rows: Tensor) -> Tensor:
 
 def test_lbfgs_takes_rosenbrocks_valley_row_by_row() -> None:
     start = torch.tensor([[-1.2, 1.0], [0.0, 0.0], [3.0, -2.0], [1.0, 1.0], [-2.0, 4.5]], dtype=torch.float64)
-    found = descend(rosenbrock, start, 150)
-    torch.testing.assert_close(found, torch.ones_like(start), rtol=0, atol=1e-6)
+    result = descend(rosenbrock, start, 150)
+    torch.testing.assert_close(result, torch.ones_like(start), rtol=0, atol=1e-6)
     for iterations in (1, 5, 20):  # on the way each row is where it would be alone
         whole = descend(rosenbrock, start, iterations)
         alone = torch.cat([descend(rosenbrock, row.unsqueeze(0), iterations) for row in start])
@@ -228,8 +228,8 @@ def test_lbfgs_never_ends_above_its_start() -> None:
 def test_lbfgs_through_the_search() -> None:
     server, view = box(3)
     search = Search(iterations=60, tv=0.0, boxed=False, optimiser="lbfgs")
-    found = optimise(server, view, Recorder(bowl(3)), search)
-    assert found.cost.max() < 1e-10
+    result = optimise(server, view, Recorder(bowl(3)), search)
+    assert result.cost.max() < 1e-10
 
 
 # --- restarts ----------------------------------------------------------------------------------------------
@@ -265,15 +265,15 @@ def inversion(costs: list[float], mark: int, labels: bool = False) -> Inversion:
 )
 @pytest.mark.parametrize("labels", [True, False])
 def test_the_better_of_two_restarts(first: float, second: float, winner: int, labels: bool) -> None:
-    found = _better(inversion([first, 7.0], 1, labels), inversion([second, 9.0], 2, labels))
-    assert found.images[:, 0, 0].tolist() == [winner, 1]
-    assert found.stopped is not None
-    assert found.stopped.tolist() == [winner, 1]
+    actual = _better(inversion([first, 7.0], 1, labels), inversion([second, 9.0], 2, labels))
+    assert actual.images[:, 0, 0].tolist() == [winner, 1]
+    assert actual.stopped is not None
+    assert actual.stopped.tolist() == [winner, 1]
     expected = torch.tensor([first if winner == 1 else second, 7.0])
-    assert torch.equal(found.cost.nan_to_num(-1), expected.nan_to_num(-1))
-    assert (found.labels is not None) == labels
-    if found.labels is not None:
-        assert found.labels[:, 0].tolist() == [winner, 1]
+    assert torch.equal(actual.cost.nan_to_num(-1), expected.nan_to_num(-1))
+    assert (actual.labels is not None) == labels
+    if actual.labels is not None:
+        assert actual.labels[:, 0].tolist() == [winner, 1]
 
 
 def waves(images: Tensor) -> Tensor:
@@ -284,14 +284,14 @@ def waves(images: Tensor) -> Tensor:
 def test_restarts_keep_the_best_of_every_target() -> None:
     server, view = box(5)
     costs = Recorder(waves)
-    found = optimise(server, view, costs, Search(iterations=15, lr=0.1, tv=0.0, restarts=4))
+    result = optimise(server, view, costs, Search(iterations=15, lr=0.1, tv=0.0, restarts=4))
     ends = torch.stack([images[:5] for images in costs.seen[15::16]])  # each restart ends with one more call
     tried = torch.stack([waves(images) for images in ends])
     assert len(tried) == 4
     assert len(tried.argmin(0).unique()) > 1, "no restart is the best for every target"
-    assert torch.equal(found.cost, tried.min(0).values)
+    assert torch.equal(result.cost, tried.min(0).values)
     for row, best in enumerate(tried.argmin(0).tolist()):
-        assert torch.equal(found.images[row], ends[best, row])
+        assert torch.equal(result.images[row], ends[best, row])
 
 
 def test_one_restart_that_fails_does_not_spoil_the_others() -> None:
@@ -304,11 +304,11 @@ def test_one_restart_that_fails_does_not_spoil_the_others() -> None:
         return function(images) * (NAN if calls <= 6 else 1.0)  # five iterations and the end of the first restart
 
     costs = Recorder(failing_first)
-    found = optimise(server, view, costs, Search(iterations=5, lr=0.1, tv=0.0, restarts=2))
-    assert found.stopped is not None
-    assert found.stopped.tolist() == [0, 0]
-    assert torch.isfinite(found.cost).all()
-    assert torch.equal(found.images, costs.seen[11][:2]), "the second restart's"
+    result = optimise(server, view, costs, Search(iterations=5, lr=0.1, tv=0.0, restarts=2))
+    assert result.stopped is not None
+    assert result.stopped.tolist() == [0, 0]
+    assert torch.isfinite(result.cost).all()
+    assert torch.equal(result.images, costs.seen[11][:2]), "the second restart's"
 
 
 # --- costs that cease to be finite -------------------------------------------------------------------------
@@ -339,18 +339,18 @@ def test_a_target_that_fails_stops_and_says_when(what: str, optimiser: Any) -> N
     search = Search(iterations=8, lr=0.1, tv=0.01, signed=False, optimiser=optimiser)
     kept: list[Tensor] = []
     failing = Failing([1], 3, what)
-    found = optimise(server, view, failing, search, Hooks(lambda rows, iteration, images: kept.append(images.clone())))
+    result = optimise(server, view, failing, search, Hooks(lambda rows, iteration, images: kept.append(images.clone())))
     healthy = optimise(server, view, Failing(None, 99), search)
-    assert found.stopped is not None
-    assert found.stopped.tolist() == [0, 3, 0]
+    assert result.stopped is not None
+    assert result.stopped.tolist() == [0, 3, 0]
     for row in (0, 2):
-        assert torch.equal(found.images[row], healthy.images[row])
-        assert torch.equal(found.cost[row], healthy.cost[row])
-    assert torch.isfinite(found.images).all()
-    assert not torch.equal(found.images[1], healthy.images[1])
-    assert bool(torch.isfinite(found.cost[1])) == (what == "gradient")
+        assert torch.equal(result.images[row], healthy.images[row])
+        assert torch.equal(result.cost[row], healthy.cost[row])
+    assert torch.isfinite(result.images).all()
+    assert not torch.equal(result.images[1], healthy.images[1])
+    assert bool(torch.isfinite(result.cost[1])) == (what == "gradient")
     if optimiser == "adam":
-        assert torch.equal(found.images[1], kept[1][1])
+        assert torch.equal(result.images[1], kept[1][1])
     for images in kept[2:]:
         assert torch.equal(images[1], kept[1][1])
     assert len(kept) == 8
@@ -469,14 +469,14 @@ def test_watch_sees_every_iteration_of_the_first_restart(optimiser: Any) -> None
 def test_watch_sees_the_images_that_are_returned() -> None:
     server, view = box(3)
     seen: list[Tensor] = []
-    found = optimise(
+    result = optimise(
         server,
         view,
         Recorder(waves),
         Search(iterations=5, lr=0.1),
         Hooks(lambda rows, i, images: seen.append(images.clone())),
     )
-    assert torch.equal(found.images, seen[-1])
+    assert torch.equal(result.images, seen[-1])
     assert all(not torch.equal(one, two) for one, two in pairwise(seen))
 
 
@@ -486,7 +486,7 @@ def test_every_attack_reports_its_progress(attack: str) -> None:
     seen: list[tuple[int, tuple[int, ...]]] = []
     steps: list[int] = []
     search = replace(QUICK[attack], iterations=2)
-    found = ATTACKS[attack](
+    result = ATTACKS[attack](
         known.server,
         known.view.rows(slice(3)),
         search,
@@ -494,7 +494,7 @@ def test_every_attack_reports_its_progress(attack: str) -> None:
     )
     assert seen == [(1, (3, 4, 1, 28, 28)), (2, (3, 4, 1, 28, 28))]
     assert steps == [3, 3]
-    assert found.images.shape == (3, 4, 1, 28, 28)
-    assert found.cost.shape == (3,)
-    assert not found.images.requires_grad
-    assert not found.cost.requires_grad
+    assert result.images.shape == (3, 4, 1, 28, 28)
+    assert result.cost.shape == (3,)
+    assert not result.images.requires_grad
+    assert not result.cost.requires_grad

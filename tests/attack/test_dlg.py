@@ -25,34 +25,34 @@ from tests.attack.inversions import case, five, laplace, seeded
 @pytest.mark.parametrize("batch", [1, 4])
 def test_deep_leakage_wins_without_protection(attack: Any, batch: int) -> None:
     known = case(batch, 2)
-    found = attack(known.server, replace(known.view, labels=None), replace(SEARCH, iterations=120))
-    assert known.errors(found).max() < 0.05
-    assert torch.equal(found.labels.sort(1).values, known.labels.sort(1).values)
+    result = attack(known.server, replace(known.view, labels=None), replace(SEARCH, iterations=120))
+    assert known.errors(result).max() < 0.05
+    assert torch.equal(result.labels.sort(1).values, known.labels.sort(1).values)
 
 
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("attack", [dlg, idlg])
 def test_matching_gradients_loses_under_noise(attack: Any, batch: int) -> None:
     known = case(batch, 4, "pl-identical", 64.0)
-    found = attack(known.server, known.view, replace(SEARCH, iterations=40))
-    assert known.errors(found).mean() > known.black().mean()
-    assert known.errors(found).mean() > known.flat().mean()
+    result = attack(known.server, known.view, replace(SEARCH, iterations=40))
+    assert known.errors(result).mean() > known.black().mean()
+    assert known.errors(result).mean() > known.flat().mean()
 
 
 def test_idlg_reads_repeated_labels() -> None:
     """The bundled rows cycle through the ten classes."""
     known = case(4, 3, rows=(3, 13, 7, 1, 5, 15, 25, 35, 0, 9, 19, 10))
     assert known.labels.tolist() == [[3, 3, 7, 1], [5, 5, 5, 5], [0, 9, 9, 0]]
-    found = idlg(known.server, replace(known.view, labels=None), replace(SEARCH, iterations=1))
-    assert found.labels is not None
-    assert found.labels.tolist() == [[1, 3, 3, 7], [5, 5, 5, 5], [0, 0, 9, 9]]
+    result = idlg(known.server, replace(known.view, labels=None), replace(SEARCH, iterations=1))
+    assert result.labels is not None
+    assert result.labels.tolist() == [[1, 3, 3, 7], [5, 5, 5, 5], [0, 0, 9, 9]]
 
 
 def test_idlg_finds_no_labels_under_noise() -> None:
     known = case(1, 10, "pl-identical", 64.0)
-    found = idlg(known.server, replace(known.view, labels=None), replace(SEARCH, iterations=1))
-    assert found.labels is not None
-    assert (found.labels == known.labels).sum() <= 4
+    result = idlg(known.server, replace(known.view, labels=None), replace(SEARCH, iterations=1))
+    assert result.labels is not None
+    assert (result.labels == known.labels).sum() <= 4
 
 
 def picky(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -85,10 +85,10 @@ def test_the_options_of_an_audit_reach_the_search(attack: Any, function: Any, mo
     monkeypatch.setattr(module, "SEARCH", short)
     known, steps = five("none", 0.0), list[int]()
     view = known.view.rows(slice(2))
-    found = attack.run(
+    actual = attack.run(
         known.server, view, Knowledge(), {"restarts": 2, "seed": 7, "iterations": 99}, Hooks(None, steps.append)
     )
     expected = function(known.server, view, replace(short, restarts=2, seed=7))
-    assert torch.equal(found.images, expected.images)
-    assert torch.equal(found.labels, expected.labels)
+    assert torch.equal(actual.images, expected.images)
+    assert torch.equal(actual.labels, expected.labels)
     assert steps == [2] * 6

@@ -18,35 +18,35 @@ INVERTING = Search(iterations=200, lr=0.1)
 @pytest.mark.parametrize("batch", [1, 4])
 def test_it_wins_without_protection(batch: int) -> None:
     known = case(batch, 2)
-    found = invgrad(known.server, known.view, INVERTING)
-    assert known.errors(found).max() < CLASS_MEAN / 4
-    assert found.cost.max() < 1e-4
-    assert found.stopped is not None
-    assert found.stopped.tolist() == [0, 0]
-    assert found.labels is None
-    assert found.images.min() >= LOW - 1e-6
-    assert found.images.max() <= HIGH + 1e-6
+    result = invgrad(known.server, known.view, INVERTING)
+    assert known.errors(result).max() < CLASS_MEAN / 4
+    assert result.cost.max() < 1e-4
+    assert result.stopped is not None
+    assert result.stopped.tolist() == [0, 0]
+    assert result.labels is None
+    assert result.images.min() >= LOW - 1e-6
+    assert result.images.max() <= HIGH + 1e-6
 
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_it_loses_under_noise(batch: int) -> None:
     known = case(batch, 4, "pl-identical", 64.0)
-    found = invgrad(known.server, known.view, replace(INVERTING, iterations=40))
-    assert known.errors(found).mean() > known.black().mean()
-    assert known.errors(found).mean() > known.flat().mean()
+    result = invgrad(known.server, known.view, replace(INVERTING, iterations=40))
+    assert known.errors(result).mean() > known.black().mean()
+    assert known.errors(result).mean() > known.flat().mean()
 
 
 def test_one_release_of_huge_weights() -> None:
     known = five("none", 0.0)
     released = known.view.released[:3].clone()
     released[1, 5] = 3e38  # finite, but not once it is divided by the learning rate
-    found = invgrad(known.server, replace(known.view.rows(slice(3)), released=released), QUICK["invgrad"])
+    result = invgrad(known.server, replace(known.view.rows(slice(3)), released=released), QUICK["invgrad"])
     healthy = invgrad(known.server, known.view.rows(slice(3)), QUICK["invgrad"])
-    assert found.stopped is not None
-    assert found.stopped.tolist() == [0, 1, 0]
-    assert torch.isfinite(found.images).all()
+    assert result.stopped is not None
+    assert result.stopped.tolist() == [0, 1, 0]
+    assert torch.isfinite(result.images).all()
     for row in (0, 2):
-        assert torch.equal(found.images[row], healthy.images[row])
+        assert torch.equal(result.images[row], healthy.images[row])
 
 
 def test_the_options_and_hooks_of_an_audit_reach_the_search() -> None:
@@ -54,7 +54,7 @@ def test_the_options_and_hooks_of_an_audit_reach_the_search() -> None:
     view, steps, watched = known.view.rows(slice(2)), list[int](), list[int]()
     options = {"iterations": 3, "lr": 0.3, "signed": False, "tv": 0.5, "restarts": 2, "seed": 7, "samples": 99}
     hooks = Hooks(lambda rows, iteration, images: watched.append(iteration), steps.append)
-    found = INVGRAD.run(known.server, view, Knowledge(), options, hooks)
+    actual = INVGRAD.run(known.server, view, Knowledge(), options, hooks)
     expected = invgrad(known.server, view, Search(3, 0.3, signed=False, tv=0.5, restarts=2, seed=7))
-    assert torch.equal(found.images, expected.images)
+    assert torch.equal(actual.images, expected.images)
     assert (watched, steps) == ([1, 2, 3], [2] * 6)

@@ -15,7 +15,7 @@ from equipoise.attack.view import Server, View
 from equipoise.errors import DataError, ModelError
 from equipoise.mechanism.noise import standard_noise
 from equipoise.mechanism.protection import Protection
-from equipoise.mechanism.registry import mechanism
+from equipoise.mechanism.registry import get_mechanism
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
 
@@ -58,7 +58,7 @@ def case(
     with torch.random.fork_rng():
         torch.manual_seed(4)
         model = make()
-    kind, local = mechanism(name), torch.Generator().manual_seed(6)
+    kind, local = get_mechanism(name), torch.Generator().manual_seed(6)
     server = Server(Batched(model), SHAPE, CLASSES, batch, protection=Protection(kind, scale, steps=3))
     if labels is None:
         labels = torch.randint(0, CLASSES, (count, batch), generator=local)
@@ -68,9 +68,9 @@ def case(
     return server, View(weights.expand(count, -1), released), labels.sort(1).values
 
 
-def shared(found: Tensor, truth: Tensor) -> float:
+def shared(result: Tensor, truth: Tensor) -> float:
     """The share of labels that are in both multisets."""
-    counts = [nn.functional.one_hot(part, CLASSES).sum(1) for part in (found, truth)]
+    counts = [nn.functional.one_hot(part, CLASSES).sum(1) for part in (result, truth)]
     return float(torch.minimum(*counts).sum(1).double().mean()) / truth.shape[1]
 
 
@@ -80,9 +80,9 @@ def shared(found: Tensor, truth: Tensor) -> float:
 @pytest.mark.parametrize(("name", "scale"), [("none", 0.0), ("gs-static", 1e-4), ("pl-learn", 0.01)])
 def test_labels_are_found_where_little_hides_them(name: str, scale: float) -> None:
     server, view, truth = case(4, 60, name, scale)
-    found = infer_labels(server, view, public_of(), samples=800)
-    assert found.dtype == torch.int64
-    assert float((found == truth).all(1).double().mean()) > 0.9
+    result = infer_labels(server, view, public_of(), samples=800)
+    assert result.dtype == torch.int64
+    assert float((result == truth).all(1).double().mean()) > 0.9
 
 
 @pytest.mark.parametrize("name", ["gs-static", "ls-static", "pl-learn"])
@@ -90,19 +90,19 @@ def test_labels_are_not_found_under_large_noise(name: str) -> None:
     """Guessing 4 labels out of 5 at random shares somewhat more than half of the multiset."""
     count = 200
     server, view, truth = case(4, count, name, 1000.0)
-    found = infer_labels(server, view, public_of(), samples=300)
+    result = infer_labels(server, view, public_of(), samples=300)
     shuffled = truth[torch.randperm(count, generator=torch.Generator().manual_seed(1))]
-    assert abs(shared(found, truth) - shared(found, shuffled)) < 0.06
-    assert shared(found, truth) < 0.7
-    assert float((found == truth).all(1).double().mean()) < 0.12
+    assert abs(shared(result, truth) - shared(result, shuffled)) < 0.06
+    assert shared(result, truth) < 0.7
+    assert float((result == truth).all(1).double().mean()) < 0.12
 
 
 def test_found_labels_are_deterministic_and_sorted() -> None:
     server, view, _ = case(4, 10, "gs-static", 0.05)
-    found = infer_labels(server, view, public_of(), samples=200)
-    assert torch.equal(found, infer_labels(server, view, public_of(), samples=200))
-    assert torch.equal(found, found.sort(1).values)
-    assert found.shape == (10, 4)
+    result = infer_labels(server, view, public_of(), samples=200)
+    assert torch.equal(result, infer_labels(server, view, public_of(), samples=200))
+    assert torch.equal(result, result.sort(1).values)
+    assert result.shape == (10, 4)
     told: list[int] = []
     infer_labels(server, view, public_of(), samples=200, on_release=told.append)
     assert sum(told) == 200
@@ -113,8 +113,8 @@ def test_the_labels_of_the_view_are_not_looked_at() -> None:
     wrong = View(view.previous, view.released, (truth + 1) % CLASSES)
     expected = infer_labels(server, view, public_of(), samples=200, seed=2)
     assert torch.equal(infer_labels(server, wrong, public_of(), samples=200, seed=2), expected)
-    found = LABELS.run(server, wrong, Knowledge(public_of()), {"samples": 200, "seed": 2}, Hooks())
-    assert torch.equal(found.values, expected), "nor in an audit"
+    actual = LABELS.run(server, wrong, Knowledge(public_of()), {"samples": 200, "seed": 2}, Hooks())
+    assert torch.equal(actual.values, expected), "nor in an audit"
 
 
 def test_releases_from_several_weights_are_taken_apart() -> None:
@@ -126,8 +126,8 @@ def test_releases_from_several_weights_are_taken_apart() -> None:
         torch.cat([view.previous, moved.expand(20, -1)])[torch.arange(40).view(2, 20).T.flatten()],
         torch.cat([other.released, released])[torch.arange(40).view(2, 20).T.flatten()],
     )
-    found = infer_labels(server, both, public_of(), samples=500)
-    assert float((found == truth.repeat_interleave(2, dim=0)).all(1).double().mean()) > 0.9
+    result = infer_labels(server, both, public_of(), samples=500)
+    assert float((result == truth.repeat_interleave(2, dim=0)).all(1).double().mean()) > 0.9
 
 
 def test_public_data_must_fit() -> None:

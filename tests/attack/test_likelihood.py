@@ -29,9 +29,9 @@ def test_it_wins_under_small_laplace_noise() -> None:
 def test_it_loses_under_large_noise(name: str, scale: float) -> None:
     """Its prior alone gives flat images, which beat black ones on bright digits, but never the best grey."""
     known = case(1, 4, name, scale)
-    found = known.errors(likelihood(known.server, known.view, replace(SEARCH, iterations=50)))
-    assert (found > 0.98 * known.flat()).all()
-    assert found.mean() > 2 * CLASS_MEAN
+    result = known.errors(likelihood(known.server, known.view, replace(SEARCH, iterations=50)))
+    assert (result > 0.98 * known.flat()).all()
+    assert result.mean() > 2 * CLASS_MEAN
 
 
 @pytest.mark.parametrize(
@@ -45,15 +45,15 @@ def test_the_likelihood_is_that_of_the_noise(name: str, scale: float, density: A
     """Its scale is estimated from one draw for 13,426 weights."""
     known = case(1, 2, name, scale)
     rest = torch.linspace(-2, 2, 50).view(2, 25)
-    found = noise_likelihood(known.server, known.view.released)(rest, rest)
-    torch.testing.assert_close(found, density(rest).sum(1), rtol=0.05, atol=0)
+    result = noise_likelihood(known.server, known.view.released)(rest, rest)
+    torch.testing.assert_close(result, density(rest).sum(1), rtol=0.05, atol=0)
 
 
 def test_without_noise_a_thousandth_of_the_update_stands_in_for_its_scale() -> None:
     known = case(1, 2)
     rest, update = torch.full((2, 4), 0.002), torch.tensor([[1.0, -1.0, 3.0, 3.0], [4.0, 4.0, 4.0, -4.0]])
-    found = noise_likelihood(known.server, known.view.released)(rest, update)
-    assert found.tolist() == pytest.approx([4 * 1.0**2 / 2, 4 * 0.5**2 / 2], rel=1e-5)
+    result = noise_likelihood(known.server, known.view.released)(rest, update)
+    assert result.tolist() == pytest.approx([4 * 1.0**2 / 2, 4 * 0.5**2 / 2], rel=1e-5)
 
 
 def test_the_options_of_an_audit_reach_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +61,6 @@ def test_the_options_of_an_audit_reach_the_search(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "SEARCH", short)
     known, steps = five("none", 0.0), list[int]()
     view = known.view.rows(slice(2))
-    found = LIKELIHOOD.run(known.server, view, Knowledge(), {"restarts": 2, "seed": 7}, Hooks(None, steps.append))
-    assert torch.equal(found.images, likelihood(known.server, view, replace(short, restarts=2, seed=7)).images)
+    result = LIKELIHOOD.run(known.server, view, Knowledge(), {"restarts": 2, "seed": 7}, Hooks(None, steps.append))
+    assert torch.equal(result.images, likelihood(known.server, view, replace(short, restarts=2, seed=7)).images)
     assert steps == [2] * 6

@@ -36,7 +36,7 @@ def test_limits_do_to_noise_what_theory_says(family: str, theory: Any) -> None:
     limiter = Limiter(standard_noise(numbers, family) * scale, scale)
     variance = 2 if family == "laplace" else 1
     torch.testing.assert_close(limiter.sd, scale * math.sqrt(variance), rtol=0.1, atol=0)
-    assert [found[0] for found in limiter.limits] == list(LIMITS)
+    assert [actual[0] for actual in limiter.limits] == list(LIMITS)
     for (k, gain, left), expected in zip(limiter.limits, map(theory, LIMITS), strict=True):
         assert (gain, left) == pytest.approx(expected, rel=0.02), k
 

@@ -17,7 +17,7 @@ from equipoise.auditing.image_scores import mse
 from equipoise.errors import AttackError, DataError
 from equipoise.mechanism.noise import standard_noise
 from equipoise.mechanism.protection import Protection
-from equipoise.mechanism.registry import mechanism
+from equipoise.mechanism.registry import get_mechanism
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
 from equipoise.statistics import ranks
@@ -48,25 +48,25 @@ class Case:
         assert self.view.labels is not None
         return self.view.labels
 
-    def error(self, found: Inversion) -> float:
-        return float(mse(found.images, self.truth).mean())
+    def error(self, result: Inversion) -> float:
+        return float(mse(result.images, self.truth).mean())
 
     def class_mean(self) -> float:
         """The error of guessing the mean public image of the right class."""
         return float(mse(MEANS[self.labels], self.truth).mean())
 
-    def identified(self, found: Inversion) -> float:
+    def identified(self, result: Inversion) -> float:
         """How often the guess is nearer to the truth than to 19 decoys of its own."""
         decoys = images_of(self.labels.unsqueeze(2).expand(-1, -1, DECOYS), 11)
         candidates = torch.cat([self.truth.unsqueeze(2), decoys], dim=2)
-        return float(ranks(-mse(found.images.unsqueeze(2), candidates)).first.mean())
+        return float(ranks(-mse(result.images.unsqueeze(2), candidates)).first.mean())
 
 
 def case(batch: int, count: int, name: str = "none", scale: float = 0.0, labels: Tensor | None = None) -> Case:
     with torch.random.fork_rng():
         torch.manual_seed(4)
         model = MLP(SHAPE, CLASSES, hidden=8)
-    kind, local = mechanism(name), torch.Generator().manual_seed(6)
+    kind, local = get_mechanism(name), torch.Generator().manual_seed(6)
     server = Server(Batched(model), SHAPE, CLASSES, batch, protection=Protection(kind, scale, steps=3))
     labels = torch.arange(batch).expand(count, -1) % CLASSES if labels is None else labels
     weights = server.batched.layout.flatten(model.state_dict())
@@ -80,26 +80,26 @@ def case(batch: int, count: int, name: str = "none", scale: float = 0.0, labels:
 
 def test_one_image_is_found_without_protection() -> None:
     known = case(1, 40)
-    found = lti(known.server, known.view, PUBLIC, samples=300)
-    assert known.error(found) < 0.03 * known.class_mean()
-    assert known.identified(found) == 1.0
+    result = lti(known.server, known.view, PUBLIC, samples=300)
+    assert known.error(result) < 0.03 * known.class_mean()
+    assert known.identified(result) == 1.0
 
 
 @pytest.mark.parametrize(("name", "scale"), [("none", 0.0), ("gs-static", 1e-4), ("ls-static", 1e-4)])
 def test_four_images_are_found_where_little_hides_them(name: str, scale: float) -> None:
     known = case(4, 30, name, scale)
-    found = lti(known.server, known.view, PUBLIC, samples=400)
-    assert known.error(found) < 0.6 * known.class_mean()
-    assert known.identified(found) > 0.9
+    result = lti(known.server, known.view, PUBLIC, samples=400)
+    assert known.error(result) < 0.6 * known.class_mean()
+    assert known.identified(result) > 0.9
 
 
 @pytest.mark.parametrize("name", ["gs-static", "ls-static", "pl-identical", "pl-learn", "gs-learn"])
 def test_nothing_is_found_under_large_noise(name: str) -> None:
     """The guess falls back on the class mean, and its place among 20 candidates is that of chance."""
     known = case(4, 40, name, 1000.0)
-    found = lti(known.server, known.view, PUBLIC, samples=200)
-    assert 0.97 * known.class_mean() < known.error(found) < 1.05 * known.class_mean()
-    assert known.identified(found) < 0.05 + 4 * (0.05 * 0.95 / 160) ** 0.5
+    result = lti(known.server, known.view, PUBLIC, samples=200)
+    assert 0.97 * known.class_mean() < known.error(result) < 1.05 * known.class_mean()
+    assert known.identified(result) < 0.05 + 4 * (0.05 * 0.95 / 160) ** 0.5
 
 
 def test_the_attack_adapts_to_the_learner() -> None:
@@ -119,32 +119,32 @@ def test_the_cost_is_the_error_on_releases_that_were_held_out(each: int) -> None
     public = images_of(labels, 9), labels
     for scale in (1e-4, 0.01, 1000.0):
         known = case(4, 60, "gs-static", scale)
-        found = lti(known.server, known.view, public, samples=400)
-        assert len(found.cost.unique()) == 1
-        assert float(found.cost[0]) == pytest.approx(known.error(found), rel=0.12)
+        result = lti(known.server, known.view, public, samples=400)
+        assert len(result.cost.unique()) == 1
+        assert float(result.cost[0]) == pytest.approx(known.error(result), rel=0.12)
 
 
 def test_reconstructions_lie_in_the_range_of_the_inputs() -> None:
     known = case(4, 8)
     narrow = replace(known.server, low=0.4, high=torch.tensor(0.6))
-    found = lti(narrow, known.view, PUBLIC, samples=50).images
-    assert float(found.min()) == pytest.approx(0.4)
-    assert float(found.max()) == pytest.approx(0.6)
+    result = lti(narrow, known.view, PUBLIC, samples=50).images
+    assert float(result.min()) == pytest.approx(0.4)
+    assert float(result.max()) == pytest.approx(0.6)
 
 
 def test_the_same_seed_gives_the_same_bits() -> None:
     known = case(4, 5, "pl-learn", 0.1)
     told: list[int] = []
-    found = lti(known.server, known.view, PUBLIC, samples=50, seed=3, on_release=told.append)
-    assert torch.equal(found.images, lti(known.server, known.view, PUBLIC, samples=50, seed=3).images)
-    assert not torch.equal(found.images, lti(known.server, known.view, PUBLIC, samples=50, seed=4).images)
+    result = lti(known.server, known.view, PUBLIC, samples=50, seed=3, on_release=told.append)
+    assert torch.equal(result.images, lti(known.server, known.view, PUBLIC, samples=50, seed=3).images)
+    assert not torch.equal(result.images, lti(known.server, known.view, PUBLIC, samples=50, seed=4).images)
     assert sum(told) == 100  # each with its opposite
 
 
 def test_the_options_of_an_audit_reach_the_simulation() -> None:
     known, told = case(4, 3, "pl-learn", 0.1), list[int]()
-    found = LTI.run(known.server, known.view, Knowledge(PUBLIC), {"samples": 30, "seed": 3}, Hooks(None, told.append))
-    assert torch.equal(found.images, lti(known.server, known.view, PUBLIC, samples=30, seed=3).images)
+    result = LTI.run(known.server, known.view, Knowledge(PUBLIC), {"samples": 30, "seed": 3}, Hooks(None, told.append))
+    assert torch.equal(result.images, lti(known.server, known.view, PUBLIC, samples=30, seed=3).images)
     assert sum(told) == 60
 
 
@@ -157,22 +157,22 @@ def test_permuted_labels_give_permuted_reconstructions(name: str) -> None:
     expected = lti(known.server, known.view, PUBLIC, samples=100).images
     order = torch.stack([torch.randperm(4, generator=torch.Generator().manual_seed(i)) for i in range(6)])
     turned = replace(known.view, labels=known.labels.gather(1, order))
-    found = lti(known.server, turned, PUBLIC, samples=100).images
-    assert torch.equal(found, expected[torch.arange(6).unsqueeze(1), order])
+    actual = lti(known.server, turned, PUBLIC, samples=100).images
+    assert torch.equal(actual, expected[torch.arange(6).unsqueeze(1), order])
 
 
 def test_repeated_labels_are_reconstructed_in_the_order_of_the_view() -> None:
     labels = torch.tensor([[2, 0, 2, 1], [1, 2, 0, 2], [3, 3, 3, 0], [0, 1, 2, 3]]).repeat(8, 1)
     known = case(4, 32, labels=labels)
-    found = lti(known.server, known.view, PUBLIC, samples=300)
+    result = lti(known.server, known.view, PUBLIC, samples=300)
     for label in range(CLASSES):
         own = labels == label
-        error = mse(found.images[own], known.truth[own]).mean()
+        error = mse(result.images[own], known.truth[own]).mean()
         others = torch.stack([mse(MEANS[other], known.truth[own]).mean() for other in range(CLASSES)])
         assert error < others.min(), "better than the mean of the right class, and of every other"
-    assert found.cost.unique().shape == (3,), "one regression for each multiset of labels"
+    assert result.cost.unique().shape == (3,), "one regression for each multiset of labels"
     single = labels[:, :3].eq(labels[:, 3:]).sum(1).eq(0)  # the last label occurs once
-    assert float(mse(found.images[single][:, 3], known.truth[single][:, 3]).mean()) < 0.6 * known.class_mean()
+    assert float(mse(result.images[single][:, 3], known.truth[single][:, 3]).mean()) < 0.6 * known.class_mean()
 
 
 def test_a_release_does_not_depend_on_the_others() -> None:
@@ -227,22 +227,22 @@ def problem(rows: int, features: int, targets: int) -> tuple[Tensor, Tensor, Ten
 def test_the_linear_regression_is_ridge_regression(rows: int, features: int, penalty: float) -> None:
     x, y, new = problem(rows, features, 3)
     regression = Regression(x, y, "linear")
-    found = regression.against(new) @ regression.solve(penalty) + regression.mean
+    actual = regression.against(new) @ regression.solve(penalty) + regression.mean
     unit = x.square().sum(1).mean()  # the kernel's mean diagonal
     inner = x.T @ x + penalty * unit * torch.eye(features, dtype=torch.float64)
     expected = new @ torch.linalg.solve(inner, x.T @ (y - y.mean(0))) + y.mean(0)
-    torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(actual, expected, rtol=1e-7, atol=1e-7)
 
 
 @pytest.mark.parametrize("penalty", [1e-5, 1.0])
 def test_the_kernel_regression_is_the_closed_form(penalty: float) -> None:
     x, y, new = problem(20, 5, 2)
     regression = Regression(x, y, "rbf")
-    found = regression.against(new) @ regression.solve(penalty) + regression.mean
+    result = regression.against(new) @ regression.solve(penalty) + regression.mean
     width = 2 * x.square().sum(1).mean()
     gram, rows = ((-torch.cdist(a, x).square() / width).exp() for a in (x, new))
     weights = torch.linalg.solve(gram + penalty * torch.eye(20, dtype=torch.float64), y - y.mean(0))
-    torch.testing.assert_close(found, rows @ weights + y.mean(0), rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(result, rows @ weights + y.mean(0), rtol=1e-7, atol=1e-7)
 
 
 def test_a_singular_kernel_is_solved_with_a_larger_penalty() -> None:

@@ -20,7 +20,7 @@ from equipoise.attack.view import Server, View
 from equipoise.errors import DataError
 from equipoise.mechanism.noise import standard_noise
 from equipoise.mechanism.protection import Protection
-from equipoise.mechanism.registry import mechanism
+from equipoise.mechanism.registry import get_mechanism
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
 from equipoise.statistics import ranks
@@ -56,9 +56,9 @@ class Case:
         return matched(self.server, self.view, PUBLIC, self.candidates, self.choices, **{"effort": LITTLE, **options})
 
     def identified(self, **options: Any) -> float:
-        found = self.scores(**options)
-        assert torch.isfinite(found).all()
-        return found_by(found)
+        result = self.scores(**options)
+        assert torch.isfinite(result).all()
+        return found_by(result)
 
     def chance(self, deviations: float = 4.0) -> float:
         """What guessing does not exceed."""
@@ -78,7 +78,7 @@ def case(
     with torch.random.fork_rng():
         torch.manual_seed(4)
         model = MLP(SHAPE, CLASSES, hidden=8).to(dtype)
-    kind, local = mechanism(name), torch.Generator().manual_seed(6)
+    kind, local = get_mechanism(name), torch.Generator().manual_seed(6)
     server = Server(Batched(model), SHAPE, CLASSES, batch, protection=Protection(kind, scale, steps=3))
     labels = torch.arange(batch).expand(count, -1) % CLASSES if labels is None else labels
     weights = server.batched.layout.flatten(model.state_dict())
@@ -119,9 +119,9 @@ def test_one_image_without_noise_is_identified(around: int, dtype: torch.dtype) 
 
 
 def test_more_noise_identifies_less() -> None:
-    found = [case(4, 25, "gs-static", scale).identified() for scale in (1e-3, 0.01, 0.1)]
-    assert found == sorted(found, reverse=True)
-    assert found[0] - found[2] > 0.7
+    result = [case(4, 25, "gs-static", scale).identified() for scale in (1e-3, 0.01, 0.1)]
+    assert result == sorted(result, reverse=True)
+    assert result[0] - result[2] > 0.7
 
 
 # --- under the release's own noise ---------------------------------------------------------------------------
@@ -150,9 +150,9 @@ def test_few_public_images_of_a_label_suffice() -> None:
     """Fewer than are asked for as anchors and for tuning together: none are left over for the nulls."""
     known = case(4, 4, "pl-learn", 0.05)
     few = PUBLIC[0][:64], LABELS[:64]
-    found = matched(known.server, known.view, few, known.candidates, known.choices, LITTLE, "release")
-    assert torch.isfinite(found).all()
-    assert found_by(found) > 0.5
+    result = matched(known.server, known.view, few, known.candidates, known.choices, LITTLE, "release")
+    assert torch.isfinite(result).all()
+    assert found_by(result) > 0.5
 
 
 # --- theory --------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def test_the_score_is_the_log_likelihood_under_gaussian_noise(monkeypatch: pytes
     """One image in static Gaussian noise: the response is known exactly, and so is the best statistic."""
     monkeypatch.setattr(limit, "LIMITS", (math.inf,))
     scale, known = 0.04, case(1, 60, "gs-static", 0.04)
-    found = known.scores(effort=replace(LITTLE, anchors=8, around=256))[:, 0].double()
+    result = known.scores(effort=replace(LITTLE, anchors=8, around=256))[:, 0].double()
     quiet, weights = known.server.undefended(), known.view.previous[0]
     labels = known.view.labels
     assert labels is not None
@@ -171,13 +171,13 @@ def test_the_score_is_the_log_likelihood_under_gaussian_noise(monkeypatch: pytes
     means = means.view(60, CANDIDATES, -1)
     update = known.view.update.double().unsqueeze(1)
     exact = ((update * means).sum(2) - means.square().sum(2) / 2) / scale**2
-    found, exact = (score - score.mean(1, keepdim=True) for score in (found, exact))
+    result, exact = (score - score.mean(1, keepdim=True) for score in (result, exact))
     assert 0.2 < found_by(exact) < 0.95, "neither certain nor hopeless"
-    slope = float((found * exact).sum() / exact.square().sum())
+    slope = float((result * exact).sum() / exact.square().sum())
     assert slope == pytest.approx(1, abs=0.05)
-    assert float((found - exact).square().mean() / exact.square().mean()) < 0.02
-    assert float((found.argmax(1) == exact.argmax(1)).double().mean()) > 0.9
-    assert found_by(found) == pytest.approx(found_by(exact), abs=0.05)
+    assert float((result - exact).square().mean() / exact.square().mean()) < 0.02
+    assert float((result.argmax(1) == exact.argmax(1)).double().mean()) > 0.9
+    assert found_by(result) == pytest.approx(found_by(exact), abs=0.05)
 
 
 def random_filter(noisy: bool) -> tuple[Filter, Tensor, Tensor, Tensor]:
@@ -197,7 +197,7 @@ def random_filter(noisy: bool) -> tuple[Filter, Tensor, Tensor, Tensor]:
 def test_the_likelihood_is_that_of_a_gaussian(noisy: bool, floor: float, own_responses: bool) -> None:
     filter, updates, means, spread = random_filter(noisy)
     means = means if own_responses else means[:1]
-    found = filter.likelihood(filter.products(updates, means), 0, floor)
+    actual = filter.likelihood(filter.products(updates, means), 0, floor)
     sd = filter.limiter.sd
     assert (float((sd - 1).abs().max()) > 0.1) == noisy
     scaled = spread / sd
@@ -211,7 +211,7 @@ def test_the_likelihood_is_that_of_a_gaussian(noisy: bool, floor: float, own_res
         ],
         dtype=torch.float64,
     )
-    torch.testing.assert_close(found - found[:, :1], expected - expected[:, :1], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(actual - actual[:, :1], expected - expected[:, :1], rtol=1e-6, atol=1e-6)
 
 
 def test_products_of_some_updates_join_to_those_of_all() -> None:
@@ -257,9 +257,9 @@ def test_repeated_labels_and_several_label_sets_win_too() -> None:
 
 def test_the_same_seed_gives_the_same_bits() -> None:
     known, told = case(4, 4, "pl-learn", 0.1), list[int]()
-    found = known.scores(seed=2, on_release=told.append)
-    assert torch.equal(known.scores(seed=2), found)
-    assert not torch.equal(known.scores(seed=3), found)
+    result = known.scores(seed=2, on_release=told.append)
+    assert torch.equal(known.scores(seed=2), result)
+    assert not torch.equal(known.scores(seed=3), result)
     assert sum(told) > 0
 
 
@@ -270,11 +270,11 @@ def test_the_options_of_an_audit_reach_the_filter() -> None:
     effort = Effort(pairs=2, anchors=2, around=4, tuning=3, trials=3, companions=2, nulls=3)
     knowledge = Knowledge(PUBLIC, known.candidates, choices=few.choices)
     options = {**asdict(effort), "given": "release", "seed": 3}
-    found = MATCHED.run(known.server, known.view, knowledge, options, Hooks())
-    assert torch.equal(found.values, few.scores(effort=effort, given="release", seed=3))
+    result = MATCHED.run(known.server, known.view, knowledge, options, Hooks())
+    assert torch.equal(result.values, few.scores(effort=effort, given="release", seed=3))
     for change in ({"anchors": 1}, {"around": 5}, {"companions": 1}, {"nulls": 2}, {"pairs": 1}, {"given": "nothing"}):
         other = MATCHED.run(known.server, known.view, knowledge, {**options, **change}, Hooks())
-        assert not torch.equal(other.values, found.values), change
+        assert not torch.equal(other.values, result.values), change
 
 
 def test_a_label_without_public_images_is_refused() -> None:

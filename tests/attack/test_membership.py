@@ -18,7 +18,7 @@ from equipoise.attack.view import Server, View
 from equipoise.errors import DataError
 from equipoise.mechanism.noise import standard_noise
 from equipoise.mechanism.protection import Protection
-from equipoise.mechanism.registry import mechanism
+from equipoise.mechanism.registry import get_mechanism
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
 from equipoise.statistics import auc
@@ -60,15 +60,15 @@ class Case:
         return membership(self.server, self.view, self.images, self.labels, **options)
 
     def areas(self, **options: Any) -> dict[str, float]:
-        found, members = self.scores(**options), self.server.examples
-        return {name: auc(score[:, :members], score[:, members:]) for name, score in found.items()}
+        result, members = self.scores(**options), self.server.examples
+        return {name: auc(score[:, :members], score[:, members:]) for name, score in result.items()}
 
 
 def case(
     model: nn.Module, images: Tensor, labels: Tensor, batch: int = 1, name: str = "none", scale: float = 0.0
 ) -> Case:
     """The first ``batch`` images of every row are what it was trained on."""
-    kind = mechanism(name)
+    kind = get_mechanism(name)
     server = Server(Batched(model), SHAPE, CLASSES, batch, protection=Protection(kind, scale, steps=3))
     weights = server.batched.layout.flatten(model.state_dict())
     drawn = noise_of(len(images), len(weights), kind.noise) if kind.distorts else None
@@ -85,10 +85,10 @@ def test_without_noise_members_of_a_linear_model_are_certain(batch: int) -> None
     images = torch.randn(40, batch + 10, 36, generator=torch.Generator().manual_seed(1))
     images = (images / images.norm(dim=2, keepdim=True)).view(40, batch + 10, *SHAPE)
     labels = torch.randint(0, CLASSES, (40, batch + 10), generator=torch.Generator().manual_seed(2))
-    found = case(linear(), images, labels, batch).areas()
-    assert found["first"] == 1.0
-    assert found["loss"] > 0.99
-    assert found["last"] > 0.99
+    result = case(linear(), images, labels, batch).areas()
+    assert result["first"] == 1.0
+    assert result["loss"] > 0.99
+    assert result["last"] > 0.99
 
 
 def pixels(count: int, others: int) -> Tensor:
@@ -102,10 +102,10 @@ def pixels(count: int, others: int) -> Tensor:
 def test_the_score_is_the_inner_product_with_the_gradient() -> None:
     images = pixels(5, 3)
     labels = torch.full((5, 4), 2)
-    found = case(linear(), images, labels).scores()["first"]
+    actual = case(linear(), images, labels).scores()["first"]
     squared = 3**2 * (0.75**2 + 3 * 0.25**2)  # |p - y|^2 |x|^2 with p = 1/4
     expected = torch.tensor([[0.1 * squared, 0, 0, 0]]).expand(5, -1)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("expected", [0.6, 0.75, 0.95])
@@ -118,10 +118,10 @@ def test_gaussian_noise_allows_the_area_that_theory_says(expected: float) -> Non
     known = case(linear(), pixels(count, others), labels, name="gs-static", scale=scale)
     deviation = math.sqrt(1 / 12 / count + 1 / 12 / (count * others))  # at most: that of equal distributions
     assert known.areas()["first"] == pytest.approx(expected, abs=4 * deviation)
-    found = known.scores()["first"]
-    assert float(found[:, 0].std()) == pytest.approx(scale * size, rel=0.08)
-    assert float(found[:, 0].mean()) == pytest.approx(eta * size**2, abs=4 * scale * size / math.sqrt(count))
-    assert float(found[:, 1:].mean()) == pytest.approx(0, abs=4 * scale * size / math.sqrt(count * others))
+    actual = known.scores()["first"]
+    assert float(actual[:, 0].std()) == pytest.approx(scale * size, rel=0.08)
+    assert float(actual[:, 0].mean()) == pytest.approx(eta * size**2, abs=4 * scale * size / math.sqrt(count))
+    assert float(actual[:, 1:].mean()) == pytest.approx(0, abs=4 * scale * size / math.sqrt(count * others))
 
 
 def large_noise(name: str) -> list[dict[str, float]]:
@@ -133,17 +133,17 @@ def large_noise(name: str) -> list[dict[str, float]]:
 
 @pytest.mark.parametrize("name", ["gs-static", "ls-static", "pl-identical"])
 def test_large_noise_leaves_chance(name: str) -> None:
-    for found in large_noise(name):
-        assert set(found) == set(SCORES)
-        assert all(abs(area - 0.5) < 0.05 for area in found.values())
+    for result in large_noise(name):
+        assert set(result) == set(SCORES)
+        assert all(abs(area - 0.5) < 0.05 for area in result.values())
 
 
 @pytest.mark.parametrize("name", ["pl-learn", "gs-learn"])
 def test_a_learner_gives_members_away_at_its_last_step_under_any_noise(name: str) -> None:
     """Its steps follow the members' gradients at the distorted weights, which the server sees."""
-    for found in large_noise(name):
-        assert abs(found["first"] - 0.5) < 0.05
-        assert found["last"] > 0.6
+    for result in large_noise(name):
+        assert abs(result["first"] - 0.5) < 0.05
+        assert result["last"] > 0.6
 
 
 @pytest.mark.parametrize("calibrated", [False, True])
@@ -165,7 +165,7 @@ def test_the_scores_are_what_autograd_says(name: str) -> None:
     base = case(mlp(), images.float(), labels, batch=2, name=name, scale=0.3)
     server = Server(Batched(model), SHAPE, CLASSES, 2, protection=base.server.protection)
     view = View(base.view.previous.double(), base.view.released.double())
-    found = membership(server, view, images, labels)
+    actual = membership(server, view, images, labels)
     layout = server.batched.layout
 
     def loss_and_slope(flat: Tensor, row: int, place: int) -> tuple[Tensor, Tensor]:
@@ -182,7 +182,7 @@ def test_the_scores_are_what_autograd_says(name: str) -> None:
             (loss, first), (later, last) = (loss_and_slope(flat, row, place) for flat in (before, after))
             expected = {"loss": loss - later, "first": (before - after) @ first, "last": (before - after) @ last}
             for key, value in expected.items():
-                assert float(found[key][row, place]) == pytest.approx(float(value), rel=1e-9, abs=1e-12), key
+                assert float(actual[key][row, place]) == pytest.approx(float(value), rel=1e-9, abs=1e-12), key
 
 
 # --- against public references -------------------------------------------------------------------------------
@@ -195,11 +195,11 @@ def test_a_score_is_set_against_public_images_of_its_label() -> None:
     rows = torch.arange(3 * REFERENCES)
     chosen = Companions(public, 7, "membership").draw(torch.full((3 * REFERENCES, 1), 2), rows).view(3, REFERENCES)
     raw = known.scores()
-    found = known.scores(public=public, seed=7)
+    result = known.scores(public=public, seed=7)
     against = membership(known.server, known.view, public[0][chosen], public[1][chosen])
     for name in SCORES:
         mean, spread = against[name].mean(1, keepdim=True), against[name].std(1, keepdim=True)
-        torch.testing.assert_close(found[name], (raw[name] - mean) / spread, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(result[name], (raw[name] - mean) / spread, rtol=1e-3, atol=1e-3)
 
 
 def test_every_label_has_its_own_references() -> None:
@@ -214,11 +214,11 @@ def test_every_label_has_its_own_references() -> None:
     chosen = Companions(public, 0, "membership").draw(asked.repeat_interleave(REFERENCES, dim=0), rows)
     chosen = chosen.view(4, REFERENCES * 3)
     against = membership(known.server, known.view, public[0][chosen], public[1][chosen])
-    raw, found = known.scores(), known.scores(public=public)
+    raw, result = known.scores(), known.scores(public=public)
     for name in SCORES:
         others = against[name].view(4, REFERENCES, 3)
         mean, spread = others.mean(1).gather(1, place), others.std(1).gather(1, place)
-        torch.testing.assert_close(found[name], (raw[name] - mean) / spread, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(result[name], (raw[name] - mean) / spread, rtol=1e-3, atol=1e-3)
 
 
 def test_references_undo_an_offset_of_the_release() -> None:
@@ -260,11 +260,11 @@ def test_an_audit_asks_about_candidates_by_their_rows() -> None:
     public = images_of(120, 5), torch.arange(120) % CLASSES
     asked = torch.arange(12).view(3, 4).flip(1)
     knowledge = Knowledge(public, known.images.flatten(0, 1), known.labels.flatten(), asked=asked)
-    found = MEMBERSHIP.run(known.server, known.view, knowledge, {"seed": 7}, Hooks(None, told.append)).values
+    actual = MEMBERSHIP.run(known.server, known.view, knowledge, {"seed": 7}, Hooks(None, told.append)).values
     expected = known.scores(public=public, seed=7)
-    assert list(found) == list(SCORES)
+    assert list(actual) == list(SCORES)
     for name in SCORES:
-        torch.testing.assert_close(found[name].flip(1), expected[name], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(actual[name].flip(1), expected[name], rtol=1e-4, atol=1e-4)
     assert sum(told) == 3
 
 

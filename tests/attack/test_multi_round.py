@@ -18,7 +18,7 @@ from equipoise.attack.view import Server
 from equipoise.errors import AttackError, DataError, ReleaseError
 from equipoise.mechanism.noise import standard_noise
 from equipoise.mechanism.protection import Protection
-from equipoise.mechanism.registry import mechanism
+from equipoise.mechanism.registry import get_mechanism
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
 from equipoise.statistics import ranks
@@ -48,7 +48,7 @@ def server_of(name: str, scale: float, batch: int = 4) -> tuple[Server, Tensor]:
     with torch.random.fork_rng():
         torch.manual_seed(4)
         model = MLP(SHAPE, CLASSES, hidden=8)
-    protection = Protection(mechanism(name), scale, steps=3)
+    protection = Protection(get_mechanism(name), scale, steps=3)
     server = Server(Batched(model), SHAPE, CLASSES, batch, protection=protection)
     return server, server.batched.layout.flatten(model.state_dict())
 
@@ -57,16 +57,16 @@ def rounds_of(
     server: Server, weights: Tensor, count: int, images: Tensor = TRUTH, labels: Tensor = KINDS
 ) -> Iterator[Observation]:
     """A client that draws its batch from ``images`` in every round, at weights that move a little."""
-    for when in range(1, count + 1):
-        local = torch.Generator().manual_seed(when)
+    for round_number in range(1, count + 1):
+        local = torch.Generator().manual_seed(round_number)
         rows = torch.randperm(len(images), generator=local)[: server.examples]
-        start = weights * (1 + 1e-3 * when)
+        start = weights * (1 + 1e-3 * round_number)
         kind = server.protection.mechanism
         drawn = standard_noise(torch.rand(1, len(weights), generator=local), kind.noise) if kind.distorts else None
         released = respond(server, start, images[rows].unsqueeze(0), labels[rows].unsqueeze(0), drawn)[0]
         present = torch.zeros(len(images), dtype=torch.bool)
         present[rows] = True
-        yield Observation(when, start, released, present)
+        yield Observation(round_number, start, released, present)
 
 
 def combine(server: Server, observations: Any, **options: Any) -> Combined:
@@ -93,29 +93,29 @@ def chance(count: int = EXAMPLES, deviations: float = 4.0) -> float:
 )
 def test_many_releases_show_what_one_hides(name: str, scale: float) -> None:
     server, weights = server_of(name, scale)
-    found = combine(server, rounds_of(server, weights, 150))
-    assert found.seen == 150
-    assert int(found.rounds.sum()) == 150 * server.examples
-    assert found_by(found.single) < 0.45
-    assert found_by(found.known) > 0.8
-    assert found_by(found.unknown) > chance()
-    assert float(ranks(found.known).log.mean()) < float(ranks(found.single).log.mean()) - 0.5
+    result = combine(server, rounds_of(server, weights, 150))
+    assert result.seen == 150
+    assert int(result.rounds.sum()) == 150 * server.examples
+    assert found_by(result.single) < 0.45
+    assert found_by(result.known) > 0.8
+    assert found_by(result.unknown) > chance()
+    assert float(ranks(result.known).log.mean()) < float(ranks(result.single).log.mean()) - 0.5
 
 
 def test_one_release_without_noise_is_enough() -> None:
     server, weights = server_of("none", 0.0, batch=1)
-    found = combine(server, rounds_of(server, weights, 20))
-    took = found.rounds > 0
-    assert found_by(found.single[took]) > 0.9
-    assert found_by(found.known[took]) > 0.9
+    result = combine(server, rounds_of(server, weights, 20))
+    took = result.rounds > 0
+    assert found_by(result.single[took]) > 0.9
+    assert found_by(result.known[took]) > 0.9
 
 
 @pytest.mark.parametrize("name", ["gs-static", "pl-learn"])
 def test_large_noise_leaves_chance_after_all_rounds(name: str) -> None:
     server, weights = server_of(name, 1000.0)
-    found = combine(server, rounds_of(server, weights, 50))
-    assert found_by(found.known) < chance()
-    assert found_by(found.unknown) < chance()
+    result = combine(server, rounds_of(server, weights, 50))
+    assert found_by(result.known) < chance()
+    assert found_by(result.unknown) < chance()
 
 
 @pytest.mark.parametrize(("name", "scale"), [("none", 0.0), ("gs-static", 0.01)])
@@ -123,12 +123,12 @@ def test_examples_that_never_take_part_are_not_found(name: str, scale: float) ->
     server, weights = server_of(name, scale)
     others = images_of(KINDS, 55)
     observations = (replace(one, present=None) for one in rounds_of(server, weights, 60, others))
-    found = combine(server, observations)
-    assert found_by(found.unknown) < chance()
-    assert found.rounds.tolist() == [0] * EXAMPLES
-    assert torch.equal(found.known, torch.zeros_like(found.known))
-    assert torch.equal(found.single, torch.zeros_like(found.single))
-    assert found_by(found.known) == pytest.approx(1 / CANDIDATES), "a constant score names each one as often"
+    result = combine(server, observations)
+    assert found_by(result.unknown) < chance()
+    assert result.rounds.tolist() == [0] * EXAMPLES
+    assert torch.equal(result.known, torch.zeros_like(result.known))
+    assert torch.equal(result.single, torch.zeros_like(result.single))
+    assert found_by(result.known) == pytest.approx(1 / CANDIDATES), "a constant score names each one as often"
 
 
 def test_an_example_in_every_release_is_found_without_the_schedule() -> None:
@@ -137,10 +137,10 @@ def test_an_example_in_every_release_is_found_without_the_schedule() -> None:
     observations = [list(rounds_of(server, weights, 60, TRUTH[i : i + 1], KINDS[i : i + 1])) for i in range(4)]
     for example, mine in enumerate(observations):
         only = {"choices": CHOICES[example : example + 1], "chance": 0.9}
-        found = combine(server, mine, **only)
-        assert found.rounds.tolist() == [60]
-        assert found_by(found.known) == 1.0
-        assert found_by(found.unknown) == 1.0
+        result = combine(server, mine, **only)
+        assert result.rounds.tolist() == [60]
+        assert found_by(result.known) == 1.0
+        assert found_by(result.unknown) == 1.0
 
 
 # --- sums ----------------------------------------------------------------------------------------------------
@@ -167,31 +167,31 @@ def test_the_unknown_schedule_weighs_a_round_by_its_chance() -> None:
     one = next(rounds_of(server, weights, 1))
     everyone = replace(one, present=torch.ones(EXAMPLES, dtype=torch.bool))
     for q in (0.01, 0.5, 0.99):
-        found = combine(server, [everyone], chance=q)
-        torch.testing.assert_close(found.unknown, (1 - q + q * found.known.exp()).log(), rtol=1e-9, atol=1e-9)
+        result = combine(server, [everyone], chance=q)
+        torch.testing.assert_close(result.unknown, (1 - q + q * result.known.exp()).log(), rtol=1e-9, atol=1e-9)
 
 
 def test_a_ratio_is_against_the_mean_candidate_of_its_label() -> None:
     server, weights = server_of("gs-static", 0.05)
     one = replace(next(rounds_of(server, weights, 1)), present=torch.ones(EXAMPLES, dtype=torch.bool))
-    found = combine(server, [one]).known
+    result = combine(server, [one]).known
     for label in range(CLASSES):
-        assert float(found[label == KINDS].exp().mean()) == pytest.approx(1)
+        assert float(result[label == KINDS].exp().mean()) == pytest.approx(1)
 
 
 def test_no_rounds_say_nothing() -> None:
     server, _ = server_of("gs-static", 0.05)
-    found = combine(server, [])
-    assert found.seen == 0
-    assert torch.equal(found.unknown, torch.zeros_like(found.unknown))
+    result = combine(server, [])
+    assert result.seen == 0
+    assert torch.equal(result.unknown, torch.zeros_like(result.unknown))
 
 
 def test_the_same_seed_gives_the_same_bits() -> None:
     server, weights = server_of("pl-learn", 0.5)
     observations = list(rounds_of(server, weights, 3))
-    found = combine(server, observations, seed=1)
-    assert torch.equal(combine(server, iter(observations), seed=1).unknown, found.unknown)
-    assert not torch.equal(combine(server, observations, seed=2).unknown, found.unknown)
+    result = combine(server, observations, seed=1)
+    assert torch.equal(combine(server, iter(observations), seed=1).unknown, result.unknown)
+    assert not torch.equal(combine(server, observations, seed=2).unknown, result.unknown)
 
 
 def test_releases_are_let_go_of_as_they_pass() -> None:

@@ -14,7 +14,7 @@ from equipoise.attack.view import Server
 from equipoise.mechanism.distortion import draw_bounds
 from equipoise.mechanism.noise import standard_noise
 from equipoise.mechanism.protection import Protection
-from equipoise.mechanism.registry import MECHANISMS, mechanism
+from equipoise.mechanism.registry import MECHANISMS, get_mechanism
 from equipoise.mechanism.release import release
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
@@ -30,7 +30,7 @@ def server_of(
     with torch.random.fork_rng():
         torch.manual_seed(3)
         model = MLP(SHAPE, CLASSES, hidden=8).to(dtype)
-    kind = mechanism(name)
+    kind = get_mechanism(name)
     guarded = Protection(kind, 0.7 if kind.on_sphere else 0.01, steps=3, lr=0.3, **protection)
     batched = Batched(model)
     weights = batched.layout.flatten(model.state_dict())
@@ -63,7 +63,7 @@ def drawn_for(server: Server, shape: tuple[int, ...], dtype: torch.dtype = torch
         (name, batch, steps)
         for name in MECHANISMS
         for batch, steps in ((4, 1), (2, 3), (1, 1))
-        if steps == 1 or not mechanism(name).per_example  # laplace-dp makes one local step
+        if steps == 1 or not get_mechanism(name).per_example  # laplace-dp makes one local step
     ],
 )
 def test_a_response_is_the_release_of_a_client(name: str, batch: int, steps: int) -> None:
@@ -73,12 +73,12 @@ def test_a_response_is_the_release_of_a_client(name: str, batch: int, steps: int
     parts = [slice(i * batch, (i + 1) * batch) for i in range(steps)]
     objectives = [server.batched.at(images[:, part], labels[:, part]) for part in parts]
     expected = release(objectives, weights.repeat(3, 1), drawn, server.eta, server.protection).parameters
-    found = respond(server, weights, images, labels, drawn)
-    assert found.shape == (3, len(weights))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-    assert (found - weights).abs().max() > 1e-3
+    actual = respond(server, weights, images, labels, drawn)
+    assert actual.shape == (3, len(weights))
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
+    assert (actual - weights).abs().max() > 1e-3
     one_each = respond(server, weights.repeat(3, 1), images, labels, drawn)
-    assert torch.equal(one_each, found)
+    assert torch.equal(one_each, actual)
 
 
 def test_every_row_may_have_its_own_start() -> None:
@@ -164,26 +164,26 @@ def test_noise_is_keyed_by_row(name: str) -> None:
     key = experiment_key(0, "test")
     everything = noise(server, key, torch.arange(20), weights)
     some = torch.tensor([13, 2, 7])
-    found = noise(server, key, some, weights)
+    result = noise(server, key, some, weights)
     assert everything is not None
-    assert found is not None
-    assert torch.equal(found, everything[some])
+    assert result is not None
+    assert torch.equal(result, everything[some])
     assert len(everything.unique(dim=0)) == 20
     tagged, other = noise(server, key, some, weights, tag=1), noise(server, experiment_key(1, "test"), some, weights)
     assert tagged is not None
     assert other is not None
-    assert not torch.equal(tagged, found)
-    assert not torch.equal(other, found)
+    assert not torch.equal(tagged, result)
+    assert not torch.equal(other, result)
 
 
 @pytest.mark.parametrize(("name", "variance", "fourth"), [("ls-static", 2.0, 24.0), ("gs-static", 1.0, 3.0)])
 def test_noise_is_of_the_family_of_the_mechanism(name: str, variance: float, fourth: float) -> None:
     server, weights = server_of(name)
-    found = noise(server, experiment_key(0, "test"), torch.arange(400), weights)
-    assert found is not None
-    assert found.dtype == weights.dtype
-    assert float(found.square().mean()) == pytest.approx(variance, rel=0.03)
-    assert float(found.pow(4).mean()) == pytest.approx(fourth, rel=0.1)
+    result = noise(server, experiment_key(0, "test"), torch.arange(400), weights)
+    assert result is not None
+    assert result.dtype == weights.dtype
+    assert float(result.square().mean()) == pytest.approx(variance, rel=0.03)
+    assert float(result.pow(4).mean()) == pytest.approx(fourth, rel=0.1)
 
 
 def test_there_is_no_noise_without_distortion() -> None:
@@ -206,9 +206,9 @@ def test_companions_are_distinct_where_there_are_enough() -> None:
     labels = torch.tensor([0] * 3 + [1] * 20 + [2])
     pool = Companions((torch.zeros(24, *SHAPE), labels), 0, "test")
     asked = torch.tensor([[0, 1, 0, 1, 0, 1]]).expand(500, -1)  # all three images of label 0
-    found = pool.draw(asked, torch.arange(500))
-    assert all(len(set(row)) == 6 for row in found.tolist())
-    assert torch.equal(found[:, ::2].sort(1).values, torch.tensor([0, 1, 2]).expand(500, -1))
+    result = pool.draw(asked, torch.arange(500))
+    assert all(len(set(row)) == 6 for row in result.tolist())
+    assert torch.equal(result[:, ::2].sort(1).values, torch.tensor([0, 1, 2]).expand(500, -1))
     alone = pool.draw(torch.tensor([[2, 2]]), torch.arange(1))
     assert alone.tolist() == [[23, 23]]
 
@@ -226,9 +226,9 @@ def test_companions_are_keyed_by_row() -> None:
 def test_companions_are_uniform_in_every_place(examples: int) -> None:
     """Chi-square of 4,000 draws over ten images, at every place of the batch: 9 degrees of freedom."""
     pool, count = Companions(public_of(40), 0, "test"), 4000
-    found = pool.draw(torch.full((count, examples), 2), torch.arange(count))
+    result = pool.draw(torch.full((count, examples), 2), torch.arange(count))
     for place in range(examples):
-        seen = torch.bincount(found[:, place], minlength=40)[2::4].double()
+        seen = torch.bincount(result[:, place], minlength=40)[2::4].double()
         assert int(seen.sum()) == count
         assert float(((seen - count / 10).square() / (count / 10)).sum()) < 33.7  # exceeded once in 10,000 times
 

@@ -19,7 +19,7 @@ from equipoise.attack.unrolled import UNROLLED, drift, unrolled
 from equipoise.attack.view import Server
 from equipoise.mechanism.distortion import draw_bounds
 from equipoise.mechanism.protection import Protection
-from equipoise.mechanism.registry import MECHANISMS, mechanism
+from equipoise.mechanism.registry import MECHANISMS, get_mechanism
 from equipoise.mechanism.release import observed_release
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP, LeNetZhu
@@ -28,23 +28,23 @@ from tests.attack.inversions import CLASS_MEAN, case, five, laplace, seeded, tan
 
 def test_it_wins_without_protection() -> None:
     known = case(1, 2)
-    found = unrolled(known.server, known.view, replace(SEARCH, iterations=250))
-    assert known.errors(found).max() < CLASS_MEAN / 4
+    result = unrolled(known.server, known.view, replace(SEARCH, iterations=250))
+    assert known.errors(result).max() < CLASS_MEAN / 4
 
 
 @pytest.mark.slow
 def test_it_wins_against_a_tiny_learned_distortion() -> None:
     known = case(1, 2, "pl-learn", 0.02, steps=2)
-    found = known.errors(unrolled(known.server, known.view, replace(SEARCH, iterations=200)))
-    assert found.max() < 0.8 * CLASS_MEAN
-    assert (found < known.flat() * 0.7).all()
+    result = known.errors(unrolled(known.server, known.view, replace(SEARCH, iterations=200)))
+    assert result.max() < 0.8 * CLASS_MEAN
+    assert (result < known.flat() * 0.7).all()
 
 
 def test_it_loses_against_a_large_learned_distortion() -> None:
     known = case(1, 2, "pl-learn", 64.0, steps=2)
-    found = known.errors(unrolled(known.server, known.view, replace(SEARCH, iterations=50)))
-    assert (found > 0.98 * known.flat()).all()
-    assert found.mean() > 2 * CLASS_MEAN
+    result = known.errors(unrolled(known.server, known.view, replace(SEARCH, iterations=50)))
+    assert (result > 0.98 * known.flat()).all()
+    assert result.mean() > 2 * CLASS_MEAN
 
 
 # --- the simulated release ---------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ def simulated(
     models = [seeded(make, seed).double() for seed in range(3)]
     batched, local = Batched(models[0]), torch.Generator().manual_seed(8)
     previous = torch.stack([batched.layout.flatten(model.state_dict()) for model in models])
-    kind = mechanism(name)
+    kind = get_mechanism(name)
     guarded = Protection(kind, 0.7 if kind.on_sphere else 0.01, lr=0.3, negative_norm=0.05, steps=4, **protection)
     server = Server(batched, shape, classes, 2, eta=0.2, protection=guarded, local_steps=steps)
     images = torch.randn(3, server.examples, *shape, dtype=torch.float64, generator=local)
@@ -83,7 +83,7 @@ CLIPS = {"unclipped": None, "l2 clip": ("l2", 0.05), "l1 clip": ("l1", 0.5)}
 CASES = [  # laplace-dp makes one local step, with a clip
     (name, steps, clip)
     for name, steps, clip in product(MECHANISMS, (1, 2), CLIPS)
-    if not (mechanism(name).per_example and (steps > 1 or clip == "unclipped"))
+    if not (get_mechanism(name).per_example and (steps > 1 or clip == "unclipped"))
 ]
 
 
@@ -131,6 +131,6 @@ def test_the_options_of_an_audit_reach_the_search(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "SEARCH", short)
     known, steps = five("pl-learn", 0.02), list[int]()
     view = known.view.rows(slice(2))
-    found = UNROLLED.run(known.server, view, Knowledge(), {"restarts": 2, "seed": 7}, Hooks(None, steps.append))
-    assert torch.equal(found.images, unrolled(known.server, view, replace(short, restarts=2, seed=7)).images)
+    result = UNROLLED.run(known.server, view, Knowledge(), {"restarts": 2, "seed": 7}, Hooks(None, steps.append))
+    assert torch.equal(result.images, unrolled(known.server, view, replace(short, restarts=2, seed=7)).images)
     assert steps == [2] * 6

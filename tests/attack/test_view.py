@@ -28,7 +28,7 @@ from equipoise.attack.view import (
 )
 from equipoise.errors import DataError, EquipoiseError, ModelError, ReleaseError
 from equipoise.mechanism.protection import Protection
-from equipoise.mechanism.registry import mechanism
+from equipoise.mechanism.registry import get_mechanism
 from equipoise.models.batched import Batched
 
 SHAPE = (1, 4, 4)
@@ -41,7 +41,9 @@ def small(classes: int = 5) -> nn.Module:
 
 
 def server_of(model: nn.Module, **changes: Any) -> Server:
-    return replace(Server(Batched(model), SHAPE, 5, 2, protection=Protection(mechanism("pl-learn"), 1.0)), **changes)
+    return replace(
+        Server(Batched(model), SHAPE, 5, 2, protection=Protection(get_mechanism("pl-learn"), 1.0)), **changes
+    )
 
 
 @pytest.fixture
@@ -99,13 +101,13 @@ def test_the_update_is_what_a_release_adds(view: View) -> None:
     ],
 )
 def test_rows_of_a_view(view: View, index: Any, expected: list[int]) -> None:
-    found = view.rows(index)
-    assert len(found) == len(expected)
-    assert torch.equal(found.previous, torch.stack([view.previous[i] for i in expected]))
-    assert torch.equal(found.released, torch.stack([view.released[i] for i in expected]))
+    actual = view.rows(index)
+    assert len(actual) == len(expected)
+    assert torch.equal(actual.previous, torch.stack([view.previous[i] for i in expected]))
+    assert torch.equal(actual.released, torch.stack([view.released[i] for i in expected]))
     assert view.labels is not None
-    assert found.labels is not None
-    assert found.labels.tolist() == [view.labels[i].tolist() for i in expected]
+    assert actual.labels is not None
+    assert actual.labels.tolist() == [view.labels[i].tolist() for i in expected]
     assert replace(view, labels=None).rows(index).labels is None
 
 
@@ -225,10 +227,10 @@ def test_short_integers_are_taken_or_refused(server: Server, view: View, dtype: 
     search = Search(iterations=1)
     expected = invgrad(server, view, search)
     try:
-        found = invgrad(server, replace(view, labels=view.labels.to(dtype)), search)
+        actual = invgrad(server, replace(view, labels=view.labels.to(dtype)), search)
     except DataError:
         return
-    assert torch.equal(found.images, expected.images)
+    assert torch.equal(actual.images, expected.images)
 
 
 # --- every attack checks its view --------------------------------------------------------------------------
@@ -379,9 +381,9 @@ def rows_of(parts: list[Any]) -> list[list[int]]:
 def test_releases_from_the_same_weights(generator: torch.Generator) -> None:
     weights = torch.randn(3, 6, generator=generator)
     picked = torch.tensor([2, 0, 2, 1, 0, 2])
-    found = list(groups_of_weights(View(weights[picked], torch.zeros(6, 6))))
-    assert sorted(rows_of(found)) == [[0, 2, 5], [1, 4], [3]]
-    for rows, start in found:
+    result = list(groups_of_weights(View(weights[picked], torch.zeros(6, 6))))
+    assert sorted(rows_of(result)) == [[0, 2, 5], [1, 4], [3]]
+    for rows, start in result:
         for row in rows.tolist():
             assert torch.equal(start, weights[picked[row]])
 
@@ -390,9 +392,9 @@ def test_releases_from_the_same_weights(generator: torch.Generator) -> None:
 def test_one_set_of_weights_is_one_group(how: str, generator: torch.Generator) -> None:
     start = torch.randn(1, 6, generator=generator)
     previous = start.expand(5, -1) if how == "expanded" else start.repeat(5, 1)
-    ((rows, found),) = groups_of_weights(View(previous, torch.zeros(5, 6)))
+    ((rows, result),) = groups_of_weights(View(previous, torch.zeros(5, 6)))
     assert rows.tolist() == [0, 1, 2, 3, 4]
-    assert torch.equal(found, start[0])
+    assert torch.equal(result, start[0])
 
 
 def test_a_single_release_is_one_group(server: Server, generator: torch.Generator) -> None:
@@ -407,9 +409,9 @@ def test_groups_share_weights_and_labels_in_any_order(server: Server) -> None:
     previous = torch.tensor([[1.0], [0.0], [1.0], [1.0], [0.0], [1.0], [1.0]]).repeat(1, 6)
     labels = torch.tensor([[2, 1, 1], [1, 2, 1], [1, 1, 2], [2, 2, 1], [0, 0, 0], [1, 2, 1], [2, 1, 2]])
     view = View(previous, torch.zeros(7, 6), labels)
-    found = list(groups(server, view))
-    assert sorted(rows_of(found)) == [[0, 2, 5], [1], [3, 6], [4]]
-    for rows, start, shared in found:
+    result = list(groups(server, view))
+    assert sorted(rows_of(result)) == [[0, 2, 5], [1], [3, 6], [4]]
+    for rows, start, shared in result:
         for row in rows.tolist():
             assert torch.equal(start, previous[row])
             assert shared.tolist() == sorted(labels[row].tolist())
@@ -437,8 +439,8 @@ def test_labels_of_different_local_steps_are_not_mixed(server: Server) -> None:
     labels = torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2], [2, 3, 0, 1], [0, 2, 1, 3], [3, 2, 1, 0]])
     view = View(torch.ones(1, 6).expand(5, -1), torch.zeros(5, 6), labels)
     two = replace(server, local_steps=2)
-    found = {tuple(shared.tolist()): rows.tolist() for rows, _, shared in groups(two, view)}
-    assert found == {(0, 1, 2, 3): [0, 1], (2, 3, 0, 1): [2, 4], (0, 2, 1, 3): [3]}
+    result = {tuple(shared.tolist()): rows.tolist() for rows, _, shared in groups(two, view)}
+    assert result == {(0, 1, 2, 3): [0, 1], (2, 3, 0, 1): [2, 4], (0, 2, 1, 3): [3]}
     assert rows_of(list(groups(server, view))) == [[0, 1, 2, 3, 4]], "one step of four examples has no order"
 
 
@@ -466,11 +468,11 @@ def test_sorting_and_restoring_is_a_round_trip(
 def test_groups_and_restore_order_bring_every_image_home(server: Server, generator: torch.Generator) -> None:
     labels = torch.randint(0, 3, (12, 4), generator=generator)
     view = View(torch.ones(1, 2).expand(12, -1), torch.zeros(12, 2), labels)
-    found = torch.full((12, 4, 1, 1, 1), float("nan"))
+    result = torch.full((12, 4, 1, 1, 1), float("nan"))
     for rows, _, shared in groups(server, view):
         guess = shared.float().view(1, 4, 1, 1, 1).expand(len(rows), -1, -1, -1, -1)  # an image shows its label
-        found[rows] = restore_order(server, guess, labels[rows])
-    assert torch.equal(found.view(12, 4), labels.float())
+        result[rows] = restore_order(server, guess, labels[rows])
+    assert torch.equal(result.view(12, 4), labels.float())
 
 
 def test_restore_order_stays_within_a_local_step(server: Server) -> None:
@@ -489,7 +491,7 @@ def test_the_round_trip_holds_for_several_local_steps(server: Server, steps: int
     labels = torch.randint(0, 3, (30, 6), generator=generator)
     images = torch.rand(30, 6, *SHAPE, generator=generator)
     view = View(torch.ones(1, 2).expand(30, -1), torch.zeros(30, 2), labels)
-    found = torch.full_like(images, float("nan"))
+    result = torch.full_like(images, float("nan"))
     for rows, _, shared in groups(several, view):
         for row in rows.tolist():
             size = 6 // steps
@@ -499,5 +501,5 @@ def test_the_round_trip_holds_for_several_local_steps(server: Server, steps: int
                 for i in sorted(range(at, at + size), key=labels[row].tolist().__getitem__)
             ]
             assert shared.tolist() == labels[row][order].tolist()
-            found[row] = restore_order(several, images[row][order].unsqueeze(0), labels[row].unsqueeze(0))[0]
-    assert torch.equal(found, images)
+            result[row] = restore_order(several, images[row][order].unsqueeze(0), labels[row].unsqueeze(0))[0]
+    assert torch.equal(result, images)

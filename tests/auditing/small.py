@@ -12,7 +12,7 @@ from equipoise.attack.view import Server
 from equipoise.auditing.options import Options
 from equipoise.auditing.targets import Materials, Targets, build_targets
 from equipoise.mechanism.protection import Protection
-from equipoise.mechanism.registry import mechanism
+from equipoise.mechanism.registry import get_mechanism
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
 
@@ -48,7 +48,7 @@ def server_of(name: str = "none", scale: float = 0.0, batch: int = 4, **protecti
     with torch.random.fork_rng():
         torch.manual_seed(4)
         model = MLP(SHAPE, CLASSES, hidden=8)
-    guarded = Protection(mechanism(name), scale, **{"steps": 3, **protection})
+    guarded = Protection(get_mechanism(name), scale, **{"steps": 3, **protection})
     server = Server(
         Batched(model), SHAPE, CLASSES, batch, low=(0 - MEAN) / SCALE, high=(1 - MEAN) / SCALE, protection=guarded
     )

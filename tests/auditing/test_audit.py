@@ -25,8 +25,8 @@ from tests.auditing.updates import SHAPE, Call, images_of, refuse
 
 
 def test_an_audit_is_saved_as_json_and_picture(call: Call, public: Any, tmp_path: Path) -> None:
-    found = call(public=public, options=cheap(attacks=["invgrad", "lti"]), show=True)
-    assert [path.name for path in found.save(tmp_path / "deep" / "place")] == ["audit.json", "audit.svg"]
+    result = call(public=public, options=cheap(attacks=["invgrad", "lti"]), show=True)
+    assert [path.name for path in result.save(tmp_path / "deep" / "place")] == ["audit.json", "audit.svg"]
     text = (tmp_path / "deep" / "place" / "audit.json").read_text(encoding="utf-8")
     stored = json.loads(text, parse_constant=refuse)
     assert (stored["schema"], stored["experiment"], stored["targets"]) == (1, "audit of given updates", "given")
@@ -34,7 +34,7 @@ def test_an_audit_is_saved_as_json_and_picture(call: Call, public: Any, tmp_path
     assert stored["complete"] is True
     assert [row["attack"] for row in stored["attacks"]] == ["invgrad", "invgrad", "lti", "lti"]
     drawn = (tmp_path / "deep" / "place" / "audit.svg").read_text(encoding="utf-8")
-    assert drawn == found.picture()
+    assert drawn == result.picture()
     assert len(images_of(drawn)) == 3 * 2, "originals and two reconstructions of a batch of two"
     for word in (str(tmp_path), str(Path.home()), str(Path(equipoise.__file__).parents[1])):
         assert word not in text + drawn
@@ -50,13 +50,13 @@ def test_the_real_inputs_are_not_drawn_unless_asked_for(call: Call, public: Any,
     assert [path.name for path in hidden.save(tmp_path)] == ["audit.json"]
     assert [path.name for path in tmp_path.iterdir()] == ["audit.json"], "nor is an older picture left"
     assert not real & set(images_of(hidden.picture()))
-    assert hidden.found == shown.found
+    assert hidden.content == shown.content
 
 
 def test_numbers_that_json_does_not_know_are_null(call: Call, tmp_path: Path) -> None:
-    found = call()
-    found.rows[0] |= {"psnr": float("inf"), "cost": float("nan")}
-    found.save(tmp_path)
+    result = call()
+    result.rows[0] |= {"psnr": float("inf"), "cost": float("nan")}
+    result.save(tmp_path)
     stored = json.loads((tmp_path / "audit.json").read_text(), parse_constant=refuse)
     assert (stored["attacks"][0]["psnr"], stored["attacks"][0]["cost"]) == (None, None)
 
@@ -73,8 +73,8 @@ def test_a_perfect_guess_is_written_with_a_finite_psnr(call: Call, batch: Any, s
 
 
 def test_an_audit_without_truth_is_saved_too(call: Call, tmp_path: Path) -> None:
-    found = call(truth=None, shape=SHAPE)
-    found.save(tmp_path)
+    result = call(truth=None, shape=SHAPE)
+    result.save(tmp_path)
     stored = json.loads((tmp_path / "audit.json").read_text(), parse_constant=refuse)
     assert (stored["experiment"], stored["targets"]) == ("audit of given updates", "unknown")
     assert "environment" in stored
@@ -86,19 +86,19 @@ def test_an_audit_without_truth_is_saved_too(call: Call, tmp_path: Path) -> None
 @pytest.mark.parametrize("complete", [True, False])
 def test_the_content_is_what_was_found_with_its_options_and_claims(complete: bool) -> None:
     findings = Findings([{"mse": 1.0}], [{"gap": 2.0}], {"a": {"black": {"mse": 3.0}}}, [], {}, complete)
-    found = content(findings, Options(attacks=["lti"], samples=30), "public")
-    assert found == {
+    result = content(findings, Options(attacks=["lti"], samples=30), "public")
+    assert result == {
         "schema": 1, "experiment": "seeded", "complete": complete, "claims": CLAIMS, "targets": "public",
         "attacks": findings.rows, "differences": findings.differences, "baselines": findings.baselines,
         "options": Options(attacks=["lti"], samples=30).plain(),
     }  # fmt: skip
-    assert Audit(found).rows is findings.rows
+    assert Audit(result).rows is findings.rows
 
 
 def test_the_footer_says_whose_images_they_are_and_what_guesses_reach() -> None:
     black = np.zeros((1, 1, 2, 2), dtype=np.uint8)
-    found = {"targets": "public", "baselines": {"a": {"black": {"mse": 1.234}, "class_mean": {"mse": 0.5}}}}
-    drawn = Audit(found, [Section("one", [Row("original", "", black)])]).picture()
+    result = {"targets": "public", "baselines": {"a": {"black": {"mse": 1.234}, "class_mean": {"mse": 0.5}}}}
+    drawn = Audit(result, [Section("one", [Row("original", "", black)])]).picture()
     assert "public images. Means over all releases; baselines: black MSE 1.23, class mean MSE 0.50" in drawn
     assert len(images_of(drawn)) == 1
 
@@ -106,8 +106,8 @@ def test_the_footer_says_whose_images_they_are_and_what_guesses_reach() -> None:
 # --- pictures of a run ------------------------------------------------------------------------------------------
 
 
-def outcome(attack: str, when: int, role: str, budget: Any = 0.98, **change: Any) -> Outcome:
-    about = {"dataset": "data/few", "mechanism": "pl-learn", "budget": budget, "round": when, "role": role}
+def outcome(attack: str, round_number: int, role: str, budget: Any = 0.98, **change: Any) -> Outcome:
+    about = {"dataset": "data/few", "mechanism": "pl-learn", "budget": budget, "round": round_number, "role": role}
     about["control"] = "positive" if role == "undistorted" else None
     values = {"mse": np.array([[1.0, 2.0]]), "identification": np.array([[0.0, 0.5]])}
     given: dict[str, Any] = {"values": values, "negative": {}, "pictures": np.zeros((1, 4, *SHAPE), dtype=np.uint8)}

@@ -19,7 +19,7 @@ from equipoise.engine.settings import Settings
 from equipoise.mechanism.intensity import intensity
 from equipoise.mechanism.noise import standard_noise
 from equipoise.mechanism.protection import NO_PROTECTION
-from equipoise.mechanism.registry import MECHANISMS, mechanism
+from equipoise.mechanism.registry import MECHANISMS, get_mechanism
 from equipoise.mechanism.release import observed_release
 from tests.auditing.small import CLASSES, QUICK, TWINS, images_of, materials, server_of
 
@@ -92,17 +92,17 @@ def cell_of(name: str, scale: float = 0.5, **protection: Any) -> Cell:
 )
 def test_every_defence_is_set_beside_its_twins_and_none_at_all(name: str, roles: list[str]) -> None:
     own = cell_of(name)
-    found = {cell.role: cell for cell in with_controls(own, materials(), QUICK)}
-    assert list(found) == roles
-    for role, cell in found.items():
+    result = {cell.role: cell for cell in with_controls(own, materials(), QUICK)}
+    assert list(result) == roles
+    for role, cell in result.items():
         assert cell.about["control"] == ("positive" if role == "undistorted" else None)
         assert (cell.about["mechanism"], cell.about["round"]) == (name, 4)
         assert cell.view is (own.view if role == "own" else None), "what was given is the defence's own"
         assert cell.weights is own.weights
         assert replace(cell.server, protection=own.server.protection) == own.server
         assert (cell.server.protection == own.server.protection) == (role == "own")
-    if "undistorted" in found:
-        assert found["undistorted"].server.protection == NO_PROTECTION
+    if "undistorted" in result:
+        assert result["undistorted"].server.protection == NO_PROTECTION
 
 
 def test_twins_can_be_left_out_and_need_public_images() -> None:
@@ -155,10 +155,10 @@ def test_a_learner_that_stands_still_is_its_own_twin() -> None:
 def test_every_learned_mechanism_has_a_static_one() -> None:
     assert static_name("pl-learn") == "pl-identical"
     for name, kind in MECHANISMS.items():
-        found = static_name(name)
-        assert (found is not None) == kind.learns
-        if found is not None:
-            assert replace(MECHANISMS[found], name="") == replace(kind, name="", learns=False)
+        result = static_name(name)
+        assert (result is not None) == kind.learns
+        if result is not None:
+            assert replace(MECHANISMS[result], name="") == replace(kind, name="", learns=False)
 
 
 # --- one defence and another ---------------------------------------------------------------------------------
@@ -171,8 +171,8 @@ def test_defences_at_the_same_weights_are_told_apart_by_what_clients_do() -> Non
     others = [replace(plain, weights=weights + 1)]
     for change in (
         {"scale": 0.6}, {"steps": 4}, {"lr": 0.2}, {"negative_norm": 0.1}, {"factor": 3.0}, {"clip": 1.0},
-        {"clip_norm": "l1"}, {"mechanism": mechanism("gs-static")}, {"mechanism": mechanism("ls-learn")},
-        {"mechanism": mechanism("pl-learn")}, {"mechanism": mechanism("none")},
+        {"clip_norm": "l1"}, {"mechanism": get_mechanism("gs-static")}, {"mechanism": get_mechanism("ls-learn")},
+        {"mechanism": get_mechanism("pl-learn")}, {"mechanism": get_mechanism("none")},
         {"mechanism": replace(own.mechanism, noise="laplace")}, {"mechanism": replace(own.mechanism, norm="l1")},
         {"mechanism": replace(own.mechanism, clips=False)},
         {"mechanism": replace(own.mechanism, clips=False, per_example=True)},

@@ -44,33 +44,33 @@ def rows(name: str, scale: float) -> dict[tuple[str, str | None], dict[str, Any]
 
 
 def test_attacks_win_without_protection() -> None:
-    found = rows("none", 0.0)
+    result = rows("none", 0.0)
     guess = baselines(attacked("none", 0.0)[1], materials(), server_of()[0])["class_mean"]["mse"].mean()
-    assert found["lti", None]["mse"] < 0.7 * guess
-    assert found["lti", None]["identification"] > 0.7
-    assert found["matched", None]["identification"] > 0.95
-    assert found["labels", None]["labels"] > 0.95
-    assert found["membership", None]["membership_auc"] > 0.7
+    assert result["lti", None]["mse"] < 0.7 * guess
+    assert result["lti", None]["identification"] > 0.7
+    assert result["matched", None]["identification"] > 0.95
+    assert result["labels", None]["labels"] > 0.95
+    assert result["membership", None]["membership_auc"] > 0.7
 
 
 @pytest.mark.parametrize(("name", "scale"), [("none", 0.0), ("gs-static", 1000.0)])
 def test_negative_controls_are_near_chance(name: str, scale: float) -> None:
     """Images of another release: 96 of them among 20 candidates each, and 4 labels of 4 at random."""
-    found = rows(name, scale)
+    result = rows(name, scale)
     bound = 0.05 + 4 * np.sqrt(0.05 * 0.95 / 96)
-    assert found["lti", "negative"]["identification"] < bound
-    assert found["matched", "negative"]["identification"] < bound
-    assert abs(found["membership", "negative"]["membership_auc"] - 0.5) < 0.12
-    assert found["labels", "negative"]["labels"] < 0.8
-    assert found["labels", "negative"]["labels_exact"] < 0.35
+    assert result["lti", "negative"]["identification"] < bound
+    assert result["matched", "negative"]["identification"] < bound
+    assert abs(result["membership", "negative"]["membership_auc"] - 0.5) < 0.12
+    assert result["labels", "negative"]["labels"] < 0.8
+    assert result["labels", "negative"]["labels_exact"] < 0.35
 
 
 def test_large_noise_leaves_what_the_negative_control_shows() -> None:
-    found = rows("gs-static", 1000.0)
+    result = rows("gs-static", 1000.0)
     bound = 0.05 + 4 * np.sqrt(0.05 * 0.95 / 96)
-    assert found["lti", None]["identification"] < bound
-    assert found["matched", None]["identification"] < bound
-    assert abs(found["membership", None]["auc_first"] - 0.5) < 0.12
+    assert result["lti", None]["identification"] < bound
+    assert result["matched", None]["identification"] < bound
+    assert abs(result["membership", None]["auc_first"] - 0.5) < 0.12
 
 
 @pytest.mark.usefixtures("_short_searches")
@@ -161,8 +161,8 @@ def test_an_attack_is_watched_through_all_its_iterations(stand_in: Any) -> None:
 
     stand_in(still)
     cell, options = Cell(weights, server, {}), QUICK.limited_to(["invgrad"])
-    (found,) = attack_cell(cell, targets, materials(), options, diameter=12.0)
-    assert found.values["leakage"] == pytest.approx(1 - 1.2 / 12, rel=1e-5)
+    (result,) = attack_cell(cell, targets, materials(), options, diameter=12.0)
+    assert result.values["leakage"] == pytest.approx(1 - 1.2 / 12, rel=1e-5)
 
 
 # --- what no attack gets to see -------------------------------------------------------------------------------
@@ -229,8 +229,8 @@ def test_an_attack_on_an_update_of_ones_own_never_sees_the_inputs(
     spy = Spy()
     more: dict[str, Any] = {"public": public} if known else {}
     more |= {} if mechanism == "none" else {"mechanism": mechanism, "budget": 0.98}
-    found = call(options=Options(attacks=["spy"]), **more)
-    assert {row["attack"] for row in found.rows} == {"spy"}
+    result = call(options=Options(attacks=["spy"]), **more)
+    assert {row["attack"] for row in result.rows} == {"spy"}
     assert len(spy.seen) == (1 if mechanism == "none" else 4 if known else 2), "twins and control included"
     assert not spy.saw(batch[0])
     assert all(knowledge == Knowledge() for _, _, knowledge, _ in spy.seen)

@@ -195,17 +195,17 @@ def test_guesses_are_arranged_by_the_truths_that_they_match(generator: torch.Gen
     """The first two guesses have changed places, and they alone may: the third has a label of its own."""
     truth = torch.rand(2, 3, 1, 4, 5, generator=generator)
     guess = truth[:, [1, 0, 2]] + 0.01
-    found, assigned = arranged(guess, truth, torch.tensor([[7, 7, 1], [7, 8, 1]]))
+    result, assigned = arranged(guess, truth, torch.tensor([[7, 7, 1], [7, 8, 1]]))
     assert assigned.tolist() == [[1, 0, 2], [0, 1, 2]]
-    torch.testing.assert_close(found[0], truth[0] + 0.01)
-    assert torch.equal(found[1], guess[1])
+    torch.testing.assert_close(result[0], truth[0] + 0.01)
+    assert torch.equal(result[1], guess[1])
 
 
 def test_vectors_are_arranged_like_images(generator: torch.Generator) -> None:
     truth = torch.rand(2, 3, 6, generator=generator)
-    found, assigned = arranged(truth.flip(1), truth, torch.zeros(2, 3))
+    result, assigned = arranged(truth.flip(1), truth, torch.zeros(2, 3))
     assert assigned.tolist() == [[2, 1, 0]] * 2
-    assert torch.equal(found, truth)
+    assert torch.equal(result, truth)
 
 
 def test_pieces_change_nothing(monkeypatch: pytest.MonkeyPatch, generator: torch.Generator) -> None:

@@ -32,41 +32,43 @@ def test_it_is_short() -> None:
 
 def test_it_takes_part_in_the_audit_of_a_run(trained: Path) -> None:
     told: list[str] = []
-    found = audit_run(trained, cheap(attacks=["class-mean", "labels"]), [0], progress=lambda what, _: told.append(what))
-    mine = [row for row in found.rows if row["attack"] == "class-mean"]
+    result = audit_run(
+        trained, cheap(attacks=["class-mean", "labels"]), [0], progress=lambda what, _: told.append(what)
+    )
+    mine = [row for row in result.rows if row["attack"] == "class-mean"]
     assert [(row["mechanism"], row["role"], row["control"]) for row in mine if row["mechanism"] == "pl-identical"] == [
         ("pl-identical", role, control)
         for role, one in (("own", None), ("undistorted", "positive")) for control in (one, "negative")
     ]  # fmt: skip
-    (guesses,) = found.found["baselines"].values()
+    (guesses,) = result.content["baselines"].values()
     for row in mine:
         if row["control"] != "negative":
             assert row["mse"] == pytest.approx(guesses["class_mean"]["mse"], rel=1e-5), "it looks at no release"
-    assert found.found["options"]["averaged"] == 100
+    assert result.content["options"]["averaged"] == 100
     assert any(what.endswith(": class-mean") for what in told)
-    assert any(section.title.endswith("class-mean") for section in found.sections)
+    assert any(section.title.endswith("class-mean") for section in result.sections)
 
 
 def test_it_takes_part_in_the_audit_of_an_update(call: Call, public: Any) -> None:
-    found = call(public=public, options=cheap(attacks=["class-mean"]))
-    (row,) = own(found)
-    assert row["mse"] == pytest.approx(found.found["baselines"]["given"]["class_mean"]["mse"], rel=1e-5)
-    assert found.reconstructions["class-mean"].shape == (1, 2, 1, 6, 6)
+    result = call(public=public, options=cheap(attacks=["class-mean"]))
+    (row,) = own(result)
+    assert row["mse"] == pytest.approx(result.content["baselines"]["given"]["class_mean"]["mse"], rel=1e-5)
+    assert result.reconstructions["class-mean"].shape == (1, 2, 1, 6, 6)
 
 
 def test_it_needs_no_truth_but_public_images(call: Call, public: Any) -> None:
-    found = call(public=public, truth=None, options=cheap(attacks=["class-mean"]))
-    assert list(found.reconstructions) == ["class-mean"]
+    result = call(public=public, truth=None, options=cheap(attacks=["class-mean"]))
+    assert list(result.reconstructions) == ["class-mean"]
     with pytest.raises(ConfigError, match="class-mean needs public="):
         call(options=cheap(attacks=["class-mean"]))
 
 
 def test_its_option_reaches_it(call: Call, public: Any) -> None:
     """Half of the public images, label after label, serve the attacks: the first of a label is the first of all."""
-    found = call(public=public, options=cheap(attacks=["class-mean"], averaged=1)).reconstructions["class-mean"]
+    actual = call(public=public, options=cheap(attacks=["class-mean"], averaged=1)).reconstructions["class-mean"]
     images, labels = public
     expected = torch.stack([images[labels == label][0] for label in (0, 2)])
-    assert torch.equal(found[0], expected)
+    assert torch.equal(actual[0], expected)
 
 
 @pytest.mark.parametrize(

@@ -122,18 +122,18 @@ def rows_in(images: Tensor, pool: Tensor) -> list[bool]:
 def test_decoys_are_public_candidates_of_the_label_and_no_clients_images(few: Dataset, client: int) -> None:
     """Decoys that a client holds may have been trained on: to name one of them would count as a mistake."""
     sweep = sweep_of(few, "none")
-    found = suspects(sweep, "few", client, rounds=3, examples=6, labels=2, decoys=9)
-    count = len(found.examples)
-    own, decoys = found.candidates[:count], found.candidates[count:]
-    assert torch.equal(own, sweep.images[found.examples])
+    result = suspects(sweep, "few", client, rounds=3, examples=6, labels=2, decoys=9)
+    count = len(result.examples)
+    own, decoys = result.candidates[:count], result.candidates[count:]
+    assert torch.equal(own, sweep.images[result.examples])
     assert rows_in(decoys, few.public_candidates.images) == [True] * 18
     assert rows_in(decoys, few.train.images) == [False] * 18
     assert rows_in(decoys, few.public_attack.images) == [False] * 18, "nor images that the attack simulates with"
-    assert found.choices.shape == (6, 10)
-    assert found.choices[:, 0].tolist() == list(range(6)), "the example itself stands first"
-    assert bool((found.choices[:, 1:] >= count).all())
-    assert torch.equal(found.labels[found.choices], sweep.labels[found.examples].unsqueeze(1).expand(-1, 10))
-    assert all(len(set(row)) == 10 for row in found.choices.tolist())
+    assert result.choices.shape == (6, 10)
+    assert result.choices[:, 0].tolist() == list(range(6)), "the example itself stands first"
+    assert bool((result.choices[:, 1:] >= count).all())
+    assert torch.equal(result.labels[result.choices], sweep.labels[result.examples].unsqueeze(1).expand(-1, 10))
+    assert all(len(set(row)) == 10 for row in result.choices.tolist())
 
 
 @pytest.mark.parametrize("client", [0, 3])
@@ -142,21 +142,21 @@ def test_the_examples_are_those_of_the_client_that_recur_most(few: Dataset, clie
     part = sweep.parts["few"][client]
     drawn = sweep.draws.batches(list(range(1, 13)), sweep.settings.batch, sweep.parts["few"], "uniform")[:, client]
     often = {row: int((drawn == row).sum()) for row in part.tolist()}
-    found = suspects(sweep, "few", client, rounds=12, examples=6, labels=2, decoys=5)
-    assert set(found.examples.tolist()) <= set(part.tolist())
-    kept = sweep.labels[found.examples]
+    actual = suspects(sweep, "few", client, rounds=12, examples=6, labels=2, decoys=5)
+    assert set(actual.examples.tolist()) <= set(part.tolist())
+    kept = sweep.labels[actual.examples]
     assert kept.tolist() == [0] * 3 + [1] * 3, "as many of each of the first labels"
     for label in (0, 1):
         mine = [row for row in part.tolist() if int(sweep.labels[row]) == label]
         expected = sorted((often[row] for row in mine), reverse=True)[:3]
-        assert [often[row] for row in found.examples[kept == label].tolist()] == expected
+        assert [often[row] for row in actual.examples[kept == label].tolist()] == expected
     assert max(often.values()) > min(often.values())
 
 
 def test_all_labels_have_as_many_decoys_as_the_rarest(few: Dataset) -> None:
-    found = suspects(sweep_of(few, "none"), "few", 0, rounds=2, examples=4, labels=2, decoys=10_000)
+    result = suspects(sweep_of(few, "none"), "few", 0, rounds=2, examples=4, labels=2, decoys=10_000)
     least = min(few.public_candidates.labels.bincount()[:2].tolist())
-    assert found.choices.shape == (4, 1 + least)
+    assert result.choices.shape == (4, 1 + least)
 
 
 # --- what comes out ------------------------------------------------------------------------------------------
@@ -171,27 +171,27 @@ def quick(mechanism: str = "none", **change: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("mechanism", ["none", "pl-learn"])
 def test_a_replay_yields_numbers_and_no_image(mechanism: str) -> None:
     heard: list[int] = []
-    found = quick(mechanism, on_round=heard.append)
+    result = quick(mechanism, on_round=heard.append)
     assert heard == [1, 2, 3]
-    assert all(value is None or isinstance(value, str | int | float) for value in found.values())
-    assert len(json.dumps(found)) < 2000
-    assert found["rounds"] == 3
-    assert found["targets"] == 6
-    assert found["candidates"] == 10
-    assert found["evidence"] == "insufficient evidence"
-    assert found["learns"] == (mechanism == "pl-learn")
-    assert (found["mechanism"], found["budget"]) == (mechanism, BUDGETS[mechanism])
-    assert 0 < found["releases_per_example"] <= 3
+    assert all(value is None or isinstance(value, str | int | float) for value in result.values())
+    assert len(json.dumps(result)) < 2000
+    assert result["rounds"] == 3
+    assert result["targets"] == 6
+    assert result["candidates"] == 10
+    assert result["evidence"] == "insufficient evidence"
+    assert result["learns"] == (mechanism == "pl-learn")
+    assert (result["mechanism"], result["budget"]) == (mechanism, BUDGETS[mechanism])
+    assert 0 < result["releases_per_example"] <= 3
     for name in ("one_release", "schedule_known", "schedule_unknown"):
-        value = found[f"identification_{name}"]
-        assert 0 <= found[f"identification_{name}_low"] <= value <= found[f"identification_{name}_high"] <= 1
-        assert found[f"log_rank_{name}"] >= 0
+        value = result[f"identification_{name}"]
+        assert 0 <= result[f"identification_{name}_low"] <= value <= result[f"identification_{name}_high"] <= 1
+        assert result[f"log_rank_{name}"] >= 0
 
 
 def test_a_replay_finds_examples_that_nothing_protects() -> None:
-    found = quick(examples=10, around=32)
-    assert found["identification_schedule_known"] > 0.5
-    assert found["log_rank_schedule_known"] < 1.0
+    result = quick(examples=10, around=32)
+    assert result["identification_schedule_known"] > 0.5
+    assert result["log_rank_schedule_known"] < 1.0
 
 
 def test_a_replay_is_the_same_every_time() -> None:
@@ -202,7 +202,7 @@ def test_what_comes_out_is_what_the_attack_found(few: Dataset, monkeypatch: pyte
     """The truth, which stands first, wins with the schedule known, ties with all where it is not, and loses alone."""
     seen: dict[str, Any] = {}
 
-    def found(
+    def result(
         server: Any, observations: Any, public: Any, candidates: Any, labels: Any, choices: Tensor, *rest: Any
     ) -> Combined:
         seen.update(
@@ -213,7 +213,7 @@ def test_what_comes_out_is_what_the_attack_found(few: Dataset, monkeypatch: pyte
         took = torch.arange(len(choices)) % 2  # half of the examples took part in one round each
         return Combined(wins, 0 * wins, -wins, took, seen=3)
 
-    monkeypatch.setattr(replay, "multi_round", found)
+    monkeypatch.setattr(replay, "multi_round", result)
     monkeypatch.setattr("equipoise.engine.datasets.load_with", lambda *given, **more: few)
     settings = Settings(local_steps=2, batch=3, partition="iid")
     rows = replayed(settings, Federation("mnist", "pl-learn", 0.98), 3, examples=6, decoys=4, around=8, seed=5)

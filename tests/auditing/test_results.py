@@ -15,17 +15,17 @@ from tests.auditing.small import QUICK, targets_of
 
 def test_a_summary_has_means_with_intervals() -> None:
     values = {"mse": np.arange(40.0).reshape(20, 2), "psnr": np.array([[100.0], [3.0], [5.0]]), "other": np.ones(3)}
-    found = summary(values)
-    assert found["mse"] == pytest.approx(19.5)
-    assert 10 < found["mse_low"] < 19.5 < found["mse_high"] < 29
-    assert found["psnr"] == pytest.approx(36.0)
-    assert not any(name.startswith("other") for name in found)
-    assert "not_finite" not in found
+    result = summary(values)
+    assert result["mse"] == pytest.approx(19.5)
+    assert 10 < result["mse_low"] < 19.5 < result["mse_high"] < 29
+    assert result["psnr"] == pytest.approx(36.0)
+    assert not any(name.startswith("other") for name in result)
+    assert "not_finite" not in result
 
 
 def test_values_that_are_not_finite_are_counted() -> None:
-    found = summary({"cost": np.array([[np.inf], [3.0], [np.nan], [5.0]])})
-    assert (found["not_finite"], found["cost"]) == (2, pytest.approx(4.0))
+    result = summary({"cost": np.array([[np.inf], [3.0], [np.nan], [5.0]])})
+    assert (result["not_finite"], result["cost"]) == (2, pytest.approx(4.0))
     assert summary({"psnr": np.array([[np.inf]])}) == {
         "psnr": None, "psnr_low": None, "psnr_high": None, "not_finite": 1,
     }  # fmt: skip
@@ -33,9 +33,9 @@ def test_values_that_are_not_finite_are_counted() -> None:
 
 def test_a_summary_of_membership_has_areas_and_rates() -> None:
     members, others = np.arange(40.0).reshape(20, 2) + 100, np.arange(60.0).reshape(20, 3)
-    found = summary({"first_members": members, "first_others": others})
-    assert found["auc_first"] == found["auc_first_low"] == found["auc_first_high"] == 1
-    assert found["tpr_first"] == found["tpr_first_low"] == found["tpr_first_high"] == 1
+    result = summary({"first_members": members, "first_others": others})
+    assert result["auc_first"] == result["auc_first_low"] == result["auc_first_high"] == 1
+    assert result["tpr_first"] == result["tpr_first_low"] == result["tpr_first_high"] == 1
     one = summary({"first_members": members[:1], "first_others": others[:1]})
     assert one["auc_first"] == 1
     assert one["auc_first_low"] is None
@@ -65,11 +65,11 @@ def outcome(attack: str = "lti", control: str | None = None, **change: Any) -> O
 @pytest.mark.parametrize("control", [None, "positive"])
 def test_a_result_and_its_negative_control_are_two_rows(control: str | None) -> None:
     targets = targets_of(QUICK.limited_to([]))
-    found, chance = rows_of(outcome(control=control), targets)
-    assert (found["control"], found["mse"], found["stopped"]) == (control, 4.0, 1)
+    result, chance = rows_of(outcome(control=control), targets)
+    assert (result["control"], result["mse"], result["stopped"]) == (control, 4.0, 1)
     assert (chance["control"], chance["mse"]) == ("negative", 15.0)
     assert "stopped" not in chance, "what befell the attack is no news of chance"
-    for row in (found, chance):
+    for row in (result, chance):
         assert (row["attack"], row["mechanism"], row["role"]) == ("lti", "gs-static", "own")
         assert (row["targets"], row["label_sets"]) == (24, targets.label_sets)
         assert row["distinct_images"] == len(set(targets.truth.flatten().tolist()))

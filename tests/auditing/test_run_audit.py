@@ -33,8 +33,8 @@ def test_the_first_an_early_and_the_last_snapshot_are_attacked(audited: Audit, t
 
 
 def test_the_rounds_may_be_chosen(trained: Path) -> None:
-    found = audit_run(trained, cheap(attacks=["labels"]), rounds=[2, 0, 2])
-    assert sorted({row["round"] for row in found.rows}) == [0, 2]
+    result = audit_run(trained, cheap(attacks=["labels"]), rounds=[2, 0, 2])
+    assert sorted({row["round"] for row in result.rows}) == [0, 2]
 
 
 @pytest.mark.parametrize("rounds", [[5], [0, 5], []])
@@ -44,11 +44,11 @@ def test_a_snapshot_that_is_not_there_is_refused_with_those_that_are(trained: Pa
 
 
 def test_a_learned_mechanism_has_every_role_and_control(audited: Audit) -> None:
-    for attack in audited.found["options"]["attacks"]:
-        for when in (0, 1, 3):
+    for attack in audited.content["options"]["attacks"]:
+        for round_number in (0, 1, 3):
             mine = [
                 (row["role"], row["control"]) for row in audited.rows
-                if (row["mechanism"], row["attack"], row["round"]) == ("pl-learn", attack, when)
+                if (row["mechanism"], row["attack"], row["round"]) == ("pl-learn", attack, round_number)
             ]  # fmt: skip
             expected = {(role, control) for role in ("own", *TWINS) for control in (None, "negative")}
             assert set(mine) == expected | {("undistorted", "positive"), ("undistorted", "negative")}
@@ -67,32 +67,32 @@ def test_the_rows_hold_what_the_schema_says(audited: Audit) -> None:
     assert places <= kinds["matched"].keys()
     assert {"membership_auc", "membership_score"} <= kinds["membership"].keys()
     assert {"labels", "labels_exact"} <= kinds["labels"].keys()
-    (guesses,) = audited.found["baselines"].values()
+    (guesses,) = audited.content["baselines"].values()
     assert {"black", "class_mean", "noise"} <= set(guesses)
     assert all({"mse", "mse_pixel", "psnr", "ssim", "leakage"} <= row.keys() for row in guesses.values())
-    assert audited.found["schema"] == 1
-    assert audited.found["complete"] is True
-    assert audited.found["targets"] == "public"
-    assert set(audited.found["claims"]) == {"proved", "measured", "not claimed"}
+    assert audited.content["schema"] == 1
+    assert audited.content["complete"] is True
+    assert audited.content["targets"] == "public"
+    assert set(audited.content["claims"]) == {"proved", "measured", "not claimed"}
 
 
 def test_learned_noise_is_compared_with_static(audited: Audit) -> None:
-    found = audited.found["differences"]
-    assert {row["mechanism"] for row in found} == {"pl-learn"}
-    assert {(row["against"], row["round"]) for row in found} == {
-        *((name, when) for name in TWINS for when in (0, 1, 3)),
-        *(("static, own trajectory", when) for when in (1, 3)),
+    result = audited.content["differences"]
+    assert {row["mechanism"] for row in result} == {"pl-learn"}
+    assert {(row["against"], row["round"]) for row in result} == {
+        *((name, round_number) for name in TWINS for round_number in (0, 1, 3)),
+        *(("static, own trajectory", round_number) for round_number in (1, 3)),
     }
-    assert {row["attack"] for row in found} == {"invgrad", "lti", "matched", "labels"}
+    assert {row["attack"] for row in result} == {"invgrad", "lti", "matched", "labels"}
 
 
 def test_accuracy_and_error_are_multiplied(audited: Audit, trained: Path) -> None:
     accuracy = json.loads((trained / "result.json").read_text())["federations"]
     names = [row["mechanism"] for row in accuracy]
-    assert [(row["mechanism"], row["attack"]) for row in audited.found["cap"]] == [
+    assert [(row["mechanism"], row["attack"]) for row in audited.content["cap"]] == [
         (name, attack) for name in names for attack in ("invgrad", "lti")
     ]
-    for row in audited.found["cap"]:
+    for row in audited.content["cap"]:
         assert (row["round"], row["budgets"], row["seed"]) == (3, 1, 1)
         (mine,) = [
             one["mse"] for one in audited.rows
@@ -111,25 +111,25 @@ def test_accuracy_and_error_are_averaged_over_budgets(tmp_path: Path, pictures: 
         "seeds": [1, 2],
     }
     Run(tmp_path / "run", resolve(overrides=settings_for(), sweep=sweep)).execute()
-    found = audit_run(tmp_path / "run", cheap(attacks=["lti", "labels"]), [0, 3])
-    assert [(row["seed"], row["attack"], row["round"], row["budgets"]) for row in found.found["cap"]] == [
+    result = audit_run(tmp_path / "run", cheap(attacks=["lti", "labels"]), [0, 3])
+    assert [(row["seed"], row["attack"], row["round"], row["budgets"]) for row in result.content["cap"]] == [
         (1, "lti", 3, 2), (2, "lti", 3, 2),
     ]  # fmt: skip
     trained = json.loads((tmp_path / "run" / "result.json").read_text())["federations"]
     accuracy = {(row["seed"], row["budget"]): row["accuracy"] for row in trained}
-    for cap in found.found["cap"]:
+    for cap in result.content["cap"]:
         products = [
-            row["mse"] * accuracy[row["seed"], row["budget"]] for row in own(found)
+            row["mse"] * accuracy[row["seed"], row["budget"]] for row in own(result)
             if (row["seed"], row["attack"], row["round"]) == (cap["seed"], "lti", 3)
         ]  # fmt: skip
         assert cap["cap"] == pytest.approx(sum(products) / 2)
         assert len(products) == 2
-    assert audit_run(tmp_path / "run", cheap(attacks=["lti"]), [0]).found["cap"] == []
+    assert audit_run(tmp_path / "run", cheap(attacks=["lti"]), [0]).content["cap"] == []
 
 
 def test_a_run_that_is_not_finished_has_no_accuracy_to_multiply(folder: Path) -> None:
     (folder / "result.json").unlink()
-    assert audit_run(folder, cheap(attacks=["lti"]), [3]).found["cap"] == []
+    assert audit_run(folder, cheap(attacks=["lti"]), [3]).content["cap"] == []
 
 
 def test_only_public_images_are_shown_by_default(audited: Audit, trained: Path, pictures: Path, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_only_public_images_are_shown_by_default(audited: Audit, trained: Path, 
     assert not set(drawn) & private
     assert "base64" not in (tmp_path / "audit.json").read_text()
     own = audit_run(trained, cheap(attacks=["lti"]), [0], private=True)
-    assert own.found["targets"] == "private"
+    assert own.content["targets"] == "private"
     shown = [png(image) for section in own.sections for image in section.rows[0].images]
     assert shown
     assert set(shown) <= private
@@ -156,15 +156,15 @@ def test_only_public_images_are_shown_by_default(audited: Audit, trained: Path, 
 
 def test_the_same_audit_of_a_run_finds_the_same(trained: Path) -> None:
     one, two = (audit_run(trained, cheap(), [3]) for _ in range(2))
-    assert one.found == two.found
+    assert one.content == two.content
     assert one.picture() == two.picture()
 
 
 def test_an_audit_changes_nothing_in_the_folder_until_it_is_saved(folder: Path) -> None:
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    found = audit_run(folder, cheap(attacks=["lti"]), [0])
+    result = audit_run(folder, cheap(attacks=["lti"]), [0])
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-    found.save(folder)
+    result.save(folder)
     new = {path.name for path in folder.rglob("*") if path.is_file()} - {path.name for path in before}
     assert new == {"audit.json", "audit.svg"}
     json.loads((folder / "audit.json").read_text(), parse_constant=refuse)
@@ -207,21 +207,21 @@ def test_an_audit_in_which_nothing_was_finished_is_none(
         with pytest.raises(KeyboardInterrupt):
             audit_run(trained, cheap(attacks=["lti"]), [0])
         return
-    found = audit_run(trained, cheap(attacks=["lti"]), [0], multi_rounds=2).found
-    assert found["complete"] is False
-    assert "multi_round" not in found, "whoever interrupts does not want to wait for it"
+    result = audit_run(trained, cheap(attacks=["lti"]), [0], multi_rounds=2).content
+    assert result["complete"] is False
+    assert "multi_round" not in result, "whoever interrupts does not want to wait for it"
 
 
 def test_releases_of_all_rounds_are_combined_on_request(trained: Path) -> None:
-    found = audit_run(trained, cheap(attacks=["labels"]), [0], multi_rounds=9).found["multi_round"]
-    assert [row["mechanism"] for row in found] == ["none", "pl-identical", "pl-learn"]
-    assert all(row["rounds"] == 3 for row in found), "no more than were trained"
+    result = audit_run(trained, cheap(attacks=["labels"]), [0], multi_rounds=9).content["multi_round"]
+    assert [row["mechanism"] for row in result] == ["none", "pl-identical", "pl-learn"]
+    assert all(row["rounds"] == 3 for row in result), "no more than were trained"
 
 
 def test_combined_releases_may_be_all_that_is_asked_for(trained: Path) -> None:
-    found = audit_run(trained, cheap(attacks=[]), [0], multi_rounds=2)
-    assert found.rows == []
-    assert len(found.found["multi_round"]) == 3
+    result = audit_run(trained, cheap(attacks=[]), [0], multi_rounds=2)
+    assert result.rows == []
+    assert len(result.content["multi_round"]) == 3
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, folder: Path) -> None:
@@ -263,8 +263,8 @@ def test_a_snapshot_that_is_not_finite_is_refused(folder: Path) -> None:
 def test_a_file_beside_the_snapshots_does_no_harm(folder: Path) -> None:
     path = folder / "snapshots" / "round-000000.safetensors"
     shutil.copy(path, path.with_name("round-000000 (copy).safetensors"))
-    found = audit_run(folder, cheap(attacks=["labels"]), [0])
-    assert {row["round"] for row in found.rows} == {0}
+    result = audit_run(folder, cheap(attacks=["labels"]), [0])
+    assert {row["round"] for row in result.rows} == {0}
 
 
 def test_data_without_public_images_cannot_be_audited(tmp_path: Path, pictures: Path) -> None:

@@ -31,9 +31,9 @@ def test_leakage_is_one_minus_the_mean_distance_over_iterations() -> None:
     second = torch.tensor([[[0.0, 0.0], [0.0, 3.0]], [[0.0, 2.0], [0.0, 0.0]]]).view(2, 2, 1, 1, 2)
     trace.watch(torch.arange(2), 1, first)
     trace.watch(torch.arange(2), 2, second)
-    found, beyond = trace.leakage(torch.tensor([[0, 1], [0, 1]]))
+    result, beyond = trace.leakage(torch.tensor([[0, 1], [0, 1]]))
     means = [((5 + 0) / 2 + (1 + 3) / 2) / 2, ((0 + 2) / 2 + (10 + 0) / 2) / 2]
-    assert found.tolist() == pytest.approx([1 - mean / 10 for mean in means])
+    assert result.tolist() == pytest.approx([1 - mean / 10 for mean in means])
     assert beyond.tolist() == [0.0, 0.0]
 
 
@@ -59,17 +59,17 @@ def test_rows_may_be_watched_in_any_chunks() -> None:
 
 def test_without_iterations_nothing_leaks() -> None:
     trace = Trace(torch.zeros(3, 2, *SHAPE), 56.0)
-    found, beyond = trace.leakage(torch.zeros(3, 2, dtype=torch.int64))
-    assert found.tolist() == beyond.tolist() == [0.0] * 3
+    result, beyond = trace.leakage(torch.zeros(3, 2, dtype=torch.int64))
+    assert result.tolist() == beyond.tolist() == [0.0] * 3
 
 
 def test_a_distance_beyond_the_diameter_is_negative_leakage_and_counted() -> None:
     trace = Trace(torch.zeros(1, 2, 1, 1, 1), diameter=10.0)
     trace.watch(torch.tensor([0]), 1, torch.tensor([[50.0, 1.0]]).view(1, 2, 1, 1, 1))
     trace.watch(torch.tensor([0]), 2, torch.tensor([[50.0, 11.0]]).view(1, 2, 1, 1, 1))
-    found, beyond = trace.leakage(torch.tensor([[0, 1]]))
-    assert found.tolist() == pytest.approx([1 - (50 + 6) / 2 / 10])
-    assert found.item() < 0
+    result, beyond = trace.leakage(torch.tensor([[0, 1]]))
+    assert result.tolist() == pytest.approx([1 - (50 + 6) / 2 / 10])
+    assert result.item() < 0
     assert beyond.tolist() == pytest.approx([0.75])
 
 
@@ -99,17 +99,17 @@ def test_an_inversion_that_stands_still_beside_the_truth() -> None:
     images = case.targets.images
     for iteration in (1, 2, 3):
         case.trace.watch(torch.arange(24), iteration, images + 0.2)
-    found = score(inversion(images + 0.2), case)
-    assert (found.attack, found.about) == ("some", {"role": "own"})
-    assert found.values["leakage"] == pytest.approx(1 - 0.2 * 6 / 12, rel=1e-5)
-    assert found.values["beyond_D"].max() == 0
-    assert found.values["mse"] == pytest.approx(0.04, rel=1e-4)
-    assert found.values["identification"].min() == 1
-    assert found.values["cost"].tolist() == list(range(24))
-    assert found.images is not None
-    assert torch.equal(found.images, images + 0.2)
-    assert found.notes == {}
-    assert "labels_exact" not in found.values
+    result = score(inversion(images + 0.2), case)
+    assert (result.attack, result.about) == ("some", {"role": "own"})
+    assert result.values["leakage"] == pytest.approx(1 - 0.2 * 6 / 12, rel=1e-5)
+    assert result.values["beyond_D"].max() == 0
+    assert result.values["mse"] == pytest.approx(0.04, rel=1e-4)
+    assert result.values["identification"].min() == 1
+    assert result.values["cost"].tolist() == list(range(24))
+    assert result.images is not None
+    assert torch.equal(result.images, images + 0.2)
+    assert result.notes == {}
+    assert "labels_exact" not in result.values
 
 
 def test_an_attack_without_iterations_has_no_leakage() -> None:
@@ -120,9 +120,9 @@ def test_an_attack_without_iterations_has_no_leakage() -> None:
 def test_granted_labels_bind_every_guess_to_its_place() -> None:
     case = case_of()
     truth = case.targets.images
-    found = score(inversion(truth.flip(1)), case)
+    actual = score(inversion(truth.flip(1)), case)
     expected = (truth.flip(1) - truth).square().flatten(2).mean(2)
-    np.testing.assert_allclose(found.values["mse"], expected, rtol=1e-4)
+    np.testing.assert_allclose(actual.values["mse"], expected, rtol=1e-4)
 
 
 def test_inferred_labels_bind_no_place() -> None:
@@ -130,9 +130,9 @@ def test_inferred_labels_bind_no_place() -> None:
     wrong = targets_of().labels.clone()
     wrong[5] = torch.tensor([0, 0, 1, 2])
     case = case_of(wrong)
-    found = score(inversion(case.targets.images.flip(1)), case).values["mse"]
-    assert found[5].max() < 1e-9
-    assert np.delete(found, 5, 0).min() > 0.1
+    result = score(inversion(case.targets.images.flip(1)), case).values["mse"]
+    assert result[5].max() < 1e-9
+    assert np.delete(result, 5, 0).min() > 0.1
 
 
 def test_an_attack_that_found_the_labels_is_bound_to_no_place_either() -> None:
@@ -140,10 +140,10 @@ def test_an_attack_that_found_the_labels_is_bound_to_no_place_either() -> None:
     truth, labels = case.targets.images, case.targets.labels.flip(1).clone()
     labels[3, 0] = 0  # 0, 2, 1, 0
     case.trace.watch(torch.arange(24), 1, truth.flip(1))
-    found = score(inversion(truth.flip(1), labels=labels), case)
-    assert found.values["mse"].max() < 1e-9
-    assert found.values["leakage"].min() == pytest.approx(1), "and so are its iterations"
-    assert found.values["labels_exact"].tolist() == [row != 3 for row in range(24)], "in whatever order"
+    result = score(inversion(truth.flip(1), labels=labels), case)
+    assert result.values["mse"].max() < 1e-9
+    assert result.values["leakage"].min() == pytest.approx(1), "and so are its iterations"
+    assert result.values["labels_exact"].tolist() == [row != 3 for row in range(24)], "in whatever order"
     others = case.targets.pool[case.targets.impostor].flip(1)
     assert score(inversion(others, labels=labels), case).negative["mse"].max() < 1e-9, "nor in the negative control"
 
@@ -151,21 +151,21 @@ def test_an_attack_that_found_the_labels_is_bound_to_no_place_either() -> None:
 def test_the_negative_control_is_the_same_guess_held_against_another_release() -> None:
     case = case_of()
     impostors = case.targets.pool[case.targets.impostor]
-    found = score(inversion(impostors), case)
-    assert found.negative["mse"].max() == 0
-    assert found.negative["identification"].min() == 1
-    assert found.values["mse"].min() > 0.1
-    assert found.values["identification"].mean() < 0.3
-    assert "cost" not in found.negative
+    result = score(inversion(impostors), case)
+    assert result.negative["mse"].max() == 0
+    assert result.negative["identification"].min() == 1
+    assert result.values["mse"].min() > 0.1
+    assert result.values["identification"].mean() < 0.3
+    assert "cost" not in result.negative
 
 
 def test_a_few_reconstructions_are_kept_as_pixels() -> None:
     case = case_of()
-    found = score(inversion(case.targets.images), case).pictures
-    assert found is not None
-    assert (found.shape, found.dtype) == ((2, 4, *SHAPE), np.uint8)
+    actual = score(inversion(case.targets.images), case).pictures
+    assert actual is not None
+    assert (actual.shape, actual.dtype) == ((2, 4, *SHAPE), np.uint8)
     expected = (case.targets.images[:2] * SCALE + MEAN).mul(255).round()
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(actual, expected)
     outside = score(inversion(case.targets.images + 99), case).pictures
     assert outside is not None
     assert outside.min() == 255
@@ -184,10 +184,10 @@ def test_inputs_that_are_no_images_are_scored_and_not_drawn() -> None:
     weights = torch.zeros(3, 4)
     cell = Cell(weights[0], server_of()[0], {})
     case = Case(cell, "some", View(weights, weights, labels), targets, given, QUICK, Trace(images, 1.0))
-    found = score(inversion(images + 0.1), case)
-    assert found.pictures is None
-    assert found.values["mse"] == pytest.approx(0.01, rel=1e-4)
-    assert {"ssim", "identification"}.isdisjoint(found.values), "no window fits, and there is no decoy"
+    result = score(inversion(images + 0.1), case)
+    assert result.pictures is None
+    assert result.values["mse"] == pytest.approx(0.01, rel=1e-4)
+    assert {"ssim", "identification"}.isdisjoint(result.values), "no window fits, and there is no decoy"
 
 
 # --- the other kinds -----------------------------------------------------------------------------------------
@@ -199,44 +199,44 @@ def test_candidates_are_ranked_with_the_truth_first_and_the_impostor_second() ->
         [[3.0, 9.0, 2.0, 1.0], [2.0, 0.0, 2.0, 1.0]],
         [[0.0, 9.0, 2.0, 1.0], [9.0, 1.0, 1.0, 1.0]],
     ])  # fmt: skip
-    found = score(CandidateScores(values), case_of())
-    assert found.values["identification"].tolist() == [[1, 0.5], [0, 1]]
-    np.testing.assert_allclose(found.values["log_rank"], np.log1p([[0, 0.5], [2, 0]]))
-    assert found.negative["identification"].tolist() == [[1, 0], [1, 1 / 3]]
-    np.testing.assert_allclose(found.negative["log_rank"], np.log1p([[0, 2], [0, 1]]))
+    result = score(CandidateScores(values), case_of())
+    assert result.values["identification"].tolist() == [[1, 0.5], [0, 1]]
+    np.testing.assert_allclose(result.values["log_rank"], np.log1p([[0, 0.5], [2, 0]]))
+    assert result.negative["identification"].tolist() == [[1, 0], [1, 1 / 3]]
+    np.testing.assert_allclose(result.negative["log_rank"], np.log1p([[0, 2], [0, 1]]))
 
 
 def test_membership_is_members_against_others_and_impostors_against_the_same_others() -> None:
     """In the order of what was asked: four members, four impostors, six others."""
     table = torch.arange(24 * 14.0).view(24, 14)
-    found = score(MembershipScores({"loss": table, "first": -table}), case_of())
-    for values, members in ((found.values, table[:, :4]), (found.negative, table[:, 4:8])):
+    result = score(MembershipScores({"loss": table, "first": -table}), case_of())
+    for values, members in ((result.values, table[:, :4]), (result.negative, table[:, 4:8])):
         np.testing.assert_array_equal(values["loss_members"], members)
         np.testing.assert_array_equal(values["loss_others"], table[:, 8:])
         np.testing.assert_array_equal(values["first_others"], -table[:, 8:])
-    assert found.notes == {}
+    assert result.notes == {}
 
 
 def test_membership_scores_that_are_not_finite_say_nothing_and_are_counted() -> None:
     table = torch.ones(24, 14)
     table[0, 0], table[1, 4], table[2, 9] = float("nan"), float("inf"), -float("inf")
-    found = score(MembershipScores({"loss": table}), case_of())
-    assert found.notes == {"not_finite": 3}
-    assert found.values["loss_members"][0].tolist() == [0, 1, 1, 1]
-    assert found.negative["loss_members"][1].tolist() == [0, 1, 1, 1]
-    assert found.values["loss_others"].sum() == 24 * 6 - 1
+    result = score(MembershipScores({"loss": table}), case_of())
+    assert result.notes == {"not_finite": 3}
+    assert result.values["loss_members"][0].tolist() == [0, 1, 1, 1]
+    assert result.negative["loss_members"][1].tolist() == [0, 1, 1, 1]
+    assert result.values["loss_others"].sum() == 24 * 6 - 1
 
 
 def test_guessed_labels_are_right_as_often_as_both_multisets_have_them() -> None:
     guess = torch.tensor([[0, 1, 2, 3], [0, 0, 1, 1], [3, 3, 3, 3]]).repeat(8, 1)  # the truth is 0, 1, 2, 3
-    found = score(LabelGuesses(guess), case_of())
-    assert found.values["labels"].tolist() == [1, 0.5, 0.25] * 8
-    assert found.values["labels_exact"].tolist() == [1, 0, 0] * 8
-    assert 0.5 < found.negative["labels"].mean() < 0.85, "four of four labels at random share two thirds or so"
+    result = score(LabelGuesses(guess), case_of())
+    assert result.values["labels"].tolist() == [1, 0.5, 0.25] * 8
+    assert result.values["labels_exact"].tolist() == [1, 0, 0] * 8
+    assert 0.5 < result.negative["labels"].mean() < 0.85, "four of four labels at random share two thirds or so"
     again = score(LabelGuesses(guess.flip(0)), case_of())
-    np.testing.assert_array_equal(again.negative["labels"], found.negative["labels"])
+    np.testing.assert_array_equal(again.negative["labels"], result.negative["labels"])
     other = score(LabelGuesses(guess), replace(case_of(), options=replace(QUICK, seed=1)))
-    assert other.negative["labels"].tolist() != found.negative["labels"].tolist(), "chance is drawn with the seed"
+    assert other.negative["labels"].tolist() != result.negative["labels"].tolist(), "chance is drawn with the seed"
 
 
 # --- a kind of one's own -------------------------------------------------------------------------------------
@@ -264,8 +264,8 @@ def test_a_new_kind_of_result_needs_one_function_that_scores_it(monkeypatch: pyt
         )
         return case.outcome({"mse": (result.values - own).square()}, {"mse": (result.values - other).square()})
 
-    (found,) = attack_cell(cell, targets, materials(), options)
-    row, chance = rows_of(found, targets)
+    (outcome,) = attack_cell(cell, targets, materials(), options)
+    row, chance = rows_of(outcome, targets)
     assert (row["attack"], row["control"], chance["control"]) == ("brightness", None, "negative")
     assert row["mse"] == pytest.approx(float(targets.images.flatten(2).mean(2).square().mean()), rel=1e-5)
     assert row["mse_low"] < row["mse"] < row["mse_high"]
@@ -277,22 +277,22 @@ def test_a_new_kind_of_result_needs_one_function_that_scores_it(monkeypatch: pyt
 def test_errors_are_those_of_normalised_images_and_of_pixels() -> None:
     targets = targets_of()
     guess = targets.images + torch.linspace(-1, 1, 36).view(SHAPE)
-    found = image_values(guess, targets, targets.truth, materials())
+    result = image_values(guess, targets, targets.truth, materials())
     shown, real = ((part * SCALE + MEAN).clamp(0, 1) for part in (guess, targets.images))
     error = (shown - real).square().flatten(2).mean(2)
     assert error.max() < (torch.linspace(-1, 1, 36) * SCALE).square().mean(), "some of it lay outside of the range"
-    np.testing.assert_allclose(found["mse"], np.full((24, 4), torch.linspace(-1, 1, 36).square().mean()), rtol=1e-4)
-    np.testing.assert_allclose(found["mse_pixel"], error, rtol=1e-4)
-    np.testing.assert_allclose(found["psnr"], -10 * error.log10(), rtol=1e-4)
-    assert "ssim" not in found, "its window does not fit into 6 x 6 pixels"
+    np.testing.assert_allclose(result["mse"], np.full((24, 4), torch.linspace(-1, 1, 36).square().mean()), rtol=1e-4)
+    np.testing.assert_allclose(result["mse_pixel"], error, rtol=1e-4)
+    np.testing.assert_allclose(result["psnr"], -10 * error.log10(), rtol=1e-4)
+    assert "ssim" not in result, "its window does not fit into 6 x 6 pixels"
 
 
 def test_a_guess_is_ranked_by_its_correlation() -> None:
     """Neither brightness nor contrast matters; the negative of an image resembles every decoy more than itself."""
     targets = targets_of()
     for guess, first in ((3 * targets.images + 2, 1), (-targets.images, 0), (targets.pool[targets.decoys[..., 7]], 0)):
-        found = image_values(guess, targets, targets.truth, materials())
-        assert set(found["identification"].flatten().tolist()) == {first}
+        result = image_values(guess, targets, targets.truth, materials())
+        assert set(result["identification"].flatten().tolist()) == {first}
     worst = image_values(-targets.images, targets, targets.truth, materials())["log_rank"]
     np.testing.assert_allclose(worst, np.log(20))
     second = image_values(targets.pool[targets.decoys[..., 7]], targets, targets.truth, materials())["log_rank"]
@@ -304,16 +304,16 @@ def test_a_guess_is_ranked_by_its_correlation() -> None:
 
 def test_black_images_score_what_they_must() -> None:
     (server, _), targets = server_of(), targets_of()
-    found = baselines(targets, materials(), server, diameter=10.0)
+    actual = baselines(targets, materials(), server, diameter=10.0)
     low = server.low
     assert low < materials().attack[0].min(), "black is the server's, not the darkest pixel there is"
     expected = (targets.images - low).square().flatten(2).mean(2)
-    assert set(found) == {"black", "class_mean", "noise", "another_image"}
-    np.testing.assert_allclose(found["black"]["mse"], expected, rtol=1e-5)
+    assert set(actual) == {"black", "class_mean", "noise", "another_image"}
+    np.testing.assert_allclose(actual["black"]["mse"], expected, rtol=1e-5)
     distance = (targets.images - low).flatten(2).norm(dim=2).mean(1)
-    np.testing.assert_allclose(found["black"]["leakage"], 1 - distance / 10, rtol=1e-5)
-    assert found["class_mean"]["mse"].mean() < found["another_image"]["mse"].mean()
-    assert found["class_mean"]["mse"].mean() < found["noise"]["mse"].mean()
+    np.testing.assert_allclose(actual["black"]["leakage"], 1 - distance / 10, rtol=1e-5)
+    assert actual["class_mean"]["mse"].mean() < actual["another_image"]["mse"].mean()
+    assert actual["class_mean"]["mse"].mean() < actual["noise"]["mse"].mean()
 
 
 def test_the_class_mean_is_that_of_the_attackers_images() -> None:
@@ -346,26 +346,26 @@ def test_a_constant_guess_identifies_nothing(level: str) -> None:
     """A black image resembles no candidate more than another: it ties with all, and names the truth once in K."""
     (server, _), targets = server_of(), targets_of()
     value = {"low": server.low, "grey": 0.123456, "high": server.high}[level]
-    found = image_values(torch.full_like(targets.images, float(value)), targets, targets.truth, materials())
+    result = image_values(torch.full_like(targets.images, float(value)), targets, targets.truth, materials())
     candidates = targets.decoys.shape[2] + 1
     assert candidates == QUICK.candidates
-    np.testing.assert_array_equal(found["identification"], np.full(targets.truth.shape, 1 / candidates))
-    np.testing.assert_allclose(found["log_rank"], np.log1p((candidates - 1) / 2), rtol=1e-12)
+    np.testing.assert_array_equal(result["identification"], np.full(targets.truth.shape, 1 / candidates))
+    np.testing.assert_allclose(result["log_rank"], np.log1p((candidates - 1) / 2), rtol=1e-12)
 
 
 def test_a_black_guess_among_the_baselines_identifies_nothing() -> None:
     (server, _), targets = server_of(), targets_of()
-    found = baselines(targets, materials(), server)["black"]["identification"]
-    np.testing.assert_array_equal(found, np.full(targets.truth.shape, 1 / QUICK.candidates))
+    result = baselines(targets, materials(), server)["black"]["identification"]
+    np.testing.assert_array_equal(result, np.full(targets.truth.shape, 1 / QUICK.candidates))
 
 
 def test_a_perfect_guess_has_a_psnr_of_a_hundred_decibels() -> None:
     case = case_of()
     guess = case.targets.images.clone()
     guess[0, 0] += 0.1
-    found = score(inversion(guess), case).values
-    assert found["psnr"][0, 0] < 40
-    assert found["psnr"].max() == MOST_DECIBELS == 100
-    assert (found["psnr"] == 100).sum() == guess.shape[0] * guess.shape[1] - 1
-    assert summary(found)["psnr"] == pytest.approx(found["psnr"].mean()), "none is left out of the mean"
-    assert "not_finite" not in summary(found)
+    result = score(inversion(guess), case).values
+    assert result["psnr"][0, 0] < 40
+    assert result["psnr"].max() == MOST_DECIBELS == 100
+    assert (result["psnr"] == 100).sum() == guess.shape[0] * guess.shape[1] - 1
+    assert summary(result)["psnr"] == pytest.approx(result["psnr"].mean()), "none is left out of the mean"
+    assert "not_finite" not in summary(result)

@@ -75,9 +75,9 @@ def test_an_svg_is_well_formed_and_holds_every_image() -> None:
     one, two = Row("original", "", some(3, 1, 4, 4)), Row("pl-learn", "MSE 1.00", some(2, 1, 4, 4))
     root = ElementTree.fromstring(svg("Title", [Section("first", [one, two]), Section("second", [one])], "a\nb"))
     assert root.tag == f"{SVG}svg"
-    found = [part.attrib["href"].partition(",") for part in root.iter(f"{SVG}image")]
-    assert [head for head, _, _ in found] == ["data:image/png;base64"] * 8
-    drawn = [decode(base64.b64decode(data, validate=True)) for _, _, data in found]
+    result = [part.attrib["href"].partition(",") for part in root.iter(f"{SVG}image")]
+    assert [head for head, _, _ in result] == ["data:image/png;base64"] * 8
+    drawn = [decode(base64.b64decode(data, validate=True)) for _, _, data in result]
     assert np.array_equal(np.stack(drawn), np.concatenate([one.images, two.images, one.images]))
     assert texts(root)[:3] == ["Title", "first", "original"]
     assert texts(root)[-2:] == ["a", "b"]

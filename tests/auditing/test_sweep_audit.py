@@ -49,9 +49,9 @@ def run(federations: list[Federation]) -> Run:
         key = (rounds, *map(repr, feds))
         if key not in made:
             sweep, weights = Sweep(SETTINGS, feds), {}
-            for when in rounds:
-                sweep.train(when)
-                weights[when] = sweep.models()
+            for round_number in rounds:
+                sweep.train(round_number)
+                weights[round_number] = sweep.models()
             made[key] = sweep, weights
         sweep, weights = made[key]
         return audit_sweep(settings, feds, sweep.datasets, sweep.batched, weights, options, **more)
@@ -59,23 +59,23 @@ def run(federations: list[Federation]) -> Run:
     return call
 
 
-def roles(found: Findings, name: str) -> list[str]:
-    return list(dict.fromkeys(one.about["role"] for one in found.outcomes if one.about["mechanism"] == name))
+def roles(result: Findings, name: str) -> list[str]:
+    return list(dict.fromkeys(one.about["role"] for one in result.outcomes if one.about["mechanism"] == name))
 
 
 def test_every_mechanism_has_its_roles(run: Run) -> None:
-    found = run(cheap(attacks=["labels"]))
-    assert roles(found, "none") == ["own"]
-    assert roles(found, "pl-identical") == ["own", "undistorted"]
-    assert roles(found, "pl-learn") == ["own", *TWINS, "undistorted"]
+    result = run(cheap(attacks=["labels"]))
+    assert roles(result, "none") == ["own"]
+    assert roles(result, "pl-identical") == ["own", "undistorted"]
+    assert roles(result, "pl-learn") == ["own", *TWINS, "undistorted"]
     assert roles(run(cheap(attacks=["labels"], twins=False)), "pl-learn") == ["own", "undistorted"]
 
 
 def test_every_row_has_a_negative_control_and_the_role_undistorted_is_the_positive_one(run: Run) -> None:
     """What is undistorted by itself is a result, not a control."""
-    found = run(cheap(attacks=["lti", "membership"]))
+    result = run(cheap(attacks=["lti", "membership"]))
     cells: dict[Any, list[Any]] = {}
-    for row in found.rows:
+    for row in result.rows:
         cells.setdefault((row["mechanism"], row["role"], row["attack"]), []).append(row["control"])
     assert {name for name, role, _ in cells if role == "undistorted"} == {"pl-identical", "pl-learn"}
     for (_, role, _), controls in cells.items():
@@ -95,14 +95,14 @@ def test_a_cell_that_occurs_twice_is_attacked_once(
 
     genuine = sweep_audit.attack_cell
     monkeypatch.setattr(sweep_audit, "attack_cell", counting)
-    found = run(cheap(attacks=["labels"]), rounds)
+    result = run(cheap(attacks=["labels"]), rounds)
     assert len(seen) == cells
-    assert len(found.outcomes) == 7 * len(rounds), "and is reported wherever it occurs"
+    assert len(result.outcomes) == 7 * len(rounds), "and is reported wherever it occurs"
 
 
 def test_the_static_twin_of_equal_lower_bound_is_the_static_mechanism(run: Run) -> None:
-    found = run(cheap(attacks=["lti"]))
-    rows = {(row["mechanism"], row["role"]): row for row in found.rows if row["control"] != "negative"}
+    result = run(cheap(attacks=["lti"]))
+    rows = {(row["mechanism"], row["role"]): row for row in result.rows if row["control"] != "negative"}
     own, twin = rows["pl-identical", "own"], rows["pl-learn", TWINS[0]]
     assert {name: own[name] for name in ("lower", "mse", "identification")} == {
         name: twin[name] for name in ("lower", "mse", "identification")
@@ -113,14 +113,14 @@ def test_the_static_twin_of_equal_lower_bound_is_the_static_mechanism(run: Run) 
 
 
 def test_differences_are_own_minus_static_on_the_same_releases(run: Run) -> None:
-    found = run(cheap(attacks=["lti"]), (2,))
-    assert [row["against"] for row in found.differences] == [*TWINS, "static, own trajectory"]
-    rows = {(row["mechanism"], row["role"]): row for row in found.rows if row["control"] != "negative"}
+    result = run(cheap(attacks=["lti"]), (2,))
+    assert [row["against"] for row in result.differences] == [*TWINS, "static, own trajectory"]
+    rows = {(row["mechanism"], row["role"]): row for row in result.rows if row["control"] != "negative"}
     against = {
         **{name: rows["pl-learn", name] for name in TWINS},
         "static, own trajectory": rows["pl-identical", "own"],
     }
-    for row in found.differences:
+    for row in result.differences:
         gap = rows["pl-learn", "own"]["mse"] - against[row["against"]]["mse"]
         assert row["mse"] == pytest.approx(gap, abs=1e-6)
         assert row["mse_low"] - 1e-9 <= row["mse"] <= row["mse_high"] + 1e-9
@@ -128,14 +128,16 @@ def test_differences_are_own_minus_static_on_the_same_releases(run: Run) -> None
 
 def test_at_the_first_weights_there_is_no_other_trajectory(run: Run) -> None:
     """At round 0 all federations have the same weights: the static one's are those of the first twin."""
-    found = run(cheap(attacks=["lti"]), (0, 2)).differences
-    against = {when: [row["against"] for row in found if row["round"] == when] for when in (0, 2)}
+    result = run(cheap(attacks=["lti"]), (0, 2)).differences
+    against = {
+        round_number: [row["against"] for row in result if row["round"] == round_number] for round_number in (0, 2)
+    }
     assert against == {0: TWINS, 2: [*TWINS, "static, own trajectory"]}
 
 
 def test_a_learned_mechanism_alone_has_no_other_trajectory(run: Run, federations: list[Federation]) -> None:
-    found = run(cheap(attacks=["lti"]), (2,), federations[2:])
-    assert [row["against"] for row in found.differences] == TWINS
+    result = run(cheap(attacks=["lti"]), (2,), federations[2:])
+    assert [row["against"] for row in result.differences] == TWINS
 
 
 def test_static_mechanisms_have_no_differences(run: Run, federations: list[Federation]) -> None:
@@ -175,13 +177,13 @@ def test_an_interrupted_audit_keeps_the_cells_that_were_finished(run: Run, monke
     whole = run(cheap(attacks=["lti"]))
     assert whole.complete
     cells = interrupt(monkeypatch, 2)
-    found = run(cheap(attacks=["lti"]))
+    result = run(cheap(attacks=["lti"]))
     assert len(cells) == 2, "nothing is attacked after it"
-    assert not found.complete
-    assert found.rows == [row for row in whole.rows if row["mechanism"] == "none"]
-    assert [one.about["mechanism"] for one in found.outcomes] == ["none"]
-    assert found.differences == []
-    assert found.baselines == whole.baselines
+    assert not result.complete
+    assert result.rows == [row for row in whole.rows if row["mechanism"] == "none"]
+    assert [one.about["mechanism"] for one in result.outcomes] == ["none"]
+    assert result.differences == []
+    assert result.baselines == whole.baselines
 
 
 @pytest.mark.parametrize("last", [4, 5, 7])
@@ -191,12 +193,12 @@ def test_interrupted_differences_are_those_of_the_roles_that_were_finished(
     """At round 2: undistorted, static and its control, then the learned one, its twins and its control."""
     whole = run(cheap(attacks=["lti"]), (2,))
     interrupt(monkeypatch, last)
-    found = run(cheap(attacks=["lti"]), (2,))
-    assert not found.complete
-    assert found.rows == whole.rows[: 2 * (last - 1)]
+    result = run(cheap(attacks=["lti"]), (2,))
+    assert not result.complete
+    assert result.rows == whole.rows[: 2 * (last - 1)]
     kept = {4: [], 5: ["static, own trajectory"], 7: [*TWINS, "static, own trajectory"]}[last]
-    assert found.differences == [row for row in whole.differences if row["against"] in kept]
-    assert len(found.differences) == len(kept)
+    assert result.differences == [row for row in whole.differences if row["against"] in kept]
+    assert len(result.differences) == len(kept)
 
 
 # --- rounds and datasets -------------------------------------------------------------------------------------
@@ -205,8 +207,8 @@ def test_interrupted_differences_are_those_of_the_roles_that_were_finished(
 def test_a_schedule_is_read_at_the_round_whose_releases_are_attacked(run: Run, pictures: Path) -> None:
     """Those that start from the weights after round 1 are the releases of round 2."""
     budget = {"rounds": [1, 2], "values": [0.96, 0.98]}
-    found = run(cheap(attacks=["labels"]), (0, 1), [Federation(str(pictures), "pl-identical", budget)])
-    own = [row for row in found.rows if row["role"] == "own" and row["control"] is None]
+    result = run(cheap(attacks=["labels"]), (0, 1), [Federation(str(pictures), "pl-identical", budget)])
+    own = [row for row in result.rows if row["role"] == "own" and row["control"] is None]
     assert [(row["round"], row["promised_leakage"]) for row in own] == [(0, 0.96), (1, 0.98)]
     assert [row["lower"] for row in own] == pytest.approx([15.99975, 7.99975])
 
@@ -221,10 +223,10 @@ def test_every_dataset_has_its_own_targets_and_baselines(run: Run, pictures: Pat
     together = run(cheap(attacks=["lti"]), (0,), both)
     assert list(together.baselines) == list(together.targets) == [str(pictures), str(tmp_path)]
     alone = [run(cheap(attacks=["lti"]), (0,), [federation]) for federation in both]
-    assert together.rows == [row for found in alone for row in found.rows]
+    assert together.rows == [row for result in alone for row in result.rows]
     assert together.rows[0]["mse"] != pytest.approx(together.rows[2]["mse"], rel=1e-3)
-    for name, found in zip((str(pictures), str(tmp_path)), alone, strict=True):
-        assert together.baselines[name] == found.baselines[name]
+    for name, result in zip((str(pictures), str(tmp_path)), alone, strict=True):
+        assert together.baselines[name] == result.baselines[name]
 
 
 def test_the_leakage_is_that_of_the_diameter_in_the_settings(run: Run, federations: list[Federation]) -> None:
@@ -240,17 +242,17 @@ def test_the_leakage_is_that_of_the_diameter_in_the_settings(run: Run, federatio
 
 
 def test_intervals_follow_from_the_seed_of_the_options(run: Run, federations: list[Federation]) -> None:
-    found = run(cheap(attacks=["lti"], releases=6, seed=3), (0,), federations[:1], private=True)
-    (targets,), (outcome,) = found.targets.values(), found.outcomes
-    assert found.rows == rows_of(outcome, targets, 3)
-    assert found.rows != rows_of(outcome, targets, 4)
+    result = run(cheap(attacks=["lti"], releases=6, seed=3), (0,), federations[:1], private=True)
+    (targets,), (outcome,) = result.targets.values(), result.outcomes
+    assert result.rows == rows_of(outcome, targets, 3)
+    assert result.rows != rows_of(outcome, targets, 4)
 
 
 def test_private_targets_are_those_of_the_clients(run: Run, pictures: Path) -> None:
     train = {image.numpy().tobytes() for image in load_dataset(SETTINGS, str(pictures)).train.images}
     for private in (False, True):
-        found = run(cheap(attacks=["labels"]), private=private)
-        (targets,) = found.targets.values()
+        result = run(cheap(attacks=["labels"]), private=private)
+        (targets,) = result.targets.values()
         assert [image.numpy().tobytes() in train for image in targets.images.flatten(0, 1)] == [private] * 4
 
 
@@ -274,11 +276,11 @@ def test_a_learned_mechanism_is_compared_with_its_own_twins_and_its_own_sibling(
         Federation("a", "pl-identical", 0.9, 1), Federation("a", "pl-identical", 0.98, 2),
         Federation("a", "pl-identical", 0.98, 1), Federation("a", "ls-static", 100, 1), learned,
     ]  # fmt: skip
-    found = {
-        (index, when, role): [outcome(10**index + when + 0.1 * place)]
-        for index in range(5) for when in (0, 3) for place, role in enumerate(("own", *TWINS, "undistorted"))
+    result = {
+        (index, round_number, role): [outcome(10**index + round_number + 0.1 * place)]
+        for index in range(5) for round_number in (0, 3) for place, role in enumerate(("own", *TWINS, "undistorted"))
     }  # fmt: skip
-    rows = list(learned_against_static(federations, found))
+    rows = list(learned_against_static(federations, result))
     assert [(row["round"], row["against"]) for row in rows] == [
         (0, TWINS[0]), (0, TWINS[1]), (3, TWINS[0]), (3, TWINS[1]), (3, "static, own trajectory"),
     ]  # fmt: skip
@@ -289,9 +291,9 @@ def test_a_learned_mechanism_is_compared_with_its_own_twins_and_its_own_sibling(
 
 def test_attacks_are_compared_with_themselves() -> None:
     learned = Federation("a", "pl-learn", 0.98, 1)
-    found = {
+    result = {
         (0, 0, "own"): [outcome(5.0, "invgrad"), outcome(7.0, "lti")],
         (0, 0, TWINS[0]): [outcome(1.0, "invgrad"), outcome(2.0, "lti")],
     }
-    rows = list(learned_against_static([learned], found))
+    rows = list(learned_against_static([learned], result))
     assert [(row["attack"], row["mse"]) for row in rows] == [("invgrad", 4.0), ("lti", 5.0)]

@@ -56,23 +56,23 @@ def test_several_updates_are_what_each_is_alone(call: Call, model: nn.Module) ->
 
 
 def test_an_undefended_image_is_recovered(call: Call, public: tuple[Tensor, Tensor], batch: Any) -> None:
-    found = call(options=searched(), public=public)
-    (row,) = own(found)
-    guesses = found.found["baselines"]["given"]
+    result = call(options=searched(), public=public)
+    (row,) = own(result)
+    guesses = result.content["baselines"]["given"]
     assert set(guesses) >= {"black", "class_mean", "noise"}
     assert row["mse"] < 0.01 * min(guess["mse"] for guess in guesses.values())
     assert row["identification"] == 1
-    assert torch.allclose(found.reconstructions["invgrad"][0], batch[0], atol=0.05)
-    (chance,) = [row for row in found.rows if row["control"] == "negative"]
+    assert torch.allclose(result.reconstructions["invgrad"][0], batch[0], atol=0.05)
+    (chance,) = [row for row in result.rows if row["control"] == "negative"]
     assert chance["mse"] > 10 * row["mse"]
 
 
 def test_a_heavily_distorted_image_is_not(call: Call, model: nn.Module, batch: Any, public: Any) -> None:
     sent = protect(model, model.state_dict(), batch, "pl-identical", 0.98, experiment_seed=1).parameters
-    found = call(after=sent, mechanism="pl-identical", budget=0.98, options=searched(), public=public)
-    (row,) = own(found)
+    result = call(after=sent, mechanism="pl-identical", budget=0.98, options=searched(), public=public)
+    (row,) = own(result)
     assert (row["mechanism"], row["budget"]) == ("pl-identical", 0.98)
-    assert row["mse"] > found.found["baselines"]["given"]["class_mean"]["mse"]
+    assert row["mse"] > result.content["baselines"]["given"]["class_mean"]["mse"]
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -97,10 +97,10 @@ def test_every_role_says_rightly_whether_its_labels_were_granted(
     stand_in(watching)
     monkeypatch.setattr(update_audit, "infer_labels", lambda *given: torch.tensor([[1, 1]]))  # wrong ones
     sent = protect(model, model.state_dict(), batch, "pl-learn", 0.98, settings=Settings(steps=2)).parameters
-    found = call(
+    result = call(
         after=sent, mechanism="pl-learn", budget=0.98, settings=Settings(steps=2), public=public, grant_labels=False
     )
-    rows = [row for row in found.rows if row["control"] != "negative"]
+    rows = [row for row in result.rows if row["control"] != "negative"]
     assert [row["role"] for row in rows] == ["own", *TWINS, "undistorted"]
     assert (
         [row["labels_granted"] for row in rows] == [bool((labels == batch[1]).all()) for labels in seen] == [False] * 4
@@ -122,31 +122,31 @@ def test_inferred_labels_are_not_scored_against_themselves(call: Call, model: nn
              model.named_parameters()}  # fmt: skip
     wrong = torch.tensor([0, 0])
     options = cheap(attacks=["labels"])
-    found = [
+    result = [
         call(gradient=noise, labels=labels, grant_labels=False, public=public, options=options).rows[0]["labels"]
         for labels in (wrong, wrong + 1, wrong + 2)
     ]
-    assert sum(found) == pytest.approx(1.0), "two guesses are right about two of the three"
+    assert sum(result) == pytest.approx(1.0), "two guesses are right about two of the three"
 
 
 def test_granted_labels_score_the_guess_of_labels(call: Call, public: Any) -> None:
-    found = call(public=public, options=cheap(attacks=["labels"], samples=200))
-    (row,) = own(found)
+    result = call(public=public, options=cheap(attacks=["labels"], samples=200))
+    (row,) = own(result)
     assert 0 <= row["labels_exact"] <= row["labels"] <= 1
 
 
 @pytest.mark.parametrize("known", [False, True])
 def test_without_the_truth_there_are_reconstructions_and_no_scores(call: Call, public: Any, known: bool) -> None:
     attacks = ["invgrad", "lti"] if known else ["invgrad"]
-    found = call(
+    result = call(
         truth=None, shape=SHAPE, public=public if known else None, options=cheap(attacks=attacks), labels=None, batch=2
     )
-    assert list(found.reconstructions) == attacks
-    assert all(images.shape == (1, 2, *SHAPE) for images in found.reconstructions.values())
-    assert [row["attack"] for row in found.rows] == [*attacks, "labels"]
-    assert found.rows[-1]["guess"] == [[0, 2]]
-    assert not any(name in row for row in found.rows for name in ("mse", "identification", "evidence"))
-    assert found.found["targets"] == "unknown"
+    assert list(result.reconstructions) == attacks
+    assert all(images.shape == (1, 2, *SHAPE) for images in result.reconstructions.values())
+    assert [row["attack"] for row in result.rows] == [*attacks, "labels"]
+    assert result.rows[-1]["guess"] == [[0, 2]]
+    assert not any(name in row for row in result.rows for name in ("mse", "identification", "evidence"))
+    assert result.content["targets"] == "unknown"
 
 
 def test_without_the_truth_the_options_reach_the_attack_too(call: Call, stand_in: Any) -> None:
@@ -157,14 +157,14 @@ def test_without_the_truth_the_options_reach_the_attack_too(call: Call, stand_in
         return Inversion(torch.zeros(1, 2, *SHAPE), torch.full((1,), 7.0))
 
     stand_in(watching)
-    found = call(truth=None, shape=SHAPE, options=cheap(attacks=["invgrad"], seed=3))
+    result = call(truth=None, shape=SHAPE, options=cheap(attacks=["invgrad"], seed=3))
     assert seen == [(3, 2)]
-    assert found.rows[0]["cost"] == 7
+    assert result.rows[0]["cost"] == 7
 
 
 def test_a_reconstruction_needs_no_truth(call: Call, batch: Any) -> None:
-    found = call(truth=None, shape=SHAPE, options=searched())
-    assert torch.allclose(found.reconstructions["invgrad"][0], batch[0], atol=0.05)
+    result = call(truth=None, shape=SHAPE, options=searched())
+    assert torch.allclose(result.reconstructions["invgrad"][0], batch[0], atol=0.05)
 
 
 def test_all_attacks_run_by_default_where_all_is_given(
@@ -176,8 +176,8 @@ def test_all_attacks_run_by_default_where_all_is_given(
         ({"public": public}, ["invgrad", "lti", "matched", "membership", "labels"]),
         ({"public": public, "truth": None}, ["invgrad", "lti"]),
     ):
-        found = call(options=None, **given)
-        assert list(dict.fromkeys(row["attack"] for row in found.rows)) == attacks
+        result = call(options=None, **given)
+        assert list(dict.fromkeys(row["attack"] for row in result.rows)) == attacks
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -185,12 +185,12 @@ def test_inputs_need_not_be_images(tmp_path: Path, known: bool) -> None:
     model, x, y = network(inputs=6), numbers(2, 6), torch.tensor([2, 0])
     more: dict[str, Any] = {"public": (numbers(60, 6, seed=4), torch.arange(60) % CLASSES)} if known else {}
     options = cheap(attacks=["invgrad", "lti", "matched", "membership", "labels"] if known else ["invgrad"])
-    found = audit(
+    result = audit(
         model, model.state_dict(), gradient=gradient_of(model, x, y), labels=y, truth=x, options=options, show=True,
         **more,
     )  # fmt: skip
-    assert found.reconstructions["invgrad"].shape == (1, 2, 6)
-    assert [path.name for path in found.save(tmp_path)] == ["audit.json"], "there is nothing to draw"
+    assert result.reconstructions["invgrad"].shape == (1, 2, 6)
+    assert [path.name for path in result.save(tmp_path)] == ["audit.json"], "there is nothing to draw"
 
 
 @pytest.mark.parametrize("name", ["pl-learn", "ls-static"])
@@ -200,17 +200,17 @@ def test_a_mechanism_with_its_budget_is_simulated(
     budget = 0.98 if name == "pl-learn" else 200
     settings = Settings(steps=2)
     sent = protect(model, model.state_dict(), batch, name, budget, settings=settings, experiment_seed=1).parameters
-    found = call(after=sent, mechanism=name, budget=budget, settings=settings, public=public, options=cheap())
-    assert {row["attack"] for row in found.rows} == {"invgrad", "lti", "matched", "membership", "labels"}
-    assert {(row["mechanism"], row["budget"]) for row in found.rows} == {(name, budget)}
+    actual = call(after=sent, mechanism=name, budget=budget, settings=settings, public=public, options=cheap())
+    assert {row["attack"] for row in actual.rows} == {"invgrad", "lti", "matched", "membership", "labels"}
+    assert {(row["mechanism"], row["budget"]) for row in actual.rows} == {(name, budget)}
     roles = ["own", *TWINS] if name == "pl-learn" else ["own"]
     expected = {(role, control) for role in roles for control in (None, "negative")}
     expected |= {("undistorted", "positive"), ("undistorted", "negative")}
     for attack in ("invgrad", "lti", "matched", "membership", "labels"):
-        mine = [(row["role"], row["control"]) for row in found.rows if row["attack"] == attack]
+        mine = [(row["role"], row["control"]) for row in actual.rows if row["attack"] == attack]
         assert set(mine) == expected
         assert len(mine) == len(expected), "each once"
-    membership = next(row for row in own(found) if row["attack"] == "membership")
+    membership = next(row for row in own(actual) if row["attack"] == "membership")
     assert 0 <= membership["membership_auc"] <= 1
 
 
@@ -242,8 +242,8 @@ def test_without_public_data_there_is_nothing_to_show_chance_with(call: Call, pu
 
 
 def test_an_undefended_update_needs_no_control(call: Call, public: Any) -> None:
-    found = call(public=public, options=cheap(attacks=["invgrad", "lti"]))
-    assert {(row["role"], row["control"]) for row in found.rows} == {("own", None), ("own", "negative")}
+    result = call(public=public, options=cheap(attacks=["invgrad", "lti"]))
+    assert {(row["role"], row["control"]) for row in result.rows} == {("own", None), ("own", "negative")}
 
 
 @pytest.mark.parametrize("change", [{}, {"twins": False}])
@@ -251,9 +251,9 @@ def test_twins_need_public_data_and_can_be_left_out(call: Call, public: Any, cha
     """The undistorted control needs neither: it is computed from the truth."""
     given: dict[str, Any] = {"mechanism": "pl-learn", "budget": 0.98, "settings": Settings(steps=2)}
     more = {"public": public} if change else {}
-    found = call(**given, **more, options=cheap(attacks=["invgrad"], **change))
-    assert {row["role"] for row in found.rows} == {"own", "undistorted"}
-    assert next(row["control"] for row in found.rows if row["role"] == "undistorted") == "positive"
+    result = call(**given, **more, options=cheap(attacks=["invgrad"], **change))
+    assert {row["role"] for row in result.rows} == {"own", "undistorted"}
+    assert next(row["control"] for row in result.rows if row["role"] == "undistorted") == "positive"
 
 
 def test_the_positive_control_shows_what_the_attack_can_do(
@@ -261,16 +261,16 @@ def test_the_positive_control_shows_what_the_attack_can_do(
 ) -> None:
     """The same search that fails on the distorted update recovers the same inputs where nothing distorts them."""
     sent = protect(model, model.state_dict(), batch, "pl-identical", 0.98, experiment_seed=1).parameters
-    found = call(after=sent, mechanism="pl-identical", budget=0.98, options=searched(), public=public)
-    (row,) = own(found)
-    (control,) = [one for one in found.rows if one["control"] == "positive"]
+    result = call(after=sent, mechanism="pl-identical", budget=0.98, options=searched(), public=public)
+    (row,) = own(result)
+    (control,) = [one for one in result.rows if one["control"] == "positive"]
     (plain,) = own(call(options=searched(), public=public))
     assert control["mse"] == pytest.approx(plain["mse"], abs=1e-4)
     assert control["mse"] < 0.01 * row["mse"]
-    assert torch.equal(found.reconstructions["invgrad"], call(
+    assert torch.equal(result.reconstructions["invgrad"], call(
         after=sent, mechanism="pl-identical", budget=0.98, options=searched(),
         public=public).reconstructions["invgrad"])  # fmt: skip
-    distance = (found.reconstructions["invgrad"][0] - batch[0]).square().mean()
+    distance = (result.reconstructions["invgrad"][0] - batch[0]).square().mean()
     assert float(distance) == pytest.approx(row["mse"], rel=1e-4), "the update's own, not the control's"
 
 
@@ -289,13 +289,13 @@ def test_a_model_of_double_precision_stays_so(batch: Any, public: Any) -> None:
     model = network().double()
     x, y = batch[0].double(), batch[1]
     options = cheap(attacks=["invgrad", "lti", "matched", "membership", "labels"])
-    found = audit(model, model.state_dict(), gradient=gradient_of(model, x, y), labels=y, truth=batch[0],
+    result = audit(model, model.state_dict(), gradient=gradient_of(model, x, y), labels=y, truth=batch[0],
                   public=public, options=options)  # fmt: skip
-    assert all(images.dtype == torch.float64 for images in found.reconstructions.values())
+    assert all(images.dtype == torch.float64 for images in result.reconstructions.values())
     single = network()
     same = audit(single, single.state_dict(), gradient=gradient_of(single, *batch), labels=y, truth=batch[0],
                  public=public, options=cheap(attacks=["lti"]))  # fmt: skip
-    lti = next(row for row in found.rows if row["attack"] == "lti")
+    lti = next(row for row in result.rows if row["attack"] == "lti")
     assert lti["mse"] == pytest.approx(same.rows[0]["mse"], rel=0.05)
 
 
@@ -319,7 +319,7 @@ def test_nothing_of_the_caller_changes(call: Call, model: nn.Module, public: Any
 
 def test_the_same_audit_finds_the_same(call: Call, public: Any) -> None:
     one, two = (call(public=public, options=cheap(), show=True) for _ in range(2))
-    assert one.found == two.found
+    assert one.content == two.content
     assert one.picture() == two.picture()
 
 
@@ -328,11 +328,11 @@ def test_few_releases_are_insufficient_evidence(
     call: Call, model: nn.Module, batch: Any, count: int, evidence: str
 ) -> None:
     x, y = batch
-    found = call(gradient=[gradient_of(model, x, y)] * count, truth=x.expand(count, *x.shape))
-    assert (found.rows[0]["targets"], found.rows[0]["evidence"]) == (count, evidence)
+    result = call(gradient=[gradient_of(model, x, y)] * count, truth=x.expand(count, *x.shape))
+    assert (result.rows[0]["targets"], result.rows[0]["evidence"]) == (count, evidence)
 
 
 def test_public_data_may_be_sorted_by_label(call: Call, public: Any) -> None:
     order = public[1].argsort(stable=True)
-    found = call(public=(public[0][order], public[1][order]), options=cheap())
-    assert {row["attack"] for row in found.rows} == {"invgrad", "lti", "matched", "membership", "labels"}
+    result = call(public=(public[0][order], public[1][order]), options=cheap())
+    assert {row["attack"] for row in result.rows} == {"invgrad", "lti", "matched", "membership", "labels"}

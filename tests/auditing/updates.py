@@ -30,8 +30,8 @@ def network(seed: int = 1, inputs: int = 36) -> nn.Sequential:
 
 
 def gradient_of(model: nn.Module, x: Tensor, y: Tensor, loss: Any = nn.functional.cross_entropy) -> State:
-    found = torch.autograd.grad(loss(model(x), y), list(model.parameters()))
-    return {name: part for (name, _), part in zip(model.named_parameters(), found, strict=True)}
+    result = torch.autograd.grad(loss(model(x), y), list(model.parameters()))
+    return {name: part for (name, _), part in zip(model.named_parameters(), result, strict=True)}
 
 
 def moved(model: nn.Module, gradient: State, eta: float = 0.1) -> State:
@@ -42,9 +42,9 @@ def numbers(*shape: int, seed: int = 3) -> Tensor:
     return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def own(found: Audit) -> list[dict[str, Any]]:
+def own(result: Audit) -> list[dict[str, Any]]:
     """What the attacks got from the update itself: no static twin, no control."""
-    return [row for row in found.rows if row["role"] == "own" and row["control"] is None]
+    return [row for row in result.rows if row["role"] == "own" and row["control"] is None]
 
 
 def searched(iterations: int = 300, **change: Any) -> Options:
@@ -59,5 +59,5 @@ def refuse(constant: str) -> Any:
 def images_of(drawn: str) -> list[bytes]:
     """The PNG files inside an SVG."""
     root = ElementTree.fromstring(drawn)
-    found = root.iter("{http://www.w3.org/2000/svg}image")
-    return [base64.b64decode(part.attrib["href"].partition("base64,")[2], validate=True) for part in found]
+    result = root.iter("{http://www.w3.org/2000/svg}image")
+    return [base64.b64decode(part.attrib["href"].partition("base64,")[2], validate=True) for part in result]

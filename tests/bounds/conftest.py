@@ -27,7 +27,7 @@ def run(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def found(run: Path) -> Bounds:
+def result(run: Path) -> Bounds:
     return bounds_run(run, CHEAP)
 
 

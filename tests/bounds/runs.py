@@ -18,9 +18,9 @@ CHEAP = BoundsOptions(subproblems=4, repeats=3, samples=4, examples=16, power=3,
 MECHANISMS = ("pl-learn", "none", "ls-learn", "pl-identical")
 
 
-def rows(found: Bounds | Sequence[Row], result: str, **where: Any) -> list[Row]:
+def rows(outcome: Bounds | Sequence[Row], result: str, **where: Any) -> list[Row]:
     """The rows of one result that have the given entries."""
-    every = found.rows if isinstance(found, Bounds) else found
+    every = outcome.rows if isinstance(outcome, Bounds) else outcome
     picked = [row for row in every if row["result"] == result]
     return [row for row in picked if all(row[name] == value for name, value in where.items())]
 

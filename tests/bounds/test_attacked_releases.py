@@ -28,7 +28,7 @@ from equipoise.bounds.run import Bounds
 from equipoise.data.dataset import Dataset
 from equipoise.engine.federation import Federation
 from equipoise.mechanism.protection import NO_PROTECTION
-from equipoise.mechanism.registry import mechanism
+from equipoise.mechanism.registry import get_mechanism
 from tests.bounds.runs import CHEAP, rows, untrained
 
 
@@ -54,14 +54,14 @@ def test_what_is_measured_at_a_cell_equals_what_an_audit_measures_there(context:
     options = Options(attacks=["invgrad"], releases=2, iterations=6, candidates=2, others=1)
     materials = Materials.of(data).to(context.sweep.device, context.sweep.dtype)
     for index, fed in enumerate(context.sweep.federations):
-        found, weights = attack_releases(context, name, [(index, 2)]), context.weights[2][index]
+        result, weights = attack_releases(context, name, [(index, 2)]), context.weights[2][index]
         server = server_of(s, data, batched, s.at(fed.mechanism, fed.budget, 3))
         targets = build_targets(materials, server, options)
         (outcome,) = attack_cell(Cell(weights, server, {}), targets, materials, options, s.leakage.D)
-        assert found.leakage.tolist() == pytest.approx(outcome.values["leakage"].tolist(), abs=1e-5)
-        assert found.beyond.tolist() == pytest.approx(outcome.values["beyond_D"].tolist(), abs=1e-6)
-        assert found.residuals.shape == (6, 2)
-        assert bool((found.residuals > 0).all())
+        assert result.leakage.tolist() == pytest.approx(outcome.values["leakage"].tolist(), abs=1e-5)
+        assert result.beyond.tolist() == pytest.approx(outcome.values["beyond_D"].tolist(), abs=1e-6)
+        assert result.residuals.shape == (6, 2)
+        assert bool((result.residuals > 0).all())
 
 
 def test_cells_do_not_influence_each_other(context: BoundsContext) -> None:
@@ -121,27 +121,27 @@ def test_public_pairs_share_a_label(context: BoundsContext, server: Server) -> N
         float((images[i] - images[j]).norm() / (0.1 * (slopes[i] - slopes[j]).norm()))
         for i in range(7) for j in range(i) if labels[i] == labels[j]
     ]  # fmt: skip
-    found = _public_ratios(server, replace(materials, targets=(images, labels)), weights)
-    assert len(found) == 7 - len(set(labels.tolist()))
-    for ratio in found.tolist():
+    result = _public_ratios(server, replace(materials, targets=(images, labels)), weights)
+    assert len(result) == 7 - len(set(labels.tolist()))
+    for ratio in result.tolist():
         assert min(abs(ratio / one - 1) for one in allowed) < 1e-3
     single = replace(materials, targets=(images[:2], torch.tensor([0, 1])))
     assert torch.isnan(_public_ratios(server, single, weights)).all()
 
 
 def test_without_its_distortion_a_mechanism_still_clips() -> None:
-    bare = _undistorted(mechanism("ls-learn"))
+    bare = _undistorted(get_mechanism("ls-learn"))
     assert (bare.distorts, bare.learns, bare.clips) == (False, False, True)
 
 
 def test_releases_are_protected_as_in_the_coming_round(few: Dataset) -> None:
     fed = Federation("few", "pl-identical", {"rounds": [1, 3], "values": [0.98, 0.96]})
     context = untrained(few, fed, rounds=[1, 2], options=replace(CHEAP, iterations=2))
-    found = attack_releases(context, "few", [(0, 1), (0, 2)])
-    assert found.beta.tolist() == pytest.approx([7.99975, 7.99975, 15.99975, 15.99975], rel=1e-4)
+    result = attack_releases(context, "few", [(0, 1), (0, 2)])
+    assert result.beta.tolist() == pytest.approx([7.99975, 7.99975, 15.99975, 15.99975], rel=1e-4)
 
 
-def test_beta_is_the_norm_of_the_distortion_alone(found: Bounds) -> None:
+def test_beta_is_the_norm_of_the_distortion_alone(result: Bounds) -> None:
     for name, beta in (("none", 0.0), ("pl-identical", 7.99975)):
-        for one in rows(found, "privacy_leakage", mechanism=name):
+        for one in rows(result, "privacy_leakage", mechanism=name):
             assert one["constants"]["beta"]["value"] == pytest.approx(beta, rel=1e-4)

@@ -134,9 +134,9 @@ def test_a_server_rate_that_changes_is_not_covered(few: Dataset) -> None:
 
 def test_values_stand_until_the_next_one() -> None:
     assert over_rounds({0: 10.0}, 5)["value"] == 10
-    found = over_rounds({0: 10.0, 2: 4.0, 9: 99.0}, 8)
-    assert found["value"] == pytest.approx((2 * 10 + 6 * 4) / 8)
-    assert found["count"] == 2
+    result = over_rounds({0: 10.0, 2: 4.0, 9: 99.0}, 8)
+    assert result["value"] == pytest.approx((2 * 10 + 6 * 4) / 8)
+    assert result["count"] == 2
     assert over_rounds({1: 3.0, 2: 6.0}, 3)["value"] == pytest.approx(4.0)  # what came before the first is like it
     with pytest.raises(DataError, match="before the last round"):
         over_rounds({8: 1.0}, 8)
@@ -174,11 +174,11 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_a_smaller_eta_is_half_of_what_every_federation_allows(few: Dataset, steps: list[float]) -> None:
     context = untrained(few, FED, replace(FED, seed=2), eta=0.1)
-    found = convergence_rows(context, [])
+    result = convergence_rows(context, [])
     assert steps == [0.1, 0.03125, -0.03125]  # 1/(8*4); 0.1 lies between 1/(4*4) and 1/(4*2)
-    settings = [(one["seed"], one["setting"]) for one in rows(found, "one_step")]
+    settings = [(one["seed"], one["setting"]) for one in rows(result, "one_step")]
     assert settings == [(1, "as configured"), (2, "as configured"), (2, "eta = 1/(8 L)")]
-    (short,) = rows(found, "converge_rate", setting="eta = 1/(8 L), short")
+    (short,) = rows(result, "converge_rate", setting="eta = 1/(8 L), short")
     assert short["seed"] == 2
     eta, constants = 0.03125, {name: one["value"] for name, one in short["constants"].items()}
     assert constants == {
@@ -192,31 +192,31 @@ def test_a_smaller_eta_is_half_of_what_every_federation_allows(few: Dataset, ste
 
 
 def test_the_servers_rate_counts_in_the_step(few: Dataset, steps: list[float]) -> None:
-    found = convergence_rows(untrained(few, FED, replace(FED, seed=2), eta=0.1, server_rate=0.5), [])
+    result = convergence_rows(untrained(few, FED, replace(FED, seed=2), eta=0.1, server_rate=0.5), [])
     assert steps == [0.1]  # a step of 0.05 is covered for both
-    assert {one["setting"] for one in found} == {"as configured"}
+    assert {one["setting"] for one in result} == {"as configured"}
     steps.clear()
-    found = convergence_rows(untrained(few, FED, replace(FED, seed=2), eta=0.2, server_rate=0.5), [])
+    result = convergence_rows(untrained(few, FED, replace(FED, seed=2), eta=0.2, server_rate=0.5), [])
     assert steps == [0.2, 0.03125, -0.03125]
-    (short,) = rows(found, "converge_rate", setting="eta = 1/(8 L), short")
+    (short,) = rows(result, "converge_rate", setting="eta = 1/(8 L), short")
     assert short["constants"]["eta"]["value"] == 0.03125 / 2
 
 
 def test_every_snapshot_asked_for_is_repeated_and_the_last_one_looked_at(few: Dataset, steps: list[float]) -> None:
     context = replace(untrained(few, FED, replace(FED, seed=2), rounds=[0, 2, 3], eta=0.01), rounds=[2])
-    found = convergence_rows(context, [])
+    result = convergence_rows(context, [])
     assert steps == [0.01]
-    assert [one["round"] for one in rows(found, "one_step")] == [2, 2]
+    assert [one["round"] for one in rows(result, "one_step")] == [2, 2]
 
 
 # --- on runs ----------------------------------------------------------------------------------------------------
 
 
-def test_the_average_comes_from_the_metrics_where_they_have_it(found: Bounds, run: Path) -> None:
+def test_the_average_comes_from_the_metrics_where_they_have_it(result: Bounds, run: Path) -> None:
     lines = [json.loads(text) for text in (run / "metrics.jsonl").read_text().splitlines()]
     for name in MECHANISMS:
         mine = [one for one in lines if one["mechanism"] == name]
-        one = rows(found, "converge_rate", mechanism=name, quantity="mean |grad F|^2", setting="as configured")[0]
+        one = rows(result, "converge_rate", mechanism=name, quantity="mean |grad F|^2", setting="as configured")[0]
         values = [single["gradient_norm_squared"] for single in mine]
         assert one["source"] == "metrics.jsonl"
         assert "3 of 3 rounds" in one["note"]
@@ -225,17 +225,19 @@ def test_the_average_comes_from_the_metrics_where_they_have_it(found: Bounds, ru
         assert one["constants"]["|Delta|^2"]["value"] == pytest.approx(moved)
 
 
-def test_an_eta_too_large_gets_no_bound_and_a_smaller_one_does(found: Bounds) -> None:
-    for one in rows(found, "one_step", setting="as configured") + rows(found, "converge_rate", setting="as configured"):
+def test_an_eta_too_large_gets_no_bound_and_a_smaller_one_does(result: Bounds) -> None:
+    for one in rows(result, "one_step", setting="as configured") + rows(
+        result, "converge_rate", setting="as configured"
+    ):
         assert one["status"] == "does not apply"
         assert one["bound"] is None
         assert one["constants"]["largest eta"]["value"] < 0.1
-    smaller = rows(found, "one_step", setting="eta = 1/(8 L)")
+    smaller = rows(result, "one_step", setting="eta = 1/(8 L)")
     assert len(smaller) == 4 * 3
     for one in smaller:
         assert one["holds"] is True
         assert one["constants"]["eta"]["value"] <= one["constants"]["largest eta"]["value"]
-    short = rows(found, "converge_rate", setting="eta = 1/(8 L), short")
+    short = rows(result, "converge_rate", setting="eta = 1/(8 L), short")
     assert len(short) == 4
     assert all(one["holds"] and one["measured"]["count"] == 2 for one in short)
 
@@ -251,11 +253,11 @@ def test_an_eta_small_enough_is_taken_as_it_is(gentle: Bounds) -> None:
 
 
 def test_several_local_steps_are_not_covered(few: Dataset) -> None:
-    found = convergence_rows(untrained(few, FED, replace(FED, seed=2), local_steps=2), [])
-    assert [(one["seed"], one["result"]) for one in found] == [
+    result = convergence_rows(untrained(few, FED, replace(FED, seed=2), local_steps=2), [])
+    assert [(one["seed"], one["result"]) for one in result] == [
         (1, "one_step"), (1, "converge_rate"), (2, "one_step"), (2, "converge_rate"),
     ]  # fmt: skip
-    assert {one["status"] for one in found} == {"not covered"}
+    assert {one["status"] for one in result} == {"not covered"}
 
 
 def test_a_damped_server_takes_smaller_steps(pictures: Path, tmp_path: Path) -> None:
@@ -268,8 +270,8 @@ def test_a_damped_server_takes_smaller_steps(pictures: Path, tmp_path: Path) -> 
         for name, rate in (("plain", 1.0), ("damped", 0.25))
     )  # fmt: skip
     for result in ("one_step", "converge_rate"):
-        one, other = (rows(found, result, setting="as configured")[0] for found in (plain, damped))
+        one, other = (rows(outcome, result, setting="as configured")[0] for outcome in (plain, damped))
         assert other["constants"]["eta"]["value"] == pytest.approx(0.025)
         assert other["constants"]["|Delta|^2"]["value"] == pytest.approx(one["constants"]["|Delta|^2"]["value"] / 16)
-    one, other = (rows(found, "one_step", setting="as configured")[0] for found in (plain, damped))
+    one, other = (rows(outcome, "one_step", setting="as configured")[0] for outcome in (plain, damped))
     assert other["measured"]["value"] == pytest.approx(one["measured"]["value"] / 4)

@@ -44,25 +44,25 @@ def test_curvature_recovers_the_largest_eigenvalue_whatever_its_sign() -> None:
     def gradient(w: Tensor) -> Tensor:
         return torch.bmm(matrix, w.unsqueeze(2)).squeeze(2) + 1
 
-    found, direction = curvature(gradient, numbers(3, 12, seed=2), iterations=40)
-    assert found.tolist() == pytest.approx([abs(top) for top in tops], rel=1e-3)
+    result, direction = curvature(gradient, numbers(3, 12, seed=2), iterations=40)
+    assert result.tolist() == pytest.approx([abs(top) for top in tops], rel=1e-3)
     assert torch.allclose(direction.norm(dim=1), torch.ones(3).double())
     again, _ = curvature(gradient, numbers(3, 12, seed=2), iterations=1, start=direction)
-    assert torch.allclose(again, found, rtol=1e-3)
+    assert torch.allclose(again, result, rtol=1e-3)
 
 
 def test_curvature_errs_from_below() -> None:
     matrix, eigen = matrices(1.01)
     for seed in range(5):
-        found, _ = curvature(lambda w: (matrix @ w.unsqueeze(2)).squeeze(2), torch.zeros(1, 12).double(), 3, seed=seed)
-        assert 0.3 < float(found) <= float(eigen.abs().max()) * (1 + 1e-9)
+        result, _ = curvature(lambda w: (matrix @ w.unsqueeze(2)).squeeze(2), torch.zeros(1, 12).double(), 3, seed=seed)
+        assert 0.3 < float(result) <= float(eigen.abs().max()) * (1 + 1e-9)
 
 
 def test_curvature_of_a_function_that_is_not_quadratic() -> None:
     """Logistic loss of one example x at margin 0: the Hessian is x x' / 4."""
     x = numbers(1, 6, seed=3)
-    found, _ = curvature(lambda w: -torch.sigmoid(-(w * x).sum(1, keepdim=True)) * x, torch.zeros(1, 6).double(), 5)
-    assert float(found) == pytest.approx(float(x.square().sum()) / 4, rel=1e-6)
+    result, _ = curvature(lambda w: -torch.sigmoid(-(w * x).sum(1, keepdim=True)) * x, torch.zeros(1, 6).double(), 5)
+    assert float(result) == pytest.approx(float(x.square().sum()) / 4, rel=1e-6)
     single, _ = curvature(
         lambda w: -torch.sigmoid(-(w * x.float()).sum(1, keepdim=True)) * x.float(), torch.zeros(1, 6), 5, epsilon=2e-3
     )
@@ -77,8 +77,8 @@ def test_ratios_never_exceed_the_constant_and_reach_it_along_the_top_direction()
     matrix, _ = matrices(-7.0)
     top = torch.linalg.eigh(matrix[0])[1][:, :1].t()  # that of the least eigenvalue, -7
     points, others = numbers(50, 12, seed=4), numbers(50, 12, seed=5)
-    found = ratios(lambda w: w @ matrix[0], points, others)
-    assert 1 < float(found.max()) <= 7 * (1 + 1e-9)
+    result = ratios(lambda w: w @ matrix[0], points, others)
+    assert 1 < float(result.max()) <= 7 * (1 + 1e-9)
     assert ratios(lambda w: w @ matrix[0], top, -top).item() == pytest.approx(7)
     assert ratios(lambda w: w @ matrix[0], top, top).tolist() == [0]
 
@@ -124,10 +124,10 @@ def test_the_variance_is_recovered_within_its_standard_error() -> None:
     within, wrong = 0, 0
     for seed in range(200):
         samples = full + spread * numbers(64, 3, seed=seed)
-        found = mean_of(deviations(samples, full))
-        assert found.error is not None
-        within += abs(found.value - 5.25) < 1.96 * found.error
-        wrong += abs(found.value - 1.3 * 5.25) < 1.96 * found.error
+        result = mean_of(deviations(samples, full))
+        assert result.error is not None
+        within += abs(result.value - 5.25) < 1.96 * result.error
+        wrong += abs(result.value - 1.3 * 5.25) < 1.96 * result.error
     assert 175 <= within <= 200  # 95 % of 200, with the skew of a sum of squares
     assert wrong < 140
 
@@ -160,9 +160,9 @@ def test_a_linear_map_has_its_singular_values_as_constants() -> None:
     scale = torch.linspace(0.5, 4.0, 8).double()
     matrix = left @ torch.diag(scale) @ right
     one, other = numbers(5000, 8, seed=11), numbers(5000, 8, seed=12)
-    found = stretches(one, one @ matrix.t(), other, other @ matrix.t())
-    assert 0.25 <= float(found.min()) < 0.35  # 1/4 from above
-    assert 0.8 < float(found.max()) <= 2.0  # 1/0.5 from below
+    result = stretches(one, one @ matrix.t(), other, other @ matrix.t())
+    assert 0.25 <= float(result.min()) < 0.35  # 1/4 from above
+    assert 0.8 < float(result.max()) <= 2.0  # 1/0.5 from below
     ends = right[[0, 7]]
     exact = stretches(ends, ends @ matrix.t(), 0 * ends, 0 * ends)
     assert exact.tolist() == pytest.approx([2.0, 0.25])
@@ -171,35 +171,35 @@ def test_a_linear_map_has_its_singular_values_as_constants() -> None:
 
 
 def test_pairs_without_a_ratio() -> None:
-    found = stretches(torch.ones(2, 1), torch.tensor([[1.0], [1.0]]), torch.tensor([[1.0], [3.0]]), torch.ones(2, 1))
-    assert math.isnan(found[0])
-    assert found[1] == math.inf
+    result = stretches(torch.ones(2, 1), torch.tensor([[1.0], [1.0]]), torch.tensor([[1.0], [3.0]]), torch.ones(2, 1))
+    assert math.isnan(result[0])
+    assert result[1] == math.inf
 
 
 @pytest.mark.parametrize("p", [0.2, 0.5, 0.9])
 def test_a_planted_power_law_is_recovered(p: float) -> None:
-    when = torch.arange(1, 1601, dtype=torch.float64).unsqueeze(1)
+    round_number = torch.arange(1, 1601, dtype=torch.float64).unsqueeze(1)
     c_2 = torch.tensor([0.3, 20.0]).double()
-    residuals = c_2 * (when**p - (when - 1) ** p)
-    found = envelope(residuals, p)
-    assert found.slope.tolist() == pytest.approx([p, p], abs=1e-6)
-    assert found.smallest.tolist() == pytest.approx(c_2.tolist())
-    assert found.uniform.tolist() == pytest.approx(c_2.tolist())
-    assert found.total.tolist() == pytest.approx((c_2 * 1600**p).tolist())
+    residuals = c_2 * (round_number**p - (round_number - 1) ** p)
+    result = envelope(residuals, p)
+    assert result.slope.tolist() == pytest.approx([p, p], abs=1e-6)
+    assert result.smallest.tolist() == pytest.approx(c_2.tolist())
+    assert result.uniform.tolist() == pytest.approx(c_2.tolist())
+    assert result.total.tolist() == pytest.approx((c_2 * 1600**p).tolist())
 
 
 def test_only_the_second_half_decides_the_slope() -> None:
     residuals = torch.cat([torch.full((200, 1), 9.0), torch.zeros(200, 1)])
-    found = envelope(residuals, 0.5)
-    assert found.slope.item() == pytest.approx(0, abs=1e-9)
-    assert found.smallest.item() == pytest.approx(1800 / 20)
-    assert found.uniform.item() == pytest.approx(1800 / 200**0.5)  # the worst horizon was half-way
+    result = envelope(residuals, 0.5)
+    assert result.slope.item() == pytest.approx(0, abs=1e-9)
+    assert result.smallest.item() == pytest.approx(1800 / 20)
+    assert result.uniform.item() == pytest.approx(1800 / 200**0.5)  # the worst horizon was half-way
 
 
 def test_residuals_that_do_not_shrink_have_slope_one() -> None:
-    found = envelope(torch.full((1600, 3), 16.0), 0.5)
-    assert found.slope.tolist() == pytest.approx([1.0] * 3)
-    assert found.smallest.tolist() == pytest.approx([640.0] * 3)
+    result = envelope(torch.full((1600, 3), 16.0), 0.5)
+    assert result.slope.tolist() == pytest.approx([1.0] * 3)
+    assert result.smallest.tolist() == pytest.approx([640.0] * 3)
     with pytest.raises(DataError, match="at least 2"):
         envelope(torch.ones(1, 1), 0.5)
     assert envelope(torch.ones(2, 1), 0.5).slope.item() == pytest.approx(1.0)

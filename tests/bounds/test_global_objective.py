@@ -76,8 +76,8 @@ def test_the_variance_is_that_of_the_clients_weighted_mean() -> None:
         each = torch.stack([gradient_of(context, weights, batch) for batch in batches])
         means.append(((shares / shares.sum()).unsqueeze(1) * each).sum(0))
     squares = (torch.stack(means) - full).square().sum(1)
-    found = objective.variance[0][0]
-    assert (found["value"], found["count"]) == (pytest.approx(float(squares.mean())), 5)
+    result = objective.variance[0][0]
+    assert (result["value"], result["count"]) == (pytest.approx(float(squares.mean())), 5)
     bias = float((torch.stack(means).mean(0) - full).square().sum())
     assert objective.bias[0][0] == pytest.approx(5 * bias / float(squares.mean()))
 

@@ -27,14 +27,14 @@ def by_hand(
     few: Dataset, monkeypatch: pytest.MonkeyPatch, fed: Federation = PL, rounds: tuple[int, ...] = (0,), **change: Any
 ) -> list[Row]:
     """The rows of three releases, of which the second one's attack overflowed; D = 56, c_a = 0.56, c_res = 0.01."""
-    found = AttackedReleases(
+    result = AttackedReleases(
         cells=[(0, rounds[0])], beta=torch.tensor([8.0, 99.0, 10.0]), leakage=torch.tensor([0.1, 9.0, 0.3]),
         beyond=torch.tensor([0.0, 1.0, 0.5]), farthest=torch.tensor([50.0, 1e9, 55.0]),
         ratios=torch.tensor([[0.7, 0.01, 0.9], [0.8, 0.01, torch.nan]]), public=torch.tensor([[0.75]]),
         residuals=torch.tensor([2.0, 99.0, 1.0]).expand(4, 3), alive=torch.tensor([True, False, True]),
     )  # fmt: skip
     context = untrained(few, fed, rounds=rounds)
-    monkeypatch.setattr(leakage, "attack_releases", lambda *given: replace(found, **change))
+    monkeypatch.setattr(leakage, "attack_releases", lambda *given: replace(result, **change))
     return leakage_rows(context)
 
 
@@ -65,23 +65,23 @@ def test_the_score_with_the_runs_constants(few: Dataset, monkeypatch: pytest.Mon
 
 
 def test_a_score_below_the_leakage_does_not_hold(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = by_hand(few, monkeypatch, leakage=torch.tensor([0.1, 0.0, 0.99]))
-    assert rows(found, LEMMA, setting="as configured")[0]["holds"] is False
-    assert rows(found, LEMMA, setting="estimated")[0]["holds"] is False
-    assert rows(found, LEMMA, setting="step of the proof")[0]["holds"] is False
+    result = by_hand(few, monkeypatch, leakage=torch.tensor([0.1, 0.0, 0.99]))
+    assert rows(result, LEMMA, setting="as configured")[0]["holds"] is False
+    assert rows(result, LEMMA, setting="estimated")[0]["holds"] is False
+    assert rows(result, LEMMA, setting="step of the proof")[0]["holds"] is False
 
 
 def test_violations_are_seen(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     ratios = torch.tensor([[0.5, 0.01, torch.inf], [0.8, 0.01, torch.nan]])
     small, far = torch.tensor([0.001, 99.0, 10.0]), torch.tensor([50.0, 1.0, 57.0])
     residuals = torch.full((4, 3), 1e-3)
-    found = by_hand(few, monkeypatch, ratios=ratios, beta=small, farthest=far, residuals=residuals)
-    own = rows(found, LEMMA, setting="as configured")[0]
+    result = by_hand(few, monkeypatch, ratios=ratios, beta=small, farthest=far, residuals=residuals)
+    own = rows(result, LEMMA, setting="as configured")[0]
     assert checks(own) == {
         "bi-Lipschitz, c_a": "violated", "bi-Lipschitz, c_b": "violated", "residual envelope": "held",
         "beta >= threshold": "violated", "distances <= D": "violated",
     }  # fmt: skip
-    estimated = rows(found, LEMMA, setting="estimated")[0]
+    estimated = rows(result, LEMMA, setting="estimated")[0]
     assert (estimated["bound"], estimated["holds"]) == (None, None)  # without a c_b there is no score
     assert checks(estimated)["distances <= D"] == "violated"
 
@@ -120,11 +120,11 @@ def test_the_remark_is_about_the_budget_of_the_coming_round(few: Dataset, monkey
 
 
 def test_other_budgets_are_not_covered(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = by_hand(few, monkeypatch, LS)
-    own = rows(found, LEMMA, setting="as configured")[0]
+    result = by_hand(few, monkeypatch, LS)
+    own = rows(result, LEMMA, setting="as configured")[0]
     assert own["status"] == "not covered"
     assert own["bound"]["value"] > 0  # at the measured norm
-    assert [one["status"] for one in rows(found, REMARK)] == ["not covered"]
+    assert [one["status"] for one in rows(result, REMARK)] == ["not covered"]
 
 
 def test_an_attack_that_overflowed_says_nothing(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,30 +155,30 @@ def test_what_the_attack_refuses_is_the_reason(few: Dataset, monkeypatch: pytest
 
 
 def test_several_local_steps_are_not_covered(few: Dataset) -> None:
-    found = leakage_rows(untrained(few, PL, rounds=[0, 1], local_steps=2))
-    assert [(one["round"], one["status"]) for one in found] == [(0, "not covered"), (1, "not covered")]
-    assert checks(found[0]) == {"update is one mean gradient": "not covered"}
+    result = leakage_rows(untrained(few, PL, rounds=[0, 1], local_steps=2))
+    assert [(one["round"], one["status"]) for one in result] == [(0, "not covered"), (1, "not covered")]
+    assert checks(result[0]) == {"update is one mean gradient": "not covered"}
 
 
 # --- on runs ----------------------------------------------------------------------------------------------------
 
 
-def test_the_lemma_is_reported_with_what_it_needs(found: Bounds) -> None:
-    for one in rows(found, LEMMA, mechanism="pl-learn", setting="as configured"):
+def test_the_lemma_is_reported_with_what_it_needs(result: Bounds) -> None:
+    for one in rows(result, LEMMA, mechanism="pl-learn", setting="as configured"):
         assert one["status"] == "does not apply"
         assert "residual envelope" in one["reason"]
         assert one["bound"]["value"] == pytest.approx(0.98, abs=0.01)
         assert checks(one)["beta >= threshold"] == "held"
         assert one["constants"]["beta"]["value"] >= 7.99
-    for one in rows(found, LEMMA, setting="estimated"):
+    for one in rows(result, LEMMA, setting="estimated"):
         assert one["status"] == "does not apply"  # the c_2 that these residuals take puts beta below the threshold
         assert one["bound"] is None
-    for one in rows(found, LEMMA, setting="step of the proof"):
+    for one in rows(result, LEMMA, setting="step of the proof"):
         assert one["holds"] is True
         c, least = one["constants"], one["constants"]["c_a"]["value"]
         mean = leakage_step_bound(least, c["D"]["value"], c["beta"]["value"], c["mean r_i"]["value"])
         assert one["bound"]["value"] == pytest.approx(mean, rel=1e-6)
-    for one in rows(found, REMARK, mechanism="pl-identical"):
+    for one in rows(result, REMARK, mechanism="pl-identical"):
         assert one["holds"] is True
         assert one["bound"]["value"] == 0.98
         assert one["measured"]["value"] <= 0.98 + 1e-4

@@ -44,33 +44,33 @@ def by_hand(few: Dataset, smoothness: float, round_number: int = 0, budget: Any 
 
 
 def test_both_sides_by_hand(few: Dataset) -> None:
-    found = by_hand(few, smoothness=2.0, server_rate=0.5)
-    assert found["constants"]["eta"]["value"] == pytest.approx(0.05)
-    assert found["measured"]["value"] == pytest.approx(0.05 / 2 * 25)
-    assert found["measured"]["count"] == 160  # examples of F
+    result = by_hand(few, smoothness=2.0, server_rate=0.5)
+    assert result["constants"]["eta"]["value"] == pytest.approx(0.05)
+    assert result["measured"]["value"] == pytest.approx(0.05 / 2 * 25)
+    assert result["measured"]["count"] == 160  # examples of F
     right = 2.0 + 2 * 0.05**2 * 5 + (1 / 0.05 + 2) * 6
-    assert found["bound"]["value"] == pytest.approx(right)
-    assert (found["bound"]["count"], found["holds"]) == (2, True)
-    assert found["margin"] == pytest.approx(right / 0.625)
-    assert found["constants"]["F(W) - F(W_t)"]["value"] == 2.0
-    assert found["constants"]["|Delta|^2"]["value"] == 6.0
-    assert found["constants"]["largest eta"]["value"] == pytest.approx(0.125)
-    (biased,) = [check for check in found["assumptions"] if check["name"].startswith("unbiased")]
+    assert result["bound"]["value"] == pytest.approx(right)
+    assert (result["bound"]["count"], result["holds"]) == (2, True)
+    assert result["margin"] == pytest.approx(right / 0.625)
+    assert result["constants"]["F(W) - F(W_t)"]["value"] == 2.0
+    assert result["constants"]["|Delta|^2"]["value"] == 6.0
+    assert result["constants"]["largest eta"]["value"] == pytest.approx(0.125)
+    (biased,) = [check for check in result["assumptions"] if check["name"].startswith("unbiased")]
     assert (biased["figures"]["clipped_share"]["value"], biased["figures"]["refused_share"]["value"]) == (0.25, 0.25)
 
 
 def test_a_step_that_the_lemma_does_not_cover_has_no_bound(few: Dataset) -> None:
     assert by_hand(few, smoothness=2.5)["holds"] is True  # eta = 1/(4 L), which is still allowed
-    found = by_hand(few, smoothness=2.6)
-    assert (found["bound"], found["holds"], found["margin"]) == (None, None, None)
-    assert found["status"] == "does not apply"
-    assert found["measured"]["value"] == pytest.approx(1.25)
+    result = by_hand(few, smoothness=2.6)
+    assert (result["bound"], result["holds"], result["margin"]) == (None, None, None)
+    assert result["status"] == "does not apply"
+    assert result["measured"]["value"] == pytest.approx(1.25)
 
 
 def test_a_bound_that_fails_is_said_to_fail(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one_step, "one_step_bound", lambda *given: -1.0)
-    found = by_hand(few, smoothness=2.0)
-    assert (found["holds"], found["margin"]) == (False, pytest.approx(-1 / 1.25))
+    result = by_hand(few, smoothness=2.0)
+    assert (result["holds"], result["margin"]) == (False, pytest.approx(-1 / 1.25))
 
 
 def test_the_servers_rate_is_that_of_the_coming_round(few: Dataset) -> None:
@@ -90,7 +90,7 @@ def squared_gradient(weights: dict[str, Tensor], images: Tensor, labels: Tensor)
     return sum(float(slope.square().sum()) for slope in torch.autograd.grad(loss, list(model.parameters())))
 
 
-def check_gradient_norms(found: Bounds, run: Path) -> None:
+def check_gradient_norms(result: Bounds, run: Path) -> None:
     config = resolve(run / "config.toml")
     data = load_dataset(config.settings, config.federations()[0].dataset)
     tensors = load((run / "snapshots" / "round-000002.safetensors").read_bytes())
@@ -99,13 +99,13 @@ def check_gradient_norms(found: Bounds, run: Path) -> None:
         mine = {name.removeprefix(head): value for name, value in tensors.items() if name.startswith(head)}
         squared = squared_gradient(mine, data.train.images, data.train.labels)
         where = {"mechanism": fed.mechanism, "seed": fed.seed, "round": 2, "setting": "as configured"}
-        (one,) = rows(found, "one_step", **where)
+        (one,) = rows(result, "one_step", **where)
         assert one["measured"]["value"] == pytest.approx(0.1 / 2 * squared, rel=1e-3)
         assert one["measured"]["count"] == len(data.train)
 
 
-def test_gradient_norms_are_those_of_each_federation(found: Bounds, run: Path) -> None:
-    check_gradient_norms(found, run)
+def test_gradient_norms_are_those_of_each_federation(result: Bounds, run: Path) -> None:
+    check_gradient_norms(result, run)
 
 
 def test_federations_that_the_sweep_reorders_keep_their_own_weights(pictures: Path, tmp_path: Path) -> None:
@@ -116,21 +116,21 @@ def test_federations_that_the_sweep_reorders_keep_their_own_weights(pictures: Pa
         lines += ["budgets = [0.98]"] if name != "none" else []
     (tmp_path / "sweep.toml").write_text("\n".join(lines))
     Run(tmp_path / "run", resolve(tmp_path / "sweep.toml")).execute()
-    found = bounds_run(tmp_path / "run", replace(CHEAP, targets=0, rounds=[2]))
-    assert list(dict.fromkeys((one["mechanism"], one["seed"]) for one in found.rows)) == blocks
-    check_gradient_norms(found, tmp_path / "run")
+    result = bounds_run(tmp_path / "run", replace(CHEAP, targets=0, rounds=[2]))
+    assert list(dict.fromkeys((one["mechanism"], one["seed"]) for one in result.rows)) == blocks
+    check_gradient_norms(result, tmp_path / "run")
 
 
-def test_a_smaller_eta_is_the_one_that_is_taken(found: Bounds) -> None:
-    for one in rows(found, "one_step", mechanism="none", setting="eta = 1/(8 L)"):
+def test_a_smaller_eta_is_the_one_that_is_taken(result: Bounds) -> None:
+    for one in rows(result, "one_step", mechanism="none", setting="eta = 1/(8 L)"):
         fall = one["constants"]["F(W) - F(W_t)"]["value"]
         assert abs(fall) < 10 * one["measured"]["value"]  # about eta * |grad F|^2, twice what is measured
 
 
-def test_undistorted_rounds_have_no_distortion(found: Bounds) -> None:
-    for one in rows(found, "one_step", mechanism="none"):
+def test_undistorted_rounds_have_no_distortion(result: Bounds) -> None:
+    for one in rows(result, "one_step", mechanism="none"):
         assert one["constants"]["|Delta|^2"]["value"] == 0
-    for one in rows(found, "one_step", mechanism="pl-identical"):
+    for one in rows(result, "one_step", mechanism="pl-identical"):
         assert 1 < one["constants"]["|Delta|^2"]["value"] <= 8.0**2
 
 
@@ -139,6 +139,6 @@ def test_schedules_stand_still_while_a_round_is_repeated(pictures: Path, tmp_pat
     sweep = {"datasets": [str(pictures)], "mechanisms": ["pl-identical"], "budgets": [budgets]}
     given = settings_for(snapshots=[2], lr={"rounds": [1, 4], "values": [0.1, 0.2]})
     Run(tmp_path / "run", resolve(overrides=given, sweep=sweep)).execute()
-    found = bounds_run(tmp_path / "run", replace(CHEAP, rounds=[2], targets=0))
-    (one,) = rows(found, "one_step", setting="as configured")
+    result = bounds_run(tmp_path / "run", replace(CHEAP, rounds=[2], targets=0))
+    (one,) = rows(result, "one_step", setting="as configured")
     assert one["constants"]["|Delta|^2"]["value"] < 8.0**2  # at 0.9 it would be about 40^2 / 4

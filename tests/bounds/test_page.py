@@ -60,10 +60,12 @@ def test_a_result_with_nothing_to_show_says_why() -> None:
     assert "<h2>whole run (converge_rate)</h2><p>not covered: the rate &lt; changes.</p>" in text
 
 
-def test_the_script_is_there_once_and_nothing_is_fetched(found: Bounds) -> None:
-    text = page(found.found)
+def test_the_script_is_there_once_and_nothing_is_fetched(result: Bounds) -> None:
+    text = page(result.content)
     assert "<script src=" not in text
     assert "http-equiv" not in text
     assert text.count("Plotly.newPlot(") >= 5
-    assert len(text) < 2 * len(page({**found.found, "bounds": found.rows[:8]}))  # plotly's own code, not once a figure
+    assert len(text) < 2 * len(
+        page({**result.content, "bounds": result.rows[:8]})
+    )  # plotly's own code, not once a figure
     assert "pl-identical" in text

@@ -44,16 +44,16 @@ def trained(context: BoundsContext, params: Tensor, number: int, eta: float) -> 
 
 def test_a_repeated_round_is_the_sweeps_own_with_fresh_draws(context: BoundsContext) -> None:
     objective, params = looked(context), context.weights[0]
-    found = repeat_round(objective, 0, 0.02)
+    result = repeat_round(objective, 0, 0.02)
     for i in range(2):
         new, moved = trained(context, params, i + 1, 0.02)
         some = context.drawn_examples(i + 1)
-        assert torch.allclose(found.decrease[i], context.losses(params, some) - context.losses(new, some), atol=1e-6)
-        assert torch.allclose(found.distortion[i], moved, rtol=1e-4)
-    assert found.distortion[:, 0].tolist() == [0, 0]
-    assert found.decrease[0].tolist() != found.decrease[1].tolist()
-    assert found.clipped.tolist() == [[0, 0, 1], [0, 0, 1]]
-    assert found.refused.tolist() == [[0, 0, 0], [0, 0, 0]]
+        assert torch.allclose(result.decrease[i], context.losses(params, some) - context.losses(new, some), atol=1e-6)
+        assert torch.allclose(result.distortion[i], moved, rtol=1e-4)
+    assert result.distortion[:, 0].tolist() == [0, 0]
+    assert result.decrease[0].tolist() != result.decrease[1].tolist()
+    assert result.clipped.tolist() == [[0, 0, 1], [0, 0, 1]]
+    assert result.refused.tolist() == [[0, 0, 0], [0, 0, 0]]
 
 
 def test_the_first_repetition_tells_of_the_smoothness(context: BoundsContext) -> None:
@@ -69,13 +69,13 @@ def test_the_first_repetition_tells_of_the_smoothness(context: BoundsContext) ->
 
 def test_a_short_run_is_the_sweeps_own_training_with_another_eta(context: BoundsContext) -> None:
     objective, params = looked(context), context.sweep.state.params
-    found = short_run(objective, 0.02)
-    assert found.eta == 0.02
+    result = short_run(objective, 0.02)
+    assert result.eta == 0.02
     for i in range(3):
         squared = context.gradients(params).double().square().sum(1)
-        assert torch.allclose(found.squared_gradient[i], squared, rtol=1e-3)
+        assert torch.allclose(result.squared_gradient[i], squared, rtol=1e-3)
         new, moved = trained(context, params, i + 1, 0.02)
-        assert torch.allclose(found.distortion[i], moved, rtol=1e-4)
+        assert torch.allclose(result.distortion[i], moved, rtol=1e-4)
         ratio, descent = objective.curvatures[2 * i : 2 * i + 2]
         slope, move = context.gradients(params).double(), (new - params).double()
         turned = (context.gradients(new).double() - slope).norm(dim=1)
@@ -83,10 +83,10 @@ def test_a_short_run_is_the_sweeps_own_training_with_another_eta(context: Bounds
         losses = context.losses(params), context.losses(new)
         assert torch.allclose(descent, descent_ratio(*losses, slope, move), rtol=1e-2, atol=1e-2)
         params = new
-    assert torch.allclose(found.decrease, objective.loss[0] - context.losses(params), atol=1e-5)
+    assert torch.allclose(result.decrease, objective.loss[0] - context.losses(params), atol=1e-5)
     assert len(objective.curvatures) == 6
-    assert found.clipped.tolist() == [0, 0, 1]
-    assert found.refused.tolist() == [0, 0, 0]
+    assert result.clipped.tolist() == [0, 0, 1]
+    assert result.refused.tolist() == [0, 0, 0]
 
 
 def test_the_run_itself_stays_as_it_was(context: BoundsContext) -> None:

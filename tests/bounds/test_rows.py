@@ -20,11 +20,11 @@ def test_figures_say_what_they_were_made_from() -> None:
 
 
 def test_an_average_has_students_interval() -> None:
-    found = average(torch.tensor([1.0, 2.0, 3.0]))
-    assert (found["value"], found["count"], found["kind"]) == (2.0, 3, "mean")
-    assert found["error"] == pytest.approx(3**-0.5)
+    result = average(torch.tensor([1.0, 2.0, 3.0]))
+    assert (result["value"], result["count"], result["kind"]) == (2.0, 3, "mean")
+    assert result["error"] == pytest.approx(3**-0.5)
     reach = 4.30265 * 3**-0.5  # Student's t with two degrees of freedom
-    assert (found["low"], found["high"]) == (pytest.approx(2 - reach, abs=1e-4), pytest.approx(2 + reach, abs=1e-4))
+    assert (result["low"], result["high"]) == (pytest.approx(2 - reach, abs=1e-4), pytest.approx(2 + reach, abs=1e-4))
     alone = average(torch.tensor([7.0]))
     assert (alone["value"], alone["error"], alone["low"], alone["high"]) == (7.0, None, None, None)
 

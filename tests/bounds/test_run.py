@@ -46,14 +46,14 @@ def figures(value: Any) -> Iterator[dict[str, Any]]:
 # --- what is reported -------------------------------------------------------------------------------------------
 
 
-def test_every_federation_has_every_result(found: Bounds) -> None:
-    assert found.found["schema"] == 1
-    assert found.found["rounds"] == [0, 2, 3]
+def test_every_federation_has_every_result(result: Bounds) -> None:
+    assert result.content["schema"] == 1
+    assert result.content["rounds"] == [0, 2, 3]
     for name in MECHANISMS:
-        assert {one["result"] for one in found.rows if one["mechanism"] == name} == RESULTS
-    order = list(dict.fromkeys(one["mechanism"] for one in found.rows))
+        assert {one["result"] for one in result.rows if one["mechanism"] == name} == RESULTS
+    order = list(dict.fromkeys(one["mechanism"] for one in result.rows))
     assert order == list(MECHANISMS)  # as configured, not as the sweep groups them
-    for one in found.rows:
+    for one in result.rows:
         assert one["status"] in STATUSES
         assert one["holds"] in (True, False, None)
         assert one["assumptions"], one["result"]
@@ -63,8 +63,8 @@ def test_every_federation_has_every_result(found: Bounds) -> None:
         assert one["bound"] is not None or one["holds"] is None
 
 
-def test_rows_follow_the_paper_and_then_the_rounds(found: Bounds) -> None:
-    mine = [one for one in found.rows if one["mechanism"] == "pl-learn"]
+def test_rows_follow_the_paper_and_then_the_rounds(result: Bounds) -> None:
+    mine = [one for one in result.rows if one["mechanism"] == "pl-learn"]
     assert list(dict.fromkeys(one["result"] for one in mine)) == [
         "distortion_stationarity", "convex_suboptimality", "one_step", "converge_rate", "privacy_leakage",
         "conditional_preservation",
@@ -72,8 +72,8 @@ def test_rows_follow_the_paper_and_then_the_rounds(found: Bounds) -> None:
     assert [one["round"] for one in mine if one["result"] == "one_step"] == [0, 0, 2, 2, 3, 3]
 
 
-def test_every_number_has_a_count_and_every_mean_an_interval(found: Bounds) -> None:
-    seen = list(figures(found.found))
+def test_every_number_has_a_count_and_every_mean_an_interval(result: Bounds) -> None:
+    seen = list(figures(result.content))
     assert len(seen) > 200
     for one in seen:
         assert one["count"] >= 1
@@ -83,14 +83,14 @@ def test_every_number_has_a_count_and_every_mean_an_interval(found: Bounds) -> N
             assert one["low"] <= one["value"] <= one["high"]
 
 
-def test_claims_say_what_is_proved_measured_and_not_claimed(found: Bounds) -> None:
-    assert set(found.found["claims"]) == {"proved", "measured", "not claimed"}
-    words = (json.dumps(found.found) + page(found.found).split("<body>")[1].split("<script")[0]).lower()
+def test_claims_say_what_is_proved_measured_and_not_claimed(result: Bounds) -> None:
+    assert set(result.content["claims"]) == {"proved", "measured", "not claimed"}
+    words = (json.dumps(result.content) + page(result.content).split("<body>")[1].split("<script")[0]).lower()
     assert "epsilon" not in words
 
 
-def test_twice_the_same(found: Bounds, run: Path) -> None:
-    assert bounds_run(run, CHEAP).found == found.found
+def test_twice_the_same(result: Bounds, run: Path) -> None:
+    assert bounds_run(run, CHEAP).content == result.content
 
 
 def test_progress_is_told(run: Path) -> None:
@@ -143,8 +143,8 @@ def test_a_run_without_metrics_leaves_the_whole_run_unchecked(run: Path, tmp_pat
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     (copy / "metrics.jsonl").unlink()
-    found = bounds_run(copy, replace(CHEAP, rounds=[0], targets=0))
-    own = rows(found, "converge_rate", setting="as configured")
+    result = bounds_run(copy, replace(CHEAP, rounds=[0], targets=0))
+    own = rows(result, "converge_rate", setting="as configured")
     assert {one["status"] for one in own} == {"not checkable"}
     assert all("0 of 3 rounds" in one["reason"] for one in own)
 
@@ -152,8 +152,8 @@ def test_a_run_without_metrics_leaves_the_whole_run_unchecked(run: Path, tmp_pat
 # --- what is written --------------------------------------------------------------------------------------------
 
 
-def test_files_are_whole(found: Bounds, tmp_path: Path) -> None:
-    written = found.save(tmp_path)
+def test_files_are_whole(result: Bounds, tmp_path: Path) -> None:
+    written = result.save(tmp_path)
     assert [path.name for path in written] == ["bounds.json", "bounds.html"]
     text = written[0].read_text()
     assert json.loads(text)["bounds"][0]["mechanism"] == "pl-learn"
@@ -163,9 +163,9 @@ def test_files_are_whole(found: Bounds, tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_fresh_run_removes_older_bounds(pictures: Path, tmp_path: Path, found: Bounds) -> None:
+def test_a_fresh_run_removes_older_bounds(pictures: Path, tmp_path: Path, result: Bounds) -> None:
     folder = train_run(tmp_path / "run", pictures, ("none",))
-    found.save(folder)
+    result.save(folder)
     sweep = {"datasets": [str(pictures)], "mechanisms": ["none"]}
     Run(folder, resolve(overrides=settings_for(), sweep=sweep), fresh=True).execute()
     assert not list(folder.glob("bounds.*"))

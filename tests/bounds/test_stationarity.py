@@ -20,8 +20,8 @@ from tests.bounds.runs import CHEAP, rows, untrained
 THEOREM, SMALLER = "distortion_stationarity", "gamma = 1/(2 L)"
 
 
-def test_a_gamma_too_large_gets_no_bound_and_a_smaller_one_does(found: Bounds) -> None:
-    own = rows(found, THEOREM, mechanism="pl-learn", setting="as configured")
+def test_a_gamma_too_large_gets_no_bound_and_a_smaller_one_does(result: Bounds) -> None:
+    own = rows(result, THEOREM, mechanism="pl-learn", setting="as configured")
     assert len(own) == 6  # two quantities, three snapshots
     for one in own:
         limit = one["constants"]["largest gamma"]["value"]
@@ -32,7 +32,7 @@ def test_a_gamma_too_large_gets_no_bound_and_a_smaller_one_does(found: Bounds) -
         assert "gamma < 1/L_alpha" in one["reason"]
         assert (one["bound"], one["holds"], one["margin"]) == (None, None, None)
         assert one["measured"]["count"] == 4
-    again = rows(found, THEOREM, mechanism="pl-learn", setting=SMALLER)
+    again = rows(result, THEOREM, mechanism="pl-learn", setting=SMALLER)
     assert len(again) == 6
     for one in again:
         assert one["holds"] is True
@@ -42,10 +42,10 @@ def test_a_gamma_too_large_gets_no_bound_and_a_smaller_one_does(found: Bounds) -
         assert len(one["curve"]["bound"]) == len(one["curve"]["measured"]) == 2
 
 
-def test_both_sides_follow_from_their_definitions(context: BoundsContext, found: Bounds) -> None:
+def test_both_sides_follow_from_their_definitions(context: BoundsContext, result: Bounds) -> None:
     index = next(i for i, fed in enumerate(context.sweep.federations) if fed.mechanism == "pl-learn")
     problems = subproblems(context, index, 2)
-    residual, normal = rows(found, THEOREM, mechanism="pl-learn", setting=SMALLER, round=2)
+    residual, normal = rows(result, THEOREM, mechanism="pl-learn", setting=SMALLER, round=2)
     known = {name: figure["value"] for name, figure in residual["constants"].items()}
     gamma, smooth, nu, steps = known["gamma"], known["L_alpha"], known["nu_alpha"], 2
     learned = problems.learn(torch.full_like(problems.gamma, gamma))
@@ -67,9 +67,9 @@ def test_both_sides_follow_from_their_definitions(context: BoundsContext, found:
     assert normal["measured"]["value"] == pytest.approx(float(learned.stationarity.mean()))
 
 
-def test_the_smaller_gamma_is_half_of_what_the_first_estimate_allows(found: Bounds) -> None:
-    for one in rows(found, THEOREM, setting=SMALLER):
-        (own, *_) = rows(found, THEOREM, setting="as configured", **{k: one[k] for k in ("mechanism", "round")})
+def test_the_smaller_gamma_is_half_of_what_the_first_estimate_allows(result: Bounds) -> None:
+    for one in rows(result, THEOREM, setting=SMALLER):
+        (own, *_) = rows(result, THEOREM, setting="as configured", **{k: one[k] for k in ("mechanism", "round")})
         assert one["constants"]["gamma"]["value"] == pytest.approx(own["constants"]["largest gamma"]["value"] / 2)
         assert one["constants"]["L_alpha"]["value"] >= own["constants"]["L_alpha"]["value"]
         assert one["constants"]["L_alpha"]["count"] > own["constants"]["L_alpha"]["count"]
@@ -127,8 +127,8 @@ def test_a_learner_that_stands_still_is_not_covered(few: Dataset) -> None:
     assert "gamma is zero" in own[0]["reason"]
 
 
-def test_no_run_meets_the_convex_corollary(found: Bounds) -> None:
-    own = rows(found, "convex_suboptimality")
+def test_no_run_meets_the_convex_corollary(result: Bounds) -> None:
+    own = rows(result, "convex_suboptimality")
     assert len(own) == 4 * 3
     assert {one["status"] for one in own} == {"not covered"}
     assert all("hole" in one["reason"] and "not convex" in one["reason"] for one in own)

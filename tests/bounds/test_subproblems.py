@@ -26,7 +26,7 @@ def test_they_are_what_the_clients_learn_on(context: BoundsContext) -> None:
     """What is followed ends at the very releases that the sweep makes in the next round."""
     index = next(i for i, fed in enumerate(context.sweep.federations) if fed.mechanism == "pl-learn")
     sweep = context.sweep.at(2, context.weights[2])
-    seen = [one.released for one in sweep.preview() if one.block.kind.name == "pl-learn"]
+    seen = [one.released for one in sweep.preview() if one.block.mechanism.name == "pl-learn"]
     problems = subproblems(context, index, 2)
     last = problems.learn(problems.gamma).last
     assert torch.allclose(problems.local + last, torch.cat(seen), atol=1e-6)
@@ -90,9 +90,9 @@ def test_the_iterate_half_way_is_kept() -> None:
 def test_the_negative_norm_adds_to_the_largest_curvature() -> None:
     """Of a quadratic with eigenvalues up to 3; ratios between pairs of points are smaller."""
     problems = toy(lambda point: point * torch.tensor([0.2, 3.0, -1.0, 0.5]).double())
-    found = problems.smoothness([problems.init, 2 * problems.init], [], OPTIONS)
-    assert found["value"] == pytest.approx(3 + 1.2, rel=1e-6)
-    assert (found["count"], found["kind"]) == (2 * 2 + 2 * 2, "largest")
+    result = problems.smoothness([problems.init, 2 * problems.init], [], OPTIONS)
+    assert result["value"] == pytest.approx(3 + 1.2, rel=1e-6)
+    assert (result["count"], result["kind"]) == (2 * 2 + 2 * 2, "largest")
 
 
 def flat_near(point: Tensor, there: Callable[[Tensor], Tensor], elsewhere: Callable[[Tensor], Tensor]) -> Subproblems:
@@ -123,8 +123,8 @@ def test_it_adds_to_ratios_between_the_last_point_and_a_random_one() -> None:
     one, _ = drawn()
     problems = flat_near(BASE + init, lambda w: torch.ones_like(w), lambda w: torch.zeros_like(w))
     ratio = 2 / (BASE + init - one).norm(dim=1)  # |(1, 1, 1, 1)| = 2
-    found = problems.smoothness([2 * init, init], [], OPTIONS)
-    assert found["value"] == pytest.approx(float((ratio + EXTRA).max()))
+    result = problems.smoothness([2 * init, init], [], OPTIONS)
+    assert result["value"] == pytest.approx(float((ratio + EXTRA).max()))
 
 
 def test_steps_are_measured_with_the_negative_norm_in_them() -> None:
@@ -133,5 +133,5 @@ def test_steps_are_measured_with_the_negative_norm_in_them() -> None:
     for name in ("lipschitz", "descent"):
         seen = Trajectory(none, none, none, none, none, none, none, problems.init)
         steep = replace(seen, **{name: none + torch.tensor([7.0, 9.0]).double()})
-        found = problems.smoothness([problems.init], [seen, steep], OPTIONS)
-        assert (found["value"], found["count"]) == (9.0, 2 * 3 + 2 * 2 * 10)
+        result = problems.smoothness([problems.init], [seen, steep], OPTIONS)
+        assert (result["value"], result["count"]) == (9.0, 2 * 3 + 2 * 2 * 10)

@@ -31,9 +31,9 @@ def test_federations_are_told_apart_by_their_labels(budget: object, label: str) 
 
 def test_groups_come_in_the_order_in_which_they_are_met() -> None:
     rows = [row("one_step", 2), row("converge_rate", 0), row("one_step", 1)]
-    found = grouped(rows, lambda one: one["result"])
-    assert list(found) == ["one_step", "converge_rate"]
-    assert [one["round"] for one in found["one_step"]] == [2, 1]
+    result = grouped(rows, lambda one: one["result"])
+    assert list(result) == ["one_step", "converge_rate"]
+    assert [one["round"] for one in result["one_step"]] == [2, 1]
 
 
 def test_every_assumption_is_shown_once_as_it_stood_at_worst() -> None:
@@ -43,11 +43,11 @@ def test_every_assumption_is_shown_once_as_it_stood_at_worst() -> None:
         row("converge_rate", None, step(0.1, 0.05), assumption("b", "held")),
         row("converge_rate", None, step(0.1, 1e-9), setting="eta = 1/(8 L)"),  # not the run as it was
     ])  # fmt: skip
-    found = {check["name"]: check for check in checks}
-    assert list(found) == ["eta <= 1/(4 L_F)", "a", "b"]
-    worst = found["eta <= 1/(4 L_F)"]
+    result = {check["name"]: check for check in checks}
+    assert list(result) == ["eta <= 1/(4 L_F)", "a", "b"]
+    worst = result["eta <= 1/(4 L_F)"]
     assert (worst["status"], worst["round"], worst["results"]) == ("violated", 2, ["one_step", "converge_rate"])
-    assert (found["a"]["status"], found["b"]["status"]) == ("not checkable", "not covered")
+    assert (result["a"]["status"], result["b"]["status"]) == ("not checkable", "not covered")
     assert asked_by(worst) == "one round, whole run"
 
 
@@ -69,7 +69,7 @@ def test_numbers_in_few_digits(value: float, digits: int, text: str) -> None:
     assert short(value, digits) == text
 
 
-def test_the_checks_of_a_run(found: Bounds) -> None:
-    shown = {check["name"]: check for check in worst_checks(r for r in found.rows if r["mechanism"] == "pl-learn")}
+def test_the_checks_of_a_run(result: Bounds) -> None:
+    shown = {check["name"]: check for check in worst_checks(r for r in result.rows if r["mechanism"] == "pl-learn")}
     assert shown["beta >= threshold"]["status"] == "held"  # with the run's constants; with estimated ones it is not
     assert shown["eta <= 1/(4 L_F)"]["results"] == ["one_step", "converge_rate"]

@@ -94,9 +94,9 @@ def test_the_constants_of_the_inner_theorem() -> None:
     gap, gamma, smooth, steps, nu = 3.0, 0.2, 2.0, 7, 0.3
     left = 1 - smooth * gamma
     e_m = 4 * gap / (gamma * left * steps) + 4 * nu**2 / left**2
-    found = distortion_bounds(gap, gamma, smooth, steps, nu)
-    assert found.residual == pytest.approx(e_m)
-    assert found.stationarity == pytest.approx(2 * (1 + smooth * gamma) ** 2 * e_m + 2 * nu**2)
+    result = distortion_bounds(gap, gamma, smooth, steps, nu)
+    assert result.residual == pytest.approx(e_m)
+    assert result.stationarity == pytest.approx(2 * (1 + smooth * gamma) ** 2 * e_m + 2 * nu**2)
     exact = distortion_bounds(gap, gamma, smooth, steps)
     assert exact.residual == pytest.approx(2 * gap / (gamma * left * steps))
     assert exact.stationarity == pytest.approx(2 * (1 + smooth * gamma) ** 2 * gap / (gamma * left * steps))
@@ -302,9 +302,9 @@ def linear_attack(residuals: Tensor, beta: float) -> tuple[float, float]:
 
 
 def test_the_leakage_lemma_holds_where_the_envelope_does() -> None:
-    p, when = 0.5, torch.arange(1, HORIZON + 1, dtype=torch.float64)
+    p, round_number = 0.5, torch.arange(1, HORIZON + 1, dtype=torch.float64)
     for c_2 in (0.1, 1.0, 5.0):
-        residuals = c_2 * (when**p - (when - 1) ** p)  # sums to c_2 * i^p at every horizon
+        residuals = c_2 * (round_number**p - (round_number - 1) ** p)  # sums to c_2 * i^p at every horizon
         score = leakage_score(DIAMETER, 1 / ETA, 1 / ETA, c_2, p, HORIZON)
         for beta in (score.threshold, 2 * score.threshold, 20.0):
             leakage, total = linear_attack(residuals, beta)

@@ -182,9 +182,9 @@ def test_the_distance_to_the_normal_cone(where: str, inward: bool) -> None:
     radial = float((gradient * alpha).sum())
     gradient = gradient if (radial > 0) == inward else -gradient
     ends = [torch.tensor([end]).double() for end in (lower, upper)]
-    found = stationarity_distance(gradient, alpha, *ends)
-    assert found.shape == (1,)
-    assert float(found) == pytest.approx(float(by_search(gradient, alpha, *directions[where])), abs=1e-6)
+    result = stationarity_distance(gradient, alpha, *ends)
+    assert result.shape == (1,)
+    assert float(result) == pytest.approx(float(by_search(gradient, alpha, *directions[where])), abs=1e-6)
 
 
 def test_tolerance_decides_what_is_on_a_sphere() -> None:
@@ -195,9 +195,9 @@ def test_tolerance_decides_what_is_on_a_sphere() -> None:
     single, unit = near.float() / near.float().norm() * (1 + 3e-6), one.float()
     assert float(stationarity_distance(gradient.float(), single, unit, 2 * unit)) == 1
     outside = torch.tensor([[0.0, 1.0 - 1e-4], [0.0, 2.0 + 1e-3], [0.0, math.nan]]).double()
-    found = stationarity_distance(gradient.expand(3, -1), outside, one.expand(3), 2 * one.expand(3))
-    assert found[:2].tolist() == [math.inf, math.inf]
-    assert math.isnan(found[2])
+    result = stationarity_distance(gradient.expand(3, -1), outside, one.expand(3), 2 * one.expand(3))
+    assert result[:2].tolist() == [math.inf, math.inf]
+    assert math.isnan(result[2])
 
 
 def test_without_a_lower_bound_the_annulus_is_a_ball() -> None:

@@ -10,16 +10,16 @@ from equipoise.mechanism.protection import ProtectionSettings
 
 
 def test_the_papers_bounds_with_the_guesses_beside_them() -> None:
-    found = calibration(ProtectionSettings(), "pl-learn", 0.96)
-    assert (found["lower"], found["upper"], found["scale"]) == (15.99975, 31.9995, None)
-    assert set(found["guesses"]) == {"mnist", "fmnist"}
-    assert found["guesses"]["mnist"]["black"] == pytest.approx(0.46, abs=0.01)
-    assert found["claim"].endswith("No (epsilon, delta) is claimed for it.")
+    result = calibration(ProtectionSettings(), "pl-learn", 0.96)
+    assert (result["lower"], result["upper"], result["scale"]) == (15.99975, 31.9995, None)
+    assert set(result["guesses"]) == {"mnist", "fmnist"}
+    assert result["guesses"]["mnist"]["black"] == pytest.approx(0.46, abs=0.01)
+    assert result["claim"].endswith("No (epsilon, delta) is claimed for it.")
 
 
 def test_a_scale_where_the_bounds_follow_from_the_draw() -> None:
-    found = calibration(ProtectionSettings(), "ls-learn", 80)
-    assert (found["lower"], found["scale"], found["norm"], found["guesses"]) == (None, 0.125, "l1", None)
+    result = calibration(ProtectionSettings(), "ls-learn", 80)
+    assert (result["lower"], result["scale"], result["norm"], result["guesses"]) == (None, 0.125, "l1", None)
 
 
 def test_only_a_formal_budget_is_called_an_epsilon() -> None:

@@ -56,15 +56,15 @@ def guarded(mnist: Dataset) -> Dataset:
 
 def test_a_real_search_touches_public_images_alone_and_finds_the_threshold(guarded: Dataset) -> None:
     seen: list[int] = []
-    found = search(guarded, ["pl-identical"], QUICK, [0.99, 0.9, 0.999], [1, 2], keep=0.8, on_round=seen.append)
+    result = search(guarded, ["pl-identical"], QUICK, [0.99, 0.9, 0.999], [1, 2], keep=0.8, on_round=seen.append)
     assert seen == list(range(1, QUICK.rounds + 1))
-    free, *trials = found.trials
+    free, *trials = result.trials
     assert (free.mechanism, free.budget, free.seeds) == ("none", None, 2)
     assert [trial.budget for trial in trials] == [0.9, 0.99, 0.999], "from strict to loose"
     assert [trial.trains for trial in trials] == [False, True, True]
-    assert found.strictest == {"pl-identical": 0.99}
-    assert 0.1 < found.bar < free.accuracy
-    assert found.bar == pytest.approx(0.1 + 0.8 * (free.accuracy - 0.1))
+    assert result.strictest == {"pl-identical": 0.99}
+    assert 0.1 < result.bar < free.accuracy
+    assert result.bar == pytest.approx(0.1 + 0.8 * (free.accuracy - 0.1))
 
 
 def test_the_public_part_becomes_a_dataset_of_its_own(guarded: Dataset, mnist: Dataset) -> None:
@@ -117,52 +117,52 @@ def threshold(at: float) -> Callable[[str, Any, int], float]:
 
 
 def test_every_budget_of_the_grid_is_tried_with_every_seed(play: Any) -> None:
-    found, asked = play(threshold(0.97), "pl-learn", "ls-learn", seeds=[4, 5])
+    result, asked = play(threshold(0.97), "pl-learn", "ls-learn", seeds=[4, 5])
     assert {f for f in asked if f.mechanism == "none"} == {Federation("mnist", "none", None, s) for s in (4, 5)}
     for name, measure in (("pl-learn", "leakage"), ("ls-learn", "laplace")):
         mine = [(f.budget, f.seed) for f in asked if f.mechanism == name]
         assert sorted(mine) == sorted((budget, seed) for budget in MEASURES[measure].grid for seed in (4, 5))
-    assert found.strictest == {"pl-learn": 0.97, "ls-learn": 20}
-    assert len(found.trials) == 1 + 2 * 8
-    assert all(trial.seeds == 2 for trial in found.trials)
+    assert result.strictest == {"pl-learn": 0.97, "ls-learn": 20}
+    assert len(result.trials) == 1 + 2 * 8
+    assert all(trial.seeds == 2 for trial in result.trials)
 
 
 def test_budgets_can_be_given(play: Any) -> None:
-    found, asked = play(threshold(0.95), "pl-learn", budgets=[0.99, 0.9, 0.95], seeds=[1])
+    result, asked = play(threshold(0.95), "pl-learn", budgets=[0.99, 0.9, 0.95], seeds=[1])
     assert {f.budget for f in asked} == {None, 0.9, 0.95, 0.99}
-    assert found.strictest == {"pl-learn": 0.95}
+    assert result.strictest == {"pl-learn": 0.95}
 
 
 def test_a_budget_stricter_than_a_failure_does_not_count(play: Any) -> None:
     lucky = {0.9: 0.9, 0.95: 0.2, 0.97: 0.9, 0.99: 0.9, None: 0.9}
-    found, _ = play(lambda name, budget, seed: lucky[budget], "pl-learn", budgets=[0.9, 0.95, 0.97, 0.99])
-    assert [trial.trains for trial in found.trials] == [True, True, False, True, True]
-    assert found.strictest == {"pl-learn": 0.97}
+    result, _ = play(lambda name, budget, seed: lucky[budget], "pl-learn", budgets=[0.9, 0.95, 0.97, 0.99])
+    assert [trial.trains for trial in result.trials] == [True, True, False, True, True]
+    assert result.strictest == {"pl-learn": 0.97}
 
 
 def test_none_of_the_budgets_may_train(play: Any) -> None:
-    found, _ = play(threshold(2.0), "pl-learn", "pl-identical")
-    assert found.strictest == {"pl-learn": None, "pl-identical": None}
+    result, _ = play(threshold(2.0), "pl-learn", "pl-identical")
+    assert result.strictest == {"pl-learn": None, "pl-identical": None}
 
 
 def test_none_is_tried_once_and_has_no_strictest_budget(play: Any) -> None:
-    found, asked = play(threshold(0), "none", "pl-learn", seeds=[1], budgets=[0.98])
-    assert found.strictest == {"pl-learn": 0.98}
+    result, asked = play(threshold(0), "none", "pl-learn", seeds=[1], budgets=[0.98])
+    assert result.strictest == {"pl-learn": 0.98}
     assert asked == [Federation("mnist", "none", None, 1), Federation("mnist", "pl-learn", 0.98, 1)]
 
 
 @pytest.mark.parametrize(("keep", "bar"), [(0.25, 0.3), (0.5, 0.5), (0.75, 0.7)])
 def test_the_bar_lies_between_chance_and_training_without_protection(play: Any, keep: float, bar: float) -> None:
-    found, _ = play(lambda name, budget, seed: 0.9 if name == "none" else 0.5, "pl-learn", keep=keep)
-    assert found.bar == pytest.approx(bar)
-    assert found.trials[1].trains == (found.bar <= 0.5)
+    result, _ = play(lambda name, budget, seed: 0.9 if name == "none" else 0.5, "pl-learn", keep=keep)
+    assert result.bar == pytest.approx(bar)
+    assert result.trials[1].trains == (result.bar <= 0.5)
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 10, 11, 20, 40])
 def test_intervals_are_students(play: Any, count: int) -> None:
     values = {seed: 0.5 + 0.01 * ((7 * seed) % 11) for seed in range(count)}
-    found, _ = play(lambda name, budget, seed: values[seed], "pl-learn", budgets=[0.98], seeds=list(range(count)))
-    trial = found.trials[1]
+    result, _ = play(lambda name, budget, seed: values[seed], "pl-learn", budgets=[0.98], seeds=list(range(count)))
+    trial = result.trials[1]
     assert trial.seeds == count
     assert trial.accuracy == pytest.approx(mean(values.values()))
     half = student.ppf(0.975, count - 1) * stdev(values.values()) / sqrt(count)
@@ -170,8 +170,8 @@ def test_intervals_are_students(play: Any, count: int) -> None:
 
 
 def test_one_seed_has_no_interval(play: Any) -> None:
-    found, _ = play(threshold(0), "pl-learn", seeds=[1])
-    assert all(trial.interval is None for trial in found.trials)
+    result, _ = play(threshold(0), "pl-learn", seeds=[1])
+    assert all(trial.interval is None for trial in result.trials)
 
 
 def test_the_strictest_is_the_last_before_the_first_failure() -> None:
@@ -223,5 +223,5 @@ def test_a_measure_of_ones_own_has_no_grid(play: Any, monkeypatch: pytest.Monkey
     monkeypatch.setitem(MECHANISMS, "mine", Mechanism("mine", LaplaceBudget(sensitivity=2.0), norm="l1"))
     with pytest.raises(ConfigError, match="no grid for a measure of your own"):
         play(threshold(0), "mine")
-    found, _ = play(threshold(50), "mine", budgets=[20, 50, 80])
-    assert found.strictest == {"mine": 50}
+    result, _ = play(threshold(50), "mine", budgets=[20, 50, 80])
+    assert result.strictest == {"mine": 50}

@@ -80,10 +80,10 @@ def test_an_error_has_its_exit_code_and_says_what_to_do(
     done = command(*arguments)
     assert done.code == code
     assert "Traceback" not in done.err
-    found = command(*arguments, "--json")
-    assert found.code == code
-    assert set(document(found)) == {"error"}
-    error = document(found)["error"]
+    result = command(*arguments, "--json")
+    assert result.code == code
+    assert set(document(result)) == {"error"}
+    error = document(result)["error"]
     assert error["type"] == name
     assert error["cause"]
     assert done.err.strip() == f"error: {error['cause']} {error['remedy']}".strip()
@@ -98,9 +98,9 @@ def test_every_error_reaches_the_shell_as_itself(
 
     monkeypatch.setattr(doctor, "examine", fail)
     assert command("doctor") == Done(kind.exit_code, "", "error: It is broken. Mend it.\n")
-    found = command("doctor", "--json")
-    assert found.code == kind.exit_code
-    assert document(found) == {"error": {"type": kind.__name__, "cause": "It is broken.", "remedy": "Mend it."}}
+    result = command("doctor", "--json")
+    assert result.code == kind.exit_code
+    assert document(result) == {"error": {"type": kind.__name__, "cause": "It is broken.", "remedy": "Mend it."}}
 
 
 def test_every_error_has_an_exit_code_of_its_own_and_a_page_in_the_docs() -> None:

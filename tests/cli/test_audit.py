@@ -67,12 +67,12 @@ def quick(*more: str, attack: str = "lti") -> list[str]:
 
 
 def test_json_is_one_document_and_the_file(command: Command, folder: Path) -> None:
-    found = document(command("audit", "run", "--targets", "2", *CHEAP, "--set", "twins=false", "--json"))
-    assert found == json.loads((folder / "audit.json").read_text(), parse_constant=refuse)
-    assert list(dict.fromkeys(row["attack"] for row in found["attacks"])) == ATTACKS
-    assert sorted({row["round"] for row in found["attacks"]}) == [0, 1, 3]
-    assert found["options"]["releases"] == 2
-    assert found["targets"] == "public"
+    result = document(command("audit", "run", "--targets", "2", *CHEAP, "--set", "twins=false", "--json"))
+    assert result == json.loads((folder / "audit.json").read_text(), parse_constant=refuse)
+    assert list(dict.fromkeys(row["attack"] for row in result["attacks"])) == ATTACKS
+    assert sorted({row["round"] for row in result["attacks"]}) == [0, 1, 3]
+    assert result["options"]["releases"] == 2
+    assert result["targets"] == "public"
 
 
 def test_the_table_shows_defences_controls_and_what_is_not_claimed(command: Command, folder: Path) -> None:
@@ -127,14 +127,14 @@ def test_a_second_audit_replaces_the_first(command: Command, folder: Path) -> No
 
 
 def test_the_options_reach_the_attacks(command: Command, folder: Path) -> None:
-    found = document(command(*quick("--set", "samples=30", "--set", "tv=0", "--set", "given=best", "--json")))
-    assert (found["options"]["samples"], found["options"]["tv"], found["options"]["given"]) == (30, 0, "best")
+    result = document(command(*quick("--set", "samples=30", "--set", "tv=0", "--set", "given=best", "--json")))
+    assert (result["options"]["samples"], result["options"]["tv"], result["options"]["given"]) == (30, 0, "best")
 
 
 @pytest.mark.parametrize("attack", ["labels,multi-round", "multi-round"])
 def test_releases_of_all_rounds_can_be_combined(command: Command, folder: Path, attack: str) -> None:
-    found = document(command(*quick("--json", attack=attack)))
-    assert [row["mechanism"] for row in found["multi_round"]] == ["none", "pl-identical", "pl-learn"]
+    result = document(command(*quick("--json", attack=attack)))
+    assert [row["mechanism"] for row in result["multi_round"]] == ["none", "pl-identical", "pl-learn"]
     done = command(*quick(attack=attack))
     assert done.code == 0
     assert "3 releases combined" in " ".join(done.out.split())
@@ -147,9 +147,9 @@ def test_an_attack_of_ones_own_is_called_by_its_name(
     labels = find("labels")
     mine = replace(labels, name="mine", options={**labels.options, "extra": Option(3)})
     monkeypatch.setitem(REGISTERED, "mine", mine)
-    found = document(command(*quick("--set", "extra=5", "--json", attack="mine")))
-    assert {row["attack"] for row in found["attacks"]} == {"mine"}
-    assert found["options"]["extra"] == 5
+    result = document(command(*quick("--set", "extra=5", "--json", attack="mine")))
+    assert {row["attack"] for row in result["attacks"]} == {"mine"}
+    assert result["options"]["extra"] == 5
     error = document(command(*quick("--set", "extra=x", "--json")))["error"]
     assert "Expected extra='x' to be of type int" in error["cause"]
 
@@ -329,6 +329,6 @@ def test_the_demo_shows_what_the_server_sees(command: Command, tmp_path: Path) -
 
 @pytest.mark.usefixtures("small_mnist")
 def test_the_demo_as_json_holds_the_audit(command: Command, tmp_path: Path) -> None:
-    found = document(command("demo", "--rounds", "2", "--out", "out", "--json"))
-    assert {row["attack"] for row in found["audit"]["attacks"]} == {"lti", "membership"}
-    assert (tmp_path / found["picture"]).is_file()
+    result = document(command("demo", "--rounds", "2", "--out", "out", "--json"))
+    assert {row["attack"] for row in result["audit"]["attacks"]} == {"lti", "membership"}
+    assert (tmp_path / result["picture"]).is_file()

@@ -20,9 +20,9 @@ OPTIONS = BoundsOptions(
 )  # fmt: skip
 
 
-def shown(found: dict[str, Any], width: int = 100) -> str:
+def shown(result: dict[str, Any], width: int = 100) -> str:
     console = Console(width=width, record=True, file=io.StringIO())
-    for table in bounds_tables(found):
+    for table in bounds_tables(result):
         console.print(table)
     return console.export_text()
 
@@ -36,8 +36,8 @@ def row(number: int, bound: float | None, measured: float, holds: bool | None, *
 
 
 def line(text: str, start: str) -> list[str]:
-    (found,) = [one for one in text.splitlines() if one.strip().startswith(start)]
-    return found.split()
+    (result,) = [one for one in text.splitlines() if one.strip().startswith(start)]
+    return result.split()
 
 
 def test_values_are_ranges_over_the_rounds() -> None:
@@ -84,15 +84,15 @@ def test_notes_name_every_reason_once() -> None:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder: Path = tmp_path_factory.mktemp("bounds")
     run = train_run(folder / "run", write_pictures(folder / "pictures"), ("pl-learn", "ls-learn"), init="uniform")
-    return bounds_run(run, OPTIONS).found
+    return bounds_run(run, OPTIONS).content
 
 
-def test_a_runs_tables_can_be_read_at_a_hundred_columns(found: dict[str, Any]) -> None:
-    text = shown(found)
+def test_a_runs_tables_can_be_read_at_a_hundred_columns(result: dict[str, Any]) -> None:
+    text = shown(result)
     assert "…" not in text
     for word in ("inner loop", "gamma < 1/L_alpha", "violated", "does not apply", "not covered", "pl-learn"):
         assert word in text
-    assert "radial" in bounds_notes(found)
+    assert "radial" in bounds_notes(result)

@@ -10,33 +10,33 @@ from tests.helpers import Command, document
 
 
 def test_calibrate_gives_the_papers_bounds(command: Command) -> None:
-    found = document(command("calibrate", "--mechanism", "pl-learn", "--budget", "0.96", "--json"))
-    assert (found["lower"], found["upper"], found["scale"]) == (15.99975, 31.9995, None)
-    assert (found["mechanism"], found["budget"], found["norm"]) == ("pl-learn", 0.96, "l2")
-    found = document(command("calibrate", "--mechanism", "pl-identical", "--budget", "0.995", "--json"))
-    assert (found["lower"], found["upper"], found["scale"]) == (1.99975, 3.9995, None)
+    result = document(command("calibrate", "--mechanism", "pl-learn", "--budget", "0.96", "--json"))
+    assert (result["lower"], result["upper"], result["scale"]) == (15.99975, 31.9995, None)
+    assert (result["mechanism"], result["budget"], result["norm"]) == ("pl-learn", 0.96, "l2")
+    result = document(command("calibrate", "--mechanism", "pl-identical", "--budget", "0.995", "--json"))
+    assert (result["lower"], result["upper"], result["scale"]) == (1.99975, 3.9995, None)
 
 
 def test_calibrate_gives_a_scale_where_bounds_follow_from_the_draw(command: Command) -> None:
     arguments = ("calibrate", "--mechanism", "ls-learn", "--budget", "80", "--sensitivity", "10", "--json")
-    found = document(command(*arguments))
-    assert (found["lower"], found["upper"], found["scale"], found["norm"]) == (None, None, 0.125, "l1")
-    found = document(command("calibrate", "--mechanism", "gs-static", "--budget", "4", "--sensitivity", "1", "--json"))
-    assert (found["lower"], found["upper"], found["scale"], found["norm"]) == (None, None, 0.25, "l2")
+    result = document(command(*arguments))
+    assert (result["lower"], result["upper"], result["scale"], result["norm"]) == (None, None, 0.125, "l1")
+    result = document(command("calibrate", "--mechanism", "gs-static", "--budget", "4", "--sensitivity", "1", "--json"))
+    assert (result["lower"], result["upper"], result["scale"], result["norm"]) == (None, None, 0.25, "l2")
 
 
 def test_calibrate_follows_the_settings(command: Command) -> None:
     more = ("--set", "leakage.D=28", "--set", "factor=3")
-    found = document(command("calibrate", "--mechanism", "pl-learn", "--budget", "0.96", "--json", *more))
-    assert found["lower"] == pytest.approx(0.04 * 4 * 28 / 0.56 - 0.01 / 40)
-    assert found["upper"] == pytest.approx(3 * found["lower"])
+    result = document(command("calibrate", "--mechanism", "pl-learn", "--budget", "0.96", "--json", *more))
+    assert result["lower"] == pytest.approx(0.04 * 4 * 28 / 0.56 - 0.01 / 40)
+    assert result["upper"] == pytest.approx(3 * result["lower"])
 
 
 @pytest.mark.parametrize("diameter", [56.0, 60.0])
 def test_calibrate_compares_with_guesses_that_use_no_update(command: Command, mnist: Dataset, diameter: float) -> None:
     arguments = ("calibrate", "--mechanism", "pl-learn", "--budget", "0.96", "--set", f"leakage.D={diameter}")
-    found = document(command(*arguments, "--json"))["guesses"]
-    assert set(found) == {"mnist", "fmnist"}
+    result = document(command(*arguments, "--json"))["guesses"]
+    assert set(result) == {"mnist", "fmnist"}
     done = command(*arguments)
     assert done.code == 0
     text = " ".join(done.out.split())
@@ -46,7 +46,7 @@ def test_calibrate_compares_with_guesses_that_use_no_update(command: Command, mn
     black = np.full_like(images, known.images.min())
     for name, guess in (("black", black), ("class_mean", means[targets.labels.numpy()])):
         score = 1 - np.linalg.norm(guess - images, axis=1).mean() / diameter
-        assert found["mnist"][name] == pytest.approx(score, abs=1e-5)
+        assert result["mnist"][name] == pytest.approx(score, abs=1e-5)
         assert f"{score:.2f}" in text
 
 
@@ -89,13 +89,13 @@ def test_calibrate_refuses_what_cannot_be(command: Command, arguments: list[str]
 def test_the_search_prints_trials_with_intervals(command: Command) -> None:
     arguments = ["calibrate", "--search", "--mechanism", "pl-identical,none", "--budget", "0.99,0.999"]
     arguments += ["--rounds", "40", "--set", "model=mlp", "--set", "init=torch", "--set", "batch=8"]
-    found = document(command(*arguments, "--seed", "1,2", "--json"))
-    assert set(found) == {"bar", "strictest", "trials"}
-    assert [(trial["mechanism"], trial["budget"]) for trial in found["trials"]] == [
+    result = document(command(*arguments, "--seed", "1,2", "--json"))
+    assert set(result) == {"bar", "strictest", "trials"}
+    assert [(trial["mechanism"], trial["budget"]) for trial in result["trials"]] == [
         ("none", None), ("pl-identical", 0.99), ("pl-identical", 0.999),
     ]  # fmt: skip
-    assert all(trial["seeds"] == 2 and len(trial["interval"]) == 2 for trial in found["trials"])
-    assert set(found["strictest"]) == {"pl-identical"}
+    assert all(trial["seeds"] == 2 and len(trial["interval"]) == 2 for trial in result["trials"])
+    assert set(result["strictest"]) == {"pl-identical"}
     done = command(*arguments, "--seed", "1")
     assert done.code == 0
     assert "strictest budget that trains with pl-identical" in " ".join(done.out.split())

@@ -53,9 +53,9 @@ def test_the_demo_makes_a_table_and_a_plot_that_stands_alone(command: Command, t
 
 
 def test_the_demo_as_json(command: Command, tmp_path: Path) -> None:
-    found = document(command("demo", "--rounds", "5", "--out", "out", "--json"))
-    assert [row["mechanism"] for row in found["federations"]] == ["none"] + ["pl-identical"] * 2 + ["pl-learn"] * 2
-    assert (tmp_path / found["plot"]).exists()
+    result = document(command("demo", "--rounds", "5", "--out", "out", "--json"))
+    assert [row["mechanism"] for row in result["federations"]] == ["none"] + ["pl-identical"] * 2 + ["pl-learn"] * 2
+    assert (tmp_path / result["plot"]).exists()
 
 
 def test_the_demo_refuses_impossible_arguments(command: Command, tmp_path: Path) -> None:

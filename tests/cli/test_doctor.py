@@ -13,10 +13,10 @@ from tests.helpers import Command, contents, document
 
 
 def test_the_doctor_finds_nothing_wrong_here(command: Command, tmp_path: Path) -> None:
-    found = document(command("doctor", "--json"))
-    assert [check["name"] for check in found["checks"] if not check["ok"]] == []
-    assert {check["name"] for check in found["checks"]} == set(doctor.CHECKS)
-    assert found["environment"]["equipoise"] == version("equipoise")
+    result = document(command("doctor", "--json"))
+    assert [check["name"] for check in result["checks"] if not check["ok"]] == []
+    assert {check["name"] for check in result["checks"]} == set(doctor.CHECKS)
+    assert result["environment"]["equipoise"] == version("equipoise")
     assert contents(tmp_path) == {}, "the probe of the disk leaves nothing"
 
 
@@ -29,6 +29,6 @@ def test_the_doctor_names_what_is_wrong(command: Command, monkeypatch: pytest.Mo
     assert done.code == 1
     assert "ok   versions: fine" in done.out
     assert "FAIL bundled data: mnist.npz is truncated. Reinstall." in done.out
-    found = command("doctor", "--json")
-    assert found.code == 1
-    assert [check["ok"] for check in document(found)["checks"]] == [True, False]
+    result = command("doctor", "--json")
+    assert result.code == 1
+    assert [check["ok"] for check in document(result)["checks"]] == [True, False]

@@ -26,8 +26,8 @@ def test_a_new_app_says_what_to_do_next(command: Command, tmp_path: Path) -> Non
 
 
 def test_a_new_app_as_json_lists_its_files(command: Command, tmp_path: Path) -> None:
-    found = document(command("flower", "new", "other-app", "--json"))
-    assert all((tmp_path / found["folder"] / name).is_file() for name in found["files"])
+    result = document(command("flower", "new", "other-app", "--json"))
+    assert all((tmp_path / result["folder"] / name).is_file() for name in result["files"])
 
 
 def test_the_demo_tells_what_the_servers_files_hold(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

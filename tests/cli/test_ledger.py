@@ -62,10 +62,10 @@ def test_a_run_is_verified_from_its_folder_and_from_its_file(command: Command, t
     small = ("--rounds", 3, "--set", "evaluate_every=3", "--set", "steps=1", "--set", "threads=1")
     sweep = ("--mechanism", "none,pl-learn", "--budget", "0.98", "--dataset", data)
     assert command("train", *sweep, *small, "--out", "run", "--json").code == 0
-    found = command("ledger", "run", "--json")
-    assert found == command("ledger", "run/ledger.jsonl", "--json")
-    document = json.loads(found.out)
-    assert (found.code, document["experiment"], document["entries"]) == (0, "seeded", 7)
+    result = command("ledger", "run", "--json")
+    assert result == command("ledger", "run/ledger.jsonl", "--json")
+    document = json.loads(result.out)
+    assert (result.code, document["experiment"], document["entries"]) == (0, "seeded", 7)
     assert [(one["federation"], one["client"]) for one in document["clients"]] == [
         (federation, client) for federation in (0, 1) for client in "0123"
     ]
@@ -120,13 +120,15 @@ def test_the_composed_epsilon_of_a_client_is_one_line(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accounting, "composed_epsilon", lambda budgets, delta: 1.25 + delta)
-    folder = seeded(tmp_path / "run", *(formal(when, client, 0.375) for when in (1, 2, 3, 4) for client in "01"))
+    folder = seeded(
+        tmp_path / "run", *(formal(round_number, client, 0.375) for round_number in (1, 2, 3, 4) for client in "01")
+    )
     assert (
         "laplace-dp, federation 0, client 1: 4 releases, epsilon 1.5 at delta 0, epsilon 1.25 at delta 1e-05\n"
         in command("ledger", folder).out
     )
-    found = json.loads(command("ledger", folder, "--json", "--delta", "0.25").out)
-    assert found["composed"][0]["epsilon"] == 1.5
+    result = json.loads(command("ledger", folder, "--json", "--delta", "0.25").out)
+    assert result["composed"][0]["epsilon"] == 1.5
 
 
 def test_without_the_extra_it_says_how_to_get_it(

@@ -63,12 +63,12 @@ def _computes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_status_as_json_is_the_documented_object(command: Command, tmp_path: Path) -> None:
     done = command("--status", "--json")
     assert done.code == 0
-    found = document(done)
-    assert list(found) == ["artefacts", "claims"]
-    assert [row["name"] for row in found["artefacts"]] == JUDGED
-    assert all(set(row) == {"name", "kind", "cells", "agree"} for row in found["artefacts"])
-    assert all(set(row) == {"claim", "holds", "evidence"} for row in found["claims"])
-    assert found == shell.status(shell.committed())
+    result = document(done)
+    assert list(result) == ["artefacts", "claims"]
+    assert [row["name"] for row in result["artefacts"]] == JUDGED
+    assert all(set(row) == {"name", "kind", "cells", "agree"} for row in result["artefacts"])
+    assert all(set(row) == {"claim", "holds", "evidence"} for row in result["claims"])
+    assert result == shell.status(shell.committed())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -190,9 +190,9 @@ def test_a_plan_is_computed_elsewhere_and_scored_here(
 
     done = command("layers", "stepwise", "--from", "OUT", "--no-figures", "--json")
     assert done.code == 0
-    found = document(done)
-    assert [row["name"] for row in found["artefacts"]] == ["layers", "stepwise"]
-    assert found == shell.status(tmp_path / "reproduced")
+    result = document(done)
+    assert [row["name"] for row in result["artefacts"]] == ["layers", "stepwise"]
+    assert result == shell.status(tmp_path / "reproduced")
     assert contents(tmp_path / "reproduced" / "raw") == before
 
     done = command("layers", "--out", "again", "--no-figures")  # all of it here

@@ -39,18 +39,18 @@ def test_train_again_says_where_it_resumed_and_changes_nothing(command: Command,
 
 
 def test_train_json_is_the_result_file(command: Command, tiny: Path, tmp_path: Path) -> None:
-    found = document(command(*tiny_train(tiny, "--mechanism", "none", "--json")))
-    assert found == json.loads((tmp_path / "run" / "result.json").read_text())
-    assert found["federations"][0]["mechanism"] == "none"
-    assert document(command(*tiny_train(tiny, "--mechanism", "none", "--json"))) == found
+    result = document(command(*tiny_train(tiny, "--mechanism", "none", "--json")))
+    assert result == json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["federations"][0]["mechanism"] == "none"
+    assert document(command(*tiny_train(tiny, "--mechanism", "none", "--json"))) == result
 
 
 def test_train_reads_a_file_and_flags_win(command: Command, tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(
         f'rounds = 9\neta = 0.2\n[[sweep]]\ndatasets = ["{tiny}"]\nmechanisms = ["none"]\n'
     )
-    found = document(command("train", "--config", "s.toml", "--rounds", "2", "--set", "eta=0.3", "--json"))
-    assert (found["federations"][0]["rounds"], found["federations"][0]["eta"]) == (2, 0.3)
+    result = document(command("train", "--config", "s.toml", "--rounds", "2", "--set", "eta=0.3", "--json"))
+    assert (result["federations"][0]["rounds"], result["federations"][0]["eta"]) == (2, 0.3)
     (folder,) = (tmp_path / "runs").iterdir()
     assert re.fullmatch("[0-9a-f]{12}", folder.name)
     assert (folder / "result.json").exists()
@@ -74,8 +74,8 @@ def test_refused_releases_are_counted_for_people_and_for_machines(command: Comma
     done = command(*arguments)
     assert done.code == 0
     assert re.search(r"pl-learn 0\.98 seed 1: 12 of 12 releases refused", " ".join(done.err.split()))
-    found = document(command(*arguments, "--json"))["federations"]
-    assert found[0]["releases_refused"] == 12
+    result = document(command(*arguments, "--json"))["federations"]
+    assert result[0]["releases_refused"] == 12
 
 
 def test_an_interruption_is_one_line_and_exit_code_130(

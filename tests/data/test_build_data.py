@@ -71,8 +71,8 @@ def test_the_script_selects_what_its_index_says(script: ModuleType, originals: P
         assert np.array_equal(images[:, 1, 0], arrays[f"{split}_labels"])
     labels = read_idx(originals / "train-labels-idx1-ubyte")
     for label in range(10):
-        found = np.flatnonzero(labels == label)
-        expected = found[((np.arange(1500) + 0.5) * len(found) / 1500).astype(int)]
+        actual = np.flatnonzero(labels == label)
+        expected = actual[((np.arange(1500) + 0.5) * len(actual) / 1500).astype(int)]
         chosen = np.concatenate([arrays[f"{split}_index"][label::10] for split in ("train", "validation", "public")])
         assert np.array_equal(np.sort(chosen), expected)
 

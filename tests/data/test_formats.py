@@ -198,7 +198,7 @@ def test_another_format_is_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyP
         for part, array in zip("xy", small(count, seed), strict=True):
             np.save(tmp_path / f"{split}-{part}.npy", array)
     expected = load(write_npz(tmp_path / "npz"))
-    found = load(tmp_path)
+    actual = load(tmp_path)
     for split in ("train", "validation", "test"):
-        assert torch.equal(getattr(found, split).images, getattr(expected, split).images)
-        assert torch.equal(getattr(found, split).labels, getattr(expected, split).labels)
+        assert torch.equal(getattr(actual, split).images, getattr(expected, split).images)
+        assert torch.equal(getattr(actual, split).labels, getattr(expected, split).labels)

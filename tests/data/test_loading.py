@@ -177,10 +177,10 @@ def test_idx_folder(tmp_path: Path, separator: str, zipped: bool) -> None:
     images, labels = small(36, 1)  # 12 of each of 3 classes, in turn: 6 train, 4 public, 2 validation
     pieces = {"train": slice(0, 18), "public": slice(18, 30), "validation": slice(30, 36)}
     for split, rows in pieces.items():
-        found: Split = getattr(dataset, split)
+        result: Split = getattr(dataset, split)
         original = torch.from_numpy(images[rows]).float().unsqueeze(1) / 255
-        torch.testing.assert_close(dataset.pixels(found.images), original, atol=1e-6, rtol=0)
-        assert torch.equal(found.labels, torch.from_numpy(labels[rows]).long())
+        torch.testing.assert_close(dataset.pixels(result.images), original, atol=1e-6, rtol=0)
+        assert torch.equal(result.labels, torch.from_numpy(labels[rows]).long())
     assert (dataset.name, dataset.classes, dataset.shape) == ("toy", 3, (1, 4, 4))
 
 

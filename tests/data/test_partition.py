@@ -163,10 +163,10 @@ def test_shards_depend_on_the_seed() -> None:
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=20))
 def test_weights_are_shares(sizes: list[int]) -> None:
-    found = weights([torch.zeros(size) for size in sizes])
-    assert found.dtype == torch.float64
-    assert found.tolist() == pytest.approx([size / sum(sizes) for size in sizes], abs=1e-15)
-    assert float(found.sum()) == pytest.approx(1, abs=1e-12)
+    result = weights([torch.zeros(size) for size in sizes])
+    assert result.dtype == torch.float64
+    assert result.tolist() == pytest.approx([size / sum(sizes) for size in sizes], abs=1e-15)
+    assert float(result.sum()) == pytest.approx(1, abs=1e-12)
 
 
 def test_weights_of_nothing_are_refused() -> None:

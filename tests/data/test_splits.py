@@ -51,14 +51,14 @@ def test_a_class_of_half_as_many_rows_comes_half_as_often() -> None:
 
 @given(label_lists)
 def test_mixing_spreads_every_class_evenly_and_keeps_its_order(values: list[int]) -> None:
-    found = mixed(numbered(values))
-    assert sorted(rows(found)) == list(range(len(values)))
-    assert [values[row] for row in rows(found)] == found.labels.tolist()
+    result = mixed(numbered(values))
+    assert sorted(rows(result)) == list(range(len(values)))
+    assert [values[row] for row in rows(result)] == result.labels.tolist()
     for label in set(values):
-        own = [row for row in rows(found) if values[row] == label]
+        own = [row for row in rows(result) if values[row] == label]
         assert own == sorted(own)
         for length in range(1, len(values) + 1):
-            seen = found.labels[:length].tolist().count(label)
+            seen = result.labels[:length].tolist().count(label)
             # a class is at most half a row early or late, and so is every other class
             assert abs(seen - length * len(own) / len(values)) <= (len(set(values)) + 1) / 2
 

@@ -37,12 +37,12 @@ def test_invgrad_recovers_undefended_images_at_the_papers_settings() -> None:
     options = Options(attacks=["invgrad"], releases=8, label_sets=8, pictures=0)
     targets = build_targets(materials, server, options)
     weights = batched.layout.flatten(dict(model.named_parameters()))
-    found = summary(attack_cell(Cell(weights, server, {}), targets, materials, options)[0].values)
+    result = summary(attack_cell(Cell(weights, server, {}), targets, materials, options)[0].values)
     guesses = {name: summary(values) for name, values in baselines(targets, materials, server).items()}
-    assert found["mse"] <= 0.06 < guesses["class_mean"]["mse"]
-    assert found["ssim"] >= 0.8 > guesses["class_mean"]["ssim"]
-    assert found["identification"] == 1.0
-    assert found["leakage"] > guesses["class_mean"]["leakage"]
+    assert result["mse"] <= 0.06 < guesses["class_mean"]["mse"]
+    assert result["ssim"] >= 0.8 > guesses["class_mean"]["ssim"]
+    assert result["identification"] == 1.0
+    assert result["leakage"] > guesses["class_mean"]["leakage"]
 
 
 def test_the_example_audits_three_updates(tmp_path: Path) -> None:
@@ -51,11 +51,11 @@ def test_the_example_audits_three_updates(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = {
+    result = {
         (name, attack): float(mse)
         for name, attack, mse in re.findall(r"^(\S+) +(\w+) +MSE ([\d.]+)", done.stdout, re.M)
     }
-    assert found["none", "invgrad"] < 0.1 < 1 < found["pl-identical", "invgrad"]
+    assert result["none", "invgrad"] < 0.1 < 1 < result["pl-identical", "invgrad"]
     for name in ("none", "pl-identical", "pl-learn"):
         assert (tmp_path / name / "audit.svg").read_text().count("<image") == 12
         rows = json.loads((tmp_path / name / "audit.json").read_text())["attacks"]

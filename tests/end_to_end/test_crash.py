@@ -100,9 +100,9 @@ def finish(arguments: list[str], folder: Path, whole: dict[str, bytes]) -> str:
     """Run to the end; the folder is then that of an undisturbed run. Returns what was printed."""
     done = equipoise(*arguments, cwd=folder)
     assert done.returncode == 0, done.stderr
-    found = contents(folder / "run")
-    assert set(found) == set(whole)
-    assert [name for name in found if found[name] != whole[name]] == []
+    result = contents(folder / "run")
+    assert set(result) == set(whole)
+    assert [name for name in result if result[name] != whole[name]] == []
     return done.stdout
 
 
@@ -145,8 +145,8 @@ def test_killed_at_twenty_random_moments_it_ends_with_the_same_bits(data: Path, 
         except subprocess.TimeoutExpired:
             assert stopped(process, signal.SIGKILL)[0] == -signal.SIGKILL
             waits.pop(0)
-            found = load_checkpoint(folder / "run" / "checkpoint")  # whatever there is can be read
-            reached.append(-1 if found is None else found[1]["round"])
+            result = load_checkpoint(folder / "run" / "checkpoint")  # whatever there is can be read
+            reached.append(-1 if result is None else result[1]["round"])
         else:
             assert process.returncode == 0, err
             assert contents(folder / "run") == whole
@@ -223,9 +223,9 @@ def test_a_full_disk_is_one_line_and_17_and_earlier_results_stay(
 
     after = contents(tmp_path / "run")
     assert checkpoint_round(tmp_path) == reached
-    found = load_checkpoint(tmp_path / "run" / "checkpoint")
-    assert found is not None
-    kept = found[1]["metrics_bytes"]
+    result = load_checkpoint(tmp_path / "run" / "checkpoint")
+    assert result is not None
+    kept = result[1]["metrics_bytes"]
     assert after["metrics.jsonl"][:kept] == before["metrics.jsonl"][:kept]
     assert [json.loads(row)["round"] for row in after["metrics.jsonl"][:kept].splitlines()][-1] <= reached
     assert load_file(tmp_path / "run" / "snapshots" / "round-000000.safetensors")
@@ -276,9 +276,9 @@ def test_a_disk_that_fills_up_and_is_made_larger(data: Path, whole: dict[str, by
     assert "No space left on device" in line
     reached = checkpoint_round(small_disk)
     assert reached >= EVERY
-    found = load_checkpoint(small_disk / "run" / "checkpoint")
-    assert found is not None
-    kept = (small_disk / "run" / "metrics.jsonl").read_bytes()[: found[1]["metrics_bytes"]]
+    result = load_checkpoint(small_disk / "run" / "checkpoint")
+    assert result is not None
+    kept = (small_disk / "run" / "metrics.jsonl").read_bytes()[: result[1]["metrics_bytes"]]
     assert [json.loads(row)["round"] for row in kept.splitlines()][-1] <= reached
     assert load_file(small_disk / "run" / "snapshots" / "round-000007.safetensors")
     assert _mount("-o", "remount,size=8m", str(small_disk))

@@ -124,12 +124,12 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.2)
 
 
-def asked(run: Path, when: int) -> int:
+def asked(run: Path, round_number: int) -> int:
     """How often clients were asked for a round, by the ledger."""
     path = run / "ledger.jsonl"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     entries = [json.loads(line) for line in lines if line.endswith("\n")]
-    return sum(entry["kind"] == "asked" and entry["round"] == when for entry in entries)
+    return sum(entry["kind"] == "asked" and entry["round"] == round_number for entry in entries)
 
 
 def own_ledger(folder: Path) -> Callable[[int], dict[str, str]]:
@@ -139,15 +139,15 @@ def own_ledger(folder: Path) -> Callable[[int], dict[str, str]]:
 
 def processes_with(home: Path) -> list[str]:
     """Command lines of processes whose environment or command names the fleet's folder."""
-    found = []
+    results = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             text = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
         except OSError:
             continue
         if str(home).encode() in text:
-            found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-    return found
+            results.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return results
 
 
 @dataclass(frozen=True)
@@ -160,25 +160,28 @@ class Seen:
     homes: list[Path]
 
     def result(self) -> dict[str, Any]:
-        (found,) = json.loads((self.run / "result.json").read_text())["federations"]
-        return dict(found)
+        (outcome,) = json.loads((self.run / "result.json").read_text())["federations"]
+        return dict(outcome)
 
     def received(self) -> dict[tuple[int, int], tuple[dict[str, Tensor], dict[str, float]]]:
         """Arrays and metrics of what reached the server, by round and partition id."""
         numbers = {str(node): number for number, node in self.ids.items()}
-        found = {}
+        result = {}
         for path in (self.folder / "received").glob("*.safetensors"):
-            when, node = path.stem.split("-")
-            found[int(when), numbers[node]] = load_file(path), json.loads(path.with_suffix(".json").read_text())
-        return found
+            round_number, node = path.stem.split("-")
+            result[int(round_number), numbers[node]] = (
+                load_file(path),
+                json.loads(path.with_suffix(".json").read_text()),
+            )
+        return result
 
     def private(self) -> dict[tuple[int, int, int], tuple[Tensor, Tensor]]:
         """Local and released weights of every training on a node, by round, partition id and time."""
-        found = {}
+        result = {}
         for path in (self.folder / "private").glob("*.safetensors"):
-            when, number, at = map(int, path.stem.split("-"))
-            found[when, number, at] = flat(part(path, "local/")), flat(part(path, "sent/"))
-        return found
+            round_number, number, at = map(int, path.stem.split("-"))
+            result[round_number, number, at] = flat(part(path, "local/")), flat(part(path, "sent/"))
+        return result
 
     def own(self, number: int) -> list[tuple[int, float]]:
         """Round and intensity of every release that a node's own ledger holds."""
@@ -191,7 +194,10 @@ class Seen:
         """Refusals of the result file, by round and partition id."""
         numbers = {str(node): number for number, node in self.ids.items()}
         refused = self.result()["refused"].items()
-        return {int(when): {numbers[client]: why for client, why in reasons.items()} for when, reasons in refused}
+        return {
+            int(round_number): {numbers[client]: why for client, why in reasons.items()}
+            for round_number, reasons in refused
+        }
 
 
 def part(path: Path, prefix: str) -> dict[str, Tensor]:
@@ -221,27 +227,27 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Seen:
 
 def test_what_was_released_differs_from_what_was_trained_by_the_recorded_intensity(deployed: Seen) -> None:
     private, received = deployed.private(), deployed.received()
-    honest = {(when, number) for when, number in received if number in HONEST}
-    assert honest >= {(when, number) for when in range(1, ROUNDS + 1) for number in HONEST}
+    honest = {(round_number, number) for round_number, number in received if number in HONEST}
+    assert honest >= {(round_number, number) for round_number in range(1, ROUNDS + 1) for number in HONEST}
     lower = LeakageBudget().lower(BUDGET)
-    for when, number in honest:
-        (local,) = [local for (r, n, _), (local, _) in private.items() if (r, n) == (when, number)]
-        arrays, metrics = received[when, number]
+    for round_number, number in honest:
+        (local,) = [local for (r, n, _), (local, _) in private.items() if (r, n) == (round_number, number)]
+        arrays, metrics = received[round_number, number]
         realised = float((flat(arrays) - local).norm())
-        assert realised == pytest.approx(dict(deployed.own(number))[when], rel=1e-5)
+        assert realised == pytest.approx(dict(deployed.own(number))[round_number], rel=1e-5)
         assert lower * (1 - 1e-4) <= realised <= 2 * lower * (1 + 1e-4)
         assert metrics["equipoise.intensity"] == float(f"{realised:.2g}"), "the server is told two digits"
 
 
 def test_the_model_got_better(deployed: Seen) -> None:
-    found = {
+    result = {
         row["round"]: row["evaluation"]["accuracy"]
         for row in rows(deployed.run / "metrics.jsonl")
         if "evaluation" in row
     }
-    assert sorted(found) == list(range(ROUNDS + 1))
-    assert found[ROUNDS] > found[0] + 0.3
-    assert deployed.result()["accuracy"] == pytest.approx(found[ROUNDS], abs=1e-6)
+    assert sorted(result) == list(range(ROUNDS + 1))
+    assert result[ROUNDS] > result[0] + 0.3
+    assert deployed.result()["accuracy"] == pytest.approx(result[ROUNDS], abs=1e-6)
 
 
 def test_a_killed_node_is_missed_and_training_goes_on(deployed: Seen) -> None:
@@ -255,12 +261,12 @@ def test_a_killed_node_is_missed_and_training_goes_on(deployed: Seen) -> None:
 def test_nothing_of_an_unprotected_client_arrives(deployed: Seen) -> None:
     assert [number for _, number in deployed.received()].count(UNPROTECTED) == 0
     assert [number for _, number, _ in deployed.private()].count(UNPROTECTED) == ROUNDS, "it did train"
-    for when in range(1, ROUNDS + 1):
-        assert "ReleaseError" in deployed.reasons()[when][UNPROTECTED]
+    for round_number in range(1, ROUNDS + 1):
+        assert "ReleaseError" in deployed.reasons()[round_number][UNPROTECTED]
 
 
 def test_a_hostile_client_is_refused_by_name(deployed: Seen) -> None:
-    why = {when: reasons[HOSTILE] for when, reasons in deployed.reasons().items()}
+    why = {round_number: reasons[HOSTILE] for round_number, reasons in deployed.reasons().items()}
     assert "fc2.bias" in why[1]
     assert "finite" in why[1]
     assert "shape (1,)" in why[2]
@@ -271,8 +277,8 @@ def test_a_hostile_client_is_refused_by_name(deployed: Seen) -> None:
 def test_only_what_passed_was_averaged(deployed: Seen) -> None:
     last = [
         arrays
-        for (when, number), (arrays, _) in deployed.received().items()
-        if (when, number in HONEST) == (ROUNDS, True)
+        for (round_number, number), (arrays, _) in deployed.received().items()
+        if (round_number, number in HONEST) == (ROUNDS, True)
     ]
     mean = sum(flat(arrays) for arrays in last) / len(last)  # equal shares of the data: equal weights
     model = flat(load_file(deployed.run / "model.safetensors"))
@@ -282,8 +288,8 @@ def test_only_what_passed_was_averaged(deployed: Seen) -> None:
 
 def test_the_ledger_verifies_and_counts(deployed: Seen) -> None:
     told = json.loads((deployed.run / "result.json").read_text())["ledger"]
-    found = verify(deployed.run / "ledger.jsonl", told["head"], told["entries"])
-    counts = {int(client): count for (_, client), count in found.counts.items()}
+    result = verify(deployed.run / "ledger.jsonl", told["head"], told["entries"])
+    counts = {int(client): count for (_, client), count in result.counts.items()}
     for number, node in deployed.ids.items():
         asked_for = 2 if number == KILLED else ROUNDS
         accepted = {KILLED: 1, UNPROTECTED: 0, HOSTILE: 0}.get(number, ROUNDS)
@@ -330,13 +336,15 @@ def test_a_deployment_goes_on_after_a_crash(resumed: Seen) -> None:
     evaluated = [row["round"] for row in rows(resumed.run / "metrics.jsonl") if "evaluation" in row]
     assert evaluated == [0, 1, 2]
     assert resumed.result()["rounds"] == 2
-    assert [asked(resumed.run, when) for when in (1, 2)] == [1, 2], "the lost round is counted, and made again"
+    assert [asked(resumed.run, round_number) for round_number in (1, 2)] == [1, 2], (
+        "the lost round is counted, and made again"
+    )
     verify(resumed.run / "ledger.jsonl")
 
 
 def test_no_noise_is_used_twice(resumed: Seen) -> None:
     noises = {key: sent - local for key, (local, sent) in resumed.private().items()}
-    again = [number for when, number, _ in noises if when == 2]
+    again = [number for round_number, number, _ in noises if round_number == 2]
     assert len(again) > len(set(again)), "a client released twice in round 2"
     for number in (0, 1):
         assert len(resumed.own(number)) == sum(n == number for _, n, _ in noises), "a node counts the lost one too"

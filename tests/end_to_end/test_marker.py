@@ -110,8 +110,8 @@ def has_marker(values: Numbers) -> bool:
         windows = np.lib.stride_tricks.sliding_window_view(values[start : start + 100_027], 28)
         centred = windows - windows.mean(1, keepdims=True)
         norms = np.linalg.norm(centred, axis=1)
-        found = np.abs(centred @ rows.T) / np.where(norms > 1e-12, norms, 1.0)[:, None]
-        if bool((found > 0.99).any()):
+        result = np.abs(centred @ rows.T) / np.where(norms > 1e-12, norms, 1.0)[:, None]
+        if bool((result > 0.99).any()):
             return True
     return False
 
@@ -137,15 +137,15 @@ def leaks(files: dict[str, bytes], data: Path) -> list[str]:
     dataset = load(data)
     labels = np.load(data / "train.npz")["labels"].tolist()
     mean, std = float(dataset.mean), float(dataset.std)  # type: ignore[arg-type]
-    found = []
+    results = []
     for name, content in files.items():
         for part in unpacked(content):
-            found += [f"{name}: an image"] * any(map(has_marker, numbers(part)))
-            found += [f"{name}: a value"] * has_odd_value(part, mean, std)
-            found += [f"{name}: labels"] * has_labels(part, labels)
-        found += [f"{name}: an absolute path"] * (str(data.parent).encode() in content)
-        found += [f"{name}: a file name"] * (b"train.npz" in content)
-    return sorted(set(found))
+            results += [f"{name}: an image"] * any(map(has_marker, numbers(part)))
+            results += [f"{name}: a value"] * has_odd_value(part, mean, std)
+            results += [f"{name}: labels"] * has_labels(part, labels)
+        results += [f"{name}: an absolute path"] * (str(data.parent).encode() in content)
+        results += [f"{name}: a file name"] * (b"train.npz" in content)
+    return sorted(set(results))
 
 
 # --- the commands -----------------------------------------------------------------------------------------------------

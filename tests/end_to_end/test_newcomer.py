@@ -78,23 +78,23 @@ def test_the_demo_ends_well_and_says_where_everything_is(
 
 def test_the_demo_attacks_what_it_trained(demo: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     folder, done = demo
-    found = json.loads((folder / "demo" / "audit.json").read_text())
+    result = json.loads((folder / "demo" / "audit.json").read_text())
     got = {
         (row["mechanism"], row["budget"], row["role"]): row["identification"]
-        for row in found["attacks"]
+        for row in result["attacks"]
         if row["attack"] == "lti" and row["control"] != "negative"
     }
     assert got["none", None, "own"] > 0.5 > got["pl-identical", 0.99, "own"]
     assert got["pl-learn", 0.99, "own"] > got["pl-learn", 0.99, "static, equal lower bound"]
-    assert found["targets"] == "public"
+    assert result["targets"] == "public"
     assert "what the attacks got" in done.stdout
     assert (folder / "demo" / "audit.svg").read_text().count("<image") > 12
 
 
 def test_the_demo_shows_what_it_is_about(demo: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     folder, _ = demo
-    found = json.loads((folder / "demo" / "result.json").read_text())["federations"]
-    accuracy = {(row["mechanism"], row["budget"]): row["accuracy"] for row in found}
+    result = json.loads((folder / "demo" / "result.json").read_text())["federations"]
+    accuracy = {(row["mechanism"], row["budget"]): row["accuracy"] for row in result}
     assert accuracy["none", None] > 0.8
     for budget in (0.97, 0.99):
         assert accuracy["pl-identical", budget] < accuracy["pl-learn", budget] <= accuracy["none", None]

@@ -73,9 +73,9 @@ def assert_rows_agree(one: list[Row], two: list[Row]) -> None:
         assert all(a[name] == b[name] for name in exact if name in a)
 
 
-def one_round(sweep: Sweep, when: int = 1) -> tuple[list[Tensor], list[Tensor]]:
+def one_round(sweep: Sweep, round_number: int = 1) -> tuple[list[Tensor], list[Tensor]]:
     """Releases and distortions ``[F][K, P]`` of a round from the current state, without taking the step."""
-    tables, noise = sweep.tables([when]), sweep.noise_table(when)
+    tables, noise = sweep.tables([round_number]), sweep.noise_table(round_number)
     released: list[list[Tensor]] = [[] for _ in sweep.federations]
     distortions: list[list[Tensor]] = [[] for _ in sweep.federations]
     for block in sweep.blocks:

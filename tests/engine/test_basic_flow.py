@@ -36,8 +36,8 @@ def compare(few: Dataset, federation: Federation, settings: Settings, tolerance:
         weights = basic_flow.server(releases)
         row = next(event.rows for event in events if event.rows)[0]
         assert row["round"] == t
-        for (name, found), expected in zip(layout.unflatten(sweep.state.params[0]).items(), weights, strict=True):
-            torch.testing.assert_close(found, expected, rtol=0, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}")
+        for (name, actual), expected in zip(layout.unflatten(sweep.state.params[0]).items(), weights, strict=True):
+            torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}")
         assert row["utility_loss_last"] == pytest.approx(losses, abs=tolerance)
         sizes.append(row["intensity_last"])
     return sizes
@@ -84,10 +84,10 @@ def test_the_example_clips_like_the_library(few: Dataset, monkeypatch: pytest.Mo
     ]  # fmt: skip
     sweep.train(1)
     assert float(sweep.tables([1]).scale[0, 0, 0]) == 0.05
-    for found, expected in zip(
+    for actual, expected in zip(
         layout.unflatten(sweep.state.params[0]).values(), basic_flow.server(releases), strict=True
     ):
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-6)
 
 
 def test_the_examples_constants_are_the_librarys_defaults() -> None:

@@ -35,8 +35,8 @@ def test_each_dataset_is_loaded_once_in_the_order_of_its_first_name(
         return few
 
     monkeypatch.setattr(module, "load_with", load_with)
-    found = load_datasets(Settings(), ["mnist", folder, "mnist", folder])
-    assert list(found) == ["mnist", folder]
+    result = load_datasets(Settings(), ["mnist", folder, "mnist", folder])
+    assert list(result) == ["mnist", folder]
     fractions = {"validation_fraction": 1 / 6, "public_fraction": 0.0}
     assert seen == [("mnist", fractions), (folder, fractions)]
 

@@ -31,15 +31,15 @@ def test_every_check_is_made_and_its_outcome_told(monkeypatch: pytest.MonkeyPatc
         "last": lambda: "still looked at",
     }
     monkeypatch.setattr(doctor, "CHECKS", checks)
-    found = doctor.examine()
-    assert [(check["name"], check["ok"], check["detail"]) for check in found["checks"]] == [
+    result = doctor.examine()
+    assert [(check["name"], check["ok"], check["detail"]) for check in result["checks"]] == [
         ("good", True, "all is well"),
         ("typed", False, "The file is corrupt. Install again."),
         ("system", False, "no such device"),
         ("torch", False, "out of memory"),
         ("last", True, "still looked at"),
     ]
-    assert found["environment"] == environment()
+    assert result["environment"] == environment()
 
 
 def test_a_fault_of_the_checks_themselves_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,9 +71,9 @@ def test_wrong_gradients_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_speed_is_that_of_training() -> None:
-    found = re.fullmatch(r"(\d+) rounds/s of PL-Learn, one federation of 4 clients", doctor.CHECKS["speed"]())
-    assert found
-    assert int(found[1]) > 0
+    result = re.fullmatch(r"(\d+) rounds/s of PL-Learn, one federation of 4 clients", doctor.CHECKS["speed"]())
+    assert result
+    assert int(result[1]) > 0
 
 
 def test_a_folder_that_cannot_be_written_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

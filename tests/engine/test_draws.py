@@ -161,8 +161,8 @@ def test_noise_depends_on_seed_client_and_round_alone(count: int, participants: 
     rounds, rows = [1, 2, 3, 4, 5], list(range(draws.streams))
     together = draws.noise(rounds, rows, count, family, torch.float32, CPU)
     assert together.shape == (5, draws.streams, count)
-    for i, when in enumerate(rounds):
+    for i, round_number in enumerate(rounds):
         for row in rows:
-            alone = draws.noise([when], [row], count, family, torch.float32, CPU)
+            alone = draws.noise([round_number], [row], count, family, torch.float32, CPU)
             assert torch.equal(together[i, row], alone[0, 0])
     assert len({float(x) for x in together[..., 0].flatten()}) == 5 * draws.streams

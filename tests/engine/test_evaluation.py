@@ -60,21 +60,21 @@ def test_the_full_loss_of_every_model_on_its_own_examples(
     batched: Batched, params: Tensor, data: tuple[Tensor, Tensor]
 ) -> None:
     own = torch.stack([torch.arange(11), torch.arange(5, 16), torch.arange(12, 23)])
-    found = evaluate.full_loss(batched, params, data[0][own], data[1][own])
+    result = evaluate.full_loss(batched, params, data[0][own], data[1][own])
     for f in range(3):
         outputs = plain(batched, params[f])(data[0][own[f]])
-        torch.testing.assert_close(found[f], nn.functional.cross_entropy(outputs, data[1][own[f]]))
+        torch.testing.assert_close(result[f], nn.functional.cross_entropy(outputs, data[1][own[f]]))
 
 
 @pytest.mark.usefixtures("piece")
 def test_the_full_gradient_is_that_of_the_mean_loss(
     batched: Batched, params: Tensor, data: tuple[Tensor, Tensor]
 ) -> None:
-    found = evaluate.full_gradient(batched, params, *data)
+    result = evaluate.full_gradient(batched, params, *data)
     for f in range(3):
         twin = plain(batched, params[f])
         grads = torch.autograd.grad(nn.functional.cross_entropy(twin(data[0]), data[1]), list(twin.parameters()))
-        for one, two in zip(batched.layout.unflatten(found[f]).values(), grads, strict=True):
+        for one, two in zip(batched.layout.unflatten(result[f]).values(), grads, strict=True):
             torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-12)
 
 

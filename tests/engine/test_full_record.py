@@ -116,27 +116,27 @@ def test_every_federation_is_recorded_on_its_own_dataset(few: Dataset) -> None:
     inverted = replace(few, name="inverted", train=replace(few.train, images=-few.train.images))
     federations = [Federation(d, "pl-identical", 0.98) for d in ("few", "inverted")]
     both = Sweep(Settings(rounds=2), federations, {"few": few, "inverted": inverted}, small())
-    found = full_record(both)
-    for fed, row, data in zip(federations, found, (few, inverted), strict=True):
+    actual = full_record(both)
+    for fed, row, data in zip(federations, actual, (few, inverted), strict=True):
         alone = Sweep(Settings(rounds=2), [fed], {fed.dataset: data}, small())
         (expected,) = full_record(alone)
         assert row["full_utility_loss"] == pytest.approx(expected["full_utility_loss"], rel=1e-4)
         assert row["gradient_norm_squared"] == pytest.approx(expected["gradient_norm_squared"], rel=1e-4)
-    assert found[0]["gradient_norm_squared"] != pytest.approx(found[1]["gradient_norm_squared"], rel=1e-2)
+    assert actual[0]["gradient_norm_squared"] != pytest.approx(actual[1]["gradient_norm_squared"], rel=1e-2)
 
 
 def test_the_losses_are_those_of_the_clients_that_will_take_part(few: Dataset) -> None:
     fed = [Federation("few", "pl-identical", 0.98, seed=5)]
     sweep = sweep_of(few, fed, small(), participants=2, partition="shards", dtype="float64", rounds=9)
     seen = set()
-    for when in range(1, 6):
-        released, distortions = one_round(sweep, when)
-        who = sweep.draws.participants([when])[0, 0].tolist()
+    for round_number in range(1, 6):
+        released, distortions = one_round(sweep, round_number)
+        who = sweep.draws.participants([round_number])[0, 0].tolist()
         seen.add(tuple(who))
         (row,) = full_record(sweep)
         for slot, client in enumerate(who):
             models = released[0][slot], released[0][slot] - distortions[0][slot]
             after, before = (loss_of(small(), sweep, flat, sweep.parts["few"][client]).item() for flat in models)
             assert row["full_utility_loss"][slot] == pytest.approx(after - before, abs=1e-9)
-        sweep.train(when)
+        sweep.train(round_number)
     assert len(seen) > 2, "not the same clients in every round"

@@ -30,10 +30,10 @@ def two_seeds() -> list[Federation]:
 
 @pytest.mark.parametrize("chunk", [1, 3, 4, 64])
 def test_the_chunk_size_changes_no_bit(few: Dataset, whole: dict[str, Tensor], chunk: int) -> None:
-    found = trained(few, two_seeds(), ROUNDS, steps=STEPS, chunk=chunk)
-    for label, params in found.items():
+    result = trained(few, two_seeds(), ROUNDS, steps=STEPS, chunk=chunk)
+    for label, params in result.items():
         assert float((params - whole[label]).abs().max()) <= 1e-5, f"{label}: more than rounding"
-    assert_same(found, whole)
+    assert_same(result, whole)
 
 
 def test_nor_does_it_with_two_threads(few: Dataset) -> None:
@@ -48,10 +48,10 @@ def test_nor_does_it_with_two_threads(few: Dataset) -> None:
 
 
 def test_one_federation_at_a_time_gives_the_same_bits(few: Dataset, whole: dict[str, Tensor]) -> None:
-    found: dict[str, Tensor] = {}
+    results: dict[str, Tensor] = {}
     for fed in two_seeds():
-        found |= trained(few, [fed], ROUNDS, steps=STEPS)
-    assert_same(found, whole)
+        results |= trained(few, [fed], ROUNDS, steps=STEPS)
+    assert_same(results, whole)
 
 
 def test_two_runs_give_the_same_bits_also_in_pieces(few: Dataset) -> None:
@@ -66,8 +66,8 @@ def test_two_runs_give_the_same_bits_also_in_pieces(few: Dataset) -> None:
 def test_a_federation_does_not_notice_its_neighbours(few: Dataset, whole: dict[str, Tensor]) -> None:
     mine = next(fed for fed in EVERY if fed.mechanism == "ls-learn")
     others = [Federation("few", "ls-learn", b, s) for b, s in ((80, 1), (800, 7), (200, 3))]
-    found = trained(few, [others[0], Federation("few", "pl-learn", 0.96), mine, *others[1:]], ROUNDS, steps=STEPS)
-    assert torch.equal(found[mine.label()], whole[mine.label()])
+    result = trained(few, [others[0], Federation("few", "pl-learn", 0.96), mine, *others[1:]], ROUNDS, steps=STEPS)
+    assert torch.equal(result[mine.label()], whole[mine.label()])
 
 
 def test_noise_drawn_block_by_block_gives_the_same_bits(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,9 +96,9 @@ def test_seeds_and_budgets_matter(whole: dict[str, Tensor]) -> None:
 
 def test_recorded_numbers_do_not_depend_on_the_chunk_size_either(few: Dataset) -> None:
     change: dict[str, Any] = {"rounds": 3, "steps": 2, "evaluate_every": 2, "full_every": 2, "expected_draws": 2}
-    found = [rows_of(sweep_of(few, EVERY, small(), chunk=chunk, **change)) for chunk in (1, 3, 64)]
-    for other in found[1:]:
-        assert other == found[0]
+    result = [rows_of(sweep_of(few, EVERY, small(), chunk=chunk, **change)) for chunk in (1, 3, 64)]
+    for other in result[1:]:
+        assert other == result[0]
 
 
 @pytest.mark.parametrize("change", [{"participants": 3}, {"local_steps": 2}, {"sampling": "passes"}, {"clients": 5}])

@@ -17,14 +17,14 @@ def test_the_best_validation_round_is_the_first_best_one(few: Dataset) -> None:
     sweep = sweep_of(few, federations, rounds=40, evaluate_every=4, model=None, init="torch")
     history = rows_of(sweep)
     final = federation_results(sweep, history[-1])
-    for i, found in enumerate(final):
+    for i, outcome in enumerate(final):
         rows = [step[i] for step in history]
         best = max(row["validation_accuracy"] for row in rows)
         first = next(row for row in rows if row["validation_accuracy"] == best)
-        assert found["best_validation_round"] == first["round"]
-        assert found["accuracy_at_best_validation"] == first["accuracy"]
-        assert found["accuracy"] == rows[-1]["accuracy"]
-        assert found["rounds"] == 40
+        assert outcome["best_validation_round"] == first["round"]
+        assert outcome["accuracy_at_best_validation"] == first["accuracy"]
+        assert outcome["accuracy"] == rows[-1]["accuracy"]
+        assert outcome["rounds"] == 40
 
 
 def test_means_over_the_whole_run_are_over_accepted_releases(few: Dataset) -> None:
@@ -41,9 +41,9 @@ def test_means_over_the_whole_run_are_over_accepted_releases(few: Dataset) -> No
 def test_the_whole_of_it_can_be_written_and_says_what_a_budget_is_worth(few: Dataset) -> None:
     federations = [Federation("few", "laplace-dp", 100), Federation("few", "pl-learn", 0.98)]
     sweep = sweep_of(few, federations, small(), rounds=1)
-    found = result(sweep, rows_of(sweep)[-1])
-    assert json.loads(json.dumps(found)) == found
-    assert (found["schema"], found["experiment"]) == (1, "seeded")
-    assert [row["mechanism"] for row in found["federations"]] == ["laplace-dp", "pl-learn"]
-    assert "The budget of laplace-dp is the epsilon of one release" in found["claim"]
-    assert "No (epsilon, delta) is claimed for it." in found["claim"]
+    outcome = result(sweep, rows_of(sweep)[-1])
+    assert json.loads(json.dumps(outcome)) == outcome
+    assert (outcome["schema"], outcome["experiment"]) == (1, "seeded")
+    assert [row["mechanism"] for row in outcome["federations"]] == ["laplace-dp", "pl-learn"]
+    assert "The budget of laplace-dp is the epsilon of one release" in outcome["claim"]
+    assert "No (epsilon, delta) is claimed for it." in outcome["claim"]

@@ -40,8 +40,8 @@ def test_a_damped_server_divides_by_the_expected_norm_of_one_distortion() -> Non
         assert auto.server_rates(fed, [1, 2], parameters=100) == pytest.approx([expected] * 2)
         assert plain.server_rates(fed, [1, 2], parameters=100) == [0.7, 0.7]
     plan = {"rounds": [1, 2], "values": [0.96, [0.98, 0.98, 0.96, 0.96]]}
-    found = auto.server_rates(Federation("mnist", "pl-learn", plan), [1, 2], parameters=100)
-    assert found == pytest.approx([1 / 15.99975, 1 / 11.99975])
+    actual = auto.server_rates(Federation("mnist", "pl-learn", plan), [1, 2], parameters=100)
+    assert actual == pytest.approx([1 / 15.99975, 1 / 11.99975])
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ OUT_OF_RANGE: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("change", "words"), OUT_OF_RANGE, ids=lambda part: str(part)[:40])
 def test_a_setting_out_of_range_is_named_with_its_value_and_nothing_else_is(change: dict[str, Any], words: str) -> None:
-    (found,) = problems(Settings(**change), NONE)
-    assert words in found
+    (result,) = problems(Settings(**change), NONE)
+    assert words in result
     with pytest.raises(ConfigError):
         check(Settings(**change), NONE)
 
@@ -138,15 +138,15 @@ def test_settings_without_a_federation_are_checked_alike() -> None:
     ],
 )
 def test_a_problem_of_a_federation_is_named(federation: Federation, words: str) -> None:
-    found = problems(Settings(), [federation])
-    assert len(found) == 1
-    assert words in found[0]
+    result = problems(Settings(), [federation])
+    assert len(result) == 1
+    assert words in result[0]
 
 
 def test_every_value_of_a_schedule_is_checked_not_only_the_first_and_the_last() -> None:
     plan = {"rounds": [1, 10, 20], "values": [0.96, 1.5, 0.98]}
-    found = problems(Settings(rounds=100), [Federation("mnist", "pl-learn", plan)])
-    assert any("Expected budget=1.5 to be < 1." in line for line in found), found
+    result = problems(Settings(rounds=100), [Federation("mnist", "pl-learn", plan)])
+    assert any("Expected budget=1.5 to be < 1." in line for line in result), result
     for name in ("lr", "negative_norm"):
         change = {name: {"rounds": [1, 10, 20], "values": [0.1, -0.1, 0.1]}}
         assert any(name in line and ">= 0" in line for line in problems(Settings(rounds=100, **change), NONE))
@@ -168,14 +168,14 @@ def test_an_empty_sweep_and_a_repeated_federation_are_problems() -> None:
 def test_all_problems_come_at_once() -> None:
     settings = Settings(rounds=0, eta=-1.0, clip=0.0, model="x", lr=-1.0)
     federations = [Federation("mnist", "pl-learn", 2.0), Federation("mnist", "none", 1.0)]
-    found = problems(settings, federations)
+    result = problems(settings, federations)
     for words in ("rounds=0", "eta=-1.0", "clip=0.0", "'x'", "lr=-1.0", "budget=2.0", "takes no budget"):
-        assert any(words in line for line in found), words
+        assert any(words in line for line in result), words
     with pytest.raises(ConfigError) as caught:
         check(settings, federations)
     message = str(caught.value)
-    assert message.startswith(f"{len(found)} problem(s) in the settings:")
-    assert all(line in message for line in found)
+    assert message.startswith(f"{len(result)} problem(s) in the settings:")
+    assert all(line in message for line in result)
 
 
 def test_a_problem_shared_by_several_federations_is_reported_once() -> None:

@@ -45,14 +45,14 @@ def test_sampled_participants_are_averaged_by_their_own_weights(few: Dataset) ->
     sweep = sweep_of(few, fed, small(), **change)
     lowers = torch.tensor(sweep.settings.scales(fed[0].mechanism, fed[0].budget, [1])[0], dtype=torch.float64)
     seen = set()
-    for when in range(1, 7):
-        who = sweep.draws.participants([when])[0, 0]
+    for round_number in range(1, 7):
+        who = sweep.draws.participants([round_number])[0, 0]
         seen |= set(who.tolist())
-        released, distortions = one_round(sweep, when)
+        released, distortions = one_round(sweep, round_number)
         assert released[0].shape[0] == 2
         torch.testing.assert_close(intensity(distortions[0]), lowers[who], rtol=1e-9, atol=0)
         p = sweep.shares["few"][who]
-        sweep.train(when)
+        sweep.train(round_number)
         expected = (p.unsqueeze(-1) * released[0]).sum(0) / p.sum()
         torch.testing.assert_close(sweep.state.params[0], expected, rtol=1e-12, atol=1e-12)
     assert seen == {0, 1, 2, 3}
@@ -116,40 +116,40 @@ def intensities(few: Dataset, fed: Federation, rounds: int, **change: Any) -> li
 
 def test_a_budget_schedule_changes_the_bounds_from_its_round_on(few: Dataset) -> None:
     plan = {"rounds": [1, 3], "values": [0.96, [0.98, 0.98, 0.99, 0.995]]}
-    found = intensities(few, Federation("few", "pl-identical", plan), 4)
+    actual = intensities(few, Federation("few", "pl-identical", plan), 4)
     expected = [[15.99975] * 4] * 2 + [[7.99975, 7.99975, 3.99975, 1.99975]] * 2
-    assert found == [pytest.approx(row, rel=1e-5) for row in expected]
+    assert actual == [pytest.approx(row, rel=1e-5) for row in expected]
 
 
 def test_a_schedule_equals_the_constant_until_it_departs(few: Dataset) -> None:
     plan = {"rounds": [1, 3], "values": [200, 400]}
     constant, planned = (sweep_of(few, [Federation("few", "ls-learn", b)], small()) for b in (200, plan))
-    for when, same in ((2, True), (3, False)):
-        constant.train(when)
-        planned.train(when)
+    for round_number, same in ((2, True), (3, False)):
+        constant.train(round_number)
+        planned.train(round_number)
         assert torch.equal(constant.state.params, planned.state.params) == same
 
 
 def test_a_step_size_of_zero_leaves_the_noise_where_it_is(few: Dataset) -> None:
     lr = {"rounds": [1, 3], "values": [[0.5, 0.5, 0.0, 0.5], 0.0]}
-    found = intensities(few, Federation("few", "pl-learn", 0.98), 3, lr=lr, negative_norm=0.5)
-    for row in found[:2]:
+    result = intensities(few, Federation("few", "pl-learn", 0.98), 3, lr=lr, negative_norm=0.5)
+    for row in result[:2]:
         assert row[2] == pytest.approx(7.99975, rel=1e-6)
         assert all(abs(row[i] - 7.99975) > 1e-3 for i in (0, 1, 3))
-    assert found[2] == pytest.approx([7.99975] * 4, rel=1e-6)
+    assert result[2] == pytest.approx([7.99975] * 4, rel=1e-6)
 
 
 def test_the_negative_norm_coefficient_pushes_outwards_where_it_is_set(few: Dataset) -> None:
     plan = {"rounds": [1, 2], "values": [[0.0, 0.0, 0.0, 1e3], 0.0]}
-    found = intensities(few, Federation("few", "pl-learn", 0.98), 2, negative_norm=plan, lr=0.01)
-    assert found[0][3] == pytest.approx(2 * 7.99975, rel=1e-5)
-    assert all(size < 1.2 * 7.99975 for size in [*found[0][:3], *found[1]])
+    result = intensities(few, Federation("few", "pl-learn", 0.98), 2, negative_norm=plan, lr=0.01)
+    assert result[0][3] == pytest.approx(2 * 7.99975, rel=1e-5)
+    assert all(size < 1.2 * 7.99975 for size in [*result[0][:3], *result[1]])
 
 
 def test_the_factor_is_the_upper_bound(few: Dataset) -> None:
     for factor in (1.0, 3.0):
-        found = intensities(few, Federation("few", "pl-learn", 0.98), 1, negative_norm=1e3, factor=factor)
-        assert found[0] == pytest.approx([factor * 7.99975] * 4, rel=1e-5)
+        result = intensities(few, Federation("few", "pl-learn", 0.98), 1, negative_norm=1e3, factor=factor)
+        assert result[0] == pytest.approx([factor * 7.99975] * 4, rel=1e-5)
 
 
 # --- models and datasets of the user's own ---------------------------------------------------------------------
@@ -273,7 +273,7 @@ def test_a_preview_is_what_the_round_then_does_bit_for_bit(
         assert look.block is block
         assert torch.equal(look.released, released)
         assert torch.equal(look.released, twin.released)
-        assert (look.noise is None) == (block.kind.name == "none")
+        assert (look.noise is None) == (block.mechanism.name == "none")
 
 
 def test_a_preview_says_whose_release_and_by_which_distortion(few: Dataset) -> None:

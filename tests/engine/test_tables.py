@@ -15,7 +15,7 @@ from equipoise.engine.draws import Draws
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings
 from equipoise.engine.tables import Block, Tables, blocks, build_tables, default_chunk
-from equipoise.mechanism.registry import mechanism
+from equipoise.mechanism.registry import get_mechanism
 
 CPU = torch.device("cpu")
 ORDER = ["none", "pl-learn", "ls-static"]
@@ -48,7 +48,7 @@ def test_every_client_of_every_federation_is_in_exactly_one_block(counts: list[i
         assert len(places) <= chunk
         for (f, k), row, data in zip(places, block.rows.tolist(), block.data.tolist(), strict=True):
             fed = federations[f]
-            assert block.kind is mechanism(fed.mechanism), "one mechanism to a block"
+            assert block.mechanism is get_mechanism(fed.mechanism), "one mechanism to a block"
             assert row == (fed.seed - 1) * clients + k
             assert data == row + 2 * clients * "ab".index(fed.dataset)
         seen += places
@@ -73,7 +73,7 @@ def test_blocks_are_of_about_one_size(federations: int, clients: int, chunk: int
 
 def test_an_odd_number_of_rows_is_made_even_by_the_last_one() -> None:
     def block(count: int) -> Block:
-        return Block(slice(0, 1), slice(0, count), mechanism("none"), torch.arange(count), torch.arange(count))
+        return Block(slice(0, 1), slice(0, count), get_mechanism("none"), torch.arange(count), torch.arange(count))
 
     rows = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     assert block(3).even(rows).tolist() == [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [5.0, 6.0]]
@@ -143,10 +143,10 @@ def test_the_tables_of_a_round_do_not_depend_on_the_rounds_beside_it() -> None:
     settings = Settings(participants=3, batch=3, server_rate="auto", lr={"rounds": [1, 4], "values": [0.1, 0.2]})
     federations = [Federation("a", "pl-learn", {"rounds": [1, 5], "values": [0.96, 0.98]})]
     whole, _ = tables_of(settings, federations, [3, 4, 5])
-    for i, when in enumerate([3, 4, 5]):
-        alone, _ = tables_of(settings, federations, [when])
+    for i, round_number in enumerate([3, 4, 5]):
+        alone, _ = tables_of(settings, federations, [round_number])
         for part in fields(Tables):
-            assert torch.equal(getattr(alone, part.name)[0], getattr(whole, part.name)[i]), (when, part.name)
+            assert torch.equal(getattr(alone, part.name)[0], getattr(whole, part.name)[i]), (round_number, part.name)
     assert whole.server_rate[:, 0].tolist() == pytest.approx([1 / 15.99975, 1 / 15.99975, 1 / 7.99975])
 
 

@@ -49,10 +49,10 @@ def images(number: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def asking(
-    node: int = 101, when: int | None = 1, kind: str = "train", tensors: dict[str, Tensor] | None = None
+    node: int = 101, round_number: int | None = 1, kind: str = "train", tensors: dict[str, Tensor] | None = None
 ) -> Message:
     """A message as FedAvg sends it."""
-    config = ConfigRecord({} if when is None else {"server-round": when})
+    config = ConfigRecord({} if round_number is None else {"server-round": round_number})
     content = RecordDict({"arrays": ArrayRecord(tensors or start()), "config": config})
     return Message(content, dst_node_id=node, message_type=kind)
 
@@ -65,7 +65,7 @@ def reply(
     node: int,
     tensors: dict[str, Any] | None = None,
     weight: Any = 10,
-    when: Any = 1,
+    round_number: Any = 1,
     *,
     claim: dict[str, Any] | None = None,
     metrics: dict[str, Any] | None = None,
@@ -75,7 +75,7 @@ def reply(
     """A reply built by hand. As it stands it is honest; every part can be overridden, or left out by name."""
     size = {"equipoise.lower": LOWER, "equipoise.upper": 2 * LOWER, "equipoise.intensity": LOWER}
     numbers = {"num-examples": weight, "loss": 0.5, **size, **(metrics or {})}
-    about = {**CLAIM, "round": when, **(claim or {})}
+    about = {**CLAIM, "round": round_number, **(claim or {})}
     content: dict[str, Any] = {
         "arrays": ArrayRecord(update(node) if tensors is None else tensors),
         "metrics": MetricRecord({name: value for name, value in numbers.items() if name not in without}),
@@ -103,15 +103,15 @@ class LocalGrid(Grid):
         return self.nodes
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        found: list[Message] = []
+        results: list[Message] = []
         for message in sorted(messages, key=lambda message: message.metadata.dst_node_id):
             self.sent.append((message.metadata.message_type, message.content["config"]["server-round"]))
-            found += self.answer(message)
-        return found
+            results += self.answer(message)
+        return results
 
     def rounds(self) -> list[int]:
         """Of the train messages, in the order of sending, without repetition."""
-        return list(dict.fromkeys(when for kind, when in self.sent if kind == "train"))
+        return list(dict.fromkeys(round_number for kind, round_number in self.sent if kind == "train"))
 
     set_run = run = create_message = push_messages = pull_messages = None  # type: ignore[assignment]  # not used
 
@@ -258,12 +258,12 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "weight beyond floats": ({"weight": 10**400}, f"has weight a whole number of 1329 bits, {_WEIGHT}"),
     "weight missing": ({"without": ("num-examples",)}, f"has weight None, {_WEIGHT}"),
     # the round
-    "stale": ({"when": 0}, "is for round 0, a stale one; round 1 is open"),
-    "future": ({"when": 2}, "is for round 2, a future one; round 1 is open"),
+    "stale": ({"round_number": 0}, "is for round 0, a stale one; round 1 is open"),
+    "future": ({"round_number": 2}, "is for round 2, a future one; round 1 is open"),
     "no round": ({"without": ("round",)}, "names no round: None"),
-    "round yes": ({"when": True}, "names no round: True"),
-    "round float": ({"when": 1.0}, "names no round: 1.0"),
-    "round text": ({"when": "1"}, "names no round: '1'"),
+    "round yes": ({"round_number": True}, "names no round: True"),
+    "round float": ({"round_number": 1.0}, "names no round: 1.0"),
+    "round text": ({"round_number": "1"}, "names no round: '1'"),
     # what it says of its protection
     "unprotected": ({"without": ("equipoise",)}, "shows no record of protection"),
     "empty claim": ({"records": {"equipoise": ConfigRecord()}}, "shows no record of protection"),

@@ -49,13 +49,13 @@ class Interrupted(RuntimeError):
     pass
 
 
-def interrupt(checked: Validated, when: int, node: int = 103) -> None:
+def interrupt(checked: Validated, round_number: int, node: int = 103) -> None:
     """Run until the power goes in this round, with some replies on their way."""
     grid = nodes()
     answer = grid.answer
 
     def until(message: Message) -> Iterable[Message]:
-        if message.content["config"]["server-round"] == when and message.metadata.dst_node_id == node:
+        if message.content["config"]["server-round"] == round_number and message.metadata.dst_node_id == node:
             raise Interrupted
         return answer(message)
 

@@ -31,21 +31,21 @@ def test_protect_is_the_librarys_own(name: str, train: bool) -> None:
     with torch.no_grad():
         model[1].weight.add_(0.25)  # what the local training reached
     about = context(run, {"partition-id": 2})
-    found = protect(model, images(), asking(when=5), about, train=train, experiment_seed=11)
+    actual = protect(model, images(), asking(round_number=5), about, train=train, experiment_seed=11)
     expected = protection.protect(
         network(), start(), images(), name, MECHANISMS[name] or None,
         local=None if train else model.state_dict(), settings=read_terms(run).settings,
         client=2, round=5, experiment_seed=11,
     )  # fmt: skip
-    assert list(found) == list(start())
-    for key, tensor in found.to_torch_state_dict().items():
+    assert list(actual) == list(start())
+    for key, tensor in actual.to_torch_state_dict().items():
         assert torch.equal(tensor, expected.parameters[key])
 
 
 def test_the_realised_intensity_is_the_budgets() -> None:
     model = network()
-    found = protect(model, images(), asking(), context())
-    moved = distance(dict(found.to_torch_state_dict()), dict(model.state_dict()))
+    result = protect(model, images(), asking(), context())
+    moved = distance(dict(result.to_torch_state_dict()), dict(model.state_dict()))
     assert moved == pytest.approx(LOWER, rel=1e-5)
 
 
@@ -63,8 +63,8 @@ def test_noise_is_new_every_time_and_from_no_seed() -> None:
         np.random.seed(1)
         return dict(protect(network(), images(), asking(), context()).to_torch_state_dict())
 
-    found = [once() for _ in range(4)]
-    assert len({tuple(update["1.weight"].flatten().tolist()) for update in found}) == 4
+    result = [once() for _ in range(4)]
+    assert len({tuple(update["1.weight"].flatten().tolist()) for update in result}) == 4
 
 
 class Mixed(nn.Module):
@@ -78,8 +78,8 @@ class Mixed(nn.Module):
         self.free = nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.free(self.frozen(x.flatten(1) - self.mean))
-        return found
+        result: Tensor = self.free(self.frozen(x.flatten(1) - self.mean))
+        return result
 
 
 def test_buffers_and_frozen_layers_are_sent_back_as_they_came() -> None:
@@ -90,11 +90,11 @@ def test_buffers_and_frozen_layers_are_sent_back_as_they_came() -> None:
         model.mean += 1
         model.count += 4
         model.frozen.weight.zero_()
-    found = dict(protect(model, images(), asking(tensors=received), context()).to_torch_state_dict())
-    assert list(found) == list(received)
+    result = dict(protect(model, images(), asking(tensors=received), context()).to_torch_state_dict())
+    assert list(result) == list(received)
     for name, tensor in received.items():
-        assert torch.equal(found[name], tensor) != name.startswith("free")
-        assert found[name].dtype == tensor.dtype
+        assert torch.equal(result[name], tensor) != name.startswith("free")
+        assert result[name].dtype == tensor.dtype
 
 
 def test_a_batch_can_come_in_any_usual_form() -> None:
@@ -112,8 +112,8 @@ def test_a_batch_can_come_in_any_usual_form() -> None:
     ]
     expected = protect(network(), (x, y), asking(), context(), train=True, experiment_seed=1)
     for data, options in forms:
-        found = protect(network(), data, asking(), context(), train=True, experiment_seed=1, **options)
-        assert found == expected
+        actual = protect(network(), data, asking(), context(), train=True, experiment_seed=1, **options)
+        assert actual == expected
 
 
 @pytest.mark.parametrize(
@@ -140,10 +140,10 @@ def test_a_batch_of_no_use_is_an_error_that_names_it(data: Any, words: str) -> N
 @pytest.mark.parametrize(
     ("options", "node", "words"),
     [
-        ({"when": None}, {}, "The message names no round"),
-        ({"when": True}, {}, "whole number >= 0"),
-        ({"when": -1}, {}, "whole number >= 0"),
-        ({"when": 1.0}, {}, "whole number >= 0"),
+        ({"round_number": None}, {}, "The message names no round"),
+        ({"round_number": True}, {}, "whole number >= 0"),
+        ({"round_number": -1}, {}, "whole number >= 0"),
+        ({"round_number": 1.0}, {}, "whole number >= 0"),
         ({}, {"partition-id": -1}, "whole number >= 0"),
         ({}, {"partition-id": "0"}, "whole number >= 0"),
         ({}, {"equipoise.budget": 1.0}, "in the node config"),
@@ -171,11 +171,11 @@ def test_a_broken_global_model_is_not_trained_on() -> None:
         protect(network(), images(), asking(tensors=broken), context())
 
 
-def lower_of(node: dict[str, Any], when: int = 1, **run: Any) -> float:
+def lower_of(node: dict[str, Any], round_number: int = 1, **run: Any) -> float:
     """The lower bound that a client tells."""
     config = {**RUN, **{f"equipoise.{key}": value for key, value in run.items()}}
-    found = answered(honest, asking(when=when), context(config, node))
-    return float(found.content["metrics"]["equipoise.lower"])
+    result = answered(honest, asking(round_number=round_number), context(config, node))
+    return float(result.content["metrics"]["equipoise.lower"])
 
 
 def test_budgets_differ_by_client_and_round() -> None:
@@ -185,8 +185,8 @@ def test_budgets_differ_by_client_and_round() -> None:
     for client, budget in enumerate((0.96, 0.98, 0.97)):
         assert lower_of({"partition-id": client}, budget=listed) == pytest.approx(measure.lower(budget))
     table = '{"rounds": [1, 3], "values": [0.96, 0.97]}'
-    for when, budget in ((1, 0.96), (2, 0.96), (3, 0.97), (900, 0.97)):
-        assert lower_of({}, when, budget=table) == pytest.approx(measure.lower(budget))
+    for round_number, budget in ((1, 0.96), (2, 0.96), (3, 0.97), (900, 0.97)):
+        assert lower_of({}, round_number, budget=table) == pytest.approx(measure.lower(budget))
     with pytest.raises(ReleaseError):
         lower_of({"partition-id": 3}, budget=listed)
 
@@ -222,10 +222,10 @@ def test_a_client_of_the_list_is_held_to_its_own_budget() -> None:
 def test_a_client_stops_at_the_limit(run: int, node: int, where: str, tmp_path: Path) -> None:
     own = {"equipoise.release-limit": node, "equipoise.ledger": str(tmp_path / "releases.jsonl")}
     about = context({**RUN, "equipoise.release-limit": run}, own)
-    for when in (1, 2):
-        protect(network(), images(), asking(when=when), about)
+    for round_number in (1, 2):
+        protect(network(), images(), asking(round_number=round_number), about)
     with pytest.raises(LimitError, match=f"released 2 times {where}; the limit is 2"):
-        protect(network(), images(), asking(when=3), about)
+        protect(network(), images(), asking(round_number=3), about)
 
 
 def test_the_limit_of_a_run_counts_that_run_alone(tmp_path: Path) -> None:
@@ -234,10 +234,10 @@ def test_the_limit_of_a_run_counts_that_run_alone(tmp_path: Path) -> None:
     run = {**RUN, "equipoise.release-limit": 2}
     for _ in range(2):
         about = context(run, node)
-        for when in (1, 2):
-            protect(network(), images(), asking(when=when), about)
+        for round_number in (1, 2):
+            protect(network(), images(), asking(round_number=round_number), about)
     with pytest.raises(LimitError, match="released 2 times in this run; the limit is 2"):
-        protect(network(), images(), asking(when=3), about)
+        protect(network(), images(), asking(round_number=3), about)
     assert verify(tmp_path / "releases.jsonl").counts[0, "0"].asked == 4
 
 
@@ -255,9 +255,9 @@ def test_the_nodes_own_ledger_counts_over_runs_and_restarts(tmp_path: Path) -> N
         protect(network(), images(), asking(), context(node=node))  # a context of its own: another run
     with pytest.raises(LimitError, match="released 3 times in all; the limit is 3"):
         protect(network(), images(), asking(), context(node=node))
-    found = verify(path)
-    assert found.counts[0, "7"].asked == 3
-    assert found.counts[0, "7"].low == pytest.approx(LOWER, rel=1e-5), "exact, and with the client"
+    result = verify(path)
+    assert result.counts[0, "7"].asked == 3
+    assert result.counts[0, "7"].low == pytest.approx(LOWER, rel=1e-5), "exact, and with the client"
 
 
 def test_the_nodes_ledger_says_nothing_of_the_noise_of_a_formal_guarantee(tmp_path: Path) -> None:

@@ -52,16 +52,16 @@ def refused(train: Train, words: str, **options: Any) -> None:
 
 
 def test_what_protect_made_passes_with_its_record() -> None:
-    found = answered(honest)
-    assert set(found.content) == {"arrays", "metrics", "equipoise"}
-    assert dict(found.content["equipoise"]) == {
+    result = answered(honest)
+    assert set(result.content) == {"arrays", "metrics", "equipoise"}
+    assert dict(result.content["equipoise"]) == {
         "mechanism": "pl-identical", "budget": "0.98", "round": 1, "experiment": "",
     }  # fmt: skip
-    metrics = found.content["metrics"]
+    metrics = result.content["metrics"]
     assert set(metrics) == {"num-examples", "loss", "equipoise.lower", "equipoise.upper", "equipoise.intensity"}
     assert metrics["equipoise.lower"] == pytest.approx(LOWER)
     assert metrics["equipoise.intensity"] == 8.0, "what the draw decided is told to two digits"
-    assert not torch.equal(tensors(found)["1.weight"], start()["1.weight"])
+    assert not torch.equal(tensors(result)["1.weight"], start()["1.weight"])
 
 
 def test_an_unprotected_update_is_not_sent() -> None:
@@ -131,9 +131,9 @@ def test_other_replies_may_hold_metrics_alone(kind: str) -> None:
     def evaluate(msg: Message, context: Context) -> Message:
         return Message(content(None, notes=ConfigRecord({"a": 1})), reply_to=msg)
 
-    found = answered(evaluate, asking(kind=kind))
-    assert dict(found.content["metrics"]) == {"num-examples": 6, "loss": 0.5}
-    assert "notes" not in found.content
+    result = answered(evaluate, asking(kind=kind))
+    assert dict(result.content["metrics"]) == {"num-examples": 6, "loss": 0.5}
+    assert "notes" not in result.content
 
 
 def test_protection_of_an_earlier_message_does_not_count() -> None:
@@ -145,7 +145,7 @@ def test_protection_of_an_earlier_message_does_not_count() -> None:
         return Message(content(kept[0]), reply_to=msg)
 
     assert "arrays" in answered(once).content
-    refused(once, "returned without protecting its update", msg=asking(when=2))
+    refused(once, "returned without protecting its update", msg=asking(round_number=2))
 
 
 def test_an_earlier_result_is_not_sent_again_even_after_protecting() -> None:
@@ -157,7 +157,7 @@ def test_an_earlier_result_is_not_sent_again_even_after_protecting() -> None:
         return Message(content(kept[0]), reply_to=msg)
 
     assert "arrays" in answered(stale).content
-    refused(stale, "are not what protect returned", msg=asking(when=2))
+    refused(stale, "are not what protect returned", msg=asking(round_number=2))
 
 
 def test_the_record_is_that_of_the_arrays_that_are_sent() -> None:
@@ -173,15 +173,15 @@ def test_the_record_is_that_of_the_arrays_that_are_sent() -> None:
         protect(rough, images(), msg, context)
         return Message(content(first), reply_to=msg)
 
-    found = answered(twice, about=context(run))
-    assert found.content["metrics"]["equipoise.lower"] == pytest.approx(LOWER)
-    assert found.content["metrics"]["equipoise.intensity"] == pytest.approx(sizes[0], rel=0.06)
-    assert found.content["equipoise"]["budget"] == "0.98"
+    result = answered(twice, about=context(run))
+    assert result.content["metrics"]["equipoise.lower"] == pytest.approx(LOWER)
+    assert result.content["metrics"]["equipoise.intensity"] == pytest.approx(sizes[0], rel=0.06)
+    assert result.content["equipoise"]["budget"] == "0.98"
 
 
 def test_a_message_inside_a_message_has_a_passage_of_its_own() -> None:
     def outer(msg: Message, context: Context) -> Message:
-        inner = answered(honest, asking(when=2))
+        inner = answered(honest, asking(round_number=2))
         return Message(content(inner.content["arrays"]), reply_to=msg)
 
     refused(outer, "returned without protecting its update")
@@ -190,9 +190,9 @@ def test_a_message_inside_a_message_has_a_passage_of_its_own() -> None:
 def test_a_message_inside_a_message_does_not_end_the_outer_passage() -> None:
     def outer(msg: Message, context: Context) -> Message:
         arrays = protect(network(), images(), msg, context)
-        answered(honest, asking(when=2))
+        answered(honest, asking(round_number=2))
         with pytest.raises(ReleaseError):
-            answered(unprotected, asking(when=3))
+            answered(unprotected, asking(round_number=3))
         return Message(content(arrays), reply_to=msg)
 
     assert "arrays" in answered(outer).content
@@ -217,21 +217,21 @@ def test_threads_do_not_share_a_passage() -> None:
 
         return together
 
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
 
     def run(name: str, train: Train) -> None:
         try:
-            found[name] = answered(waiting(train))
+            result[name] = answered(waiting(train))
         except ReleaseError as error:
-            found[name] = error
+            result[name] = error
 
     threads = [threading.Thread(target=run, args=pair) for pair in (("good", honest), ("bad", unprotected))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert "arrays" in found["good"].content
-    assert isinstance(found["bad"], ReleaseError)
+    assert "arrays" in result["good"].content
+    assert isinstance(result["bad"], ReleaseError)
 
 
 def test_protecting_in_another_thread_fails_closed() -> None:
@@ -253,9 +253,9 @@ def test_only_named_metrics_are_sent(caplog: pytest.LogCaptureFixture) -> None:
         return Message(RecordDict({"a": arrays, "m": metrics, "notes": notes}), reply_to=msg)
 
     with caplog.at_level(logging.WARNING, "flwr.equipoise"):
-        found = answered(chatty)
-    assert set(found.content) == {"a", "m", "equipoise"}
-    assert {key for key in found.content["m"] if not key.startswith("equipoise.")} == {"num-examples", "loss"}
+        result = answered(chatty)
+    assert set(result.content) == {"a", "m", "equipoise"}
+    assert {key for key in result.content["m"] if not key.startswith("equipoise.")} == {"num-examples", "loss"}
     assert "Held back, because equipoise.metrics does not name it: config 'notes', pixels, train-loss" in caplog.text
     assert MARKER not in caplog.text
     assert "0.1234" not in caplog.text
@@ -268,18 +268,18 @@ def test_a_forged_record_is_replaced_by_the_true_one() -> None:
         claim = ConfigRecord({"mechanism": "none", "experiment": ""})
         return Message(RecordDict({"arrays": arrays, "metrics": metrics, "equipoise": claim}), reply_to=msg)
 
-    found = answered(lying)
-    assert found.content["metrics"]["equipoise.lower"] == pytest.approx(LOWER)
-    assert found.content["equipoise"]["mechanism"] == "pl-identical"
-    assert found.content["equipoise"]["experiment"] == "seeded"
+    result = answered(lying)
+    assert result.content["metrics"]["equipoise.lower"] == pytest.approx(LOWER)
+    assert result.content["equipoise"]["mechanism"] == "pl-identical"
+    assert result.content["equipoise"]["experiment"] == "seeded"
 
 
 def test_utility_loss_and_clipping_stay_with_the_client() -> None:
-    found = answered(honest, about=context({**RUN, "equipoise.mechanism": "ls-static", "equipoise.budget": 200.0}))
-    told = {key for key in found.content["metrics"] if key.startswith("equipoise.")}
+    result = answered(honest, about=context({**RUN, "equipoise.mechanism": "ls-static", "equipoise.budget": 200.0}))
+    told = {key for key in result.content["metrics"] if key.startswith("equipoise.")}
     assert told == {"equipoise.lower", "equipoise.upper", "equipoise.intensity"}
     for key in told:
-        value = found.content["metrics"][key]
+        value = result.content["metrics"][key]
         assert value == float(f"{value:.2g}"), "two digits of what a draw decided"
 
 
@@ -322,8 +322,8 @@ def test_lists_and_notes_of_other_replies_are_held_back(kind: str, caplog: pytes
         return Message(RecordDict({"m": metrics, "notes": ConfigRecord({"name": MARKER})}), reply_to=msg)
 
     with caplog.at_level(logging.WARNING, "flwr.equipoise"):
-        found = answered(evaluate, asking(kind=kind))
-    assert {name: dict(part) for name, part in found.content.items()} == {"m": {"accuracy": 0.5}}
+        result = answered(evaluate, asking(kind=kind))
+    assert {name: dict(part) for name, part in result.content.items()} == {"m": {"accuracy": 0.5}}
     assert "Held back: config records and lists of numbers" in caplog.text
     assert MARKER not in caplog.text
 
@@ -379,8 +379,8 @@ def test_what_the_app_does_to_its_arrays_after_the_guard_looked_changes_nothing(
         made.update({name: array.data for name, array in reply.content["arrays"].items()})
         return reply
 
-    found = answered(keeping, mods=[outside, guard, inside]).content["arrays"]
-    assert {name: array.data for name, array in found.items()} == made
+    result = answered(keeping, mods=[outside, guard, inside]).content["arrays"]
+    assert {name: array.data for name, array in result.items()} == made
     assert kept[0]["1.weight"].data != made["1.weight"], "the app's own record did change"
     assert kept[0]["1.bias"].data != made["1.bias"]
 
@@ -436,9 +436,9 @@ def test_an_error_that_the_app_reports_itself_is_told_by_its_code_alone() -> Non
     def reporting(msg: Message, context: Context) -> Message:
         return Message(Error(code=7, reason=f"cannot read the record of {MARKER}"), reply_to=msg)
 
-    found = answered(reporting)
-    assert found.error.code == 7
-    assert MARKER not in str(found.error.reason)
+    result = answered(reporting)
+    assert result.error.code == 7
+    assert MARKER not in str(result.error.reason)
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["cross-entropy", "own loss"])
@@ -450,8 +450,8 @@ def test_no_label_is_quoted_by_an_error(own: bool, caplog: pytest.LogCaptureFixt
 
     def train(msg: Message, context: Context) -> Message:
         labels = torch.tensor([0, 1, 2, 0, 1, 4711])
-        found = protect(network(), (images()[0], labels), msg, context, train=True, loss=loss if own else None)
-        return Message(content(found), reply_to=msg)
+        result = protect(network(), (images()[0], labels), msg, context, train=True, loss=loss if own else None)
+        return Message(content(result), reply_to=msg)
 
     caplog.set_level(logging.DEBUG)
     with pytest.raises(ReleaseError, match="IndexError" if own else "DataError") as caught:

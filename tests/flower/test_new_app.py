@@ -43,10 +43,10 @@ def test_a_new_app_is_named_after_its_folder(tmp_path: Path) -> None:
         assert "flower-app" not in text
         if path.suffix == ".py":
             ast.parse(text)
-    found = tomllib.loads((tmp_path / "my-app" / "pyproject.toml").read_text())
-    assert found["project"]["name"] == "my-app"
-    assert found["tool"]["flwr"]["app"]["components"]["clientapp"] == "my_app.client_app:app"
-    assert found["tool"]["flwr"]["app"]["config"]["equipoise"]["mechanism"] == "pl-learn"
+    result = tomllib.loads((tmp_path / "my-app" / "pyproject.toml").read_text())
+    assert result["project"]["name"] == "my-app"
+    assert result["tool"]["flwr"]["app"]["components"]["clientapp"] == "my_app.client_app:app"
+    assert result["tool"]["flwr"]["app"]["config"]["equipoise"]["mechanism"] == "pl-learn"
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ def test_a_node_allows_everything_unless_told_otherwise() -> None:
 
 def test_the_node_config_is_read() -> None:
     config = {"mechanisms": "pl-learn, ls-learn", "budget-at-most": 0.97, "release-limit": 5, "ledger": "a/b.jsonl"}
-    found = read_limits({f"equipoise.{key}": value for key, value in config.items()})
-    assert found == NodeLimits(("pl-learn", "ls-learn"), 0.97, 5, Path("a/b.jsonl"))
+    result = read_limits({f"equipoise.{key}": value for key, value in config.items()})
+    assert result == NodeLimits(("pl-learn", "ls-learn"), 0.97, 5, Path("a/b.jsonl"))
 
 
 @pytest.mark.parametrize(

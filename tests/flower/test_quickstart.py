@@ -95,20 +95,20 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def test_the_plain_app_runs_and_sends_whatever_it_likes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(PLAIN, tmp_path / "plain")
-    found = run(tmp_path / "plain", monkeypatch)
-    assert all("train_loss" in reply.content["metrics"] for reply in found.sent)
+    result = run(tmp_path / "plain", monkeypatch)
+    assert all("train_loss" in reply.content["metrics"] for reply in result.sent)
 
 
 def test_two_lines_and_a_third_protect_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changed = [line for name, lines in documented().items() for line in lines if name.endswith(".py")]
     assert len([line for line in changed if line.startswith("+") and "import" not in line]) == 3
-    found = run(patched(tmp_path / "app"), monkeypatch)
-    for reply in found.sent:
+    result = run(patched(tmp_path / "app"), monkeypatch)
+    for reply in result.sent:
         metrics = reply.content["metrics"]
         assert metrics["equipoise.lower"] == pytest.approx(7.99975, rel=1e-5)
         assert metrics["equipoise.lower"] <= metrics["equipoise.intensity"] <= 2 * metrics["equipoise.lower"] * 1.0001
         assert "train_loss" not in metrics, "held back: nobody allowed it"
-    final = found.final.to_torch_state_dict()
+    final = result.final.to_torch_state_dict()
     assert set(final) == {"conv.weight", "conv.bias", "fc.weight", "fc.bias"}
     assert all(torch.isfinite(tensor).all() for tensor in final.values())
 

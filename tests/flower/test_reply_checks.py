@@ -30,8 +30,8 @@ def checked(message: Message, run: dict[str, Any] | None = None, seeded: bool = 
 def read(data: bytes, **options: str) -> np.ndarray[Any, Any] | str:
     """What becomes of the bytes of an array: its numbers, or the reason."""
     like = start()
-    found = decoded(ArrayRecord(handmade(data, **options)), like, 60)
-    return found if isinstance(found, str) else found["1.weight"].numpy()
+    result = decoded(ArrayRecord(handmade(data, **options)), like, 60)
+    return result if isinstance(result, str) else result["1.weight"].numpy()
 
 
 # --- what is refused, and why -------------------------------------------------------------------------------
@@ -39,20 +39,20 @@ def read(data: bytes, **options: str) -> np.ndarray[Any, Any] | str:
 
 @pytest.mark.parametrize("kind", BAD)
 def test_a_malformed_reply_is_refused_with_its_reason(kind: str) -> None:
-    found = checked(bad(kind, 101))
-    assert found.client == "101"
-    assert found.reason is not None
-    assert BAD[kind][1] in found.reason
-    entry = found.entry()
-    assert (entry["client"], entry["accepted"], entry["reason"]) == ("101", False, found.reason)
+    result = checked(bad(kind, 101))
+    assert result.client == "101"
+    assert result.reason is not None
+    assert BAD[kind][1] in result.reason
+    entry = result.entry()
+    assert (entry["client"], entry["accepted"], entry["reason"]) == ("101", False, result.reason)
 
 
 def test_an_honest_reply_passes_with_exactly_its_numbers() -> None:
-    found = checked(reply(101))
-    assert found.reason is None
-    assert all(torch.equal(found.tensors[name], tensor) for name, tensor in update(101).items())
+    result = checked(reply(101))
+    assert result.reason is None
+    assert all(torch.equal(result.tensors[name], tensor) for name, tensor in update(101).items())
     numbers = {"lower": LOWER, "upper": 2 * LOWER, "intensity": LOWER}
-    assert found.entry() == {"client": "101", **numbers, "accepted": True}
+    assert result.entry() == {"client": "101", **numbers, "accepted": True}
 
 
 def test_the_names_of_the_records_do_not_matter() -> None:
@@ -63,17 +63,17 @@ def test_the_names_of_the_records_do_not_matter() -> None:
 
 
 def test_the_reason_of_a_failure_is_one_short_line() -> None:
-    found = checked(by_hand.failure(101, "out of\nmemory\r\n" + "x" * 1000))
-    assert str(found.reason).startswith("failed: out of")
-    assert str(found.reason).isprintable()
-    assert len(str(found.reason)) < 250
+    result = checked(by_hand.failure(101, "out of\nmemory\r\n" + "x" * 1000))
+    assert str(result.reason).startswith("failed: out of")
+    assert str(result.reason).isprintable()
+    assert len(str(result.reason)) < 250
     assert str(checked(by_hand.failure(101, "\x1b[2Jgone\x00")).reason).isprintable()
 
 
 @pytest.mark.parametrize("key", ["mechanism", "budget"])
 def test_what_a_claim_says_cannot_forge_a_line_of_the_log(key: str) -> None:
-    found = checked(reply(101, claim={key: "x\nINFO : all is well\x1b[2J"}))
-    assert str(found.reason).isprintable()
+    result = checked(reply(101, claim={key: "x\nINFO : all is well\x1b[2J"}))
+    assert str(result.reason).isprintable()
     long = checked(reply(101, claim={key: "x" * 10_000}))
     assert len(str(long.reason)) < 250
 
@@ -162,16 +162,16 @@ NUMBERS = np.arange(12, dtype=np.float32).reshape(3, 4)
 @pytest.mark.parametrize("fortran", [False, True], ids=["C", "Fortran"])
 def test_every_form_of_the_file_format_is_read_rightly(version: tuple[int, int], fortran: bool) -> None:
     data = npy(NUMBERS, version, fortran)
-    found = read(data)
-    assert isinstance(found, np.ndarray)
-    assert np.array_equal(found, NUMBERS)
-    assert np.array_equal(found, Array("float32", (3, 4), "numpy.ndarray", data).numpy()), "as Flower reads it"
+    result = read(data)
+    assert isinstance(result, np.ndarray)
+    assert np.array_equal(result, NUMBERS)
+    assert np.array_equal(result, Array("float32", (3, 4), "numpy.ndarray", data).numpy()), "as Flower reads it"
 
 
 def test_the_numbers_are_a_copy_that_can_be_changed() -> None:
-    found = decoded(ArrayRecord(update(3)), start(), 60)
-    assert isinstance(found, dict)
-    found["1.weight"].add_(1)
+    result = decoded(ArrayRecord(update(3)), start(), 60)
+    assert isinstance(result, dict)
+    result["1.weight"].add_(1)
 
 
 def test_a_pickle_is_never_loaded(tmp_path: Path) -> None:
@@ -186,8 +186,8 @@ def test_a_pickle_is_never_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("descr", ["'O'", "'|O'", "[('a', '<f4')]", "'<f4, <f4'", "'S4'", "'M8[s]'", "'V4'", "'<f2'"])
 def test_a_header_cannot_name_another_type(descr: str) -> None:
-    found = read(header(f"{{'descr': {descr}, 'fortran_order': False, 'shape': (3, 4)}}", NUMBERS.tobytes()))
-    assert isinstance(found, str)
+    result = read(header(f"{{'descr': {descr}, 'fortran_order': False, 'shape': (3, 4)}}", NUMBERS.tobytes()))
+    assert isinstance(result, str)
 
 
 @given(st.binary(max_size=200))
@@ -199,10 +199,10 @@ def test_no_bytes_do_harm(data: bytes) -> None:
 def test_no_changed_byte_of_a_header_does_harm(place: int, value: int) -> None:
     data = bytearray(npy(NUMBERS))
     data[place] = value
-    found = read(bytes(data))
-    if not isinstance(found, str):
+    result = read(bytes(data))
+    if not isinstance(result, str):
         right = NUMBERS if b"False" in data else NUMBERS.ravel().reshape(3, 4, order="F")
-        assert np.array_equal(found, right), "spaces in a header mean nothing"
+        assert np.array_equal(result, right), "spaces in a header mean nothing"
 
 
 def test_metrics_that_are_no_numbers_do_not_reach_the_ledger() -> None:

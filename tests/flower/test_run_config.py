@@ -27,10 +27,10 @@ def with_(**changed: Any) -> dict[str, Any]:
 
 
 def test_the_least_a_run_config_can_say() -> None:
-    found = read_terms({**RUN, "num-server-rounds": 3, "lr": 0.1, "equipoisemechanism": "x"})
-    assert (found.mechanism.name, found.budget) == ("pl-learn", 0.98)
-    assert (found.weight, found.metrics, found.release_limit, found.out) == ("num-examples", (), None, None)
-    assert found.settings == ProtectionSettings()
+    result = read_terms({**RUN, "num-server-rounds": 3, "lr": 0.1, "equipoisemechanism": "x"})
+    assert (result.mechanism.name, result.budget) == ("pl-learn", 0.98)
+    assert (result.weight, result.metrics, result.release_limit, result.out) == ("num-examples", (), None, None)
+    assert result.settings == ProtectionSettings()
 
 
 def test_every_setting_of_a_release_can_be_set() -> None:
@@ -38,9 +38,9 @@ def test_every_setting_of_a_release_can_be_set() -> None:
         "eta": 0.5, "steps": 3, "lr": 0.2, "negative-norm": 0.01, "factor": 3.0, "sensitivity": 2.0, "clip": 7.0,
         "clip-norm": "l1", "clients": 2, "leakage.D": 28.0, "leakage.c_a": 0.5,
     }  # fmt: skip
-    found = read_terms({**RUN, **{f"equipoise.{key}": value for key, value in config.items()}}).settings
+    result = read_terms({**RUN, **{f"equipoise.{key}": value for key, value in config.items()}}).settings
     for key, value in config.items():
-        part = found.leakage if key.startswith("leakage.") else found
+        part = result.leakage if key.startswith("leakage.") else result
         assert getattr(part, key.removeprefix("leakage.").replace("-", "_")) == value
 
 
@@ -62,9 +62,9 @@ def test_none_is_written_as_a_word() -> None:
 
 
 def test_the_rest_of_the_run_config() -> None:
-    found = read_terms(with_(weight="seen", metrics=" loss, accuracy,", release_limit=7, out="runs/a"))
-    assert (found.weight, found.metrics) == ("seen", ("loss", "accuracy"))
-    assert (found.release_limit, found.out) == (7, Path("runs/a"))
+    result = read_terms(with_(weight="seen", metrics=" loss, accuracy,", release_limit=7, out="runs/a"))
+    assert (result.weight, result.metrics) == ("seen", ("loss", "accuracy"))
+    assert (result.release_limit, result.out) == (7, Path("runs/a"))
     assert read_terms(with_(release_limit=0, out="", metrics="", weight="")) == read_terms(RUN)
 
 
@@ -167,10 +167,10 @@ keys = st.sampled_from(
 @given(st.dictionaries(keys, scalars, max_size=4))
 def test_any_config_is_read_or_refused_by_a_typed_error(changed: dict[str, Any]) -> None:
     try:
-        found = read_terms(with_(**changed))
+        result = read_terms(with_(**changed))
     except EquipoiseError:
         return
-    assert found.mechanism.name
+    assert result.mechanism.name
 
 
 def test_beside_a_formal_guarantee_no_metric_is_sent() -> None:
@@ -196,26 +196,26 @@ def test_the_weight_is_no_metric_beside_itself() -> None:
 
 
 def test_one_budget_serves_all() -> None:
-    found = read_terms(RUN)
-    assert found.budgets(7) == [0.98] * 4
-    assert found.budget_of(7, 2) == found.budget_of(7, 99) == 0.98
+    result = read_terms(RUN)
+    assert result.budgets(7) == [0.98] * 4
+    assert result.budget_of(7, 2) == result.budget_of(7, 99) == 0.98
 
 
 def test_a_list_gives_every_client_its_own() -> None:
-    found = read_terms(with_(budget="[0.96, 0.98, 0.97]"))
-    assert found.budget == [0.96, 0.98, 0.97]
-    assert [found.budget_of(1, client) for client in range(3)] == [0.96, 0.98, 0.97]
-    assert found.budget_of(1, 3) == 0.98, "the loosest, where a client has no number of its own"
+    result = read_terms(with_(budget="[0.96, 0.98, 0.97]"))
+    assert result.budget == [0.96, 0.98, 0.97]
+    assert [result.budget_of(1, client) for client in range(3)] == [0.96, 0.98, 0.97]
+    assert result.budget_of(1, 3) == 0.98, "the loosest, where a client has no number of its own"
 
 
 def test_a_schedule_changes_with_the_rounds() -> None:
     table = {"rounds": [1, 5], "values": [0.96, [0.95, 0.98]]}
-    found = read_terms(with_(budget=json.dumps(table), clients=2))
-    assert found.budgets(4) == [0.96, 0.96]
-    assert found.budgets(5) == found.budgets(500) == [0.95, 0.98]
+    result = read_terms(with_(budget=json.dumps(table), clients=2))
+    assert result.budgets(4) == [0.96, 0.96]
+    assert result.budgets(5) == result.budgets(500) == [0.95, 0.98]
 
 
 def test_without_distortion_there_is_no_budget() -> None:
-    found = read_terms({"equipoise.mechanism": "none"})
-    assert found.budgets(1) == []
-    assert found.budget_of(1, 0) is None
+    result = read_terms({"equipoise.mechanism": "none"})
+    assert result.budgets(1) == []
+    assert result.budget_of(1, 0) is None

@@ -68,11 +68,11 @@ def test_a_bad_reply_is_refused_by_name_and_has_no_influence(kind: str) -> None:
     """Bitwise: the same round without it gives the same model and metrics."""
     good = [101, 102, 104]
     _, without, plain = one_round([reply(n) for n in good], asked=good)
-    checked, found, metrics = one_round([reply(101), reply(102), bad(kind, 103), reply(104)])
+    checked, result, metrics = one_round([reply(101), reply(102), bad(kind, 103), reply(104)])
     assert list(checked.refused) == [1]
     assert list(checked.refused[1]) == ["103"]
     assert BAD[kind][1] in checked.refused[1]["103"]
-    assert equal(found, without)
+    assert equal(result, without)
     assert metrics == plain
 
 
@@ -81,7 +81,7 @@ def test_every_strategy_gets_the_good_replies_and_no_others(name: str) -> None:
     """All bad replies at once; what is left is what the strategy alone makes of the good ones."""
     crowd = {1000 + place: kind for place, kind in enumerate(BAD)}
     replies = [*(bad(kind, node) for node, kind in crowd.items()), *(reply(n, weight=n) for n in NODES)]
-    checked, found, _ = one_round(replies, STRATEGIES[name](), asked=[*crowd, *NODES])
+    checked, actual, _ = one_round(replies, STRATEGIES[name](), asked=[*crowd, *NODES])
     assert list(checked.refused[1]) == [str(node) for node in crowd]
     for node, kind in crowd.items():
         assert BAD[kind][1] in checked.refused[1][str(node)]
@@ -90,16 +90,16 @@ def test_every_strategy_gets_the_good_replies_and_no_others(name: str) -> None:
     alone.configure_train(1, ArrayRecord(start()), ConfigRecord(), LocalGrid())
     arrays, _ = alone.aggregate_train(1, [reply(n, weight=n) for n in NODES])
     expected = {name: tensor.float() for name, tensor in arrays.to_torch_state_dict().items()}
-    assert equal(found, expected)
-    assert not equal(found, start())
+    assert equal(actual, expected)
+    assert not equal(actual, start())
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_the_model_keeps_its_type(name: str) -> None:
-    _, found, _ = one_round([reply(n) for n in NODES], STRATEGIES[name]())
-    assert found is not None
-    assert {tensor.dtype for tensor in found.values()} == {torch.float32}
-    assert list(found) == list(start())
+    _, result, _ = one_round([reply(n) for n in NODES], STRATEGIES[name]())
+    assert result is not None
+    assert {tensor.dtype for tensor in result.values()} == {torch.float32}
+    assert list(result) == list(start())
 
 
 values = st.floats(-1, 1, width=32)
@@ -110,23 +110,23 @@ def test_the_mean_is_that_of_numpy_in_double_precision(cohort: list[tuple[list[f
     asked = range(1, len(cohort) + 2)
     updates = {n: {**start(), "1.bias": torch.tensor(bias)} for n, (bias, _) in zip(asked, cohort, strict=False)}
     replies = [reply(n, updates[n], weight) for n, (_, weight) in zip(asked, cohort, strict=False)]
-    _, found, _ = one_round([*replies, bad("nan", len(cohort) + 1)], asked=asked)
-    assert found is not None
+    _, actual, _ = one_round([*replies, bad("nan", len(cohort) + 1)], asked=asked)
+    assert actual is not None
     stacked = np.array([bias for bias, _ in cohort], np.float64)
     expected = np.average(stacked, axis=0, weights=[weight for _, weight in cohort])
-    assert found["1.bias"].double().numpy() == pytest.approx(expected, abs=1e-6)
-    assert found["1.weight"].double().numpy() == pytest.approx(start()["1.weight"].double().numpy(), abs=1e-6)
+    assert actual["1.bias"].double().numpy() == pytest.approx(expected, abs=1e-6)
+    assert actual["1.weight"].double().numpy() == pytest.approx(start()["1.weight"].double().numpy(), abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ["FedAvg", "FedAvgM", "Krum", "FedMedian"])
 def test_the_order_of_the_tensors_is_the_servers(name: str) -> None:
     """Krum and FedAvgM go by place: a reply with its tensors in another order would be taken for another model."""
     turned = [reply(n, dict(reversed(update(n).items()))) for n in NODES]
-    _, found, _ = one_round(turned, STRATEGIES[name]())
+    _, actual, _ = one_round(turned, STRATEGIES[name]())
     _, expected, _ = one_round([reply(n) for n in NODES], STRATEGIES[name]())
-    assert equal(found, expected)
-    assert found is not None
-    assert list(found) == list(start())
+    assert equal(actual, expected)
+    assert actual is not None
+    assert list(actual) == list(start())
 
 
 def test_a_robust_strategy_drops_what_is_well_formed_and_wrong() -> None:
@@ -134,21 +134,21 @@ def test_a_robust_strategy_drops_what_is_well_formed_and_wrong() -> None:
     near = {n: {name: tensor + n / 1e6 for name, tensor in start().items()} for n in NODES}
     for name in ("Krum", "FedMedian"):
         replies = [reply(n, near[n]) for n in NODES[:3]] + [reply(104, wrong)]
-        _, found, _ = one_round(replies, STRATEGIES[name]())
-        assert found is not None
-        assert float((found["1.weight"] - start()["1.weight"]).abs().max()) < 1e-3
+        _, result, _ = one_round(replies, STRATEGIES[name]())
+        assert result is not None
+        assert float((result["1.weight"] - start()["1.weight"]).abs().max()) < 1e-3
 
 
 def test_a_pickle_in_a_reply_leaves_no_trace(tmp_path: Path) -> None:
-    checked, found, _ = one_round([reply(101), reply(102, bomb(tmp_path / "made")), reply(103), reply(104)])
-    assert found is not None
+    checked, result, _ = one_round([reply(101), reply(102, bomb(tmp_path / "made")), reply(103), reply(104)])
+    assert result is not None
     assert list(checked.refused[1]) == ["102"]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_errors_silence_strangers_and_second_replies() -> None:
     replies = [reply(101), reply(101, weight=1000), failure(102, "out of memory"), reply(999), reply(104)]
-    checked, found, metrics = one_round(replies)
+    checked, actual, metrics = one_round(replies)
     assert checked.refused == {
         1: {
             "101": "sent a second release in this round; the first counts",
@@ -158,15 +158,15 @@ def test_errors_silence_strangers_and_second_replies() -> None:
         }
     }
     _, expected, plain = one_round([reply(101), reply(104)], asked=[101, 104])
-    assert equal(found, expected)
+    assert equal(actual, expected)
     assert metrics == plain
 
 
 def test_an_error_of_the_superlink_means_that_a_node_was_lost() -> None:
     lost = failure(SUPERLINK_NODE_ID, "Reply not available")
-    checked, found, _ = one_round([reply(101), reply(102), lost, reply(104)])
+    checked, result, _ = one_round([reply(101), reply(102), lost, reply(104)])
     assert checked.refused == {1: {"103": "no reply"}}
-    assert found is not None
+    assert result is not None
 
 
 def test_nobody_passes_for_the_superlink() -> None:
@@ -176,10 +176,12 @@ def test_nobody_passes_for_the_superlink() -> None:
 
 def test_a_late_reply_of_an_earlier_round_is_stale() -> None:
     checked = Validated(FedAvg(), RUN)
-    for when in (1, 2):
-        checked.configure_train(when, ArrayRecord(start()), ConfigRecord(), LocalGrid())
-        replies = [reply(n, when=when) for n in NODES[:3]] + ([reply(104, when=1)] if when == 2 else [])
-        checked.aggregate_train(when, replies)
+    for round_number in (1, 2):
+        checked.configure_train(round_number, ArrayRecord(start()), ConfigRecord(), LocalGrid())
+        replies = [reply(n, round_number=round_number) for n in NODES[:3]] + (
+            [reply(104, round_number=1)] if round_number == 2 else []
+        )
+        checked.aggregate_train(round_number, replies)
     assert checked.refused == {1: {"104": "no reply"}, 2: {"104": "is for round 1, a stale one; round 2 is open"}}
 
 
@@ -193,9 +195,9 @@ def test_a_metric_that_one_reply_lacks_is_averaged_over_the_others() -> None:
 def test_whole_numbers_such_as_the_counter_of_a_batch_norm_stay_whole() -> None:
     model = {**start(), "count": torch.tensor(1)}
     replies = [reply(n, {**update(n), "count": torch.tensor(1)}, w) for n, w in zip(NODES[:3], (1, 4, 1), strict=True)]
-    _, found, _ = one_round(replies, model=model)
-    assert found is not None
-    assert torch.equal(found["count"], torch.tensor(1))
+    _, result, _ = one_round(replies, model=model)
+    assert result is not None
+    assert torch.equal(result["count"], torch.tensor(1))
 
 
 def test_refusals_are_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -213,20 +215,20 @@ def test_refusals_are_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
 def test_too_few_good_replies_leave_model_and_strategy_as_they_were(name: str, good: int) -> None:
     strategy = STRATEGIES[name]()
     replies = [reply(n) for n in NODES[:good]] + [bad("nan", n) for n in NODES[good:]]
-    checked, found, metrics = one_round(replies, strategy, min_clients=3)
-    assert found is None
+    checked, result, metrics = one_round(replies, strategy, min_clients=3)
+    assert result is None
     assert metrics is None
     assert equal(checked._tensors, start())
     assert not any(getattr(strategy, memory, None) for memory in ("m_t", "v_t", "momentum_vector"))
-    _, found, _ = one_round([reply(n) for n in NODES[:3]], STRATEGIES[name](), min_clients=3)
-    assert found is not None
+    _, result, _ = one_round([reply(n) for n in NODES[:3]], STRATEGIES[name](), min_clients=3)
+    assert result is not None
 
 
 def test_a_run_of_void_rounds_ends_with_the_initial_model() -> None:
     checked = Validated(FedAvg(fraction_evaluate=0.0), RUN)
     result = checked.start(LocalGrid(lambda message: []), ArrayRecord(start()), 3)
     assert equal(weights_of(result), start())
-    assert checked.refused == {when: {str(n): "no reply" for n in NODES} for when in (1, 2, 3)}
+    assert checked.refused == {round_number: {str(n): "no reply" for n in NODES} for round_number in (1, 2, 3)}
 
 
 class Broken(FedAvg):
@@ -244,8 +246,8 @@ class Broken(FedAvg):
     "result", [{"1.bias": torch.ones(3)}, {**start(), "1.bias": torch.tensor([1.0, 2.0, math.inf])}, {}]
 )
 def test_a_result_that_is_no_model_makes_the_round_void(result: dict[str, Tensor]) -> None:
-    checked, found, metrics = one_round([reply(n) for n in NODES], Broken(result))
-    assert found is None
+    checked, outcome, metrics = one_round([reply(n) for n in NODES], Broken(result))
+    assert outcome is None
     assert metrics is None
     assert equal(checked._tensors, start())
 
@@ -255,10 +257,10 @@ def test_a_void_result_leaves_no_trace_in_the_strategy() -> None:
     """A reply of the agreed form can be so large that the step overflows; the next round must not suffer."""
     huge = {name: torch.full_like(tensor, 3e38) for name, tensor in start().items()}
     strategy = FedAvgM(server_learning_rate=2.0, server_momentum=0.9)
-    checked, found, _ = one_round([reply(101, huge, 1e7), *(reply(n, weight=1) for n in NODES[1:])], strategy)
-    assert found is None
+    checked, actual, _ = one_round([reply(101, huge, 1e7), *(reply(n, weight=1) for n in NODES[1:])], strategy)
+    assert actual is None
     checked.configure_train(2, ArrayRecord(start()), ConfigRecord(), LocalGrid())
-    arrays, _ = checked.aggregate_train(2, [reply(n, when=2) for n in NODES])
+    arrays, _ = checked.aggregate_train(2, [reply(n, round_number=2) for n in NODES])
     assert arrays is not None
     _, expected, _ = one_round([reply(n) for n in NODES], FedAvgM(server_learning_rate=2.0, server_momentum=0.9))
     assert equal(dict(arrays.to_torch_state_dict()), expected)
@@ -274,7 +276,9 @@ def test_a_number_whose_square_overflows_does_not_stay_in_a_strategys_memory(nam
     before = {part: {n: a.copy() for n, a in getattr(strategy, part).items()} for part in ("m_t", "v_t")}
     large = {**update(101), "1.bias": torch.tensor([1.0, 1e25, 1.0])}
     checked.configure_train(2, ArrayRecord(model), ConfigRecord(), LocalGrid())
-    arrays, metrics = checked.aggregate_train(2, [reply(101, large, when=2), *(reply(n, when=2) for n in NODES[1:])])
+    arrays, metrics = checked.aggregate_train(
+        2, [reply(101, large, round_number=2), *(reply(n, round_number=2) for n in NODES[1:])]
+    )
     assert arrays is None
     assert metrics is None
     assert equal(checked._tensors, model)
@@ -283,7 +287,7 @@ def test_a_number_whose_square_overflows_does_not_stay_in_a_strategys_memory(nam
         for key, array in getattr(strategy, part).items():
             assert np.array_equal(array, kept[key]), part
     checked.configure_train(3, ArrayRecord(model), ConfigRecord(), LocalGrid())
-    arrays, _ = checked.aggregate_train(3, [reply(n, when=3) for n in NODES])
+    arrays, _ = checked.aggregate_train(3, [reply(n, round_number=3) for n in NODES])
     assert arrays is not None
 
 
@@ -342,8 +346,8 @@ def test_a_strategy_that_lacks_a_metric_makes_void_rounds_and_no_crash(tmp_path:
 def test_a_run_numbers_its_rounds_and_reports_its_metrics(tmp_path: Path) -> None:
     grid = nodes()
 
-    def evaluate(when: int, arrays: ArrayRecord) -> MetricRecord:
-        return MetricRecord({"accuracy": when / 10})
+    def evaluate(round_number: int, arrays: ArrayRecord) -> MetricRecord:
+        return MetricRecord({"accuracy": round_number / 10})
 
     checked = Validated(FedAvg(), RUN, folder=tmp_path, seeded=True)
     result = checked.start(grid, ArrayRecord(start()), 2, evaluate_fn=evaluate)
@@ -450,17 +454,19 @@ def test_a_higher_limit_goes_on_where_the_lower_one_stopped(tmp_path: Path) -> N
 # --- going on -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("when", [1, 3, 5])
+@pytest.mark.parametrize("round_number", [1, 3, 5])
 @pytest.mark.parametrize("name", ["FedAvg", "FedAdam", "FedAvgM"])
-def test_an_interrupted_run_goes_on_and_ends_with_the_same_weights(name: str, when: int, tmp_path: Path) -> None:
+def test_an_interrupted_run_goes_on_and_ends_with_the_same_weights(
+    name: str, round_number: int, tmp_path: Path
+) -> None:
     whole = validated(tmp_path / "whole", name).start(nodes(), ArrayRecord(start()), 5)
-    interrupt(validated(tmp_path / "run", name), when)
+    interrupt(validated(tmp_path / "run", name), round_number)
     grid = nodes()
     other = {key: tensor + 1 for key, tensor in start().items()}  # the checkpoint counts, not what one starts with
-    result = validated(tmp_path / "run", name).start(grid, ArrayRecord(start() if when == 1 else other), 5)
-    assert grid.rounds() == list(range(when, 6))
+    result = validated(tmp_path / "run", name).start(grid, ArrayRecord(start() if round_number == 1 else other), 5)
+    assert grid.rounds() == list(range(round_number, 6))
     assert equal(weights_of(result), weights_of(whole))
-    assert list(result.train_metrics_clientapp) == list(range(when, 6))
+    assert list(result.train_metrics_clientapp) == list(range(round_number, 6))
     counts = verify(tmp_path / "run" / "ledger.jsonl").counts[0, "101"]
     assert (counts.asked, counts.received) == (6, 5), "the round that was cut off is counted: it may have been seen"
     rounds = [row["round"] for row in rows(tmp_path / "run" / "metrics.jsonl")]
@@ -471,14 +477,20 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_weights(name: str, wh
 
 
 def test_evaluations_and_refusals_of_both_parts_are_kept(tmp_path: Path) -> None:
-    def evaluate(when: int, arrays: ArrayRecord) -> MetricRecord:
-        return MetricRecord({"accuracy": when / 10})
+    def evaluate(round_number: int, arrays: ArrayRecord) -> MetricRecord:
+        return MetricRecord({"accuracy": round_number / 10})
 
     def answer(message: Message) -> Iterable[Message]:
-        node, when = message.metadata.dst_node_id, message.content["config"]["server-round"]
-        if when == 3 and not grids[1:]:
+        node, round_number = message.metadata.dst_node_id, message.content["config"]["server-round"]
+        if round_number == 3 and not grids[1:]:
             raise Interrupted
-        return [reply(node, when=when)] if node != 101 else [bad("weight zero", node)] if when != 4 else []
+        return (
+            [reply(node, round_number=round_number)]
+            if node != 101
+            else [bad("weight zero", node)]
+            if round_number != 4
+            else []
+        )
 
     grids: list[LocalGrid] = []
     for last in (5, 4):

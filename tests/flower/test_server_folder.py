@@ -52,9 +52,9 @@ def test_a_folder_holds_what_the_next_server_needs(tmp_path: Path) -> None:
     a_round(folder, 2)
     folder.close()
     later = ServerFolder(tmp_path, folder.terms, seeded=False, strategy="FedAvg")
-    found = later.open()
-    assert found is not None
-    tensors, notes = found
+    result = later.open()
+    assert result is not None
+    tensors, notes = result
     assert (tensors["model/w"].tolist(), notes["round"]) == ([2.0, 2.0], 2)
     assert notes["ledger"] == {"head": verify(tmp_path / "ledger.jsonl").head, "entries": 5}
     assert later.refusals() == {1: {"102": "no reply"}, 2: {"102": "no reply"}}
@@ -82,13 +82,13 @@ def test_the_result_names_the_head_of_the_ledger_and_claims_no_epsilon(tmp_path:
     a_round(folder, 1)
     folder.result({"w": torch.ones(2)}, {"rounds": 1, "stopped": None})
     folder.close()
-    found = json.loads((tmp_path / "result.json").read_text())
-    assert (found["engine"], found["experiment"]) == ("flower", None)
-    assert found["ledger"] == {"head": verify(tmp_path / "ledger.jsonl").head, "entries": 3}
-    assert found["federations"] == [
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["engine"], result["experiment"]) == ("flower", None)
+    assert result["ledger"] == {"head": verify(tmp_path / "ledger.jsonl").head, "entries": 3}
+    assert result["federations"] == [
         {"dataset": None, "mechanism": "pl-identical", "budget": 0.98, "seed": None, "rounds": 1, "stopped": None}
     ]
-    assert "No (epsilon, delta) is claimed" in found["claim"]
+    assert "No (epsilon, delta) is claimed" in result["claim"]
     assert load_file(tmp_path / "model.safetensors")["w"].tolist() == [1.0, 1.0]
 
 
@@ -156,8 +156,8 @@ def test_metrics_after_the_checkpoint_are_cut_back_and_a_torn_ledger_line_is_dro
     with (tmp_path / "ledger.jsonl").open("ab") as file:
         file.write(b'{"n":6,"kind":"answ')
     validated(tmp_path).start(nodes(), ArrayRecord(start()), 3)
-    found = (tmp_path / "metrics.jsonl").read_bytes()
-    assert found.startswith(kept)
+    result = (tmp_path / "metrics.jsonl").read_bytes()
+    assert result.startswith(kept)
     assert [row["round"] for row in rows(tmp_path / "metrics.jsonl")] == [1, 2, 3]
     assert verify(tmp_path / "ledger.jsonl").torn == 0
 
@@ -192,7 +192,9 @@ def test_a_run_is_not_continued_with_another_strategy(tmp_path: Path) -> None:
 
 
 def evaluated(checked: Validated, grid: LocalGrid, last: int) -> None:
-    checked.start(grid, ArrayRecord(start()), last, evaluate_fn=lambda when, arrays: MetricRecord({"accuracy": 0.5}))
+    checked.start(
+        grid, ArrayRecord(start()), last, evaluate_fn=lambda round_number, arrays: MetricRecord({"accuracy": 0.5})
+    )
 
 
 def test_without_a_checkpoint_the_metrics_begin_again(tmp_path: Path) -> None:
@@ -225,7 +227,7 @@ def deployment(folder: Path) -> Validated:
 
 def honest() -> LocalGrid:
     """Nodes with noise of their own, as in a deployment."""
-    return LocalGrid(lambda m: [reply(m.metadata.dst_node_id, when=m.content["config"]["server-round"])])
+    return LocalGrid(lambda m: [reply(m.metadata.dst_node_id, round_number=m.content["config"]["server-round"])])
 
 
 def deleted(path: Path) -> None:

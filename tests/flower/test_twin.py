@@ -135,10 +135,10 @@ def test_every_mechanism_has_a_twin() -> None:
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_flowers_simulation_ends_with_the_weights_of_the_embedded_engine(name: str, tmp_path: Path) -> None:
     federation = Federation("mnist", name, BUDGETS[name], seed=1)
-    found = simulated(settings(name, 5), federation, tmp_path)
+    actual = simulated(settings(name, 5), federation, tmp_path)
     expected = embedded(settings(name, 5), federation)
-    print(f"{name}: {apart(found, expected):.1e} apart")
-    assert apart(found, expected) <= 1e-5
+    print(f"{name}: {apart(actual, expected):.1e} apart")
+    assert apart(actual, expected) <= 1e-5
     begin = Sweep(settings(name, 5), [federation])
     assert apart(begin.batched.layout.unflatten(begin.state.params[0]), expected) > 1e-3, "something was learned"
 
@@ -148,7 +148,7 @@ def test_in_rays_workers_the_guard_sends_nothing_that_was_not_protected(tmp_path
     averaged, final, refused = json.loads(run(UNPROTECTED, "", tmp_path).read_text())
     assert averaged == 0
     assert final == [0.0, 0.0, 0.0]
-    assert {when: len(reasons) for when, reasons in refused.items()} == {"1": 2, "2": 2}
+    assert {round_number: len(reasons) for round_number, reasons in refused.items()} == {"1": 2, "2": 2}
     for reasons in refused.values():
         assert all("refused or failed: ReleaseError" in reason for reason in reasons.values())
 
@@ -182,8 +182,8 @@ def test_what_the_twin_cannot_do_is_refused(changed: dict[str, int]) -> None:
 
 def test_the_twin_passes_on_every_setting_of_a_release() -> None:
     about = Settings(rounds=1, clip=None, lr=[0.1, 0.2, 0.3, 0.4], steps=3)
-    found = run_config(about, Federation("mnist", "pl-learn", [0.96, 0.97, 0.98, 0.98]))
-    assert found["equipoise.clip"] == "none"
-    assert json.loads(found["equipoise.lr"]) == [0.1, 0.2, 0.3, 0.4]
-    assert json.loads(found["equipoise.budget"]) == [0.96, 0.97, 0.98, 0.98]
-    assert Validated(FedAvg(), found).terms.settings.lr == [0.1, 0.2, 0.3, 0.4]
+    result = run_config(about, Federation("mnist", "pl-learn", [0.96, 0.97, 0.98, 0.98]))
+    assert result["equipoise.clip"] == "none"
+    assert json.loads(result["equipoise.lr"]) == [0.1, 0.2, 0.3, 0.4]
+    assert json.loads(result["equipoise.budget"]) == [0.96, 0.97, 0.98, 0.98]
+    assert Validated(FedAvg(), result).terms.settings.lr == [0.1, 0.2, 0.3, 0.4]

@@ -33,19 +33,19 @@ def machine() -> dict[str, str]:
 
 
 def stored() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(gzip.decompress(FILE.read_bytes()))
-    return found
+    result: dict[str, Any] = json.loads(gzip.decompress(FILE.read_bytes()))
+    return result
 
 
 def main(names: list[str]) -> None:
     torch.set_num_threads(1)
-    found = stored()["scenarios"] if names else {}
+    result = stored()["scenarios"] if names else {}
     for name in names or SCENARIOS:
         started = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
-            found[name] = dict(numbers(SCENARIOS[name](Path(folder))))
-        print(f"{name}: {len(found[name])} values, {time.perf_counter() - started:.1f} s", flush=True)
-    text = json.dumps({"machine": machine(), "scenarios": found}, separators=(",", ":"))
+            result[name] = dict(numbers(SCENARIOS[name](Path(folder))))
+        print(f"{name}: {len(result[name])} values, {time.perf_counter() - started:.1f} s", flush=True)
+    text = json.dumps({"machine": machine(), "scenarios": result}, separators=(",", ":"))
     FILE.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
 
 

@@ -80,8 +80,8 @@ def run_folder(
     """Everything that a run writes; with ``stop`` it is interrupted after that round, and taken up again."""
     config = resolve(overrides={**overrides, "sweep": blocks, "threads": 1})
 
-    def interrupt(when: int) -> None:
-        if when == stop:
+    def interrupt(round_number: int) -> None:
+        if round_number == stop:
             raise KeyboardInterrupt
 
     if stop is not None:
@@ -192,7 +192,7 @@ def seeded(model: Callable[[], nn.Module], seed: int = 5) -> nn.Module:
 
 
 def releases(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     generator = torch.Generator().manual_seed(9)
     for label, model, shape in (("lenet", seeded(LeNetZhu), (1, 28, 28)), ("residual", seeded(Residual), (1, 8, 8))):
         x, y = torch.randn(4, *shape, generator=generator), torch.tensor([0, 1, 2, 3])
@@ -200,11 +200,11 @@ def releases(folder: Path) -> dict[str, Any]:
         local = {name: tensor + 0.01 for name, tensor in start.items()}
         for name, budget in BUDGETS.items():
             sent = protect(model, start, (x, y), name, budget, client=2, round=7, experiment_seed=11)
-            found[f"{label} {name}"] = {"parameters": sha256(sent.parameters), "record": sent.record}
+            result[f"{label} {name}"] = {"parameters": sha256(sent.parameters), "record": sent.record}
             if name != "laplace-dp":
                 sent = protect(model, start, (x, y), name, budget, local=local, experiment_seed=11)
-                found[f"{label} {name} given"] = {"parameters": sha256(sent.parameters), "record": sent.record}
-    return found
+                result[f"{label} {name} given"] = {"parameters": sha256(sent.parameters), "record": sent.record}
+    return result
 
 
 # -- audits --------------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def audited_run(folder: Path) -> dict[str, Any]:
     ]
     run_folder(folder / "run", settings_for(), blocks)
     options = Options(attacks=ATTACKS, releases=4, **{**EFFORT, "given": "best"})
-    return {"public": audit_run(folder / "run", options, rounds=[0, 2]).found}
+    return {"public": audit_run(folder / "run", options, rounds=[0, 2]).content}
 
 
 def audited_private(folder: Path) -> dict[str, Any]:
@@ -230,8 +230,8 @@ def audited_private(folder: Path) -> dict[str, Any]:
     blocks = [{"datasets": [str(data)], "mechanisms": ["pl-learn", "laplace-dp"], "budgets": [0.9]}]
     run_folder(folder / "run", settings_for(), blocks)
     options = Options(attacks=["invgrad", "matched", "membership"], releases=4, **EFFORT)
-    found = audit_run(folder / "run", options, rounds=[3], private=True, multi_rounds=3)
-    return {**found.found, "picture": hashlib.sha256(found.picture().encode()).hexdigest()}
+    result = audit_run(folder / "run", options, rounds=[3], private=True, multi_rounds=3)
+    return {**result.content, "picture": hashlib.sha256(result.picture().encode()).hexdigest()}
 
 
 def audited_update(folder: Path) -> dict[str, Any]:
@@ -263,7 +263,7 @@ def audited_update(folder: Path) -> dict[str, Any]:
         options=Options(attacks=["dlg", "idlg", "likelihood", "unrolled"], **EFFORT),
     )  # fmt: skip
     images = sha256(scored.reconstructions) | sha256(classic.reconstructions)
-    return {"scored": scored.found, "blind": blind.found, "classic": classic.found, "images": images}
+    return {"scored": scored.content, "blind": blind.content, "classic": classic.content, "images": images}
 
 
 def inverted(folder: Path) -> dict[str, Any]:
@@ -273,14 +273,14 @@ def inverted(folder: Path) -> dict[str, Any]:
     x, y = torch.rand(3, 4, 1, 6, 6, generator=generator), torch.tensor([[0, 1, 2, 2]] * 3)
     batched = Batched(model)
     start = batched.layout.flatten(dict(model.named_parameters())).expand(3, -1)
-    found: dict[str, Any] = {}
+    outcome: dict[str, Any] = {}
     for name, budget in BUDGETS.items():
         server = Server(batched, (1, 6, 6), 3, 4, protection=Settings(steps=3).at(name, budget, 1))
         view = View(start, respond(server, start, x, y, noise(server, (1, 2), torch.arange(3), start)), y)
         for attack, effort in ((invgrad, Search()), (dlg, DLG), (idlg, DLG), (likelihood, MAP), (unrolled, MAP)):
             result = attack(server, view, replace(effort, iterations=3, restarts=2))
-            found[f"{name} {attack.__name__}"] = {"cost": result.cost.tolist(), **sha256({"images": result.images})}
-    return found
+            outcome[f"{name} {attack.__name__}"] = {"cost": result.cost.tolist(), **sha256({"images": result.images})}
+    return outcome
 
 
 def computed_audit(folder: Path) -> dict[str, Any]:
@@ -314,7 +314,7 @@ def bounded(folder: Path) -> dict[str, Any]:
     blocks = [{"datasets": [str(data)], "mechanisms": ["none", "pl-learn", "ls-learn"], "budgets": [0.98]}]
     run_folder(folder / "run", settings_for(init="uniform"), blocks)
     options = BoundsOptions(subproblems=4, repeats=3, samples=4, examples=16, power=3, short=2, targets=2, iterations=4)
-    return bounds_run(folder / "run", options).found
+    return bounds_run(folder / "run", options).content
 
 
 def searched(folder: Path) -> dict[str, Any]:
@@ -322,10 +322,10 @@ def searched(folder: Path) -> dict[str, Any]:
     labels = torch.arange(240) % 5
     images = torch.randn(240, 1, 8, 8, generator=generator) + torch.eye(8)[labels].view(-1, 1, 8, 1) * 4
     data = from_tensors((images, labels), (images, labels), public=(images, labels), name="toy")
-    found = search(
+    result = search(
         data, ["pl-learn"], Settings(rounds=6, model="mlp", init="torch", eta=0.5), [0.5, 0.995], [1, 2], 0.3
     )
-    return {"bar": found.bar, "strictest": found.strictest, "accuracy": [t.accuracy for t in found.trials]}
+    return {"bar": result.bar, "strictest": result.strictest, "accuracy": [t.accuracy for t in result.trials]}
 
 
 def reproduced(folder: Path) -> dict[str, Any]:
@@ -340,13 +340,13 @@ def reproduced(folder: Path) -> dict[str, Any]:
         "federations": [job["federations"][i] for i in keep],
         "measures": [sorted(job["measures"][i]) + ["inversion"] * (i == keep[0]) for i in keep],
     }
-    found = json.loads(run_job(job, folder).read_text())
-    for row in [*found["federations"], found]:
+    result = json.loads(run_job(job, folder).read_text())
+    for row in [*result["federations"], result]:
         for key in ("pictures", "originals"):
             if key in row:
                 row[key] = hashlib.sha256(json.dumps(row[key], sort_keys=True).encode()).hexdigest()
-    del found["settings"], found["scale"], found["digest"]
-    return dict(found)
+    del result["settings"], result["scale"], result["digest"]
+    return dict(result)
 
 
 SCENARIOS: dict[str, Callable[[Path], dict[str, Any]]] = {

@@ -31,11 +31,11 @@ def renamed(path: str) -> str:
     return path
 
 
-def differences(expected: dict[str, Any], found: dict[str, Any], tolerance: float | None = None) -> list[str]:
+def differences(expected: dict[str, Any], actual: dict[str, Any], tolerance: float | None = None) -> list[str]:
     """Every path whose value is missing, new or another; with a tolerance, hashes and non-numbers are left out."""
-    wrong = [f"{path}: {'missing' if path in expected else 'new'}" for path in expected.keys() ^ found.keys()]
-    for path in expected.keys() & found.keys():
-        old, new = expected[path], found[path]
+    wrong = [f"{path}: {'missing' if path in expected else 'new'}" for path in expected.keys() ^ actual.keys()]
+    for path in expected.keys() & actual.keys():
+        old, new = expected[path], actual[path]
         if tolerance is not None and isinstance(old, float) and isinstance(new, float):
             same = math.isclose(old, new, rel_tol=tolerance, abs_tol=tolerance)
         elif tolerance is not None and isinstance(old, str):
@@ -56,11 +56,11 @@ def test_the_numbers_are_the_recorded_ones(name: str, tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        found = dict(numbers(SCENARIOS[name](tmp_path)))
+        actual = dict(numbers(SCENARIOS[name](tmp_path)))
     finally:
         torch.set_num_threads(threads)
     expected = {renamed(path): value for path, value in golden["scenarios"][name].items()}
-    wrong = differences(expected, found, None if exact else 5e-3)
+    wrong = differences(expected, actual, None if exact else 5e-3)
     assert not wrong, f"{len(wrong)} of {len(expected)} differ:\n" + "\n".join(wrong[:20])
 
 

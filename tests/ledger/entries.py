@@ -21,28 +21,28 @@ def silent(client: str) -> dict[str, Any]:
     return {"client": client, "accepted": False, "reason": NO_REPLY}
 
 
-def entry(kind: str, when: int, federation: int = 0, **more: Any) -> dict[str, Any]:
-    about = {"kind": kind, "federation": federation, "round": when, "mechanism": "pl-learn", "budget": 0.98}
+def entry(kind: str, round_number: int, federation: int = 0, **more: Any) -> dict[str, Any]:
+    about = {"kind": kind, "federation": federation, "round": round_number, "mechanism": "pl-learn", "budget": 0.98}
     return {**about, **more}
 
 
-def a_round(when: int, federation: int = 0, clients: int = 2, **change: Any) -> dict[str, Any]:
-    rows = [row(str(client), 8 + when / 7 + client) for client in range(clients)]
-    return entry("round", when, federation, **{"norm": "l2", "releases": rows, **change})
+def a_round(round_number: int, federation: int = 0, clients: int = 2, **change: Any) -> dict[str, Any]:
+    rows = [row(str(client), 8 + round_number / 7 + client) for client in range(clients)]
+    return entry("round", round_number, federation, **{"norm": "l2", "releases": rows, **change})
 
 
-def asked(when: int, clients: list[str], **change: Any) -> dict[str, Any]:
-    return entry("asked", when, clients=clients, **change)
+def asked(round_number: int, clients: list[str], **change: Any) -> dict[str, Any]:
+    return entry("asked", round_number, clients=clients, **change)
 
 
-def answered(when: int, releases: list[dict[str, Any]]) -> dict[str, Any]:
-    return entry("answered", when, releases=releases)
+def answered(round_number: int, releases: list[dict[str, Any]]) -> dict[str, Any]:
+    return entry("answered", round_number, releases=releases)
 
 
-def formal(when: int, client: str = "0", budget: Any = 0.5, **more: Any) -> dict[str, Any]:
+def formal(round_number: int, client: str = "0", budget: Any = 0.5, **more: Any) -> dict[str, Any]:
     """A release whose budget is an epsilon."""
     rows = [{"client": client, "lower": None, "upper": None, "scale": 0.1, "intensity": None, "accepted": True}]
-    return entry("round", when, **{"mechanism": "laplace-dp", "budget": budget, "releases": rows, **more})
+    return entry("round", round_number, **{"mechanism": "laplace-dp", "budget": budget, "releases": rows, **more})
 
 
 def chained(bodies: list[str]) -> bytes:

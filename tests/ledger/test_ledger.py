@@ -28,8 +28,8 @@ def path(tmp_path: Path) -> Path:
 def whole(path: Path) -> Ledger:
     """A header and five rounds."""
     ledger = Ledger.open(path, "seeded")
-    ledger.append([a_round(when) for when in (1, 2, 3)])
-    ledger.append([a_round(when) for when in (4, 5)])
+    ledger.append([a_round(round_number) for round_number in (1, 2, 3)])
+    ledger.append([a_round(round_number) for round_number in (4, 5)])
     return ledger
 
 
@@ -57,11 +57,11 @@ def test_the_lines_are_what_the_documents_say(whole: Ledger, path: Path) -> None
 
 
 def test_a_whole_ledger_is_verified(whole: Ledger, path: Path) -> None:
-    found = verify(path)
-    assert (found.entries, found.head, found.bytes, found.torn) == (6, whole.head, whole.bytes, 0)
-    assert found.experiment == "seeded"
-    assert found.counts == whole.counts
-    assert verify(path, whole.head, 6) == found
+    result = verify(path)
+    assert (result.entries, result.head, result.bytes, result.torn) == (6, whole.head, whole.bytes, 0)
+    assert result.experiment == "seeded"
+    assert result.counts == whole.counts
+    assert verify(path, whole.head, 6) == result
 
 
 def test_any_changed_byte_is_noticed(path: Path) -> None:
@@ -170,8 +170,8 @@ def test_whatever_the_bytes_are_the_error_is_a_typed_one(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "garbage.jsonl"
-    for found in (content, content + b"\n", chained([HEADER]) + content + b"\n"):
-        path.write_bytes(found)
+    for result in (content, content + b"\n", chained([HEADER]) + content + b"\n"):
+        path.write_bytes(result)
         with pytest.raises(LedgerError):
             verify(path)
 
@@ -302,8 +302,8 @@ def test_a_write_that_failed_can_be_tried_again(
             whole.append([a_round(6), a_round(7)])
     assert (whole.head, whole.entries, whole.bytes, str(whole.counts)) == before
     whole.append([a_round(6)])
-    found = verify(path, whole.head, 7)
-    assert (found.counts, found.torn) == (whole.counts, 0)
+    result = verify(path, whole.head, 7)
+    assert (result.counts, result.torn) == (whole.counts, 0)
 
 
 @pytest.mark.parametrize("change", [lambda c: c + c, lambda c: c[:-9], lambda c: b""])
@@ -340,15 +340,15 @@ def test_releases_are_counted_by_federation_and_client(path: Path) -> None:
     ledger = Ledger.open(path, "seeded")
     refused = {**ROW, "client": "1", "intensity": None, "accepted": False, "reason": "not finite"}
     ledger.append([a_round(1), a_round(1, federation=1), a_round(2, releases=[ROW, refused])])
-    for found in (ledger.counts, verify(path).counts):
-        assert set(found) == {(0, "0"), (0, "1"), (1, "0"), (1, "1")}
-        one, two = found[0, "0"], found[0, "1"]
+    for result in (ledger.counts, verify(path).counts):
+        assert set(result) == {(0, "0"), (0, "1"), (1, "0"), (1, "1")}
+        one, two = result[0, "0"], result[0, "1"]
         assert (one.asked, one.received, one.accepted, one.refused) == (2, 2, 2, 0)
         assert (two.asked, two.received, two.accepted, two.refused) == (2, 2, 1, 1)
         assert (one.low, one.high) == (8.142857, 9.0)
         assert (two.low, two.high) == (9.142857, 9.142857), "of accepted releases alone"
         assert one.budgets == {("pl-learn", 0.98): 2}
-        assert found[1, "1"].asked == 1
+        assert result[1, "1"].asked == 1
 
 
 def test_a_round_that_was_asked_twice_counts_twice(path: Path) -> None:
@@ -358,8 +358,8 @@ def test_a_round_that_was_asked_twice_counts_twice(path: Path) -> None:
     ledger.append([asked(1, ["a", "b"])])
     ledger.append([answered(1, [{**ROW, "client": "a"}, silent("b")])])
     ledger.append([asked(2, ["a"]), answered(2, [{"client": "a", "accepted": False, "reason": "is empty"}])])
-    for found in (ledger.counts, Ledger.open(path, None).counts):
-        one, two = found[0, "a"], found[0, "b"]
+    for result in (ledger.counts, Ledger.open(path, None).counts):
+        one, two = result[0, "a"], result[0, "b"]
         assert (one.asked, one.received, one.accepted, one.refused) == (3, 2, 1, 1)
         assert (two.asked, two.received, two.accepted, two.refused) == (2, 0, 0, 0)
 
@@ -378,9 +378,9 @@ def test_a_list_of_budgets_belongs_to_numbered_clients_and_else_the_largest_coun
 
 def test_the_limit_stops_before_the_round_that_would_pass_it_and_not_earlier(path: Path) -> None:
     ledger = Ledger.open(path, None, limit=3)
-    for when in (1, 2, 3):
-        ledger.permit(["a", "b"], when)
-        ledger.append([asked(when, ["a", "b"] if when != 2 else ["a"])])
+    for round_number in (1, 2, 3):
+        ledger.permit(["a", "b"], round_number)
+        ledger.append([asked(round_number, ["a", "b"] if round_number != 2 else ["a"])])
     ledger.permit(["b"], 4)
     ledger.permit(["a"], 4, federation=1)
     for again in (ledger, Ledger.open(path, None, limit=3)):

@@ -17,11 +17,11 @@ from tests.ledger.entries import ASKED, HEADER, LINE, a_round, answered, asked, 
 
 def entries_of(content: bytes) -> list[dict[str, Any]]:
     """What the lines say, each read after the one before it."""
-    found, previous = [], START
+    results, previous = [], START
     for n, line in enumerate(content.splitlines(keepends=True)):
         entry, previous = read_line(line, n, previous)
-        found.append(entry)
-    return found
+        results.append(entry)
+    return results
 
 
 # --- writing ------------------------------------------------------------------------------------------------------
@@ -41,10 +41,10 @@ def test_a_line_is_its_entry_and_the_hash_of_all_before_it() -> None:
 
 def test_what_is_sealed_is_read_back() -> None:
     line, digest = seal(normal(a_round(4), 7), START)
-    found, same = read_line(line, 7, START)
+    result, same = read_line(line, 7, START)
     assert same == digest
-    assert found == normal(a_round(4), 7)
-    assert list(found) == list(FIELDS["round"])
+    assert result == normal(a_round(4), 7)
+    assert list(result) == list(FIELDS["round"])
 
 
 @pytest.mark.parametrize(
@@ -67,29 +67,29 @@ def test_numbers_have_seven_digits_or_are_none(value: float | None, kept: float 
 
 def test_an_entry_may_be_given_in_any_order() -> None:
     row = {"reason": "is stale", "accepted": False, "intensity": math.inf, "client": "7", "lower": 1}
-    found = normal(dict(reversed(answered(1, [row]).items())), 5)
-    assert list(found) == list(FIELDS["answered"])
-    assert found["n"] == 5
-    assert json.dumps(found["releases"][0]) == (
+    result = normal(dict(reversed(answered(1, [row]).items())), 5)
+    assert list(result) == list(FIELDS["answered"])
+    assert result["n"] == 5
+    assert json.dumps(result["releases"][0]) == (
         '{"client": "7", "lower": 1.0, "intensity": null, "accepted": false, "reason": "is stale"}'
     )
-    assert datetime.fromisoformat(found["at"]).tzinfo == UTC
-    assert found["norm"] is None
-    check_entry(found, 5)
+    assert datetime.fromisoformat(result["at"]).tzinfo == UTC
+    assert result["norm"] is None
+    check_entry(result, 5)
 
 
-@pytest.mark.parametrize(("when", "budget"), [(1, 0.96), (4, 0.96), (5, [0.98, 0.99])])
-def test_the_budget_of_a_schedule_is_the_one_in_force(when: int, budget: Any) -> None:
+@pytest.mark.parametrize(("round_number", "budget"), [(1, 0.96), (4, 0.96), (5, [0.98, 0.99])])
+def test_the_budget_of_a_schedule_is_the_one_in_force(round_number: int, budget: Any) -> None:
     plan = {"rounds": [1, 5], "values": [0.96, [0.98, 0.99]]}
-    assert normal(asked(when, ["a"], budget=plan), 1)["budget"] == budget
+    assert normal(asked(round_number, ["a"], budget=plan), 1)["budget"] == budget
 
 
 def test_what_is_not_known_is_kept_for_the_check_to_refuse() -> None:
-    found = normal(a_round(1, releases=[{"client": "0", "accepted": True, "private": 1.0}], more=2), 1)
-    assert found["releases"][0]["private"] == 1.0
-    assert found["more"] == 2
+    result = normal(a_round(1, releases=[{"client": "0", "accepted": True, "private": 1.0}], more=2), 1)
+    assert result["releases"][0]["private"] == 1.0
+    assert result["more"] == 2
     with pytest.raises(LedgerError, match="Line 2 of the ledger has an unknown kind or other keys"):
-        check_entry(found, 1)
+        check_entry(result, 1)
 
 
 # --- reading ------------------------------------------------------------------------------------------------------

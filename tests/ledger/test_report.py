@@ -27,12 +27,12 @@ def claims(folder: Path, kind: str, **options: Any) -> str:
 
 
 def test_a_deployment_is_counted_by_what_was_asked(deployed: Path) -> None:
-    found = report(deployed)
-    assert found["schema"] == 1
-    assert (found["experiment"], found["entries"], found["torn_bytes"], found["composed"]) == (None, 6, 0, [])
-    assert found["bytes"] == (deployed / "ledger.jsonl").stat().st_size
-    assert found["head"] == json.loads((deployed / "result.json").read_text())["ledger"]["head"]
-    assert found["clients"] == [
+    result = report(deployed)
+    assert result["schema"] == 1
+    assert (result["experiment"], result["entries"], result["torn_bytes"], result["composed"]) == (None, 6, 0, [])
+    assert result["bytes"] == (deployed / "ledger.jsonl").stat().st_size
+    assert result["head"] == json.loads((deployed / "result.json").read_text())["ledger"]["head"]
+    assert result["clients"] == [
         {
             "federation": 0, "client": "a", "mechanisms": ["pl-learn"], "budgets": [0.98], "releases": 3,
             "received": 2, "accepted": 2, "refused": 0, "intensity": [8.5, 12.5],
@@ -42,15 +42,15 @@ def test_a_deployment_is_counted_by_what_was_asked(deployed: Path) -> None:
             "received": 1, "accepted": 0, "refused": 1, "intensity": [None, None],
         },
     ]  # fmt: skip
-    assert found["claims"]["measured"] == [
+    assert result["claims"]["measured"] == [
         "6 releases were asked for, 2 accepted and 1 refused.",
         "Intensities as the clients reported them.",
     ]
-    not_claimed = " ".join(found["claims"]["not claimed"])
+    not_claimed = " ".join(result["claims"]["not claimed"])
     assert "Budgets of pl-learn are per release and do not compose: up to 3 releases of a client" in not_claimed
     assert "No (epsilon, delta) is claimed." in not_claimed
     assert "a restarted node has a new one" in not_claimed
-    json.dumps(found, allow_nan=False)
+    json.dumps(result, allow_nan=False)
 
 
 def test_clients_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
@@ -129,18 +129,20 @@ def test_releases_of_a_formal_mechanism_are_composed(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(accounting, "composed_epsilon", composed)
     plan = {"rounds": [1, 3], "values": [0.5, 0.25]}
-    found = report(
-        seeded(tmp_path, *(formal(when, client, plan) for when in (1, 2, 3, 4) for client in "01")), None, 1e-6
+    result = report(
+        seeded(tmp_path, *(formal(round_number, client, plan) for round_number in (1, 2, 3, 4) for client in "01")),
+        None,
+        1e-6,
     )
     assert calls == [({0.5: 2, 0.25: 2}, 1e-6)], "once for clients with the same releases"
     numbers = {"releases": 4, "sum": 1.5, "delta": 1e-6, "epsilon": 1.25}
-    assert found["composed"] == [{"federation": 0, "client": client, **numbers} for client in "01"]
-    assert not any("do not compose" in line for line in found["claims"]["not claimed"])
-    assert any("those who know the seed" in line for line in found["claims"]["not claimed"])
+    assert result["composed"] == [{"federation": 0, "client": client, **numbers} for client in "01"]
+    assert not any("do not compose" in line for line in result["claims"]["not claimed"])
+    assert any("those who know the seed" in line for line in result["claims"]["not claimed"])
 
 
 def test_the_composed_epsilon_is_the_accountants(tmp_path: Path) -> None:
-    (one,) = report(seeded(tmp_path, *(formal(when, budget=0.1) for when in range(1, 101))))["composed"]
+    (one,) = report(seeded(tmp_path, *(formal(round_number, budget=0.1) for round_number in range(1, 101))))["composed"]
     assert one["epsilon"] == accounting.composed_epsilon({0.1: 100}, 1e-5)
     assert one["epsilon"] < one["sum"] == pytest.approx(10)
 
@@ -159,9 +161,9 @@ def test_without_the_extra_the_sum_is_there_and_how_to_get_more(
 def test_no_epsilon_is_named_for_any_other_mechanism(tmp_path: Path) -> None:
     mixed = entry("round", 2, releases=[row("0")])
     other = entry("round", 1, federation=1, mechanism="ls-static", budget=80, releases=[row("0")])
-    found = report(seeded(tmp_path, formal(1), mixed, other))
-    assert found["composed"] == [], "the client released by another mechanism as well"
-    words = " ".join(found["claims"]["not claimed"])
+    result = report(seeded(tmp_path, formal(1), mixed, other))
+    assert result["composed"] == [], "the client released by another mechanism as well"
+    words = " ".join(result["claims"]["not claimed"])
     assert "clients that released by laplace-dp and by other mechanisms too" in words
     assert "Budgets of ls-static, pl-learn are per release and do not compose: up to 1 releases" in words
 
@@ -170,10 +172,10 @@ def test_a_mechanism_that_is_not_installed_here_composes_to_nothing(tmp_path: Pa
     """Whoever wrote the ledger may have registered one; here nothing is known of its budgets."""
     theirs = entry("round", 1, mechanism="their-own", budget=3.0, releases=[row("0")])
     both = formal(2)
-    found = report(seeded(tmp_path, theirs, both))
-    assert found["clients"][0]["mechanisms"] == ["laplace-dp", "their-own"]
-    assert found["composed"] == []
-    words = " ".join(found["claims"]["not claimed"])
+    result = report(seeded(tmp_path, theirs, both))
+    assert result["clients"][0]["mechanisms"] == ["laplace-dp", "their-own"]
+    assert result["composed"] == []
+    words = " ".join(result["claims"]["not claimed"])
     assert "Budgets of their-own are per release and do not compose" in words
     assert "released by laplace-dp and by other mechanisms too" in words
 
@@ -189,11 +191,11 @@ def test_a_mechanism_says_itself_whether_it_is_formal_and_whether_it_distorts(
         tmp_path, formal(1), formal(2, mechanism="exact"),
         entry("round", 1, federation=1, mechanism="plain", budget=None, releases=[row("0")]),
     )  # fmt: skip
-    found = report(folder, delta=0.0)
-    assert found["composed"] == [
+    result = report(folder, delta=0.0)
+    assert result["composed"] == [
         {"federation": 0, "client": "0", "releases": 2, "sum": 1.0, "delta": 0.0, "epsilon": 1.0}
     ], "equal budgets of two mechanisms add up"
-    words = " ".join(found["claims"]["not claimed"])
+    words = " ".join(result["claims"]["not claimed"])
     assert "Releases of plain were not distorted at all." in words
     assert "do not compose" not in words
     assert "by other mechanisms too" not in words
@@ -202,9 +204,9 @@ def test_a_mechanism_says_itself_whether_it_is_formal_and_whether_it_distorts(
 
 def test_a_client_that_was_never_asked_has_no_epsilon(tmp_path: Path) -> None:
     Ledger.open(tmp_path / "ledger.jsonl", None).append([answered(1, [row("a")])])
-    found = report(tmp_path)
-    assert found["clients"][0]["releases"] == 0
-    assert found["composed"] == []
+    result = report(tmp_path)
+    assert result["clients"][0]["releases"] == 0
+    assert result["composed"] == []
 
 
 @pytest.mark.parametrize("delta", [-1, 1, 2, float("nan")])

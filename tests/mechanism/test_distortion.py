@@ -242,10 +242,10 @@ def test_the_bounds_of_a_draw_follow_from_the_kind_of_budget() -> None:
         "laplace-dp": ([[30.0, -40.0], [0.0, 1.0]], [70.0, 1.0]),
     }
     for name, (init, lower) in expected.items():
-        found = draw_bounds(noise, Protection(MECHANISMS[name], scale, factor=3.0))
-        torch.testing.assert_close(found[0], torch.tensor(init))
-        torch.testing.assert_close(found[1], torch.tensor(lower))
-        torch.testing.assert_close(found[2], 3 * torch.tensor(lower))
+        actual = draw_bounds(noise, Protection(MECHANISMS[name], scale, factor=3.0))
+        torch.testing.assert_close(actual[0], torch.tensor(init))
+        torch.testing.assert_close(actual[1], torch.tensor(lower))
+        torch.testing.assert_close(actual[2], 3 * torch.tensor(lower))
 
 
 def test_one_scale_serves_every_row_and_takes_the_type_of_the_noise() -> None:
@@ -269,10 +269,10 @@ def test_buffers_change_no_bit_of_the_plain_update(norm: Norm, generator: torch.
     alpha = init
     for _ in range(6):
         alpha = update(alpha, (base + alpha) * pull, lower, 2 * lower, norm, **steps)
-    found = learn_distortion(lambda w: w * pull, base, init, lower, 2 * lower, norm=norm, steps=6, **steps)
-    assert torch.equal(found, alpha)
+    result = learn_distortion(lambda w: w * pull, base, init, lower, 2 * lower, norm=norm, steps=6, **steps)
+    assert torch.equal(result, alpha)
     followed = learn_distortion(
         lambda w: w * pull, base.clone().requires_grad_(), init, lower, 2 * lower, norm=norm, steps=6, **steps
     )
-    assert torch.equal(found, followed.detach())
+    assert torch.equal(result, followed.detach())
     assert followed.requires_grad

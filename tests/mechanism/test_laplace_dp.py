@@ -120,14 +120,14 @@ def test_no_bit_depends_on_how_clients_are_grouped(make: Callable[[], nn.Module]
     batched, (x, y) = Batched(make()), images_of(11, examples, 1, 28, 28)
     params = torch.rand(11, batched.layout.size, generator=torch.Generator().manual_seed(3)) - 0.5
 
-    def found(rows: slice) -> Tensor:
+    def result(rows: slice) -> Tensor:
         each = batched.at(x[rows].float(), y[rows]).per_example
         assert each is not None
         return each(params[rows])
 
-    whole = found(slice(0, 11))
+    whole = result(slice(0, 11))
     for size in (1, 2, 5):
-        parts = [found(slice(start, start + size)) for start in range(0, 11, size)]
+        parts = [result(slice(start, start + size)) for start in range(0, 11, size)]
         assert torch.equal(torch.cat(parts), whole), size
 
 
@@ -300,14 +300,14 @@ def test_the_engine_and_protect_release_the_same(few: Dataset) -> None:
 
 
 def test_the_chunk_size_changes_no_bit(few: Dataset) -> None:
-    found = []
+    results = []
     for chunk in (0, 1, 3):
         sweep = sweep_of(few, chunk=chunk)
         sweep.train(6)
-        found.append(sweep.state.params)
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])
-    assert torch.isfinite(found[0]).all()
+        results.append(sweep.state.params)
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+    assert torch.isfinite(results[0]).all()
 
 
 def test_many_examples_take_fewer_clients_at_once(few: Dataset) -> None:
@@ -336,8 +336,8 @@ def test_calibrate_prints_the_scale(
     command = entry_point(tmp_path, monkeypatch, capfd)
     done = command("calibrate", "--mechanism", "laplace-dp", "--budget", "1", "--json")
     assert done.code == 0
-    found = json.loads(done.out)
-    assert (found["lower"], found["upper"], found["scale"], found["norm"]) == (None, None, 25.0, "l1")
+    result = json.loads(done.out)
+    assert (result["lower"], result["upper"], result["scale"], result["norm"]) == (None, None, 25.0, "l1")
 
 
 # --- what is refused ---------------------------------------------------------------------------------------
@@ -365,8 +365,8 @@ def test_settings_without_a_sensitivity_are_refused_by_every_way_in(few: Dataset
         settings.measure("laplace-dp")
     with pytest.raises(ConfigError, match=match):
         Sweep(settings, [Federation("few", "laplace-dp", 1.0)], {"few": few})
-    (found,) = problems(settings, [Federation("few", "laplace-dp", 1.0), Federation("few", "ls-static", 200)])
-    assert match in found
+    (result,) = problems(settings, [Federation("few", "laplace-dp", 1.0), Federation("few", "ls-static", 200)])
+    assert match in result
     assert problems(settings, [Federation("few", "ls-static", 200)]) == []
 
 

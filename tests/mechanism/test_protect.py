@@ -28,7 +28,7 @@ from equipoise.mechanism.distortion import on_inner_sphere
 from equipoise.mechanism.noise import standard_noise
 from equipoise.mechanism.protect import Protected, protect
 from equipoise.mechanism.protection import Protection
-from equipoise.mechanism.registry import MECHANISMS, mechanism
+from equipoise.mechanism.registry import MECHANISMS, get_mechanism
 from equipoise.mechanism.release import release
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import LeNetZhu
@@ -89,9 +89,9 @@ def distance(one: dict[str, Tensor], two: dict[str, Tensor], order: int = 2) -> 
 # --- the same release as the engine's ---------------------------------------------------------------------------
 
 
-def engine_releases(sweep: Sweep, when: int) -> Iterator[tuple[Federation, int, dict[str, Tensor], Any]]:
+def engine_releases(sweep: Sweep, round_number: int) -> Iterator[tuple[Federation, int, dict[str, Tensor], Any]]:
     """(federation, client, released tensors, record) of a round from the sweep's current state."""
-    tables, noise = sweep.tables([when]), sweep.noise_table(when)
+    tables, noise = sweep.tables([round_number]), sweep.noise_table(round_number)
     for block in sweep.blocks:
         made, _ = sweep.release(block, tables, torch.tensor([0]), sweep.block_noise(block, noise))
         for row in range(len(made.parameters)):
@@ -105,21 +105,21 @@ def test_the_same_release_as_the_engine_for_every_mechanism_client_and_round(few
     settings = Settings(rounds=3, dtype="float64")
     sweep = Sweep(settings, federations, {"few": few})
     network, compared = LeNetZhu().double(), 0
-    for when in (1, 2):
-        tables = sweep.tables([when])
-        for federation, client, expected, record in engine_releases(sweep, when):
+    for round_number in (1, 2):
+        tables = sweep.tables([round_number])
+        for federation, client, expected, record in engine_releases(sweep, round_number):
             place = sweep.federations.index(federation)
             start = sweep.batched.layout.unflatten(sweep.state.params[place])
             examples = tables.batches[0, client]
             sent = protect(
                 network, start, (sweep.images[examples], sweep.labels[examples]), federation.mechanism,
-                federation.budget, settings=settings, client=client, round=when, experiment_seed=3,
+                federation.budget, settings=settings, client=client, round=round_number, experiment_seed=3,
             )  # fmt: skip
-            assert distance(sent.parameters, expected) < 1e-9, (federation, client, when)
+            assert distance(sent.parameters, expected) < 1e-9, (federation, client, round_number)
             for name in ("lower", "upper", "intensity", "clipped", "utility_loss"):
                 assert sent.record[name] == pytest.approx(float(getattr(record, name)[-1]), rel=1e-9, abs=1e-9)
             compared += 1
-        sweep.train(when)
+        sweep.train(round_number)
     assert compared == 2 * len(MECHANISMS) * 4
 
 
@@ -163,14 +163,14 @@ def test_without_a_seed_no_two_releases_are_alike(call: Call) -> None:
 
 
 def test_no_global_seed_reaches_the_noise_and_none_is_disturbed(call: Call, generator: torch.Generator) -> None:
-    found = []
+    results = []
     with torch.random.fork_rng(devices=[]):
         numpy_state, python_state = np.random.get_state(), random.getstate()
         for _ in range(2):
             torch.manual_seed(5)
             np.random.seed(5)
             random.seed(5)
-            found.append(call().parameters)
+            results.append(call().parameters)
             after = float(torch.rand(())), float(np.random.rand()), random.random()
             torch.manual_seed(5)
             np.random.seed(5)
@@ -178,7 +178,7 @@ def test_no_global_seed_reaches_the_noise_and_none_is_disturbed(call: Call, gene
             assert after == (float(torch.rand(())), float(np.random.rand()), random.random())
         np.random.set_state(numpy_state)
         random.setstate(python_state)
-    assert distance(found[0], found[1]) > 1
+    assert distance(results[0], results[1]) > 1
 
 
 FORK = """
@@ -206,9 +206,9 @@ print(noise().hex(), flush=True)
 
 def test_forked_processes_draw_different_noise() -> None:
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=100, check=True)
-    found = done.stdout.split()
-    assert len(found) == 4
-    assert len(set(found)) == 4
+    result = done.stdout.split()
+    assert len(result) == 4
+    assert len(set(result)) == 4
 
 
 def test_the_record_holds_plain_numbers_and_no_key(call: Call) -> None:
@@ -242,19 +242,23 @@ def test_whoever_knows_the_seed_has_the_noise(model: nn.Module, call: Call) -> N
     layout = Batched(model).layout
     numbers = randomness.uniform([randomness.experiment_key(7, "noise")], [2], [5], layout.size)[0]
     noise, _, _ = on_inner_sphere(standard_noise(numbers, "laplace"), torch.tensor([LOWER]))
-    found = layout.unflatten(layout.flatten(sent.parameters) - noise[0])
-    assert distance(found, call(mechanism="none", budget=None).parameters) < 1e-4
+    result = layout.unflatten(layout.flatten(sent.parameters) - noise[0])
+    assert distance(result, call(mechanism="none", budget=None).parameters) < 1e-4
 
 
 def test_the_noise_of_two_hundred_releases_is_unrelated(batch: tuple[Tensor, Tensor]) -> None:
     """20 clients, 5 rounds, each asked twice, as after a lost reply. 8 deviations: once in 10^10 runs by chance."""
     network = _filled(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), 3)
     local = network.state_dict()
-    places = [(client, when) for client in range(20) for when in range(1, 6)] * 2
+    places = [(client, round_number) for client in range(20) for round_number in range(1, 6)] * 2
     added = [
-        flat(protect(network, local, batch, "pl-identical", 0.98, local=local, client=client, round=when).parameters)
+        flat(
+            protect(
+                network, local, batch, "pl-identical", 0.98, local=local, client=client, round=round_number
+            ).parameters
+        )
         - flat(local)
-        for client, when in places
+        for client, round_number in places
     ]
     noise = torch.stack(added)
     size = noise.shape[1]
@@ -274,7 +278,7 @@ def test_a_given_local_model_is_distorted_by_the_recorded_intensity(model: nn.Mo
     local = {key: tensor + 0.01 for key, tensor in model.state_dict().items()}
     kept = {key: tensor.clone() for key, tensor in local.items()}
     sent = call(mechanism=name, budget=BUDGETS[name], local=local)
-    order = 1 if mechanism(name).norm == "l1" else 2
+    order = 1 if get_mechanism(name).norm == "l1" else 2
     size = distance(sent.parameters, local, order)
     assert size == pytest.approx(sent.record["intensity"], rel=1e-5)
     assert sent.record["lower"] * (1 - 1e-4) <= size <= sent.record["upper"] * (1 + 1e-4)
@@ -416,8 +420,8 @@ def test_what_is_remembered_of_a_model_goes_with_it(batch: tuple[Tensor, Tensor]
 def test_budgets_and_rates_may_follow_client_and_round(call: Call) -> None:
     budget = {"rounds": [1, 5], "values": [0.96, [0.98, 0.99, 0.98, 0.98]]}
     lower = {(0, 1): 15.99975, (0, 5): LOWER, (1, 4): 15.99975, (1, 9): 3.99975}
-    for (client, when), bound in lower.items():
-        sent = call(budget=budget, client=client, round=when)
+    for (client, round_number), bound in lower.items():
+        sent = call(budget=budget, client=client, round=round_number)
         assert sent.record["lower"] == pytest.approx(bound, rel=1e-6)
     try:
         before = call(budget=budget, round=0).record["lower"]

@@ -50,9 +50,9 @@ def test_scales_are_lower_bounds_or_noise_scales_per_round_and_client() -> None:
     s = ProtectionSettings(clients=2)
     assert s.scales("none", None, [1, 2]) == [[0.0, 0.0]] * 2
     assert s.scales("ls-static", [80, 800], [1]) == [[0.125, 0.0125]]
-    found = s.scales("pl-learn", PLAN, [2, 3])
-    assert found[0] == pytest.approx([15.99975] * 2)
-    assert found[1] == pytest.approx([7.99975, 1.99975])
+    result = s.scales("pl-learn", PLAN, [2, 3])
+    assert result[0] == pytest.approx([15.99975] * 2)
+    assert result[1] == pytest.approx([7.99975, 1.99975])
 
 
 def test_the_derived_sensitivity_is_that_of_one_clipped_step() -> None:
@@ -81,17 +81,17 @@ def test_client_and_round_pick_from_the_schedules(
     s = ProtectionSettings(
         clients=2, lr=[0.1, 0.2], negative_norm={"rounds": [1, 3], "values": [0.5, 0.0]}, factor=3.0, steps=7, clip=40.0
     )
-    found = s.at("pl-learn", PLAN, round_number, client)
-    assert found.scale == pytest.approx(lower)
-    assert found == Protection(MECHANISMS["pl-learn"], found.scale, 3.0, 7, lr, negative_norm, 40.0, "l2")
+    result = s.at("pl-learn", PLAN, round_number, client)
+    assert result.scale == pytest.approx(lower)
+    assert result == Protection(MECHANISMS["pl-learn"], result.scale, 3.0, 7, lr, negative_norm, 40.0, "l2")
 
 
 def test_it_is_what_the_tables_of_a_sweep_hold() -> None:
     s = ProtectionSettings(clients=2)
     for name, budget in (("pl-learn", PLAN), ("ls-static", [80, 800]), ("none", None)):
         rows = s.scales(name, budget, [1, 2, 3])
-        found = [[s.at(name, budget, when, client).scale for client in range(2)] for when in (1, 2, 3)]
-        assert found == rows
+        result = [[s.at(name, budget, round_number, client).scale for client in range(2)] for round_number in (1, 2, 3)]
+        assert result == rows
 
 
 def test_a_client_that_has_no_value_is_refused_by_name() -> None:
@@ -105,16 +105,16 @@ def test_a_client_that_has_no_value_is_refused_by_name() -> None:
 
 def test_rows_of_many_clients_are_passed_on_as_they_are() -> None:
     scale, lr = torch.tensor([1.0, 2.0]), torch.tensor([0.1, 0.0])
-    found = ProtectionSettings(clip=None, clip_norm="l1").protection("ls-learn", scale, lr, 0.5)
-    assert found.scale is scale
-    assert found.lr is lr
-    assert (found.negative_norm, found.clip, found.clip_norm, found.factor) == (0.5, None, "l1", 2.0)
+    result = ProtectionSettings(clip=None, clip_norm="l1").protection("ls-learn", scale, lr, 0.5)
+    assert result.scale is scale
+    assert result.lr is lr
+    assert (result.negative_norm, result.clip, result.clip_norm, result.factor) == (0.5, None, "l1", 2.0)
 
 
 def test_a_measure_of_the_users_own_brings_its_own_factor() -> None:
     mine = Mechanism("mine", LaplaceBudget(sensitivity=3.0, factor=5.0), norm="l1")
-    found = ProtectionSettings(factor=2.0, sensitivity=10.0).at(mine, 6, 1)
-    assert (found.factor, found.scale) == (5.0, 0.5)
+    result = ProtectionSettings(factor=2.0, sensitivity=10.0).at(mine, 6, 1)
+    assert (result.factor, result.scale) == (5.0, 0.5)
 
 
 # --- what can be wrong -------------------------------------------------------------------------------------
@@ -152,15 +152,15 @@ def test_what_is_wrong_is_named_with_its_value_and_nothing_else_is(change: dict[
     settings = ProtectionSettings(**change)
     with pytest.raises(ConfigError) as caught:
         check_protection(settings)
-    head, *found = str(caught.value).splitlines()
+    head, *result = str(caught.value).splitlines()
     assert head == "1 problem(s) in the settings:"
-    assert len(found) == 1
-    assert words in found[0]
+    assert len(result) == 1
+    assert words in result[0]
 
 
 def test_all_problems_come_at_once() -> None:
-    found = list(range_problems(ProtectionSettings(steps=-1, eta=0.0, clip=-1.0, lr=-1.0)))
-    assert len(found) == 4
+    result = list(range_problems(ProtectionSettings(steps=-1, eta=0.0, clip=-1.0, lr=-1.0)))
+    assert len(result) == 4
     with pytest.raises(ConfigError, match=r"4 problem\(s\)"):
         check_protection(ProtectionSettings(steps=-1, eta=0.0, clip=-1.0, lr=-1.0))
 

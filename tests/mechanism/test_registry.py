@@ -16,7 +16,7 @@ from equipoise.mechanism.budget import GaussianBudget, LaplaceBudget, LeakageBud
 from equipoise.mechanism.noise import NOISES, register_noise
 from equipoise.mechanism.protect import protect
 from equipoise.mechanism.protection import ProtectionSettings
-from equipoise.mechanism.registry import MEASURES, MECHANISMS, MeasureKind, Mechanism, checked, mechanism, register
+from equipoise.mechanism.registry import MEASURES, MECHANISMS, MeasureKind, Mechanism, checked, get_mechanism, register
 from tests.engine.sweeps import rows_of, small, sweep_of
 
 
@@ -90,11 +90,11 @@ def test_grids_hold_budgets_of_their_measure_from_strict_to_loose() -> None:
 
 def test_an_unknown_mechanism_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match=r"Unknown mechanism 'pl-lern'. Did you mean 'pl-learn'\?") as caught:
-        mechanism("pl-lern")
+        get_mechanism("pl-lern")
     assert "ls-static" in caught.value.remedy
     with pytest.raises(ConfigError, match="Expected mechanism=5 to be a name"):
-        mechanism(5)  # type: ignore[arg-type]
-    assert mechanism(MECHANISMS["none"]) is MECHANISMS["none"]
+        get_mechanism(5)  # type: ignore[arg-type]
+    assert get_mechanism(MECHANISMS["none"]) is MECHANISMS["none"]
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
@@ -162,12 +162,12 @@ def test_a_missing_budget_is_an_error_and_not_no_noise() -> None:
 @pytest.mark.usefixtures("registries")
 def test_a_mechanism_of_the_users_own_is_known_by_name() -> None:
     mine = register(Mechanism("half-distance", Reciprocal(), learns=True))
-    assert mechanism("half-distance") is mine
+    assert get_mechanism("half-distance") is mine
     assert mine.on_sphere, "its budget bounds the intensity itself"
     assert not replace(mine, measure=Reciprocal(bounds_draw=True)).on_sphere
     assert not mine.formal
-    assert mine.kind is not None
-    assert (mine.kind.name, mine.kind.grid) == ("Reciprocal", ())
+    assert mine.measure_kind is not None
+    assert (mine.measure_kind.name, mine.measure_kind.grid) == ("Reciprocal", ())
     with pytest.raises(ConfigError, match="The mechanism 'half-distance' exists"):
         register(mine)
 
@@ -192,10 +192,10 @@ def test_a_measure_of_the_users_own_calibrates_a_sweep(few: Dataset) -> None:
     register(Mechanism("mine", Reciprocal()))
     register(Mechanism("mine-outwards", Reciprocal(), learns=True))
     budgets = [0.5, 0.25, 0.2, 0.1]
-    found = first_intensities(few, Federation("few", "mine", budgets))
-    assert found == pytest.approx([2.0, 4.0, 5.0, 10.0], rel=1e-5)
-    found = first_intensities(few, Federation("few", "mine-outwards", budgets), negative_norm=1e4)
-    assert found == pytest.approx([6.0, 12.0, 15.0, 30.0], rel=1e-5), "its own factor"
+    result = first_intensities(few, Federation("few", "mine", budgets))
+    assert result == pytest.approx([2.0, 4.0, 5.0, 10.0], rel=1e-5)
+    result = first_intensities(few, Federation("few", "mine-outwards", budgets), negative_norm=1e4)
+    assert result == pytest.approx([6.0, 12.0, 15.0, 30.0], rel=1e-5), "its own factor"
 
 
 @pytest.mark.usefixtures("registries")
@@ -205,8 +205,8 @@ def test_a_kind_of_measure_of_the_users_own_serves_sweeps_and_protect(few: Datas
     register(Mechanism("mine", "reciprocal"))
     register(Mechanism("mine-outwards", "reciprocal", learns=True))
     settings: dict[str, Any] = {"negative_norm": 1e4, "factor": 4.0}
-    found = first_intensities(few, Federation("few", "mine-outwards", [0.5, 0.25, 0.2, 0.1]), **settings)
-    assert found == pytest.approx([8.0, 16.0, 20.0, 40.0], rel=1e-5), "the factor of the settings"
+    actual = first_intensities(few, Federation("few", "mine-outwards", [0.5, 0.25, 0.2, 0.1]), **settings)
+    assert actual == pytest.approx([8.0, 16.0, 20.0, 40.0], rel=1e-5), "the factor of the settings"
 
     model, batch = small(), (few.train.images[:4], few.train.labels[:4])
     for name, expected in (("mine", 4.0), ("mine-outwards", 16.0)):
@@ -222,9 +222,9 @@ def test_a_kind_that_bounds_the_draw_fixes_the_scale_of_the_noise(few: Dataset) 
     register(MeasureKind("drawn", lambda s: Reciprocal(s.factor, bounds_draw=True), bounds_draw=True))
     mine = register(Mechanism("mine-drawn", "drawn", norm="l1"))
     assert not mine.on_sphere
-    found = first_intensities(few, Federation("few", "mine-drawn", 20.0))
+    result = first_intensities(few, Federation("few", "mine-drawn", 20.0))
     theirs = first_intensities(few, Federation("few", "ls-static", 200.0), sensitivity=10.0)
-    assert found == theirs, "a scale of 1/20 either way, and the same noise"
+    assert result == theirs, "a scale of 1/20 either way, and the same noise"
 
 
 @pytest.mark.usefixtures("registries")
@@ -235,5 +235,5 @@ def test_budgets_of_a_measure_of_the_users_own_are_checked_by_it() -> None:
 
     register(MeasureKind("strict", lambda s: Strict()))
     register(Mechanism("mine", "strict"))
-    (found,) = problems(Settings(), [Federation("mnist", "mine", 0.5)])
-    assert "Expected budget=0.5 to be something else." in found
+    (result,) = problems(Settings(), [Federation("mnist", "mine", 0.5)])
+    assert "Expected budget=0.5 to be something else." in result

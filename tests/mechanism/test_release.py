@@ -359,12 +359,12 @@ def constructions(source: str, target: str) -> list[int]:
 
 
 def test_only_release_py_constructs_a_release() -> None:
-    found = {
+    result = {
         path.relative_to(SOURCE).as_posix()
         for path in sorted(SOURCE.rglob("*.py"))
         if constructions(path.read_text(encoding="utf-8"), Release.__name__)
     }
-    assert found == {"mechanism/release.py"}
+    assert result == {"mechanism/release.py"}
 
 
 @pytest.mark.parametrize(

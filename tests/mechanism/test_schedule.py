@@ -138,4 +138,6 @@ def test_one_value_is_that_of_the_whole_table(clients: int, data: st.DataObject)
     value = data.draw(st.sampled_from([plan, plan["values"][0]]))
     rounds = list(range(1, 25))
     table = schedule(value, rounds, clients)
-    assert table == [[value_at(value, when, client, clients) for client in range(clients)] for when in rounds]
+    assert table == [
+        [value_at(value, round_number, client, clients) for client in range(clients)] for round_number in rounds
+    ]

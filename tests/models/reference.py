@@ -31,11 +31,11 @@ def randomised(model: nn.Module, seed: int = 0) -> nn.Module:
 
 def replicas(model: nn.Module, count: int) -> list[Tensors]:
     """Different parameters for every replica."""
-    found = []
+    results = []
     for seed in range(count):
         twin = randomised(copy.deepcopy(model), seed + 1)
-        found.append({name: tensor.detach().clone() for name, tensor in twin.named_parameters()})
-    return found
+        results.append({name: tensor.detach().clone() for name, tensor in twin.named_parameters()})
+    return results
 
 
 class Residual(nn.Module):
@@ -94,10 +94,10 @@ def assert_first_order(batched: Batched, model: nn.Module, x: Tensor, y: Tensor)
         assert losses[r].item() == pytest.approx(loss, **{"rel": TOLERANCE, "abs": TOLERANCE})
         torch.testing.assert_close(outputs[r], expected_outputs, **EXACT)
         for gradient in results:  # repeated calls: nothing kept from one spoils the next
-            found = batched.layout.unflatten(gradient[r])
-            assert list(found) == list(grads)
+            actual = batched.layout.unflatten(gradient[r])
+            assert list(actual) == list(grads)
             for name, expected in grads.items():
-                torch.testing.assert_close(found[name], expected, **EXACT, msg=lambda m, n=name: f"{n}: {m}")
+                torch.testing.assert_close(actual[name], expected, **EXACT, msg=lambda m, n=name: f"{n}: {m}")
 
 
 # --- second derivatives ---------------------------------------------------------------------------------------
@@ -140,9 +140,9 @@ def second_order(model: nn.Module, x: Tensor, y: Tensor, along: Tensors) -> tupl
     return first, dict(zip(parameters, second, strict=False)), second[count], labels
 
 
-def assert_close(found: Tensor, expected: Tensor, what: str) -> None:
-    assert found.shape == expected.shape, what
-    distance, size = float((found - expected).norm()), float(expected.norm())
+def assert_close(actual: Tensor, expected: Tensor, what: str) -> None:
+    assert actual.shape == expected.shape, what
+    distance, size = float((actual - expected).norm()), float(expected.norm())
     assert size > 0, f"{what}: nothing to compare with"
     assert distance <= TOLERANCE * size, f"{what}: {distance / size:.2g} relative"
 
@@ -150,13 +150,13 @@ def assert_close(found: Tensor, expected: Tensor, what: str) -> None:
 def assert_second_order(batched: Batched, models: list[nn.Module], x: Tensor, y: Tensor) -> None:
     params, x, y = leaf(flattened(batched, models)), leaf(x), leaf(y)
     along = torch.randn(params.shape, dtype=params.dtype, generator=torch.Generator().manual_seed(5))
-    found = batched.differentiable(params, x, y)
+    actual = batched.differentiable(params, x, y)
     wanted = [params, x] + ([y] if y.requires_grad else [])
-    second = torch.autograd.grad((found * along).sum(), wanted)
+    second = torch.autograd.grad((actual * along).sum(), wanted)
     for r, model in enumerate(models):
         names = batched.layout.unflatten(along[r])
         first, to_params, to_images, to_labels = second_order(model, x[r], y[r], names)
-        gradient, moved = batched.layout.unflatten(found[r].detach()), batched.layout.unflatten(second[0][r])
+        gradient, moved = batched.layout.unflatten(actual[r].detach()), batched.layout.unflatten(second[0][r])
         assert list(gradient) == list(first)
         for name, expected in first.items():
             assert_close(gradient[name], expected.detach(), f"gradient of {name} in replica {r}")

@@ -63,8 +63,8 @@ def test_a_single_precision_gradient_is_close_to_the_double_one(device: str) -> 
     double = Batched(model, device=device)
     flat = torch.stack([double.layout.flatten(t) for t in replicas(model, 2)])
     expected = double.at(x, y).gradient(flat)
-    found = Batched(copy.deepcopy(model).float(), device=device).at(x.float(), y).gradient(flat.float())
-    torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-5)
+    actual = Batched(copy.deepcopy(model).float(), device=device).at(x.float(), y).gradient(flat.float())
+    torch.testing.assert_close(actual.double(), expected, rtol=1e-3, atol=1e-5)
 
 
 # --- models only torch.func knows -----------------------------------------------------------------------------
@@ -108,10 +108,10 @@ def test_a_frozen_layer_of_a_known_sequence_stays_out_of_the_vector() -> None:
     x, y = batch((1, 2, 3), classes=4)
     flat = batched.layout.flatten(dict(model.named_parameters())).repeat(3, 1)
     _, _, grads = first_order(model, dict(model.named_parameters()), x[0], y[0])
-    found = batched.layout.unflatten(batched.at(x, y).gradient(flat)[0])
-    assert "1.weight" not in found
+    actual = batched.layout.unflatten(batched.at(x, y).gradient(flat)[0])
+    assert "1.weight" not in actual
     for name, expected in grads.items():
-        torch.testing.assert_close(found[name], expected, **EXACT)
+        torch.testing.assert_close(actual[name], expected, **EXACT)
 
 
 def test_a_loss_of_the_users_own() -> None:
@@ -122,8 +122,8 @@ def test_a_loss_of_the_users_own() -> None:
     loss = (model(x[1])[:, 0] * y[1]).mean()
     assert batched.at(x, y).loss(flat)[1].item() == pytest.approx(loss.item(), rel=1e-12)
     expected = torch.autograd.grad(loss, list(model.parameters()))
-    found = batched.layout.unflatten(batched.at(x, y).gradient(flat)[1])
-    for one, two in zip(found.values(), expected, strict=True):
+    actual = batched.layout.unflatten(batched.at(x, y).gradient(flat)[1])
+    for one, two in zip(actual.values(), expected, strict=True):
         torch.testing.assert_close(one, two, **EXACT)
 
 
@@ -182,12 +182,12 @@ def test_a_graph_can_be_used_twice_and_inputs_stay_as_they_are(device: str) -> N
     x, y = labelled("probabilities", 2, 3)
     inputs = [leaf(flattened(batched, models)), leaf(x), leaf(y)]
     before = [tensor.detach().clone() for tensor in inputs]
-    found = batched.differentiable(*inputs)
-    kept = found.detach().clone()
-    first = torch.autograd.grad(found.square().sum(), inputs, retain_graph=True)
-    other = torch.autograd.grad(found.sum(), inputs, retain_graph=True)
-    again = torch.autograd.grad(found.square().sum(), inputs)
-    assert torch.equal(found, kept)
+    result = batched.differentiable(*inputs)
+    kept = result.detach().clone()
+    first = torch.autograd.grad(result.square().sum(), inputs, retain_graph=True)
+    other = torch.autograd.grad(result.sum(), inputs, retain_graph=True)
+    again = torch.autograd.grad(result.square().sum(), inputs)
+    assert torch.equal(result, kept)
     for one, two, three, tensor, old in zip(first, again, other, inputs, before, strict=True):
         assert torch.equal(one, two)
         assert not torch.equal(one, three)

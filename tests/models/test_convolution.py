@@ -124,11 +124,11 @@ def test_tangent_and_pull_are_the_librarys(kind: type[Conv], shape: str, channel
 
 def test_patches_are_those_of_unfold() -> None:
     x = numbers(R, B, H, W, 2)
-    found = patches(x, (3, 2), (2, 3))
+    actual = patches(x, (3, 2), (2, 3))
     for r in range(R):
         expected = nn.functional.unfold(x[r].permute(0, 3, 1, 2), (3, 2), stride=(2, 3))  # [B, C*kh*kw, N]
         by_tap = expected.view(B, 2, 6, -1).permute(0, 3, 2, 1).reshape(-1, 12)
-        assert torch.equal(found[r], by_tap)
+        assert torch.equal(actual[r], by_tap)
 
 
 @pytest.mark.parametrize(

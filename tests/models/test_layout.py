@@ -85,8 +85,8 @@ def test_the_axes_say_in_which_order_a_tensor_lies() -> None:
 def test_the_natural_layout_leaves_out_what_is_frozen() -> None:
     model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2, bias=False))
     model[0].weight.requires_grad_(False)
-    found = [(slot.name, slot.shape, slot.start, slot.axes) for slot in Layout.of(model).slots]
-    assert found == [("0.bias", (2,), 0, (0,)), ("1.weight", (2, 2), 2, (0, 1))]
+    result = [(slot.name, slot.shape, slot.start, slot.axes) for slot in Layout.of(model).slots]
+    assert result == [("0.bias", (2,), 0, (0,)), ("1.weight", (2, 2), 2, (0, 1))]
 
 
 @pytest.mark.parametrize("given", [[torch.zeros(2)], {"weight": [1.0]}, None])

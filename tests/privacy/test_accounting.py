@@ -72,8 +72,8 @@ def test_the_closed_form_of_optimal_composition(epsilon: float, count: int) -> N
     compared = 0
     for expected, delta in closed_form(epsilon, count):
         if delta > 1e-8 and expected > 0:
-            found = composed_epsilon({epsilon: count}, delta)
-            assert expected * (1 - 1e-12) <= found <= expected + 2e-4 * epsilon, (expected, delta)
+            actual = composed_epsilon({epsilon: count}, delta)
+            assert expected * (1 - 1e-12) <= actual <= expected + 2e-4 * epsilon, (expected, delta)
             compared += 1
     assert compared >= (count - 1) // 2 - 3 * (epsilon == 0.05)
     assert exact_epsilon({epsilon: count}, 1e-6) <= composed_epsilon({epsilon: count}, 1e-6) <= epsilon * count
@@ -81,10 +81,10 @@ def test_the_closed_form_of_optimal_composition(epsilon: float, count: int) -> N
 
 def test_many_releases_cost_much_less_than_their_sum() -> None:
     """k (e^eps - 1) eps / (e^eps + 1) + eps sqrt(2 k log(1/delta)) bounds it (Kairouz, Oh and Viswanath, 3.4)."""
-    found = composed_epsilon({0.1: 1000}, 1e-5)
+    result = composed_epsilon({0.1: 1000}, 1e-5)
     drift = 1000 * math.expm1(0.1) * 0.1 / (math.exp(0.1) + 1)
-    assert drift < found < drift + 0.1 * math.sqrt(2 * 1000 * math.log(1e5)) < 100
-    assert found == pytest.approx(17.787, abs=1e-3)
+    assert drift < result < drift + 0.1 * math.sqrt(2 * 1000 * math.log(1e5)) < 100
+    assert result == pytest.approx(17.787, abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,9 @@ def test_many_releases_cost_much_less_than_their_sum() -> None:
 )
 @pytest.mark.parametrize("delta", [1e-6, 1e-3])
 def test_unlike_releases_against_every_outcome(budgets: dict[float, int], delta: float) -> None:
-    exact, found = exact_epsilon(budgets, delta), composed_epsilon(budgets, delta)
-    assert exact <= found <= exact * 1.005
-    assert found < basic_epsilon(budgets)
+    exact, result = exact_epsilon(budgets, delta), composed_epsilon(budgets, delta)
+    assert exact <= result <= exact * 1.005
+    assert result < basic_epsilon(budgets)
 
 
 # --- what always holds -------------------------------------------------------------------------------------
@@ -104,8 +104,8 @@ EPSILONS = st.floats(1e-4, 1e4, allow_nan=False)
 
 @given(st.dictionaries(EPSILONS, st.integers(0, 200), max_size=3), st.floats(0, 0.5), st.floats(1, 3))
 def test_never_above_the_sum_and_falling_in_delta(budgets: dict[float, int], delta: float, more: float) -> None:
-    found, looser = composed_epsilon(budgets, delta), composed_epsilon(budgets, min(delta * more, 0.9))
-    assert 0 <= looser <= found * (1 + 1e-8) <= basic_epsilon(budgets) * (1 + 2e-8)
+    result, looser = composed_epsilon(budgets, delta), composed_epsilon(budgets, min(delta * more, 0.9))
+    assert 0 <= looser <= result * (1 + 1e-8) <= basic_epsilon(budgets) * (1 + 2e-8)
 
 
 @given(st.floats(0.01, 5), st.integers(1, 60), st.integers(0, 60))

@@ -30,12 +30,12 @@ Small = dict[str, Dataset]
 def small() -> Small:
     """A few images of either dataset, 20 for each client, so that a federation takes a moment."""
     counts = {"train": 80, "test": 40, "validation": 40, "public": 600}
-    found = {}
+    result = {}
     for name in ("mnist", "fmnist"):
         data = load(name)
         parts = {part: (getattr(data, part).images[:n], getattr(data, part).labels[:n]) for part, n in counts.items()}
-        found[name] = from_tensors(**parts, classes=10, name=name, mean=data.mean, std=data.std)
-    return found
+        result[name] = from_tensors(**parts, classes=10, name=name, mean=data.mean, std=data.std)
+    return result
 
 
 @contextmanager

@@ -71,7 +71,7 @@ def tensor(federation: Federation, name: str) -> dict[str, float]:
 def stepwise(federation: Federation) -> tuple[list[float], list[float]]:
     """The loss that the distortion adds: on the mini-batch in rounds 1 to 5, on all data in rounds 1, 3, 5, 6."""
     low = 0.3 if federation.mechanism.endswith("learn") else 0.0
-    on_batch = [0.4 - low + wobble(federation.seed) * (when % 2) for when in range(1, 6)]
+    on_batch = [0.4 - low + wobble(federation.seed) * (round_number % 2) for round_number in range(1, 6)]
     return on_batch, [high - low + wobble(federation.seed) for high in (2.5, 0.5, 0.5, 0.5)]
 
 
@@ -120,39 +120,39 @@ class World:
     def record(self, federation: Federation, group: str, measures: set[str]) -> dict[str, Any]:
         """What ``job`` would write about a federation."""
         right = self.accuracy(federation, group)
-        found: dict[str, Any] = {**asdict(federation), "accuracy": right, "accuracy_at_best_validation": right + 0.01}
+        result: dict[str, Any] = {**asdict(federation), "accuracy": right, "accuracy_at_best_validation": right + 0.01}
         if "inversion" in measures:
             each = {"mse": self.mse(federation), "ssim": self.ssim(federation)}
             # two clients with four images each: means over both are what was asked for
-            found["inversion"] = {key: [[v - 0.01] * 4, [v + 0.01] * 4] for key, v in each.items()}
-            found["inversion"]["leakage"] = [0.2, 0.4]
+            result["inversion"] = {key: [[v - 0.01] * 4, [v + 0.01] * 4] for key, v in each.items()}
+            result["inversion"]["leakage"] = [0.2, 0.4]
         if "clients" in measures:
             rows = [self.curve(federation, client) for client in range(CLIENTS)]
             points = [
                 {"accuracy": [row[t] for row in rows], "training_loss": [2.0 - row[t] for row in rows]}
                 for t in range(3)
             ]
-            found["clients"] = {"rounds": [0, 2, 5], "values": points}
+            result["clients"] = {"rounds": [0, 2, 5], "values": points}
         if "tensors" in measures:
-            found["tensors"] = {"rounds": [0, 5], "values": [self._tensors(federation)] * 2}
+            result["tensors"] = {"rounds": [0, 5], "values": [self._tensors(federation)] * 2}
         if "utility" in measures:
             values, full = self.stepwise(federation)
-            found["utility"] = {
+            result["utility"] = {
                 "values": values, "full_rounds": [1, 3, 5, len(values) + 1], "full": [[v - 0.1, v + 0.1] for v in full],
             }  # fmt: skip
         if "gradients" in measures:
-            found["gradients"] = dict(zip(("rounds", "values"), self.gradients(federation), strict=True))
+            result["gradients"] = dict(zip(("rounds", "values"), self.gradients(federation), strict=True))
         if "pictures" in measures:
-            found["pictures"] = self.pictures(federation)
-        return found
+            result["pictures"] = self.pictures(federation)
+        return result
 
     def _tensors(self, federation: Federation) -> dict[str, Any]:
-        found = {}
+        result = {}
         for name in TENSORS:
             ratio = self.tensor(federation, name)
             sizes = {key: [[0.1, 0.1 * ratio[key]], [0.3, 0.3 * ratio[key]]] for key in ratio}  # two clients
-            found[name] = {**sizes, "mean": [[0.01, -0.02], [-0.03, 0.04]]}
-        return found
+            result[name] = {**sizes, "mean": [[0.01, -0.02], [-0.03, 0.04]]}
+        return result
 
 
 def content(name: str, world: World | None = None, scale: Scale = SCALE, group: str = "paper") -> dict[str, Any]:
@@ -172,20 +172,20 @@ def content(name: str, world: World | None = None, scale: Scale = SCALE, group: 
 
 def records_of(world: World | None = None, scale: Scale = SCALE) -> Records:
     """All records, as ``records.read`` gives them."""
-    world, found = world or World(), Records(scale.name)
+    world, result = world or World(), Records(scale.name)
     for group, federations in needs(ARTEFACTS, scale).items():
         for federation, measures in federations.items():
             key = (group, federation.dataset, federation.mechanism, federation.budget)
-            found.cells.setdefault(key, {})[federation.seed] = world.record(federation, group, measures)
-            found.measured.setdefault(group, {})[federation] = {*measures, "accuracy"}
-    found.baselines = {name: GUESSES for name in ("mnist", "fmnist")}
-    found.originals = originals()
+            result.cells.setdefault(key, {})[federation.seed] = world.record(federation, group, measures)
+            result.measured.setdefault(group, {})[federation] = {*measures, "accuracy"}
+    result.baselines = {name: GUESSES for name in ("mnist", "fmnist")}
+    result.originals = originals()
     about = {"name": "paper-00000000", "group": "paper", "commit": "abc1234", "version": VERSION, "seconds": 12.3}
-    found.origins = [{**about, "environment": environment(), "federations": 1}]
-    return found
+    result.origins = [{**about, "environment": environment(), "federations": 1}]
+    return result
 
 
 def pick(rows: list[dict[str, Any]], **about: Any) -> dict[str, Any]:
     """The one row of which all of this is true."""
-    (found,) = (row for row in rows if all(row[key] == value for key, value in about.items()))
-    return found
+    (result,) = (row for row in rows if all(row[key] == value for key, value in about.items()))
+    return result

@@ -27,12 +27,12 @@ numbers = st.lists(st.floats(-100, 100), min_size=2, max_size=9)
 
 
 def test_the_interval_of_the_mean_is_scipys() -> None:
-    found = spread(VALUES)
+    result = spread(VALUES)
     low, high = stats.t.interval(0.95, len(VALUES) - 1, np.mean(VALUES), stats.sem(VALUES))
-    assert found["interval"] == pytest.approx((low, high), rel=1e-12)
-    assert found["mean"] == pytest.approx(np.mean(VALUES))
-    assert found["sd"] == pytest.approx(np.std(VALUES, ddof=1))
-    assert found["seeds"] == 8
+    assert result["interval"] == pytest.approx((low, high), rel=1e-12)
+    assert result["mean"] == pytest.approx(np.mean(VALUES))
+    assert result["sd"] == pytest.approx(np.std(VALUES, ddof=1))
+    assert result["seeds"] == 8
 
 
 def test_one_seed_has_neither_deviation_nor_interval() -> None:
@@ -79,21 +79,21 @@ def test_the_reach_has_a_least_and_a_most(quantity: str, least: float, most: flo
     ],
 )
 def test_a_cell_agrees_up_to_its_reach(values: list[float], paper: float, agrees: bool) -> None:
-    found = compared(values, paper, "accuracy")
-    assert found["agrees"] is agrees
-    assert found["difference"] == pytest.approx(np.mean(values) - paper)
-    assert (found["paper"], found["values"]) == (paper, values)
-    assert found["reach"] == reach(values, "accuracy")
+    result = compared(values, paper, "accuracy")
+    assert result["agrees"] is agrees
+    assert result["difference"] == pytest.approx(np.mean(values) - paper)
+    assert (result["paper"], result["values"]) == (paper, values)
+    assert result["reach"] == reach(values, "accuracy")
 
 
 @given(numbers, st.floats(-200, 200))
 def test_agreement_is_symmetric_and_shifts_with_the_values(values: list[float], paper: float) -> None:
     mirrored = compared([-value for value in values], -paper, "accuracy")
-    found = compared(values, paper, "accuracy")
-    assert mirrored["reach"] == pytest.approx(found["reach"])
-    assert 3.0 <= found["reach"] <= 10.0
-    if abs(abs(found["difference"]) - found["reach"]) > 1e-9:
-        assert mirrored["agrees"] == found["agrees"]
+    result = compared(values, paper, "accuracy")
+    assert mirrored["reach"] == pytest.approx(result["reach"])
+    assert 3.0 <= result["reach"] <= 10.0
+    if abs(abs(result["difference"]) - result["reach"]) > 1e-9:
+        assert mirrored["agrees"] == result["agrees"]
 
 
 def test_rank_correlation_is_spearmans_with_ties() -> None:
@@ -118,9 +118,9 @@ def test_rank_correlation_is_spearmans_with_ties() -> None:
 def test_above_and_below_take_the_whole_interval(
     interval: tuple[float, float] | None, level: float, over: bool, under: bool
 ) -> None:
-    found = {"mean": 5.0, "interval": interval}
-    assert above(found, level) is over
-    assert below(found, level) is under
+    result = {"mean": 5.0, "interval": interval}
+    assert above(result, level) is over
+    assert below(result, level) is under
 
 
 @pytest.mark.parametrize("quantity", REACH)

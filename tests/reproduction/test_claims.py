@@ -91,30 +91,30 @@ def lower_mse(fed: Federation) -> float:
 
 
 def clear_picture(ssim: float, fed: Federation) -> dict[str, Any]:
-    found = syn.pictures(fed)
-    return {**found, "ssim": [[ssim] * 4] * 3} if fed.mechanism == "pl-learn" else found
+    result = syn.pictures(fed)
+    return {**result, "ssim": [[ssim] * 4] * 3} if fed.mechanism == "pl-learn" else result
 
 
 def one_slow_client(fed: Federation, client: int) -> list[float]:
-    found = syn.curve(fed, client)
+    result = syn.curve(fed, client)
     if learns(fed) and client == 3 and fed.mechanism == "ls-learn":
-        return [*found[:2], 0.4 + wobble(fed.seed)]  # ends below the static one
-    return found
+        return [*result[:2], 0.4 + wobble(fed.seed)]  # ends below the static one
+    return result
 
 
 def late_client(fed: Federation, client: int) -> list[float]:
-    found = syn.curve(fed, client)
-    return [0.0, 0.0, found[2]] if fed.mechanism == "pl-learn" and client == 0 else found  # the area is lower
+    result = syn.curve(fed, client)
+    return [0.0, 0.0, result[2]] if fed.mechanism == "pl-learn" and client == 0 else result  # the area is lower
 
 
 def other_layer(name: str, ratio: float, fed: Federation, which: str) -> dict[str, float]:
-    found = syn.tensor(fed, which)
-    return {**found, "size": ratio} if which == name and fed.dataset == "mnist" else found
+    result = syn.tensor(fed, which)
+    return {**result, "size": ratio} if which == name and fed.dataset == "mnist" else result
 
 
 def other_deviation(ratio: float, fed: Federation, which: str) -> dict[str, float]:
-    found = syn.tensor(fed, which)
-    return {**found, "deviation": ratio} if which == "fc.bias" and fed.dataset == "mnist" else found
+    result = syn.tensor(fed, which)
+    return {**result, "deviation": ratio} if which == "fc.bias" and fed.dataset == "mnist" else result
 
 
 def higher_on(where: str, fed: Federation) -> tuple[list[float], list[float]]:
@@ -182,16 +182,16 @@ def test_there_are_sixteen_claims_on_the_papers_artefacts() -> None:
 
 
 def test_every_claim_holds_where_the_figures_support_it(synthetic: Tables) -> None:
-    found = judge(synthetic)
-    assert [claim["claim"] for claim in found] == list(CLAIMS)
-    assert [claim["claim"] for claim in found if claim["holds"] is not True] == []
+    result = judge(synthetic)
+    assert [claim["claim"] for claim in result] == list(CLAIMS)
+    assert [claim["claim"] for claim in result if claim["holds"] is not True] == []
 
 
 @pytest.mark.parametrize(("world", "failing"), REVERSED, ids=[" and ".join(sorted(names)) for _, names in REVERSED])
 def test_a_claim_fails_where_its_figures_are_turned_around(world: World, failing: set[str]) -> None:
-    found = judged(world)
-    assert {claim["claim"] for claim in found if not claim["holds"]} == failing
-    assert all(isinstance(claim["holds"], bool) for claim in found)
+    result = judged(world)
+    assert {claim["claim"] for claim in result if not claim["holds"]} == failing
+    assert all(isinstance(claim["holds"], bool) for claim in result)
 
 
 @pytest.mark.parametrize(
@@ -227,16 +227,16 @@ def test_seeds_that_contradict_each_other_support_no_claim_about_intervals() -> 
         rounds, values = syn.gradients(fed)
         return rounds, [v + wobble(fed.seed, 2.0) * (fed.budget == 600) * (i + 1) for i, v in enumerate(values)]
 
-    found = judged(World(mse=noisy, curve=lucky, stepwise=jumpy, gradients=wild))
-    failing = {claim["claim"] for claim in found if not claim["holds"]}
+    result = judged(World(mse=noisy, curve=lucky, stepwise=jumpy, gradients=wild))
+    failing = {claim["claim"] for claim in result if not claim["holds"]}
     assert failing == {SIMILAR, CAP, CLIENTS, STEP_BATCH, STEP_FULL, GROWS, REBOUNDS}
 
 
 def test_one_seed_supports_no_claim_that_needs_an_interval() -> None:
     scale = replace(syn.SCALE, seeds=(2,))
     records = records_of(scale=scale)
-    found = judge({name: artefact.score(records) for name, artefact in ARTEFACTS.items()})
-    failing = {claim["claim"] for claim in found if not claim["holds"]}
+    result = judge({name: artefact.score(records) for name, artefact in ARTEFACTS.items()})
+    failing = {claim["claim"] for claim in result if not claim["holds"]}
     assert failing == {STRICT, COLLAPSE, SIMILAR, CAP, CLIENTS, STEP_BATCH, STEP_FULL, GROWS, REBOUNDS}
 
 
@@ -245,10 +245,10 @@ def test_layers_are_judged_by_the_last_round_alone(synthetic: Tables) -> None:
         {**cell, "deviation_ratio": {**cell["deviation_ratio"], "mean": 1.5}, "verdict": "kept", "agrees": False}
         for cell in synthetic["layers"]["earlier_rounds"]
     ]
-    found = judge({"layers": {**synthetic["layers"], "earlier_rounds": early}})
-    assert [(claim["claim"], claim["holds"]) for claim in found] == [(LAYERS, True), (DEVIATIONS, True)]
-    assert "0 of 32 are as listed" in found[0]["evidence"]
-    assert "1.500" in found[1]["evidence"], "and what was before it is told"
+    result = judge({"layers": {**synthetic["layers"], "earlier_rounds": early}})
+    assert [(claim["claim"], claim["holds"]) for claim in result] == [(LAYERS, True), (DEVIATIONS, True)]
+    assert "0 of 32 are as listed" in result[0]["evidence"]
+    assert "1.500" in result[1]["evidence"], "and what was before it is told"
 
 
 # --- evidence --------------------------------------------------------------------------------------------------------

@@ -19,22 +19,22 @@ from equipoise.reproduction.reproduce import write
 from tests.helpers import contents
 
 
-def same(found: Any, expected: Any, where: str) -> None:
+def same(actual: Any, expected: Any, where: str) -> None:
     """Equal, up to the last bits of numbers, which another numpy may round otherwise."""
     if isinstance(expected, dict):
-        assert isinstance(found, dict), where
-        assert list(found) == list(expected), where
+        assert isinstance(actual, dict), where
+        assert list(actual) == list(expected), where
         for key in expected:
-            same(found[key], expected[key], f"{where}/{key}")
+            same(actual[key], expected[key], f"{where}/{key}")
     elif isinstance(expected, list):
-        assert isinstance(found, list), where
-        assert len(found) == len(expected), where
-        for i, (one, other) in enumerate(zip(found, expected, strict=True)):
+        assert isinstance(actual, list), where
+        assert len(actual) == len(expected), where
+        for i, (one, other) in enumerate(zip(actual, expected, strict=True)):
             same(one, other, f"{where}/{i}")
-    elif isinstance(expected, float) or isinstance(found, float):
-        assert found == pytest.approx(expected, rel=1e-9, abs=1e-12), where
+    elif isinstance(expected, float) or isinstance(actual, float):
+        assert actual == pytest.approx(expected, rel=1e-9, abs=1e-12), where
     else:
-        assert (type(found), found) == (type(expected), expected), where
+        assert (type(actual), actual) == (type(expected), expected), where
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def regenerated(committed: Path, committed_records: Records, tmp_path_factory: p
     out = tmp_path_factory.mktemp("again") / "reproduction"
     write_text(out / reproduce.MARK, (committed / reproduce.MARK).read_text())
 
-    def drawn(artefact: Artefact, found: Results) -> str | None:
+    def drawn(artefact: Artefact, result: Results) -> str | None:
         path = committed / artefact.name / "figure.svg"
         return path.read_text() if path.is_file() else None
 
@@ -55,8 +55,8 @@ def regenerated(committed: Path, committed_records: Records, tmp_path_factory: p
 
 @pytest.mark.parametrize("name", list(ARTEFACTS))
 def test_committed_results_are_what_the_committed_records_say(regenerated: Path, committed: Path, name: str) -> None:
-    found, expected = (json.loads((folder / name / "results.json").read_text()) for folder in (committed, regenerated))
-    same(found, expected, name)
+    actual, expected = (json.loads((folder / name / "results.json").read_text()) for folder in (committed, regenerated))
+    same(actual, expected, name)
 
 
 def test_committed_texts_are_what_the_committed_records_say(regenerated: Path, committed: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_hand_edited_number_would_be_noticed(regenerated: Path) -> None:
         lambda cell: cell["values"].append(1.0),
     ]
     for edit in edits:
-        found = plain(json.loads(json.dumps(expected)))
-        edit(found["cells"][0])
+        actual = plain(json.loads(json.dumps(expected)))
+        edit(actual["cells"][0])
         with pytest.raises(AssertionError):
-            same(found, expected, "accuracy-ls")
+            same(actual, expected, "accuracy-ls")

@@ -64,9 +64,9 @@ def test_a_full_figure_is_not_marked_and_is_drawn_alike_twice(synthetic: Tables,
 
 
 def test_figures_follow_the_numbers(synthetic: Tables) -> None:
-    found = {**synthetic["cap"], "scale": "full"}
-    other = {**found, "cells": [{**cell, "mean": cell["mean"] / 2} for cell in found["cells"]]}
-    assert figures.svg(ARTEFACTS["cap"], found) != figures.svg(ARTEFACTS["cap"], other)
+    result = {**synthetic["cap"], "scale": "full"}
+    other = {**result, "cells": [{**cell, "mean": cell["mean"] / 2} for cell in result["cells"]]}
+    assert figures.svg(ARTEFACTS["cap"], result) != figures.svg(ARTEFACTS["cap"], other)
 
 
 def test_a_missing_matplotlib_is_an_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,6 +78,6 @@ def test_a_missing_matplotlib_is_an_error_that_names_the_extra(monkeypatch: pyte
 
 def test_one_seed_is_drawn_without_a_deviation() -> None:
     records = records_of(scale=replace(SCALE, seeds=(1,)))
-    found: dict[str, Any] = {**ARTEFACTS["cap"].score(records), "scale": "full"}
-    assert found["cells"][0]["sd"] is None
-    assert figures.svg(ARTEFACTS["cap"], found)
+    result: dict[str, Any] = {**ARTEFACTS["cap"].score(records), "scale": "full"}
+    assert result["cells"][0]["sd"] is None
+    assert figures.svg(ARTEFACTS["cap"], result)

@@ -49,8 +49,8 @@ class Killed(BaseException):
 
 @pytest.fixture(scope="module")
 def job() -> Job:
-    (found,) = jobs(WANTED, TINY, "cpu", "abc1234")
-    return found
+    (result,) = jobs(WANTED, TINY, "cpu", "abc1234")
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +62,8 @@ def whole(job: Job, small: Small, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="module")
 def raw(whole: Path) -> Job:
-    found: Job = json.loads(whole.read_text())
-    return found
+    result: Job = json.loads(whole.read_text())
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -84,17 +84,17 @@ def _always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "CHECKPOINT_SECONDS", 0.0)
 
 
-def killer(what: str, when: int) -> work.Report:
+def killer(what: str, round_number: int) -> work.Report:
     def report(doing: str, done: int, total: int) -> None:
-        if what in doing and done >= when:
+        if what in doing and done >= round_number:
             raise Killed
 
     return report
 
 
-def killed(job: Job, folder: Path, what: str, when: int) -> None:
+def killed(job: Job, folder: Path, what: str, round_number: int) -> None:
     with pytest.raises(Killed):
-        work.run(job, folder, killer(what, when))
+        work.run(job, folder, killer(what, round_number))
 
 
 def told_rounds(job: Job, folder: Path) -> list[int]:
@@ -111,9 +111,9 @@ def told_rounds(job: Job, folder: Path) -> list[int]:
 
 
 def but_time(path: Path) -> Job:
-    found = json.loads(path.read_text())
-    assert found.pop("seconds") >= 0
-    return found
+    result = json.loads(path.read_text())
+    assert result.pop("seconds") >= 0
+    return result
 
 
 # --- what is written -------------------------------------------------------------------------------------------------
@@ -135,8 +135,8 @@ def test_every_federation_has_what_was_asked_of_it_and_no_more(raw: Job) -> None
 
 
 def test_the_file_is_one_that_raw_reads(whole: Path) -> None:
-    found = read([whole.parent], TINY)
-    assert found.measured == {GROUP: {fed: {*names, "accuracy"} for fed, names in WANTED[GROUP].items()}}
+    result = read([whole.parent], TINY)
+    assert result.measured == {GROUP: {fed: {*names, "accuracy"} for fed, names in WANTED[GROUP].items()}}
 
 
 def test_the_numbers_are_the_engines(raw: Job, small: Small) -> None:
@@ -152,7 +152,7 @@ def test_the_numbers_are_the_engines(raw: Job, small: Small) -> None:
         assert row["curve"]["distortion_norm_squared"] == pytest.approx(squared, rel=1e-4)
         if "utility" in row:
             losses = [line["utility_loss_last"] for line in history]
-            ends = [row["utility"]["values"][when - 1] for when in (3, 6, 7)]
+            ends = [row["utility"]["values"][round_number - 1] for round_number in (3, 6, 7)]
             assert ends == pytest.approx([sum(one) / 4 for one in losses], rel=1e-3, abs=1e-6)
 
 
@@ -171,8 +171,8 @@ def test_every_measurement_is_made_on_the_federation_that_it_stands_under(raw: J
             assert row["utility"]["full"][-1] == pytest.approx(measures.full_utility(sweep)[0], rel=1e-3, abs=1e-5)
         if "tensors" in row:
             (sizes,) = measures.tensor_sizes(sweep)
-            for name, found in row["tensors"]["values"][-1].items():
-                assert np.array(found["size"]) == pytest.approx(np.array(sizes[name]["size"]), rel=1e-3)
+            for name, result in row["tensors"]["values"][-1].items():
+                assert np.array(result["size"]) == pytest.approx(np.array(sizes[name]["size"]), rel=1e-3)
         if federation.mechanism == "none":
             (one,), _ = measures.inversions(sweep, TINY, lambda what, done, total: None)
             assert np.array(row["inversion"]["mse"]) == pytest.approx(np.array(one["mse"]), rel=1e-2)
@@ -220,12 +220,12 @@ def _flat(value: Any) -> list[Any]:
 
 def test_nothing_that_is_written_is_as_large_as_a_model_or_an_image_but_pictures(raw: Job) -> None:
     """13,426 weights; 784 pixels an image."""
-    found = list(numbers(raw))
-    pictures = {where for where, size in found if size >= 784}
+    result = list(numbers(raw))
+    pictures = {where for where, size in result if size >= 784}
     assert pictures == {("federations", "pictures", "pixels"), ("originals", "mnist", "pixels"),
                         ("originals", "fmnist", "pixels")}  # fmt: skip
-    assert {size for where, size in found if where in pictures} == {4 * 784}, "one batch each"
-    assert {where[-1] for where, _ in found} <= {
+    assert {size for where, size in result if where in pictures} == {4 * 784}, "one batch each"
+    assert {where[-1] for where, _ in result} <= {
         "seeds", "inner_steps", "inner_rates", "snapshots", "measures", "client_accuracy", "final_intensity", "rounds",
         "accuracy", "distortion_norm_squared", "training_loss", "values", "full_rounds", "full", "size", "mean",
         "deviation", "mse", "ssim", "leakage", "pixels",
@@ -269,7 +269,7 @@ def test_two_runs_give_the_same_records(whole: Path, job: Job, tmp_path: Path) -
 
 @pytest.mark.usefixtures("_always")
 @pytest.mark.parametrize(
-    ("what", "when", "again"),
+    ("what", "round_number", "again"),
     [
         (TRAINING, 2, [2, 3, 4, 5, 6, 7]),
         (TRAINING, 5, [5, 6, 7]),
@@ -278,9 +278,9 @@ def test_two_runs_give_the_same_records(whole: Path, job: Job, tmp_path: Path) -
     ],
 )
 def test_killed_at_any_time_it_goes_on_to_the_same_records(
-    whole: Path, job: Job, tmp_path: Path, what: str, when: int, again: list[int]
+    whole: Path, job: Job, tmp_path: Path, what: str, round_number: int, again: list[int]
 ) -> None:
-    killed(job, tmp_path, what, when)
+    killed(job, tmp_path, what, round_number)
     assert not work.raw_path(job, tmp_path).exists()
     assert told_rounds(job, tmp_path) == again
     assert but_time(work.raw_path(job, tmp_path)) == but_time(whole)
@@ -303,8 +303,8 @@ def test_what_was_trained_is_kept_before_the_attack_begins(job: Job, tmp_path: P
 
 @pytest.mark.usefixtures("_always")
 def test_killed_again_and_again(whole: Path, job: Job, tmp_path: Path) -> None:
-    for what, when in ((TRAINING, 3), (TRAINING, 3), (TRAINING, 6), (ATTACK, 1), ("on fmnist", 1)):
-        killed(job, tmp_path, what, when)
+    for what, round_number in ((TRAINING, 3), (TRAINING, 3), (TRAINING, 6), (ATTACK, 1), ("on fmnist", 1)):
+        killed(job, tmp_path, what, round_number)
     assert told_rounds(job, tmp_path) == []
     assert but_time(work.raw_path(job, tmp_path)) == but_time(whole)
     for row in json.loads(work.raw_path(job, tmp_path).read_text())["federations"]:
@@ -325,10 +325,10 @@ def test_rounds_between_measurements_are_not_lost(monkeypatch: pytest.MonkeyPatc
     killed(small, tmp_path / "killed", TRAINING, 4)
     killed(small, tmp_path / "killed", TRAINING, 5)
     rounds: list[int] = []
-    found = but_time(work.run(small, tmp_path / "killed", lambda what, done, total: rounds.append(done)))
+    actual = but_time(work.run(small, tmp_path / "killed", lambda what, done, total: rounds.append(done)))
     assert rounds == [5, 6, 7]
-    assert found == expected
-    assert len(found["federations"][0]["utility"]["values"]) == 7
+    assert actual == expected
+    assert len(actual["federations"][0]["utility"]["values"]) == 7
 
 
 def test_checkpoints_are_made_by_the_clock(tmp_path: Path) -> None:
@@ -354,8 +354,8 @@ def test_a_job_goes_on_where_other_threads_and_chunks_are_set(
     (tmp_path / f".{job['name']}.npz").write_bytes(halfway)
     other = {**job, "settings": {**job["settings"], "chunk": 4}, "commit": "other"}
     assert told_rounds(other, tmp_path) == [5, 6, 7]
-    found, expected = (json.loads(path.read_text()) for path in (work.raw_path(job, tmp_path), whole))
-    assert found["federations"] == expected["federations"]
+    actual, expected = (json.loads(path.read_text()) for path in (work.raw_path(job, tmp_path), whole))
+    assert actual["federations"] == expected["federations"]
 
 
 # --- the checkpoint --------------------------------------------------------------------------------------------------

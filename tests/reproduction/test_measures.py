@@ -55,18 +55,18 @@ Sent = dict[tuple[int, int], Tensor]
 @pytest.fixture(scope="module")
 def sent(small: Small) -> Sent:
     """What every (federation, client) really sent in the round that comes next, by watching it being taken."""
-    other, found = trained(small), {}
+    other, result = trained(small), {}
 
     def watch(block: Block, released: Tensor) -> None:
         rows = iter(released)
         for f in range(block.federations.start, block.federations.stop):
             for k in range(block.slots.start, block.slots.stop):
-                found[f, k] = next(rows).clone()
+                result[f, k] = next(rows).clone()
 
     other.on_releases = watch
     other.train(BEFORE + 1)
-    assert len(found) == len(FEDERATIONS) * 4
-    return found
+    assert len(result) == len(FEDERATIONS) * 4
+    return result
 
 
 # --- the same in plain PyTorch ---------------------------------------------------------------------------------------
@@ -91,10 +91,10 @@ def loss(network: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
     return nn.functional.cross_entropy(network(images), labels)
 
 
-def batch(sweep: Sweep, f: int, client: int, when: int) -> Tensor:
+def batch(sweep: Sweep, f: int, client: int, round_number: int) -> Tensor:
     """The examples that a client draws in a round, from the keyed draws themselves."""
     fed = sweep.federations[f]
-    rows = sweep.draws.batches([when], sweep.settings.batch, sweep.parts[fed.dataset], "uniform")
+    rows = sweep.draws.batches([round_number], sweep.settings.batch, sweep.parts[fed.dataset], "uniform")
     return rows[0, sweep.draws.seeds.index(fed.seed) * 4 + client]
 
 
@@ -116,37 +116,37 @@ def everyone(sweep: Sweep) -> Iterator[tuple[int, int]]:
 
 
 def test_client_curves_are_those_of_the_plain_model(sweep: Sweep) -> None:
-    found = measures.client_curves(sweep)
+    result = measures.client_curves(sweep)
     for f, k in everyone(sweep):
         network, name = model(sweep, sweep.state.params[f]), sweep.federations[f].dataset
-        assert found[f]["training_loss"][k] == pytest.approx(loss(network, *data(sweep, f, k)).item(), rel=1e-9)
+        assert result[f]["training_loss"][k] == pytest.approx(loss(network, *data(sweep, f, k)).item(), rel=1e-9)
         test = sweep.datasets[name].test
         mine = sweep.test_parts[name, ""][k]
         right = (network(test.images[mine].double()).argmax(1) == test.labels[mine]).double().mean()
-        assert found[f]["accuracy"][k] == pytest.approx(float(right))
+        assert result[f]["accuracy"][k] == pytest.approx(float(right))
 
 
 def test_squared_gradients_are_autograds(sweep: Sweep) -> None:
-    found = squared_gradients(sweep)
+    result = squared_gradients(sweep)
     for f, federation in enumerate(sweep.federations):
         network, split = model(sweep, sweep.state.params[f]), sweep.datasets[federation.dataset].train
         loss(network, split.images.double(), split.labels).backward()
         square = sum(float(p.grad.square().sum()) for p in network.parameters() if p.grad is not None)
-        assert found[f] == pytest.approx(square, rel=1e-9)
+        assert result[f] == pytest.approx(square, rel=1e-9)
 
 
 # --- the coming round ------------------------------------------------------------------------------------------------
 
 
 def test_full_utility_is_what_the_distortion_adds_to_the_loss_on_all_data(sweep: Sweep, sent: Sent) -> None:
-    found = measures.full_utility(sweep)
+    result = measures.full_utility(sweep)
     for f, k in everyone(sweep):
         images, labels = data(sweep, f, k)
         assert len(images) == 20, "all of its data, not its mini-batch of four"
         after, before = (loss(model(sweep, w), images, labels).item() for w in (sent[f, k], local(sweep, f, k)))
-        assert found[f][k] == pytest.approx(after - before, rel=1e-6, abs=1e-9)
-    assert all(abs(value) > 1e-3 for f in range(4) for value in found[f])
-    assert found[4] == [0.0] * 4, "no protection, no distortion"
+        assert result[f][k] == pytest.approx(after - before, rel=1e-6, abs=1e-9)
+    assert all(abs(value) > 1e-3 for f in range(4) for value in result[f])
+    assert result[4] == [0.0] * 4, "no protection, no distortion"
 
 
 def drawn(sweep: Sweep, f: int, client: int) -> Tensor:
@@ -160,25 +160,25 @@ def drawn(sweep: Sweep, f: int, client: int) -> Tensor:
 
 
 def test_tensor_sizes_are_those_of_the_draw_and_of_the_release(sweep: Sweep, sent: Sent) -> None:
-    found = measures.tensor_sizes(sweep)
+    result = measures.tensor_sizes(sweep)
     names = [name for name, _ in LeNetZhu().named_parameters()]
     for f, k in everyone(sweep):
         if sweep.federations[f].mechanism == "none":
             continue
-        assert list(found[f]) == names
+        assert list(result[f]) == names
         pair = drawn(sweep, f, k), sent[f, k] - local(sweep, f, k)
         for place, flat in enumerate(pair):
             for name, tensor in sweep.batched.layout.unflatten(flat).items():
-                here = {key: values[k][place] for key, values in found[f][name].items()}
+                here = {key: values[k][place] for key, values in result[f][name].items()}
                 assert here["size"] == pytest.approx(float(tensor.abs().mean()), rel=1e-6)
                 assert here["mean"] == pytest.approx(float(tensor.mean()), rel=1e-5, abs=1e-9)
                 assert here["deviation"] == pytest.approx(float(tensor.std()), rel=1e-6)
     learned, static = (sweep.federations.index(FEDERATIONS[i]) for i in (0, 3))
-    before, after = found[learned]["conv1.weight"]["size"][0]
+    before, after = result[learned]["conv1.weight"]["size"][0]
     assert abs(after / before - 1) > 1e-3, "learning changes it"
-    before, after = found[static]["conv1.weight"]["size"][0]
+    before, after = result[static]["conv1.weight"]["size"][0]
     assert after == pytest.approx(before, rel=1e-9), "a static mechanism does not"
-    assert found[4] == {}
+    assert result[4] == {}
 
 
 def test_looking_at_a_round_does_not_take_it(sweep: Sweep) -> None:
@@ -209,9 +209,9 @@ def test_clients_that_are_worked_on_in_several_blocks_come_in_order(sweep: Sweep
 
 @pytest.mark.parametrize("clients", [1, 2, 4])
 def test_the_releases_of_the_round_after_the_last_are_attacked(sweep: Sweep, sent: Sent, clients: int) -> None:
-    found = measures.attacked_releases(sweep, clients)
-    assert set(found) == {"mnist", "fmnist"}
-    for name, mine in found.items():
+    result = measures.attacked_releases(sweep, clients)
+    assert set(result) == {"mnist", "fmnist"}
+    for name, mine in result.items():
         own = [f for f, fed in enumerate(sweep.federations) if fed.dataset == name]
         assert sorted(mine.federations) == sorted(own * clients)
         for f in own:
@@ -225,21 +225,21 @@ def test_the_releases_of_the_round_after_the_last_are_attacked(sweep: Sweep, sen
 
 def test_an_inversion_is_invgrad_from_one_starting_point(sweep: Sweep, sent: Sent) -> None:
     """The errors of one federation, by an attack on each of its releases alone."""
-    found, guesses = measures.inversions(sweep, SCALE, lambda what, done, total: None)
+    result, guesses = measures.inversions(sweep, SCALE, lambda what, done, total: None)
     for f in (sweep.federations.index(FEDERATIONS[i]) for i in (1, 4)):
         name = sweep.federations[f].dataset
         server, materials = measures.server_and_materials(sweep, name)
-        assert len(found[f]["mse"]) == SCALE.attacked
+        assert len(result[f]["mse"]) == SCALE.attacked
         for k in range(SCALE.attacked):
             rows = batch(sweep, f, k, BEFORE + 1)
             labels, truth = sweep.labels[rows], sweep.images[rows]
             view = View(sweep.state.params[f : f + 1], sent[f, k].unsqueeze(0), labels.unsqueeze(0))
             images = invgrad(server, view, Search(iterations=SCALE.iterations, seed=0)).images  # target 0's own start
             guess, values, _ = measures.errors(images, truth.unsqueeze(0), labels.unsqueeze(0), materials)
-            assert found[f]["mse"][k] == pytest.approx(values["mse"][0].tolist(), rel=1e-6)
-            assert found[f]["ssim"][k] == pytest.approx(values["ssim"][0].tolist(), rel=1e-6)
+            assert result[f]["mse"][k] == pytest.approx(values["mse"][0].tolist(), rel=1e-6)
+            assert result[f]["ssim"][k] == pytest.approx(values["ssim"][0].tolist(), rel=1e-6)
             by_hand = (guess[0] - truth).square().flatten(1).mean(1)
-            assert found[f]["mse"][k] == pytest.approx(by_hand.tolist(), rel=1e-6)
+            assert result[f]["mse"][k] == pytest.approx(by_hand.tolist(), rel=1e-6)
     assert set(guesses) == {"mnist", "fmnist"}
     assert set(guesses["mnist"]) == {"black", "noise", "class_mean", "another_image"}
 
@@ -256,9 +256,9 @@ def test_the_same_release_gives_the_same_images_wherever_it_stands(small: Small)
     """Without steps a learned distortion is the static one: two federations with the same releases."""
     twins = [Federation("mnist", "pl-identical", 0.98, 1), Federation("mnist", "pl-learn", 0.98, 1)]
     sweep = trained(small, replace(SETTINGS, steps=0), twins)
-    found, _ = measures.inversions(sweep, SCALE, lambda what, done, total: None)
-    assert found[0] == found[1]
-    assert found[0]["mse"][0] != found[0]["mse"][1], "clients differ in data and noise"
+    result, _ = measures.inversions(sweep, SCALE, lambda what, done, total: None)
+    assert result[0] == result[1]
+    assert result[0]["mse"][0] != result[0]["mse"][1], "clients differ in data and noise"
 
 
 def test_guesses_without_an_update_are_scored_on_the_attacked_batches(sweep: Sweep) -> None:
@@ -300,20 +300,20 @@ def test_progress_ends_where_it_said(sweep: Sweep) -> None:
 
 
 def test_pictures_are_of_public_targets_under_every_defence_alike(sweep: Sweep) -> None:
-    found, originals = measures.pictures(sweep, SCALE, lambda what, done, total: None)
+    result, originals = measures.pictures(sweep, SCALE, lambda what, done, total: None)
     for f, federation in enumerate(sweep.federations):
         public = sweep.datasets[federation.dataset].public_targets.images
         shown = torch.tensor(originals[federation.dataset]["pixels"])
         known = sweep.datasets[federation.dataset].pixels(public).mul(255).round()
         assert all(bool((known == image).flatten(1).all(1).any()) for image in shown)
-        assert [len(row) for row in found[f]["mse"]] == [4] * SCALE.pictured
-        assert torch.tensor(found[f]["pixels"]).shape == (4, 1, 28, 28)
+        assert [len(row) for row in result[f]["mse"]] == [4] * SCALE.pictured
+        assert torch.tensor(result[f]["pixels"]).shape == (4, 1, 28, 28)
     for f in (sweep.federations.index(FEDERATIONS[i]) for i in (3, 4)):  # others of MNIST stand before these
         alone = Sweep(SETTINGS, [sweep.federations[f]], sweep.datasets)
         alone.state.params, alone.state.round = sweep.state.params[f : f + 1], BEFORE
         (one,), _ = measures.pictures(alone, SCALE, lambda what, done, total: None)
         for key in ("mse", "ssim"):
-            assert np.array(found[f][key]) == pytest.approx(np.array(one[key]), rel=1e-6)
+            assert np.array(result[f][key]) == pytest.approx(np.array(one[key]), rel=1e-6)
 
 
 # --- where a search starts -------------------------------------------------------------------------------------------

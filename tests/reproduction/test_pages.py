@@ -73,8 +73,8 @@ def committed_page(committed: Path) -> Page:
 
 @pytest.fixture(params=["page", "committed_page"])
 def either(request: pytest.FixtureRequest) -> Page:
-    found: Page = request.getfixturevalue(request.param)
-    return found
+    result: Page = request.getfixturevalue(request.param)
+    return result
 
 
 def test_the_page_has_an_anchor_for_every_artefact(either: Page) -> None:
@@ -168,37 +168,37 @@ def claim(**change: Any) -> dict[str, Any]:
 
 
 def test_what_is_shown_is_escaped(section_of_cap: Section) -> None:
-    found = page_html(["<script>alert(1)</script>"], [section_of_cap], [claim()], {}, quick=False)
-    assert "<script>" not in found
-    assert "It &lt;b&gt;works&lt;/b&gt;" in found
-    assert "3 &lt; 4 &amp; 5" in found
-    Page(found)
+    result = page_html(["<script>alert(1)</script>"], [section_of_cap], [claim()], {}, quick=False)
+    assert "<script>" not in result
+    assert "It &lt;b&gt;works&lt;/b&gt;" in result
+    assert "3 &lt; 4 &amp; 5" in result
+    Page(result)
 
 
 @pytest.mark.parametrize(("holds", "word", "colour"), [(True, "holds", "good"), (False, "fails", "bad")])
 def test_verdicts_are_words_and_colours(section_of_cap: Section, holds: bool, word: str, colour: str) -> None:
-    found = page_html([], [section_of_cap], [claim(holds=holds)], {}, quick=False)
-    assert f'<span class="{colour}">{word}</span>' in found
+    result = page_html([], [section_of_cap], [claim(holds=holds)], {}, quick=False)
+    assert f'<span class="{colour}">{word}</span>' in result
     text = page_text([], [section_of_cap], [claim(holds=holds)], {})
     assert ("**fails**" in text) == (not holds)
 
 
 def test_only_quick_pages_carry_the_banner(section_of_cap: Section) -> None:
     for quick in (True, False):
-        found = page_html([], [section_of_cap], [], {}, quick=quick)
-        assert ('<p class="quick">' in found) == quick
+        result = page_html([], [section_of_cap], [], {}, quick=quick)
+        assert ('<p class="quick">' in result) == quick
 
 
 def test_two_figures_with_the_same_identifiers_do_not_meet(synthetic: Tables) -> None:
     svg = '<?xml version="1.0"?><svg><defs><g id="a"/></defs><use xlink:href="#a"/><g clip-path="url(#a)"/></svg>'
     sections = [section(ARTEFACTS[name], {**synthetic[name], "scale": "full"}) for name in ("cap", "gaps")]
-    found = page_html([], sections, [], {"cap": svg, "gaps": svg}, quick=False)
-    assert "<?xml" not in found
+    result = page_html([], sections, [], {"cap": svg, "gaps": svg}, quick=False)
+    assert "<?xml" not in result
     for name in ("cap", "gaps"):
-        assert f'id="{name}-a"' in found
-        assert f'xlink:href="#{name}-a"' in found
-        assert f"url(#{name}-a)" in found
-    Page(found)
+        assert f'id="{name}-a"' in result
+        assert f'xlink:href="#{name}-a"' in result
+        assert f"url(#{name}-a)" in result
+    Page(result)
 
 
 def test_an_artefact_without_a_figure_has_none_in_its_text(section_of_cap: Section) -> None:
@@ -208,7 +208,7 @@ def test_an_artefact_without_a_figure_has_none_in_its_text(section_of_cap: Secti
 
 def test_a_table_may_hold_anything() -> None:
     odd = Section(ARTEFACTS["cap"], "fine", [Table("t", ["a"], [["<x>"], ["agrees"], ["[b](#cap)"]])])
-    found = page_html([], [odd], [], {}, quick=False)
-    assert "<td>&lt;x&gt;</td>" in found
-    assert '<td><span class="good">agrees</span></td>' in found
-    assert '<td><a href="#cap">b</a></td>' in found
+    result = page_html([], [odd], [], {}, quick=False)
+    assert "<td>&lt;x&gt;</td>" in result
+    assert '<td><span class="good">agrees</span></td>' in result
+    assert '<td><a href="#cap">b</a></td>' in result

@@ -8,20 +8,20 @@ from tests.reproduction.synthetic import TENSORS
 
 
 def test_the_papers_numbers_are_whole() -> None:
-    found = paper()
+    result = paper()
     for table in ("accuracy", "mse", "ssim"):
         for family in ("LS", "PL"):
             for dataset in DATASETS:
                 for key in PRINTED:
-                    assert len(found[table][family][dataset][key]) == 5
+                    assert len(result[table][family][dataset][key]) == 5
     static, learned = PRINTED
-    assert found["accuracy"]["LS"]["mnist"][static] == [8.92, 67.98, 83.28, 87.26, 92.04]
-    assert found["mse"]["PL"]["fmnist"][learned] == [2.09, 2.07, 1.91, 1.87, 1.84]
-    assert found["ssim_at_most"] == {
-        family: max(v for name in DATASETS for row in found["ssim"][family][name].values() for v in row)
+    assert result["accuracy"]["LS"]["mnist"][static] == [8.92, 67.98, 83.28, 87.26, 92.04]
+    assert result["mse"]["PL"]["fmnist"][learned] == [2.09, 2.07, 1.91, 1.87, 1.84]
+    assert result["ssim_at_most"] == {
+        family: max(v for name in DATASETS for row in result["ssim"][family][name].values() for v in row)
         for family in ("LS", "PL")
     }
-    listed = [name for verdict in ("amplified", "reduced", "kept") for name in found["layers"][verdict]]
+    listed = [name for verdict in ("amplified", "reduced", "kept") for name in result["layers"][verdict]]
     assert sorted(listed) == sorted(TENSORS)
 
 

@@ -36,8 +36,8 @@ def test_the_quick_scale_is_told_from_the_full_one_by_name() -> None:
 
 
 def test_a_grid_has_every_combination() -> None:
-    found = list(grid(["mnist", "fmnist"], ["none"], [None], (1, 2), "accuracy", "damped"))
-    assert found == [
+    result = list(grid(["mnist", "fmnist"], ["none"], [None], (1, 2), "accuracy", "damped"))
+    assert result == [
         Need(Federation(dataset, "none", None, seed), "accuracy", "damped")
         for dataset in ("mnist", "fmnist")
         for seed in (1, 2)
@@ -95,8 +95,8 @@ def test_the_same_federation_in_another_group_is_another_federation() -> None:
 
 @pytest.fixture
 def job() -> dict[str, Any]:
-    (found,) = jobs(needs(["layers"], SCALE), SCALE, "cpu", "abc1234")
-    return found
+    (result,) = jobs(needs(["layers"], SCALE), SCALE, "cpu", "abc1234")
+    return result
 
 
 def test_a_job_says_all_that_is_needed_to_run_it(job: dict[str, Any]) -> None:
@@ -109,11 +109,19 @@ def test_a_job_says_all_that_is_needed_to_run_it(job: dict[str, Any]) -> None:
 
 
 def test_there_is_a_job_for_every_group() -> None:
-    found = jobs(needs(ARTEFACTS, SCALE), SCALE, "cpu")
-    assert [job["group"] for job in found] == ["paper", "damped", "eleven-steps", "M=1", "M=3", "gamma=0.01", "gamma=1"]
-    assert len({job["name"] for job in found}) == len(found)
-    assert all("=" not in job["name"] for job in found), "names are file names"
-    assert plan.spec(found) == {"reproduction": {"schema": plan.SCHEMA, "version": plan.VERSION, "jobs": found}}
+    result = jobs(needs(ARTEFACTS, SCALE), SCALE, "cpu")
+    assert [job["group"] for job in result] == [
+        "paper",
+        "damped",
+        "eleven-steps",
+        "M=1",
+        "M=3",
+        "gamma=0.01",
+        "gamma=1",
+    ]
+    assert len({job["name"] for job in result}) == len(result)
+    assert all("=" not in job["name"] for job in result), "names are file names"
+    assert plan.spec(result) == {"reproduction": {"schema": plan.SCHEMA, "version": plan.VERSION, "jobs": result}}
 
 
 @pytest.mark.parametrize(

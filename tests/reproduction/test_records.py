@@ -47,11 +47,11 @@ CELL, OTHER = Federation("mnist", "ls-learn", 200, 1), Federation("mnist", "ls-l
 
 def test_records_come_by_cell_in_the_order_of_seeds(tmp_path: Path) -> None:
     rows = [(replace(CELL, seed=seed), ["accuracy"], {"accuracy": seed / 10}) for seed in (3, 1, 2)]
-    found = read([store(tmp_path, one("a", *rows))], SCALE)
-    assert found.accuracies("mnist", "ls-learn", 200) == pytest.approx([10, 20, 30])
-    assert found.accuracies("mnist", "ls-learn", 200, "damped") == []
-    assert found.accuracies("fmnist", "ls-learn", 200) == []
-    assert [row["seed"] for row in found.by_seed("mnist", "ls-learn", 200)] == [1, 2, 3]
+    result = read([store(tmp_path, one("a", *rows))], SCALE)
+    assert result.accuracies("mnist", "ls-learn", 200) == pytest.approx([10, 20, 30])
+    assert result.accuracies("mnist", "ls-learn", 200, "damped") == []
+    assert result.accuracies("fmnist", "ls-learn", 200) == []
+    assert [row["seed"] for row in result.by_seed("mnist", "ls-learn", 200)] == [1, 2, 3]
 
 
 def test_everything_that_was_measured_is_known_and_nothing_else(tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_everything_that_was_measured_is_known_and_nothing_else(tmp_path: Path) 
 
 
 def test_every_trained_federation_has_an_accuracy(tmp_path: Path) -> None:
-    found = read([store(tmp_path, one("a", (CELL, ["tensors"], {"accuracy": 0.5})))], SCALE)
-    assert found.measured == {"paper": {CELL: {"tensors", "accuracy"}}}
+    result = read([store(tmp_path, one("a", (CELL, ["tensors"], {"accuracy": 0.5})))], SCALE)
+    assert result.measured == {"paper": {CELL: {"tensors", "accuracy"}}}
 
 
 @pytest.mark.parametrize("names", [("a", "z"), ("z", "a")], ids=["larger first by name", "larger last by name"])
@@ -76,7 +76,7 @@ def test_of_two_jobs_with_one_federation_the_larger_counts_and_measurements_merg
     tmp_path: Path, names: tuple[str, str]
 ) -> None:
     large, small = names
-    found = read(
+    result = read(
         [
             store(
                 tmp_path,
@@ -90,10 +90,10 @@ def test_of_two_jobs_with_one_federation_the_larger_counts_and_measurements_merg
         ],
         SCALE,
     )
-    first, second = found.by_seed("mnist", "ls-learn", 200)
+    first, second = result.by_seed("mnist", "ls-learn", 200)
     assert (first["accuracy"], first["inversion"], first["tensors"]) == (0.7, "large", "small")
     assert second["accuracy"] == 0.8
-    assert found.measured["paper"][CELL] == {"accuracy", "inversion", "tensors"}
+    assert result.measured["paper"][CELL] == {"accuracy", "inversion", "tensors"}
 
 
 def test_inversions_are_means_over_clients_and_images_by_seed(tmp_path: Path) -> None:
@@ -105,10 +105,10 @@ def test_inversions_are_means_over_clients_and_images_by_seed(tmp_path: Path) ->
         ),
         (CELL, ["inversion"], {"accuracy": 0.5, "inversion": {"mse": [[1.0, 2.0], [3.0, 4.0]], "leakage": [0.1, 0.3]}}),
     ]
-    found = read([store(tmp_path, one("a", *rows))], SCALE)
-    assert found.inversion("mnist", "ls-learn", 200, "mse") == [2.5, 5.0]
-    assert found.inversion("mnist", "ls-learn", 200, "leakage") == pytest.approx([0.2, 0.6])
-    assert found.inversion("fmnist", "ls-learn", 200, "mse") == []
+    result = read([store(tmp_path, one("a", *rows))], SCALE)
+    assert result.inversion("mnist", "ls-learn", 200, "mse") == [2.5, 5.0]
+    assert result.inversion("mnist", "ls-learn", 200, "leakage") == pytest.approx([0.2, 0.6])
+    assert result.inversion("fmnist", "ls-learn", 200, "mse") == []
 
 
 def test_several_folders_are_one(tmp_path: Path) -> None:

@@ -60,26 +60,26 @@ def made(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_status_of_the_committed_results(committed: Path) -> None:
-    found = shell.status(committed)
-    assert set(found) == {"artefacts", "claims"}
-    assert [row["name"] for row in found["artefacts"]] == list(KINDS)
-    for row in found["artefacts"]:
+    result = shell.status(committed)
+    assert set(result) == {"artefacts", "claims"}
+    assert [row["name"] for row in result["artefacts"]] == list(KINDS)
+    for row in result["artefacts"]:
         assert list(row) == ["name", "kind", "cells", "agree"]
         assert row["kind"] == KINDS[row["name"]]
         assert type(row["cells"]) is type(row["agree"]) is int
         assert 0 <= row["agree"] <= row["cells"] > 0
-    cells = {kind: sum(row["cells"] for row in found["artefacts"] if row["kind"] == kind) for kind in KINDS.values()}
-    agree = {kind: sum(row["agree"] for row in found["artefacts"] if row["kind"] == kind) for kind in KINDS.values()}
+    cells = {kind: sum(row["cells"] for row in result["artefacts"] if row["kind"] == kind) for kind in KINDS.values()}
+    agree = {kind: sum(row["agree"] for row in result["artefacts"] if row["kind"] == kind) for kind in KINDS.values()}
     assert cells["accuracy"] == 40
     assert agree["accuracy"] >= 32
     assert cells["defence"] == 80
-    assert len(found["claims"]) == 16
-    for claim in found["claims"]:
+    assert len(result["claims"]) == 16
+    for claim in result["claims"]:
         assert list(claim) == ["claim", "holds", "evidence"]
         assert isinstance(claim["holds"], bool)
         assert claim["claim"]
         assert claim["evidence"]
-    assert json.loads(json.dumps(found)) == found
+    assert json.loads(json.dumps(result)) == result
 
 
 def test_the_status_counts_the_results_themselves(committed: Path, tmp_path: Path) -> None:
@@ -87,10 +87,10 @@ def test_the_status_counts_the_results_themselves(committed: Path, tmp_path: Pat
     folder = tmp_path / "reproduction"
     shutil.copytree(committed, folder, ignore=shutil.ignore_patterns("raw", "*.svg", "*.html"))
     path = folder / "gaps" / "results.json"
-    found = json.loads(path.read_text())
-    for cell in found["cells"]:
+    result = json.loads(path.read_text())
+    for cell in result["cells"]:
         cell["agrees"] = False
-    path.write_text(json.dumps(found))
+    path.write_text(json.dumps(result))
     before, after = shell.status(committed), shell.status(folder)
     assert next(row["agree"] for row in before["artefacts"] if row["name"] == "gaps") > 0
     assert next(row["agree"] for row in after["artefacts"] if row["name"] == "gaps") == 0
@@ -164,13 +164,13 @@ def test_the_commit_is_that_of_the_checkout(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_one_artefact_is_computed_scored_and_written(made: Path) -> None:
-    found = contents(made)
-    raw = [name for name in found if name.startswith("raw/")]
+    result = contents(made)
+    raw = [name for name in result if name.startswith("raw/")]
     assert len(raw) == 1
-    assert set(found) - set(raw) == {"reproduction.json", "README.md", "index.html", "layers/README.md",
+    assert set(result) - set(raw) == {"reproduction.json", "README.md", "index.html", "layers/README.md",
                                      "layers/results.json"}  # fmt: skip
-    assert json.loads(found["reproduction.json"]) == {"schema": SCHEMA, "version": VERSION, "scale": "full"}
-    results = json.loads(found["layers/results.json"])
+    assert json.loads(result["reproduction.json"]) == {"schema": SCHEMA, "version": VERSION, "scale": "full"}
+    results = json.loads(result["layers/results.json"])
     assert (results["schema"], results["version"], results["scale"]) == (SCHEMA, VERSION, "full")
     assert (results["name"], results["kind"]) == ("layers", "figure")
     assert results["command"] == "equipoise reproduce layers"
@@ -245,9 +245,9 @@ def test_records_that_lack_federations_are_an_error_that_says_what(records: Path
 def test_records_that_lack_a_measurement_are_an_error(records: Path, tmp_path: Path) -> None:
     folder = tmp_path / "OUT"
     folder.mkdir()
-    found = json.loads((records / "paper-00000001.json").read_text())
-    found["measures"] = [[name for name in names if name != "gradients"] for names in found["measures"]]
-    (folder / "paper-00000001.json").write_text(json.dumps(found))
+    result = json.loads((records / "paper-00000001.json").read_text())
+    result["measures"] = [[name for name in names if name != "gradients"] for names in result["measures"]]
+    (folder / "paper-00000001.json").write_text(json.dumps(result))
     shell.reproduce(["cap"], SCALE, tmp_path / "fine", sources=[folder], draw=False)
     with pytest.raises(ConfigError, match="lack 18 federations of 'paper'"):
         shell.reproduce(["gradient-norm"], SCALE, tmp_path / "lacking", sources=[folder], draw=False)
@@ -434,8 +434,8 @@ def test_quick_results_say_so_in_their_command_and_status(quick_page: Path, comm
 
 
 def test_the_configuration_needs_no_records(tmp_path: Path) -> None:
-    found = shell.reproduce(["configuration"], FULL, tmp_path / "out", draw=False)
-    assert found == {"artefacts": [], "claims": []}
+    result = shell.reproduce(["configuration"], FULL, tmp_path / "out", draw=False)
+    assert result == {"artefacts": [], "claims": []}
     written = json.loads((tmp_path / "out/configuration/results.json").read_text())
     assert len(written["rows"]) > 20
     assert "Nothing is computed for it." in (tmp_path / "out/configuration/README.md").read_text()

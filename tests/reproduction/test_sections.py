@@ -27,9 +27,9 @@ def test_what_stands_beside_the_paper_has_no_verdict(synthetic: Tables) -> None:
 
 def test_a_section_holds_what_the_artefact_shows(synthetic: Tables) -> None:
     for name, artefact in ARTEFACTS.items():
-        found = {**synthetic[name], "scale": "full"}
-        shown = section(artefact, found)
+        result = {**synthetic[name], "scale": "full"}
+        shown = section(artefact, result)
         assert shown.artefact is artefact
-        assert shown.tables == artefact.tables(found)
-        assert shown.notes == (artefact.notes(found) if artefact.notes else [])
+        assert shown.tables == artefact.tables(result)
+        assert shown.notes == (artefact.notes(result) if artefact.notes else [])
         assert all(len(row) == len(table.head) for table in shown.tables for row in table.rows), name

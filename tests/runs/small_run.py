@@ -38,9 +38,9 @@ def strict(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
-def interrupted_in(folder: Path, config: Config, when: int) -> None:
+def interrupted_in(folder: Path, config: Config, round_number: int) -> None:
     def stop(at: int) -> None:
-        if at == when:
+        if at == round_number:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

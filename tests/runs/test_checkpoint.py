@@ -50,9 +50,9 @@ def plant(folder: Path, content: bytes, **change: Any) -> None:
 
 
 def test_a_checkpoint_comes_back_bit_for_bit(saved: Path) -> None:
-    found = load_checkpoint(saved)
-    assert found is not None
-    tensors, notes = found
+    result = load_checkpoint(saved)
+    assert result is not None
+    tensors, notes = result
     assert set(tensors) == set(TENSORS)
     for name, tensor in TENSORS.items():
         assert tensors[name].dtype == tensor.dtype
@@ -68,9 +68,9 @@ def test_no_checkpoint_is_none(tmp_path: Path) -> None:
 def test_a_new_checkpoint_replaces_the_old_one(saved: Path) -> None:
     save_checkpoint(saved, {"params": torch.zeros(1)}, {**NOTES, "round": 8})
     assert set(contents(saved)) == {"latest.json", "state-00000008.safetensors"}
-    found = load_checkpoint(saved)
-    assert found is not None
-    assert found[1]["round"] == 8
+    result = load_checkpoint(saved)
+    assert result is not None
+    assert result[1]["round"] == 8
 
 
 @pytest.mark.parametrize("survives", range(3))
@@ -95,10 +95,10 @@ def test_until_the_last_moment_the_previous_checkpoint_is_valid(
     else:
         save_checkpoint(saved, TENSORS, later)
     monkeypatch.undo()
-    found = load_checkpoint(saved)
-    assert found is not None
-    assert found[1]["round"] == (8 if survives == 2 else 7)
-    assert torch.equal(found[0]["params"], TENSORS["params"])
+    result = load_checkpoint(saved)
+    assert result is not None
+    assert result[1]["round"] == (8 if survives == 2 else 7)
+    assert torch.equal(result[0]["params"], TENSORS["params"])
 
 
 def test_every_flipped_byte_is_noticed(saved: Path) -> None:
@@ -252,8 +252,8 @@ def test_any_value_of_a_key_is_believed_only_if_the_tensors_are(fuzzed: Path, ke
     save_checkpoint(fuzzed, TENSORS, NOTES)
     notes = json.loads((fuzzed / "latest.json").read_text())
     (fuzzed / "latest.json").write_text(json.dumps({**notes, key: value}))
-    found = believed(fuzzed)
-    assert found is None or torch.equal(found[0]["params"], TENSORS["params"])
+    result = believed(fuzzed)
+    assert result is None or torch.equal(result[0]["params"], TENSORS["params"])
 
 
 @given(
@@ -276,16 +276,16 @@ def test_any_damage_to_the_tensors_is_believed_only_if_they_parse(
     else:
         state.write_bytes(damaged)
     unchanged = hashlib.sha256(damaged).hexdigest() == hashlib.sha256(save_tensors(TENSORS)).hexdigest()
-    found = believed(fuzzed)
-    assert hashed or (found is not None) == unchanged
+    result = believed(fuzzed)
+    assert hashed or (result is not None) == unchanged
 
 
 @given(content=st.binary(max_size=200))
 def test_any_bytes_as_tensors_with_the_right_hash(fuzzed: Path, content: bytes) -> None:
     save_checkpoint(fuzzed, TENSORS, NOTES)
     plant(fuzzed, content)
-    found = believed(fuzzed)
-    assert found is None or isinstance(found[0], dict)
+    result = believed(fuzzed)
+    assert result is None or isinstance(result[0], dict)
 
 
 def test_tidying_removes_what_was_superseded_and_what_was_half_written(saved: Path) -> None:

@@ -132,7 +132,7 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         budgets = [1.5]
         """,
     )
-    found = problems_of(file)
+    actual = problems_of(file)
     expected = [
         ("Unknown key 'rouns'", "'rounds'"),
         ("Unknown key 'zzz'.", ""),
@@ -147,8 +147,8 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         ("budget=1.5", "< 1"),
     ]
     for start, more in expected:
-        assert [line for line in found if start in line and more in line], (start, found)
-    assert len(found) == len(expected), found
+        assert [line for line in actual if start in line and more in line], (start, actual)
+    assert len(actual) == len(expected), actual
 
 
 def test_the_nearest_key_is_suggested_and_nothing_for_a_stranger() -> None:
@@ -159,9 +159,9 @@ def test_the_nearest_key_is_suggested_and_nothing_for_a_stranger() -> None:
 
 
 def test_a_problem_shared_by_many_federations_is_reported_once() -> None:
-    found = problems_of(sweep={"mechanisms": ["pl-learn"], "budgets": [1.5], "seeds": [1, 2, 3]})
-    assert len(found) == 1
-    assert "budget=1.5" in found[0]
+    result = problems_of(sweep={"mechanisms": ["pl-learn"], "budgets": [1.5], "seeds": [1, 2, 3]})
+    assert len(result) == 1
+    assert "budget=1.5" in result[0]
 
 
 @pytest.mark.parametrize(
@@ -198,8 +198,8 @@ def test_a_problem_shared_by_many_federations_is_reported_once() -> None:
     ],
 )
 def test_a_value_out_of_range_names_its_key(key: str, value: Any) -> None:
-    found = problems_of(overrides={key: value}, sweep=NONE)
-    assert all(key.removeprefix("leakage.") in line for line in found), found
+    result = problems_of(overrides={key: value}, sweep=NONE)
+    assert all(key.removeprefix("leakage.") in line for line in result), result
 
 
 @pytest.mark.parametrize(
@@ -254,15 +254,15 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
 
 def test_a_block_is_the_product_of_its_lists() -> None:
     block = {"datasets": ["mnist", "fmnist"], "mechanisms": ["pl-learn", "pl-identical"], "budgets": [0.96, 0.98]}
-    found = resolve(sweep={**block, "seeds": [1, 2, 3]}).federations()
-    assert len(found) == len({repr(fed) for fed in found}) == 2 * 2 * 2 * 3
-    assert found[:3] == [Federation("mnist", "pl-learn", 0.96, seed) for seed in (1, 2, 3)]
+    result = resolve(sweep={**block, "seeds": [1, 2, 3]}).federations()
+    assert len(result) == len({repr(fed) for fed in result}) == 2 * 2 * 2 * 3
+    assert result[:3] == [Federation("mnist", "pl-learn", 0.96, seed) for seed in (1, 2, 3)]
 
 
 def test_none_takes_no_budget_and_occurs_once_per_seed() -> None:
-    found = resolve(sweep={"mechanisms": ["none", "pl-learn"], "budgets": [0.96, 0.98], "seeds": [1, 2]}).federations()
-    assert [fed for fed in found if fed.mechanism == "none"] == [Federation("mnist", "none", None, s) for s in (1, 2)]
-    assert len([fed for fed in found if fed.mechanism == "pl-learn"]) == 4
+    result = resolve(sweep={"mechanisms": ["none", "pl-learn"], "budgets": [0.96, 0.98], "seeds": [1, 2]}).federations()
+    assert [fed for fed in result if fed.mechanism == "none"] == [Federation("mnist", "none", None, s) for s in (1, 2)]
+    assert len([fed for fed in result if fed.mechanism == "pl-learn"]) == 4
 
 
 def test_blocks_are_joined_and_duplicates_removed(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def test_the_ledger_has_a_line_per_round_and_federation(whole: Path, config: Con
     lines = lines_of(whole)
     assert lines[0]["experiment"] == "seeded"
     assert [(line["round"], line["federation"]) for line in lines[1:]] == [
-        (when, federation) for when in range(1, ROUNDS + 1) for federation in range(len(FEDERATIONS))
+        (round_number, federation) for round_number in range(1, ROUNDS + 1) for federation in range(len(FEDERATIONS))
     ]
     assert all(line["kind"] == "round" for line in lines[1:])
     for line in lines[1:]:
@@ -73,8 +73,8 @@ def test_a_release_that_is_refused_is_in_the_ledger_with_its_reason(config: Conf
     assert {name for name, _ in refused} == {"none", "pl-learn"}
     assert {row["reason"] for _, row in refused} <= {"not finite", "out of bounds"}
     assert all(row["reason"] == "not finite" for name, row in refused if name == "none")
-    found = json.loads((tmp_path / "result.json").read_text())["federations"]
-    assert sum(row["releases_refused"] for row in found) == len(refused)
+    result = json.loads((tmp_path / "result.json").read_text())["federations"]
+    assert sum(row["releases_refused"] for row in result) == len(refused)
 
 
 def test_noise_that_was_lost_in_rounding_is_out_of_bounds(config: Config, tiny: Path, tmp_path: Path) -> None:
@@ -92,11 +92,11 @@ def test_the_last_round_is_the_one_after_which_a_client_would_pass_the_limit(
 ) -> None:
     draws = Draws([3, 8], 5, participants)
     counts, expected = torch.zeros(2, 5), 20
-    for when in range(1, 21):
-        for seed, clients in enumerate(draws.participants([when])[0]):
+    for round_number in range(1, 21):
+        for seed, clients in enumerate(draws.participants([round_number])[0]):
             counts[seed, clients] += 1
         if limit is not None and counts.max() > limit:
-            expected = when - 1
+            expected = round_number - 1
             break
     assert last_round(draws, 20, limit) == expected
 

@@ -33,7 +33,7 @@ def test_a_finished_run_is_read_back_and_left_as_it_is(whole: Path, config: Conf
     assert run.config == config
     assert run.rounds() == [0, 3, ROUNDS]
     assert [(row["round"], row["mechanism"]) for row in run.metrics()] == [
-        (when, name) for when in (2, 4, 5) for name, _ in FEDERATIONS
+        (round_number, name) for round_number in (2, 4, 5) for name, _ in FEDERATIONS
     ]
     assert run.results() == json.loads(before[RESULT])["federations"]
     assert contents(whole) == before
@@ -42,9 +42,9 @@ def test_a_finished_run_is_read_back_and_left_as_it_is(whole: Path, config: Conf
 def test_weights_are_the_global_models_in_the_order_of_the_configuration(whole: Path, config: Config) -> None:
     sweep = Sweep(config.settings, config.federations())
     run = RunFolder(whole)
-    for when in run.rounds():
-        sweep.train(when)
-        assert torch.equal(run.weights(when, sweep.batched.layout), sweep.models())
+    for round_number in run.rounds():
+        sweep.train(round_number)
+        assert torch.equal(run.weights(round_number, sweep.batched.layout), sweep.models())
 
 
 def test_a_run_that_is_under_way_has_no_results_yet(config: Config, tmp_path: Path) -> None:

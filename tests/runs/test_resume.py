@@ -18,11 +18,11 @@ from tests.helpers import contents, write_dataset
 from tests.runs.small_run import ROUNDS, assert_same, changed, interrupted_in
 
 
-@pytest.mark.parametrize(("when", "resumed"), [(1, 0), (2, 0), (3, 2), (4, 3), (5, 4)])
+@pytest.mark.parametrize(("round_number", "resumed"), [(1, 0), (2, 0), (3, 2), (4, 3), (5, 4)])
 def test_interrupted_in_any_round_it_goes_on_to_the_same_bits(
-    whole: Path, config: Config, tmp_path: Path, when: int, resumed: int
+    whole: Path, config: Config, tmp_path: Path, round_number: int, resumed: int
 ) -> None:
-    interrupted_in(tmp_path, config, when)
+    interrupted_in(tmp_path, config, round_number)
     run, started = Run(tmp_path, config), []
     run.execute(on_start=started.append)
     assert started == [run.resumed_from] == [resumed]
@@ -30,22 +30,22 @@ def test_interrupted_in_any_round_it_goes_on_to_the_same_bits(
 
 
 def test_interrupted_again_and_again(whole: Path, config: Config, tmp_path: Path) -> None:
-    for when in (1, 2, 2, 4, 5, 5):
-        interrupted_in(tmp_path, config, when)
+    for round_number in (1, 2, 2, 4, 5, 5):
+        interrupted_in(tmp_path, config, round_number)
     Run(tmp_path, config).execute()
     assert_same(tmp_path, whole)
 
 
-@pytest.mark.parametrize("when", range(2, ROUNDS + 1))
+@pytest.mark.parametrize("round_number", range(2, ROUNDS + 1))
 def test_between_evaluations_the_clock_makes_checkpoints(
-    whole: Path, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: int
+    whole: Path, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, round_number: int
 ) -> None:
     monkeypatch.setattr("equipoise.engine.sweep.LENGTH", 1)
     monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", -1.0)
-    interrupted_in(tmp_path, config, when)
+    interrupted_in(tmp_path, config, round_number)
     run = Run(tmp_path, config)
     run.execute()
-    assert run.resumed_from == when - 1
+    assert run.resumed_from == round_number - 1
     assert_same(tmp_path, whole)
 
 
@@ -71,8 +71,8 @@ def test_the_number_of_threads_is_kept_through_an_interruption(tmp_path: Path, c
     mine = changed(config, threads=0)
     interrupted_in(tmp_path, mine, 5)
     torch.set_num_threads(2)  # as on another machine
-    found = Run(tmp_path, mine).execute()
-    assert found["environment"]["threads"] == torch.get_num_threads() == 1
+    result = Run(tmp_path, mine).execute()
+    assert result["environment"]["threads"] == torch.get_num_threads() == 1
 
 
 def test_other_training_data_under_the_same_name_is_refused(tmp_path: Path, config: Config) -> None:
@@ -128,9 +128,9 @@ def test_a_checkpoint_with_other_content_is_a_typed_error(
     config: Config, tmp_path: Path, tensors: dict[str, Any], notes: dict[str, Any]
 ) -> None:
     interrupted_in(tmp_path, config, 5)
-    found = load_checkpoint(tmp_path / "checkpoint")
-    assert found is not None
-    new_tensors, new_notes = {**found[0], **tensors}, {**found[1], **notes}
+    result = load_checkpoint(tmp_path / "checkpoint")
+    assert result is not None
+    new_tensors, new_notes = {**result[0], **tensors}, {**result[1], **notes}
     kept = {name: tensor for name, tensor in new_tensors.items() if tensor is not None}
     own = {key: value for key, value in new_notes.items() if key not in ("schema", "file", "sha256")}
     save_checkpoint(tmp_path / "checkpoint", kept, {key: value for key, value in own.items() if value is not None})

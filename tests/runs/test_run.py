@@ -50,14 +50,14 @@ def test_config_toml_is_the_whole_configuration(whole: Path, config: Config) -> 
 
 def test_the_result_has_the_documented_keys_and_is_what_execute_returned(config: Config, tmp_path: Path) -> None:
     returned = Run(tmp_path, config).execute()
-    found = strict((tmp_path / "result.json").read_text())
-    assert found == returned
-    assert found["schema"] == 1
-    assert found["experiment"] == "seeded"
-    assert "No (epsilon, delta) is claimed" in found["claim"]
-    assert {"equipoise", "python", "torch", "numpy", "system", "device", "threads"} <= set(found["environment"])
-    assert [(row["mechanism"], row["budget"]) for row in found["federations"]] == FEDERATIONS
-    for row in found["federations"]:
+    result = strict((tmp_path / "result.json").read_text())
+    assert result == returned
+    assert result["schema"] == 1
+    assert result["experiment"] == "seeded"
+    assert "No (epsilon, delta) is claimed" in result["claim"]
+    assert {"equipoise", "python", "torch", "numpy", "system", "device", "threads"} <= set(result["environment"])
+    assert [(row["mechanism"], row["budget"]) for row in result["federations"]] == FEDERATIONS
+    for row in result["federations"]:
         assert {
             "dataset", "mechanism", "budget", "seed", "rounds", "eta", "server", "accuracy", "best_validation_round",
             "accuracy_at_best_validation", "mean_utility_loss", "final_intensity",
@@ -79,7 +79,7 @@ def test_the_environment_names_neither_the_machine_nor_a_path(whole: Path) -> No
 def test_metrics_have_a_line_per_federation_and_evaluated_round(whole: Path) -> None:
     rows = [strict(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
     assert [(row["round"], row["mechanism"], row["budget"]) for row in rows] == [
-        (when, *federation) for when in (2, 4, 5) for federation in FEDERATIONS
+        (round_number, *federation) for round_number in (2, 4, 5) for federation in FEDERATIONS
     ]
     for row in rows:
         assert row["experiment"] == "seeded"
@@ -89,8 +89,8 @@ def test_metrics_have_a_line_per_federation_and_evaluated_round(whole: Path) -> 
 
 def test_the_result_follows_from_the_metrics(whole: Path) -> None:
     rows = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
-    found = json.loads((whole / "result.json").read_text())["federations"]
-    for place, result in enumerate(found):
+    outcome = json.loads((whole / "result.json").read_text())["federations"]
+    for place, result in enumerate(outcome):
         mine = rows[place :: len(FEDERATIONS)]
         best = max(mine, key=lambda row: row["validation_accuracy"])  # the first of equals
         assert result["accuracy"] == mine[-1]["accuracy"]
@@ -100,9 +100,9 @@ def test_the_result_follows_from_the_metrics(whole: Path) -> None:
         mean = sum(row["utility_loss"] * row["rounds_averaged"] for row in mine) / ROUNDS
         assert result["mean_utility_loss"] == pytest.approx(mean, rel=1e-12, abs=1e-15)
     low = 7.99975 * (1 - 1e-4)
-    assert all(low <= size <= 2 * 7.99975 * (1 + 1e-4) for size in found[0]["final_intensity"])
-    assert found[1]["final_intensity"] == [0.0] * 4
-    assert found[1]["mean_utility_loss"] == 0
+    assert all(low <= size <= 2 * 7.99975 * (1 + 1e-4) for size in outcome[0]["final_intensity"])
+    assert outcome[1]["final_intensity"] == [0.0] * 4
+    assert outcome[1]["mean_utility_loss"] == 0
 
 
 def test_the_model_on_disk_has_the_accuracy_in_the_result(whole: Path, tiny: Path) -> None:
@@ -117,18 +117,18 @@ def test_the_model_on_disk_has_the_accuracy_in_the_result(whole: Path, tiny: Pat
 
 def test_snapshots_are_the_global_models_of_their_rounds(whole: Path, config: Config) -> None:
     sweep = Sweep(config.settings, config.federations())
-    for when in (0, 3, ROUNDS):
-        sweep.train(when)
-        path = whole / "snapshots" / f"round-{when:06d}.safetensors"
+    for round_number in (0, 3, ROUNDS):
+        sweep.train(round_number)
+        path = whole / "snapshots" / f"round-{round_number:06d}.safetensors"
         stored = load_file(path)
         assert len(stored) == len(FEDERATIONS) * len(sweep.batched.layout.slots)
         for place in range(len(FEDERATIONS)):
             flat = sweep.state.params[sweep.order.index(place)]
             for name, tensor in sweep.batched.layout.unflatten(flat).items():
-                assert torch.equal(stored[f"federation-{place}/{name}"], tensor), (when, place, name)
+                assert torch.equal(stored[f"federation-{place}/{name}"], tensor), (round_number, place, name)
         with safe_open(path, "pt") as file:
             notes = json.loads(file.metadata()["equipoise"])
-        assert (notes["round"], notes["model"]) == (str(when), "lenet-zhu")
+        assert (notes["round"], notes["model"]) == (str(round_number), "lenet-zhu")
     last, model = load_file(whole / "snapshots" / f"round-{ROUNDS:06d}.safetensors"), whole / "model.safetensors"
     assert all(torch.equal(last[name], tensor) for name, tensor in load_file(model).items())
 
@@ -151,10 +151,10 @@ def test_two_runs_give_the_same_bits(whole: Path, config: Config, tmp_path: Path
 def test_running_a_finished_run_again_changes_nothing(whole: Path, config: Config) -> None:
     before, calls = contents(whole), []
     run = Run(whole, config)
-    found = run.execute(on_start=calls.append, on_round=calls.append)
+    result = run.execute(on_start=calls.append, on_round=calls.append)
     assert run.resumed_from == ROUNDS
     assert calls == [ROUNDS], "on_start alone: no round was trained"
-    assert found == json.loads(before["result.json"])
+    assert result == json.loads(before["result.json"])
     assert contents(whole) == before
 
 
@@ -286,6 +286,6 @@ def test_no_private_image_is_in_the_folder(tmp_path: Path) -> None:
     assert leaks(folder, pieces) == ["planted.bin", "planted.safetensors"], "the search itself works"
 
 
-def _stop_at_three(when: int) -> None:
-    if when == 3:
+def _stop_at_three(round_number: int) -> None:
+    if round_number == 3:
         raise KeyboardInterrupt

@@ -18,15 +18,15 @@ from tests.runs.small_run import FEDERATIONS, ROUNDS, assert_same, changed, inte
 
 def test_the_result_names_the_head_of_the_ledger(whole: Path) -> None:
     note = json.loads((whole / "result.json").read_text())["ledger"]
-    found = verify(whole / "ledger.jsonl", note["head"], note["entries"])
-    assert (found.entries, found.beyond) == (1 + ROUNDS * len(FEDERATIONS), 0)
-    assert {one.asked for one in found.counts.values()} == {ROUNDS}
-    assert len(found.counts) == 4 * len(FEDERATIONS)
+    result = verify(whole / "ledger.jsonl", note["head"], note["entries"])
+    assert (result.entries, result.beyond) == (1 + ROUNDS * len(FEDERATIONS), 0)
+    assert {one.asked for one in result.counts.values()} == {ROUNDS}
+    assert len(result.counts) == 4 * len(FEDERATIONS)
 
 
 def test_without_a_ledger_the_run_is_the_same(whole: Path, config: Config, tmp_path: Path) -> None:
-    found = Run(tmp_path, changed(config, ledger=False)).execute()
-    assert "ledger" not in found
+    result = Run(tmp_path, changed(config, ledger=False)).execute()
+    assert "ledger" not in result
     one, two = contents(tmp_path), contents(whole)
     same = set(two) - {"ledger.jsonl", "config.toml", "result.json", "checkpoint/latest.json"}
     assert set(one) == set(two) - {"ledger.jsonl"}
@@ -57,10 +57,10 @@ def test_a_ledger_that_does_not_fit_the_checkpoint_is_an_error(config: Config, t
         interrupted_in(tmp_path / "other", replace(config, sweep=[replace(b, seeds=[2]) for b in config.sweep]), 5)
         other = (tmp_path / "other" / "ledger.jsonl").read_bytes()
         path.write_bytes(other + b" " * (len(content) - len(other)))
-    found = path.read_bytes() if damage in ("shortened", "edited") else None
+    result = path.read_bytes() if damage in ("shortened", "edited") else None
     with pytest.raises(LedgerError):
         Run(tmp_path / "run", config).execute()
-    assert found is None or path.read_bytes() == found, "it is left as it was found"
+    assert result is None or path.read_bytes() == result, "it is left as it was found"
 
 
 def test_the_limit_ends_the_run_before_the_round_that_would_pass_it(config: Config, tmp_path: Path) -> None:
@@ -70,9 +70,9 @@ def test_the_limit_ends_the_run_before_the_round_that_would_pass_it(config: Conf
     assert caught.value.cause == (
         "Client 0 of federation 0 was asked for 3 release(s); round 4 would pass the limit of 3."
     )
-    found = json.loads((tmp_path / "limited" / "result.json").read_text())
-    assert found["stopped"] == {"round": 3, "of": ROUNDS, "release_limit": 3}
-    assert [row["rounds"] for row in found["federations"]] == [3] * 3
+    result = json.loads((tmp_path / "limited" / "result.json").read_text())
+    assert result["stopped"] == {"round": 3, "of": ROUNDS, "release_limit": 3}
+    assert [row["rounds"] for row in result["federations"]] == [3] * 3
     Run(tmp_path / "short", changed(config, rounds=3)).execute()
     one, two = contents(tmp_path / "limited"), contents(tmp_path / "short")
     assert set(one) == set(two)

@@ -106,9 +106,9 @@ def test_the_largest_numbers_of_a_type_average_without_overflow() -> None:
     intake = Intake({"w": torch.zeros(2)}, 1)
     for place in range(50):
         intake.offer(str(place), {"w": torch.tensor([most, -most if place % 2 else most])}, MAX_WEIGHT, 1)
-    found = intake.close().parameters["w"]
-    assert found[0] == most
-    assert abs(float(found[1])) < most * 1e-6
+    result = intake.close().parameters["w"]
+    assert result[0] == most
+    assert abs(float(result[1])) < most * 1e-6
 
 
 @pytest.mark.parametrize(("one", "two", "mean"), [(1.7e308, -1.7e308, 0.0), (1.7e308, 1.7e308, 1.7e308)])
@@ -134,11 +134,11 @@ def test_inputs_are_not_modified_and_the_result_is_detached() -> None:
     intake = Intake(previous, 1)
     intake.offer("a", {"w": one}, 1, 1)
     intake.offer("b", {"w": two}, 1, 1)
-    found = intake.close().parameters["w"]
-    assert found.tolist() == [2.0, 2.0]
-    assert not found.requires_grad
+    results = intake.close().parameters["w"]
+    assert results.tolist() == [2.0, 2.0]
+    assert not results.requires_grad
     assert (previous["w"].tolist(), one.tolist(), two.tolist()) == ([0.0, 0.0], [1.0, 1.0], [3.0, 3.0])
-    found += 1
+    results += 1
     assert intake.previous["w"].tolist() == [0.0, 0.0]
 
 
@@ -278,11 +278,11 @@ def test_a_malformed_weight_is_refused_with_its_reason(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", BAD_ROUNDS)
 def test_a_release_of_another_round_is_refused_with_its_reason(kind: str) -> None:
-    when, reason = BAD_ROUNDS[kind]
-    found = open_round().offer("odd", named(GOOD), 1, when)
-    assert found is not None
-    assert found.endswith(reason)
-    assert len(found) < 200
+    round_number, reason = BAD_ROUNDS[kind]
+    result = open_round().offer("odd", named(GOOD), 1, round_number)
+    assert result is not None
+    assert result.endswith(reason)
+    assert len(result) < 200
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["first", "last"])
@@ -373,9 +373,11 @@ updates = junk | st.dictionaries(st.sampled_from(["w", "v", ""]) | st.integers()
 
 
 @given(updates, junk, junk)
-def test_offer_never_raises_and_refuses_what_is_not_of_the_agreed_form(update: Any, weight: Any, when: Any) -> None:
+def test_offer_never_raises_and_refuses_what_is_not_of_the_agreed_form(
+    update: Any, weight: Any, round_number: Any
+) -> None:
     intake = Intake({"w": torch.zeros(2, 2)}, round=1)
-    for offered in ((update, weight, when), (update, 1, 1), (named(torch.ones(2, 2)), weight, 1)):
+    for offered in ((update, weight, round_number), (update, 1, 1), (named(torch.ones(2, 2)), weight, 1)):
         reason = intake.offer("odd", *offered)
         if reason is None:
             assert offered[0]["w"].shape == (2, 2)

@@ -103,8 +103,8 @@ def optimise(
         best: Inversion | None = None
         for restart in range(search.restarts):
             seen = hooks if restart == 0 else replace(hooks, watch=None)
-            found = _restart(problem, rows, taken, restart, seen)
-            best = found if best is None else _better(best, found)
+            result = _restart(problem, rows, taken, restart, seen)
+            best = result if best is None else _better(best, result)
         assert best is not None
         parts.append(best)
     joined = Inversion(
@@ -129,10 +129,10 @@ def _better(one: Inversion, other: Inversion) -> Inversion:
     assert one.stopped is not None
     assert other.stopped is not None
 
-    def pick(kept: Tensor | None, found: Tensor | None) -> Tensor | None:
-        if kept is None or found is None:
+    def pick(kept: Tensor | None, result: Tensor | None) -> Tensor | None:
+        if kept is None or result is None:
             return None
-        return torch.where(worse.view(-1, *[1] * (kept.dim() - 1)), found, kept)
+        return torch.where(worse.view(-1, *[1] * (kept.dim() - 1)), result, kept)
 
     images, costs = pick(one.images, other.images), pick(one.cost, other.cost)
     assert images is not None
@@ -280,17 +280,17 @@ class LBFGS:
 
     def _direction(self) -> Tensor:
         """The two-loop recursion, for all targets."""
-        found, shares = -self.gradient, []
+        result, shares = -self.gradient, []
         for step, bend, rate in zip(self.steps.flip(0), self.bends.flip(0), self.rate.flip(0), strict=True):
-            share = rate * (step * found).sum(1)
+            share = rate * (step * result).sum(1)
             shares.append(share)
-            found = found - share.unsqueeze(1) * bend
+            result = result - share.unsqueeze(1) * bend
         newest = self.rate[-1] * self.bends[-1].square().sum(1)
-        found = found * torch.where(newest > 0, 1 / newest.clamp_min(1e-38), 1).unsqueeze(1)
+        result = result * torch.where(newest > 0, 1 / newest.clamp_min(1e-38), 1).unsqueeze(1)
         for step, bend, rate, share in zip(self.steps, self.bends, self.rate, reversed(shares), strict=True):
-            back = rate * (bend * found).sum(1)
-            found = found + (share - back).unsqueeze(1) * step
-        return found
+            back = rate * (bend * result).sum(1)
+            result = result + (share - back).unsqueeze(1) * step
+        return result
 
     def best(self, point: Tensor) -> Tensor:
         return point if self.here is None else self.here

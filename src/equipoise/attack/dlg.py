@@ -32,15 +32,15 @@ def idlg(server: Server, view: View, search: Search = SEARCH, hooks: Hooks = UNW
     check(server, view, needs_labels=False)
     labels = last_layer_labels(server, view)
     known = replace(view, labels=labels)
-    found = optimise(server, known, partial(_squared, server), search, hooks)
-    return replace(found, labels=labels)
+    result = optimise(server, known, partial(_squared, server), search, hooks)
+    return replace(result, labels=labels)
 
 
 def _squared(server: Server, images: Tensor, labels: Tensor, view: View) -> Tensor:
     """Against the gradient that the release shows if it is a single step, or a sum of few."""
-    found = server.batched.differentiable(view.previous, images, labels)
+    result = server.batched.differentiable(view.previous, images, labels)
     target = view.update / (-server.eta * server.local_steps)
-    return (found - target).square().sum(1)
+    return (result - target).square().sum(1)
 
 
 Inverting = Callable[[Server, View, Search, Hooks], Inversion]

@@ -28,9 +28,9 @@ def invgrad(server: Server, view: View, search: Search = SEARCH, hooks: Hooks = 
 
 
 def _cosine(server: Server, images: Tensor, labels: Tensor, view: View) -> Tensor:
-    found, against = server.batched.differentiable(view.previous, images, labels), view.update  # opposite directions
-    size = (_dot(found, found) * _dot(against, against)).sqrt()
-    return 1 + _dot(found, against) / size.clamp_min(1e-30)
+    result, against = server.batched.differentiable(view.previous, images, labels), view.update  # opposite directions
+    size = (_dot(result, result) * _dot(against, against)).sqrt()
+    return 1 + _dot(result, against) / size.clamp_min(1e-30)
 
 
 def _dot(one: Tensor, other: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ def infer_labels(
     check(server, view, needs_labels=False)
     images, classes = check_public(server, public, None)
     known = classes.unique()
-    found = torch.empty(len(view), server.examples, dtype=torch.int64, device=view.released.device)
+    result = torch.empty(len(view), server.examples, dtype=torch.int64, device=view.released.device)
     for rows, previous in groups_of_weights(view):
         key = experiment_key(seed, "attack/label draws")
         numbers = uniform([key], [0], [0], samples * server.examples, torch.float64)[0, 0].to(known.device)
@@ -80,18 +80,18 @@ def infer_labels(
         updates, _ = simulate(server, previous, (images, classes), drawn, seed, "labels", on_release)
         counts = torch.nn.functional.one_hot(drawn, server.classes).sum(1).to(updates.dtype)
         counted = _ridge(_features(server, updates), counts)(_features(server, view.released[rows] - previous))
-        found[rows] = decode(counted, server.examples)
-    return found
+        result[rows] = decode(counted, server.examples)
+    return result
 
 
 def decode(counts: Tensor, examples: int) -> Tensor:
     """The multiset of ``examples`` labels nearest to counts ``[N, classes]``: take the largest, one by one."""
-    left, found = counts.clone(), []
+    left, results = counts.clone(), []
     for _ in range(examples):
         label = left.argmax(1)
-        found.append(label)
+        results.append(label)
         left.scatter_add_(1, label.unsqueeze(1), -torch.ones_like(left[:, :1]))
-    return torch.stack(found, dim=1).sort(dim=1).values
+    return torch.stack(results, dim=1).sort(dim=1).values
 
 
 def _features(server: Server, updates: Tensor) -> Tensor:

@@ -29,9 +29,9 @@ def likelihood(server: Server, view: View, search: Search = SEARCH, hooks: Hooks
 
 
 def _likelihood(server: Server, nll: Likelihood, images: Tensor, labels: Tensor, view: View) -> Tensor:
-    found = server.batched.differentiable(view.previous, images, labels)
+    result = server.batched.differentiable(view.previous, images, labels)
     update = view.update
-    return nll(update + server.eta * server.local_steps * found, update)
+    return nll(update + server.eta * server.local_steps * result, update)
 
 
 Likelihood = Callable[[Tensor, Tensor], Tensor]

@@ -46,14 +46,14 @@ def lti(
     images, classes = check_public(server, public, view.labels)
     if samples < 10:
         raise AttackError(f"Expected at least 10 simulated releases, got {samples}.", "Use 2000 or so.")
-    found = images.new_empty(len(view), server.examples, *server.shape)
+    result = images.new_empty(len(view), server.examples, *server.shape)
     cost = images.new_empty(len(view))
     for rows, previous, labels in groups(server, view):
         predict, error = learn(server, previous, (images, classes), labels, samples, seed, on_release)
         guess = predict(view.released[rows] - previous).view(len(rows), server.examples, *server.shape)
-        found[rows] = boxed(server, restore_order(server, guess, view.labels[rows]))
+        result[rows] = boxed(server, restore_order(server, guess, view.labels[rows]))
         cost[rows] = error
-    return Inversion(found, cost)
+    return Inversion(result, cost)
 
 
 def learn(

@@ -81,9 +81,9 @@ def matched(
             here = view.labels[rows] == label  # [n, E]
             known, place = torch.unique(choices[rows][here], return_inverse=True)  # [U], [n', K]
             bench = Bench(server, previous, public, labels, int(label), effort or Effort(), seed, on_release)
-            found = bench.scores(view.released[rows] - previous, candidates[known], given)  # [n, U]
+            result = bench.scores(view.released[rows] - previous, candidates[known], given)  # [n, U]
             part = scores[rows]
-            part[here] = found[here.nonzero()[:, 0].unsqueeze(1), place]
+            part[here] = result[here.nonzero()[:, 0].unsqueeze(1), place]
             scores[rows] = part
     return scores
 
@@ -136,10 +136,10 @@ class Bench:
         """Updates ``[R, P]`` of batches that hold ``centre`` ``[R, ...]`` at the label's position."""
         batch = self.public[0][companions]
         batch[:, self.position] = centre
-        found = respond(self.server, self.previous, batch, self.labels.expand(len(batch), -1), drawn)
+        result = respond(self.server, self.previous, batch, self.labels.expand(len(batch), -1), drawn)
         if self.on_release:
             self.on_release(len(batch))
-        return found.sub_(self.previous)
+        return result.sub_(self.previous)
 
     def _drawn(self, purpose: str, rows: Tensor) -> tuple[Tensor, Tensor | None]:
         """Companions and noise for the given rows."""
@@ -165,8 +165,8 @@ class Bench:
             for some in pieces(len(images), max(1, self.most // len(part)), self.previous.device):
                 again = None if drawn is None else drawn.repeat(len(some), 1)
                 centre = images[some].repeat_interleave(len(part), dim=0)
-                found = self._respond(centre, companions.repeat(len(some), 1), again)
-                total[some] += found.view(len(some), len(part), -1).sum(1)
+                result = self._respond(centre, companions.repeat(len(some), 1), again)
+                total[some] += result.view(len(some), len(part), -1).sum(1)
         return total / each
 
     def responses_given(self, updates: Tensor, images: Tensor) -> Tensor:
@@ -179,12 +179,12 @@ class Bench:
         out = updates.new_empty(len(updates) * len(images), updates.shape[1])
         for some in pieces(len(out), max(1, self.most // each), updates.device):
             release, image = some // len(images), some % len(images)
-            found = self._respond(
+            result = self._respond(
                 images[image].repeat_interleave(each, dim=0),
                 companions.repeat(len(some), 1),
                 standard[release].repeat_interleave(each, dim=0),
             )
-            out[some] = found.view(len(some), each, -1).mean(1) - first[release] - self.centre
+            out[some] = result.view(len(some), each, -1).mean(1) - first[release] - self.centre
         return out.view(len(updates), len(images), -1)
 
     def _filter(self) -> Filter:
@@ -193,11 +193,11 @@ class Bench:
         clean, half = [], []
         for part in pieces(len(anchors) * each, self.most, self.previous.device):
             companions, drawn = self._pairs("covariance", part)
-            found = self._respond(self.public[0][anchors[part // each]], companions, drawn)
-            found = found.view(-1, self.signs, self.previous.numel())
-            clean.append(found.mean(1))
+            result = self._respond(self.public[0][anchors[part // each]], companions, drawn)
+            result = result.view(-1, self.signs, self.previous.numel())
+            clean.append(result.mean(1))
             if self.signs == 2:
-                half.append((found[:, 0] - found[:, 1]) / 2)
+                half.append((result[:, 0] - result[:, 1]) / 2)
         about = torch.cat(clean).view(len(anchors), self.effort.around, -1)
         spread = (about - about.mean(1, keepdim=True)).flatten(0, 1)  # [S, P]
         limiter = Limiter(torch.cat(half) if half else None, self.previous)
@@ -206,11 +206,11 @@ class Bench:
     def _simulated(self, purpose: str, images: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Updates ``[n, P]`` of simulated releases that hold one of the images, and which."""
         truth = torch.arange(count, device=self.previous.device) % len(images)
-        found = []
+        results = []
         for rows in pieces(count, self.most, self.previous.device):
             companions, drawn = self._drawn(purpose, rows)
-            found.append(self._respond(images[truth[rows]], companions, drawn))
-        return torch.cat(found), truth
+            results.append(self._respond(images[truth[rows]], companions, drawn))
+        return torch.cat(results), truth
 
     # -- the choice of the filter ----------------------------------------------------------------------------------
 
@@ -232,19 +232,19 @@ class Bench:
         updates, _ = self._simulated("nulls", self.public[0][middle], self.effort.nulls)
         return self._products(given, updates, images, means)
 
-    def _score(self, found: Products, nulls: Products | None, limit: int, floor: float) -> Tensor:
-        score = self.filter.likelihood(found, limit, floor)
+    def _score(self, result: Products, nulls: Products | None, limit: int, floor: float) -> Tensor:
+        score = self.filter.likelihood(result, limit, floor)
         return score if nulls is None else score - self.filter.likelihood(nulls, limit, floor).mean(0)
 
     def _tuned(
         self, given: Given, trials: Tensor, truth: Tensor, images: Tensor, means: Tensor
     ) -> tuple[float, int, float]:
         """The best mean log-rank on the trials, and the limit and floor that reach it."""
-        found, nulls = self._products(given, trials, images, means), self._nulls(given, images, means)
+        result, nulls = self._products(given, trials, images, means), self._nulls(given, images, means)
         tried = []
         for limit in range(len(self.filter.limiter)):
             for floor in FLOORS:
-                score = self._score(found, nulls, limit, floor)
+                score = self._score(result, nulls, limit, floor)
                 own = score.gather(1, truth.unsqueeze(1))
                 rank = (score > own).sum(1) + 0.5 * ((score == own).sum(1) - 1)
                 tried.append((float((rank + 1).log().mean()), limit, floor))

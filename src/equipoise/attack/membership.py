@@ -55,7 +55,7 @@ def membership(
     asked = known.repeat_interleave(REFERENCES, dim=0)
     chosen = Companions(public, seed, "membership").draw(asked, rows).view(len(labels), REFERENCES * known.shape[1])
     seen = torch.cat([images, public[0][chosen]], dim=1)
-    found = _scores(server, view, seen, torch.cat([labels, public[1][chosen]], dim=1), on_release)
+    result = _scores(server, view, seen, torch.cat([labels, public[1][chosen]], dim=1), on_release)
 
     def calibrated(score: Tensor) -> Tensor:
         own, others = (
@@ -66,7 +66,7 @@ def membership(
         standard: Tensor = (own - mean) / spread.clamp_min(1e-30)
         return standard
 
-    return {name: calibrated(score) for name, score in found.items()}
+    return {name: calibrated(score) for name, score in result.items()}
 
 
 def _labels_of(labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
@@ -81,7 +81,7 @@ def _labels_of(labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
 def _scores(
     server: Server, view: View, images: Tensor, labels: Tensor, on_release: Callable[[int], None] | None
 ) -> dict[str, Tensor]:
-    found = {name: view.released.new_empty(images.shape[:2]) for name in SCORES}
+    result = {name: view.released.new_empty(images.shape[:2]) for name in SCORES}
     width = max(1, chunk(server, view.released) // (images.shape[1] + images.shape[1] % 2))
     for start in range(0, len(view), width):
         rows = slice(start, start + width)
@@ -91,13 +91,13 @@ def _scores(
         before = mine.previous.repeat_interleave(many, dim=0)
         after = mine.released.repeat_interleave(many, dim=0)
         down = (before - after).unsqueeze(1)  # [n*K, 1, P]
-        found["loss"][rows] = (objective.loss(before) - objective.loss(after)).view(count, many)
+        result["loss"][rows] = (objective.loss(before) - objective.loss(after)).view(count, many)
         for name, weights in (("first", before), ("last", after)):
             inner = down @ objective.gradient(weights).unsqueeze(2)
-            found[name][rows] = inner.view(count, many)
+            result[name][rows] = inner.view(count, many)
         if on_release:
             on_release(count)
-    return found
+    return result
 
 
 def _run(
@@ -106,8 +106,8 @@ def _run(
     candidates, labels, asked, public = (
         held(knowledge, name) for name in ("candidates", "candidate_labels", "asked", "public")
     )
-    found = membership(server, view, candidates[asked], labels[asked], public, options["seed"], hooks.step)
-    return MembershipScores(found)
+    result = membership(server, view, candidates[asked], labels[asked], public, options["seed"], hooks.step)
+    return MembershipScores(result)
 
 
 MEMBERSHIP = Attack("membership", _run, frozenset({"public", "candidates"}), seconds=1 / 100)

@@ -102,17 +102,17 @@ def _with_draws(
 ) -> Iterator[tuple[Observation, Tensor, Tensor | None]]:
     """Every observation with public companions ``[around + 1, E]`` and noise ``[1, P]``, drawn for many at a time."""
     keys = [experiment_key(seed, f"attack/rounds/{purpose}") for purpose in ("companions", "noise")]
-    kind, source = server.protection.mechanism, iter(observations)
+    mechanism, source = server.protection.mechanism, iter(observations)
     while window := list(islice(source, WINDOW)):
         for one in window:
             check(server, View(one.previous.unsqueeze(0), one.released.unsqueeze(0)), needs_labels=False)
-        like, when = window[0].previous, [one.round for one in window]
-        numbers = uniform([keys[0]], [0], when, (around + 1) * server.examples, torch.float64)[:, 0].to(like.device)
+        like, rounds = window[0].previous, [one.round for one in window]
+        numbers = uniform([keys[0]], [0], rounds, (around + 1) * server.examples, torch.float64)[:, 0].to(like.device)
         companions = (numbers * images).long().view(len(window), around + 1, server.examples)
         drawn: list[Tensor | None] = [None] * len(window)
-        if kind.distorts:
-            numbers = uniform([keys[1]], [0], when, server.batched.layout.size, like.dtype, like.device)
-            drawn = list(standard_noise(numbers, kind.noise))
+        if mechanism.distorts:
+            numbers = uniform([keys[1]], [0], rounds, server.batched.layout.size, like.dtype, like.device)
+            drawn = list(standard_noise(numbers, mechanism.noise))
         yield from zip(window, companions, drawn, strict=True)
 
 
@@ -130,11 +130,11 @@ def round_scores(
     chosen = torch.cat([companions[:around], companions[around:].expand(len(candidates), -1)])
     batch, known = public[0][chosen], public[1][chosen]  # companions among themselves, then around every candidate
     batch[around:, 0], known[around:, 0] = candidates, labels
-    found = _paired(server, start, batch, known, drawn)
+    result = _paired(server, start, batch, known, drawn)
     half = None if drawn is None else draw_bounds(drawn, server.protection)[0]
-    centre = found[:around].mean(0)
-    filter = Filter(found[:around] - centre, Limiter(half, start), around - 1)
-    products = filter.products((one.released - start - centre).unsqueeze(0), (found[around:] - centre).unsqueeze(0))
+    centre = result[:around].mean(0)
+    filter = Filter(result[:around] - centre, Limiter(half, start), around - 1)
+    products = filter.products((one.released - start - centre).unsqueeze(0), (result[around:] - centre).unsqueeze(0))
     return filter.likelihood(products, min(LIMIT, len(filter.limiter) - 1), FLOOR)[0]
 
 
@@ -146,6 +146,6 @@ def _paired(server: Server, start: Tensor, images: Tensor, labels: Tensor, drawn
         both = None
         if drawn is not None:
             both = torch.cat([drawn.expand(len(some), -1), -drawn.expand(len(some), -1)])
-        found = respond(server, start, torch.cat([images[some]] * signs), torch.cat([labels[some]] * signs), both)
-        parts.append(found.view(signs, len(some), -1).mean(0))
+        result = respond(server, start, torch.cat([images[some]] * signs), torch.cat([labels[some]] * signs), both)
+        parts.append(result.view(signs, len(some), -1).mean(0))
     return torch.cat(parts).sub_(start)

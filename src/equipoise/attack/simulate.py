@@ -37,12 +37,12 @@ def respond(server: Server, previous: Tensor, images: Tensor, labels: Tensor, no
 
 def noise(server: Server, key: Key, rows: Tensor, like: Tensor, tag: int = 0) -> Tensor | None:
     """Standard noise ``[R, P]`` of the attacker's own, keyed by row: no result depends on the chunks."""
-    kind = server.protection.mechanism
-    if not kind.distorts:
+    mechanism = server.protection.mechanism
+    if not mechanism.distorts:
         return None
     size = server.batched.layout.size
     numbers = uniform([key] * len(rows), rows.tolist(), [tag], size, like.dtype, like.device)[0]
-    return standard_noise(numbers, kind.noise)
+    return standard_noise(numbers, mechanism.noise)
 
 
 def chunk(server: Server, like: Tensor) -> int:

@@ -39,23 +39,23 @@ def drift(server: Server, previous: Tensor, images: Tensor, labels: Tensor, nois
 
     ``release.release`` in a form that autograd can follow; a test holds the two equal for every mechanism.
     """
-    protection, kind, local = server.protection, server.protection.mechanism, previous
+    protection, mechanism, local = server.protection, server.protection.mechanism, previous
     for step in range(server.local_steps):
         part = slice(step * server.batch, (step + 1) * server.batch)
         x, y = images[:, part], labels[:, part]
-        if kind.per_example and protection.clip is not None:
+        if mechanism.per_example and protection.clip is not None:
             slope = _clipped_examples(server, local, x, y, protection.clip)
         else:
             slope = server.batched.differentiable(local, x, y)
-        if protection.clip is not None and kind.clips:
+        if protection.clip is not None and mechanism.clips:
             slope = clip_gradient(slope, protection.clip, protection.clip_norm)[0]
         local = local - server.eta * slope
-    if not kind.learns:
+    if not mechanism.learns:
         return local - previous
     start, lower, upper = draw_bounds(noise, protection)
     alpha = learn_distortion(
         lambda params: server.batched.differentiable(params, x, y), local, start, lower, upper,
-        norm=kind.norm, steps=protection.steps, gamma=protection.lr, negative_norm=protection.negative_norm,
+        norm=mechanism.norm, steps=protection.steps, gamma=protection.lr, negative_norm=protection.negative_norm,
     )  # fmt: skip
     return local + alpha - start - previous
 

@@ -135,8 +135,8 @@ def check_differentiable(server: Server, previous: Tensor, soft: bool = False) -
         labels = torch.full((1, server.examples, server.classes), 1 / server.classes).to(like)
     remedy = "Gradient matching needs second derivatives; use lti, matched or membership, which do not."
     try:
-        found = server.batched.differentiable(like, images, labels)
-        slope = torch.autograd.grad(found.square().sum(), images, allow_unused=True)[0]
+        result = server.batched.differentiable(like, images, labels)
+        slope = torch.autograd.grad(result.square().sum(), images, allow_unused=True)[0]
     except (RuntimeError, AssertionError, TypeError, ValueError, IndexError) as error:
         cause = (str(error).splitlines() or [type(error).__name__])[0]
         what = " with label probabilities, which dlg needs" if soft else ""

@@ -38,20 +38,20 @@ CLAIMS = {
 class Audit:
     """The content of ``audit.json``, and the picture."""
 
-    found: dict[str, Any]
+    content: dict[str, Any]
     sections: list[Section] = field(default_factory=list)
     reconstructions: dict[str, Tensor] = field(default_factory=dict)  # by attack, for updates of your own
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self.found["attacks"]
+        rows: list[dict[str, Any]] = self.content["attacks"]
         return rows
 
     def picture(self) -> str:
         """The originals and the reconstructions as SVG."""
-        footer = f"{self.found['targets']} images. Means over all releases; baselines: " + ", ".join(
+        footer = f"{self.content['targets']} images. Means over all releases; baselines: " + ", ".join(
             f"{name.replace('_', ' ')} MSE {row['mse']:.2f}"
-            for guesses in self.found["baselines"].values() for name, row in guesses.items()
+            for guesses in self.content["baselines"].values() for name, row in guesses.items()
         )  # fmt: skip
         return svg("What the server could see", self.sections, footer)
 
@@ -59,7 +59,7 @@ class Audit:
         """``audit.json`` and, where there are pictures, ``audit.svg``; returns what was written."""
         folder = Path(folder)
         written = [folder / "audit.json"]
-        write_json(written[0], self.found)
+        write_json(written[0], self.content)
         picture = folder / "audit.svg"
         with storage_errors(picture):
             picture.unlink(missing_ok=True)  # an older one would show other results, perhaps private images

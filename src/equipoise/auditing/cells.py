@@ -24,7 +24,7 @@ from ..mechanism.budget import LeakageBudget
 from ..mechanism.distortion import draw_bounds
 from ..mechanism.intensity import intensity
 from ..mechanism.protection import NO_PROTECTION, Protection
-from ..mechanism.registry import MECHANISMS, mechanism
+from ..mechanism.registry import MECHANISMS, get_mechanism
 from ..mechanism.schedule import value_at
 from ..models.batched import Batched
 from ..randomness import experiment_key
@@ -52,13 +52,25 @@ class Cell:
     def key(self) -> tuple[Any, ...]:
         """What tells one defence at some weights from another; a mechanism that does not learn has no steps."""
         protection = self.server.protection
-        weights, kind = hash(self.weights.cpu().numpy().tobytes()), protection.mechanism
-        if not kind.distorts:
+        weights, mechanism = hash(self.weights.cpu().numpy().tobytes()), protection.mechanism
+        if not mechanism.distorts:
             return (weights,)
-        learner = (protection.steps, protection.lr, protection.negative_norm, protection.factor) if kind.learns else ()
+        learner = (
+            (protection.steps, protection.lr, protection.negative_norm, protection.factor) if mechanism.learns else ()
+        )
         scale = float(f"{float(protection.scale):.9g}")
-        clip = (protection.clip, protection.clip_norm) if kind.clips or kind.per_example else ()
-        return weights, kind.noise, kind.norm, kind.on_sphere, kind.clips, kind.per_example, clip, scale, learner
+        clip = (protection.clip, protection.clip_norm) if mechanism.clips or mechanism.per_example else ()
+        return (
+            weights,
+            mechanism.noise,
+            mechanism.norm,
+            mechanism.on_sphere,
+            mechanism.clips,
+            mechanism.per_example,
+            clip,
+            scale,
+            learner,
+        )
 
 
 def server_of(settings: Settings, dataset: Dataset, batched: Batched, protection: Protection) -> Server:
@@ -106,8 +118,8 @@ def static_twins(server: Server, weights: Tensor, public: Public, options: Optio
 
     The final norm is the mean over simulated releases at these weights.
     """
-    protection, kind = server.protection, server.protection.mechanism
-    same = replace(protection, mechanism=replace(kind, name=f"{kind.name} unlearned", learns=False))
+    protection, mechanism = server.protection, server.protection.mechanism
+    same = replace(protection, mechanism=replace(mechanism, name=f"{mechanism.name} unlearned", learns=False))
     key = experiment_key(options.seed, "audit/twins")
     pool = Companions(public, options.seed, "audit/twins")
     known = public[1].unique()
@@ -120,8 +132,8 @@ def static_twins(server: Server, weights: Tensor, public: Public, options: Optio
         start = draw_bounds(drawn, protection)[0]
         unlearned = respond(replace(server, protection=same), weights, batch, labels[some], drawn)
         learned = respond(server, weights, batch, labels[some], drawn)
-        first += float(intensity(start, kind.norm).double().sum())
-        final += float(intensity(learned - (unlearned - start), kind.norm).double().sum())
+        first += float(intensity(start, mechanism.norm).double().sum())
+        final += float(intensity(learned - (unlearned - start), mechanism.norm).double().sum())
     return {
         "static, equal lower bound": same,
         "static, equal final norm": replace(same, scale=float(protection.scale) * final / first),
@@ -130,8 +142,8 @@ def static_twins(server: Server, weights: Tensor, public: Public, options: Optio
 
 def static_name(name: str) -> str | None:
     """The static mechanism that a learned one is compared with: alike in all but the learning."""
-    kind = mechanism(name)
-    if not kind.learns:
+    mechanism = get_mechanism(name)
+    if not mechanism.learns:
         return None
-    plain = replace(kind, name="", learns=False)
+    plain = replace(mechanism, name="", learns=False)
     return next((other for other, known in MECHANISMS.items() if replace(known, name="") == plain), None)

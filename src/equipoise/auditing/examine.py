@@ -46,12 +46,12 @@ def attack_cell(
     view = cell.view
     if view is None:
         view = View(cell.weights.expand(len(targets.truth), -1), released(cell, targets, options), targets.labels)
-    knowledge, found = targets.knowledge(materials.attack), []
+    knowledge, results = targets.knowledge(materials.attack), []
     for name in options.attacks:
         trace = Trace(targets.images, diameter)
         result = run_attack(name, cell.server, view, knowledge, options, progress, trace.watch)
-        found.append(score(result, Case(cell, name, view, targets, materials, options, trace)))
-    return found
+        results.append(score(result, Case(cell, name, view, targets, materials, options, trace)))
+    return results
 
 
 def run_attack(

@@ -19,7 +19,7 @@ from ..engine.settings import Settings
 from ..engine.sweep import Sweep
 from ..engine.tables import LENGTH, Block
 from ..errors import ConfigError, is_whole
-from ..mechanism.registry import mechanism
+from ..mechanism.registry import get_mechanism
 from ..statistics import bootstrap, ranks
 from .cells import server_of
 from .results import evidence
@@ -42,11 +42,11 @@ def stream(
         batches = sweep.tables(window).batches[:, client]
         seen.clear()
         sweep.train(window[-1])
-        for when, rows, (previous, released) in zip(window, batches, seen, strict=True):
+        for round_number, rows, (previous, released) in zip(window, batches, seen, strict=True):
             present = (rows.unsqueeze(0) == examples.unsqueeze(1)).any(1)
-            yield Observation(when, previous, released, present)
+            yield Observation(round_number, previous, released, present)
             if on_round:
-                on_round(when)
+                on_round(round_number)
 
 
 def _appearances(sweep: Sweep, client: int, rounds: int) -> Tensor:
@@ -113,27 +113,27 @@ def replayed(
     public = Materials.of(data).to(sweep.device, sweep.dtype).attack
     assert public is not None
     chance = settings.batch * settings.local_steps / len(sweep.parts[federation.dataset][client])
-    found = multi_round(
+    result = multi_round(
         server, stream(sweep, client, asked.examples, rounds, on_round), public,
         asked.candidates, asked.labels, asked.choices, chance, around, seed,
     )  # fmt: skip
     count, width = asked.choices.shape
     about = {
         "attack": "multi-round", "dataset": federation.dataset, "mechanism": federation.mechanism,
-        "budget": federation.budget, "seed": federation.seed, "rounds": found.seen, "targets": count,
-        "candidates": width, "releases_per_example": float(found.rounds.double().mean()),
-        "evidence": evidence(count), "learns": mechanism(federation.mechanism).learns,
+        "budget": federation.budget, "seed": federation.seed, "rounds": result.seen, "targets": count,
+        "candidates": width, "releases_per_example": float(result.rounds.double().mean()),
+        "evidence": evidence(count), "learns": get_mechanism(federation.mechanism).learns,
     }  # fmt: skip
-    return {**about, **_identified(found, seed)}
+    return {**about, **_identified(result, seed)}
 
 
-def _identified(found: Combined, seed: int) -> dict[str, Any]:
+def _identified(result: Combined, seed: int) -> dict[str, Any]:
     """Identification and log-rank with intervals: from one release, and from all, the schedule known or not."""
     out: dict[str, Any] = {}
-    took = found.rounds > 0
+    took = result.rounds > 0
     for name, table, who in (
-        ("one_release", found.single, took), ("schedule_known", found.known, took),
-        ("schedule_unknown", found.unknown, torch.ones_like(took)),
+        ("one_release", result.single, took), ("schedule_known", result.known, took),
+        ("schedule_unknown", result.unknown, torch.ones_like(took)),
     ):  # fmt: skip
         ranking = ranks(table[who])
         for kind, values in (("identification", ranking.first), ("log_rank", ranking.log)):

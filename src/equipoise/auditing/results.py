@@ -58,22 +58,22 @@ def evidence(releases: int) -> str:
 
 def summary(values: dict[str, Array], seed: int = 0) -> dict[str, Any]:
     """Means with 95 % intervals by bootstrap over releases; membership as AUC and TPR at 1 % FPR, score by score."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name in REPORTED:
         if name not in values:
             continue
         per_release = values[name].reshape(len(values[name]), -1).mean(1)
         finite = per_release[np.isfinite(per_release)]
         if len(finite) < len(per_release):
-            found["not_finite"] = max(found.get("not_finite", 0), len(per_release) - len(finite))
-        found |= _with_interval(name, finite, seed)
+            results["not_finite"] = max(results.get("not_finite", 0), len(per_release) - len(finite))
+        results |= _with_interval(name, finite, seed)
     for name in membership_scores(values):
         members, others = values[f"{name}_members"], values[f"{name}_others"]
         areas, rates = bootstrap_auc(members, others, seed=seed) or (None, None)
-        found[f"auc_{name}"], found[f"tpr_{name}"] = auc(members, others), tpr_at(members, others)
-        found[f"auc_{name}_low"], found[f"auc_{name}_high"] = areas or (None, None)
-        found[f"tpr_{name}_low"], found[f"tpr_{name}_high"] = rates or (None, None)
-    return found
+        results[f"auc_{name}"], results[f"tpr_{name}"] = auc(members, others), tpr_at(members, others)
+        results[f"auc_{name}_low"], results[f"auc_{name}_high"] = areas or (None, None)
+        results[f"tpr_{name}_low"], results[f"tpr_{name}_high"] = rates or (None, None)
+    return results
 
 
 def membership_scores(values: dict[str, Array]) -> list[str]:
@@ -106,9 +106,9 @@ def rows_of(outcome: Outcome, targets: Targets, seed: int = 0) -> list[dict[str,
 
 def differences(one: Outcome, other: Outcome, seed: int = 0) -> dict[str, Any]:
     """``one - other`` on the same targets, release by release, with intervals."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name in ("mse", "ssim", "identification", "log_rank", "labels"):
         if name in one.values and name in other.values:
             gap = (one.values[name] - other.values[name]).reshape(len(one.values[name]), -1).mean(1)
-            found |= _with_interval(name, gap, seed)
-    return found
+            results |= _with_interval(name, gap, seed)
+    return results

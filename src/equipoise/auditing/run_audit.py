@@ -55,17 +55,17 @@ def audit_run(
         findings = audit_sweep(settings, federations, datasets, batched, weights, options, progress, private)
     if not findings.complete and not findings.rows:
         raise KeyboardInterrupt  # nothing was finished: an earlier audit stays as it is
-    found = content(findings, options, "private" if private else "public")
-    found["cap"] = _cap(run.results(), findings, federations, settings.rounds)
+    result = content(findings, options, "private" if private else "public")
+    result["cap"] = _cap(run.results(), findings, federations, settings.rounds)
     if multi_rounds and findings.complete:
         most = min(multi_rounds, settings.rounds)
-        step = None if progress is None else (lambda when: progress("multi-round", 0.3))
-        found["multi_round"] = [
+        step = None if progress is None else (lambda number: progress("multi-round", 0.3))
+        result["multi_round"] = [
             replayed(settings, fed, most, examples=24, labels=1, decoys=49, around=32, on_round=step)
             for fed in federations
         ]
-    found["environment"] = environment(device)
-    return Audit(found, run_sections(findings, datasets))
+    result["environment"] = environment(device)
+    return Audit(result, run_sections(findings, datasets))
 
 
 def _cap(

@@ -148,16 +148,16 @@ def image_values(guess: Tensor, targets: Targets, truth: Tensor, materials: Mate
     if images.dim() < 5:  # inputs that are not images: one row of pixels
         images, guess = (part.flatten(2).unflatten(2, (1, 1, -1)) for part in (images, guess))
     shown, real = (materials.to_pixels(part).clamp(0, 1) for part in (guess, images))
-    found = {
+    results = {
         "mse": scores.mse(guess, images),
         "mse_pixel": scores.mse(shown, real),
         "psnr": scores.psnr(shown, real).clamp_max(MOST_DECIBELS),
     }
     if min(guess.shape[-2:]) >= 11:
-        found["ssim"] = scores.ssim(shown, real)
+        results["ssim"] = scores.ssim(shown, real)
     if targets.decoys.shape[2]:
-        found |= _places(ranks(_correlations(guess, targets, truth)))
-    return found
+        results |= _places(ranks(_correlations(guess, targets, truth)))
+    return results
 
 
 def _correlations(guess: Tensor, targets: Targets, truth: Tensor) -> Tensor:
@@ -199,9 +199,9 @@ def baselines(
         rows = torch.arange(len(truth), device=truth.device)
         another = images[Companions(materials.attack, 0, "audit/another").draw(targets.labels, rows)]
         guesses |= {"class_mean": means[targets.labels], "another_image": another}
-    found = {}
+    result = {}
     for name, guess in guesses.items():
         distance = (guess - truth).flatten(2).norm(dim=2)
         values = image_values(guess, targets, targets.truth, materials)
-        found[name] = _arrays(values | {"leakage": 1 - distance.mean(1) / diameter})
-    return found
+        result[name] = _arrays(values | {"leakage": 1 - distance.mean(1) / diameter})
+    return result

@@ -18,7 +18,7 @@ from ..data.dataset import Dataset
 from ..engine.federation import Federation
 from ..engine.settings import Settings
 from ..mechanism.protection import NO_PROTECTION
-from ..mechanism.registry import mechanism
+from ..mechanism.registry import get_mechanism
 from ..models.batched import Batched
 from .cells import OWN, Cell, federation_cell, server_of, static_name, with_controls
 from .examine import Progress, attack_cell, told_where
@@ -27,7 +27,7 @@ from .results import Findings, Outcome, differences, rows_of, summary
 from .scoring import baselines
 from .targets import Materials, Targets, build_targets
 
-Found = dict[tuple[int, int, str], list[Outcome]]
+Outcomes = dict[tuple[int, int, str], list[Outcome]]
 """By federation, round and role."""
 
 
@@ -42,7 +42,7 @@ class SweepAudit:
     targets: dict[str, Targets]
     options: Options
     progress: Progress | None
-    found: Found = field(default_factory=dict)
+    outcomes: Outcomes = field(default_factory=dict)
     known: dict[Any, list[Outcome]] = field(default_factory=dict)  # by defence and weights: attacked once
 
     def attack(self, index: int, round_number: int, weights: Tensor) -> None:
@@ -54,7 +54,7 @@ class SweepAudit:
             where = f"{federation.label()} at {round_number}, {cell.role}"
             about = cell.about | {"lower": float(cell.server.protection.scale)}
             outcomes = self._attacked(name, cell, where)
-            self.found[index, round_number, cell.role] = [replace(one, about=about) for one in outcomes]
+            self.outcomes[index, round_number, cell.role] = [replace(one, about=about) for one in outcomes]
 
     def _attacked(self, name: str, cell: Cell, where: str) -> list[Outcome]:
         key = (name, *cell.key())
@@ -64,15 +64,15 @@ class SweepAudit:
         return self.known[key]
 
     def findings(self, complete: bool) -> Findings:
-        outcomes = [one for several in self.found.values() for one in several]
+        outcomes = [one for several in self.outcomes.values() for one in several]
         rows = [row for one in outcomes for row in rows_of(one, self.targets[one.about["dataset"]], self.options.seed)]
         guesses = {name: self._guesses(name) for name in self.targets}
-        gaps = list(learned_against_static(self.federations, self.found))
+        gaps = list(learned_against_static(self.federations, self.outcomes))
         return Findings(rows, gaps, guesses, outcomes, self.targets, complete)
 
     def _guesses(self, name: str) -> dict[str, Any]:
-        found = baselines(self.targets[name], self.materials[name], self.servers[name], self.settings.leakage.D)
-        return {guess: summary(values) for guess, values in found.items()}
+        result = baselines(self.targets[name], self.materials[name], self.servers[name], self.settings.leakage.D)
+        return {guess: summary(values) for guess, values in result.items()}
 
 
 def audit_sweep(
@@ -102,20 +102,20 @@ def audit_sweep(
     return audit.findings(complete)
 
 
-def learned_against_static(federations: list[Federation], found: Found) -> Iterator[dict[str, Any]]:
+def learned_against_static(federations: list[Federation], result: Outcomes) -> Iterator[dict[str, Any]]:
     """What learning adds to the leakage: each learned mechanism against static noise, attack by attack."""
-    for (index, round_number, role), outcomes in found.items():
+    for (index, round_number, role), outcomes in result.items():
         federation = federations[index]
-        if role != OWN or not mechanism(federation.mechanism).learns:
+        if role != OWN or not get_mechanism(federation.mechanism).learns:
             continue
         against = {
             name: several
-            for (i, when, name), several in found.items()
-            if (i, when) == (index, round_number) and name.startswith("static")
+            for (i, number, name), several in result.items()
+            if (i, number) == (index, round_number) and name.startswith("static")
         }
         sibling = replace(federation, mechanism=static_name(federation.mechanism) or "")
         if round_number > 0 and sibling in federations:  # at round 0 all federations of a seed have the same weights
-            against["static, own trajectory"] = found.get((federations.index(sibling), round_number, OWN), [])
+            against["static, own trajectory"] = result.get((federations.index(sibling), round_number, OWN), [])
         for name, others in against.items():
             for one, other in zip(outcomes, others, strict=False):  # an interrupted audit lacks some
                 gap = differences(one, other)

@@ -70,9 +70,9 @@ def audit(
     >>> model, x, y = MLP((1, 6, 6), 3, 8), torch.rand(2, 1, 6, 6), torch.tensor([0, 2])
     >>> grads = torch.autograd.grad(nn.functional.cross_entropy(model(x), y), list(model.parameters()))
     >>> gradient = {name: g for (name, _), g in zip(model.named_parameters(), grads)}
-    >>> found = audit(model, model.state_dict(), gradient=gradient, labels=y, truth=x,
+    >>> result = audit(model, model.state_dict(), gradient=gradient, labels=y, truth=x,
     ...               options=Options(attacks=["invgrad"], iterations=5))
-    >>> found.rows[0]["attack"], found.rows[0]["evidence"]
+    >>> result.rows[0]["attack"], result.rows[0]["evidence"]
     ('invgrad', 'insufficient evidence')
     """
     settings = settings or ProtectionSettings()
@@ -146,10 +146,10 @@ def _scored(
     if public is None:
         rows = [row for row in rows if row["control"] != "negative"]  # there is nothing else to hold results against
     guesses = {name: summary(values) for name, values in baselines(targets, materials, server, diameter).items()}
-    found = _content(rows, {"given": guesses}, options, "given", view.released)
+    result = _content(rows, {"given": guesses}, options, "given", view.released)
     mine = [one for one in outcomes if one.about["role"] == OWN]
     sections = _sections(mine, images, low, high, options) if show and len(server.shape) == 3 else []
-    return Audit(found, sections, {one.attack: one.images for one in mine if one.images is not None})
+    return Audit(result, sections, {one.attack: one.images for one in mine if one.images is not None})
 
 
 def _unscored(cell: Cell, public: Public | None, options: Options, progress: Progress | None) -> Audit:
@@ -315,8 +315,8 @@ def _inferred(server: Server, view: View, public: Public | None, options: Option
 def _content(
     rows: list[dict[str, Any]], guesses: dict[str, Any], options: Options, targets: str, like: Tensor
 ) -> dict[str, Any]:
-    found = content(Findings(rows, [], guesses, [], {}), options, targets)
-    return found | {"experiment": "audit of given updates", "environment": environment(like.device)}
+    result = content(Findings(rows, [], guesses, [], {}), options, targets)
+    return result | {"experiment": "audit of given updates", "environment": environment(like.device)}
 
 
 def _sections(outcomes: list[Outcome], images: Tensor, low: float, high: float, options: Options) -> list[Section]:

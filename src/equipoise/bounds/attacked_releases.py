@@ -89,9 +89,9 @@ def attack_releases(context: BoundsContext, name: str, cells: list[tuple[int, in
     )  # fmt: skip
 
 
-def _undistorted(kind: Mechanism) -> Mechanism:
+def _undistorted(mechanism: Mechanism) -> Mechanism:
     """The mechanism without its distortion: clipping, where it clips, stays."""
-    return replace(kind, measure=None, learns=False)
+    return replace(mechanism, measure=None, learns=False)
 
 
 # -- watching the attack -------------------------------------------------------------------------------------------
@@ -126,8 +126,8 @@ class AttackObserver:
         self.farthest[mine] = torch.maximum(self.farthest[mine], own)
         if iteration in self.looks:
             first = self.looks.index(iteration) * self.server.examples
-            found = _own_ratios(self.server, self.view.rows(mine), images, self.truth[mine])
-            self.ratios[first : first + self.server.examples, rows] = found.cpu()
+            result = _own_ratios(self.server, self.view.rows(mine), images, self.truth[mine])
+            self.ratios[first : first + self.server.examples, rows] = result.cpu()
 
 
 class ResidualRecorder:
@@ -164,9 +164,9 @@ class _Overheard:
         return getattr(self._batched, name)
 
     def differentiable(self, params: Tensor, images: Tensor, labels: Tensor) -> Tensor:
-        found = self._batched.differentiable(params, images, labels)
-        self._heard(found.detach())
-        return found
+        result = self._batched.differentiable(params, images, labels)
+        self._heard(result.detach())
+        return result
 
 
 # -- inputs against updates ----------------------------------------------------------------------------------------

@@ -180,8 +180,8 @@ class Envelope:
 def envelope(residuals: Tensor, p: float) -> Envelope:
     """Fit of ``sum_{i<=I} r_i <= c_2 * I^p`` (Assumption D.2) to residuals ``[I, N]``.
 
-    >>> found = envelope(torch.ones(100, 1), p=0.5)
-    >>> round(found.slope.item(), 6), found.smallest.item()
+    >>> result = envelope(torch.ones(100, 1), p=0.5)
+    >>> round(result.slope.item(), 6), result.smallest.item()
     (1.0, 10.0)
     """
     if len(residuals) < 2:

@@ -38,7 +38,7 @@ class GlobalObjective:
 
     def largest_variance(self, index: int) -> Row:
         """sigma_g^2 as Assumption 5.3 asks for it: a bound at every round looked at."""
-        return max((found[index] for found in self.variance.values()), key=lambda one: float(one["value"]))
+        return max((result[index] for result in self.variance.values()), key=lambda one: float(one["value"]))
 
     def squared_gradient(self, round_number: int, index: int) -> float:
         return float(intensity(self.gradient[round_number][index : index + 1].double())) ** 2

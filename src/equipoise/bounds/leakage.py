@@ -133,8 +133,8 @@ def _estimated(
     if 0 < c_a <= c_b < float("inf") and c_2 > 0:
         score = leakage_score(own.D, c_a, c_b, c_2, own.p, own.iterations)
         threshold = score.threshold
-        found = [leakage_bound(score, float(beta)) for beta in seen.beta]
-        known = torch.tensor([value for value in found if value is not None], dtype=torch.float64)
+        result = [leakage_bound(score, float(beta)) for beta in seen.beta]
+        known = torch.tensor([value for value in result if value is not None], dtype=torch.float64)
         if len(known) == len(seen.beta):
             bound, holds = average(known), bool((seen.leakage <= known).all())
     checks = [
@@ -190,10 +190,10 @@ def _remark(context: BoundsContext, about: Row, seen: Releases, held: list[Row])
     s = context.sweep.settings
     promised = value_at(about["budget"], about["round"] + 1, 0, s.clients, "budget")
     own = LeakageBudget(**asdict(s.leakage))  # the map that set the bounds knows the run's own horizon
-    found = torch.tensor([own.leakage(float(beta)) for beta in seen.beta], dtype=torch.float64)
+    result = torch.tensor([own.leakage(float(beta)) for beta in seen.beta], dtype=torch.float64)
     rounding = 1 - 1e-4  # that of a release's norm, see release.py
     return result_row(
-        about, REMARK, SCORE, CONFIGURED, bound=given(promised), measured=largest(found),
+        about, REMARK, SCORE, CONFIGURED, bound=given(promised), measured=largest(result),
         holds=all(preserved(own, promised, float(beta) / rounding) for beta in seen.beta),
         constants={"lower": given(own.lower(promised)), "beta": smallest(seen.beta)}, assumptions=held,
         note="what the score promises; it bounds leakage only where the lemma applies",

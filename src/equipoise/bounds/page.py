@@ -16,11 +16,11 @@ STYLE = (
 COLOURS = {"bound": "#d1495b", "measured": "#00798c"}
 
 
-def page(found: dict[str, Any]) -> str:
+def page(outcome: dict[str, Any]) -> str:
     """One HTML file: bound against measured for every result, then every assumption."""
     parts = ["<h1>The paper's bounds, beside what was measured</h1>"]
     plotly = True  # its script, once
-    for result, rows in grouped(found["bounds"], lambda row: row["result"]).items():
+    for result, rows in grouped(outcome["bounds"], lambda row: row["result"]).items():
         shown = [row for row in rows if row["measured"] or row["bound"]]
         parts.append(f"<h2>{html.escape(RESULTS[result])} ({html.escape(result)})</h2>")
         if shown:
@@ -29,9 +29,9 @@ def page(found: dict[str, Any]) -> str:
             plotly = False
         else:
             parts.append(f"<p>{html.escape(rows[0]['status'])}: {html.escape(rows[0]['reason'])}.</p>")
-    for label, rows in grouped(found["bounds"], federation_label).items():
+    for label, rows in grouped(outcome["bounds"], federation_label).items():
         parts.append(f"<h2>Assumptions: {html.escape(label)}</h2>{_assumptions(rows)}")
-    for kind, words in found["claims"].items():
+    for kind, words in outcome["claims"].items():
         parts.append(f"<p><b>{html.escape(kind)}</b>: {html.escape(' '.join(words))}</p>")
     head = f"<meta charset='utf-8'><title>Bounds</title><style>{STYLE}</style>"
     return f"<!doctype html><html lang='en'><head>{head}</head><body>{''.join(parts)}</body></html>\n"

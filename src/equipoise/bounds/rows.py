@@ -30,9 +30,9 @@ def figure(value: float | None, count: int, kind: str, error: float | None = Non
 
 def average(values: Tensor) -> Row:
     """The mean of independent numbers with its standard error and Student's 95 % interval."""
-    found = mean_of(values)
+    result = mean_of(values)
     low, high = interval(values.detach().double().flatten().tolist()) or (None, None)
-    return figure(found.value, found.count, "mean", found.error) | {"low": low, "high": high}
+    return figure(result.value, result.count, "mean", result.error) | {"low": low, "high": high}
 
 
 def largest(values: Tensor) -> Row:

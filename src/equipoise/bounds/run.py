@@ -57,11 +57,11 @@ CLAIMS = {
 class Bounds:
     """The content of ``bounds.json``."""
 
-    found: dict[str, Any]
+    content: dict[str, Any]
 
     @property
     def rows(self) -> list[Row]:
-        rows: list[Row] = self.found["bounds"]
+        rows: list[Row] = self.content["bounds"]
         return rows
 
     def save(self, folder: Path | str) -> list[Path]:
@@ -69,8 +69,8 @@ class Bounds:
         from .page import page
 
         written = [Path(folder) / "bounds.json", Path(folder) / "bounds.html"]
-        content = page(self.found)  # before anything is written
-        write_json(written[0], self.found)
+        content = page(self.content)  # before anything is written
+        write_json(written[0], self.content)
         write_text(written[1], content)
         return written
 

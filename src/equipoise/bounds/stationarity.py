@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..mechanism.intensity import intensity
-from ..mechanism.registry import Mechanism, mechanism
+from ..mechanism.registry import Mechanism, get_mechanism
 from ..mechanism.schedule import schedule, schedule_starts
 from .context import BoundsContext
 from .rows import (
@@ -40,13 +40,13 @@ SMALLER = "gamma = 1/(2 L)"
 def stationarity_rows(context: BoundsContext, index: int, round_number: int) -> list[Row]:
     """The rows of one federation at one snapshot, the theorem's and the corollary's."""
     about, fed, s = context.about(index, round_number), context.sweep.federations[index], context.sweep.settings
-    kind = mechanism(fed.mechanism)
-    reason = _uncovered(kind, s.steps)
+    mechanism = get_mechanism(fed.mechanism)
+    reason = _uncovered(mechanism, s.steps)
     problems = None if reason else subproblems(context, index, round_number)
     if problems is not None and bool((problems.gamma <= 0).any()):
         reason = "gamma is zero for some client: nothing is learned"
     if reason or problems is None:
-        name = "exact Euclidean projection" if kind.learns and s.steps else "inner trajectory"
+        name = "exact Euclidean projection" if mechanism.learns and s.steps else "inner trajectory"
         rows = [not_covered(about, THEOREM, quantity, name, reason) for quantity in QUANTITIES.values()]
         return [*rows, _corollary(context, about)]
     middle: list[Tensor] = []
@@ -64,13 +64,13 @@ def stationarity_rows(context: BoundsContext, index: int, round_number: int) -> 
     return [*rows, _corollary(context, about)]
 
 
-def _uncovered(kind: Mechanism, steps: int) -> str:
+def _uncovered(mechanism: Mechanism, steps: int) -> str:
     """Why the theorem does not cover a mechanism; empty where it does."""
-    if not kind.learns or steps == 0:
+    if not mechanism.learns or steps == 0:
         return "nothing is learned: there is no inner trajectory"
-    if kind.norm != "l2":
+    if mechanism.norm != "l2":
         return "the L1 map is radial, not a Euclidean projection"
-    if not kind.on_sphere:
+    if not mechanism.on_sphere:
         return "stated for an annulus fixed before the draw; here each draw sets its own"
     return ""
 

@@ -57,23 +57,23 @@ class Subproblems:
         base, gradient = self.local.double(), self.exact.gradient
         lower, upper = self.lower.double(), self.upper.double()
         extra = (self.negative_norm / self.lower).double()
-        found = [
+        results = [
             curvature(gradient, base + point.double(), options.power, seed=options.seed + i)[0] + extra
             for i, point in enumerate(points)
         ]
         one, other = (in_annulus(base, lower, upper, options.seed + i) for i in (101, 102))
-        found.append(ratios(gradient, base + one, base + other) + extra)
-        found.append(ratios(gradient, base + points[-1].double(), base + one) + extra)
+        results.append(ratios(gradient, base + one, base + other) + extra)
+        results.append(ratios(gradient, base + points[-1].double(), base + one) + extra)
         for seen in learned:
-            found += [seen.lipschitz.flatten(), seen.descent.flatten()]
-        return largest(torch.cat(found))
+            results += [seen.lipschitz.flatten(), seen.descent.flatten()]
+        return largest(torch.cat(results))
 
 
 def subproblems(context: BoundsContext, index: int, round_number: int) -> Subproblems:
     """What the clients of a federation would learn on in the rounds after ``round_number``, batch by batch."""
     params, most = context.weights[round_number], context.options.subproblems
     sweep = context.sweep.at(round_number, params)
-    s, kind = sweep.settings, sweep.federations[index].mechanism
+    s, mechanism = sweep.settings, sweep.federations[index].mechanism
     rounds = list(range(round_number + 1, round_number + 1 + -(-most // sweep.draws.slots)))
     tables = sweep.tables(rounds)
     examples = tables.batches[:, context.batch_rows(index)].flatten(0, 1)[:most]  # [R, L*B]
@@ -82,7 +82,7 @@ def subproblems(context: BoundsContext, index: int, round_number: int) -> Subpro
     def rows(table: Tensor) -> Tensor:
         return table[:, index].flatten()[:count]
 
-    protection = s.protection(kind, rows(tables.scale), rows(tables.lr), rows(tables.negative_norm))
+    protection = s.protection(mechanism, rows(tables.scale), rows(tables.lr), rows(tables.negative_norm))
     x, y = sweep.images[examples], sweep.labels[examples]
     parts = [slice(i * s.batch, (i + 1) * s.batch) for i in range(s.local_steps)]
     objectives = [sweep.batched.at(x[:, part], y[:, part]) for part in parts]

@@ -49,9 +49,9 @@ def stationarity_distance(
     across = intensity(gradient - (radial / size.clamp_min(STABILISER)).unsqueeze(-1) * alpha)
     inner, outer = size <= lower * (1 + near), size >= upper * (1 - near)
     absorbed = (inner & (radial >= 0)) | (outer & (radial <= 0))  # on both: either way, so the whole line
-    found = torch.where(absorbed, across, intensity(gradient))
+    result = torch.where(absorbed, across, intensity(gradient))
     outside = (size < lower * (1 - near)) | (size > upper * (1 + near))
-    return torch.where(torch.isfinite(size), torch.where(outside, torch.inf, found), torch.nan)
+    return torch.where(torch.isfinite(size), torch.where(outside, torch.inf, result), torch.nan)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from ..errors import ConfigError
 from ..mechanism.budget import LeakageBudget
 from ..mechanism.claims import of_budgets
 from ..mechanism.protection import ProtectionSettings
-from ..mechanism.registry import mechanism
+from ..mechanism.registry import get_mechanism
 
 
 def calibration(settings: ProtectionSettings, name: str, budget: float) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def calibration(settings: ProtectionSettings, name: str, budget: float) -> dict[
     >>> calibration(ProtectionSettings(), "ls-static", 80.0)["scale"]
     0.125
     """
-    kind, measure = mechanism(name), settings.measure(name)
+    mechanism, measure = get_mechanism(name), settings.measure(name)
     if measure is None:
         raise ConfigError(f"The mechanism {name!r} has no budget to calibrate.", "Choose another mechanism.")
     low, draws = measure.lower(budget), measure.bounds_draw
@@ -32,9 +32,9 @@ def calibration(settings: ProtectionSettings, name: str, budget: float) -> dict[
         "lower": None if draws else low,
         "upper": None if draws else high,
         "scale": low if draws else None,
-        "norm": kind.norm,
+        "norm": mechanism.norm,
         "guesses": {dataset: guess_scores(dataset, settings.leakage.D) for dataset in BUNDLED} if scored else None,
-        "claim": of_budgets([kind]),
+        "claim": of_budgets([mechanism]),
     }
 
 

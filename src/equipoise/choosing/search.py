@@ -17,7 +17,7 @@ from ..engine.federation import Federation
 from ..engine.settings import Settings
 from ..engine.sweep import Sweep
 from ..errors import ConfigError, DataError
-from ..mechanism.registry import MeasureKind, mechanism
+from ..mechanism.registry import MeasureKind, get_mechanism
 from ..statistics import interval
 
 
@@ -112,8 +112,8 @@ def _check(mechanisms: Sequence[str], budgets: Sequence[float] | None, seeds: Se
 
 def _kinds(mechanisms: Sequence[str]) -> dict[str, MeasureKind]:
     """The kinds of budget of those mechanisms that have one."""
-    found = {name: mechanism(name).kind for name in mechanisms}
-    return {name: kind for name, kind in found.items() if kind is not None}
+    result = {name: get_mechanism(name).measure_kind for name in mechanisms}
+    return {name: kind for name, kind in result.items() if kind is not None}
 
 
 def _trial(rows: list[dict[str, Any]], name: str, budget: float | None, bar: float) -> Trial:

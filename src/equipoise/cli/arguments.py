@@ -28,13 +28,13 @@ def pairs(options: list[str] | None) -> dict[str, Any]:
     """The values of ``--set key=value``, by key."""
     from ..runs.config import literal
 
-    found = {}
+    result = {}
     for option in options or []:
         key, mark, value = option.partition("=")
         if not mark or not key:
             raise ConfigError(f"Expected --set key=value, got {option!r}.", "Example: --set eta=0.05")
-        found[key.strip()] = literal(value.strip())
-    return found
+        result[key.strip()] = literal(value.strip())
+    return result
 
 
 def whole_numbers(text: str | None, option: str) -> list[int] | None:

@@ -52,23 +52,23 @@ def audit(
         said = f"{targets} releases of {'PRIVATE' if private else 'public'} images over {options.label_sets} label sets"
         display.console.print(f"auditing {run}: {', '.join(names)}; {said}", markup=False, highlight=False)
     with locked(run), display.attack_progress(as_json) as progress:
-        found = audit_run(run, options, wanted, private, multi_rounds if combined else 0, progress)
-        written = found.save(run)
+        result = audit_run(run, options, wanted, private, multi_rounds if combined else 0, progress)
+        written = result.save(run)
     if as_json:
-        print_json(found.found)
+        print_json(result.content)
     else:
-        _show_audit(found.found, written)
-    if not found.found["complete"]:
+        _show_audit(result.content, written)
+    if not result.content["complete"]:
         raise typer.Exit(130)
 
 
-def _show_audit(found: dict[str, Any], written: list[Path]) -> None:
+def _show_audit(result: dict[str, Any], written: list[Path]) -> None:
     from . import display
     from .audit_tables import audit_notes, audit_tables
 
-    for table in audit_tables(found):
+    for table in audit_tables(result):
         display.console.print(table)
-    display.console.print(audit_notes(found), markup=False, highlight=False, style="dim")
+    display.console.print(audit_notes(result), markup=False, highlight=False, style="dim")
     display.console.print("written: " + ", ".join(str(path) for path in written), markup=False)
 
 

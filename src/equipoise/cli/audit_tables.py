@@ -18,24 +18,24 @@ AUDIT_METRICS = {
 }
 
 
-def audit_tables(found: dict[str, Any]) -> list[Table]:
+def audit_tables(result: dict[str, Any]) -> list[Table]:
     """A table per round: learned, static of equal lower bound and static of equal final norm side by side."""
     cells: dict[Any, dict[tuple[Any, ...], dict[str, dict[str, dict[str, Any]]]]] = {}
-    for row in found["attacks"]:
+    for row in result["attacks"]:
         negative = row.get("control") == "negative"
         if negative and row["role"] != "own":
             continue
         fixed = (row.get("dataset"), row["mechanism"], str(row["budget"]), row.get("seed"))
         mine = cells.setdefault(row["round"], {}).setdefault(fixed, {}).setdefault(row["attack"], {})
         mine["negative" if negative else row["role"]] = row
-    return [_audit_table(when, mine) for when, mine in cells.items()]
+    return [_audit_table(round_number, mine) for round_number, mine in cells.items()]
 
 
 ROLES = ("static, equal lower bound", "static, equal final norm", "undistorted", "negative")
 
 
-def _audit_table(when: Any, cells: dict[tuple[Any, ...], dict[str, dict[str, dict[str, Any]]]]) -> Table:
-    title = "what the attacks got" + ("" if when is None else f" at the weights of round {when}")
+def _audit_table(round_number: Any, cells: dict[tuple[Any, ...], dict[str, dict[str, dict[str, Any]]]]) -> Table:
+    title = "what the attacks got" + ("" if round_number is None else f" at the weights of round {round_number}")
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     table.add_column("", no_wrap=True)
     for name in ("this", "95 %", "static\n= lower", "static\n= norm", "none", "chance"):
@@ -66,34 +66,34 @@ def _interval(row: dict[str, Any], metric: str, form: str) -> str:
     return "-" if low is None or high is None else f"{form.format(low).removesuffix('%')}-{form.format(high)}"
 
 
-def audit_notes(found: dict[str, Any]) -> str:
+def audit_notes(result: dict[str, Any]) -> str:
     """Baselines, evidence and claims, below the table."""
     lines: list[str] = []
-    for dataset, guesses in found["baselines"].items():
+    for dataset, guesses in result["baselines"].items():
         words = [
             f"{name.replace('_', ' ')}: MSE {row['mse']:.2f}"
             + (f", score {row['leakage']:.2f}" if "leakage" in row else "")
             for name, row in guesses.items()
         ]
         lines.append(f"guesses that use no update ({dataset}): " + "; ".join(words))
-    promised = sorted({row["promised_leakage"] for row in found["attacks"] if "promised_leakage" in row})
-    if promised and any("leakage" in row for row in found["attacks"]):
+    promised = sorted({row["promised_leakage"] for row in result["attacks"] if "promised_leakage" in row})
+    if promised and any("leakage" in row for row in result["attacks"]):
         lines.append(f"score promised by the budgets: at most {', '.join(f'{value:g}' for value in promised)}")
-    for row in found.get("multi_round", []):
+    for row in result.get("multi_round", []):
         shares = [row[f"identification_schedule_{kind}"] for kind in ("known", "unknown")]
         words = ["not measured" if share is None else f"{share:.0%}" for share in shares]
         lines.append(
             f"{row['mechanism']} @ {row['budget']}, {row['rounds']} releases combined: identified {words[0]} with the "
             f"schedule known, {words[1]} unknown ({row['targets']} examples, each among {row['candidates']})"
         )
-    for row in found.get("cap", []):
+    for row in result.get("cap", []):
         lines.append(f"CAP of {row['mechanism']} against {row['attack']}, round {row['round']}: {row['cap']:.3f}")
-    if any(row["attack"] == "matched" for row in found["attacks"]):
-        lines.append(f"matched took responses given {found['options']['given']}; given=best is stronger, and slower")
-    if not found.get("complete", True):
+    if any(row["attack"] == "matched" for row in result["attacks"]):
+        lines.append(f"matched took responses given {result['options']['given']}; given=best is stronger, and slower")
+    if not result.get("complete", True):
         lines.append("interrupted: these are the cells that were finished")
-    few = {row["targets"] for row in found["attacks"] if row.get("evidence") == "insufficient evidence"}
+    few = {row["targets"] for row in result["attacks"] if row.get("evidence") == "insufficient evidence"}
     if few:
         lines.append(f"insufficient evidence: {min(few)} release(s) are fewer than 20")
-    lines += [f"{kind}: {' '.join(words)}" for kind, words in found["claims"].items()]
+    lines += [f"{kind}: {' '.join(words)}" for kind, words in result["claims"].items()]
     return "\n".join(lines)

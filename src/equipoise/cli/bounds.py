@@ -40,14 +40,14 @@ def bounds(
     if not as_json:
         display.console.print(f"bounds of {run}", markup=False, highlight=False)
     with locked(run), display.attack_progress(as_json, "measuring") as progress:
-        found = bounds_run(run, options, progress)
-        written = found.save(run)
+        result = bounds_run(run, options, progress)
+        written = result.save(run)
     if as_json:
-        print_json(found.found)
+        print_json(result.content)
         return
-    for table in bounds_tables(found.found):
+    for table in bounds_tables(result.content):
         display.console.print(table)
-    display.console.print(bounds_notes(found.found), markup=False, highlight=False, style="dim")
+    display.console.print(bounds_notes(result.content), markup=False, highlight=False, style="dim")
     display.console.print("written: " + ", ".join(str(path) for path in written), markup=False)
 
 

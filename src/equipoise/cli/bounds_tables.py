@@ -14,22 +14,22 @@ from ..bounds.summary import RESULTS, asked_by, federation_label, figures_text, 
 MARKS = {"violated": "[red]violated[/]", "held": "[green]held[/]"}
 
 
-def bounds_tables(found: dict[str, Any]) -> list[Table]:
+def bounds_tables(result: dict[str, Any]) -> list[Table]:
     """For every federation a table of results, over all its rounds, and one of assumptions."""
     tables = []
-    for label, rows in grouped(found["bounds"], federation_label).items():
+    for label, rows in grouped(result["bounds"], federation_label).items():
         tables += [_results(label, rows), _assumptions(rows)]
     return tables
 
 
-def bounds_notes(found: dict[str, Any]) -> str:
+def bounds_notes(outcome: dict[str, Any]) -> str:
     """Why results do not apply, and what is claimed; below the tables."""
-    unchecked = [row for row in found["bounds"] if row["status"] in ("not covered", "not checkable")]
+    unchecked = [row for row in outcome["bounds"] if row["status"] in ("not covered", "not checkable")]
     lines = []
     for (result, reason), several in grouped(unchecked, lambda row: (row["result"], row["reason"])).items():
         names = ", ".join(dict.fromkeys(row["mechanism"] for row in several))
         lines.append(f"{RESULTS[result]}, {several[0]['status']} ({names}): {reason}")
-    lines += [f"{kind}: {' '.join(words)}" for kind, words in found["claims"].items()]
+    lines += [f"{kind}: {' '.join(words)}" for kind, words in outcome["claims"].items()]
     return "\n".join(lines)
 
 

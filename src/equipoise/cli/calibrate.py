@@ -45,27 +45,27 @@ def calibrate(
     if len(names) != 1 or len(budgets) != 1:
         raise ConfigError("Expected one --mechanism and one --budget.", "Or use --search for several.")
     config = resolve(overrides=overrides, sweep={"mechanisms": names, "budgets": budgets})
-    found = calibration(config.settings, names[0], budgets[0])
+    result = calibration(config.settings, names[0], budgets[0])
     if as_json:
-        print_json(found)
+        print_json(result)
         return
-    _show_calibration(found)
+    _show_calibration(result)
 
 
-def _show_calibration(found: dict[str, Any]) -> None:
+def _show_calibration(result: dict[str, Any]) -> None:
     from . import display
 
-    print_, norm = display.console.print, found["norm"].upper()
-    if found["scale"] is None:
-        print_(f"every release is distorted by an {norm} norm of {found['lower']:.6g} to {found['upper']:.6g}")
+    print_, norm = display.console.print, result["norm"].upper()
+    if result["scale"] is None:
+        print_(f"every release is distorted by an {norm} norm of {result['lower']:.6g} to {result['upper']:.6g}")
     else:
-        print_(f"noise is drawn with scale {found['scale']:.6g}; the {norm} bounds follow from each draw")
-    for name, scores in (found["guesses"] or {}).items():
+        print_(f"noise is drawn with scale {result['scale']:.6g}; the {norm} bounds follow from each draw")
+    for name, scores in (result["guesses"] or {}).items():
         print_(
-            f"[dim]for scale: by the score that this budget keeps below {found['budget']}, guesses that use no update "
+            f"[dim]for scale: by the score that this budget keeps below {result['budget']}, guesses that use no update "
             f"reach {scores['black']:.2f} (black) and {scores['class_mean']:.2f} (class mean) on public {name}[/]"
         )
-    print_(f"[dim]{found['claim']}[/]")
+    print_(f"[dim]{result['claim']}[/]")
 
 
 def _search(
@@ -84,29 +84,29 @@ def _search(
 
     config = resolve(overrides=overrides, sweep={"mechanisms": ["none"], "datasets": [dataset]})
     with display.progress(config.settings.rounds, f"searching on public {dataset}", quiet=as_json) as on_round:
-        found = search(
+        result = search(
             load_dataset(config.settings, dataset), names, config.settings, budgets or None, seeds, keep, on_round
         )
     if as_json:
         print_json(
-            {"bar": found.bar, "strictest": found.strictest, "trials": [asdict(trial) for trial in found.trials]}
+            {"bar": result.bar, "strictest": result.strictest, "trials": [asdict(trial) for trial in result.trials]}
         )
         return
     from rich.table import Table
 
     table = Table(
-        title=f"public {dataset}, {config.settings.rounds} rounds; a budget trains from {found.bar:.1%} on",
+        title=f"public {dataset}, {config.settings.rounds} rounds; a budget trains from {result.bar:.1%} on",
         title_justify="left",
     )
     for name in ("mechanism", "budget", "accuracy", "95 % interval", "seeds", "trains"):
         table.add_column(name)
-    for trial in found.trials:
+    for trial in result.trials:
         interval = "-" if trial.interval is None else f"{trial.interval[0]:.1%} to {trial.interval[1]:.1%}"
         row = (trial.mechanism, "-" if trial.budget is None else str(trial.budget), f"{trial.accuracy:.1%}", interval)
         table.add_row(*row, str(trial.seeds), "yes" if trial.trains else "no")
     display.console.print(table)
-    for name, value in found.strictest.items():
-        tried = min(trial.budget for trial in found.trials if trial.mechanism == name and trial.budget is not None)
+    for name, value in result.strictest.items():
+        tried = min(trial.budget for trial in result.trials if trial.mechanism == name and trial.budget is not None)
         edge = " (the strictest tried: the edge was not found)" if value == tried else ""
         found_word = "none of these" if value is None else f"{value}{edge}"
         display.console.print(f"strictest budget that trains with {name}: {found_word}")

@@ -46,23 +46,23 @@ def demo(
             ],
         }
     )
-    found, run = execute(config, out, fresh=True, quiet=as_json)
+    result, run = execute(config, out, fresh=True, quiet=as_json)
     options = Options(**ATTACK)
     with display.attack_progress(as_json) as progress:
         seen = audit_run(out, options, rounds=[0], progress=progress)
         seen.save(out)
-    if not seen.found["complete"]:
+    if not seen.content["complete"]:
         raise typer.Exit(130)
     plot = out / "accuracy.html"
     title = f"MNIST, 4 clients, {rounds} rounds, seed 1"
     write_text(plot, accuracy_page(RunFolder(out).metrics(), title))
     if as_json:
-        print_json({**found, "plot": str(plot), "audit": seen.found, "picture": str(out / "audit.svg")})
+        print_json({**result, "plot": str(plot), "audit": seen.content, "picture": str(out / "audit.svg")})
         return
-    display.console.print(result_table(found["federations"]))
-    for table in audit_tables(seen.found):
+    display.console.print(result_table(result["federations"]))
+    for table in audit_tables(seen.content):
         display.console.print(table)
-    display.errors.print(refused_note(found["federations"]), style="red", end="")
-    display.console.print(f"[dim]{not_claimed(found)}[/]")
+    display.errors.print(refused_note(result["federations"]), style="red", end="")
+    display.console.print(f"[dim]{not_claimed(result)}[/]")
     display.console.print("[dim]one seed and few rounds: a demonstration, not a result; see reproduction/ for those[/]")
     display.console.print(f"plot: {plot}   what the server sees: {out / 'audit.svg'}   run: {run.folder}", markup=False)

@@ -49,7 +49,7 @@ def job_progress(quiet: bool) -> Iterator[Any]:
 def progress(total: int, what: str, quiet: bool) -> Iterator[Any]:
     """A bar with the time left; yields a function of the current round."""
     if quiet:
-        yield lambda when: None
+        yield lambda round_number: None
         return
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
@@ -57,7 +57,7 @@ def progress(total: int, what: str, quiet: bool) -> Iterator[Any]:
     )  # fmt: skip
     with Progress(*columns, console=errors, transient=True) as bar:
         task = bar.add_task(what, total=total)
-        yield lambda when: bar.update(task, completed=when)
+        yield lambda round_number: bar.update(task, completed=round_number)
 
 
 def budget_text(budget: Any) -> str:

@@ -13,14 +13,14 @@ def doctor(as_json: Json = False) -> None:
     """Check the installation: versions, bundled data, arithmetic, disk, optional parts."""
     from ..engine.doctor import examine
 
-    found = examine()
+    result = examine()
     if as_json:
-        print_json(found)
+        print_json(result)
     else:
         from . import display
 
-        for check in found["checks"]:
+        for check in result["checks"]:
             mark = "[green]ok[/]  " if check["ok"] else "[red]FAIL[/]"
             display.console.print(f"{mark} {check['name']}: {check['detail']}")
-    if not all(check["ok"] for check in found["checks"]):
+    if not all(check["ok"] for check in result["checks"]):
         raise typer.Exit(1)

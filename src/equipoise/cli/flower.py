@@ -55,17 +55,17 @@ def demo(
         if not as_json:
             display.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    found = shell.demo(out, nodes, rounds, say, tls=tls, simulation=simulation)
+    result = shell.demo(out, nodes, rounds, say, tls=tls, simulation=simulation)
     if as_json:
-        print_json(found)
+        print_json(result)
         return
-    accuracy, releases = list(found["accuracy"].values()), found["releases"]
-    say(f"{found['mechanism']} at budget {found['budget']}: test accuracy {accuracy[0]:.1%} -> {accuracy[-1]:.1%}")
-    for when, reasons in found["refused"].items():
+    accuracy, releases = list(result["accuracy"].values()), result["releases"]
+    say(f"{result['mechanism']} at budget {result['budget']}: test accuracy {accuracy[0]:.1%} -> {accuracy[-1]:.1%}")
+    for round_number, reasons in result["refused"].items():
         for client, reason in reasons.items():
-            say(f"refused in round {when}: {client}: {reason}")
-    if not found["refused"]:
+            say(f"refused in round {round_number}: {client}: {reason}")
+    if not result["refused"]:
         say("refused: none")
     say(f"ledger: verified; {releases['accepted']} of {releases['asked']} releases by {releases['clients']} clients")
-    say(f"run: {found['run']}   logs: {out / 'logs'}   app: {out / shell.PARTS[0]}")
-    say(found["claim"])
+    say(f"run: {result['run']}   logs: {out / 'logs'}   app: {out / shell.PARTS[0]}")
+    say(result["claim"])

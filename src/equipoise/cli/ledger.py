@@ -23,26 +23,26 @@ def ledger(
     """Verify a run's ledger of releases, and count them for every client."""
     from ..ledger.report import report
 
-    found = report(run, head, delta)
+    result = report(run, head, delta)
     if as_json:
-        print_json(found)
+        print_json(result)
     else:
-        _show(found)
+        _show(result)
 
 
-def _show(found: dict[str, Any]) -> None:
+def _show(result: dict[str, Any]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
     from ..ledger.report import printable
     from . import display
 
-    title = "releases of a deployment" if found["experiment"] is None else "releases of a seeded experiment"
+    title = "releases of a deployment" if result["experiment"] is None else "releases of a seeded experiment"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("run", "clients", "mechanism", "budget", "asked", "accepted", "refused", "intensity"):
         justify: Any = "left" if name in ("clients", "mechanism") else "right"
         table.add_column(name, justify=justify, overflow="fold", no_wrap=name != "clients")
-    for rows in _alike(found["clients"]):
+    for rows in _alike(result["clients"]):
         row, names = rows[0], escape(", ".join(printable(row["client"]) for row in rows))
         lows, highs = ([row["intensity"][i] for row in rows if row["intensity"][i] is not None] for i in (0, 1))
         table.add_row(
@@ -52,8 +52,8 @@ def _show(found: dict[str, Any]) -> None:
         )  # fmt: skip
     display.console.print(table)
     display.console.print("run: the federation's number; other numbers are those of each client", style="dim")
-    mechanisms = {(row["federation"], row["client"]): row["mechanisms"] for row in found["clients"]}
-    for row in found["composed"]:
+    mechanisms = {(row["federation"], row["client"]): row["mechanisms"] for row in result["clients"]}
+    for row in result["composed"]:
         epsilon = f"; not composed: {row.get('remedy')}"
         if row["epsilon"] is not None:
             epsilon = f", epsilon {row['epsilon']:.4g} at delta {row['delta']:g}"
@@ -61,17 +61,17 @@ def _show(found: dict[str, Any]) -> None:
         who = f"federation {row['federation']}, client {printable(row['client'])}"
         told = f"{how}, {who}: {row['releases']} releases, epsilon {row['sum']:.6g} at delta 0{epsilon}"
         display.console.print(told, markup=False, highlight=False)
-    for kind, words in found["claims"].items():
+    for kind, words in result["claims"].items():
         display.console.print(f"{kind}: {' '.join(words)}", markup=False, highlight=False, style="dim")
 
 
 def _alike(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """Clients that follow each other and differ in nothing but their intensities, together."""
-    found: list[list[dict[str, Any]]] = []
+    results: list[list[dict[str, Any]]] = []
     for row in rows:
-        same = found and all(row[name] == found[-1][0][name] for name in row if name not in ("client", "intensity"))
-        found[-1].append(row) if same else found.append([row])
-    return found
+        same = results and all(row[name] == results[-1][0][name] for name in row if name not in ("client", "intensity"))
+        results[-1].append(row) if same else results.append([row])
+    return results
 
 
 def _range(low: float, high: float) -> str:

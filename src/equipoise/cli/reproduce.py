@@ -55,11 +55,11 @@ def reproduce(
         display.console.print(_summary(shell.plan(names, scale, device, folder), names, scale, folder, bool(source)))
     with display.job_progress(as_json) as report:
         try:
-            found = shell.reproduce(names, scale, folder, device, source or [], figures, report)
+            result = shell.reproduce(names, scale, folder, device, source or [], figures, report)
         except KeyboardInterrupt:
             display.errors.print("interrupted; run the same command again to go on", style="bold")
             raise typer.Exit(130) from None
-    _show_status(found, as_json)
+    _show_status(result, as_json)
     if not as_json:
         display.console.print(f"page: {folder / 'index.html'}   text: {folder / 'README.md'}", markup=False)
 
@@ -109,14 +109,14 @@ def _summary(spec: dict[str, Any], names: list[str], scale: Any, folder: Path, g
     return tree
 
 
-def _show_status(found: dict[str, Any], as_json: bool) -> None:
+def _show_status(result: dict[str, Any], as_json: bool) -> None:
     from . import display
     from .reproduce_tables import status_tables
 
     if as_json:
-        print_json(found)
+        print_json(result)
         return
-    for table in status_tables(found):
+    for table in status_tables(result):
         display.console.print(table)
     display.console.print(
         "[dim]agreement is by stated rules (docs/reproduction.md); eta, T, S and the initialisation were fitted to the "

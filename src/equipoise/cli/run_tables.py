@@ -12,15 +12,15 @@ from rich.table import Table
 from rich.tree import Tree
 
 from ..mechanism.claims import PROVED, of_budgets
-from ..mechanism.registry import mechanism
+from ..mechanism.registry import get_mechanism
 from ..runs.config import Config
 from ..statistics import interval
 from .display import budget_text
 
 
-def not_claimed(found: dict[str, Any]) -> str:
+def not_claimed(result: dict[str, Any]) -> str:
     """What a run proves and measures, what its budgets are worth, and what it does not claim."""
-    budgets = of_budgets([row["mechanism"] for row in found["federations"]], seeded=True)
+    budgets = of_budgets([row["mechanism"] for row in result["federations"]], seeded=True)
     return (
         f"proved: {PROVED}\n"
         "measured: accuracy and utility loss, on these seeds; `equipoise audit` measures what attacks get\n"
@@ -44,12 +44,12 @@ def summary(config: Config, folder: Path) -> Tree:
     for name in dict.fromkeys(f.mechanism for f in federations):
         mine = [f for f in federations if f.mechanism == name]
         budgets = list(dict.fromkeys(budget_text(f.budget) for f in mine))
-        kind = mechanism(name)
-        if not kind.distorts:
+        mechanism = get_mechanism(name)
+        if not mechanism.distorts:
             protection.add("none")
             continue
-        low = s.scales(kind, mine[0].budget, [1])[0][0]
-        word = "lower bound" if kind.on_sphere else "noise scale"
+        low = s.scales(mechanism, mine[0].budget, [1])[0][0]
+        word = "lower bound" if mechanism.on_sphere else "noise scale"
         protection.add(f"{name} at budget {', '.join(budgets)} ({word} {low:.6g} at {budgets[0]})")
     protection.add(f"M {s.steps}, gamma {s.lr}, lambda {s.negative_norm}, upper = {s.factor} x lower")
     protection.add(
@@ -61,15 +61,15 @@ def summary(config: Config, folder: Path) -> Tree:
     return tree
 
 
-def result_table(found: list[dict[str, Any]]) -> Table:
+def result_table(results: list[dict[str, Any]]) -> Table:
     """Mean and 95 % interval over seeds for every dataset, mechanism and budget."""
-    datasets = list(dict.fromkeys(row["dataset"] for row in found))
+    datasets = list(dict.fromkeys(row["dataset"] for row in results))
     title = f"test accuracy of the global model, {', '.join(datasets)}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     names = ("mechanism", "budget", "accuracy", "95 % interval", "best val.", "utility", "seeds")
     for name in names if len(datasets) == 1 else ("dataset", *names):
         table.add_column(name, justify="left" if name in ("dataset", "mechanism") else "right", no_wrap=True)
-    for row in group(found):
+    for row in group(results):
         cells = [
             row["mechanism"],
             budget_text(row["budget"]),
@@ -83,10 +83,10 @@ def result_table(found: list[dict[str, Any]]) -> Table:
     return table
 
 
-def refused_note(found: list[dict[str, Any]]) -> str:
+def refused_note(results: list[dict[str, Any]]) -> str:
     """A line on releases that were left out, or nothing."""
     lines = []
-    for row in found:
+    for row in results:
         if row["releases_refused"]:
             total = row["releases_refused"] + row["releases_accepted"]
             lines.append(
@@ -96,10 +96,10 @@ def refused_note(found: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def group(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def group(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Means over seeds with a 95 % Student interval."""
     rows: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
-    for row in found:
+    for row in results:
         rows.setdefault((row["dataset"], row["mechanism"], str(row["budget"])), []).append(row)
     return [
         {

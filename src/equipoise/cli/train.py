@@ -46,13 +46,13 @@ def train(
     folder = out or Path("runs") / found_config.digest()[:12]
     if not as_json:
         display.console.print(summary(found_config, folder))
-    found, _ = execute(found_config, folder, fresh, quiet=as_json)
+    result, _ = execute(found_config, folder, fresh, quiet=as_json)
     if as_json:
-        print_json(found)
+        print_json(result)
         return
-    display.console.print(result_table(found["federations"]))
-    display.errors.print(refused_note(found["federations"]), style="red", end="")
-    display.console.print(f"[dim]{not_claimed(found)}[/]")
+    display.console.print(result_table(result["federations"]))
+    display.errors.print(refused_note(result["federations"]), style="red", end="")
+    display.console.print(f"[dim]{not_claimed(result)}[/]")
     display.console.print(f"results: {folder / 'result.json'}", markup=False)
 
 

@@ -109,9 +109,9 @@ def _parse_idx(path: Path, stream: io.BufferedIOBase, room: int) -> Array:
     if len(body) > room:
         raise DataError(f"{path} grows to more than {room} bytes: it is not a file of images.", REPLACE)
     if len(body) != expected:
-        found = f"{len(body)}" if len(body) < expected else "more"
+        actual = f"{len(body)}" if len(body) < expected else "more"
         fault = "truncated" if len(body) < expected else "followed by trailing bytes"
-        raise DataError(f"{path} is {fault}: its header {list(shape)} means {expected} bytes, got {found}.", REPLACE)
+        raise DataError(f"{path} is {fault}: its header {list(shape)} means {expected} bytes, got {actual}.", REPLACE)
     return np.frombuffer(body, dtype=np.uint8).reshape(shape)
 
 

@@ -75,10 +75,10 @@ class RoundGraph:
             for name, table in self.noise.items():
                 table[: len(part)].copy_(self.sweep.draw(part, name))
             self.at.zero_()
-            for when in part:
+            for round_number in part:
                 self.graph.replay()
                 if on_round:
-                    on_round(when)
+                    on_round(round_number)
         return self.tables.head(len(rounds))
 
 

@@ -90,8 +90,8 @@ def _disk() -> str:
 
 
 def _extras() -> str:
-    found = [f"{name} {'yes' if importlib.util.find_spec(module) else 'no'}" for name, module in EXTRAS.items()]
-    return ", ".join(found)
+    result = [f"{name} {'yes' if importlib.util.find_spec(module) else 'no'}" for name, module in EXTRAS.items()]
+    return ", ".join(result)
 
 
 CHECKS: dict[str, Callable[[], str]] = {

@@ -59,10 +59,10 @@ class Draws:
         """Every pass visits a fresh permutation of the client's examples; a remainder below one batch is dropped."""
         place = torch.empty(*clients.shape, size, dtype=torch.int64)
         orders: dict[tuple[int, int, int], Tensor] = {}
-        for i, when in enumerate(rounds):
+        for i, round_number in enumerate(rounds):
             for j, client in enumerate(clients[i].tolist()):
                 count = len(parts[client])
-                number, step = divmod(when - 1, count // size)
+                number, step = divmod(round_number - 1, count // size)
                 seed = j // self.slots
                 order = orders.get((seed, client, number))
                 if order is None:
@@ -99,5 +99,8 @@ def _by_client(
     if len(rounds) == 1 or bool((clients == clients[0]).all()):
         return uniform(keys, clients[0].tolist(), rounds, count, dtype, device)
     return torch.cat(
-        [uniform(keys, row.tolist(), [when], count, dtype, device) for row, when in zip(clients, rounds, strict=True)]
+        [
+            uniform(keys, row.tolist(), [round_number], count, dtype, device)
+            for row, round_number in zip(clients, rounds, strict=True)
+        ]
     )

@@ -29,20 +29,20 @@ def full_record(sweep: Sweep) -> list[Row]:
 
 
 def _one_client(sweep: Sweep, seen: Preview, r: int, federation: int, slot: int, row: Row) -> None:
-    fed, kind, round_number = sweep.federations[federation], seen.block.kind, sweep.state.round + 1
+    fed, mechanism, round_number = sweep.federations[federation], seen.block.mechanism, sweep.state.round + 1
     seed = sweep.draws.seeds.index(fed.seed)
     client = int(sweep.draws.participants([round_number])[0, seed, slot])
     part = sweep.parts[fed.dataset][client].to(sweep.device)
     images, labels = sweep.images[part], sweep.labels[part]
     local = seen.released[r] - seen.distortion[r]
     trials = [local, seen.released[r]]
-    if kind.distorts and not kind.learns and not kind.on_sphere:
+    if mechanism.distorts and not mechanism.learns and not mechanism.on_sphere:
         # Example 2: the expected loss over the mechanism's distribution, by sampling
         count, key = sweep.settings.expected_draws, experiment_key(fed.seed, "expected")
         streams = [client * count + j for j in range(count)]
         numbers = uniform([key] * count, streams, [round_number], len(local), sweep.dtype, sweep.device)
         scale = seen.tables.scale[0, federation, slot]
-        trials += list(local + scale * standard_noise(numbers[0], kind.noise))
+        trials += list(local + scale * standard_noise(numbers[0], mechanism.noise))
     stacked = torch.stack(trials)
     many = len(stacked)
     losses = full_loss(sweep.batched, stacked, images.expand(many, *images.shape), labels.expand(many, -1))

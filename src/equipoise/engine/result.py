@@ -26,10 +26,10 @@ def result(sweep: Sweep, last: list[Row]) -> dict[str, Any]:
 
 def federation_results(sweep: Sweep, last: list[Row]) -> list[Row]:
     """The final result of every federation, in the caller's order; ``last`` are the rows of the last round."""
-    found, tally, s = [], sweep.state.tally, sweep.settings
+    results, tally, s = [], sweep.state.tally, sweep.settings
     for i, row in zip(sweep.in_order(range(len(last))), last, strict=True):
         fed = sweep.federations[i]
-        found.append(
+        results.append(
             {
                 **asdict(fed),
                 "rounds": sweep.state.round,
@@ -46,4 +46,4 @@ def federation_results(sweep: Sweep, last: list[Row]) -> list[Row]:
                 "releases_refused": int(tally.total[i, 2]),
             }
         )
-    return found
+    return results

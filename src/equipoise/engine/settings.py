@@ -18,7 +18,7 @@ from ..errors import ConfigError, EquipoiseError, closest, is_number, is_whole, 
 from ..mechanism import protection
 from ..mechanism.noise import NOISES
 from ..mechanism.protection import Leakage, ProtectionSettings
-from ..mechanism.registry import checked, mechanism
+from ..mechanism.registry import checked, get_mechanism
 from ..mechanism.schedule import schedule_starts
 from ..models.bundled import MODELS
 from .federation import Federation
@@ -77,10 +77,10 @@ class Settings(ProtectionSettings):
         """
         if self.server_rate != "auto":
             return [float(self.server_rate)] * len(rounds)
-        kind = mechanism(federation.mechanism)
-        spread = math.sqrt(NOISES[kind.noise].variance * parameters)  # expected L2 norm of standard noise
-        per_unit = 1.0 if kind.on_sphere else spread
-        sizes = [per_unit * sum(row) / len(row) for row in self.scales(kind, federation.budget, rounds)]
+        mechanism = get_mechanism(federation.mechanism)
+        spread = math.sqrt(NOISES[mechanism.noise].variance * parameters)  # expected L2 norm of standard noise
+        per_unit = 1.0 if mechanism.on_sphere else spread
+        sizes = [per_unit * sum(row) / len(row) for row in self.scales(mechanism, federation.budget, rounds)]
         return [min(1.0, 1 / size) if size > 0 else 1.0 for size in sizes]
 
 
@@ -135,7 +135,7 @@ def _types(s: Settings) -> Iterator[str]:
     for name in ("device", "model", "partition"):
         if not isinstance(getattr(s, name), str):
             yield f"Expected {name}={getattr(s, name)!r} to be a word."
-    if not isinstance(s.snapshots, list) or not all(whole(when) for when in s.snapshots):
+    if not isinstance(s.snapshots, list) or not all(whole(round_number) for round_number in s.snapshots):
         yield f"Expected snapshots={s.snapshots!r} to be a list of rounds."
     if s.sizes is not None and not (isinstance(s.sizes, list) and all(is_number(size) for size in s.sizes)):
         yield f"Expected sizes={s.sizes!r} to be a list of numbers or none."
@@ -165,7 +165,7 @@ def _ranges(s: Settings) -> Iterator[str]:
         yield f"Expected partition={s.partition!r} to be one of {', '.join(SCHEMES)}."
     if s.model not in MODELS:
         yield f"Unknown model {s.model!r}.{closest(s.model, list(MODELS))} Known: {', '.join(MODELS)}."
-    if any(when < 0 for when in s.snapshots):
+    if any(round_number < 0 for round_number in s.snapshots):
         yield f"Expected snapshots={s.snapshots!r} to be rounds >= 0."
 
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..data.dataset import Dataset
 from ..data.partition import partition, weights
 from ..errors import ConfigError, DataError
-from ..mechanism.registry import mechanism
+from ..mechanism.registry import get_mechanism
 from ..mechanism.release import Release, observed_release
 from ..mechanism.schedule import schedule
 from ..models.batched import Batched
@@ -135,7 +135,7 @@ class Sweep:
         self._build = partial(build, settings.model, sample.shape, sample.classes)
         with torch.random.fork_rng(devices=[]):  # the weights drawn here are not used: leave the caller's state alone
             network = copy.deepcopy(model) if model is not None else self._build()
-        alone = any(mechanism(name).per_example for name in kinds)  # every example by itself
+        alone = any(get_mechanism(name).per_example for name in kinds)  # every example by itself
         some = sample.train.images[: 1 if alone else 2]
         check_model(network, some.to(next(network.parameters()).dtype), sample.classes)
         self.batched = Batched(network.to(self.device, self.dtype), device=self.device)
@@ -155,7 +155,7 @@ class Sweep:
         """Train to the end. Yields after every few rounds; the state is whole whenever it does."""
         s, full = self.settings, set(self.settings.fully_recorded())
         evaluated, snapshots = set(s.evaluated()), set(s.snapshot_rounds())
-        marks = sorted(evaluated | snapshots | {when - 1 for when in full})
+        marks = sorted(evaluated | snapshots | {round_number - 1 for round_number in full})
         if self.state.round == 0 and 0 in snapshots:
             yield Event(0, [], snapshot=True)
         while self.state.round < s.rounds:
@@ -180,11 +180,11 @@ class Sweep:
             self._graph = RoundGraph(self, self.tables(list(range(rounds[0], rounds[0] + LENGTH))))
         if self._graph is not None and self.on_releases is None and len(rounds) <= len(self._graph.tables.batches):
             return self._graph.run(rounds, tables, on_round)
-        for i, when in enumerate(rounds):
+        for i, round_number in enumerate(rounds):
             step = torch.tensor([i], device=self.device)
-            self.state.params = self.round(tables, step, self.noise_table(when))
+            self.state.params = self.round(tables, step, self.noise_table(round_number))
             if on_round:
-                on_round(when)
+                on_round(round_number)
         return tables
 
     def round(self, tables: Tables, step: Tensor, noise: dict[str, Tensor]) -> Tensor:
@@ -228,7 +228,7 @@ class Sweep:
         def rows(table: Tensor) -> Tensor:
             return block.even(table.index_select(0, step)[0, f, k].reshape(-1))
 
-        protection = s.protection(block.kind, rows(tables.scale), rows(tables.lr), rows(tables.negative_norm))
+        protection = s.protection(block.mechanism, rows(tables.scale), rows(tables.lr), rows(tables.negative_norm))
         noise = None if noise is None else block.even(noise)
         released, distortion = observed_release(objectives, start, noise, s.eta, protection)
         return released.first(len(block.rows)), distortion[: len(block.rows)]
@@ -279,20 +279,20 @@ class Sweep:
         rows = range(self.draws.streams) if streams is None else streams
         return self.draws.noise(rounds, rows, self.batched.layout.size, family, self.dtype, self.device)
 
-    def noise_table(self, when: int) -> dict[str, Tensor]:
+    def noise_table(self, round_number: int) -> dict[str, Tensor]:
         """Noise ``[streams, P]`` by family for one round; where that is too large, the round for later draws."""
         if not self.noise_fits:
-            return {"round": torch.tensor(when)}
-        families = dict.fromkeys(block.kind.noise for block in self.blocks if block.kind.distorts)
-        return {family: self.draw([when], family)[0] for family in families}
+            return {"round": torch.tensor(round_number)}
+        families = dict.fromkeys(block.mechanism.noise for block in self.blocks if block.mechanism.distorts)
+        return {family: self.draw([round_number], family)[0] for family in families}
 
     def block_noise(self, block: Block, noise: dict[str, Tensor]) -> Tensor | None:
-        if not block.kind.distorts:
+        if not block.mechanism.distorts:
             return None
-        if block.kind.noise in noise:
-            return noise[block.kind.noise].index_select(0, block.rows)
+        if block.mechanism.noise in noise:
+            return noise[block.mechanism.noise].index_select(0, block.rows)
         streams, place = torch.unique(block.rows, return_inverse=True)
-        return self.draw([int(noise["round"])], block.kind.noise, streams.tolist())[0].index_select(0, place)
+        return self.draw([int(noise["round"])], block.mechanism.noise, streams.tolist())[0].index_select(0, place)
 
     # -- set-up and accounts -----------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from ..mechanism.registry import Mechanism, mechanism
+from ..mechanism.registry import Mechanism, get_mechanism
 from ..mechanism.schedule import schedule
 from .draws import Draws
 from .federation import Federation
@@ -24,7 +24,7 @@ class Block:
 
     federations: slice
     slots: slice
-    kind: Mechanism
+    mechanism: Mechanism
     rows: Tensor  # [R] stream of every client, see Draws
     data: Tensor  # [R] its row of the batch table: stream + streams * dataset
 
@@ -63,7 +63,7 @@ def blocks(
             )
             shift = torch.tensor([datasets.index(fed.dataset) for fed in federations[first:stop]])
             data = rows + draws.streams * shift.repeat_interleave(slots.stop - slots.start)
-            yield Block(slice(first, stop), slots, mechanism(name), rows.to(device), data.to(device))
+            yield Block(slice(first, stop), slots, get_mechanism(name), rows.to(device), data.to(device))
         first = stop
 
 

@@ -119,11 +119,11 @@ def _released(context: Context) -> int:
 
 
 def _count(
-    context: Context, ledger: Ledger | None, record: Mapping[str, Any], kind: Mechanism, budget: float | None
+    context: Context, ledger: Ledger | None, record: Mapping[str, Any], mechanism: Mechanism, budget: float | None
 ) -> None:
     context.state[RECORD] = ConfigRecord({"releases": _released(context) + 1})
     if ledger is not None:
-        numbers = {name: None if kind.formal else record[name] for name in NUMBERS}  # a guarantee covers no norm
+        numbers = {name: None if mechanism.formal else record[name] for name in NUMBERS}  # a guarantee covers no norm
         release = {"client": str(record["client"]), **numbers, "accepted": True}
         about = {name: record[name] for name in ("round", "mechanism", "norm")}
         ledger.append([{"kind": "round", "federation": 0, **about, "budget": budget, "releases": [release]}])

@@ -167,7 +167,7 @@ def _allowed_content(content: RecordDict, made: _Made) -> RecordDict:
     return RecordDict({arrays: made.arrays, name: MetricRecord(kept), RECORD: ConfigRecord(about)})
 
 
-def told(record: Mapping[str, Any], kind: Mechanism) -> dict[str, float]:
+def told(record: Mapping[str, Any], mechanism: Mechanism) -> dict[str, float]:
     """The numbers of a release that the server may know.
 
     The exact norm of a noise is as good as the noise to someone who guesses at the batch: a guess is right if and only
@@ -175,15 +175,15 @@ def told(record: Mapping[str, Any], kind: Mechanism) -> dict[str, float]:
     how such norms spread anyway, and nothing at all where a guarantee of differential privacy would be lost by it.
     Exact numbers are in the client's own record and ledger.
 
-    >>> from equipoise.mechanism.registry import mechanism
-    >>> told({"lower": 7.99975, "upper": 15.9995, "intensity": 9.87654}, mechanism("pl-learn"))
+    >>> from equipoise.mechanism.registry import get_mechanism
+    >>> told({"lower": 7.99975, "upper": 15.9995, "intensity": 9.87654}, get_mechanism("pl-learn"))
     {'lower': 7.99975, 'upper': 15.9995, 'intensity': 9.9}
-    >>> told({"lower": 1664.2, "upper": 1664.2, "intensity": 1664.2}, mechanism("laplace-dp"))
+    >>> told({"lower": 1664.2, "upper": 1664.2, "intensity": 1664.2}, get_mechanism("laplace-dp"))
     {}
     """
-    if kind.formal:
+    if mechanism.formal:
         return {}
-    fixed = ("lower", "upper") if kind.on_sphere else ()  # these follow from the budget
+    fixed = ("lower", "upper") if mechanism.on_sphere else ()  # these follow from the budget
     return {name: float(record[name] if name in fixed else f"{record[name]:.2g}") for name in NUMBERS}
 
 
@@ -194,8 +194,8 @@ def _copy(arrays: ArrayRecord) -> ArrayRecord:
 
 def digest(arrays: ArrayRecord) -> str:
     """Identifies arrays by name, form and content."""
-    found = hashlib.sha256()
+    result = hashlib.sha256()
     for name, array in arrays.items():
-        found.update(repr((name, array.dtype, array.shape, array.stype, len(array.data))).encode())
-        found.update(array.data)
-    return found.hexdigest()
+        result.update(repr((name, array.dtype, array.shape, array.stype, len(array.data))).encode())
+        result.update(array.data)
+    return result.hexdigest()

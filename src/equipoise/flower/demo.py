@@ -37,12 +37,12 @@ def demo(
         ended = fleet.run(app, settings, timeout=120.0 + 120.0 * rounds, watch=follower.look)
         clients = {str(node): f"node {number}" for number, node in fleet.node_ids.items()}
     say(f"all processes are stopped, {time.monotonic() - began:.0f} s after the start")
-    found = outcome(run, ended.log)
-    found["refused"] = {
+    result = outcome(run, ended.log)
+    result["refused"] = {
         round_number: {clients.get(client, client): reason for client, reason in reasons.items()}
-        for round_number, reasons in found["refused"].items()
+        for round_number, reasons in result["refused"].items()
     }
-    return {**found, "seconds": round(time.monotonic() - began, 1)}
+    return {**result, "seconds": round(time.monotonic() - began, 1)}
 
 
 def prepare(out: Path) -> tuple[Path, Path, Path]:

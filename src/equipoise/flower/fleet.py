@@ -183,20 +183,20 @@ class Fleet:
         finally:
             processes.end_groups([stream], grace=1.0)
         watch()
-        while not (found := self.status(run_id))["status"].startswith("finished"):  # the log may end a little early
+        while not (result := self.status(run_id))["status"].startswith("finished"):  # the log may end a little early
             if time.monotonic() > limit:
                 self._flwr("stop", str(run_id), LINK)
                 raise FleetError(f"Run {run_id} took more than {timeout:g} s and was stopped.", tail(log))
             time.sleep(1.0)
-        ended = Ended(run_id, found["status"], str(found.get("status-details", "")), log)
+        ended = Ended(run_id, result["status"], str(result.get("status-details", "")), log)
         if ended.status != "finished:completed":
             raise FleetError(f"Run {run_id} ended as {ended.status}: {ended.details}", tail(log))
         return ended
 
     def status(self, run_id: int) -> dict[str, Any]:
         """What the SuperLink says of a run."""
-        (found,) = self._flwr("list", LINK, "--run-id", str(run_id))["runs"]
-        return dict(found)
+        (result,) = self._flwr("list", LINK, "--run-id", str(run_id))["runs"]
+        return dict(result)
 
     def online(self) -> list[int]:
         """Flower's ids of the nodes that the SuperLink holds for online."""
@@ -212,12 +212,12 @@ class Fleet:
         said = self._ask([program("flwr"), *arguments, "--format", "json"], f"flwr {arguments[0]}")
         start = said.find("{")
         try:
-            found: dict[str, Any] = json.JSONDecoder().raw_decode(said, max(start, 0))[0]
+            result: dict[str, Any] = json.JSONDecoder().raw_decode(said, max(start, 0))[0]
         except ValueError as error:
             raise FleetError(f"flwr {arguments[0]} answered: {said.strip()[-500:]}") from error
-        if not found.get("success"):
-            raise FleetError(f"flwr {arguments[0]} failed: {found.get('error-message', said.strip()[-500:])}")
-        return found
+        if not result.get("success"):
+            raise FleetError(f"flwr {arguments[0]} failed: {result.get('error-message', said.strip()[-500:])}")
+        return result
 
     def _ask(self, command: list[str], name: str) -> str:
         try:

@@ -42,8 +42,8 @@ def new_app(folder: Path) -> list[Path]:
 
 def template_files() -> list[Path]:
     """The files of the template, without what Python leaves beside them."""
-    found = (path for path in TEMPLATE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return sorted(found)
+    result = (path for path in TEMPLATE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return sorted(result)
 
 
 def package_name(folder: Path) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BudgetError, ConfigError, LimitError, is_finite
-from ..mechanism.registry import mechanism as find
+from ..mechanism.registry import get_mechanism as find
 from .run_config import Terms, limit, own_keys, path, words
 
 KEYS = ("mechanisms", "budget_at_most", "release_limit", "ledger", "verbose_errors")

@@ -76,7 +76,7 @@ def marked(home: Path) -> list[int]:
     >>> marked(Path("/nowhere"))
     []
     """
-    wanted, parents, found = f"{MARK}={home}".encode(), {}, set()
+    wanted, parents, result = f"{MARK}={home}".encode(), {}, set()
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
@@ -84,16 +84,16 @@ def marked(home: Path) -> list[int]:
                 continue  # it has ended, and waits for its parent to notice
             parents[int(entry.name)] = int(parent)
             if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                found.add(int(entry.name))
+                result.add(int(entry.name))
         except OSError:  # it ended in between, or is another user's: not one of ours
             continue
     for pid in parents:  # Ray's workers overwrite their environment with a title
         line = [pid]
         while (above := parents.get(line[-1], 0)) > 1:
             line.append(above)
-        if found & set(line[1:]):
-            found.add(pid)
-    return sorted(found - {os.getpid()})
+        if result & set(line[1:]):
+            result.add(pid)
+    return sorted(result - {os.getpid()})
 
 
 def end_marked(home: Path, grace: float = GRACE) -> list[int]:

@@ -57,8 +57,8 @@ def checked_reply(message: Message, intake: Intake, terms: Terms, seeded: bool) 
         return _refused(intake, client, _failure(message))
     content = message.content
     if len(content.array_records) != 1 or len(content.metric_records) != 1:
-        found = f"{len(content.array_records)} and {len(content.metric_records)}"
-        return _refused(intake, client, f"has {found} records of arrays and metrics, expected one of each")
+        result = f"{len(content.array_records)} and {len(content.metric_records)}"
+        return _refused(intake, client, f"has {result} records of arrays and metrics, expected one of each")
     metrics = dict(next(iter(content.metric_records.values())))
     claim = dict(content.config_records.get(RECORD, {}))
     reason = wrong_claim(claim, metrics, intake.round, terms, seeded)
@@ -148,21 +148,21 @@ def _wrong_evaluation(message: Message, usual: frozenset[str], weight: str, most
 
 
 def _wrong_intensity(metrics: Mapping[str, Any], round_number: int, terms: Terms) -> str | None:
-    kind, given = terms.mechanism, [name for name in NUMBERS if f"{RECORD}.{name}" in metrics]
-    if kind.formal:
+    mechanism, given = terms.mechanism, [name for name in NUMBERS if f"{RECORD}.{name}" in metrics]
+    if mechanism.formal:
         return "tells the size of its noise, which would undo the guarantee" if given else None
     if len(given) < len(NUMBERS):
         return "does not say its intensity and its bounds"
     lower, upper, size = (float(metrics[f"{RECORD}.{name}"]) for name in NUMBERS)
-    most = upper if kind.learns else lower  # static noise stays as it was drawn
+    most = upper if mechanism.learns else lower  # static noise stays as it was drawn
     if not lower * (1 - SLACK) <= size <= most * (1 + SLACK):
         return f"says that its intensity {size:.6g} is outside its bounds, {lower:.6g} to {most:.6g}"
-    measure = terms.settings.measure(kind)
+    measure = terms.settings.measure(mechanism)
     if measure is not None and not lower > 0:
         return "says that it was not distorted"
     if measure is not None and not math.isclose(upper, lower * measure.factor, rel_tol=SLACK):
         return f"says that its bounds are {lower:.6g} and {upper:.6g}, which do not belong together"
-    if measure is not None and kind.on_sphere:
+    if measure is not None and mechanism.on_sphere:
         asked = [measure.lower(budget) for budget in terms.budgets(round_number)]
         if not any(math.isclose(lower, bound, rel_tol=1e-4) for bound in asked):
             return f"says that its lower bound is {lower:.6g}, asked: {', '.join(f'{bound:.6g}' for bound in asked)}"
@@ -175,13 +175,13 @@ def decoded(record: ArrayRecord, like: Mapping[str, Tensor], agreed: int) -> dic
     reason = wrong_form(forms, like, agreed)
     if reason is not None:
         return reason
-    found = {}
+    result = {}
     for name, array in record.items():
         numbers = _numbers(array)
         if isinstance(numbers, str):
             return f"tensor {name!r} {numbers}"
-        found[name] = numbers
-    return found
+        result[name] = numbers
+    return result
 
 
 def _numbers(array: Array) -> Tensor | str:

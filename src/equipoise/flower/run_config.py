@@ -65,8 +65,8 @@ class Terms:
 def read_terms(run_config: Mapping[str, Any]) -> Terms:
     """The run's terms; unknown keys, wrong types and a missing mechanism are errors.
 
-    >>> found = read_terms({"equipoise.mechanism": "pl-learn", "equipoise.budget": 0.98, "num-server-rounds": 3})
-    >>> found.mechanism.name, found.budget, found.settings.steps
+    >>> result = read_terms({"equipoise.mechanism": "pl-learn", "equipoise.budget": 0.98, "num-server-rounds": 3})
+    >>> result.mechanism.name, result.budget, result.settings.steps
     ('pl-learn', 0.98, 10)
     """
     given = own_keys(run_config, (*OF_A_RELEASE, *_LEAKAGE, *_OTHER), "run config")
@@ -80,7 +80,7 @@ def read_terms(run_config: Mapping[str, Any]) -> Terms:
     check_protection(settings)
     budget = _value(given.get("budget"))
     budget = None if budget == "" else budget
-    found = Terms(
+    result = Terms(
         mechanism=checked(given["mechanism"], budget),
         budget=budget,
         settings=settings,
@@ -89,9 +89,9 @@ def read_terms(run_config: Mapping[str, Any]) -> Terms:
         release_limit=limit(given.get("release_limit", 0)),
         out=path("out", given.get("out")),
     )
-    _check_budget(found)
-    _check_metrics(found)
-    return found
+    _check_budget(result)
+    _check_metrics(result)
+    return result
 
 
 def _check_metrics(terms: Terms) -> None:
@@ -120,7 +120,7 @@ def _check_budget(terms: Terms) -> None:
 
 def own_keys(config: Mapping[str, Any], known: tuple[str, ...], where: str) -> dict[str, Any]:
     """Our keys of a flat Flower config, with ``_`` for ``-``."""
-    found = {}
+    result = {}
     for key, value in config.items():
         if not key.startswith(PREFIX):
             continue
@@ -129,8 +129,8 @@ def own_keys(config: Mapping[str, Any], known: tuple[str, ...], where: str) -> d
             raise ConfigError(
                 f"Unknown key {key!r} in the {where}.{closest(name, list(known))}", "See docs/deployment.md."
             )
-        found[name] = value
-    return found
+        result[name] = value
+    return result
 
 
 def _value(given: Any) -> Any:

@@ -107,10 +107,10 @@ class Validated(Strategy):
             return None, None
         messages, clients = _of_clients(replies), set(self._clients)
         intake = Intake(self._tensors, round_number, clients=clients, max_weight=self.max_weight, averages=False)
-        found = [checked_reply(message, intake, self.terms, self.seeded) for message in messages]
-        good = [(message, reply) for message, reply in zip(messages, found, strict=True) if reply.reason is None]
-        silent = sorted(clients - {reply.client for reply in found})
-        self._note(round_number, found, silent)
+        result = [checked_reply(message, intake, self.terms, self.seeded) for message in messages]
+        good = [(message, reply) for message, reply in zip(messages, result, strict=True) if reply.reason is None]
+        silent = sorted(clients - {reply.client for reply in result})
+        self._note(round_number, result, silent)
         arrays, metrics = self._average(round_number, good) if len(good) >= self.min_clients else (None, None)
         if arrays is not None:
             self._tensors = dict(arrays.to_torch_state_dict())
@@ -122,14 +122,14 @@ class Validated(Strategy):
         self.folder.checkpoint({**_named("model", self._tensors), **self._memory()}, round_number)
         return arrays, metrics
 
-    def _note(self, round_number: int, found: list[Reply], silent: list[str]) -> None:
-        bad = [*((reply.client, reply.reason) for reply in found if reply.reason), *((c, NO_REPLY) for c in silent)]
+    def _note(self, round_number: int, results: list[Reply], silent: list[str]) -> None:
+        bad = [*((reply.client, reply.reason) for reply in results if reply.reason), *((c, NO_REPLY) for c in silent)]
         for client, reason in bad:
             log.warning("Round %d: refused client %s: %s", round_number, client, reason)
         if bad:
             self.refused[round_number] = {client: str(reason) for client, reason in bad}
         absent = [{"client": client, "accepted": False, "reason": NO_REPLY} for client in silent]
-        self.folder.answered([*(reply.entry() for reply in found), *absent], round_number)
+        self.folder.answered([*(reply.entry() for reply in results), *absent], round_number)
 
     def _average(
         self, round_number: int, good: list[tuple[Message, Reply]]
@@ -186,10 +186,10 @@ class Validated(Strategy):
             self.folder.close()
 
     def _resume(self, initial: ArrayRecord) -> ArrayRecord:
-        found = self.folder.open()
-        if found is None:
+        result = self.folder.open()
+        if result is None:
             return initial
-        tensors, notes = found
+        tensors, notes = result
         self._past = self._trained = notes["round"]
         self.refused = self.folder.refusals()
         log.info("Going on after round %d.", self._past)
@@ -206,21 +206,21 @@ class Validated(Strategy):
         return ArrayRecord({name: model[name] for name in initial})
 
     def _memory(self) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
+        results: dict[str, Tensor] = {}
         for name in _MEMORY:
             value = getattr(self.strategy, name, None)
             pairs = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-            found |= {f"{name}/{key}": torch.from_numpy(np.array(array)) for key, array in pairs}
-        return found
+            results |= {f"{name}/{key}": torch.from_numpy(np.array(array)) for key, array in pairs}
+        return results
 
     def _evaluated(self, evaluate: Evaluation) -> Evaluation:
         def noted(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             if self.stopped:
                 return None
-            found = evaluate(self._past + server_round, arrays)
-            if found is not None:  # the row of the round that a resumed run begins with was cut off with its file
-                self.folder.metrics({"round": self._past + server_round, "evaluation": dict(found)})
-            return found
+            result = evaluate(self._past + server_round, arrays)
+            if result is not None:  # the row of the round that a resumed run begins with was cut off with its file
+                self.folder.metrics({"round": self._past + server_round, "evaluation": dict(result)})
+            return result
 
         return noted
 
@@ -266,11 +266,11 @@ class Validated(Strategy):
 
     def summary(self) -> None:
         """What is asked, what is checked, and what is claimed."""
-        kind, measure = self.terms.mechanism, self.terms.settings.measure(self.terms.mechanism)
-        log.info("\t├──> Protection: %s, budget %s, norm %s", kind.name, self.terms.budget, kind.norm)
-        if measure is not None and not kind.formal:  # there the scale follows from each client's batch
+        mechanism, measure = self.terms.mechanism, self.terms.settings.measure(self.terms.mechanism)
+        log.info("\t├──> Protection: %s, budget %s, norm %s", mechanism.name, self.terms.budget, mechanism.norm)
+        if measure is not None and not mechanism.formal:  # there the scale follows from each client's batch
             bounds = sorted({measure.lower(budget) for budget in self.terms.budgets(self._past + 1)})
-            what = "lower bound" if kind.on_sphere else "noise scale"
+            what = "lower bound" if mechanism.on_sphere else "noise scale"
             log.info("\t├──> %s of the next round: %s", what, ", ".join(f"{bound:.6g}" for bound in bounds))
         log.info("\t├──> At least %d good replies, weights up to %g", self.min_clients, self.max_weight)
         log.info("\t├──> Releases of a client: at most %s", self.terms.release_limit or "any number")

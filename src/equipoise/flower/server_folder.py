@@ -44,12 +44,12 @@ class ServerFolder:
             return None
         self._open.enter_context(locked(self.path))
         self.ledger = Ledger.open(self.path / FILE, "seeded" if self.seeded else None, self.terms.release_limit)
-        found, metrics = load_checkpoint(self.path / "checkpoint"), self.path / "metrics.jsonl"
-        kept = 0 if found is None else self._checked(found[1])
+        result, metrics = load_checkpoint(self.path / "checkpoint"), self.path / "metrics.jsonl"
+        kept = 0 if result is None else self._checked(result[1])
         if metrics.exists():  # what was written after the checkpoint is written again
             with storage_errors(metrics):
                 os.truncate(metrics, kept)
-        return found
+        return result
 
     def _checked(self, notes: dict[str, Any]) -> int:
         """Refuse a checkpoint of another run, or one whose ledger was changed; the bytes of its metrics."""
@@ -95,8 +95,14 @@ class ServerFolder:
             self.ledger.append([{"kind": "answered", **self._about(round_number), "releases": releases}])
 
     def _about(self, round_number: int) -> dict[str, Any]:
-        kind, budget = self.terms.mechanism, self.terms.budget
-        return {"federation": 0, "round": round_number, "mechanism": kind.name, "budget": budget, "norm": kind.norm}
+        mechanism, budget = self.terms.mechanism, self.terms.budget
+        return {
+            "federation": 0,
+            "round": round_number,
+            "mechanism": mechanism.name,
+            "budget": budget,
+            "norm": mechanism.norm,
+        }
 
     def _terms(self) -> dict[str, Any]:
         """What must not change within a run."""
@@ -135,18 +141,18 @@ class ServerFolder:
         if self.path is None or self.ledger is None:
             return
         save_snapshot(self.path / "model.safetensors", model, {"round": str(about["rounds"])})
-        kind = self.terms.mechanism
-        federation = {"dataset": None, "mechanism": kind.name, "budget": self.terms.budget, "seed": None, **about}
-        found = {
+        mechanism = self.terms.mechanism
+        federation = {"dataset": None, "mechanism": mechanism.name, "budget": self.terms.budget, "seed": None, **about}
+        outcome = {
             "schema": 1,
             "experiment": "seeded" if self.seeded else None,
             "engine": "flower",
-            "claim": of_budgets([kind], self.seeded),
+            "claim": of_budgets([mechanism], self.seeded),
             "federations": [federation],
             "ledger": {"head": self.ledger.head, "entries": self.ledger.entries},
             "environment": environment(),
         }
-        write_json(self.path / "result.json", found)
+        write_json(self.path / "result.json", outcome)
 
 
 def _size(path: Path) -> int:

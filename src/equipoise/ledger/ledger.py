@@ -52,22 +52,22 @@ class Summary:
 
 def _count(counts: dict[tuple[int, str], Count], entry: Entry) -> None:
     kind = entry["kind"]
-    for found in entry["clients"] if kind == "asked" else entry.get("releases", ()):
-        client = found if kind == "asked" else found["client"]
+    for result in entry["clients"] if kind == "asked" else entry.get("releases", ()):
+        client = result if kind == "asked" else result["client"]
         one = counts.get((entry["federation"], client))
         if one is None:
             one = counts[entry["federation"], client] = Count()
         if kind != "answered":
             one.asked += 1
             one.budgets[entry["mechanism"], _budget(entry["budget"], client)] += 1
-        if kind == "asked" or found.get("reason") == NO_REPLY:
+        if kind == "asked" or result.get("reason") == NO_REPLY:
             continue
         one.received += 1
-        if not found["accepted"]:
+        if not result["accepted"]:
             one.refused += 1
             continue
         one.accepted += 1
-        size = found.get("intensity")
+        size = result.get("intensity")
         if size is not None:
             one.low = size if one.low is None or size < one.low else one.low
             one.high = size if one.high is None or size > one.high else one.high
@@ -87,30 +87,30 @@ def verify(path: Path, head: str | None = None, entries: int | None = None) -> S
     ``head`` is a hash noted elsewhere, at which the chain must arrive, with ``entries`` when it has that many lines.
     What follows later is ``beyond`` it: a ledger may grow, but not change.
     """
-    found, known = Summary(), None
+    result, known = Summary(), None
     with _reading(path) as file:
         while line := file.readline(LONGEST + 1):
             if len(line) > LONGEST:
-                raise bad_line(found.entries, f"is longer than {LONGEST} bytes")
+                raise bad_line(result.entries, f"is longer than {LONGEST} bytes")
             if not line.endswith(b"\n"):
-                found.torn = len(line)
+                result.torn = len(line)
                 break
-            entry, found.head = read_line(line, found.entries, found.head)
-            _count(found.counts, entry)
-            if found.entries == 0:
-                found.experiment = entry["experiment"]
-            found.entries += 1
-            found.bytes += len(line)
-            if head in (None, found.head) and entries in (None, found.entries):
-                known = found.entries
-    if found.entries == 0:
+            entry, result.head = read_line(line, result.entries, result.head)
+            _count(result.counts, entry)
+            if result.entries == 0:
+                result.experiment = entry["experiment"]
+            result.entries += 1
+            result.bytes += len(line)
+            if head in (None, result.head) and entries in (None, result.entries):
+                known = result.entries
+    if result.entries == 0:
         raise LedgerError(f"The ledger {path.name} has no header.", "Restore it from a copy.")
-    if entries is not None and found.entries < entries:
-        raise LedgerError(f"The ledger ends after {found.entries} of {entries} lines.", "Restore what was cut off.")
+    if entries is not None and result.entries < entries:
+        raise LedgerError(f"The ledger ends after {result.entries} of {entries} lines.", "Restore what was cut off.")
     if known is None:
         raise LedgerError(f"The ledger does not lead to the head {head}.", "Restore it: it was cut or written anew.")
-    found.beyond = found.entries - known
-    return found
+    result.beyond = result.entries - known
+    return result
 
 
 @contextlib.contextmanager
@@ -127,8 +127,8 @@ def _reading(path: Path) -> Iterator[BinaryIO]:
 class Ledger:
     """One ledger while it is being written, by one process; ``open`` makes or continues it."""
 
-    def __init__(self, path: Path, found: Summary, limit: int | None):
-        self.path, self.limit, self._found, self._failed = path, limit, found, False
+    def __init__(self, path: Path, summary: Summary, limit: int | None):
+        self.path, self.limit, self._found, self._failed = path, limit, summary, False
 
     @classmethod
     def open(cls, path: Path, experiment: str | None, limit: int | None = None) -> Ledger:
@@ -141,17 +141,17 @@ class Ledger:
             new = not path.exists()
         if new or _is_begun(path, header):
             write_bytes(path, header)
-        found = verify(path)
-        if found.experiment != experiment:
+        result = verify(path)
+        if result.experiment != experiment:
             raise LedgerError(
-                f"The ledger is of the experiment {found.experiment!r}, not {experiment!r}.", "Use another folder."
+                f"The ledger is of the experiment {result.experiment!r}, not {experiment!r}.", "Use another folder."
             )
-        if found.torn:
+        if result.torn:
             with storage_errors(path), path.open("r+b") as file:
-                file.truncate(found.bytes)
+                file.truncate(result.bytes)
                 os.fsync(file.fileno())
-            found.torn = 0
-        return cls(path, found, limit)
+            result.torn = 0
+        return cls(path, result, limit)
 
     @property
     def counts(self) -> dict[tuple[int, str], Count]:

@@ -172,10 +172,10 @@ def _is_number(value: Any) -> bool:
     return value is None or (type(value) in (int, float) and -LARGEST <= value <= LARGEST)
 
 
-def _is_row(found: Any) -> bool:
-    accepted = found.get("accepted") if isinstance(found, dict) else None
-    if not isinstance(accepted, bool) or tuple(found) not in _SHAPES[accepted]:
+def _is_row(result: Any) -> bool:
+    accepted = result.get("accepted") if isinstance(result, dict) else None
+    if not isinstance(accepted, bool) or tuple(result) not in _SHAPES[accepted]:
         return False
-    if type(found["client"]) is not str or not _is_text(found.get("reason", "")):
+    if type(result["client"]) is not str or not _is_text(result.get("reason", "")):
         return False
-    return all(map(_is_number, map(found.get, NUMBERS)))
+    return all(map(_is_number, map(result.get, NUMBERS)))

@@ -29,27 +29,27 @@ def report(run: Path, head: str | None = None, delta: float = 1e-5) -> dict[str,
         raise ConfigError(f"Expected delta={delta!r} to lie in [0, 1).", "For example 1e-5.")
     path = run / FILE if run.is_dir() else run
     noted = _noted(path.parent / "result.json")
-    found = verify(path, *(noted or (None, None)))
-    sources = {} if noted is None else {"result.json": found.beyond}
+    result = verify(path, *(noted or (None, None)))
+    sources = {} if noted is None else {"result.json": result.beyond}
     if head is not None:
         sources["--head"] = verify(path, head).beyond
     rows = [
-        {"federation": federation, "client": client, **_counted(one)} for (federation, client), one in _ordered(found)
+        {"federation": federation, "client": client, **_counted(one)} for (federation, client), one in _ordered(result)
     ]
-    composed = _composed(found, delta)
+    composed = _composed(result, delta)
     return {
         "schema": 1,
-        "experiment": found.experiment,
-        "entries": found.entries,
-        "bytes": found.bytes,
-        "torn_bytes": found.torn,
-        "head": found.head,
+        "experiment": result.experiment,
+        "entries": result.entries,
+        "bytes": result.bytes,
+        "torn_bytes": result.torn,
+        "head": result.head,
         "clients": rows,
         "composed": composed,
         "claims": {
-            "proved": _proved(found, sources),
-            "measured": _measured(found),
-            "not claimed": _not_claimed(found, bool(composed)),
+            "proved": _proved(result, sources),
+            "measured": _measured(result),
+            "not claimed": _not_claimed(result, bool(composed)),
         },
     }
 
@@ -82,9 +82,9 @@ def _noted(path: Path) -> tuple[str, int] | None:
     return note["head"], note["entries"]
 
 
-def _ordered(found: Summary) -> list[tuple[tuple[int, str], Count]]:
+def _ordered(summary: Summary) -> list[tuple[tuple[int, str], Count]]:
     """Federations in their order, numbered clients by number."""
-    return sorted(found.counts.items(), key=lambda item: (item[0][0], len(item[0][1]), item[0][1]))
+    return sorted(summary.counts.items(), key=lambda item: (item[0][0], len(item[0][1]), item[0][1]))
 
 
 def _mechanisms(one: Count) -> set[str]:
@@ -119,11 +119,11 @@ def _distorts(name: str) -> bool:
     return name not in MECHANISMS or MECHANISMS[name].distorts
 
 
-def _composed(found: Summary, delta: float) -> list[dict[str, Any]]:
+def _composed(summary: Summary, delta: float) -> list[dict[str, Any]]:
     """For clients whose releases are all of formal mechanisms: what they come to together."""
     rows: list[dict[str, Any]] = []
     known: dict[Any, dict[str, Any]] = {}  # clients with the same releases are composed once
-    for (federation, client), one in _ordered(found):
+    for (federation, client), one in _ordered(summary):
         if not _all_formal(_mechanisms(one)):
             continue
         budgets: Counter[Any] = Counter()
@@ -137,65 +137,65 @@ def _composed(found: Summary, delta: float) -> list[dict[str, Any]]:
 
 
 def _epsilons(budgets: Mapping[float, int], delta: float) -> dict[str, Any]:
-    found: dict[str, Any] = {"sum": accounting.basic_epsilon(budgets), "delta": delta}
+    result: dict[str, Any] = {"sum": accounting.basic_epsilon(budgets), "delta": delta}
     try:
-        return {**found, "epsilon": accounting.composed_epsilon(budgets, delta)}
+        return {**result, "epsilon": accounting.composed_epsilon(budgets, delta)}
     except ConfigError as error:  # the extra is missing; the sum needs nothing
-        return {**found, "epsilon": None, "remedy": error.remedy}
+        return {**result, "epsilon": None, "remedy": error.remedy}
 
 
 # -- claims --------------------------------------------------------------------------------------------------------
 
 
-def _proved(found: Summary, sources: dict[str, int]) -> list[str]:
-    words = [f"The chain of {found.entries} lines is whole; its head is {found.head}."]
+def _proved(summary: Summary, sources: dict[str, int]) -> list[str]:
+    words = [f"The chain of {summary.entries} lines is whole; its head is {summary.head}."]
     for source, beyond in sources.items():
         words.append(f"It leads to the head of {source}" + (f", and {beyond} line(s) beyond it." if beyond else "."))
     if not sources:
         words.append("Nothing beside the ledger says what its head should be: compare it with one noted elsewhere.")
-    if found.torn:
-        words.append(f"A last line of {found.torn} bytes has no end: its write was interrupted, or is under way.")
+    if summary.torn:
+        words.append(f"A last line of {summary.torn} bytes has no end: its write was interrupted, or is under way.")
     return words
 
 
-def _measured(found: Summary) -> list[str]:
-    counts = found.counts.values()
+def _measured(summary: Summary) -> list[str]:
+    counts = summary.counts.values()
     asked, accepted, refused = (sum(getattr(one, name) for one in counts) for name in ("asked", "accepted", "refused"))
     return [
         f"{asked} releases were asked for, {accepted} accepted and {refused} refused.",
-        f"Intensities as {'the clients reported' if found.experiment is None else 'the run recorded'} them.",
+        f"Intensities as {'the clients reported' if summary.experiment is None else 'the run recorded'} them.",
     ]
 
 
-def _not_claimed(found: Summary, composed: bool) -> list[str]:
-    used = [_mechanisms(one) for one in found.counts.values()]
+def _not_claimed(summary: Summary, composed: bool) -> list[str]:
+    used = [_mechanisms(one) for one in summary.counts.values()]
     names = sorted(set().union(*used))
-    words = _per_release(found, [name for name in names if _distorts(name) and not _is_formal(name)])
+    words = _per_release(summary, [name for name in names if _distorts(name) and not _is_formal(name)])
     undistorted = [name for name in names if not _distorts(name)]
     if undistorted:
         words.append(f"Releases of {_listed(undistorted)} were not distorted at all.")
     mixed = {name for mine in used if not _all_formal(mine) for name in mine if _is_formal(name)}
     if mixed:
         words.append(f"An epsilon for clients that released by {_listed(sorted(mixed))} and by other mechanisms too.")
-    if composed and found.experiment is not None:
+    if composed and summary.experiment is not None:
         words.append("An epsilon against those who know the seed: the noise of an experiment follows from it.")
-    if found.experiment is None:
+    if summary.experiment is None:
         words.append(
             "That a client is one machine: in a deployment it is a node id of Flower, and without SuperNode "
             "authentication a restarted node has a new one."
         )
     if composed:
         words.append("An epsilon for anything else that clients send, such as metrics of an evaluation.")
-    if composed and len({federation for federation, _ in found.counts}) > 1:
+    if composed and len({federation for federation, _ in summary.counts}) > 1:
         words.append("An epsilon over several federations: each is counted by itself.")
     return [*words, "That the ledger was not written anew as a whole: only a head kept elsewhere shows that."]
 
 
-def _per_release(found: Summary, names: list[str]) -> list[str]:
+def _per_release(summary: Summary, names: list[str]) -> list[str]:
     """What is to be said of mechanisms whose budgets are scores of one release."""
     if not names:
         return []
-    most = max(sum(n for (name, _), n in one.budgets.items() if name in names) for one in found.counts.values())
+    most = max(sum(n for (name, _), n in one.budgets.items() if name in names) for one in summary.counts.values())
     return [
         f"Budgets of {_listed(names)} are per release and do not compose: up to {most} releases of a client were asked "
         "for, and nothing here bounds what they tell together. No (epsilon, delta) is claimed."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .registry import Mechanism, mechanism
+from .registry import Mechanism, get_mechanism
 
 PROVED = "every accepted release is finite and its distortion lies within its bounds"
 NO_EPSILON = "(epsilon, delta) of any kind"
@@ -26,10 +26,10 @@ def of_budgets(mechanisms: Iterable[str | Mechanism], seeded: bool = False) -> s
     >>> of_budgets(["laplace-dp"])
     'The budget of laplace-dp is the epsilon of one release, for replacing one example of the client; ...'
     """
-    kinds = list({kind.name: kind for kind in map(mechanism, mechanisms)}.values())
+    kinds = list({mechanism.name: mechanism for mechanism in map(get_mechanism, mechanisms)}.values())
     against = "; a seeded run has none against those who know its seed" if seeded else ""
-    said = [f"The budget of {kind.name} is {FORMAL}{against}." for kind in kinds if kind.formal]
-    scored = [kind.name for kind in kinds if kind.distorts and not kind.formal]
+    said = [f"The budget of {mechanism.name} is {FORMAL}{against}." for mechanism in kinds if mechanism.formal]
+    scored = [mechanism.name for mechanism in kinds if mechanism.distorts and not mechanism.formal]
     if scored:
         said.append(
             f"A budget of {', '.join(scored)} calibrates the distortion of one release. No (epsilon, delta) is claimed "

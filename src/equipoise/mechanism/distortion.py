@@ -23,11 +23,11 @@ Start = tuple[Tensor, Tensor, Tensor]
 
 def draw_bounds(noise: Tensor, protection: Protection) -> Start:
     """Algorithm 2, l. 4-11, from *standard* noise ``[R, P]``; ``protection.scale`` is g(chi) of l. 4."""
-    kind = protection.mechanism
+    mechanism = protection.mechanism
     scale = torch.as_tensor(protection.scale, dtype=noise.dtype, device=noise.device).expand(noise.shape[0])
-    if kind.on_sphere:  # l. 7
+    if mechanism.on_sphere:  # l. 7
         return on_inner_sphere(noise, scale, protection.factor)  # rescaling makes the scale of the draw irrelevant
-    return as_drawn(noise * scale.unsqueeze(-1), protection.factor, kind.norm)
+    return as_drawn(noise * scale.unsqueeze(-1), protection.factor, mechanism.norm)
 
 
 def on_inner_sphere(noise: Tensor, lower: Tensor, factor: Tensor | float = 2.0) -> Start:

@@ -71,19 +71,19 @@ def protect(
     settings = settings or ProtectionSettings()
     check_protection(settings)
     _check_place(client, round, experiment_seed)
-    kind = checked(mechanism, budget)
+    mechanism = checked(mechanism, budget)
     images, labels = _checked_batch(batch)
-    batched = _batched(model, images, labels, loss, alone=kind.per_example)
+    batched = _batched(model, images, labels, loss, alone=mechanism.per_example)
     layout, like = batched.layout, next(p for p in model.parameters() if p.requires_grad)
     begin = _flat("start", start, batched, like)
-    protection = replace(settings, batch=len(images)).at(kind, budget, round, client)
+    protection = replace(settings, batch=len(images)).at(mechanism, budget, round, client)
     objective = batched.at(images.unsqueeze(0), labels.unsqueeze(0))
-    noise = _noise(kind, layout.size, like, experiment_seed, client, round)
+    noise = _noise(mechanism, layout.size, like, experiment_seed, client, round)
     if local is None:
-        found = release([objective], begin, noise, settings.eta, protection)
+        result = release([objective], begin, noise, settings.eta, protection)
     else:
-        found = distort_given(objective, _flat("local", local, batched, like), noise, protection)
-    return _sent(found, batched, kind, budget, experiment_seed, client, round)
+        result = distort_given(objective, _flat("local", local, batched, like), noise, protection)
+    return _sent(result, batched, mechanism, budget, experiment_seed, client, round)
 
 
 def _flat(name: str, state: Mapping[str, Tensor], batched: Batched, like: Tensor) -> Tensor:
@@ -95,35 +95,49 @@ def _flat(name: str, state: Mapping[str, Tensor], batched: Batched, like: Tensor
 
 
 def _sent(
-    found: Release, batched: Batched, kind: Mechanism, budget: Any, seed: int | None, client: int, when: int
+    result: Release,
+    batched: Batched,
+    mechanism: Mechanism,
+    budget: Any,
+    seed: int | None,
+    client: int,
+    round_number: int,
 ) -> Protected:
-    record = found.record
+    record = result.record
     if not bool(record.accepted[0]):
         raise ReleaseError(
-            f"The release of client {client} in round {when} is not finite or outside its intensity bounds "
+            f"The release of client {client} in round {round_number} is not finite or outside its intensity bounds "
             f"(realised {float(record.intensity[0]):.6g}, asked {float(record.lower[0]):.6g} to "
             f"{float(record.upper[0]):.6g}). Nothing was released.",
             "Use a smaller learning rate, and check the batch, the loss and the size of the weights.",
         )
     names = ("lower", "upper", "intensity", "clipped", "utility_loss")
     numbers = {name: float(getattr(record, name)[0]) for name in names}
-    parameters = {name: tensor.clone() for name, tensor in batched.layout.unflatten(found.parameters[0]).items()}
-    about = {"mechanism": kind.name, "budget": budget, "norm": kind.norm, "client": client, "round": when}
+    parameters = {name: tensor.clone() for name, tensor in batched.layout.unflatten(result.parameters[0]).items()}
+    about = {
+        "mechanism": mechanism.name,
+        "budget": budget,
+        "norm": mechanism.norm,
+        "client": client,
+        "round": round_number,
+    }
     return Protected(parameters, {**about, **numbers, "experiment": "seeded" if seed is not None else None})
 
 
-def _noise(kind: Mechanism, size: int, like: Tensor, seed: int | None, client: int, when: int) -> Tensor | None:
-    if not kind.distorts:
+def _noise(
+    mechanism: Mechanism, size: int, like: Tensor, seed: int | None, client: int, round_number: int
+) -> Tensor | None:
+    if not mechanism.distorts:
         return None
     if seed is None:
         numbers = system_uniform(size, like.dtype, like.device).unsqueeze(0)
     else:
-        numbers = uniform([experiment_key(seed, "noise")], [client], [when], size, like.dtype, like.device)[0]
-    return standard_noise(numbers, kind.noise)
+        numbers = uniform([experiment_key(seed, "noise")], [client], [round_number], size, like.dtype, like.device)[0]
+    return standard_noise(numbers, mechanism.noise)
 
 
-def _check_place(client: Any, when: Any, seed: Any) -> None:
-    for name, value in (("client", client), ("round", when), ("experiment_seed", 0 if seed is None else seed)):
+def _check_place(client: Any, round_number: Any, seed: Any) -> None:
+    for name, value in (("client", client), ("round", round_number), ("experiment_seed", 0 if seed is None else seed)):
         if not is_whole(value) or value < 0:
             raise ConfigError(
                 f"Expected {name}={value!r} to be a whole number >= 0.", "Number your clients and rounds."

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..errors import ConfigError, is_finite, is_number, is_whole, raise_all
 from .budget import Measure
 from .intensity import Norm
-from .registry import Mechanism, mechanism
+from .registry import Mechanism, get_mechanism
 from .schedule import Schedule, schedule, schedule_starts, value_at
 
 
@@ -33,7 +33,7 @@ class Protection:
     clip_norm: Norm = "l2"
 
 
-NO_PROTECTION = Protection(mechanism("none"), 0.0)
+NO_PROTECTION = Protection(get_mechanism("none"), 0.0)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ProtectionSettings:
 
     def measure(self, name: str | Mechanism) -> Measure | None:
         """The measure that calibrates a mechanism under these settings."""
-        kind = mechanism(name).kind
+        kind = get_mechanism(name).measure_kind
         if kind is None:
             return None
         measure = kind.build(self)
@@ -107,7 +107,7 @@ class ProtectionSettings:
         measure = self.measure(name)
         factor = self.factor if measure is None else measure.factor  # a measure of the user's has its own
         return Protection(
-            mechanism(name), scale, factor, self.steps, lr, negative_norm, self.clip, self.clip_norm
+            get_mechanism(name), scale, factor, self.steps, lr, negative_norm, self.clip, self.clip_norm
         )  # fmt: skip
 
     def at(self, name: str | Mechanism, budget: Schedule | None, round_number: int, client: int = 0) -> Protection:

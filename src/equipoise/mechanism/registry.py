@@ -104,7 +104,7 @@ class Mechanism:
                 f"The measure of {self.name!r} lacks leakage, lower, factor or bounds_draw.",
                 "See the Measure protocol.",
             )
-        kind = self.kind
+        kind = self.measure_kind
         proved = {} if kind is None else kind.proved_for
         if any(getattr(self, name) != value for name, value in proved.items()):
             needed = ", ".join(f"{name}={value!r}" for name, value in proved.items())
@@ -114,7 +114,7 @@ class Mechanism:
             )
 
     @property
-    def kind(self) -> MeasureKind | None:
+    def measure_kind(self) -> MeasureKind | None:
         """The kind of its budget; None where there is none."""
         if self.measure is None:
             return None
@@ -133,13 +133,13 @@ class Mechanism:
 
         What is said beside such a release must not undo the guarantee: no size of its noise, no metrics of its data.
         """
-        kind = self.kind
+        kind = self.measure_kind
         return kind is not None and kind.formal
 
     @property
     def on_sphere(self) -> bool:
         """Whether the budget bounds the intensity itself (PL) rather than the scale of the draw (LS, GS)."""
-        kind = self.kind
+        kind = self.measure_kind
         return kind is not None and not kind.bounds_draw
 
 
@@ -181,10 +181,10 @@ def register(new: New) -> New:
     return new
 
 
-def mechanism(name: str | Mechanism) -> Mechanism:
+def get_mechanism(name: str | Mechanism) -> Mechanism:
     """Look a mechanism up by name.
 
-    >>> mechanism("pl-learn").learns
+    >>> get_mechanism("pl-learn").learns
     True
     """
     return name if isinstance(name, Mechanism) else _find(name, MECHANISMS, "mechanism")
@@ -197,12 +197,14 @@ def checked(name: str | Mechanism, budget: Any) -> Mechanism:
     Traceback (most recent call last):
     equipoise.errors.ConfigError: The mechanism 'none' takes no budget, got 0.98. Leave the budget out.
     """
-    kind = mechanism(name)
-    if kind.distorts and budget is None:
-        raise ConfigError(f"The mechanism {kind.name!r} needs a budget.", "For example 0.98 for pl-*, 200 for ls-*.")
-    if not kind.distorts and budget is not None:
-        raise ConfigError(f"The mechanism {kind.name!r} takes no budget, got {budget!r}.", "Leave the budget out.")
-    return kind
+    mechanism = get_mechanism(name)
+    if mechanism.distorts and budget is None:
+        raise ConfigError(
+            f"The mechanism {mechanism.name!r} needs a budget.", "For example 0.98 for pl-*, 200 for ls-*."
+        )
+    if not mechanism.distorts and budget is not None:
+        raise ConfigError(f"The mechanism {mechanism.name!r} takes no budget, got {budget!r}.", "Leave the budget out.")
+    return mechanism
 
 
 def _refuse_taken(name: str, known: Mapping[str, Any], what: str) -> None:

@@ -35,7 +35,7 @@ def schedule(value: Schedule | None, rounds: Sequence[int], clients: int, name: 
             "The first value holds from round 1.",
         )
     rows = [_per_client(v, clients, name) for v in values]
-    return [rows[max(0, sum(start <= when for start in starts) - 1)] for when in rounds]
+    return [rows[max(0, sum(start <= round_number for start in starts) - 1)] for round_number in rounds]
 
 
 def value_at(value: Schedule | None, round_number: int, client: int, clients: int, name: str = "value") -> float:

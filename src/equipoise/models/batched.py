@@ -97,8 +97,8 @@ class Batched:
             def one(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
                 return measure(self._call(flat, x), y)
 
-            found: Tensor = vmap(grad(one))(params, images, labels)
-            return found
+            outcome: Tensor = vmap(grad(one))(params, images, labels)
+            return outcome
         result: Tensor = _Gradient.apply(self._sequence, self._prepare, params, images, labels)  # type: ignore[no-untyped-call]
         return result
 
@@ -144,8 +144,8 @@ class Batched:
         # round such replicas alike if they lie at multiples of 16 bytes and there are 8, 16, ... of them.
         x, y = (_filled_up(_filled_up(part, 1, 4), 0, 2) for part in (images, labels))
         alone = self.at(x.flatten(0, 1).unsqueeze(1), y.flatten(0, 1).unsqueeze(1))
-        found = alone.gradient(_filled_up(params, 0, 2).repeat_interleave(y.shape[1], dim=0))
-        return found.view(*y.shape[:2], -1)[: len(labels), : labels.shape[1]]
+        result = alone.gradient(_filled_up(params, 0, 2).repeat_interleave(y.shape[1], dim=0))
+        return result.view(*y.shape[:2], -1)[: len(labels), : labels.shape[1]]
 
 
 def _filled_up(tensor: Tensor, dim: int, multiple: int) -> Tensor:
@@ -164,10 +164,10 @@ class _Gradient(torch.autograd.Function):
         target = labels if labels.is_floating_point() else nn.functional.one_hot(labels, outputs.shape[-1])
         total = target.sum(-1, keepdim=True)  # 1, but not to a derivative
         slopes: list[Tensor] = []
-        found = layers.backward(sequence, params, kept, (chance * total - target) / labels.shape[1], seen=slopes)
+        result = layers.backward(sequence, params, kept, (chance * total - target) / labels.shape[1], seen=slopes)
         ctx.save_for_backward(params, chance, total)
         ctx.rest = sequence, kept, slopes, images.dim()
-        return found
+        return result
 
     @staticmethod
     def backward(ctx: Any, *along: Tensor) -> tuple[Tensor | None, ...]:

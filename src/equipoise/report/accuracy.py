@@ -38,5 +38,5 @@ def accuracy_page(metrics: list[dict[str, Any]], title: str) -> str:
 
 
 def _colour(name: str) -> str:
-    kind = MECHANISMS.get(name)
-    return GREY if kind is None or not kind.distorts else LEARNED if kind.learns else STATIC
+    mechanism = MECHANISMS.get(name)
+    return GREY if mechanism is None or not mechanism.distorts else LEARNED if mechanism.learns else STATIC

@@ -51,10 +51,10 @@ def larger_at_strict_budgets(tables: Tables) -> Verdict:
     return holds, f"rank correlation of gain and strictness over five budgets: {', '.join(told)}"
 
 
-def _trained(found: Cell) -> str:
+def _trained(result: Cell) -> str:
     """How many seeds are above the line, where any is."""
-    count = sum(value >= COLLAPSED for value in found["values"])
-    return f" ({count} of {found['seeds']} seeds at {COLLAPSED:.0f} % or more)" if count else ""
+    count = sum(value >= COLLAPSED for value in result["values"])
+    return f" ({count} of {result['seeds']} seeds at {COLLAPSED:.0f} % or more)" if count else ""
 
 
 def trains_where_static_collapses(tables: Tables) -> Verdict:
@@ -226,9 +226,9 @@ CLAIMS: dict[str, tuple[Callable[[Tables], Verdict], tuple[str, ...]]] = {
 
 def judge(tables: Tables) -> list[dict[str, Any]]:
     """Every claim whose artefacts are there."""
-    found = []
+    results = []
     for claim, (verdict, sources) in CLAIMS.items():
         if all(name in tables for name in sources):
             holds, evidence = verdict(tables)
-            found.append({"claim": claim, "holds": holds, "evidence": evidence, "artefacts": list(sources)})
-    return found
+            results.append({"claim": claim, "holds": holds, "evidence": evidence, "artefacts": list(sources)})
+    return results

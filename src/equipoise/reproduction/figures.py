@@ -9,7 +9,7 @@ import io
 from typing import Any
 
 from ..errors import ConfigError
-from ..mechanism.registry import mechanism
+from ..mechanism.registry import get_mechanism
 from .agreement import Cell
 from .artefacts.artefact import Artefact, Results
 
@@ -40,7 +40,7 @@ def check_available() -> None:
         ) from error
 
 
-def svg(artefact: Artefact, found: Results) -> str | None:
+def svg(artefact: Artefact, result: Results) -> str | None:
     """The figure of an artefact as SVG; None where there is nothing to draw."""
     if artefact.draw is None:
         return None
@@ -49,8 +49,8 @@ def svg(artefact: Artefact, found: Results) -> str | None:
 
     with matplotlib.rc_context(STYLE):
         figure = Figure(layout="constrained")
-        artefact.draw(figure, found)
-        if found["scale"] != "full":
+        artefact.draw(figure, result)
+        if result["scale"] != "full":
             figure.suptitle("QUICK: not a result", color="#b00020")
         packed = io.StringIO()
         figure.savefig(packed, format="svg", metadata={"Date": None, "Creator": None})
@@ -62,7 +62,7 @@ def svg(artefact: Artefact, found: Results) -> str | None:
 
 def colour_of(name: str) -> str:
     """Of a mechanism."""
-    return LEARNED if mechanism(name).learns else STATIC
+    return LEARNED if get_mechanism(name).learns else STATIC
 
 
 def panels(figure: Any, rows: int, columns: int, width: float = 8.0, height: float = 2.8) -> Any:
@@ -82,7 +82,7 @@ def against_budgets(axis: Any, cells: list[Cell], unit: str, title: str) -> None
     for name in dict.fromkeys(cell["mechanism"] for cell in cells):
         mine = sorted((cell for cell in cells if cell["mechanism"] == name), key=lambda cell: cell["budget"])
         place, means, colour = range(len(mine)), [cell["mean"] for cell in mine], colour_of(name)
-        label = "learned" if mechanism(name).learns else "static"
+        label = "learned" if get_mechanism(name).learns else "static"
         axis.errorbar(place, means, deviations(mine), color=colour, marker="o", ms=4, capsize=2, label=label)
         axis.plot(place, [c["paper"] for c in mine], "o", mfc="none", mec=colour, ms=7, label=f"{label}, paper")
     axis.set_xticks(range(len(budgets)), [f"{budget:g}" for budget in budgets])

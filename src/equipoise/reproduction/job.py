@@ -56,8 +56,8 @@ def run(job: dict[str, Any], folder: Path, report: Report | None = None) -> Path
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     running = JobRun(job, folder / f".{job['name']}.npz")
-    found = running.execute(report or (lambda what, done, total: None))
-    write_text(path, json.dumps(found, separators=(",", ":"), allow_nan=False) + "\n")
+    result = running.execute(report or (lambda what, done, total: None))
+    write_text(path, json.dumps(result, separators=(",", ":"), allow_nan=False) + "\n")
     running.checkpoint.unlink(missing_ok=True)
     return path
 
@@ -127,8 +127,8 @@ class JobRun:
             "utility": [*EARLY, *range(0, s.rounds, scale.full_every)],
             "tensors": TENSOR_ROUNDS,
         }
-        found = {name: {*when, s.rounds} if self.wanted[name] else set() for name, when in rounds.items()}
-        return {name: {t for t in when if t <= s.rounds} for name, when in found.items()} | {
+        result = {name: {*marks, s.rounds} if self.wanted[name] else set() for name, marks in rounds.items()}
+        return {name: {t for t in marks if t <= s.rounds} for name, marks in result.items()} | {
             "evaluate": {*s.evaluated()}
         }
 
@@ -142,32 +142,32 @@ class JobRun:
             self._measure(0, marks)
         while self.sweep.state.round < self.settings.rounds:
             now = self.sweep.state.round
-            stop = min(next(when for when in stops if when > now), now + LENGTH)
-            self.sweep.train(stop, lambda when: report(label, when, self.settings.rounds))
+            stop = min(next(round_number for round_number in stops if round_number > now), now + LENGTH)
+            self.sweep.train(stop, lambda round_number: report(label, round_number, self.settings.rounds))
             self._measure(stop, marks)
             if time.perf_counter() - saved > CHECKPOINT_SECONDS:
                 self._save(time.perf_counter() - started)
                 saved = time.perf_counter()
         self._save(time.perf_counter() - started)
-        found = self._collect(report)
+        result = self._collect(report)
         self.seconds += time.perf_counter() - started
-        return {**found, "seconds": round(self.seconds, 1)}
+        return {**result, "seconds": round(self.seconds, 1)}
 
     def _observe(self, rounds: list[int], done: Tables) -> None:
         rows = [self.row[federation] for federation in self.wanted["utility"]]
         self.series["stepwise"] += done.utility_loss[:, rows].double().mean(2).tolist()
 
-    def _measure(self, when: int, marks: dict[str, set[int]]) -> None:
-        if when in marks["evaluate"]:
+    def _measure(self, round_number: int, marks: dict[str, set[int]]) -> None:
+        if round_number in marks["evaluate"]:
             self.history.append(evaluate(self.sweep, None))
-        if when in marks["clients"]:
-            self.series["clients"].append([when, measures.client_curves(self.side("clients"))])
-        if when in marks["gradients"]:
-            self.series["gradients"].append([when, squared_gradients(self.side("gradients"))])
-        if when in marks["utility"]:
-            self.series["full"].append([when, measures.full_utility(self.side("utility"))])
-        if when in marks["tensors"]:
-            self.series["tensors"].append([when, measures.tensor_sizes(self.side("tensors"))])
+        if round_number in marks["clients"]:
+            self.series["clients"].append([round_number, measures.client_curves(self.side("clients"))])
+        if round_number in marks["gradients"]:
+            self.series["gradients"].append([round_number, squared_gradients(self.side("gradients"))])
+        if round_number in marks["utility"]:
+            self.series["full"].append([round_number, measures.full_utility(self.side("utility"))])
+        if round_number in marks["tensors"]:
+            self.series["tensors"].append([round_number, measures.tensor_sizes(self.side("tensors"))])
 
     # -- the raw file ------------------------------------------------------------------------------------------------
 
@@ -185,13 +185,13 @@ class JobRun:
         extra: dict[str, Any] = {}
         if self.wanted["inversion"]:
             side = self.side("inversion")
-            found, extra["baselines"] = measures.inversions(side, self.scale, report)
-            for federation, value in zip(side.federations, found, strict=True):
+            result, extra["baselines"] = measures.inversions(side, self.scale, report)
+            for federation, value in zip(side.federations, result, strict=True):
                 mine[federation]["inversion"] = value
         if self.wanted["pictures"]:
             side = self.side("pictures")
-            found, extra["originals"] = measures.pictures(side, self.scale, report)
-            for federation, value in zip(side.federations, found, strict=True):
+            result, extra["originals"] = measures.pictures(side, self.scale, report)
+            for federation, value in zip(side.federations, result, strict=True):
                 mine[federation]["pictures"] = value
         return {
             "schema": SCHEMA,
@@ -208,13 +208,16 @@ class JobRun:
         for name in ("clients", "gradients", "tensors"):
             points = self.series[name]
             for i, federation in enumerate(self.side(name).federations if self.wanted[name] else []):
-                mine[federation][name] = {"rounds": [when for when, _ in points], "values": [v[i] for _, v in points]}
+                mine[federation][name] = {
+                    "rounds": [round_number for round_number, _ in points],
+                    "values": [v[i] for _, v in points],
+                }
         for i, federation in enumerate(self.wanted["utility"]):
             mine[federation]["utility"] = {"values": [row[i] for row in self.series["stepwise"]]}
         for i, federation in enumerate(self.side("utility").federations if self.wanted["utility"] else []):
             full = self.series["full"]
             mine[federation]["utility"] |= {
-                "full_rounds": [when + 1 for when, _ in full],
+                "full_rounds": [round_number + 1 for round_number, _ in full],
                 "full": [v[i] for _, v in full],
             }
 
@@ -244,10 +247,14 @@ class JobRun:
                 notes = json.loads(str(stored["notes"]))
             if notes["digest"] != digest(self.job):
                 raise CheckpointError(f"The checkpoint {self.checkpoint.name} belongs to another job.", remedy)
-            when, seconds, history, series = (notes[key] for key in ("round", "seconds", "history", "series"))
-            if type(when) is not int or not 0 <= when <= self.settings.rounds or set(series) != set(self.series):
+            round_number, seconds, history, series = (notes[key] for key in ("round", "seconds", "history", "series"))
+            if (
+                type(round_number) is not int
+                or not 0 <= round_number <= self.settings.rounds
+                or set(series) != set(self.series)
+            ):
                 raise ValueError("its notes do not fit the job")
-            self.sweep.state.restore(when, arrays)
+            self.sweep.state.restore(round_number, arrays)
         except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, zlib.error, RecursionError) as error:
             raise CheckpointError(f"The checkpoint {self.checkpoint.name} cannot be read: {error}.", remedy) from error
         self.seconds, self.history, self.series = seconds, history, series

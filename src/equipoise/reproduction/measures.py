@@ -34,7 +34,7 @@ Report = Callable[[str, int, int], None]
 
 def client_curves(sweep: Sweep) -> list[dict[str, list[float]]]:
     """For every federation: accuracy on every client's test images, and loss on its training images."""
-    found: list[dict[str, list[float]]] = [{} for _ in sweep.federations]
+    results: list[dict[str, list[float]]] = [{} for _ in sweep.federations]
     for name, data in sweep.datasets.items():
         mine = sweep.federations_on(name)
         if not mine:
@@ -47,13 +47,13 @@ def client_curves(sweep: Sweep) -> list[dict[str, list[float]]]:
         trained = score(sweep.batched, params, sweep.images[rows], sweep.labels[rows])[1]
         loss = torch.stack([part.double().mean(1) for part in trained.split(sizes, dim=1)], dim=1)
         for place, i in enumerate(mine):
-            found[i] = {"accuracy": correct[place].tolist(), "training_loss": loss[place].tolist()}
-    return found
+            results[i] = {"accuracy": correct[place].tolist(), "training_loss": loss[place].tolist()}
+    return results
 
 
 def full_utility(sweep: Sweep) -> list[list[float]]:
     """For every federation and client: what the coming round's distortion does to the loss on *all* its data."""
-    found = [[0.0] * sweep.settings.clients for _ in sweep.federations]
+    result = [[0.0] * sweep.settings.clients for _ in sweep.federations]
     for seen in sweep.preview():
         rows = seen.rows()
         own = [sweep.parts[sweep.federations[f].dataset][k] for f, k in rows]
@@ -63,27 +63,27 @@ def full_utility(sweep: Sweep) -> list[list[float]]:
         gap = full_loss(sweep.batched, seen.released, images, labels)
         gap = gap - full_loss(sweep.batched, seen.released - seen.distortion, images, labels)
         for (f, k), value in zip(rows, gap.tolist(), strict=True):
-            found[f][k] = value
-    return found
+            result[f][k] = value
+    return result
 
 
 def tensor_sizes(sweep: Sweep) -> list[dict[str, dict[str, list[list[float]]]]]:
     """For every federation and tensor: mean size, mean and standard deviation, [before, after] learning, per client."""
-    found: list[dict[str, dict[str, list[list[float]]]]] = [{} for _ in sweep.federations]
+    results: list[dict[str, dict[str, list[list[float]]]]] = [{} for _ in sweep.federations]
     for seen in sweep.preview():
         if seen.noise is None:
             continue
         scale = seen.tables.scale[0, seen.block.federations, seen.block.slots].reshape(-1)
-        start = draw_bounds(seen.noise, Protection(seen.block.kind, scale))[0]
+        start = draw_bounds(seen.noise, Protection(seen.block.mechanism, scale))[0]
         for r, (f, _) in enumerate(seen.rows()):
             before, after = (sweep.batched.layout.unflatten(alpha[r].double()) for alpha in (start, seen.distortion))
             for name in before:
                 pair = before[name], after[name]
-                sizes = found[f].setdefault(name, {"size": [], "mean": [], "deviation": []})
+                sizes = results[f].setdefault(name, {"size": [], "mean": [], "deviation": []})
                 sizes["size"].append([float(part.abs().mean()) for part in pair])
                 sizes["mean"].append([float(part.mean()) for part in pair])
                 sizes["deviation"].append([float(part.std()) for part in pair])
-    return found
+    return results
 
 
 # -- inversions ---------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def inversions(sweep: Sweep, scale: Scale, report: Report) -> tuple[list[dict[st
 
     All targets start from the same image of noise. The second value is what guesses score that use no update.
     """
-    found: list[dict[str, Any]] = [{"mse": [], "ssim": [], "leakage": []} for _ in sweep.federations]
+    results: list[dict[str, Any]] = [{"mse": [], "ssim": [], "leakage": []} for _ in sweep.federations]
     guesses = {}
     for name, mine in attacked_releases(sweep, scale.attacked).items():
         truth, labels = sweep.images[mine.examples], sweep.labels[mine.examples]
@@ -129,9 +129,9 @@ def inversions(sweep: Sweep, scale: Scale, report: Report) -> tuple[list[dict[st
         values = _inverted(server, view, truth, materials, scale, sweep.settings.leakage.D, name, report)[1]
         for i, f in enumerate(mine.federations):
             for key, column in values.items():
-                found[f][key].append(column[i].tolist())
+                results[f][key].append(column[i].tolist())
         guesses[name] = _guesses(server, materials, truth, labels)
-    return found, guesses
+    return results, guesses
 
 
 def server_and_materials(sweep: Sweep, name: str) -> tuple[Server, Materials]:
@@ -169,8 +169,8 @@ def _inverted(
         done += count
         report(f"attacking {len(view)} releases on {name}", done, total)
 
-    found = invgrad(server, view, Search(iterations=scale.iterations, starts=1), Hooks(trace.watch, tell))
-    guess, values, assigned = errors(found.images, truth, view.labels, materials)
+    result = invgrad(server, view, Search(iterations=scale.iterations, starts=1), Hooks(trace.watch, tell))
+    guess, values, assigned = errors(result.images, truth, view.labels, materials)
     return guess, {**values, "leakage": trace.leakage(assigned)[0]}
 
 
@@ -189,7 +189,7 @@ def _guesses(server: Server, materials: Materials, truth: Tensor, labels: Tensor
 def pictures(sweep: Sweep, scale: Scale, report: Report) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """InvGrad on releases of *public* images at every federation's weights; the first batch is kept as pixels."""
     options = Options(attacks=[], releases=scale.pictured, label_sets=min(4, scale.pictured), candidates=2)
-    found: list[dict[str, Any]] = [{} for _ in sweep.federations]
+    results: list[dict[str, Any]] = [{} for _ in sweep.federations]
     originals = {}
     for name in sweep.datasets:
         mine = sweep.federations_on(name)
@@ -210,13 +210,13 @@ def pictures(sweep: Sweep, scale: Scale, report: Report) -> tuple[list[dict[str,
         guess, values = _inverted(server, view, truth, materials, scale, sweep.settings.leakage.D, name, report)
         for place, i in enumerate(mine):
             own = slice(place * count, (place + 1) * count)
-            found[i] = {key: column[own].tolist() for key, column in values.items()}
-            found[i]["pixels"] = _pixels(materials, guess[place * count])
+            results[i] = {key: column[own].tolist() for key, column in values.items()}
+            results[i]["pixels"] = _pixels(materials, guess[place * count])
         originals[name] = {
             "pixels": _pixels(materials, targets.images[0]),
             "baselines": _guesses(server, materials, targets.images, targets.labels),
         }
-    return found, originals
+    return results, originals
 
 
 def _pixels(materials: Materials, images: Tensor) -> list[Any]:

@@ -16,5 +16,5 @@ def paper() -> dict[str, Any]:
     >>> paper()["accuracy"]["PL"]["budgets"]
     [0.96, 0.97, 0.98, 0.99, 0.995]
     """
-    found: dict[str, Any] = json.loads(files(__package__).joinpath("paper.json").read_text(encoding="utf-8"))
-    return found
+    result: dict[str, Any] = json.loads(files(__package__).joinpath("paper.json").read_text(encoding="utf-8"))
+    return result

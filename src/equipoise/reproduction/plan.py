@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ..engine.federation import Federation
 from ..engine.settings import Settings
 from ..environment import VERSION
-from ..mechanism.registry import mechanism
+from ..mechanism.registry import get_mechanism
 
 SCHEMA = 1
 DATASETS = ("mnist", "fmnist")
@@ -109,7 +109,7 @@ def settings_of(scale: Scale, group: str, device: str) -> Settings:
 
 def jobs(wanted: Needs, scale: Scale, device: str, commit: str | None = None) -> list[dict[str, Any]]:
     """One job per group: everything it trains runs as one batch."""
-    found = []
+    results = []
     for group, federations in wanted.items():
         job = {
             "group": group,
@@ -120,8 +120,8 @@ def jobs(wanted: Needs, scale: Scale, device: str, commit: str | None = None) ->
             "version": VERSION,
             "commit": commit,
         }
-        found.append({"name": f"{group.replace('=', '-')}-{digest(job)[:8]}", **job})
-    return found
+        results.append({"name": f"{group.replace('=', '-')}-{digest(job)[:8]}", **job})
+    return results
 
 
 BY_THE_WAY = ("device", "threads", "chunk", "ledger", "release_limit")
@@ -135,9 +135,9 @@ def digest(job: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
 
-def spec(found: list[dict[str, Any]]) -> dict[str, Any]:
+def spec(results: list[dict[str, Any]]) -> dict[str, Any]:
     """The SPEC that ``equipoise.compute`` runs."""
-    return {"reproduction": {"schema": SCHEMA, "version": VERSION, "jobs": found}}
+    return {"reproduction": {"schema": SCHEMA, "version": VERSION, "jobs": results}}
 
 
 def without(wanted: Needs, done: Needs) -> Needs:
@@ -155,13 +155,13 @@ RATES = {"cpu": 5e3, "cuda": 2.1e5}
 """Mini-batch gradients a second, on two cores and on an H200: what the estimate of the time rests on."""
 
 
-def estimated_seconds(found: list[dict[str, Any]], device: str) -> float:
+def estimated_seconds(results: list[dict[str, Any]], device: str) -> float:
     """A rough guess of how long the jobs take: gradients of training, and steps of the attack at twice the price."""
     total = 0.0
-    for job in found:
+    for job in results:
         s = job["settings"]
         for federation, measures in zip(job["federations"], job["measures"], strict=True):
-            each = s["local_steps"] + (s["steps"] if mechanism(federation["mechanism"]).learns else 0)
+            each = s["local_steps"] + (s["steps"] if get_mechanism(federation["mechanism"]).learns else 0)
             total += s["clients"] * s["rounds"] * each
             batches = job["scale"]["attacked"] * ("inversion" in measures) + job["scale"]["pictured"] * (
                 "pictures" in measures

@@ -59,10 +59,10 @@ def read(folders: Iterable[Path], scale: Scale) -> Records:
         if not folder.is_dir():
             raise CheckpointError(f"There is no folder {folder.name} with raw results.", "Compute them first.")
         files += [_load(path, scale) for path in sorted(folder.glob("*.json"))]
-    found = Records(scale.name)
+    result = Records(scale.name)
     for content in sorted(files, key=lambda content: (-len(content["federations"]), content["name"])):
-        _take(found, content)
-    return found
+        _take(result, content)
+    return result
 
 
 WHOLE = (
@@ -125,16 +125,16 @@ def _problem(content: dict[str, Any]) -> str:
     return ""
 
 
-def _take(found: Records, content: dict[str, Any]) -> None:
+def _take(result: Records, content: dict[str, Any]) -> None:
     rows, group = content["federations"], content["group"]
     for row, names in zip(rows, content["measures"], strict=True):
         federation = Federation(row["dataset"], row["mechanism"], row["budget"], row["seed"])
         key = (group, federation.dataset, federation.mechanism, federation.budget)
-        kept = found.cells.setdefault(key, {}).setdefault(federation.seed, {})
-        found.cells[key][federation.seed] = {**row, **kept}
-        found.measured.setdefault(group, {}).setdefault(federation, set()).update([*names, "accuracy"])
+        kept = result.cells.setdefault(key, {}).setdefault(federation.seed, {})
+        result.cells[key][federation.seed] = {**row, **kept}
+        result.measured.setdefault(group, {}).setdefault(federation, set()).update([*names, "accuracy"])
     for name in ("baselines", "originals"):
         for dataset, value in content.get(name, {}).items():
-            getattr(found, name).setdefault(dataset, value)
+            getattr(result, name).setdefault(dataset, value)
     about = ("name", "group", "commit", "version", "seconds", "environment")
-    found.origins.append({**{key: content[key] for key in about}, "federations": len(rows)})
+    result.origins.append({**{key: content[key] for key in about}, "federations": len(rows)})

@@ -51,13 +51,13 @@ def commit() -> str | None:
     if root is None:
         return None
     try:
-        found = subprocess.run(
+        result = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--exclude", "*"],
             cwd=root, capture_output=True, text=True, timeout=10, check=True,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() or None
+    return result.stdout.strip() or None
 
 
 def plan(names: Sequence[str], scale: Scale, device: str, out: Path | None = None) -> dict[str, Any]:
@@ -77,14 +77,14 @@ def check_folder(out: Path, scale: Scale) -> None:
         return
     try:
         mark = json.loads((out / MARK).read_text(encoding="utf-8"))
-        found = mark["schema"], mark["version"], mark["scale"]
+        result = mark["schema"], mark["version"], mark["scale"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"The folder {out.name} is not empty and holds no readable {MARK}.", "Choose another --out."
         ) from error
-    if found != (SCHEMA, VERSION, scale.name):
+    if result != (SCHEMA, VERSION, scale.name):
         raise CheckpointError(
-            f"The folder {out.name} holds results of version {found[1]}, schema {found[0]}, scale {found[2]}; these "
+            f"The folder {out.name} holds results of version {result[1]}, schema {result[0]}, scale {result[2]}; these "
             f"would be {VERSION}, {SCHEMA}, {scale.name}.",
             "Choose another --out; nothing was changed.",
         )
@@ -162,19 +162,19 @@ def write(names: Sequence[str], records: Records, out: Path, draw: bool = True) 
 
 def _write_artefact(artefact: Artefact, records: Records, folder: Path, draw: bool) -> None:
     command = f"equipoise reproduce {artefact.name}{' --quick' if records.quick else ''}"
-    found: Results = {
+    result: Results = {
         "schema": SCHEMA, "version": VERSION, "scale": records.scale,
         **{key: getattr(artefact, key) for key in ("name", "kind", "title", "claim", "rule")},
         "command": command, "origins": records.origins if artefact.needs else [], **artefact.score(records),
     }  # fmt: skip
-    write_json(folder / "results.json", found)
-    figure = figures.svg(artefact, found) if draw else None
+    write_json(folder / "results.json", result)
+    figure = figures.svg(artefact, result) if draw else None
     if figure is not None:
         write_text(folder / "figure.svg", figure)
     else:  # an older one would show other numbers
         with storage_errors(folder):
             (folder / "figure.svg").unlink(missing_ok=True)
-    text = artefact_text(section(artefact, found), command, _origin_line(found["origins"]), figure is not None)
+    text = artefact_text(section(artefact, result), command, _origin_line(result["origins"]), figure is not None)
     write_text(folder / "README.md", text)
 
 
@@ -208,10 +208,10 @@ def results(out: Path) -> dict[str, Results]:
 def _load(artefact: Artefact, path: Path) -> Results:
     name = f"{artefact.name}/results.json"
     try:
-        found: Results = json.loads(path.read_text(encoding="utf-8"))
-        version = found["schema"], found["version"]
+        result: Results = json.loads(path.read_text(encoding="utf-8"))
+        version = result["schema"], result["version"]
         if artefact.judged:
-            [cell["agrees"] for cell in found["cells"]]
+            [cell["agrees"] for cell in result["cells"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{name} cannot be read: {error}.", "Write it anew.") from error
     if version != (SCHEMA, VERSION):
@@ -219,17 +219,17 @@ def _load(artefact: Artefact, path: Path) -> Results:
             f"{name} is of version {version[1]}, schema {version[0]}; this is {VERSION}, {SCHEMA}.",
             "Use the version that made it, or compute it anew into another --out.",
         )
-    return found
+    return result
 
 
 def status(out: Path) -> dict[str, Any]:
     """Where things stand, from the results themselves: artefacts with cells that agree, claims with verdicts."""
     tables = results(out)
     artefacts = []
-    for name, found in tables.items():
+    for name, result in tables.items():
         if ARTEFACTS[name].judged:
-            agree = sum(bool(cell["agrees"]) for cell in found["cells"])
-            row = {"name": name, "kind": ARTEFACTS[name].kind, "cells": len(found["cells"]), "agree": agree}
+            agree = sum(bool(cell["agrees"]) for cell in result["cells"])
+            row = {"name": name, "kind": ARTEFACTS[name].kind, "cells": len(result["cells"]), "agree": agree}
             artefacts.append(row)
     mark = QUICK_MARK if any(table["scale"] != "full" for table in tables.values()) else ""
     claims = [

@@ -18,12 +18,12 @@ class Section:
     notes: list[str] = field(default_factory=list)
 
 
-def section(artefact: Artefact, found: Results) -> Section:
+def section(artefact: Artefact, result: Results) -> Section:
     """An artefact's results, ready for a page."""
     verdict = "Beside the paper's artefacts; no verdict."
     if artefact.judged:
-        agree = sum(cell["agrees"] for cell in found["cells"])
-        verdict = f"{agree} of {len(found['cells'])} cells agree."
-    if found["scale"] != "full":
+        agree = sum(cell["agrees"] for cell in result["cells"])
+        verdict = f"{agree} of {len(result['cells'])} cells agree."
+    if result["scale"] != "full":
         verdict = f"QUICK: fewer rounds and seeds than the paper's protocol; says nothing about the paper. {verdict}"
-    return Section(artefact, verdict, artefact.tables(found), artefact.notes(found) if artefact.notes else [])
+    return Section(artefact, verdict, artefact.tables(result), artefact.notes(result) if artefact.notes else [])

@@ -106,15 +106,15 @@ def resolve(
     given = {key: list(values) for key, values in (sweep or {}).items() if values}
     if given:
         blocks = [{**block, **given} for block in blocks or [{}]]
-    found: list[str] = []
-    settings = _typed(Settings, _nulls(raw), "", found)
-    typed = [_typed(SweepBlock, block, f"sweep[{i}].", found) for i, block in enumerate(blocks or [{}])]
+    results: list[str] = []
+    settings = _typed(Settings, _nulls(raw), "", results)
+    typed = [_typed(SweepBlock, block, f"sweep[{i}].", results) for i, block in enumerate(blocks or [{}])]
     if settings is not None and None not in typed:
         config = Config(settings, [block for block in typed if block is not None])
-        found += problems(config.settings, config.federations())
-        if not found:
+        results += problems(config.settings, config.federations())
+        if not results:
             return config
-    refuse(found)
+    refuse(results)
 
 
 def differing(folder_config: Path, config: Config) -> list[str]:
@@ -158,31 +158,31 @@ def _nulls(raw: dict[str, Any]) -> dict[str, Any]:
     return {key: None if value == "none" else value for key, value in raw.items()}
 
 
-def _typed(kind: Any, raw: Any, prefix: str, found: list[str]) -> Any:
+def _typed(kind: Any, raw: Any, prefix: str, results: list[str]) -> Any:
     if not isinstance(raw, Mapping):
-        found.append(f"Expected {prefix.rstrip('.') or 'the settings'} to be a table, got {raw!r}.")
+        results.append(f"Expected {prefix.rstrip('.') or 'the settings'} to be a table, got {raw!r}.")
         return None
     known = [part.name for part in fields(kind)]
     unknown = [key for key in raw if key not in known]
     for key in unknown:
-        found.append(f"Unknown key {prefix + key!r}.{closest(key, known)}")
+        results.append(f"Unknown key {prefix + key!r}.{closest(key, known)}")
     if kind is Settings and isinstance(raw.get("leakage"), Mapping):
         inner = [part.name for part in fields(Leakage)]
         for key in [key for key in raw["leakage"] if key not in inner]:
-            found.append(f"Unknown key 'leakage.{key}'.{closest(key, inner)}")
+            results.append(f"Unknown key 'leakage.{key}'.{closest(key, inner)}")
         raw = {**raw, "leakage": {key: value for key, value in raw["leakage"].items() if key in inner}}
     kept = {key: value for key, value in raw.items() if key in known}
     try:
         flags = [part.name for part in fields(kind) if part.type == "bool"]
         for key, value in kept.items():
             if isinstance(value, bool) and key not in flags:  # pydantic would take true for 1
-                found.append(f"Expected {prefix}{key} = {str(value).lower()} to be a number, a word or a list.")
+                results.append(f"Expected {prefix}{key} = {str(value).lower()} to be a number, a word or a list.")
         kept = {key: value for key, value in kept.items() if not isinstance(value, bool) or key in flags}
         return _adapter(kind).validate_python(kept)
     except ValidationError as error:
         for item in error.errors():
             place = ".".join(str(part) for part in item["loc"])
-            found.append(f"{prefix}{place} = {item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}.")
+            results.append(f"{prefix}{place} = {item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}.")
             kept.pop(str(item["loc"][0]), None)
     return _adapter(kind).validate_python(kept)  # the rest, so that its problems are found as well
 

@@ -11,7 +11,7 @@ from ..engine.draws import Draws
 from ..engine.sweep import Sweep
 from ..engine.tables import Tables
 from ..ledger.lines import Entry
-from ..mechanism.registry import mechanism
+from ..mechanism.registry import get_mechanism
 from ..mechanism.schedule import schedule
 
 
@@ -26,12 +26,12 @@ def round_entries(sweep: Sweep, rounds: Sequence[int], done: Tables) -> Iterator
     about = []
     for place in sweep.in_order(range(len(sweep.federations))):
         fed = sweep.federations[place]
-        kind, seed = mechanism(fed.mechanism), sweep.draws.seeds.index(fed.seed)
-        measure = sweep.settings.measure(kind)
-        factor = None if kind.distorts and not kind.on_sphere else 1.0 if measure is None else measure.factor
-        about.append((place, kind, seed, factor, _budgets(fed.budget, rounds, sweep.settings.clients)))
-    for i, when in enumerate(rounds):
-        for federation, (place, kind, seed, factor, budgets) in enumerate(about):
+        mechanism, seed = get_mechanism(fed.mechanism), sweep.draws.seeds.index(fed.seed)
+        measure = sweep.settings.measure(mechanism)
+        factor = None if mechanism.distorts and not mechanism.on_sphere else 1.0 if measure is None else measure.factor
+        about.append((place, mechanism, seed, factor, _budgets(fed.budget, rounds, sweep.settings.clients)))
+    for i, round_number in enumerate(rounds):
+        for federation, (place, mechanism, seed, factor, budgets) in enumerate(about):
             releases = []
             for client, scale, size, good in zip(
                 who[i][seed], scales[i][place], sizes[i][place], accepted[i][place], strict=True
@@ -41,14 +41,14 @@ def round_entries(sweep: Sweep, rounds: Sequence[int], done: Tables) -> Iterator
                     row["lower"], row["upper"] = scale, factor * scale
                 else:
                     row["lower"], row["upper"], row["scale"] = None, None, scale
-                if kind.formal:
+                if mechanism.formal:
                     row["intensity"] = None
                 if not good:
-                    row["reason"] = "out of bounds" if kind.distorts and math.isfinite(size) else "not finite"
+                    row["reason"] = "out of bounds" if mechanism.distorts and math.isfinite(size) else "not finite"
                 releases.append(row)
             yield {
-                "kind": "round", "federation": federation, "round": when, "mechanism": kind.name,
-                "budget": budgets[i], "norm": kind.norm if kind.distorts else None, "releases": releases,
+                "kind": "round", "federation": federation, "round": round_number, "mechanism": mechanism.name,
+                "budget": budgets[i], "norm": mechanism.norm if mechanism.distorts else None, "releases": releases,
             }  # fmt: skip
 
 
@@ -66,9 +66,9 @@ def last_round(draws: Draws, rounds: int, limit: int | None) -> int:
     if draws.slots == draws.clients:
         return limit
     counts = [Counter[int]() for _ in draws.seeds]
-    for when in range(1, rounds + 1):
-        for count, clients in zip(counts, draws.participants([when])[0].tolist(), strict=True):
+    for round_number in range(1, rounds + 1):
+        for count, clients in zip(counts, draws.participants([round_number])[0].tolist(), strict=True):
             count.update(clients)
             if max(count[client] for client in clients) > limit:
-                return when - 1
+                return round_number - 1
     return rounds

@@ -39,18 +39,18 @@ class RunFolder:
     def rounds(self) -> list[int]:
         """Rounds of which there is a snapshot; at least one."""
         names = (path.stem.removeprefix("round-") for path in (self.path / "snapshots").glob("round-*.safetensors"))
-        found = sorted(int(name) for name in names if name.isdecimal())
-        if not found:
+        result = sorted(int(name) for name in names if name.isdecimal())
+        if not result:
             raise CheckpointError(
                 f"The run folder {self.path.name} has no snapshots.", "Train it with snapshots=[0, 200]."
             )
-        return found
+        return result
 
     def chosen(self, rounds: Sequence[int] | None) -> list[int]:
         """The rounds asked for, sorted, where there is a snapshot of each; all of them for None."""
         there = self.rounds()
         wanted = there if rounds is None else sorted(set(rounds))
-        missing = [when for when in wanted if when not in there]
+        missing = [round_number for round_number in wanted if round_number not in there]
         if missing or not wanted:
             raise ConfigError(f"No snapshot of round {missing}.", f"There are: {', '.join(map(str, there))}.")
         return wanted

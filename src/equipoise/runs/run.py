@@ -79,10 +79,10 @@ class Run:
                 if event.rows or event.snapshot or time.monotonic() - saved > CHECKPOINT_SECONDS:
                     self._checkpoint()
                     saved = time.monotonic()
-            found = self._finish(last)
+            outcome = self._finish(last)
             if self.sweep.state.round < self.config.settings.rounds:
                 self._permit_next()
-            return found
+            return outcome
 
     def _record(self, rounds: list[int], done: Tables) -> None:
         if self.ledger is not None:
@@ -90,12 +90,12 @@ class Run:
 
     def _permit_next(self) -> None:
         """Raise for the first client that the next round would take past the limit on releases."""
-        when = self.sweep.state.round + 1
-        who = self.sweep.draws.participants([when])[0].tolist()  # [seeds][slots]
+        round_number = self.sweep.state.round + 1
+        who = self.sweep.draws.participants([round_number])[0].tolist()  # [seeds][slots]
         for federation, fed in enumerate(self.config.federations()):
             clients = who[self.sweep.draws.seeds.index(fed.seed)]
             if self.ledger is not None:
-                self.ledger.permit([str(client) for client in clients], when, federation)
+                self.ledger.permit([str(client) for client in clients], round_number, federation)
 
     def _store(self, event: Event) -> None:
         if event.rows:
@@ -136,12 +136,12 @@ class Run:
 
     def _resume(self) -> None:
         metrics = self.folder / "metrics.jsonl"
-        found = load_checkpoint(self.folder / "checkpoint")
-        if found is None:
+        outcome = load_checkpoint(self.folder / "checkpoint")
+        if outcome is None:
             self._clear()  # what a run left that never reached a checkpoint
             self._open_ledger()
             return
-        tensors, notes = found
+        tensors, notes = outcome
         self._refuse_other_circumstances(notes)
         try:
             self.sweep.state.restore(notes["round"], tensors)
@@ -228,14 +228,14 @@ class Run:
         if len(last) != len(self.sweep.federations):
             raise CheckpointError("metrics.jsonl lacks the rows of the last round.", "Restore it, or use --fresh.")
         self._snapshot(self.folder / "model.safetensors")
-        found = result(self.sweep, last)
+        outcome = result(self.sweep, last)
         if self.ledger is not None:
-            found["ledger"] = {"entries": self.ledger.entries, "head": self.ledger.head}
+            outcome["ledger"] = {"entries": self.ledger.entries, "head": self.ledger.head}
         if self.sweep.state.round < self.config.settings.rounds:
             limit, rounds = self.config.settings.release_limit, self.config.settings.rounds
-            found["stopped"] = {"round": self.sweep.state.round, "of": rounds, "release_limit": limit}
-        write_json(self.folder / "result.json", found)
-        return found
+            outcome["stopped"] = {"round": self.sweep.state.round, "of": rounds, "release_limit": limit}
+        write_json(self.folder / "result.json", outcome)
+        return outcome
 
     def _clear(self) -> None:
         """Remove what a run writes, and nothing else."""
@@ -256,15 +256,15 @@ class Run:
             )
 
     def _refuse_other_experiment(self) -> None:
-        found = load_checkpoint(self.folder / "checkpoint")
-        if found is None:
+        outcome = load_checkpoint(self.folder / "checkpoint")
+        if outcome is None:
             if (self.folder / "result.json").exists():
                 raise CheckpointError(
                     f"The folder {self.folder.name} holds results without a checkpoint.",
                     "Use --fresh or another --out.",
                 )
             return
-        if found[1].get("digest") != self.config.digest():
+        if outcome[1].get("digest") != self.config.digest():
             other = ", ".join(differing(self.folder / "config.toml", self.config)) or "its federations"
             raise CheckpointError(
                 f"The folder {self.folder.name} holds a run that differs in: {other}.",

@@ -33,11 +33,11 @@ def save_snapshot(path: Path, tensors: dict[str, Tensor], notes: dict[str, str])
 
 def tensors_digest(tensors: dict[str, Tensor]) -> str:
     """SHA-256 of names, forms and numbers."""
-    found = hashlib.sha256()
+    result = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
-        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-        found.update(tensor.numpy().tobytes())
-    return found.hexdigest()
+        result.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        result.update(tensor.numpy().tobytes())
+    return result.hexdigest()
 
 
 def _noted_digest(content: bytes) -> str | None:

@@ -118,17 +118,16 @@ class Intake:
         return Aggregate(moved, self.accepted, self.refused)
 
 
-def wrong_round(found: object, expected: int) -> str | None:
+def wrong_round(actual: object, expected: int) -> str | None:
     """
     >>> wrong_round(3, 4)
     'is for round 3, a stale one; round 4 is open'
     """
-    if not is_whole(found):
-        return f"names no round: {short(found)}"
-    if found != expected:
-        return (
-            f"is for round {short(found)}, a {'stale' if found < expected else 'future'} one; round {expected} is open"
-        )
+    if not is_whole(actual):
+        return f"names no round: {short(actual)}"
+    if actual != expected:
+        age = "stale" if actual < expected else "future"
+        return f"is for round {short(actual)}, a {age} one; round {expected} is open"
     return None
 
 
@@ -172,19 +171,19 @@ class Form:
         return cls(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), size, "dense" if dense else "other")
 
 
-def wrong_form(found: Mapping[str, Form], like: Mapping[str, Tensor], agreed: int) -> str | None:
+def wrong_form(actual: Mapping[str, Form], like: Mapping[str, Tensor], agreed: int) -> str | None:
     """Names, sizes, shapes and types: all that can be checked without looking at a number."""
-    if not found:
+    if not actual:
         return "is empty"
-    size = sum(form.bytes for form in found.values())
+    size = sum(form.bytes for form in actual.values())
     if size > 2 * agreed:  # first of all, so that nothing huge is looked at closely
         return f"has {size} bytes, {agreed} are agreed"
-    missing, extra = sorted(set(like) - set(found)), [name for name in found if name not in like]
+    missing, extra = sorted(set(like) - set(actual)), [name for name in actual if name not in like]
     if missing:
         return f"lacks tensor {missing[0]!r}" + (f" and {len(missing) - 1} more" if missing[1:] else "")
     if extra:
         return f"has an extra tensor {short(extra[0])}" + (f" and {len(extra) - 1} more" if extra[1:] else "")
-    for name, form in found.items():
+    for name, form in actual.items():
         expected = Form.of(like[name])
         if form.kind != expected.kind:
             return f"tensor {name!r} is not dense"

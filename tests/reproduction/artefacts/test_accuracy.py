@@ -82,16 +82,16 @@ def test_below_the_grid_and_without_protection(synthetic: Tables) -> None:
 
 def test_a_baseline_that_was_not_run_is_named_so(synthetic: Tables) -> None:
     few = PL.score(records_of(scale=replace(SCALE, baselines=False)))
-    (_, whole), (_, less) = (PL.tables(found) for found in (synthetic["accuracy-pl"], few))
+    (_, whole), (_, less) = (PL.tables(result) for result in (synthetic["accuracy-pl"], few))
     assert whole.head[4:] == ["static, damped server", "static, eleven steps", "learned, damped server"]
     assert whole.rows[2] == ["mnist", "0.98", "+8.58", "20.0 (20.0 to 20.0)", "62.0 ± 0.1", "61.0 ± 0.1", "82.0 ± 0.1"]
     assert less.rows[2] == [*whole.rows[2][:5], "not run", "not run"]
 
 
 def test_every_cell_that_differs_is_spoken_about(synthetic: Tables) -> None:
-    found = synthetic["accuracy-ls"]
-    notes = LS.notes(found)
-    wrong = [cell for cell in found["cells"] if not cell["agrees"]]
+    result = synthetic["accuracy-ls"]
+    notes = LS.notes(result)
+    wrong = [cell for cell in result["cells"] if not cell["agrees"]]
     assert wrong
     for cell in wrong:
         start = f"{cell['dataset']} {cell['mechanism']} {cell['budget']:g} differs"

@@ -33,10 +33,10 @@ def test_a_client_that_only_ends_higher_does_not_agree() -> None:
     """Below the static curve all the way, above it at the last point."""
 
     def late(fed: Federation, client: int) -> list[float]:
-        found = syn.curve(fed, client)
-        return [0.0, 0.0, found[2]] if fed.mechanism == "ls-learn" and client == 1 else found
+        result = syn.curve(fed, client)
+        return [0.0, 0.0, result[2]] if fed.mechanism == "ls-learn" and client == 1 else result
 
-    found = CLIENTS.score(records_of(World(curve=late)))
-    assert [(c["family"], c["client"]) for c in found["cells"] if not c["agrees"]] == [("LS", 2)]
-    (table,) = CLIENTS.tables(found)
+    result = CLIENTS.score(records_of(World(curve=late)))
+    assert [(c["family"], c["client"]) for c in result["cells"] if not c["agrees"]] == [("LS", 2)]
+    (table,) = CLIENTS.tables(result)
     assert [row[-1] for row in table.rows] == ["agrees", "**differs**", *["agrees"] * 6]

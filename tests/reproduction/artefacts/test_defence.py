@@ -42,6 +42,6 @@ def test_the_rule_names_the_limits_of_both_quantities() -> None:
 
 
 def test_the_note_says_how_much_leaked(synthetic: Tables) -> None:
-    found = synthetic["defence-ls"]
-    (note,) = LS.notes({**found, "leakage": [{"mean": 0.25}, {"mean": 0.5}, {"mean": 0.75}]})
+    result = synthetic["defence-ls"]
+    (note,) = LS.notes({**result, "leakage": [{"mean": 0.25}, {"mean": 0.5}, {"mean": 0.75}]})
     assert "leakage here is 0.25 to 0.75." in note

@@ -18,8 +18,8 @@ def test_the_running_average_of_a_constant_is_the_constant() -> None:
 
 
 def test_the_running_average_of_a_line_is_half_of_it_however_the_rounds_are_spaced() -> None:
-    found = running_average(UNEVEN, UNEVEN[None].astype(float))
-    assert found[0] == pytest.approx(UNEVEN / 2)
+    result = running_average(UNEVEN, UNEVEN[None].astype(float))
+    assert result[0] == pytest.approx(UNEVEN / 2)
     assert running_average(UNEVEN, UNEVEN[None] + 4.0)[0] == pytest.approx(UNEVEN / 2 + 4)
 
 
@@ -34,7 +34,7 @@ def test_gradient_norms_of_neighbouring_budgets_and_the_rebound() -> None:
     def gradients(fed: Federation) -> tuple[list[int], list[float]]:
         level = {600: 3.0, 800: 2.0, 1000: 1.0}[fed.budget] + wobble(fed.seed)
         rounds = list(range(0, 101, 10))
-        late = [0.25 * (fed.dataset == "mnist") * (when > 90) * (fed.budget == 600) for when in rounds]
+        late = [0.25 * (fed.dataset == "mnist") * (round_number > 90) * (fed.budget == 600) for round_number in rounds]
         return rounds, [level + more for more in late]
 
     table = GRADIENT_NORM.score(records_of(World(gradients=gradients)))
@@ -53,9 +53,9 @@ def test_gradient_norms_of_neighbouring_budgets_and_the_rebound() -> None:
 @pytest.mark.parametrize("scale", [FULL, QUICK], ids=["full", "quick"])
 def test_gradients_are_sampled_in_the_middle_and_in_the_end(scale: Scale) -> None:
     """The rebound is a difference of two means; neither may be a mean of nothing."""
-    when = [*range(0, scale.rounds, scale.gradient_every), scale.rounds]
+    round_number = [*range(0, scale.rounds, scale.gradient_every), scale.rounds]
     for low, high in MIDDLE_AND_END:
-        assert any(low * scale.rounds < t <= high * scale.rounds for t in when)
+        assert any(low * scale.rounds < t <= high * scale.rounds for t in round_number)
 
 
 def test_the_second_half_of_the_training_has_a_column_of_its_own() -> None:

@@ -38,9 +38,9 @@ def score(records: Records) -> Results:
     return {"cells": [{"mechanism": "gs-learn", **spread(accuracies)}]}
 
 
-def tables(found: Results) -> list[Table]:
+def tables(result: Results) -> list[Table]:
     """One table, with a row for each cell."""
-    rows = [[cell["mechanism"], plus_minus(cell)] for cell in found["cells"]]
+    rows = [[cell["mechanism"], plus_minus(cell)] for cell in result["cells"]]
     return [Table("Test accuracy in percent", ["mechanism", "ours"], rows)]
 
 
@@ -156,9 +156,9 @@ CELLS = [
 """The forty cells of the paper's two tables, from the paper's own numbers."""
 
 
-def has(found: Needs, cell: tuple[str, str, float | None], measure: str, group: str = "paper") -> bool:
+def has(result: Needs, cell: tuple[str, str, float | None], measure: str, group: str = "paper") -> bool:
     """Whether a cell is measured in all eight seeds."""
-    return all(measure in found.get(group, {}).get(Federation(*cell, seed), set()) for seed in range(1, 9))
+    return all(measure in result.get(group, {}).get(Federation(*cell, seed), set()) for seed in range(1, 9))
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
@@ -177,29 +177,29 @@ def test_every_cell_of_the_tables_is_trained_and_attacked(cell: tuple[str, str, 
 
 @pytest.mark.parametrize("dataset", ["mnist", "fmnist"])
 def test_what_the_paper_shows_beside_its_tables_is_planned_too(dataset: str) -> None:
-    found = needs(ARTEFACTS, FULL)
+    result = needs(ARTEFACTS, FULL)
     for mechanism, budget in (("ls-static", 60), ("ls-learn", 60), ("pl-identical", 0.95), ("pl-learn", 0.95)):
-        assert has(found, (dataset, mechanism, budget), "accuracy")  # below the grid
-    assert has(found, (dataset, "none", None), "accuracy")
-    assert has(found, (dataset, "none", None), "inversion")
+        assert has(result, (dataset, mechanism, budget), "accuracy")  # below the grid
+    assert has(result, (dataset, "none", None), "accuracy")
+    assert has(result, (dataset, "none", None), "inversion")
     for budget in (600, 800, 1000):
-        assert has(found, (dataset, "ls-learn", budget), "gradients")
+        assert has(result, (dataset, "ls-learn", budget), "gradients")
     for mechanism, budget in (("ls-learn", 200), ("pl-learn", 0.98)):
-        assert has(found, (dataset, mechanism, budget), "tensors")
+        assert has(result, (dataset, mechanism, budget), "tensors")
         for group in ("M=1", "M=3", "M=30", "gamma=0.01", "gamma=0.03", "gamma=0.3", "gamma=1"):
-            assert has(found, (dataset, mechanism, budget), "accuracy", group)
+            assert has(result, (dataset, mechanism, budget), "accuracy", group)
     for mechanism in ("ls-static", "ls-learn"):
-        assert has(found, (dataset, mechanism, 200), "utility")
+        assert has(result, (dataset, mechanism, 200), "utility")
     for mechanism, budget in (("none", None), ("ls-static", 200), ("ls-learn", 200), ("pl-learn", 0.98)):
-        assert "pictures" in found["paper"][Federation(dataset, mechanism, budget, 1)]
+        assert "pictures" in result["paper"][Federation(dataset, mechanism, budget, 1)]
 
 
 def test_the_curves_of_the_clients_are_at_ls_200_and_pl_0975() -> None:
-    found = needs(["clients"], FULL)
+    result = needs(["clients"], FULL)
     wanted = {("ls-static", 200), ("ls-learn", 200), ("pl-identical", 0.975), ("pl-learn", 0.975)}
-    assert {(fed.mechanism, fed.budget) for fed in found["paper"]} == wanted
-    assert {fed.dataset for fed in found["paper"]} == {"fmnist"}
-    assert all(has(found, ("fmnist", *one), "clients") for one in wanted)
+    assert {(fed.mechanism, fed.budget) for fed in result["paper"]} == wanted
+    assert {fed.dataset for fed in result["paper"]} == {"fmnist"}
+    assert all(has(result, ("fmnist", *one), "clients") for one in wanted)
 
 
 def test_configuration_needs_nothing() -> None:

@@ -41,8 +41,10 @@ def test_the_first_twentieth_of_the_rounds_is_told_apart() -> None:
     """Learning is ten units better in rounds 1 to 5 of 100 and one unit worse ever after."""
 
     def loss(fed: Federation) -> tuple[list[float], list[float]]:
-        gap = [(-10.0 if when <= 5 else 1.0) * fed.mechanism.endswith("learn") for when in range(1, 101)]
-        return [value + wobble(fed.seed) * (when % 2) for when, value in enumerate(gap)], [0.0] * 4
+        gap = [
+            (-10.0 if round_number <= 5 else 1.0) * fed.mechanism.endswith("learn") for round_number in range(1, 101)
+        ]
+        return [value + wobble(fed.seed) * (round_number % 2) for round_number, value in enumerate(gap)], [0.0] * 4
 
     for cell in STEPWISE.score(records_of(World(stepwise=loss)))["cells"]:
         if cell["measured_on"] == "its mini-batch":
@@ -76,7 +78,7 @@ def test_a_long_curve_is_thinned_to_means_of_blocks(count: int, points: int, ste
     records = records_of(World(stepwise=lambda fed: (values.tolist(), [0.0] * 4)))
     curve = STEPWISE.score(records)["curves"][0]
     assert curve["rounds"] == list(range(step, points * step + 1, step)), "a block is named by its last round"
-    assert curve["mean"] == pytest.approx([when - (step - 1) / 2 for when in curve["rounds"]])
+    assert curve["mean"] == pytest.approx([round_number - (step - 1) / 2 for round_number in curve["rounds"]])
 
 
 def test_the_table_sets_learned_beside_static(synthetic: Tables) -> None:

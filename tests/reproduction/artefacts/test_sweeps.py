@@ -22,9 +22,9 @@ def test_sweeps_have_the_papers_setting_and_static_noise_among_them(synthetic: T
 
 
 def test_every_value_is_that_of_its_own_group() -> None:
-    found = {"M=1": 0.11, "M=3": 0.33, "gamma=0.01": 0.01, "gamma=1": 0.99, "paper": 0.5}
-    assert set(needs(["sweeps"], SCALE)) == set(found)
-    cells = SWEEPS.score(records_of(World(accuracy=lambda fed, group: found.get(group, 0.0))))["cells"]
+    result = {"M=1": 0.11, "M=3": 0.33, "gamma=0.01": 0.01, "gamma=1": 0.99, "paper": 0.5}
+    assert set(needs(["sweeps"], SCALE)) == set(result)
+    cells = SWEEPS.score(records_of(World(accuracy=lambda fed, group: result.get(group, 0.0))))["cells"]
     mine = [c for c in cells if (c["family"], c["dataset"]) == ("PL", "fmnist")]
     assert [c["mean"] for c in mine] == pytest.approx([50, 11, 33, 50, 1, 50, 99])
 

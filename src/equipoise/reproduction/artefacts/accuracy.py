@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from ...mechanism.registry import mechanism
+from ...mechanism.registry import get_mechanism
 from ..agreement import Cell, compared, paired, rule, spread
 from ..figures import REFERENCE, STATIC, against_budgets, panels
 from ..paper import PRINTED, paper
@@ -76,51 +76,53 @@ def _below_the_grid(records: Records, family: str) -> list[Cell]:
     return under
 
 
-def draw(figure: Any, found: Results) -> None:
+def draw(figure: Any, result: Results) -> None:
     axes = panels(figure, 1, 2)[0]
     for axis, dataset in zip(axes, DATASETS, strict=True):
-        against_budgets(axis, [c for c in found["cells"] if c["dataset"] == dataset], "test accuracy, %", dataset)
-        simple = [b for b in found["baselines"] if b["dataset"] == dataset and not mechanism(b["mechanism"]).learns]
+        against_budgets(axis, [c for c in result["cells"] if c["dataset"] == dataset], "test accuracy, %", dataset)
+        simple = [
+            b for b in result["baselines"] if b["dataset"] == dataset and not get_mechanism(b["mechanism"]).learns
+        ]
         for group, line in (("damped", ":"), ("eleven-steps", "--")):
             mine = sorted((b for b in simple if b["baseline"] == group), key=lambda row: row["budget"])
             if mine:
                 label = {"damped": "static, damped server", "eleven-steps": "static, eleven steps"}[group]
                 axis.plot(range(len(mine)), [b["mean"] for b in mine], line, color=STATIC, label=label)
         axis.axhline(
-            found["without_protection"][dataset]["mean"], color=REFERENCE, ls="-.", lw=1, label="no protection"
+            result["without_protection"][dataset]["mean"], color=REFERENCE, ls="-.", lw=1, label="no protection"
         )
         axis.set_ylim(0, 100)
     axes[1].legend(fontsize=7, loc="lower right")
 
 
-def tables(found: Results) -> list[Table]:
+def tables(result: Results) -> list[Table]:
     head = ["data", "budget", "mechanism", "paper", "ours", "difference", "at best validation", "verdict"]
     rows = [
         [
             cell["dataset"], f"{cell['budget']:g}", cell["mechanism"], f"{cell['paper']:.2f}", plus_minus(cell),
             f"{cell['difference']:+.1f}", plus_minus(cell["at_best_validation"]), verdict(cell),
         ]
-        for cell in found["cells"]
+        for cell in result["cells"]
     ]  # fmt: skip
-    seeds = found["cells"][0]["seeds"]
+    seeds = result["cells"][0]["seeds"]
     return [
         Table(f"Test accuracy in percent, mean ± standard deviation of {seeds} seeds", head, rows),
         Table(
             "Learned minus static in points (95 % interval, paired by seed), beside simple baselines (percent)",
             ["data", "budget", "paper", "learned - static", "static, damped server", "static, eleven steps",
              "learned, damped server"],
-            _gains(found),
+            _gains(result),
         ),
     ]  # fmt: skip
 
 
-def _gains(found: Results) -> list[list[str]]:
+def _gains(result: Results) -> list[list[str]]:
     simple = {
-        (row["dataset"], row["budget"], row["baseline"], mechanism(row["mechanism"]).learns): plus_minus(row)
-        for row in found["baselines"]
+        (row["dataset"], row["budget"], row["baseline"], get_mechanism(row["mechanism"]).learns): plus_minus(row)
+        for row in result["baselines"]
     }
     rows = []
-    for gain in found["gains"]:
+    for gain in result["gains"]:
         dataset, budget = gain["dataset"], gain["budget"]
         shown = [
             simple.get((dataset, budget, group, learns), "not run")
@@ -130,12 +132,12 @@ def _gains(found: Results) -> list[list[str]]:
     return rows
 
 
-def notes(found: Results) -> list[str]:
+def notes(result: Results) -> list[str]:
     below = ", ".join(
-        f"{row['dataset']} {row['mechanism']} {row['budget']:g}: {plus_minus(row)}" for row in found["below_the_grid"]
+        f"{row['dataset']} {row['mechanism']} {row['budget']:g}: {plus_minus(row)}" for row in result["below_the_grid"]
     )
-    free = ", ".join(f"{name} {plus_minus(cell)}" for name, cell in found["without_protection"].items())
-    return [f"Below the paper's grid: {below}.", f"Without protection: {free}.", *differing(found["cells"])]
+    free = ", ".join(f"{name} {plus_minus(cell)}" for name, cell in result["without_protection"].items())
+    return [f"Below the paper's grid: {below}.", f"Without protection: {free}.", *differing(result["cells"])]
 
 
 def differing(cells: list[Cell]) -> list[str]:

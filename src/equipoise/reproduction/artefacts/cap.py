@@ -53,22 +53,22 @@ def _recomputed(dataset: str, family: str, key: str) -> float:
     return mean(float(accuracy / 100 * error) for accuracy, error in zip(accuracies, errors, strict=True))
 
 
-def draw(figure: Any, found: Results) -> None:
+def draw(figure: Any, result: Results) -> None:
     axis = panels(figure, 1, 1, height=3.2)[0][0]
-    bars(axis, found["cells"], [f"{cell['dataset']}\n{cell['mechanism']}" for cell in found["cells"]], "CAP")
+    bars(axis, result["cells"], [f"{cell['dataset']}\n{cell['mechanism']}" for cell in result["cells"]], "CAP")
 
 
-def tables(found: Results) -> list[Table]:
+def tables(result: Results) -> list[Table]:
     rows = [
         [
             c["dataset"], c["family"], c["mechanism"], f"{c['paper']:.2f}", f"{c['paper_recomputed']:.3f}",
             plus_minus(c, 2), verdict(c),
         ]
-        for c in found["cells"]
+        for c in result["cells"]
     ]  # fmt: skip
     ups = [
         [u["dataset"], u["family"], f"{u['paper']:.1f}", f"{u['paper_recomputed']:.1f}", with_interval(u)]
-        for u in found["up_percent"]
+        for u in result["up_percent"]
     ]
     again = "from the paper's own tables"
     return [
@@ -77,7 +77,7 @@ def tables(found: Results) -> list[Table]:
     ]
 
 
-def notes(found: Results) -> list[str]:
+def notes(result: Results) -> list[str]:
     return ["Rerr is the MSE in normalised units. The paper's printed CAP differs from its own tables by up to 0.04."]
 
 

@@ -61,11 +61,11 @@ def _curve(accuracy: Any, loss: Any) -> Cell:
     }
 
 
-def draw(figure: Any, found: Results) -> None:
+def draw(figure: Any, result: Results) -> None:
     axes = panels(figure, 2, 4, width=10.0, height=2.4)
     for row, family in enumerate(FAMILIES):
         for column, axis in enumerate(axes[row]):
-            for curve in found["curves"]:
+            for curve in result["curves"]:
                 if (curve["family"], curve["client"]) == (family, column + 1):
                     colour = colour_of(curve["mechanism"])
                     axis.fill_between(curve["rounds"], curve["low"], curve["high"], color=colour, alpha=0.2, lw=0)
@@ -77,7 +77,7 @@ def draw(figure: Any, found: Results) -> None:
         axes[row][3].legend(fontsize=7, loc="lower right")
 
 
-def tables(found: Results) -> list[Table]:
+def tables(result: Results) -> list[Table]:
     head = ["calibration", "budget", "client", "final accuracy", "mean over the curve", "final training loss",
             "verdict"]  # fmt: skip
     rows = [
@@ -85,7 +85,7 @@ def tables(found: Results) -> list[Table]:
             c["family"], f"{c['budget']:g}", str(c["client"]), with_interval(c), with_interval(c["area"]),
             with_interval(c["final_training_loss"], 2), verdict(c),
         ]
-        for c in found["cells"]
+        for c in result["cells"]
     ]  # fmt: skip
     caption = "Learned minus static (95 % interval); accuracy in points on the client's test images"
     return [Table(caption, head, rows)]

@@ -46,12 +46,12 @@ def score(records: Records) -> Results:
     return {"rows": rows}
 
 
-def tables(found: Results) -> list[Table]:
-    rows = [[row["setting"], row["paper"], row["ours"], row["status"]] for row in found["rows"]]
+def tables(result: Results) -> list[Table]:
+    rows = [[row["setting"], row["paper"], row["ours"], row["status"]] for row in result["rows"]]
     return [Table("Every setting", ["setting", "paper", "ours", ""], rows)]
 
 
-def notes(found: Results) -> list[str]:
+def notes(result: Results) -> list[str]:
     return [
         "Fitted: chosen because the paper does not state it and the value reproduces its tables. The reproduction "
         "therefore cannot confirm it."

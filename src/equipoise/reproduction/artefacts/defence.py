@@ -53,56 +53,56 @@ def score(family: str, records: Records) -> Results:
     }
 
 
-def draw(figure: Any, found: Results) -> None:
+def draw(figure: Any, result: Results) -> None:
     axes = panels(figure, 2, 2)
     for row, (quantity, unit) in enumerate((("mse", "MSE"), ("ssim", "SSIM, %"))):
         for axis, dataset in zip(axes[row], DATASETS, strict=True):
-            cells = [c for c in found["cells"] if (c["quantity"], c["dataset"]) == (quantity, dataset)]
+            cells = [c for c in result["cells"] if (c["quantity"], c["dataset"]) == (quantity, dataset)]
             against_budgets(axis, cells, unit, dataset)
-            black = found["guesses_without_an_update"][dataset]["black"][quantity]
+            black = result["guesses_without_an_update"][dataset]["black"][quantity]
             axis.axhline(black * QUANTITIES[quantity], color=REFERENCE, ls="-.", lw=1, label="all black")
             axis.set_ylim(bottom=min(0, axis.get_ylim()[0]))
     axes[0][0].legend(fontsize=7)
 
 
-def tables(found: Results) -> list[Table]:
-    batches = f"{found['batches_per_cell']} batches of four a cell, {found['cells'][0]['seeds']} seeds"
+def tables(result: Results) -> list[Table]:
+    batches = f"{result['batches_per_cell']} batches of four a cell, {result['cells'][0]['seeds']} seeds"
     head = ["data", "budget", "mechanism", "paper", "ours", "difference", "verdict"]
     return [
-        Table(f"MSE in normalised units, {batches}", head, _rows(found, "mse", 2)),
-        Table(f"SSIM in percent (Gaussian window, sigma 1.5), {batches}", head, _rows(found, "ssim", 1)),
+        Table(f"MSE in normalised units, {batches}", head, _rows(result, "mse", 2)),
+        Table(f"SSIM in percent (Gaussian window, sigma 1.5), {batches}", head, _rows(result, "ssim", 1)),
         Table(
             "For scale: guesses that use no update",
             ["data", "guess", "MSE", "SSIM %", "leakage score"],
-            _guesses(found),
+            _guesses(result),
         ),
     ]
 
 
-def _rows(found: Results, quantity: str, digits: int) -> list[list[str]]:
+def _rows(result: Results, quantity: str, digits: int) -> list[list[str]]:
     return [
         [
             cell["dataset"], f"{cell['budget']:g}", cell["mechanism"], f"{cell['paper']:.{digits}f}",
             plus_minus(cell, digits), f"{cell['difference']:+.{digits}f}", verdict(cell),
         ]
-        for cell in found["cells"] if cell["quantity"] == quantity
+        for cell in result["cells"] if cell["quantity"] == quantity
     ]  # fmt: skip
 
 
-def _guesses(found: Results) -> list[list[str]]:
+def _guesses(result: Results) -> list[list[str]]:
     rows = [
         [name, guess.replace("_", " "), f"{row['mse']:.2f}", f"{100 * row['ssim']:.1f}", f"{row['leakage']:.2f}"]
-        for name, table in found["guesses_without_an_update"].items()
+        for name, table in result["guesses_without_an_update"].items()
         for guess, row in table.items()
     ]
-    for name, row in found["without_protection"].items():
+    for name, row in result["without_protection"].items():
         numbers = plus_minus(row["mse"], 2), f"{100 * row['ssim']['mean']:.1f}", f"{row['leakage']['mean']:.2f}"
         rows.append([name, "InvGrad without protection", *numbers])
     return rows
 
 
-def notes(found: Results) -> list[str]:
-    scores = [cell["mean"] for cell in found["leakage"]]
+def notes(result: Results) -> list[str]:
+    scores = [cell["mean"] for cell in result["leakage"]]
     return [
         f"By the paper's definition (D = 56) InvGrad's leakage here is {min(scores):.2f} to {max(scores):.2f}. Compare "
         "the guesses that use no update. MSE near that of noise says that the optimiser saturated, not that an "

@@ -38,18 +38,18 @@ def score(records: Records) -> Results:
     return {"cells": cells}
 
 
-def draw(figure: Any, found: Results) -> None:
+def draw(figure: Any, result: Results) -> None:
     axes = panels(figure, 1, 2)[0]
     for axis, (quantity, unit) in zip(axes, (("mse", "gap in MSE"), ("ssim", "gap in SSIM, points")), strict=True):
-        cells = [cell for cell in found["cells"] if cell["quantity"] == quantity]
+        cells = [cell for cell in result["cells"] if cell["quantity"] == quantity]
         bars(axis, cells, [f"{cell['dataset']}\n{cell['family']}" for cell in cells], unit)
 
 
-def tables(found: Results) -> list[Table]:
+def tables(result: Results) -> list[Table]:
     head = ["data", "calibration", "quantity", "paper", "ours (95 % interval)", "verdict"]
     rows = [
         [c["dataset"], c["family"], c["quantity"].upper(), f"{c['paper']:+.3f}", with_interval(c, 3), verdict(c)]
-        for c in found["cells"]
+        for c in result["cells"]
     ]
     return [Table("Learn minus identical, averaged over budgets; SSIM in points", head, rows)]
 

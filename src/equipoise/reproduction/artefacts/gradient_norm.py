@@ -70,10 +70,10 @@ def running_average(rounds: Any, values: Any) -> Any:
     return np.where(rounds > 0, area / np.maximum(rounds, 1), values)
 
 
-def draw(figure: Any, found: Results) -> None:
+def draw(figure: Any, result: Results) -> None:
     axes = panels(figure, 1, 2, height=3.2)[0]
     for axis, dataset in zip(axes, DATASETS, strict=True):
-        for curve in found["curves"]:
+        for curve in result["curves"]:
             if curve["dataset"] == dataset:
                 rounds, budget, colour = curve["rounds"], curve["budget"], COLOURS[curve["budget"]]
                 axis.plot(rounds, curve["running"], color=colour, label=f"{budget}: average so far")
@@ -85,11 +85,11 @@ def draw(figure: Any, found: Results) -> None:
     axes[1].legend(fontsize=7)
 
 
-def tables(found: Results) -> list[Table]:
-    rows = [[c["dataset"], c["what"], with_interval(c, 3), verdict(c)] for c in found["cells"]]
+def tables(result: Results) -> list[Table]:
+    rows = [[c["dataset"], c["what"], with_interval(c, 3), verdict(c)] for c in result["cells"]]
     averages = [
         [a["dataset"], str(a["budget"]), plus_minus(a["average"], 3), plus_minus(a["second_half"], 3)]
-        for a in found["averages"]
+        for a in result["averages"]
     ]
     return [
         Table("Differences (95 % interval, paired by seed)", ["data", "what", "difference", "verdict"], rows),

@@ -33,12 +33,12 @@ def score(records: Records) -> Results:
         for dataset in DATASETS:
             rows = records.by_seed(dataset, learned, SHOWN[family])
             rounds = rows[0]["tensors"]["rounds"]
-            for place, when in enumerate(rounds):
+            for place, round_number in enumerate(rounds):
                 for name in said:
-                    about = {"family": family, "dataset": dataset, "tensor": name, "round": when}
+                    about = {"family": family, "dataset": dataset, "tensor": name, "round": round_number}
                     about |= _change([row["tensors"]["values"][place][name] for row in rows])
                     about |= {"paper": said[name], "agrees": about["verdict"] == said[name]}
-                    (cells if when == rounds[-1] else earlier).append(about)
+                    (cells if round_number == rounds[-1] else earlier).append(about)
     return {"cells": cells, "earlier_rounds": earlier, "kept_within": KEPT_WITHIN}
 
 
@@ -58,11 +58,11 @@ def _change(table: list[Record]) -> Cell:
     return {**names, "deviation": both["deviation"], "absolute_mean": signed, "verdict": word, "seeds": len(table)}
 
 
-def draw(figure: Any, found: Results) -> None:
+def draw(figure: Any, result: Results) -> None:
     axes = panels(figure, 2, 2, width=9.0)
     for row, (key, unit) in enumerate((("size", "mean |distortion|"), ("deviation", "standard deviation"))):
         for axis, family in zip(axes[row], FAMILIES, strict=True):
-            mine = [c for c in found["cells"] if (c["family"], c["dataset"]) == (family, "mnist")]
+            mine = [c for c in result["cells"] if (c["family"], c["dataset"]) == (family, "mnist")]
             mine.sort(key=lambda cell: (cell["tensor"].split(".")[0], cell["tensor"].endswith("bias")))
             place = range(len(mine))
             axis.bar([p - 0.2 for p in place], [c[key][0] for c in mine], 0.4, color=STATIC, label="before learning")
@@ -75,7 +75,7 @@ def draw(figure: Any, found: Results) -> None:
     axes[0][0].legend(fontsize=7, loc="upper left", ncols=2)
 
 
-def tables(found: Results) -> list[Table]:
+def tables(result: Results) -> list[Table]:
     head = ["calibration", "data", "tensor", "before", "after", "after / before", "deviation: after / before", "paper",
             "ours"]  # fmt: skip
     rows = [
@@ -83,11 +83,11 @@ def tables(found: Results) -> list[Table]:
             c["family"], c["dataset"], c["tensor"], f"{c['size'][0]:.4f}", f"{c['size'][1]:.4f}",
             with_interval(c["size_ratio"], 3), with_interval(c["deviation_ratio"], 3), c["paper"], c["verdict"],
         ]
-        for c in found["cells"]
+        for c in result["cells"]
     ]  # fmt: skip
     early = [
         [c["family"], c["dataset"], c["tensor"], str(c["round"]), with_interval(c["size_ratio"], 3), c["verdict"]]
-        for c in found["earlier_rounds"]
+        for c in result["earlier_rounds"]
     ]
     return [
         Table("Mean absolute distortion and its standard deviation, after the last round (95 % intervals)", head, rows),

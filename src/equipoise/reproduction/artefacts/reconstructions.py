@@ -47,11 +47,11 @@ def score(records: Records) -> Results:
         images.append({"dataset": dataset, "row": "original", "pixels": packed(records.originals[dataset]["pixels"])})
         shown = [(None, "none", None)] + [(f, name, SHOWN[f]) for f, kinds in FAMILIES.items() for name in kinds]
         for family, name, budget in shown:
-            found = next(row["pictures"] for row in records.by_seed(dataset, name, budget) if "pictures" in row)
-            errors = {key: np.mean(found[key], axis=1).tolist() for key in ("mse", "ssim")}  # per batch
+            result = next(row["pictures"] for row in records.by_seed(dataset, name, budget) if "pictures" in row)
+            errors = {key: np.mean(result[key], axis=1).tolist() for key in ("mse", "ssim")}  # per batch
             label = name if budget is None else f"{name} {budget:g}"
             images.append(
-                {"dataset": dataset, "row": label, "pixels": packed(found["pixels"]), "mse": mean(errors["mse"])}
+                {"dataset": dataset, "row": label, "pixels": packed(result["pixels"]), "mse": mean(errors["mse"])}
             )
             if family is None:
                 continue
@@ -61,16 +61,16 @@ def score(records: Records) -> Results:
             about = {"dataset": dataset, "family": family, "mechanism": name, "budget": budget, "batches": batches}
             about |= {"seeds": 1, "ssim": ssim, "mse": error, "paper": f"SSIM at most {ceiling[family]} %"}
             cells.append({**about, "agrees": ssim["mean"] <= ceiling[family]})
-    guesses = {name: found["baselines"] for name, found in records.originals.items()}
+    guesses = {name: result["baselines"] for name, result in records.originals.items()}
     return {"cells": cells, "images": images, "guesses_without_an_update": guesses}
 
 
-def draw(figure: Any, found: Results) -> None:
-    rows = [row["row"] for row in found["images"] if row["dataset"] == "mnist"]
+def draw(figure: Any, result: Results) -> None:
+    rows = [row["row"] for row in result["images"] if row["dataset"] == "mnist"]
     figure.set_size_inches(7.5, 0.95 * len(rows))
     axes = figure.subplots(len(rows), 8, squeeze=False)
     for half, dataset in enumerate(DATASETS):
-        shown = [row for row in found["images"] if row["dataset"] == dataset]
+        shown = [row for row in result["images"] if row["dataset"] == dataset]
         for line, row in enumerate(shown):
             for column, image in enumerate(row["pixels"]):
                 axis = axes[line][4 * half + column]
@@ -81,16 +81,16 @@ def draw(figure: Any, found: Results) -> None:
         axes[0][4 * half].set_title(dataset, loc="left")
 
 
-def tables(found: Results) -> list[Table]:
+def tables(result: Results) -> list[Table]:
     head = ["data", "mechanism", "budget", "MSE", "SSIM %", "paper", "verdict"]
     rows = [
         [
             c["dataset"], c["mechanism"], f"{c['budget']:g}", with_interval(c["mse"], 2), with_interval(c["ssim"]),
             c["paper"], verdict(c),
         ]
-        for c in found["cells"]
+        for c in result["cells"]
     ]  # fmt: skip
-    caption = f"{found['cells'][0]['batches']} batches of public images at the weights of seed 1 (95 % intervals)"
+    caption = f"{result['cells'][0]['batches']} batches of public images at the weights of seed 1 (95 % intervals)"
     return [Table(caption, head, rows)]
 
 

@@ -73,9 +73,9 @@ def check_names(names: Iterable[str]) -> list[str]:
 
 def needs(names: Iterable[str], scale: Scale) -> Needs:
     """Everything that the artefacts need, each federation once."""
-    found: Needs = {}
+    result: Needs = {}
     for name in names:
         wanted = ARTEFACTS[name].needs
         for need in wanted(scale) if wanted else ():
-            found.setdefault(need.group, {}).setdefault(need.federation, set()).add(need.measure)
-    return found
+            result.setdefault(need.group, {}).setdefault(need.federation, set()).add(need.measure)
+    return result

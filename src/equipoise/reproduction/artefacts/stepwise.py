@@ -38,21 +38,21 @@ def score(records: Records) -> Results:
         full = {name: np.array([row["full"] for row in rows[name]]).mean(2) for name in KINDS}
         sampled = np.array(rows[STATIC][0]["full_rounds"])
         every = np.arange(1, batch[STATIC].shape[1] + 1)
-        for where, table, when in (("its mini-batch", batch, every), ("all its data", full, sampled)):
+        for where, table, rounds in (("its mini-batch", batch, every), ("all its data", full, sampled)):
             about = {"dataset": dataset, "budget": BUDGET, "measured_on": where}
-            cells.append({**about, **_difference(table, when, settled=when > every[-1] / 20)})
+            cells.append({**about, **_difference(table, rounds, settled=rounds > every[-1] / 20)})
         for name in KINDS:
             curve = {"full_rounds": sampled.tolist(), "full": full[name].mean(0).tolist()}
             curves.append({"dataset": dataset, "mechanism": name, **_thinned(every, batch[name].mean(0)), **curve})
     return {"cells": cells, "curves": curves}
 
 
-def _difference(table: dict[str, Any], when: Any, settled: Any) -> Cell:
+def _difference(table: dict[str, Any], rounds: Any, settled: Any) -> Cell:
     """Averages over time, per seed; fluctuation is the standard deviation over the settled rounds."""
-    averages = {name: time_average(when, table[name]) for name in KINDS}
+    averages = {name: time_average(rounds, table[name]) for name in KINDS}
     gap = spread((averages[LEARNED] - averages[STATIC]).tolist())
     later = spread((table[LEARNED] - table[STATIC])[:, settled].mean(1).tolist())
-    cell = {**gap, "agrees": below(gap), "rounds": len(when), "from_a_twentieth_on": later}
+    cell = {**gap, "agrees": below(gap), "rounds": len(rounds), "from_a_twentieth_on": later}
     for name in KINDS:
         fluctuation = spread(table[name][:, settled].std(1).tolist())
         cell[name] = {**spread(averages[name].tolist()), "fluctuation": fluctuation}
@@ -73,10 +73,10 @@ def _thinned(every: Any, values: Any) -> Cell:
     return {"rounds": every[step - 1 :: step].tolist(), "mean": blocks.mean(1).tolist()}
 
 
-def draw(figure: Any, found: Results) -> None:
+def draw(figure: Any, result: Results) -> None:
     axes = panels(figure, 1, 2, height=3.2)[0]
     for axis, dataset in zip(axes, DATASETS, strict=True):
-        for curve in found["curves"]:
+        for curve in result["curves"]:
             if curve["dataset"] == dataset:
                 name, colour = curve["mechanism"], colour_of(curve["mechanism"])
                 axis.plot(curve["rounds"], curve["mean"], color=colour, lw=1, label=f"{name}, its mini-batch")
@@ -90,14 +90,14 @@ def draw(figure: Any, found: Results) -> None:
     axes[1].legend(fontsize=7, loc="lower left")
 
 
-def tables(found: Results) -> list[Table]:
+def tables(result: Results) -> list[Table]:
     head = ["data", "measured on", "static", "learned", "difference", "s.d. over rounds: static, learned", "verdict"]
     rows = [
         [
             c["dataset"], c["measured_on"], with_interval(c[STATIC], 3), with_interval(c[LEARNED], 3),
             with_interval(c, 3), ", ".join(f"{c[name]['fluctuation']['mean']:.2f}" for name in KINDS), verdict(c),
         ]
-        for c in found["cells"]
+        for c in result["cells"]
     ]  # fmt: skip
     return [Table("Loss that one round's distortion adds (95 % intervals)", head, rows)]
 

@@ -42,13 +42,13 @@ def score(records: Records) -> Results:
     return {"cells": cells}
 
 
-def draw(figure: Any, found: Results) -> None:
+def draw(figure: Any, result: Results) -> None:
     axes = panels(figure, 1, 2, height=3.2)[0]
     for axis, setting in zip(axes, PAPER, strict=True):
         for family in FAMILIES:
             for dataset, colour in DATASET_COLOURS.items():
                 where = family, dataset, setting
-                mine = [c for c in found["cells"] if (c["family"], c["dataset"], c["setting"]) == where]
+                mine = [c for c in result["cells"] if (c["family"], c["dataset"], c["setting"]) == where]
                 mine.sort(key=lambda cell: cell["value"])
                 place, line = range(len(mine)), "-" if family == "LS" else "--"
                 look: Any = {"color": colour, "ls": line, "marker": "o", "ms": 4, "capsize": 2}
@@ -59,13 +59,13 @@ def draw(figure: Any, found: Results) -> None:
     axes[0].legend(fontsize=7)
 
 
-def tables(found: Results) -> list[Table]:
+def tables(result: Results) -> list[Table]:
     head = ["calibration", "data", "setting", "value", "accuracy, mean ± s.d.", "95 % interval"]
     rows = [
         [c["family"], c["dataset"], c["setting"], f"{c['value']:g}", plus_minus(c), with_interval(c)]
-        for c in found["cells"]
+        for c in result["cells"]
     ]
-    return [Table(f"Test accuracy in percent, {found['cells'][0]['seeds']} seeds", head, rows)]
+    return [Table(f"Test accuracy in percent, {result['cells'][0]['seeds']} seeds", head, rows)]
 
 
 SWEEPS = Artefact(

@@ -29,11 +29,11 @@ def score(records: Records) -> Results:
     return {"cells": cells}
 
 
-def draw(figure: Any, found: Results) -> None:
+def draw(figure: Any, result: Results) -> None:
     axes = panels(figure, 1, 2)[0]
     for axis, family in zip(axes, FAMILIES, strict=True):
         for dataset, colour in DATASET_COLOURS.items():
-            mine = [c for c in found["cells"] if (c["family"], c["dataset"]) == (family, dataset)]
+            mine = [c for c in result["cells"] if (c["family"], c["dataset"]) == (family, dataset)]
             mine.sort(key=lambda cell: cell["budget"])
             place, hollow = range(len(mine)), {"mfc": "none", "mec": colour, "ms": 7}
             axis.errorbar(place, [c["mean"] for c in mine], deviations(mine), color=colour, marker="o", ms=4,
@@ -47,11 +47,11 @@ def draw(figure: Any, found: Results) -> None:
     axes[0].legend(fontsize=7)
 
 
-def tables(found: Results) -> list[Table]:
+def tables(result: Results) -> list[Table]:
     head = ["data", "calibration", "budget", "paper", "learned - static (95 % interval)", "verdict"]
     rows = [
         [c["dataset"], c["family"], f"{c['budget']:g}", f"{c['paper']:+.2f}", with_interval(c), verdict(c)]
-        for c in found["cells"]
+        for c in result["cells"]
     ]
     return [Table("Gain in accuracy, in points", head, rows)]
 
