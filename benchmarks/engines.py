@@ -37,7 +37,7 @@ def embedded(settings: Settings, federation: Federation) -> tuple[list[float], f
     started = time.perf_counter()
     sweep = Sweep(settings, [federation])
     times = [time.perf_counter()]
-    sweep.train(settings.rounds, lambda _: times.append(time.perf_counter()))
+    sweep.train(settings.training.rounds, lambda _: times.append(time.perf_counter()))
     return _steps(times), times[1] - started, sweep.batched.layout.unflatten(sweep.state.params[0])
 
 
@@ -54,7 +54,7 @@ def _steps(times: list[float]) -> list[float]:
 
 
 def measure(mechanism: str, budget: float | None, clients: int, rounds: int) -> dict[str, Any]:
-    settings, federation = Settings(rounds=rounds, clients=clients), Federation("mnist", mechanism, budget, 1)
+    settings, federation = Settings.flat(rounds=rounds, clients=clients), Federation("mnist", mechanism, budget, 1)
     ours, ours_first, ours_weights = embedded(settings, federation)
     theirs, theirs_first, their_weights = simulated(settings, federation)
     apart = max(float((their_weights[name] - ours_weights[name]).abs().max()) for name in ours_weights)

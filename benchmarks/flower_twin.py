@@ -35,7 +35,7 @@ def _sweep(spec: str) -> Sweep:
 
 def run_config(settings: Settings, federation: Federation) -> dict[str, Any]:
     """What an app would have under [tool.flwr.app.config.equipoise]."""
-    plain = {name: getattr(settings, name) for name in OF_A_RELEASE}
+    plain = {name: getattr(settings.protection, name) for name in OF_A_RELEASE}
     plain |= {"mechanism": federation.mechanism, "budget": federation.budget}
     result = {f"{PREFIX}{key}": "none" if value is None else value for key, value in plain.items()}
     return {key: value if isinstance(value, str | int | float) else json.dumps(value) for key, value in result.items()}
@@ -49,7 +49,9 @@ def _train(msg: Message, context: Context) -> Message:
     asking = copy.copy(context)  # run_simulation has no run config, and Flower lets nobody change one
     asking.run_config = run_config(sweep.settings, federation)
     parts = sweep.parts[federation.dataset]
-    examples = sweep.draws.batches([round_number], sweep.settings.batch, parts, sweep.settings.sampling)[0, client]
+    examples = sweep.draws.batches(
+        [round_number], sweep.settings.protection.batch, parts, sweep.settings.training.sampling
+    )[0, client]
     batch = (sweep.images[examples], sweep.labels[examples])
     arrays = protect(sweep.batched.model, batch, msg, asking, train=True, experiment_seed=federation.seed)
     metrics = MetricRecord({"num-examples": len(parts[client])})
@@ -66,7 +68,10 @@ def simulate(
     settings: Settings, federation: Federation, on_round: Callable[[int], None] | None = None
 ) -> dict[str, torch.Tensor]:
     """Train one federation by Flower's simulation engine; the final tensors by name."""
-    if settings.local_steps != 1 or settings.participants not in (None, settings.clients):
+    if settings.protection.local_steps != 1 or settings.training.participants not in (
+        None,
+        settings.protection.clients,
+    ):
         raise ConfigError(
             "The twin makes one local step with every client.", "Set local_steps = 1, participants = none."
         )
@@ -83,17 +88,23 @@ def simulate(
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=settings.clients, min_available_nodes=settings.clients)
-        checked = Validated(strategy, run_config(settings, federation), min_clients=settings.clients, seeded=True)
+        strategy = FedAvg(
+            fraction_evaluate=0.0,
+            min_train_nodes=settings.protection.clients,
+            min_available_nodes=settings.protection.clients,
+        )
+        checked = Validated(
+            strategy, run_config(settings, federation), min_clients=settings.protection.clients, seeded=True
+        )
         result["result"] = checked.start(
-            grid, ArrayRecord(start), settings.rounds,
+            grid, ArrayRecord(start), settings.training.rounds,
             train_config=ConfigRecord({"spec": spec}), evaluate_fn=evaluate,
         )  # fmt: skip
         if checked.refused:
             raise ConfigError(f"Replies were refused: {checked.refused}.", "The two engines disagree.")
 
     backend: Any = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
-    run_simulation(server, client_app(), settings.clients, backend_config=backend)
+    run_simulation(server, client_app(), settings.protection.clients, backend_config=backend)
     if "result" not in result:
         raise ConfigError("Flower's simulation ended without a result.", "Its log, above, says why.")
     return dict(result["result"].arrays.to_torch_state_dict())

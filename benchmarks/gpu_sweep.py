@@ -33,7 +33,7 @@ def agreement(rounds: int = 20) -> float:
     feds = [Federation("mnist", name, budget) for name, budget in kinds]
     results = []
     for device in ("cpu", "cuda"):
-        sweep = Sweep(Settings(rounds=rounds, device=device), feds)
+        sweep = Sweep(Settings.flat(rounds=rounds, device=device), feds)
         sweep.train(rounds)
         results.append(sweep.state.params.cpu())
     return float((results[0] - results[1]).abs().max())
@@ -46,7 +46,7 @@ def main() -> None:
     options = parser.parse_args()
     federations = sweep_of_84()
     started = time.perf_counter()
-    sweep = Sweep(Settings(rounds=options.rounds, device="cuda", evaluate_every=250), federations)
+    sweep = Sweep(Settings.flat(rounds=options.rounds, device="cuda", evaluate_every=250), federations)
     rows = [event.rows for event in sweep.run() if event.rows][-1]
     torch.cuda.synchronize()
     seconds = time.perf_counter() - started

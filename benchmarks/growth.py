@@ -39,7 +39,7 @@ def timed(sweep: Sweep, rounds: int) -> float:
 
 def clients(count: int) -> dict[str, float]:
     """PL-Learn with ``count`` clients in one federation, and the server's part of it alone."""
-    settings = Settings(rounds=100, clients=count, chunk=64, partition="iid" if count > 400 else "identical")
+    settings = Settings.flat(rounds=100, clients=count, chunk=64, partition="iid" if count > 400 else "identical")
     sweep = Sweep(settings, [Federation("mnist", "pl-learn", 0.98)])
     before = peak_mib()
     seconds = timed(sweep, max(1, 200 // count))
@@ -62,7 +62,7 @@ def clients(count: int) -> dict[str, float]:
 
 def parameters(hidden: int) -> dict[str, float]:
     """PL-Learn of an MLP with four clients."""
-    sweep = Sweep(Settings(rounds=100), [Federation("mnist", "pl-learn", 0.98)], model=MLP(hidden=hidden))
+    sweep = Sweep(Settings.flat(rounds=100), [Federation("mnist", "pl-learn", 0.98)], model=MLP(hidden=hidden))
     size = sweep.batched.layout.size
     seconds = timed(sweep, max(1, min(50, 3_000_000 // size)))
     return {"parameters": size, "seconds_per_round": seconds, "peak_mib": peak_mib(), "bytes_up_per_round": 16 * size}

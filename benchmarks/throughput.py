@@ -54,7 +54,7 @@ def basic_round() -> Callable[[], None]:
 
 def library_rounds(federations: int) -> Callable[[], None]:
     feds = [Federation("mnist", "pl-learn", 0.98, seed) for seed in range(1, federations + 1)]
-    sweep = Sweep(Settings(rounds=1_000_000), feds)
+    sweep = Sweep(Settings.flat(rounds=1_000_000), feds)
 
     def step() -> None:
         sweep.train(sweep.state.round + 10)

@@ -14,7 +14,7 @@ from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings, to_dict
 from equipoise.engine.sweep import Sweep
 
-SETTINGS = Settings(rounds=3, evaluate_every=2, model="mlp")
+SETTINGS = Settings.flat(rounds=3, evaluate_every=2, model="mlp")
 FEDERATIONS = [
     Federation("mnist", "pl-learn", 0.98),
     Federation("mnist", "none"),
@@ -109,7 +109,7 @@ def test_results_are_put_in_place_by_renaming(tmp_path: Path) -> None:
     for name in ("result.json", "curves.npz"):
         (tmp_path / name).write_text("old")
         (tmp_path / f"held-{name}").hardlink_to(tmp_path / name)
-    compute(to_dict(Settings(rounds=1, model="mlp"), [Federation("mnist", "none")]), tmp_path)
+    compute(to_dict(Settings.flat(rounds=1, model="mlp"), [Federation("mnist", "none")]), tmp_path)
     for name in ("result.json", "curves.npz"):
         assert (tmp_path / f"held-{name}").read_text() == "old"
         assert (tmp_path / name).stat().st_size > 3
@@ -117,7 +117,7 @@ def test_results_are_put_in_place_by_renaming(tmp_path: Path) -> None:
 
 
 def test_a_limit_on_releases_needs_a_ledger_and_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "spec.json").write_text(json.dumps(to_dict(Settings(rounds=3, release_limit=2), FEDERATIONS[:1])))
+    (tmp_path / "spec.json").write_text(json.dumps(to_dict(Settings.flat(rounds=3, release_limit=2), FEDERATIONS[:1])))
     assert main([str(tmp_path / "spec.json"), str(tmp_path / "out")]) == 11
     assert "compute keeps no ledger" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -58,7 +58,7 @@ def test_the_blocker_itself_works(name: str, bare: dict[str, str]) -> None:
 
 def test_a_sweep_runs_and_gives_the_engines_numbers(bare: dict[str, str], tmp_path: Path) -> None:
     data = str(write_dataset(tmp_path / "data"))
-    settings = Settings(rounds=4, evaluate_every=2, full_every=4, steps=2)
+    settings = Settings.flat(rounds=4, evaluate_every=2, full_every=4, steps=2)
     federations = [Federation(data, "pl-learn", 0.98), Federation(data, "none"), Federation(data, "ls-static", 200)]
     spec = to_dict(settings, federations)
     (tmp_path / "spec.json").write_text(json.dumps(spec))

@@ -20,7 +20,7 @@ from tests.audit_helpers import EFFORT, write_pictures
 from tests.helpers import single_threaded
 from tests.test_compute_alone import BLOCKER
 
-SETTINGS = Settings(rounds=2, evaluate_every=2, model="mlp", init="torch", batch=2, steps=2, public_fraction=0.6)
+SETTINGS = Settings.flat(rounds=2, evaluate_every=2, model="mlp", init="torch", batch=2, steps=2, public_fraction=0.6)
 REPLAY = {"examples": 4, "labels": 1, "decoys": 4, "around": 4}
 CHEAP = {**EFFORT, "releases": 2}
 

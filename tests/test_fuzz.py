@@ -425,7 +425,7 @@ def test_checkpoints(bombs: list[bytes], tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
     data = write_dataset(tmp_path_factory.mktemp("data") / "tiny", train=60, test=10)
-    settings = Settings(rounds=4, clients=2, batch=2, steps=1, evaluate_every=2, model="mlp", snapshots=[0, 2])
+    settings = Settings.flat(rounds=4, clients=2, batch=2, steps=1, evaluate_every=2, model="mlp", snapshots=[0, 2])
     return Config(settings, [SweepBlock([str(data)], ["pl-learn", "none"], [0.98])])
 
 
@@ -597,7 +597,7 @@ def test_ledgers(bombs: list[bytes], tmp_path: Path) -> None:
 
 # --- settings -----------------------------------------------------------------------------------------------------
 
-SETTINGS = to_dict(Settings(rounds=5), [Federation("mnist", "pl-learn", 0.98), Federation("fmnist", "none")])
+SETTINGS = to_dict(Settings.flat(rounds=5), [Federation("mnist", "pl-learn", 0.98), Federation("fmnist", "none")])
 SWEEP = {"datasets": ["mnist"], "mechanisms": ["pl-learn", "none"], "budgets": [0.96, 0.98], "seeds": [1, 2]}
 HUGE = [
     "9" * 5000,

@@ -63,7 +63,7 @@ def test_a_mechanism_or_measure_of_ones_own(
     sent = protect(model, model.state_dict(), (x, y), name, budget)
     assert sent.record["lower"] == pytest.approx(lower)
     assert sent.record["intensity"] >= lower * 0.999
-    sweep = Sweep(Settings(rounds=1), [Federation("few", name, budget)], {"few": few})
+    sweep = Sweep(Settings.flat(rounds=1), [Federation("few", name, budget)], {"few": few})
     (row,) = next(event.rows for event in sweep.run() if event.rows)
     assert lower * 0.999 <= row["intensity"] <= 2.001 * lower
 

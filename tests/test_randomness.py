@@ -259,7 +259,7 @@ def test_few_numbers_or_none(count: int) -> None:
 
 def released_distortions(few: Dataset, name: str, budget: object, rounds: int) -> Tensor:
     """``[rounds, clients, P]``: what the federation's clients add to their models, round by round."""
-    settings = Settings(rounds=rounds, sensitivity=10.0)
+    settings = Settings.flat(rounds=rounds, sensitivity=10.0)
     sweep = Sweep(settings, [Federation("few", name, budget, seed=3)], {"few": few})
     tables = sweep.tables(list(range(1, rounds + 1)))
     results = []
@@ -267,7 +267,7 @@ def released_distortions(few: Dataset, name: str, budget: object, rounds: int) -
         noise = sweep.noise_table(i + 1)
         for block in sweep.blocks:
             results.append(sweep.release(block, tables, torch.tensor([i]), sweep.block_noise(block, noise))[1])
-    return torch.cat(results).view(rounds, settings.clients, -1)
+    return torch.cat(results).view(rounds, settings.protection.clients, -1)
 
 
 @pytest.mark.parametrize(("name", "family"), [("ls-static", "laplace"), ("gs-static", "gaussian")])
@@ -291,7 +291,7 @@ def test_released_noise_differs_between_clients_and_rounds(few: Dataset) -> None
 def test_pl_distortions_lie_on_the_inner_sphere(few: Dataset) -> None:
     settings = Settings()
     distortions = released_distortions(few, "pl-identical", [0.96, 0.97, 0.98, 0.995], rounds=2)
-    measure = settings.measure("pl-identical")
+    measure = settings.protection.measure("pl-identical")
     assert measure is not None
     lower = torch.tensor([measure.lower(b) for b in (0.96, 0.97, 0.98, 0.995)])
     torch.testing.assert_close(intensity(distortions.double()).float(), lower.expand(2, 4), rtol=1e-5, atol=0)

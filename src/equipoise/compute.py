@@ -41,7 +41,7 @@ CURVES = (
 def compute(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     """Train the sweep of ``spec``; write the results below ``out`` and return them."""
     settings, federations = from_dict(spec)
-    if settings.release_limit is not None:
+    if settings.run.release_limit is not None:
         raise ConfigError("A SPEC cannot have a release_limit: compute keeps no ledger.", "Use equipoise train.")
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def compute(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         if event.rows:
             history.append(event.rows)
             rate = event.round / (time.perf_counter() - started)
-            print(f"round {event.round}/{settings.rounds}  {rate:.1f} rounds/s", flush=True)
+            print(f"round {event.round}/{settings.training.rounds}  {rate:.1f} rounds/s", flush=True)
     if sweep.device.type == "cuda":
         torch.cuda.synchronize()
     outcome = {**result(sweep, history[-1]), "seconds": time.perf_counter() - started, "spec": spec}
@@ -86,10 +86,12 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     options = Options(**raw)
     options.check()
     whole = isinstance(rounds, list) and all(
-        type(round_number) is int and 0 <= round_number <= settings.rounds for round_number in rounds
+        type(round_number) is int and 0 <= round_number <= settings.training.rounds for round_number in rounds
     )
     if not whole or not rounds:
-        raise ConfigError(f"Expected rounds={rounds!r} in 0..{settings.rounds}.", "Attack rounds that are trained.")
+        raise ConfigError(
+            f"Expected rounds={rounds!r} in 0..{settings.training.rounds}.", "Attack rounds that are trained."
+        )
     rounds = sorted(rounds)
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -151,10 +153,10 @@ def compute_multi_round(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         "experiment": "seeded",
         "attacks": [],
         "spec": {**spec, "multi_round": raw},
-        "environment": environment(torch.device(settings.device)),
+        "environment": environment(torch.device(settings.run.device)),
     }
     for federation in federations:
-        outcome["attacks"].append(replayed(settings, federation, **{"rounds": settings.rounds, **raw}))
+        outcome["attacks"].append(replayed(settings, federation, **{"rounds": settings.training.rounds, **raw}))
         outcome["seconds"] = time.perf_counter() - started
         print(f"{federation.label()}  {outcome['seconds']:.0f} s", flush=True)
         write_json(out / "multi_round.json", outcome)

@@ -56,7 +56,7 @@ def main() -> None:
     kinds = [(name, budget) for budget in (0.995, 0.98) for name in ("pl-identical", "pl-learn")]
     defended = [("uniform", lr, lr == 1.0, *kind) for kind in kinds for lr in (1.0, 0.1)]
     for init, lr, signed, name, budget in plain + defended:
-        protection = settings.at(name, budget, 1)
+        protection = settings.protection.at(name, budget, 1)
         options = Options(attacks=["invgrad"], releases=32, label_sets=8, lr=lr, signed=signed, pictures=0)
         targets = build_targets(materials, server, options)
         started = time.perf_counter()

@@ -46,10 +46,10 @@ def main() -> None:
         for seed in range(1, 9)
     ]
     started = time.perf_counter()
-    sweep = Sweep(Settings(device=device, snapshots=[]), federations)
-    sweep.train(sweep.settings.rounds)
+    sweep = Sweep(Settings.flat(device=device, snapshots=[]), federations)
+    sweep.train(sweep.settings.training.rounds)
     rows = []
-    for dataset, mine in attacked_releases(sweep, sweep.settings.clients).items():
+    for dataset, mine in attacked_releases(sweep, sweep.settings.protection.clients).items():
         server, materials = server_and_materials(sweep, dataset)
         truth, labels = sweep.images[mine.examples], sweep.labels[mine.examples]
         view = View(sweep.state.params[mine.federations], mine.released, labels)

@@ -30,12 +30,12 @@ CLIPS, EPSILONS = (5.0, 50.0, 500.0), (0.1, 1.0, 10.0, 100.0, 1000.0)
 
 
 def settings_of(clip: float) -> Settings:
-    return Settings(rounds=ROUNDS, clip=clip, evaluate_every=ROUNDS, snapshots=[], threads=1)
+    return Settings.flat(rounds=ROUNDS, clip=clip, evaluate_every=ROUNDS, snapshots=[], threads=1)
 
 
 def scale_of(clip: float, epsilon: float) -> float:
     """The scale of the Laplace noise, b = 2 * eta * clip / (B * epsilon)."""
-    return float(f"{settings_of(clip).derived_sensitivity() / epsilon:.9g}")
+    return float(f"{settings_of(clip).protection.derived_sensitivity() / epsilon:.9g}")
 
 
 def train(settings: Settings, federations: list[Federation]) -> list[dict[str, Any]]:
@@ -62,7 +62,7 @@ def cell(rows: list[dict[str, Any]], name: str, budget: float | None) -> dict[st
 def measured() -> tuple[list[dict[str, Any]], dict[str, Any]]:
     scales = sorted({scale_of(clip, epsilon) for clip in CLIPS for epsilon in EPSILONS})
     default = Settings()
-    budgets = {scale: default.sensitivity / scale for scale in scales}  # of ls-static with that scale
+    budgets = {scale: default.protection.sensitivity / scale for scale in scales}  # of ls-static with that scale
     static = [Federation("mnist", "ls-static", budget, seed) for budget in budgets.values() for seed in SEEDS]
     print(f"none, and ls-static at {len(scales)} scales", flush=True)
     plain = train(settings_of(500.0), [*(Federation("mnist", "none", None, seed) for seed in SEEDS), *static])

@@ -31,7 +31,7 @@ def server_of(
         torch.manual_seed(3)
         model = MLP(SHAPE, CLASSES, hidden=8).to(dtype)
     kind = get_mechanism(name)
-    guarded = Protection(kind, 0.7 if kind.on_sphere else 0.01, steps=3, lr=0.3, **protection)
+    guarded = Protection(kind, 0.7 if kind.on_sphere else 0.01, steps=3, gamma=0.3, **protection)
     batched = Batched(model)
     weights = batched.layout.flatten(model.state_dict())
     return Server(batched, SHAPE, CLASSES, batch, eta=0.2, protection=guarded, local_steps=steps), weights

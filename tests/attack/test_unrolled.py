@@ -71,7 +71,7 @@ def simulated(
     batched, local = Batched(models[0]), torch.Generator().manual_seed(8)
     previous = torch.stack([batched.layout.flatten(model.state_dict()) for model in models])
     kind = get_mechanism(name)
-    guarded = Protection(kind, 0.7 if kind.on_sphere else 0.01, lr=0.3, negative_norm=0.05, steps=4, **protection)
+    guarded = Protection(kind, 0.7 if kind.on_sphere else 0.01, gamma=0.3, negative_norm=0.05, steps=4, **protection)
     server = Server(batched, shape, classes, 2, eta=0.2, protection=guarded, local_steps=steps)
     images = torch.randn(3, server.examples, *shape, dtype=torch.float64, generator=local)
     labels = torch.randint(0, classes, (3, server.examples), generator=local)

@@ -38,7 +38,7 @@ def test_the_server_knows_the_range_of_normalised_pixels(moments: tuple[Any, Any
     centre, spread = (torch.tensor(m).expand(3).view(3, 1, 1) for m in moments)
     pair = (pixels - centre) / spread, torch.arange(12) % 2
     dataset = from_tensors(pair, pair, pair, classes=2, mean=mean, std=std)
-    server = cells.server_of(Settings(batch=2, eta=0.3), dataset, None, NO_PROTECTION)  # type: ignore[arg-type]
+    server = cells.server_of(Settings.flat(batch=2, eta=0.3), dataset, None, NO_PROTECTION)  # type: ignore[arg-type]
     low, high = (torch.as_tensor(edge).expand(3, 1, 1) for edge in (server.low, server.high))
     assert torch.allclose(low, pair[0].amin((0, 2, 3)).view(3, 1, 1), atol=1e-5)
     assert torch.allclose(high, pair[0].amax((0, 2, 3)).view(3, 1, 1), atol=1e-5)
@@ -59,11 +59,11 @@ def test_schedules_are_those_of_the_round_that_comes(after: int, expected: tuple
 
     Budget and gamma change in round 5, so the releases from the weights after round 4 are the first of their kind.
     """
-    settings = Settings(lr={"rounds": [1, 5], "values": [0.1, 0.3]}, steps=2)
+    settings = Settings.flat(gamma={"rounds": [1, 5], "values": [0.1, 0.3]}, steps=2)
     plain, weights = server_of()
     cell = federation_cell(settings, Federation("mnist", "pl-learn", SCHEDULE), after, weights, plain)
     own = cell.server.protection
-    assert (own.scale, own.lr, cell.about["promised_leakage"]) == pytest.approx(expected), "those of client 0"
+    assert (own.scale, own.gamma, cell.about["promised_leakage"]) == pytest.approx(expected), "those of client 0"
     assert own.steps == 2
     assert cell.about["round"] == after
     assert cell.weights is weights
@@ -125,7 +125,7 @@ def mean_intensity(server: Server, weights: Tensor, count: int = 400) -> float:
 @pytest.mark.parametrize("clip", [None, 0.2], ids=["unclipped", "clipped"])
 @pytest.mark.parametrize(("name", "scale"), [("pl-learn", 0.5), ("ls-learn", 0.01), ("gs-learn", 0.02)])
 def test_twins_have_the_noise_without_the_learner(name: str, scale: float, clip: float | None) -> None:
-    server, weights = server_of(name, scale, lr=1.0, steps=5, clip=clip)
+    server, weights = server_of(name, scale, gamma=1.0, steps=5, clip=clip)
     twins = static_twins(server, weights, PUBLIC, QUICK)
     assert set(twins) == {"static, equal lower bound", "static, equal final norm"}
     lower, final = twins["static, equal lower bound"], twins["static, equal final norm"]
@@ -170,7 +170,7 @@ def test_defences_at_the_same_weights_are_told_apart_by_what_clients_do() -> Non
     assert replace(plain, about={"role": "another"}).key() == plain.key(), "not by what they are called"
     others = [replace(plain, weights=weights + 1)]
     for change in (
-        {"scale": 0.6}, {"steps": 4}, {"lr": 0.2}, {"negative_norm": 0.1}, {"factor": 3.0}, {"clip": 1.0},
+        {"scale": 0.6}, {"steps": 4}, {"gamma": 0.2}, {"negative_norm": 0.1}, {"factor": 3.0}, {"clip": 1.0},
         {"clip_norm": "l1"}, {"mechanism": get_mechanism("gs-static")}, {"mechanism": get_mechanism("ls-learn")},
         {"mechanism": get_mechanism("pl-learn")}, {"mechanism": get_mechanism("none")},
         {"mechanism": replace(own.mechanism, noise="laplace")}, {"mechanism": replace(own.mechanism, norm="l1")},
@@ -183,7 +183,7 @@ def test_defences_at_the_same_weights_are_told_apart_by_what_clients_do() -> Non
     assert len(set(keys)) == len(keys)
 
 
-@pytest.mark.parametrize("change", [{"steps": 9}, {"lr": 0.7}, {"negative_norm": 0.2}, {"factor": 5.0}])
+@pytest.mark.parametrize("change", [{"steps": 9}, {"gamma": 0.7}, {"negative_norm": 0.2}, {"factor": 5.0}])
 def test_what_only_a_learner_reads_tells_no_static_defences_apart(change: dict[str, Any]) -> None:
     one, two = cell_of("gs-static"), cell_of("gs-static", **change)
     assert one.key() == two.key()

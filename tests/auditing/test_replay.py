@@ -23,7 +23,7 @@ BUDGETS = {"none": None, "pl-identical": 0.98, "pl-learn": 0.98, "ls-static": 20
 
 
 def sweep_of(few: Dataset, mechanism: str = "pl-learn", **change: Any) -> Sweep:
-    return Sweep(Settings(**change), [Federation("few", mechanism, BUDGETS[mechanism])], {"few": few})
+    return Sweep(Settings.flat(**change), [Federation("few", mechanism, BUDGETS[mechanism])], {"few": few})
 
 
 def watched(sweep: Sweep, rounds: int, client: int = 0, examples: Tensor | None = None) -> list[Observation]:
@@ -89,11 +89,11 @@ def test_observations_are_not_overwritten_by_later_rounds(few: Dataset) -> None:
 def test_presence_is_what_was_drawn(few: Dataset, sampling: str, client: int) -> None:
     sweep = sweep_of(few, "none", sampling=sampling)
     part = sweep.parts["few"][client]
-    drawn = sweep.draws.batches([1, 2, 3], sweep.settings.batch, sweep.parts["few"], sampling)[:, client]
+    drawn = sweep.draws.batches([1, 2, 3], sweep.settings.protection.batch, sweep.parts["few"], sampling)[:, client]
     for one, rows in zip(watched(sweep, 3, client), drawn.tolist(), strict=True):
         assert one.present is not None
         assert one.present.tolist() == [row in rows for row in part.tolist()]
-        assert int(one.present.sum()) == sweep.settings.batch
+        assert int(one.present.sum()) == sweep.settings.protection.batch
 
 
 def test_examples_of_another_client_are_never_present(few: Dataset) -> None:
@@ -140,7 +140,9 @@ def test_decoys_are_public_candidates_of_the_label_and_no_clients_images(few: Da
 def test_the_examples_are_those_of_the_client_that_recur_most(few: Dataset, client: int) -> None:
     sweep = sweep_of(few, "none", sampling="uniform")
     part = sweep.parts["few"][client]
-    drawn = sweep.draws.batches(list(range(1, 13)), sweep.settings.batch, sweep.parts["few"], "uniform")[:, client]
+    drawn = sweep.draws.batches(list(range(1, 13)), sweep.settings.protection.batch, sweep.parts["few"], "uniform")[
+        :, client
+    ]
     often = {row: int((drawn == row).sum()) for row in part.tolist()}
     actual = suspects(sweep, "few", client, rounds=12, examples=6, labels=2, decoys=5)
     assert set(actual.examples.tolist()) <= set(part.tolist())
@@ -165,7 +167,7 @@ def test_all_labels_have_as_many_decoys_as_the_rarest(few: Dataset) -> None:
 def quick(mechanism: str = "none", **change: Any) -> dict[str, Any]:
     options = {"examples": 6, "decoys": 9, "around": 8, **change}
     federation = Federation("mnist", mechanism, BUDGETS[mechanism])
-    return replayed(Settings(clients=40, partition="iid"), federation, 3, **options)
+    return replayed(Settings.flat(clients=40, partition="iid"), federation, 3, **options)
 
 
 @pytest.mark.parametrize("mechanism", ["none", "pl-learn"])
@@ -215,7 +217,7 @@ def test_what_comes_out_is_what_the_attack_found(few: Dataset, monkeypatch: pyte
 
     monkeypatch.setattr(replay, "multi_round", result)
     monkeypatch.setattr("equipoise.engine.datasets.load_with", lambda *given, **more: few)
-    settings = Settings(local_steps=2, batch=3, partition="iid")
+    settings = Settings.flat(local_steps=2, batch=3, partition="iid")
     rows = replayed(settings, Federation("mnist", "pl-learn", 0.98), 3, examples=6, decoys=4, around=8, seed=5)
     assert [rows[f"identification_{name}"] for name in ("one_release", "schedule_known", "schedule_unknown")] == [
         0, 1, pytest.approx(1 / 5),
@@ -250,18 +252,18 @@ def test_numbers_that_cannot_be_are_refused(change: dict[str, Any], words: str) 
 
 def test_more_rounds_than_are_trained_are_refused() -> None:
     with pytest.raises(ConfigError, match="rounds=3"):
-        replayed(Settings(rounds=2), Federation("mnist", "none"), 3)
+        replayed(Settings.flat(rounds=2), Federation("mnist", "none"), 3)
 
 
 def test_a_client_that_may_be_absent_is_refused() -> None:
     with pytest.raises(ConfigError, match="takes part in every round"):
-        replayed(Settings(clients=4, participants=2), Federation("mnist", "none"), 3)
+        replayed(Settings.flat(clients=4, participants=2), Federation("mnist", "none"), 3)
 
 
-@pytest.mark.parametrize("name", ["budget", "lr", "negative_norm"])
+@pytest.mark.parametrize("name", ["budget", "gamma", "negative_norm"])
 def test_what_changes_over_rounds_is_refused(name: str) -> None:
     schedule = {"rounds": [1, 2], "values": [0.96, 0.98]}
-    settings = Settings(**({} if name == "budget" else {name: schedule}))
+    settings = Settings.flat(**({} if name == "budget" else {name: schedule}))
     federation = Federation("mnist", "pl-learn", schedule if name == "budget" else 0.98)
     with pytest.raises(ConfigError, match=f"needs one {name} for all rounds"):
         replayed(settings, federation, 3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from equipoise.mechanism.protection import Leakage
 from tests.audit_helpers import cheap, write_pictures
 from tests.auditing.small import TWINS
 
-SETTINGS = Settings(rounds=2, evaluate_every=2, model="mlp", init="torch", batch=2, steps=2, public_fraction=0.6)
+SETTINGS = Settings.flat(rounds=2, evaluate_every=2, model="mlp", init="torch", batch=2, steps=2, public_fraction=0.6)
 Run = Callable[..., Findings]
 
 
@@ -231,7 +230,7 @@ def test_every_dataset_has_its_own_targets_and_baselines(run: Run, pictures: Pat
 
 def test_the_leakage_is_that_of_the_diameter_in_the_settings(run: Run, federations: list[Federation]) -> None:
     """One minus the mean distance over D: the same distances stand behind both."""
-    narrow = replace(SETTINGS, leakage=Leakage(D=10.0))
+    narrow = SETTINGS.replace(leakage=Leakage(D=10.0))
     usual, other = (run(cheap(attacks=["invgrad"]), (0,), federations[:1], settings) for settings in (SETTINGS, narrow))
     pairs = [(usual.rows[0]["leakage"], other.rows[0]["leakage"])]
     for one, two in zip(usual.baselines.values(), other.baselines.values(), strict=True):

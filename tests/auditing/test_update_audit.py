@@ -15,8 +15,8 @@ from equipoise.attack.results import Inversion
 from equipoise.auditing import update_audit
 from equipoise.auditing.options import Options
 from equipoise.auditing.update_audit import audit
-from equipoise.engine.settings import Settings
 from equipoise.mechanism.protect import protect
+from equipoise.mechanism.protection import ProtectionSettings
 from tests.audit_helpers import cheap
 from tests.auditing.small import TWINS
 from tests.auditing.updates import CLASSES, SHAPE, Call, gradient_of, moved, network, numbers, own, searched
@@ -96,9 +96,14 @@ def test_every_role_says_rightly_whether_its_labels_were_granted(
 
     stand_in(watching)
     monkeypatch.setattr(update_audit, "infer_labels", lambda *given: torch.tensor([[1, 1]]))  # wrong ones
-    sent = protect(model, model.state_dict(), batch, "pl-learn", 0.98, settings=Settings(steps=2)).parameters
+    sent = protect(model, model.state_dict(), batch, "pl-learn", 0.98, settings=ProtectionSettings(steps=2)).parameters
     result = call(
-        after=sent, mechanism="pl-learn", budget=0.98, settings=Settings(steps=2), public=public, grant_labels=False
+        after=sent,
+        mechanism="pl-learn",
+        budget=0.98,
+        settings=ProtectionSettings(steps=2),
+        public=public,
+        grant_labels=False,
     )
     rows = [row for row in result.rows if row["control"] != "negative"]
     assert [row["role"] for row in rows] == ["own", *TWINS, "undistorted"]
@@ -198,7 +203,7 @@ def test_a_mechanism_with_its_budget_is_simulated(
     call: Call, model: nn.Module, batch: Any, public: Any, name: str
 ) -> None:
     budget = 0.98 if name == "pl-learn" else 200
-    settings = Settings(steps=2)
+    settings = ProtectionSettings(steps=2)
     sent = protect(model, model.state_dict(), batch, name, budget, settings=settings, experiment_seed=1).parameters
     actual = call(after=sent, mechanism=name, budget=budget, settings=settings, public=public, options=cheap())
     assert {row["attack"] for row in actual.rows} == {"invgrad", "lti", "matched", "membership", "labels"}
@@ -249,7 +254,7 @@ def test_an_undefended_update_needs_no_control(call: Call, public: Any) -> None:
 @pytest.mark.parametrize("change", [{}, {"twins": False}])
 def test_twins_need_public_data_and_can_be_left_out(call: Call, public: Any, change: dict[str, Any]) -> None:
     """The undistorted control needs neither: it is computed from the truth."""
-    given: dict[str, Any] = {"mechanism": "pl-learn", "budget": 0.98, "settings": Settings(steps=2)}
+    given: dict[str, Any] = {"mechanism": "pl-learn", "budget": 0.98, "settings": ProtectionSettings(steps=2)}
     more = {"public": public} if change else {}
     result = call(**given, **more, options=cheap(attacks=["invgrad"], **change))
     assert {row["role"] for row in result.rows} == {"own", "undistorted"}

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from equipoise.auditing import update_audit
 from equipoise.auditing.options import Options
-from equipoise.engine.settings import Settings
 from equipoise.errors import ConfigError, DataError, EquipoiseError, ModelError, ReleaseError
+from equipoise.mechanism.protection import ProtectionSettings
 from tests.audit_helpers import cheap
 from tests.auditing.updates import CLASSES, SHAPE, Call, gradient_of, numbers
 
@@ -111,7 +111,7 @@ Y = torch.tensor([0, 2])
         ({"budget": 0.98}, ConfigError, "'none' takes no budget"),
         ({"mechanism": "pl-lern", "budget": 0.98}, ConfigError, "Did you mean 'pl-learn'"),
         ({"mechanism": "pl-learn", "budget": 1.2}, EquipoiseError, "budget"),
-        ({"settings": Settings(local_steps=3)}, DataError, "equal local steps"),
+        ({"settings": ProtectionSettings(local_steps=3)}, DataError, "equal local steps"),
         ({"bounds": (1.0, 0.0)}, EquipoiseError, "bounds"),
         ({"bounds": (float("nan"), 1.0)}, EquipoiseError, "bounds"),
         ({"options": Options(attacks=["invgard"])}, ConfigError, "Did you mean 'invgrad'"),

@@ -39,6 +39,6 @@ def context(run: Path) -> BoundsContext:
 @pytest.fixture(scope="session")
 def gentle(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Bounds:
     """Of a run in float64 whose steps the theorems cover."""
-    change = {"model": "lenet-zhu", "init": "uniform", "lr": 1e-3, "eta": 1e-4, "dtype": "float64", "snapshots": [3]}
+    change = {"model": "lenet-zhu", "init": "uniform", "gamma": 1e-3, "eta": 1e-4, "dtype": "float64", "snapshots": [3]}
     folder = tmp_path_factory.mktemp("runs") / "gentle"
     return bounds_run(train_run(folder, pictures, ("pl-learn",), **change), replace(CHEAP, targets=0))

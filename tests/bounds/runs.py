@@ -31,7 +31,7 @@ def untrained(
 ) -> BoundsContext:  # fmt: skip
     """A sweep whose every snapshot holds the first weights."""
     sweep = Sweep(
-        Settings(**{"model": "mlp", "init": "torch", **settings}), federations,
+        Settings.flat(**{"model": "mlp", "init": "torch", **settings}), federations,
         {name: dataset for name in {fed.dataset for fed in federations}},
     )  # fmt: skip
     return BoundsContext(sweep, list(rounds), {number: sweep.state.params for number in rounds}, options)

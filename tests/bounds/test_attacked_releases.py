@@ -55,9 +55,9 @@ def test_what_is_measured_at_a_cell_equals_what_an_audit_measures_there(context:
     materials = Materials.of(data).to(context.sweep.device, context.sweep.dtype)
     for index, fed in enumerate(context.sweep.federations):
         result, weights = attack_releases(context, name, [(index, 2)]), context.weights[2][index]
-        server = server_of(s, data, batched, s.at(fed.mechanism, fed.budget, 3))
+        server = server_of(s, data, batched, s.protection.at(fed.mechanism, fed.budget, 3))
         targets = build_targets(materials, server, options)
-        (outcome,) = attack_cell(Cell(weights, server, {}), targets, materials, options, s.leakage.D)
+        (outcome,) = attack_cell(Cell(weights, server, {}), targets, materials, options, s.protection.leakage.D)
         assert result.leakage.tolist() == pytest.approx(outcome.values["leakage"].tolist(), abs=1e-5)
         assert result.beyond.tolist() == pytest.approx(outcome.values["beyond_D"].tolist(), abs=1e-6)
         assert result.residuals.shape == (6, 2)

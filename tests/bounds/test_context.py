@@ -25,7 +25,7 @@ def two(few: Dataset) -> BoundsContext:
     """Two datasets, two seeds and two mechanisms, so that the sweep orders the federations anew."""
     images, labels = few.train.images[:80], few.train.labels[:80]
     other = from_tensors((images, labels), (images, labels), classes=10, name="two")
-    settings = Settings(model="mlp", init="torch", server_rate="auto")
+    settings = Settings.flat(model="mlp", init="torch", server_rate="auto")
     sweep = Sweep(settings, FEDERATIONS, {"one": few, "two": other})
     return BoundsContext(sweep, [0], {0: sweep.state.params, 7: sweep.state.params}, replace(CHEAP, examples=10))
 

@@ -30,7 +30,7 @@ def linear(**settings: Any) -> BoundsContext:
     toy = from_tensors((images, labels), (images, labels), classes=3, name="toy")
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).double()
     federations = Federation("toy", "none"), Federation("toy", "ls-static", 100.0, 2)
-    sweep = Sweep(Settings(dtype="float64", **settings), federations, {"toy": toy}, model)
+    sweep = Sweep(Settings.flat(dtype="float64", **settings), federations, {"toy": toy}, model)
     options = replace(CHEAP, power=80, examples=60, samples=5)
     return BoundsContext(sweep, [0], {0: numbers(2, 15, seed=2)}, options)
 

@@ -137,7 +137,7 @@ def test_undistorted_rounds_have_no_distortion(result: Bounds) -> None:
 def test_schedules_stand_still_while_a_round_is_repeated(pictures: Path, tmp_path: Path) -> None:
     budgets = {"rounds": [1, 4], "values": [0.98, 0.9]}
     sweep = {"datasets": [str(pictures)], "mechanisms": ["pl-identical"], "budgets": [budgets]}
-    given = settings_for(snapshots=[2], lr={"rounds": [1, 4], "values": [0.1, 0.2]})
+    given = settings_for(snapshots=[2], gamma={"rounds": [1, 4], "values": [0.1, 0.2]})
     Run(tmp_path / "run", resolve(overrides=given, sweep=sweep)).execute()
     result = bounds_run(tmp_path / "run", replace(CHEAP, rounds=[2], targets=0))
     (one,) = rows(result, "one_step", setting="as configured")

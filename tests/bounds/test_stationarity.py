@@ -121,7 +121,7 @@ def test_what_the_theorem_does_not_cover(few: Dataset, name: str, steps: int, wo
 
 
 def test_a_learner_that_stands_still_is_not_covered(few: Dataset) -> None:
-    context = untrained(few, Federation("few", "pl-learn", 0.98), lr=[0.1, 0.0, 0.1, 0.1])
+    context = untrained(few, Federation("few", "pl-learn", 0.98), gamma=[0.1, 0.0, 0.1, 0.1])
     own = rows(stationarity_rows(context, 0, 0), THEOREM)
     assert {one["status"] for one in own} == {"not covered"}
     assert "gamma is zero" in own[0]["reason"]

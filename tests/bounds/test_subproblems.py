@@ -35,7 +35,7 @@ def test_they_are_what_the_clients_learn_on(context: BoundsContext) -> None:
 def test_they_come_from_as_many_rounds_as_it_takes(few: Dataset) -> None:
     federations = Federation("few", "pl-learn", 0.98, 1), Federation("few", "pl-learn", 0.96, 2)
     options = replace(CHEAP, subproblems=6)
-    context = untrained(few, *federations, options=options, lr=[0.1, 0.2, 0.3, 0.4], negative_norm=0.5, steps=3)
+    context = untrained(few, *federations, options=options, gamma=[0.1, 0.2, 0.3, 0.4], negative_norm=0.5, steps=3)
     problems = subproblems(context, 1, 0)
     assert problems.gamma.tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.1, 0.2])
     assert problems.negative_norm.tolist() == [0.5] * 6

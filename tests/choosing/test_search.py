@@ -22,7 +22,7 @@ from equipoise.errors import ConfigError, DataError
 from equipoise.mechanism.budget import LaplaceBudget
 from equipoise.mechanism.registry import MEASURES, MECHANISMS, Mechanism
 
-QUICK = Settings(rounds=60, model="mlp", init="torch", batch=8)
+QUICK = Settings.flat(rounds=60, model="mlp", init="torch", batch=8)
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def guarded(mnist: Dataset) -> Dataset:
 def test_a_real_search_touches_public_images_alone_and_finds_the_threshold(guarded: Dataset) -> None:
     seen: list[int] = []
     result = search(guarded, ["pl-identical"], QUICK, [0.99, 0.9, 0.999], [1, 2], keep=0.8, on_round=seen.append)
-    assert seen == list(range(1, QUICK.rounds + 1))
+    assert seen == list(range(1, QUICK.training.rounds + 1))
     free, *trials = result.trials
     assert (free.mechanism, free.budget, free.seeds) == ("none", None, 2)
     assert [trial.budget for trial in trials] == [0.9, 0.99, 0.999], "from strict to loose"
@@ -96,8 +96,8 @@ def play(monkeypatch: pytest.MonkeyPatch, guarded: Dataset) -> Callable[..., tup
         class Stub:
             def __init__(self, settings: Settings, federations: Sequence[Federation], datasets: dict[str, Dataset]):
                 assert set(datasets) == {"mnist"}
-                assert settings.evaluated() == [settings.rounds], "evaluated once, at the end"
-                assert settings.snapshots == []
+                assert settings.evaluated() == [settings.training.rounds], "evaluated once, at the end"
+                assert settings.run.snapshots == []
                 asked.extend(federations)
 
             def run(self, on_round: Any) -> Iterator[Event]:

@@ -34,17 +34,17 @@ def assert_complete(parts: list[Tensor], total: int) -> None:
 @given(label_lists, st.integers(1, 9), st.sampled_from(list(SCHEMES)), st.integers(0, 2**64), st.floats(1e-4, 1e3))
 @settings(max_examples=150, deadline=None)
 def test_every_scheme_is_a_partition_and_repeats(
-    values: list[int], clients: int, scheme: str, seed: int, alpha: float
+    values: list[int], clients: int, scheme: str, seed: int, dirichlet: float
 ) -> None:
     assume(len(values) >= clients * 2)
     labels = torch.tensor(values)
-    parts = partition(labels, clients, scheme, alpha=alpha, seed=seed)
+    parts = partition(labels, clients, scheme, dirichlet=dirichlet, seed=seed)
     assert len(parts) == clients
     assert_complete(parts, len(values))
     np.random.seed(1)  # the global state must not matter
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    again = partition(labels, clients, scheme, alpha=alpha, seed=seed)
+    again = partition(labels, clients, scheme, dirichlet=dirichlet, seed=seed)
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(one, two) for one, two in zip(parts, again, strict=True))
 
@@ -114,34 +114,34 @@ def test_iid_is_equal_random_and_depends_on_the_seed() -> None:
     assert float(parts[0].diff().double().var()) > 1
 
 
-def skew(alpha: float, seed: int) -> float:
+def skew(dirichlet: float, seed: int) -> float:
     """Mean total variation between a client's labels and everyone's."""
     labels = torch.arange(4000) % 10
-    parts = partition(labels, 8, "dirichlet", alpha=alpha, seed=seed)
+    parts = partition(labels, 8, "dirichlet", dirichlet=dirichlet, seed=seed)
     shares = torch.stack([histogram(labels, part) / len(part) for part in parts])
     return float((shares - 0.1).abs().sum(1).mean() / 2)
 
 
 def test_dirichlet_is_the_more_skewed_the_smaller_alpha() -> None:
-    small, middle, large = (np.mean([skew(alpha, seed) for seed in range(5)]) for alpha in (0.05, 0.5, 100.0))
+    small, middle, large = (np.mean([skew(dirichlet, seed) for seed in range(5)]) for dirichlet in (0.05, 0.5, 100.0))
     assert small > middle + 0.1 > large + 0.2
     assert large < 0.06
 
 
 def test_dirichlet_proportions_have_the_right_moments() -> None:
-    """A client's share of a class has mean 1/K and variance (K-1) / (K^2 (K alpha + 1)); each can fail."""
-    labels, clients, alpha = torch.arange(100_000) % 1000, 4, 0.5
-    parts = partition(labels, clients, "dirichlet", alpha=alpha, seed=3)
+    """A client's share of a class has mean 1/K and variance (K-1) / (K^2 (K dirichlet + 1)); each can fail."""
+    labels, clients, dirichlet = torch.arange(100_000) % 1000, 4, 0.5
+    parts = partition(labels, clients, "dirichlet", dirichlet=dirichlet, seed=3)
     shares = torch.stack([histogram(labels, part) for part in parts]).double() / 100  # [client, class]
-    variance = (clients - 1) / (clients**2 * (clients * alpha + 1))
+    variance = (clients - 1) / (clients**2 * (clients * dirichlet + 1))
     assert float((shares.mean(1) - 1 / clients).abs().max()) < 4 * (variance / 1000) ** 0.5
-    # The estimate's own deviation is near 0.02; alpha wrong by a third would move the ratio to 0.8 or 1.3.
+    # The estimate's own deviation is near 0.02; dirichlet wrong by a third would move the ratio to 0.8 or 1.3.
     assert 0.9 < float(((shares - 1 / clients) ** 2).mean()) / variance < 1.1
 
 
 def test_dirichlet_leaves_no_client_empty() -> None:
     labels = torch.zeros(20, dtype=torch.int64)
-    parts = partition(labels, 20, "dirichlet", alpha=1e-6)
+    parts = partition(labels, 20, "dirichlet", dirichlet=1e-6)
     assert [len(part) for part in parts] == [1] * 20
 
 
@@ -180,9 +180,9 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"clients": 0}, "clients=0 to be >= 1"),
     ({"clients": 2.5}, "clients=2.5 to be a whole number"),
     ({"scheme": "dirichelt"}, "Unknown scheme 'dirichelt'. Did you mean 'dirichlet'"),
-    ({"scheme": "dirichlet", "alpha": 0.0}, "alpha=0.0 to be finite and > 0"),
-    ({"scheme": "dirichlet", "alpha": float("nan")}, "alpha=nan to be finite"),
-    ({"scheme": "dirichlet", "alpha": float("inf")}, "alpha=inf to be finite"),
+    ({"scheme": "dirichlet", "dirichlet": 0.0}, "dirichlet=0.0 to be finite and > 0"),
+    ({"scheme": "dirichlet", "dirichlet": float("nan")}, "dirichlet=nan to be finite"),
+    ({"scheme": "dirichlet", "dirichlet": float("inf")}, "dirichlet=inf to be finite"),
     ({"scheme": "dirichlet", "sizes": [1, 1]}, "'dirichlet' takes no sizes"),
     ({"scheme": "shards", "shards": 6}, r"clients \* shards = 2 \* 6 to be <= the 10 rows"),
     ({"scheme": "shards", "shards": 0}, "shards=0 to be >= 1"),

@@ -36,7 +36,7 @@ def small() -> nn.Module:
 
 
 def sweep_of(few: Dataset, federations: list[Federation], model: nn.Module | None = None, **change: Any) -> Sweep:
-    return Sweep(Settings(**{"rounds": 5, **change}), federations, {"few": few}, model)
+    return Sweep(Settings.flat(**{"rounds": 5, **change}), federations, {"few": few}, model)
 
 
 def rows_of(sweep: Sweep) -> list[list[Row]]:

@@ -21,7 +21,7 @@ def compare(few: Dataset, federation: Federation, settings: Settings, tolerance:
     sweep = Sweep(settings, [federation], {"few": few})
     layout, model = sweep.batched.layout, LeNetZhu().double()
     batches = sweep.tables(list(range(1, ROUNDS + 1))).batches
-    scale = settings.scales(federation.mechanism, federation.budget, [1])[0][0]
+    scale = settings.protection.scales(federation.mechanism, federation.budget, [1])[0][0]
     weights = list(layout.unflatten(sweep.state.params[0].clone()).values())
     events, sizes = sweep.run(), []
     for t in range(1, ROUNDS + 1):
@@ -48,7 +48,7 @@ CASES = [("pl-identical", 0.98), ("pl-learn", 0.98), ("pl-learn", 0.96), ("ls-st
 
 @pytest.mark.parametrize(("mechanism", "budget"), CASES)
 def test_the_library_equals_the_plain_example(few: Dataset, mechanism: str, budget: float) -> None:
-    settings = Settings(rounds=ROUNDS, evaluate_every=1, dtype="float64")
+    settings = Settings.flat(rounds=ROUNDS, evaluate_every=1, dtype="float64")
     compare(few, Federation("few", mechanism, budget, seed=11), settings, min(TOLERANCE, 1e-9))
 
 
@@ -59,7 +59,7 @@ def test_also_where_the_outer_bound_acts(
     """Ten large steps with a large coefficient end on the outer bound; the default ones stay near the inner one."""
     monkeypatch.setattr(basic_flow, "GAMMA", 1.0)
     monkeypatch.setattr(basic_flow, "LAMBDA", 50.0)
-    settings = Settings(rounds=ROUNDS, evaluate_every=1, dtype="float64", lr=1.0, negative_norm=50.0)
+    settings = Settings.flat(rounds=ROUNDS, evaluate_every=1, dtype="float64", gamma=1.0, negative_norm=50.0)
     federation = Federation("few", mechanism, budget, seed=11)
     sizes = compare(few, federation, settings, TOLERANCE)
     if mechanism == "pl-learn":
@@ -70,7 +70,7 @@ def test_the_example_clips_like_the_library(few: Dataset, monkeypatch: pytest.Mo
     """With a clip so small that it acts on every gradient."""
     monkeypatch.setattr(basic_flow, "CLIP", 0.01)
     federation = Federation("few", "ls-static", 200, seed=12)
-    settings = Settings(rounds=1, dtype="float64", clip=0.01)
+    settings = Settings.flat(rounds=1, dtype="float64", clip=0.01)
     sweep = Sweep(settings, [federation], {"few": few})
     layout, batches = sweep.batched.layout, sweep.tables([1]).batches[0]
     weights = list(layout.unflatten(sweep.state.params[0].clone()).values())
@@ -92,9 +92,17 @@ def test_the_example_clips_like_the_library(few: Dataset, monkeypatch: pytest.Mo
 
 def test_the_examples_constants_are_the_librarys_defaults() -> None:
     s = Settings()
-    assert (s.clients, s.batch, s.eta) == (basic_flow.K, basic_flow.BATCH, basic_flow.ETA)
-    assert (s.steps, s.lr, s.negative_norm) == (basic_flow.M, basic_flow.GAMMA, basic_flow.LAMBDA)
-    assert s.clip == basic_flow.CLIP
+    assert (s.protection.clients, s.protection.batch, s.protection.eta) == (
+        basic_flow.K,
+        basic_flow.BATCH,
+        basic_flow.ETA,
+    )
+    assert (s.protection.steps, s.protection.gamma, s.protection.negative_norm) == (
+        basic_flow.M,
+        basic_flow.GAMMA,
+        basic_flow.LAMBDA,
+    )
+    assert s.protection.clip == basic_flow.CLIP
 
 
 def test_the_example_runs_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:

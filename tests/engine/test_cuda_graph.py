@@ -116,7 +116,12 @@ def test_replayed_rounds_are_the_plain_ones_bit_for_bit(few: Dataset) -> None:
     """Two stretches, the second shorter; more rounds than there is noise in one table, and not a multiple of it."""
     count = NOISE_ROUNDS + 3
     stretches = [list(range(1, count + 1)), list(range(count + 1, count + 5))]
-    plan: dict[str, Any] = {"lr": {"rounds": [1, 4], "values": [0.1, 0.2]}, "participants": 3, "rounds": 30, "steps": 2}
+    plan: dict[str, Any] = {
+        "gamma": {"rounds": [1, 4], "values": [0.1, 0.2]},
+        "participants": 3,
+        "rounds": 30,
+        "steps": 2,
+    }
     plain, sweep = (sweep_of(few, FEDERATIONS, small(), **plan) for _ in range(2))
     recorded: list[Tables] = []
     plain.on_tables = lambda rounds, done: recorded.append(done)

@@ -19,7 +19,7 @@ from tests.helpers import write_dataset
 def test_a_folder_is_split_as_the_settings_say(tmp_path: Path) -> None:
     """Bundled data have fixed splits; a folder's fractions are settings, and so is its public part."""
     write_dataset(tmp_path, train=60, test=20)
-    settings = Settings(validation_fraction=0.5, public_fraction=1 / 6)
+    settings = Settings.flat(validation_fraction=0.5, public_fraction=1 / 6)
     data = load_dataset(settings, str(tmp_path))
     assert (len(data.train), len(data.validation), len(data.public or ()), len(data.test)) == (20, 30, 10, 20)
     assert len(load_dataset(settings, "mnist").train) == 4000
@@ -49,6 +49,6 @@ def test_a_name_that_is_no_dataset_is_refused(tmp_path: Path) -> None:
 def test_a_sweep_loads_what_it_was_not_given(few: Dataset, tmp_path: Path) -> None:
     folder = str(write_dataset(tmp_path, train=60))
     federations = [Federation("few", "none"), Federation(folder, "none")]
-    sweep = Sweep(Settings(rounds=1, validation_fraction=0.5), federations, {"few": few})
+    sweep = Sweep(Settings.flat(rounds=1, validation_fraction=0.5), federations, {"few": few})
     assert sweep.datasets["few"] is few
     assert len(sweep.datasets[folder].validation) == 30

@@ -76,7 +76,7 @@ def test_the_expected_utility_loss_is_a_mean_over_fresh_noise(few: Dataset, name
     released, distortions = one_round(sweep)
     row = first_rows(sweep)[0]
     local = torch.Generator().manual_seed(8)
-    for k, scale in enumerate(sweep.settings.scales(fed.mechanism, fed.budget, [1])[0]):
+    for k, scale in enumerate(sweep.settings.protection.scales(fed.mechanism, fed.budget, [1])[0]):
         base = released[0][k] - distortions[0][k]
         noise = torch.randn(400, len(base), dtype=torch.float64, generator=local)
         if name == "ls-static":
@@ -115,10 +115,10 @@ def test_a_full_record_looks_and_changes_nothing(few: Dataset) -> None:
 def test_every_federation_is_recorded_on_its_own_dataset(few: Dataset) -> None:
     inverted = replace(few, name="inverted", train=replace(few.train, images=-few.train.images))
     federations = [Federation(d, "pl-identical", 0.98) for d in ("few", "inverted")]
-    both = Sweep(Settings(rounds=2), federations, {"few": few, "inverted": inverted}, small())
+    both = Sweep(Settings.flat(rounds=2), federations, {"few": few, "inverted": inverted}, small())
     actual = full_record(both)
     for fed, row, data in zip(federations, actual, (few, inverted), strict=True):
-        alone = Sweep(Settings(rounds=2), [fed], {fed.dataset: data}, small())
+        alone = Sweep(Settings.flat(rounds=2), [fed], {fed.dataset: data}, small())
         (expected,) = full_record(alone)
         assert row["full_utility_loss"] == pytest.approx(expected["full_utility_loss"], rel=1e-4)
         assert row["gradient_norm_squared"] == pytest.approx(expected["gradient_norm_squared"], rel=1e-4)

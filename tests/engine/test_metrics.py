@@ -160,6 +160,6 @@ def test_how_rounds_are_grouped_does_not_show_in_the_sums() -> None:
     )  # fmt: skip
     whole.add(many)
     for start, stop in ((0, 1), (1, 4), (4, 9)):
-        parts.add(Tables(*(getattr(many, part.name)[start:stop] for part in fields(many))))
+        parts.add(Tables(**{part.name: getattr(many, part.name)[start:stop] for part in fields(many)}))
     for part in fields(whole):
         assert torch.equal(getattr(whole, part.name), getattr(parts, part.name)), part.name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -19,15 +18,16 @@ NONE = [Federation("mnist", "none")]
 
 def test_defaults_are_the_papers_and_the_fitted_ones() -> None:
     s = Settings()
-    assert {part.name: getattr(s, part.name) for part in fields(ProtectionSettings)} == vars(ProtectionSettings())
-    assert s.rounds == 5000
-    assert (s.model, s.init, s.init_bound, s.partition) == ("lenet-zhu", "uniform", 0.5, "identical")
-    assert (s.server_rate, s.sampling, s.device) == (1.0, "uniform", "cpu")
+    assert s.protection == ProtectionSettings()
+    assert s.training.rounds == 5000
+    assert (s.training.model, s.training.init, s.training.init_bound) == ("lenet-zhu", "uniform", 0.5)
+    assert s.data.partition == "identical"
+    assert (s.training.server_rate, s.training.sampling, s.run.device) == (1.0, "uniform", "cpu")
     assert not problems(s, NONE)
 
 
 def test_a_damped_server_divides_by_the_expected_norm_of_one_distortion() -> None:
-    auto, plain = Settings(server_rate="auto"), Settings(server_rate=0.7)
+    auto, plain = Settings.flat(server_rate="auto"), Settings.flat(server_rate=0.7)
     for name, budget, expected in (
         ("none", None, 1.0),
         ("pl-learn", 0.96, 1 / 15.99975),
@@ -57,16 +57,16 @@ def test_a_damped_server_divides_by_the_expected_norm_of_one_distortion() -> Non
 def test_rounds_that_are_evaluated(
     every: int, full: int, rounds: int, evaluated: list[int], recorded: list[int]
 ) -> None:
-    s = Settings(rounds=rounds, evaluate_every=every, full_every=full)
+    s = Settings.flat(rounds=rounds, evaluate_every=every, full_every=full)
     assert s.evaluated() == evaluated
     assert s.fully_recorded() == recorded
     assert set(recorded) <= set(evaluated), "a full record is part of a row"
 
 
 def test_snapshots_include_the_last_round_and_nothing_beyond() -> None:
-    assert Settings(rounds=300).snapshot_rounds() == [0, 200, 300]
-    assert Settings(rounds=5000).snapshot_rounds() == [0, 200, 2000, 5000]
-    assert Settings(rounds=10, snapshots=[]).snapshot_rounds() == [10]
+    assert Settings.flat(rounds=300).snapshot_rounds() == [0, 200, 300]
+    assert Settings.flat(rounds=5000).snapshot_rounds() == [0, 200, 2000, 5000]
+    assert Settings.flat(rounds=10, snapshots=[]).snapshot_rounds() == [10]
 
 
 # --- problems ----------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ OUT_OF_RANGE: list[tuple[dict[str, Any], str]] = [
     ({"server_rate": -1.0}, "Expected server_rate=-1.0 to be a finite number > 0."),
     ({"server_rate": "fast"}, "Expected server_rate='fast' to be"),
     ({"init_bound": 0.0}, "Expected init_bound=0.0 to be a finite number > 0."),
-    ({"alpha": 0.0}, "Expected alpha=0.0 to be a finite number > 0."),
+    ({"dirichlet": 0.0}, "Expected dirichlet=0.0 to be a finite number > 0."),
     ({"participants": 0}, "Expected participants=0 to lie in 1..clients=4."),
     ({"participants": 5}, "Expected participants=5 to lie in 1..clients=4."),
     ({"participants": 2, "min_clients": 3}, "Expected min_clients=3 to be at most"),
@@ -113,16 +113,16 @@ OUT_OF_RANGE: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("change", "words"), OUT_OF_RANGE, ids=lambda part: str(part)[:40])
 def test_a_setting_out_of_range_is_named_with_its_value_and_nothing_else_is(change: dict[str, Any], words: str) -> None:
-    (result,) = problems(Settings(**change), NONE)
+    (result,) = problems(Settings.flat(**change), NONE)
     assert words in result
     with pytest.raises(ConfigError):
-        check(Settings(**change), NONE)
+        check(Settings.flat(**change), NONE)
 
 
 def test_settings_without_a_federation_are_checked_alike() -> None:
     check_settings(Settings())
     with pytest.raises(ConfigError, match="Expected rounds=0 to be >= 1"):
-        check_settings(Settings(rounds=0))
+        check_settings(Settings.flat(rounds=0))
 
 
 @pytest.mark.parametrize(
@@ -145,18 +145,18 @@ def test_a_problem_of_a_federation_is_named(federation: Federation, words: str) 
 
 def test_every_value_of_a_schedule_is_checked_not_only_the_first_and_the_last() -> None:
     plan = {"rounds": [1, 10, 20], "values": [0.96, 1.5, 0.98]}
-    result = problems(Settings(rounds=100), [Federation("mnist", "pl-learn", plan)])
+    result = problems(Settings.flat(rounds=100), [Federation("mnist", "pl-learn", plan)])
     assert any("Expected budget=1.5 to be < 1." in line for line in result), result
-    for name in ("lr", "negative_norm"):
+    for name in ("gamma", "negative_norm"):
         change = {name: {"rounds": [1, 10, 20], "values": [0.1, -0.1, 0.1]}}
-        assert any(name in line and ">= 0" in line for line in problems(Settings(rounds=100, **change), NONE))
+        assert any(name in line and ">= 0" in line for line in problems(Settings.flat(rounds=100, **change), NONE))
 
 
 def test_constants_of_the_measures_are_checked_before_the_run() -> None:
     fed = [Federation("mnist", "pl-learn", 0.96), Federation("mnist", "ls-learn", 80)]
-    assert any("factor=0.5" in line for line in problems(Settings(factor=0.5), fed))
-    assert any("sensitivity=-1.0" in line for line in problems(Settings(sensitivity=-1.0), fed))
-    assert any("p=1.5" in line for line in problems(Settings(leakage=Leakage(p=1.5)), fed))
+    assert any("factor=0.5" in line for line in problems(Settings.flat(factor=0.5), fed))
+    assert any("sensitivity=-1.0" in line for line in problems(Settings.flat(sensitivity=-1.0), fed))
+    assert any("p=1.5" in line for line in problems(Settings.flat(leakage=Leakage(p=1.5)), fed))
 
 
 def test_an_empty_sweep_and_a_repeated_federation_are_problems() -> None:
@@ -166,10 +166,10 @@ def test_an_empty_sweep_and_a_repeated_federation_are_problems() -> None:
 
 
 def test_all_problems_come_at_once() -> None:
-    settings = Settings(rounds=0, eta=-1.0, clip=0.0, model="x", lr=-1.0)
+    settings = Settings.flat(rounds=0, eta=-1.0, clip=0.0, model="x", gamma=-1.0)
     federations = [Federation("mnist", "pl-learn", 2.0), Federation("mnist", "none", 1.0)]
     result = problems(settings, federations)
-    for words in ("rounds=0", "eta=-1.0", "clip=0.0", "'x'", "lr=-1.0", "budget=2.0", "takes no budget"):
+    for words in ("rounds=0", "eta=-1.0", "clip=0.0", "'x'", "gamma=-1.0", "budget=2.0", "takes no budget"):
         assert any(words in line for line in result), words
     with pytest.raises(ConfigError) as caught:
         check(settings, federations)
@@ -181,18 +181,18 @@ def test_all_problems_come_at_once() -> None:
 def test_a_problem_shared_by_several_federations_is_reported_once() -> None:
     federations = [Federation("mnist", "pl-learn", b) for b in (0.96, 0.97)]
     with pytest.raises(ConfigError, match=r"^1 problem"):
-        check(Settings(factor=0.5), federations)
+        check(Settings.flat(factor=0.5), federations)
 
 
 # --- the plain form ----------------------------------------------------------------------------------------
 
 
 def full() -> tuple[Settings, list[Federation]]:
-    settings = Settings(
+    settings = Settings.flat(
         rounds=7,
         participants=3,
         sizes=[1.0, 2.0, 3.0, 4.0],
-        lr=[0.1, 0.2, 0.3, 0.4],
+        gamma=[0.1, 0.2, 0.3, 0.4],
         negative_norm={"rounds": [1, 5], "values": [1e-5, 0.0]},
         clip=None,
         leakage=Leakage(D=28.0, iterations=100),
@@ -214,7 +214,7 @@ def test_the_plain_form_survives_json() -> None:
 
 def test_what_is_left_out_takes_its_default() -> None:
     settings, federations = from_dict({"settings": {"rounds": 3}, "federations": [{"mechanism": "none"}]})
-    assert settings == replace(Settings(), rounds=3)
+    assert settings == Settings.flat(rounds=3)
     assert federations == [Federation("mnist", "none")]
 
 

@@ -43,7 +43,9 @@ def test_sampled_participants_are_averaged_by_their_own_weights(few: Dataset) ->
     change: dict[str, Any] = {"participants": 2, "sizes": [1.0, 2.0, 3.0, 4.0], "dtype": "float64", "rounds": 6}
     fed = [Federation("few", "pl-identical", [0.96, 0.97, 0.98, 0.99], seed=5)]
     sweep = sweep_of(few, fed, small(), **change)
-    lowers = torch.tensor(sweep.settings.scales(fed[0].mechanism, fed[0].budget, [1])[0], dtype=torch.float64)
+    lowers = torch.tensor(
+        sweep.settings.protection.scales(fed[0].mechanism, fed[0].budget, [1])[0], dtype=torch.float64
+    )
     seen = set()
     for round_number in range(1, 7):
         who = sweep.draws.participants([round_number])[0, 0]
@@ -131,8 +133,8 @@ def test_a_schedule_equals_the_constant_until_it_departs(few: Dataset) -> None:
 
 
 def test_a_step_size_of_zero_leaves_the_noise_where_it_is(few: Dataset) -> None:
-    lr = {"rounds": [1, 3], "values": [[0.5, 0.5, 0.0, 0.5], 0.0]}
-    result = intensities(few, Federation("few", "pl-learn", 0.98), 3, lr=lr, negative_norm=0.5)
+    gamma = {"rounds": [1, 3], "values": [[0.5, 0.5, 0.0, 0.5], 0.0]}
+    result = intensities(few, Federation("few", "pl-learn", 0.98), 3, gamma=gamma, negative_norm=0.5)
     for row in result[:2]:
         assert row[2] == pytest.approx(7.99975, rel=1e-6)
         assert all(abs(row[i] - 7.99975) > 1e-3 for i in (0, 1, 3))
@@ -141,7 +143,7 @@ def test_a_step_size_of_zero_leaves_the_noise_where_it_is(few: Dataset) -> None:
 
 def test_the_negative_norm_coefficient_pushes_outwards_where_it_is_set(few: Dataset) -> None:
     plan = {"rounds": [1, 2], "values": [[0.0, 0.0, 0.0, 1e3], 0.0]}
-    result = intensities(few, Federation("few", "pl-learn", 0.98), 2, negative_norm=plan, lr=0.01)
+    result = intensities(few, Federation("few", "pl-learn", 0.98), 2, negative_norm=plan, gamma=0.01)
     assert result[0][3] == pytest.approx(2 * 7.99975, rel=1e-5)
     assert all(size < 1.2 * 7.99975 for size in [*result[0][:3], *result[1]])
 
@@ -211,11 +213,11 @@ def test_datasets_side_by_side_do_not_mix(few: Dataset) -> None:
         test=replace(few.test, images=-few.test.images),
     )
     federations = [Federation(d, m, BUDGETS[m]) for m in ("pl-learn", "none") for d in ("few", "inverted")]
-    both = Sweep(Settings(rounds=4), federations, {"few": few, "inverted": inverted})
+    both = Sweep(Settings.flat(rounds=4), federations, {"few": few, "inverted": inverted})
     rows = rows_of(both)[-1]
     for fed, row in zip(federations, rows, strict=True):
         data = few if fed.dataset == "few" else inverted
-        alone = Sweep(Settings(rounds=4), [fed], {fed.dataset: data})
+        alone = Sweep(Settings.flat(rounds=4), [fed], {fed.dataset: data})
         assert_rows_agree(rows_of(alone)[-1], [row])
         place = both.federations.index(fed)
         assert torch.equal(both.state.params[place], alone.state.params[0])
@@ -325,30 +327,31 @@ def test_elsewhere_schedules_stand_still(few: Dataset) -> None:
     plan = {"rounds": [1, 3], "values": [0.96, [0.98, 0.98, 0.99, 0.995]]}
     rate = {"rounds": [1, 3], "values": [0.0, 0.2]}
     fed = Federation("few", "pl-learn", plan)
-    sweep = sweep_of(few, [fed], small(), lr=rate, negative_norm={"rounds": [1, 3], "values": [0.5, 0.0]})
+    sweep = sweep_of(few, [fed], small(), gamma=rate, negative_norm={"rounds": [1, 3], "values": [0.5, 0.0]})
     early, late = sweep.at(1, sweep.state.params), sweep.at(2, sweep.state.params)
-    for other, budget, lr, coefficient in (
+    for other, budget, gamma, coefficient in (
         (early, [0.96] * 4, [0.0] * 4, [0.5] * 4),  # of round 2, the next one
         (late, [0.98, 0.98, 0.99, 0.995], [0.2] * 4, [0.0] * 4),  # of round 3
     ):
         assert other.federations == [replace(fed, budget=budget)]
-        assert (other.settings.lr, other.settings.negative_norm) == (lr, coefficient)
+        assert (other.settings.protection.gamma, other.settings.protection.negative_norm) == (gamma, coefficient)
         for rounds in ([1], [2, 3], [99]):
             tables = other.tables(rounds)
             assert torch.equal(tables.scale, other.tables([1]).scale.expand_as(tables.scale))
-            torch.testing.assert_close(tables.lr, torch.tensor(lr).expand_as(tables.lr))
-    assert (sweep.federations, sweep.settings.lr) == ([fed], rate), "the original keeps its own"
-    assert sweep.tables([3]).lr.tolist() == [[[pytest.approx(0.2)] * 4]]
+            torch.testing.assert_close(tables.gamma, torch.tensor(gamma).expand_as(tables.gamma))
+    assert (sweep.federations, sweep.settings.protection.gamma) == ([fed], rate), "the original keeps its own"
+    assert sweep.tables([3]).gamma.tolist() == [[[pytest.approx(0.2)] * 4]]
 
 
 def test_elsewhere_the_local_learning_rate_may_be_another(few: Dataset) -> None:
     sweep = sweep_of(few, [Federation("few", "none")], small(), dtype="float64")
     start = sweep.state.params
     (one,), (double,) = (
-        [look.released - start for look in sweep.at(0, start, eta).preview()] for eta in (None, 2 * sweep.settings.eta)
+        [look.released - start for look in sweep.at(0, start, eta).preview()]
+        for eta in (None, 2 * sweep.settings.protection.eta)
     )
     torch.testing.assert_close(double, 2 * one, rtol=1e-9, atol=1e-15)
-    assert sweep.settings.eta == 0.1
+    assert sweep.settings.protection.eta == 0.1
 
 
 def test_elsewhere_nobody_watches(few: Dataset) -> None:
@@ -390,7 +393,9 @@ def test_values_and_models_come_in_the_callers_order(few: Dataset) -> None:
 
 def test_a_dataset_knows_its_federations_and_examples(few: Dataset) -> None:
     federations = [Federation(d, m, BUDGETS[m]) for m in ("none", "pl-learn") for d in ("a", "b")]
-    sweep = Sweep(Settings(rounds=1, partition="iid"), federations, {"a": few, "b": replace(few, name="b")}, small())
+    sweep = Sweep(
+        Settings.flat(rounds=1, partition="iid"), federations, {"a": few, "b": replace(few, name="b")}, small()
+    )
     assert [sweep.federations[i].dataset for i in sweep.federations_on("b")] == ["b", "b"]
     assert sorted(sweep.federations_on("a") + sweep.federations_on("b")) == [0, 1, 2, 3]
     assert sweep.examples("a").sort().values.tolist() == list(range(160))
@@ -408,7 +413,9 @@ def test_datasets_that_are_not_alike_do_not_share_a_sweep(few: Dataset) -> None:
     other = replace(few, name="other", classes=9)
     with pytest.raises(DataError, match=r"'other' has shape .*, 9 classes, the first one .*, 10"):
         Sweep(
-            Settings(rounds=1), [Federation("few", "none"), Federation("other", "none")], {"few": few, "other": other}
+            Settings.flat(rounds=1),
+            [Federation("few", "none"), Federation("other", "none")],
+            {"few": few, "other": other},
         )
 
 
@@ -416,7 +423,7 @@ def test_datasets_that_are_not_alike_do_not_share_a_sweep(few: Dataset) -> None:
 
 
 def test_undistorted_training_beats_chance_clearly(mnist: Dataset) -> None:
-    settings = Settings(rounds=150, evaluate_every=150, model="mlp", init="torch")
+    settings = Settings.flat(rounds=150, evaluate_every=150, model="mlp", init="torch")
     sweep = Sweep(settings, [Federation("mnist", "none", seed=1)], {"mnist": mnist})
     row = rows_of(sweep)[-1][0]
     assert row["accuracy"] > 0.8
@@ -425,7 +432,9 @@ def test_undistorted_training_beats_chance_clearly(mnist: Dataset) -> None:
 
 
 def test_the_papers_model_learns_too(mnist: Dataset) -> None:
-    sweep = Sweep(Settings(rounds=150, evaluate_every=150), [Federation("mnist", "none", seed=1)], {"mnist": mnist})
+    sweep = Sweep(
+        Settings.flat(rounds=150, evaluate_every=150), [Federation("mnist", "none", seed=1)], {"mnist": mnist}
+    )
     assert rows_of(sweep)[-1][0]["accuracy"] > 0.5
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -99,19 +99,35 @@ def parts() -> dict[str, list[Tensor]]:
 
 
 def tables_of(settings: Settings, federations: list[Federation], rounds: list[int]) -> tuple[Tables, Draws]:
-    draws = Draws(list(dict.fromkeys(fed.seed for fed in federations)), settings.clients, settings.participants)
+    draws = Draws(
+        list(dict.fromkeys(fed.seed for fed in federations)),
+        settings.protection.clients,
+        settings.training.participants,
+    )
     shares = {"a": torch.tensor([0.1, 0.2, 0.3, 0.4]), "b": torch.tensor([0.25] * 4)}
-    made = build_tables(rounds, settings, federations, draws, parts(), shares, 100, torch.float64, CPU)
+    made = build_tables(
+        rounds,
+        settings,
+        federations,
+        draws,
+        parts=parts(),
+        shares=shares,
+        parameters=100,
+        dtype=torch.float64,
+        device=CPU,
+    )
     return made, draws
 
 
 def test_the_tables_hold_what_the_settings_say_for_round_federation_and_client() -> None:
     plan = {"rounds": [1, 3], "values": [80, [80, 100, 200, 400]]}
-    settings = Settings(lr=[0.1, 0.2, 0.3, 0.4], negative_norm={"rounds": [1, 3], "values": [0.5, 0.0]}, batch=3)
+    settings = Settings.flat(
+        gamma=[0.1, 0.2, 0.3, 0.4], negative_norm={"rounds": [1, 3], "values": [0.5, 0.0]}, batch=3
+    )
     federations = [Federation("a", "none"), Federation("b", "ls-static", plan)]
     made, _ = tables_of(settings, federations, [2, 3])
     assert made.scale.tolist() == [[[0.0] * 4, [0.125] * 4], [[0.0] * 4, [0.125, 0.1, 0.05, 0.025]]]
-    assert made.lr.tolist() == [[[0.1, 0.2, 0.3, 0.4]] * 2] * 2
+    assert made.gamma.tolist() == [[[0.1, 0.2, 0.3, 0.4]] * 2] * 2
     assert made.negative_norm.tolist() == [[[0.5] * 4] * 2, [[0.0] * 4] * 2]
     torch.testing.assert_close(made.weights[1, :, 3], torch.tensor([0.4, 0.25], dtype=torch.float64))
     assert made.server_rate.tolist() == [[1.0, 1.0], [1.0, 1.0]]
@@ -123,14 +139,14 @@ def test_the_tables_hold_what_the_settings_say_for_round_federation_and_client()
 
 
 def test_slots_hold_the_values_of_the_clients_that_take_part() -> None:
-    settings = Settings(lr=[0.1, 0.2, 0.3, 0.4], participants=2, batch=3, local_steps=2)
+    settings = Settings.flat(gamma=[0.1, 0.2, 0.3, 0.4], participants=2, batch=3, local_steps=2)
     federations = [Federation("a", "pl-learn", [0.96, 0.97, 0.98, 0.99], seed) for seed in (5, 9)]
     rounds = list(range(1, 9))
     made, draws = tables_of(settings, federations, rounds)
     who = draws.participants(rounds)  # [rounds, seeds, slots]
-    lowers = torch.tensor(settings.scales("pl-learn", federations[0].budget, [1])[0], dtype=torch.float64)
+    lowers = torch.tensor(settings.protection.scales("pl-learn", federations[0].budget, [1])[0], dtype=torch.float64)
     assert torch.equal(made.scale, lowers[who])
-    assert torch.equal(made.lr, torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)[who])
+    assert torch.equal(made.gamma, torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)[who])
     torch.testing.assert_close(made.weights, torch.tensor([0.1, 0.2, 0.3, 0.4]).double()[who])
     assert made.batches.shape == (8, 2 * 2 * 2, 6), "two datasets, two seeds, two slots; two steps of three"
     owned = [set(part.tolist()) for part in parts()["a"]]
@@ -140,7 +156,9 @@ def test_slots_hold_the_values_of_the_clients_that_take_part() -> None:
 
 
 def test_the_tables_of_a_round_do_not_depend_on_the_rounds_beside_it() -> None:
-    settings = Settings(participants=3, batch=3, server_rate="auto", lr={"rounds": [1, 4], "values": [0.1, 0.2]})
+    settings = Settings.flat(
+        participants=3, batch=3, server_rate="auto", gamma={"rounds": [1, 4], "values": [0.1, 0.2]}
+    )
     federations = [Federation("a", "pl-learn", {"rounds": [1, 5], "values": [0.96, 0.98]})]
     whole, _ = tables_of(settings, federations, [3, 4, 5])
     for i, round_number in enumerate([3, 4, 5]):
@@ -151,9 +169,9 @@ def test_the_tables_of_a_round_do_not_depend_on_the_rounds_beside_it() -> None:
 
 
 def test_tables_take_over_shorter_ones_and_give_copies() -> None:
-    settings, federations = Settings(batch=3), [Federation("a", "pl-learn", 0.98)]
+    settings, federations = Settings.flat(batch=3), [Federation("a", "pl-learn", 0.98)]
     long, _ = tables_of(settings, federations, [1, 2, 3])
-    short, _ = tables_of(replace(settings, lr=0.7), federations, [8, 9])
+    short, _ = tables_of(settings.replace(gamma=0.7), federations, [8, 9])
     kept = long.head(3)
     long.copy_(short)
     for part in fields(Tables):
@@ -161,5 +179,5 @@ def test_tables_take_over_shorter_ones_and_give_copies() -> None:
         assert torch.equal(now[:2], new), part.name
         assert torch.equal(now[2:], old[2:]), part.name
     head: Any = long.head(2)
-    head.lr.zero_()
-    assert torch.equal(long.lr[:2], short.lr), "a head is a copy"
+    head.gamma.zero_()
+    assert torch.equal(long.gamma[:2], short.gamma), "a head is a copy"

@@ -22,7 +22,7 @@ from equipoise.flower import guard, protect
 
 NODES = [101, 102, 103, 104]
 RUN = {"equipoise.mechanism": "pl-identical", "equipoise.budget": 0.98, "equipoise.metrics": "loss"}
-LOWER = Settings().measure("pl-identical").lower(0.98)  # type: ignore[union-attr]
+LOWER = Settings().protection.measure("pl-identical").lower(0.98)  # type: ignore[union-attr]
 CLAIM = {"mechanism": "pl-identical", "budget": "0.98", "experiment": ""}
 """What an honest reply of such a run says of itself, besides its round."""
 

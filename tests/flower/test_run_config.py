@@ -35,7 +35,7 @@ def test_the_least_a_run_config_can_say() -> None:
 
 def test_every_setting_of_a_release_can_be_set() -> None:
     config = {
-        "eta": 0.5, "steps": 3, "lr": 0.2, "negative-norm": 0.01, "factor": 3.0, "sensitivity": 2.0, "clip": 7.0,
+        "eta": 0.5, "steps": 3, "gamma": 0.2, "negative-norm": 0.01, "factor": 3.0, "sensitivity": 2.0, "clip": 7.0,
         "clip-norm": "l1", "clients": 2, "leakage.D": 28.0, "leakage.c_a": 0.5,
     }  # fmt: skip
     result = read_terms({**RUN, **{f"equipoise.{key}": value for key, value in config.items()}}).settings
@@ -46,7 +46,7 @@ def test_every_setting_of_a_release_can_be_set() -> None:
 
 def test_no_setting_becomes_the_servers_to_set_unnoticed() -> None:
     assert set(OF_A_RELEASE) == {
-        "eta", "steps", "lr", "negative_norm", "factor", "sensitivity", "clip", "clip_norm", "clients",
+        "eta", "steps", "gamma", "negative_norm", "factor", "sensitivity", "clip", "clip_norm", "clients",
     }  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def test_the_run_config_cannot_make_the_noise_reproducible_nor_set_what_is_not_o
         ({"budget": "[0.96, "}, "to be JSON"),
         ({"budget": "{'rounds': [1]}"}, "to be JSON"),
         ({"budget": "[" * 100_000}, "to be JSON"),
-        ({"lr": "[0.1, 0.2]", "clients": 4}, "lr"),
+        ({"gamma": "[0.1, 0.2]", "clients": 4}, "gamma"),
         ({"out": 1}, "equipoise.out=1"),
         ({"out": True}, "equipoise.out=True"),
     ],
@@ -160,7 +160,7 @@ def test_a_budget_must_fit_its_mechanism() -> None:
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["[1]", "{}"])
 keys = st.sampled_from(
-    ["eta", "steps", "lr", "clip", "clients", "budget", "mechanism", "metrics", "out", "weight", "zz"]
+    ["eta", "steps", "gamma", "clip", "clients", "budget", "mechanism", "metrics", "out", "weight", "zz"]
 )
 
 

@@ -90,12 +90,12 @@ def settings(name: str, rounds: int) -> Settings:
     another.
     """
     precision = "float64" if MECHANISMS[name].learns else "float32"
-    return Settings(rounds=rounds, sizes=[1.0, 2.0, 3.0, 4.0], dtype=precision)
+    return Settings.flat(rounds=rounds, sizes=[1.0, 2.0, 3.0, 4.0], dtype=precision)
 
 
 def embedded(about: Settings, federation: Federation) -> dict[str, Tensor]:
     sweep = Sweep(about, [federation])
-    sweep.train(about.rounds)
+    sweep.train(about.training.rounds)
     return sweep.batched.layout.unflatten(sweep.state.params[0])
 
 
@@ -167,7 +167,7 @@ def test_the_same_without_rays_processes(name: str) -> None:
     start = ArrayRecord(begin.batched.layout.unflatten(begin.state.params[0]))
     spec = ConfigRecord({"spec": json.dumps(to_dict(about, [federation]))})
     checked = Validated(FedAvg(fraction_evaluate=0.0), run_config(about, federation), min_clients=4, seeded=True)
-    result = checked.start(LocalGrid(answer), start, about.rounds, train_config=spec)
+    result = checked.start(LocalGrid(answer), start, about.training.rounds, train_config=spec)
     assert not checked.refused
     assert apart(dict(result.arrays.to_torch_state_dict()), embedded(about, federation)) <= 1e-5
     other = embedded(about, Federation("mnist", name, BUDGETS[name], seed=5))
@@ -177,13 +177,13 @@ def test_the_same_without_rays_processes(name: str) -> None:
 @pytest.mark.parametrize("changed", [{"local_steps": 2}, {"participants": 2}])
 def test_what_the_twin_cannot_do_is_refused(changed: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="one local step with every client"):
-        simulate(Settings(rounds=1, **changed), Federation("mnist", "none"))
+        simulate(Settings.flat(rounds=1, **changed), Federation("mnist", "none"))
 
 
 def test_the_twin_passes_on_every_setting_of_a_release() -> None:
-    about = Settings(rounds=1, clip=None, lr=[0.1, 0.2, 0.3, 0.4], steps=3)
+    about = Settings.flat(rounds=1, clip=None, gamma=[0.1, 0.2, 0.3, 0.4], steps=3)
     result = run_config(about, Federation("mnist", "pl-learn", [0.96, 0.97, 0.98, 0.98]))
     assert result["equipoise.clip"] == "none"
-    assert json.loads(result["equipoise.lr"]) == [0.1, 0.2, 0.3, 0.4]
+    assert json.loads(result["equipoise.gamma"]) == [0.1, 0.2, 0.3, 0.4]
     assert json.loads(result["equipoise.budget"]) == [0.96, 0.97, 0.98, 0.98]
-    assert Validated(FedAvg(), result).terms.settings.lr == [0.1, 0.2, 0.3, 0.4]
+    assert Validated(FedAvg(), result).terms.settings.gamma == [0.1, 0.2, 0.3, 0.4]

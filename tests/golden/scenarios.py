@@ -33,6 +33,7 @@ from equipoise.choosing.search import search
 from equipoise.compute import compute, compute_audit, compute_multi_round
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import to_dict
+from equipoise.mechanism.protection import ProtectionSettings
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
 from equipoise.reproduction.artefacts.registry import needs
@@ -118,8 +119,8 @@ def schedules(folder: Path) -> dict[str, Any]:
     data = write_dataset(folder / "data")
     overrides = {
         "rounds": 12, "clients": 4, "participants": 3, "batch": 3, "evaluate_every": 5, "full_every": 6,
-        "expected_draws": 2, "server_rate": "auto", "partition": "dirichlet", "alpha": 5.0, "chunk": 2,
-        "lr": {"rounds": [1, 6], "values": [0.1, [0.1, 0.05, 0.2, 0.1]]}, "negative_norm": [1e-5, 1e-4, 1e-3, 0.0],
+        "expected_draws": 2, "server_rate": "auto", "partition": "dirichlet", "dirichlet": 5.0, "chunk": 2,
+        "gamma": {"rounds": [1, 6], "values": [0.1, [0.1, 0.05, 0.2, 0.1]]}, "negative_norm": [1e-5, 1e-4, 1e-3, 0.0],
     }  # fmt: skip
     budget = {"rounds": [1, 4], "values": [0.96, [0.97, 0.98, 0.99, 0.995]]}
     blocks = [
@@ -162,7 +163,7 @@ def limited(folder: Path) -> dict[str, Any]:
 
 
 def computed(folder: Path) -> dict[str, Any]:
-    settings = Settings(rounds=3, evaluate_every=1, threads=1)
+    settings = Settings.flat(rounds=3, evaluate_every=1, threads=1)
     spec = to_dict(settings, [Federation("mnist", "pl-learn", 0.98), Federation("mnist", "ls-static", 200.0, 2)])
     result = compute(spec, folder)
     with np.load(folder / "curves.npz") as curves:
@@ -275,7 +276,7 @@ def inverted(folder: Path) -> dict[str, Any]:
     start = batched.layout.flatten(dict(model.named_parameters())).expand(3, -1)
     outcome: dict[str, Any] = {}
     for name, budget in BUDGETS.items():
-        server = Server(batched, (1, 6, 6), 3, 4, protection=Settings(steps=3).at(name, budget, 1))
+        server = Server(batched, (1, 6, 6), 3, 4, protection=ProtectionSettings(steps=3).at(name, budget, 1))
         view = View(start, respond(server, start, x, y, noise(server, (1, 2), torch.arange(3), start)), y)
         for attack, effort in ((invgrad, Search()), (dlg, DLG), (idlg, DLG), (likelihood, MAP), (unrolled, MAP)):
             result = attack(server, view, replace(effort, iterations=3, restarts=2))
@@ -285,7 +286,7 @@ def inverted(folder: Path) -> dict[str, Any]:
 
 def computed_audit(folder: Path) -> dict[str, Any]:
     """The bundled data and the paper's model."""
-    settings = Settings(rounds=2, threads=1)
+    settings = Settings.flat(rounds=2, threads=1)
     spec = to_dict(settings, [Federation("mnist", "pl-learn", 0.98)])
     effort = {**EFFORT, "samples": 40, "candidates": 20, "anchors": 2, "around": 8, "tuning": 8, "trials": 8}
     spec["audit"] = {
@@ -300,7 +301,8 @@ def computed_audit(folder: Path) -> dict[str, Any]:
 
 def combined(folder: Path) -> dict[str, Any]:
     spec = to_dict(
-        Settings(rounds=3, threads=1), [Federation("mnist", "pl-learn", 0.98), Federation("mnist", "ls-static", 200.0)]
+        Settings.flat(rounds=3, threads=1),
+        [Federation("mnist", "pl-learn", 0.98), Federation("mnist", "ls-static", 200.0)],
     )
     spec["multi_round"] = {"rounds": 3, "examples": 4, "decoys": 9, "around": 8}
     return compute_multi_round(spec, folder)
@@ -323,7 +325,7 @@ def searched(folder: Path) -> dict[str, Any]:
     images = torch.randn(240, 1, 8, 8, generator=generator) + torch.eye(8)[labels].view(-1, 1, 8, 1) * 4
     data = from_tensors((images, labels), (images, labels), public=(images, labels), name="toy")
     result = search(
-        data, ["pl-learn"], Settings(rounds=6, model="mlp", init="torch", eta=0.5), [0.5, 0.995], [1, 2], 0.3
+        data, ["pl-learn"], Settings.flat(rounds=6, model="mlp", init="torch", eta=0.5), [0.5, 0.995], [1, 2], 0.3
     )
     return {"bar": result.bar, "strictest": result.strictest, "accuracy": [t.accuracy for t in result.trials]}
 

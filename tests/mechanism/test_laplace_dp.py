@@ -27,7 +27,7 @@ from equipoise.mechanism import release as module
 from equipoise.mechanism.clipping import clip_gradient, clipped_mean
 from equipoise.mechanism.intensity import intensity
 from equipoise.mechanism.protect import Protected, protect
-from equipoise.mechanism.protection import Protection
+from equipoise.mechanism.protection import Protection, ProtectionSettings
 from equipoise.mechanism.registry import MECHANISMS
 from equipoise.mechanism.release import local_step, observed_release, release
 from equipoise.models.batched import Batched, Objective
@@ -204,8 +204,8 @@ def test_the_derived_sensitivity_is_attained() -> None:
     pair = [
         local_step([batched.at(images, y)], start, ETA, Protection(DP, 1.0, clip=CLIP))[0] for images in (x, mirrored)
     ]
-    settings = Settings(eta=ETA, clip=CLIP, batch=BATCH)
-    assert settings.derived_sensitivity() == pytest.approx(BOUND, rel=1e-12)
+    settings = Settings.flat(eta=ETA, clip=CLIP, batch=BATCH)
+    assert settings.protection.derived_sensitivity() == pytest.approx(BOUND, rel=1e-12)
     assert float((pair[0] - pair[1]).abs().sum()) == pytest.approx(BOUND, rel=1e-9)
 
 
@@ -229,7 +229,7 @@ def sent_noise(examples: int, budget: float, seed: int | None, **change: Any) ->
     """What ``protect`` adds to the undistorted step."""
     model = filled(LeNetZhu().double(), 3)
     batched, (x, y) = Batched(model), images_of(1, examples, 1, 28, 28)
-    settings = Settings(**{"eta": 0.2, "clip": 40.0, "batch": 99, **change})
+    settings = ProtectionSettings(**{"eta": 0.2, "clip": 40.0, "batch": 99, **change})
     start = model.state_dict()
     sent = protect(model, start, (x[0], y[0]), "laplace-dp", budget, settings=settings, experiment_seed=seed)
     flat = batched.layout.flatten(start)
@@ -256,7 +256,7 @@ def test_the_setting_sensitivity_plays_no_part_nor_does_the_norm_of_the_clip() -
     for change in ({"sensitivity": 1e-9}, {"clip_norm": "l1"}, {"clip_norm": "l2"}, {"batch": 1}, {"steps": 3}):
         assert torch.equal(noise, sent_noise(3, 1.0, 5, **change)), change
     for name in ("laplace-dp", DP):
-        measure = Settings(sensitivity=1e-9, eta=0.2, clip=40.0, batch=3).measure(name)
+        measure = Settings.flat(sensitivity=1e-9, eta=0.2, clip=40.0, batch=3).protection.measure(name)
         assert measure is not None
         assert measure.lower(2.0) == pytest.approx(2 * 0.2 * 40 / 3 / 2, rel=1e-12)
         assert measure.leakage(measure.lower(2.0)) == pytest.approx(2.0), "the score of a scale is its epsilon"
@@ -266,7 +266,7 @@ def test_the_setting_sensitivity_plays_no_part_nor_does_the_norm_of_the_clip() -
 
 
 def sweep_of(few: Dataset, **change: Any) -> Sweep:
-    settings = Settings(**{"rounds": 6, "batch": 3, "clip": 20.0, **change})
+    settings = Settings.flat(**{"rounds": 6, "batch": 3, "clip": 20.0, **change})
     federations = [Federation("few", "laplace-dp", 50, seed) for seed in (1, 2)]
     return Sweep(settings, [*federations, Federation("few", "laplace-dp", [10, 20, 40, 80], 1)], {"few": few})
 
@@ -290,7 +290,7 @@ def test_the_engine_and_protect_release_the_same(few: Dataset) -> None:
         rows = tables.batches[0, sweep.draws.seeds.index(federation.seed) * 4 + client]
         sent: Protected = protect(
             model, start, (sweep.images[rows], sweep.labels[rows]), "laplace-dp", federation.budget,
-            settings=replace(sweep.settings, batch=1), client=client, experiment_seed=federation.seed,
+            settings=replace(sweep.settings.protection, batch=1), client=client, experiment_seed=federation.seed,
         )  # fmt: skip
         assert float((sweep.batched.layout.flatten(sent.parameters) - expected).abs().max()) < 1e-9
         assert sent.record["clipped"] == pytest.approx(float(clipped))
@@ -313,7 +313,7 @@ def test_the_chunk_size_changes_no_bit(few: Dataset) -> None:
 def test_many_examples_take_fewer_clients_at_once(few: Dataset) -> None:
     def blocks(name: str) -> int:
         federations = [Federation("few", name, 50, seed) for seed in range(1, 25)]
-        return len(Sweep(Settings(rounds=1, batch=40, model="small-cnn"), federations, {"few": few}).blocks)
+        return len(Sweep(Settings.flat(rounds=1, batch=40, model="small-cnn"), federations, {"few": few}).blocks)
 
     assert blocks("laplace-dp") > 2 * blocks("ls-static")
 
@@ -343,7 +343,7 @@ def test_calibrate_prints_the_scale(
 # --- what is refused ---------------------------------------------------------------------------------------
 
 
-def call(model: nn.Module | None = None, settings: Settings | None = None, **change: Any) -> Protected:
+def call(model: nn.Module | None = None, settings: ProtectionSettings | None = None, **change: Any) -> Protected:
     model = model or filled(LeNetZhu())
     x, y = images_of(1, 4, 1, 28, 28)
     given = {"batch": (x[0].float(), y[0]), "mechanism": "laplace-dp", "budget": 1.0, "settings": settings}
@@ -358,11 +358,11 @@ def test_a_model_trained_elsewhere_is_refused_with_the_reason() -> None:
 
 @pytest.mark.parametrize("change", [{"clip": None}, {"local_steps": 2}])
 def test_settings_without_a_sensitivity_are_refused_by_every_way_in(few: Dataset, change: dict[str, Any]) -> None:
-    settings, match = Settings(**change), "laplace-dp set local_steps = 1 and a clip"
+    settings, match = Settings.flat(**change), "laplace-dp set local_steps = 1 and a clip"
     with pytest.raises(ConfigError, match=match):
-        call(settings=settings)
+        call(settings=settings.protection)
     with pytest.raises(ConfigError, match=match):
-        settings.measure("laplace-dp")
+        settings.protection.measure("laplace-dp")
     with pytest.raises(ConfigError, match=match):
         Sweep(settings, [Federation("few", "laplace-dp", 1.0)], {"few": few})
     (result,) = problems(settings, [Federation("few", "laplace-dp", 1.0), Federation("few", "ls-static", 200)])
@@ -397,5 +397,5 @@ def test_layers_that_mix_the_examples_of_a_batch_are_refused(few: Dataset) -> No
     with pytest.raises(ModelError, match=r"forward failed on a batch of shape \(1, "):
         call(nn.Sequential(*parts))
     with pytest.raises(ModelError, match=r"forward failed on a batch of shape \(1, "):
-        Sweep(Settings(rounds=1), [Federation("few", "laplace-dp", 1.0)], {"few": few}, nn.Sequential(*parts))
+        Sweep(Settings.flat(rounds=1), [Federation("few", "laplace-dp", 1.0)], {"few": few}, nn.Sequential(*parts))
     assert call(nn.Sequential(*parts), mechanism="ls-static").record["mechanism"] == "ls-static"

@@ -27,7 +27,7 @@ from equipoise.mechanism import protect as protection
 from equipoise.mechanism.distortion import on_inner_sphere
 from equipoise.mechanism.noise import standard_noise
 from equipoise.mechanism.protect import Protected, protect
-from equipoise.mechanism.protection import Protection
+from equipoise.mechanism.protection import Protection, ProtectionSettings
 from equipoise.mechanism.registry import MECHANISMS, get_mechanism
 from equipoise.mechanism.release import release
 from equipoise.models.batched import Batched
@@ -102,7 +102,7 @@ def engine_releases(sweep: Sweep, round_number: int) -> Iterator[tuple[Federatio
 
 def test_the_same_release_as_the_engine_for_every_mechanism_client_and_round(few: Dataset) -> None:
     federations = [Federation("few", name, BUDGETS[name], seed=3) for name in MECHANISMS]
-    settings = Settings(rounds=3, dtype="float64")
+    settings = Settings.flat(rounds=3, dtype="float64")
     sweep = Sweep(settings, federations, {"few": few})
     network, compared = LeNetZhu().double(), 0
     for round_number in (1, 2):
@@ -113,7 +113,7 @@ def test_the_same_release_as_the_engine_for_every_mechanism_client_and_round(few
             examples = tables.batches[0, client]
             sent = protect(
                 network, start, (sweep.images[examples], sweep.labels[examples]), federation.mechanism,
-                federation.budget, settings=settings, client=client, round=round_number, experiment_seed=3,
+                federation.budget, settings=settings.protection, client=client, round=round_number, experiment_seed=3,
             )  # fmt: skip
             assert distance(sent.parameters, expected) < 1e-9, (federation, client, round_number)
             for name in ("lower", "upper", "intensity", "clipped", "utility_loss"):
@@ -129,7 +129,7 @@ def test_one_client_is_a_row_of_a_batch() -> None:
     x = torch.rand(5, 4, 1, 28, 28, dtype=torch.float64, generator=generator)
     y = torch.randint(0, 10, (5, 4), generator=generator)
     start = torch.rand(5, batched.layout.size, dtype=torch.float64, generator=generator) - 0.5
-    settings = Settings()
+    settings = ProtectionSettings()
     for name, kind in MECHANISMS.items():
         measure, budget = settings.measure(name), BUDGETS[name]
         scale = 0.0 if measure is None or budget is None else measure.lower(budget)
@@ -296,7 +296,7 @@ def test_none_sends_the_local_model_itself(model: nn.Module, call: Call) -> None
 def test_without_distortion_the_step_is_plain_gradient_descent(
     model: nn.Module, batch: tuple[Tensor, Tensor], call: Call
 ) -> None:
-    sent = call(mechanism="none", budget=None, settings=Settings(eta=0.3))
+    sent = call(mechanism="none", budget=None, settings=ProtectionSettings(eta=0.3))
     loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
     gradients = torch.autograd.grad(loss, list(model.parameters()))
     for (name, tensor), gradient in zip(model.named_parameters(), gradients, strict=True):
@@ -374,7 +374,7 @@ def squared(outputs: Tensor, labels: Tensor) -> Tensor:
 def test_a_loss_of_ones_own_is_the_one_that_is_minimised(
     model: nn.Module, batch: tuple[Tensor, Tensor], call: Call
 ) -> None:
-    sent = call(mechanism="none", budget=None, loss=squared, settings=Settings(eta=0.05))
+    sent = call(mechanism="none", budget=None, loss=squared, settings=ProtectionSettings(eta=0.05))
     gradients = torch.autograd.grad(squared(model(batch[0]), batch[1]), list(model.parameters()))
     for (name, tensor), gradient in zip(model.named_parameters(), gradients, strict=True):
         assert torch.allclose(sent.parameters[name], tensor - 0.05 * gradient, atol=1e-6), name
@@ -428,7 +428,7 @@ def test_budgets_and_rates_may_follow_client_and_round(call: Call) -> None:
     except ConfigError:  # the rounds of a schedule begin at 1: to refuse is right as well
         before = 15.99975
     assert before == pytest.approx(15.99975, rel=1e-6), "never the last value"
-    slow = call(settings=Settings(lr=[0.0, 0.1, 0.1, 0.1]), experiment_seed=1)
+    slow = call(settings=ProtectionSettings(gamma=[0.0, 0.1, 0.1, 0.1]), experiment_seed=1)
     still = call(mechanism="pl-identical", experiment_seed=1)
     assert distance(slow.parameters, still.parameters) < 1e-4, "client 0 learns nothing"
 
@@ -520,10 +520,10 @@ def test_parameters_that_are_no_state_dict_are_refused(model: nn.Module, call: C
         ({"budget": "much"}, EquipoiseError, "budget"),
         ({"budget": [0.98], "client": 1}, ConfigError, "budget has 1 values, none for client 1"),
         ({"mechanism": "ls-learn", "budget": 0}, BudgetError, "to be > 0"),
-        ({"settings": Settings(factor=0.5)}, EquipoiseError, "factor=0.5"),
-        ({"settings": Settings(lr=[0.1, 0.2]), "client": 1}, ConfigError, "lr"),
-        ({"settings": Settings(negative_norm={"rounds": [1], "values": []})}, ConfigError, "negative_norm"),
-        ({"settings": Settings(steps=-1)}, ConfigError, "steps"),
+        ({"settings": ProtectionSettings(factor=0.5)}, EquipoiseError, "factor=0.5"),
+        ({"settings": ProtectionSettings(gamma=[0.1, 0.2]), "client": 1}, ConfigError, "gamma"),
+        ({"settings": ProtectionSettings(negative_norm={"rounds": [1], "values": []})}, ConfigError, "negative_norm"),
+        ({"settings": ProtectionSettings(steps=-1)}, ConfigError, "steps"),
         ({"client": -1}, EquipoiseError, "client"),
         ({"round": -1}, EquipoiseError, "round"),
         ({"mechanism": 5}, ConfigError, "mechanism"),
@@ -553,7 +553,7 @@ def test_a_model_put_back_into_train_mode_is_checked_again(batch: tuple[Tensor, 
 def test_an_exploding_step_releases_nothing(call: Call, name: str) -> None:
     change = {"mechanism": name, "budget": BUDGETS[name], "client": 2, "round": 5}
     with pytest.raises(ReleaseError, match=r"client 2 in round 5 .* Nothing was released"):
-        call(**change, settings=Settings(eta=1e39, clip=None))
+        call(**change, settings=ProtectionSettings(eta=1e39, clip=None))
 
 
 def test_a_distortion_that_rounding_swallows_is_not_released(model: nn.Module, call: Call) -> None:

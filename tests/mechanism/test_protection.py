@@ -31,7 +31,7 @@ PLAN = {"rounds": [1, 3], "values": [0.96, [0.98, 0.995]]}
 def test_the_defaults_are_the_papers_and_the_fitted_ones() -> None:
     s = ProtectionSettings()
     assert (s.clients, s.batch, s.local_steps, s.eta) == (4, 4, 1, 0.1)
-    assert (s.steps, s.lr, s.negative_norm, s.factor) == (10, 0.1, 1e-5, 2.0)
+    assert (s.steps, s.gamma, s.negative_norm, s.factor) == (10, 0.1, 1e-5, 2.0)
     assert (s.sensitivity, s.clip, s.clip_norm) == (10.0, 500.0, "l2")
     assert s.leakage == Leakage(D=56.0, c_a=0.56, c_res=0.01, p=0.5, iterations=1600)
     check_protection(s)
@@ -72,18 +72,25 @@ def test_no_protection_is_the_mechanism_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("round_number", "client", "lower", "lr", "negative_norm"),
+    ("round_number", "client", "lower", "gamma", "negative_norm"),
     [(1, 0, 15.99975, 0.1, 0.5), (2, 1, 15.99975, 0.2, 0.5), (3, 0, 7.99975, 0.1, 0.0), (9, 1, 1.99975, 0.2, 0.0)],
 )
 def test_client_and_round_pick_from_the_schedules(
-    round_number: int, client: int, lower: float, lr: float, negative_norm: float
+    round_number: int, client: int, lower: float, gamma: float, negative_norm: float
 ) -> None:
     s = ProtectionSettings(
-        clients=2, lr=[0.1, 0.2], negative_norm={"rounds": [1, 3], "values": [0.5, 0.0]}, factor=3.0, steps=7, clip=40.0
+        clients=2,
+        gamma=[0.1, 0.2],
+        negative_norm={"rounds": [1, 3], "values": [0.5, 0.0]},
+        factor=3.0,
+        steps=7,
+        clip=40.0,
     )
     result = s.at("pl-learn", PLAN, round_number, client)
     assert result.scale == pytest.approx(lower)
-    assert result == Protection(MECHANISMS["pl-learn"], result.scale, 3.0, 7, lr, negative_norm, 40.0, "l2")
+    assert result == Protection(
+        MECHANISMS["pl-learn"], result.scale, factor=3.0, steps=7, gamma=gamma, negative_norm=negative_norm, clip=40.0
+    )
 
 
 def test_it_is_what_the_tables_of_a_sweep_hold() -> None:
@@ -98,16 +105,16 @@ def test_a_client_that_has_no_value_is_refused_by_name() -> None:
     s = ProtectionSettings(clients=2)
     with pytest.raises(ConfigError, match="budget has 2 values, none for client 2"):
         s.at("ls-static", [80, 800], 1, client=2)
-    with pytest.raises(ConfigError, match="lr has 2 values, none for client 2"):
-        ProtectionSettings(clients=2, lr=[0.1, 0.2]).at("pl-learn", 0.98, 1, client=2)
+    with pytest.raises(ConfigError, match="gamma has 2 values, none for client 2"):
+        ProtectionSettings(clients=2, gamma=[0.1, 0.2]).at("pl-learn", 0.98, 1, client=2)
     assert s.at("pl-learn", 0.98, 1, client=7).scale == pytest.approx(7.99975), "one number serves any client"
 
 
 def test_rows_of_many_clients_are_passed_on_as_they_are() -> None:
-    scale, lr = torch.tensor([1.0, 2.0]), torch.tensor([0.1, 0.0])
-    result = ProtectionSettings(clip=None, clip_norm="l1").protection("ls-learn", scale, lr, 0.5)
+    scale, gamma = torch.tensor([1.0, 2.0]), torch.tensor([0.1, 0.0])
+    result = ProtectionSettings(clip=None, clip_norm="l1").of_rows("ls-learn", scale, gamma, 0.5)
     assert result.scale is scale
-    assert result.lr is lr
+    assert result.gamma is gamma
     assert (result.negative_norm, result.clip, result.clip_norm, result.factor) == (0.5, None, "l1", 2.0)
 
 
@@ -138,12 +145,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"sensitivity": math.inf}, "Expected sensitivity=inf to be a finite number."),
     ({"factor": math.nan}, "Expected factor=nan to be a finite number."),
     ({"leakage": Leakage(D=math.inf)}, "Expected leakage.D=inf to be a finite number."),
-    ({"lr": -0.1}, "Expected lr=-0.1 to be >= 0."),
-    ({"lr": [0.1, 0.2]}, "Expected lr to be one finite number or one for each of 4 clients"),
+    ({"gamma": -0.1}, "Expected gamma=-0.1 to be >= 0."),
+    ({"gamma": [0.1, 0.2]}, "Expected gamma to be one finite number or one for each of 4 clients"),
     ({"negative_norm": [0.0, 0.0, -1.0, 0.0]}, "to be >= 0."),
     ({"negative_norm": math.nan}, "Expected negative_norm to be one finite number"),
-    ({"lr": {"rounds": [2], "values": [0.1]}}, "Expected the rounds of the schedule of lr to begin at 1"),
-    ({"lr": {"rounds": [1, 10, 20], "values": [0.1, -0.1, 0.1]}}, "to be >= 0."),
+    ({"gamma": {"rounds": [2], "values": [0.1]}}, "Expected the rounds of the schedule of gamma to begin at 1"),
+    ({"gamma": {"rounds": [1, 10, 20], "values": [0.1, -0.1, 0.1]}}, "to be >= 0."),
 ]
 
 
@@ -159,10 +166,10 @@ def test_what_is_wrong_is_named_with_its_value_and_nothing_else_is(change: dict[
 
 
 def test_all_problems_come_at_once() -> None:
-    result = list(range_problems(ProtectionSettings(steps=-1, eta=0.0, clip=-1.0, lr=-1.0)))
+    result = list(range_problems(ProtectionSettings(steps=-1, eta=0.0, clip=-1.0, gamma=-1.0)))
     assert len(result) == 4
     with pytest.raises(ConfigError, match=r"4 problem\(s\)"):
-        check_protection(ProtectionSettings(steps=-1, eta=0.0, clip=-1.0, lr=-1.0))
+        check_protection(ProtectionSettings(steps=-1, eta=0.0, clip=-1.0, gamma=-1.0))
 
 
 def test_of_settings_of_the_wrong_type_nothing_else_is_said() -> None:

@@ -138,11 +138,11 @@ def test_rows_have_their_own_step_size_and_coefficient(
 ) -> None:
     gamma = torch.tensor([0.0, 0.1, 0.1, 0.2, 0.0], dtype=torch.float64)
     coefficient = torch.tensor([0.0, 0.0, 5.0, 0.0, 0.0], dtype=torch.float64)
-    made = release([bowl(goals[0])], start, noise, ETA, protect(kind, lr=gamma, negative_norm=coefficient))
+    made = release([bowl(goals[0])], start, noise, ETA, protect(kind, gamma=gamma, negative_norm=coefficient))
     for i in range(R):
         one = slice(i, i + 1)
         scale = torch.linspace(0.5, 3.0, R, dtype=torch.float64)[one]
-        alone = protect(kind, scale=scale, lr=float(gamma[i]), negative_norm=float(coefficient[i]))
+        alone = protect(kind, scale=scale, gamma=float(gamma[i]), negative_norm=float(coefficient[i]))
         single = release([bowl(goals[0][one])], start[one], noise[one], ETA, alone)
         torch.testing.assert_close(made.parameters[one], single.parameters, rtol=1e-12, atol=1e-12)
 

@@ -161,7 +161,7 @@ def content(name: str, world: World | None = None, scale: Scale = SCALE, group: 
     return {
         "schema": SCHEMA, "experiment": "seeded", "name": name, "group": group, "version": VERSION, "commit": "abc1234",
         "scale": {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(scale).items()},
-        "settings": asdict(settings_of(scale, group, "cpu")),
+        "settings": settings_of(scale, group, "cpu").plain(),
         "measures": [sorted(measures) for measures in wanted.values()],
         "federations": [world.record(federation, group, measures) for federation, measures in wanted.items()],
         "baselines": {name: GUESSES for name in ("mnist", "fmnist")},

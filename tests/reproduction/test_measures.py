@@ -26,7 +26,7 @@ from tests.reproduction.conftest import Small
 
 BEFORE = 2
 """Rounds that are trained before anything is measured."""
-SETTINGS = Settings(rounds=BEFORE + 1, steps=3, dtype="float64", snapshots=[])
+SETTINGS = Settings.flat(rounds=BEFORE + 1, steps=3, dtype="float64", snapshots=[])
 FEDERATIONS = [
     Federation("mnist", "ls-learn", 200, 1),
     Federation("fmnist", "pl-learn", 0.98, 2),
@@ -94,7 +94,7 @@ def loss(network: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
 def batch(sweep: Sweep, f: int, client: int, round_number: int) -> Tensor:
     """The examples that a client draws in a round, from the keyed draws themselves."""
     fed = sweep.federations[f]
-    rows = sweep.draws.batches([round_number], sweep.settings.batch, sweep.parts[fed.dataset], "uniform")
+    rows = sweep.draws.batches([round_number], sweep.settings.protection.batch, sweep.parts[fed.dataset], "uniform")
     return rows[0, sweep.draws.seeds.index(fed.seed) * 4 + client]
 
 
@@ -105,7 +105,7 @@ def local(sweep: Sweep, f: int, client: int) -> Tensor:
     rows = batch(sweep, f, client, BEFORE + 1)
     loss(network, sweep.images[rows], sweep.labels[rows]).backward()
     gradients = {name: parameter.grad for name, parameter in network.named_parameters()}
-    return start - sweep.settings.eta * sweep.batched.layout.flatten(gradients)
+    return start - sweep.settings.protection.eta * sweep.batched.layout.flatten(gradients)
 
 
 def everyone(sweep: Sweep) -> Iterator[tuple[int, int]]:
@@ -192,7 +192,7 @@ def test_looking_at_a_round_does_not_take_it(sweep: Sweep) -> None:
 
 
 def test_clients_that_are_worked_on_in_several_blocks_come_in_order(sweep: Sweep, small: Small) -> None:
-    other = trained(small, replace(SETTINGS, chunk=2))
+    other = trained(small, SETTINGS.replace(chunk=2))
     assert len(other.blocks) > len(sweep.blocks)
     assert measures.full_utility(other) == [pytest.approx(row, rel=1e-9) for row in measures.full_utility(sweep)]
     for one, two in zip(measures.tensor_sizes(other), measures.tensor_sizes(sweep), strict=True):
@@ -255,7 +255,7 @@ def test_the_attacker_knows_the_settings_and_takes_no_defence_into_account(sweep
 def test_the_same_release_gives_the_same_images_wherever_it_stands(small: Small) -> None:
     """Without steps a learned distortion is the static one: two federations with the same releases."""
     twins = [Federation("mnist", "pl-identical", 0.98, 1), Federation("mnist", "pl-learn", 0.98, 1)]
-    sweep = trained(small, replace(SETTINGS, steps=0), twins)
+    sweep = trained(small, SETTINGS.replace(steps=0), twins)
     result, _ = measures.inversions(sweep, SCALE, lambda what, done, total: None)
     assert result[0] == result[1]
     assert result[0]["mse"][0] != result[0]["mse"][1], "clients differ in data and noise"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,9 +21,13 @@ from tests.reproduction.synthetic import SCALE
 
 def test_the_full_scale_is_the_papers_protocol_with_more_seeds() -> None:
     assert len(set(FULL.seeds)) >= 8
-    assert (FULL.rounds, FULL.iterations) == (Settings().rounds, Settings().leakage.iterations) == (5000, 1600)
+    assert (
+        (FULL.rounds, FULL.iterations)
+        == (Settings().training.rounds, Settings().protection.leakage.iterations)
+        == (5000, 1600)
+    )
     assert len(FULL.seeds) * FULL.attacked >= 16, "target batches of an attack cell"
-    assert FULL.attacked <= Settings().clients
+    assert FULL.attacked <= Settings().protection.clients
     assert FULL.pictured >= 16
     assert FULL.baselines
 
@@ -50,17 +53,20 @@ def test_a_grid_has_every_combination() -> None:
 
 def test_a_group_changes_what_it_says_and_nothing_else() -> None:
     base = plan.settings_of(FULL, "paper", "cpu")
-    assert base == Settings(snapshots=[]), "everything else is the paper's"
+    assert base == Settings.flat(snapshots=[]), "everything else is the paper's"
     for group, change in {
         "damped": {"server_rate": "auto"}, "eleven-steps": {"local_steps": 11}, "M=30": {"steps": 30},
-        "gamma=0.03": {"lr": 0.03},
+        "gamma=0.03": {"gamma": 0.03},
     }.items():  # fmt: skip
-        assert plan.settings_of(FULL, group, "cpu") == replace(base, **change)
+        assert plan.settings_of(FULL, group, "cpu") == base.replace(**change)
 
 
 def test_eleven_steps_spend_the_gradients_of_learning() -> None:
     base = plan.settings_of(FULL, "paper", "cpu")
-    assert plan.settings_of(FULL, "eleven-steps", "cpu").local_steps == base.local_steps + base.steps
+    assert (
+        plan.settings_of(FULL, "eleven-steps", "cpu").protection.local_steps
+        == base.protection.local_steps + base.protection.steps
+    )
 
 
 @pytest.mark.parametrize("group", ["nobody", "N=3", "M", "M=", "gamma=x"])

@@ -218,7 +218,7 @@ def test_the_committed_records_are_of_the_jobs_that_they_name(committed: Path, c
 def test_the_committed_records_were_made_with_the_settings_of_their_group(committed_files: list[Content]) -> None:
     for file in committed_files:
         settings, _ = from_dict({"settings": file["settings"], "federations": [{"mechanism": "none"}]})
-        assert settings == settings_of(FULL, file["group"], settings.device)
+        assert settings == settings_of(FULL, file["group"], settings.run.device)
 
 
 def test_every_committed_federation_was_trained_to_the_end(committed_records: Records) -> None:

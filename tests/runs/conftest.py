@@ -31,7 +31,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def config(tiny: Path) -> Config:
-    settings = Settings(rounds=ROUNDS, evaluate_every=2, snapshots=[0, 3], steps=2, threads=1)
+    settings = Settings.flat(rounds=ROUNDS, evaluate_every=2, snapshots=[0, 3], steps=2, threads=1)
     data = [str(tiny)]
     return Config(
         settings,

@@ -20,7 +20,7 @@ FEDERATIONS = [("pl-learn", 0.98), ("none", None), ("pl-learn", 0.99)]  # mechan
 
 
 def changed(config: Config, **change: Any) -> Config:
-    return replace(config, settings=replace(config.settings, **change))
+    return replace(config, settings=config.settings.replace(**change))
 
 
 def assert_same(folder: Path, other: Path, what: str = "") -> None:

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.engine.federation import Federation
-from equipoise.engine.settings import Settings
+from equipoise.engine.settings import GROUP_OF, Settings
 from equipoise.errors import ConfigError
 from equipoise.mechanism.protection import Leakage
-from equipoise.runs.config import Config, SweepBlock, differing, literal, resolve
+from equipoise.runs.config import Config, SweepBlock, differing, literal, resolve, stored
 
 NONE = {"mechanisms": ["none"]}
 
@@ -61,14 +61,14 @@ def test_a_file_sets_keys_tables_and_sweeps(tmp_path: Path) -> None:
         """,
     )
     config = resolve(file)
-    assert config.settings == Settings(rounds=20, eta=0.05, sizes=[1.0, 2.0, 3.0, 4.0], leakage=Leakage(D=60.0))
+    assert config.settings == Settings.flat(rounds=20, eta=0.05, sizes=[1.0, 2.0, 3.0, 4.0], leakage=Leakage(D=60.0))
     assert config.federations() == [Federation("fmnist", "pl-learn", 0.96, 4)]
 
 
 def test_overrides_win_over_the_file_and_reach_into_tables(tmp_path: Path) -> None:
     file = written(tmp_path, "rounds = 20\neta = 0.05\n[leakage]\nD = 60\np = 0.25\n")
     config = resolve(file, {"rounds": 30, "leakage.D": 70}, NONE)
-    assert config.settings == Settings(rounds=30, eta=0.05, leakage=Leakage(D=70.0, p=0.25))
+    assert config.settings == Settings.flat(rounds=30, eta=0.05, leakage=Leakage(D=70.0, p=0.25))
 
 
 def test_a_sweep_given_by_flags_completes_the_block_of_the_file(tmp_path: Path) -> None:
@@ -98,12 +98,12 @@ def test_the_value_of_set_is_toml_where_it_parses_and_text_otherwise(text: str, 
 
 @pytest.mark.parametrize("key", ["clip", "participants", "sizes"])
 def test_none_is_written_as_a_word(tmp_path: Path, key: str) -> None:
-    assert getattr(resolve(written(tmp_path, f'{key} = "none"\n'), sweep=NONE).settings, key) is None
-    assert getattr(resolve(overrides={key: literal("none")}, sweep=NONE).settings, key) is None
+    assert resolve(written(tmp_path, f'{key} = "none"\n'), sweep=NONE).settings.plain()[key] is None
+    assert resolve(overrides={key: literal("none")}, sweep=NONE).settings.plain()[key] is None
 
 
 def test_none_where_a_value_is_needed_is_an_error() -> None:
-    for key in ("rounds", "eta", "model", "leakage", "lr", "negative_norm"):
+    for key in ("rounds", "eta", "model", "leakage", "gamma", "negative_norm"):
         assert any(key in line for line in problems_of(overrides={key: "none"}, sweep=NONE)), key
 
 
@@ -181,9 +181,9 @@ def test_a_problem_shared_by_many_federations_is_reported_once() -> None:
         ("sizes", [1.0, 2.0]),
         ("model", "resnet"),
         ("snapshots", [-1]),
-        ("lr", -0.1),
-        ("lr", [0.1, 0.2]),
-        ("lr", {"rounds": [2], "values": [0.1]}),
+        ("gamma", -0.1),
+        ("gamma", [0.1, 0.2]),
+        ("gamma", {"rounds": [2], "values": [0.1]}),
         ("negative_norm", "much"),
         ("evaluate_every", 0),
         ("threads", -1),
@@ -208,9 +208,9 @@ def test_a_value_out_of_range_names_its_key(key: str, value: Any) -> None:
         "sweep = 3",
         'sweep = "none"',
         "sweep = [3]",
-        "lr = {rounds = 5, values = 3}",
-        'lr = {rounds = [1, "a"], values = [1, 2]}',
-        "lr = {rounds = [1], values = [[]]}",
+        "gamma = {rounds = 5, values = 3}",
+        'gamma = {rounds = [1, "a"], values = [1, 2]}',
+        "gamma = {rounds = [1], values = [[]]}",
         "[[sweep]]\nbudgets = [1979-05-27]",
         "[[sweep]]\nbudgets = [[]]",
         "leakage = 3",
@@ -306,11 +306,11 @@ def test_a_budget_is_needed_by_all_but_none() -> None:
 
 SCHEDULE = {"rounds": [1, 500], "values": [0.96, [0.98, 0.98, 0.99, 0.99]]}
 FULL = Config(
-    Settings(
+    Settings.flat(
         rounds=600,
         participants=3,
         sizes=[1.0, 2.0, 3.0, 4.0],
-        lr=[0.1, 0.2, 0.3, 0.4],
+        gamma=[0.1, 0.2, 0.3, 0.4],
         negative_norm={"rounds": [1, 300], "values": [1e-5, 0.0]},
         clip=None,
         snapshots=[],
@@ -353,7 +353,7 @@ def test_any_numbers_and_names_are_read_back_equal(
     budgets: list[float],
     dataset: str,
 ) -> None:
-    settings = Settings(eta=eta, server_rate=rate, clip=clip)
+    settings = Settings.flat(eta=eta, server_rate=rate, clip=clip)
     config = Config(settings, [SweepBlock([dataset], ["pl-learn"], budgets, seeds)])
     assert resolve(written(tmp_path_factory.getbasetemp(), config.to_toml())) == config
 
@@ -361,7 +361,7 @@ def test_any_numbers_and_names_are_read_back_equal(
 def test_the_keys_that_differ_are_named(tmp_path: Path) -> None:
     file = written(tmp_path, FULL.to_toml())
     assert differing(file, FULL) == []
-    other = replace(FULL.settings, eta=0.7, leakage=Leakage(D=61.0))
+    other = FULL.settings.replace(eta=0.7, leakage=Leakage(D=61.0))
     assert differing(file, Config(other, FULL.sweep[:1])) == ["eta", "leakage", "sweep"]
 
 
@@ -369,19 +369,19 @@ def test_the_keys_that_differ_are_named(tmp_path: Path) -> None:
 
 OTHER: dict[str, Any] = {
     "rounds": 7, "clients": 5, "participants": 2, "batch": 5, "local_steps": 2, "sampling": "passes", "eta": 0.2,
-    "model": "mlp", "init": "torch", "init_bound": 0.4, "partition": "iid", "alpha": 0.6, "shards": 3,
+    "model": "mlp", "init": "torch", "init_bound": 0.4, "partition": "iid", "dirichlet": 0.6, "shards": 3,
     "sizes": [1.0, 2.0, 3.0, 4.0], "partition_seed": 1,
-    "validation_fraction": 0.2, "public_fraction": 0.1, "steps": 9, "lr": 0.2, "negative_norm": 2e-5, "factor": 3.0,
+    "validation_fraction": 0.2, "public_fraction": 0.1, "steps": 9, "gamma": 0.2, "negative_norm": 2e-5, "factor": 3.0,
     "sensitivity": 11.0, "clip": None, "clip_norm": "l1", "leakage": Leakage(D=57.0), "server_rate": 0.5,
     "min_clients": 2, "evaluate_every": 100, "full_every": 10, "expected_draws": 8, "snapshots": [0], "chunk": 3,
     "device": "cuda", "dtype": "float64", "threads": 1, "ledger": False, "release_limit": 5,
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("key", [part.name for part in fields(Settings)])
+@pytest.mark.parametrize("key", list(GROUP_OF))
 def test_the_digest_ignores_where_and_how_fast_and_nothing_else(key: str) -> None:
     config = Config(Settings(), [SweepBlock(mechanisms=["none"])])
-    other = replace(config, settings=replace(config.settings, **{key: OTHER[key]}))
+    other = replace(config, settings=config.settings.replace(**{key: OTHER[key]}))
     assert other.settings != config.settings
     assert (other.digest() == config.digest()) == (key in ("device", "chunk", "ledger", "release_limit"))
 
@@ -395,7 +395,7 @@ def test_the_digest_of_a_run_without_a_ledger_is_what_it_always_was() -> None:
 @pytest.mark.parametrize(("text", "expected"), [("true", True), ("false", False)])
 def test_a_flag_is_true_or_false(tmp_path: Path, text: str, expected: bool) -> None:
     config = resolve(written(tmp_path, f"ledger = {text}\n[[sweep]]\nmechanisms = ['none']"))
-    assert config.settings.ledger is expected
+    assert config.settings.run.ledger is expected
     assert resolve(written(tmp_path, config.to_toml())) == config
 
 
@@ -407,7 +407,7 @@ def test_a_flag_is_nothing_else(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("part", [part.name for part in fields(Leakage)])
 def test_the_digest_sees_every_constant_of_the_leakage_score(part: str) -> None:
-    changed = Settings(leakage=replace(Leakage(), **{part: 3}))
+    changed = Settings.flat(leakage=replace(Leakage(), **{part: 3}))
     assert Config(changed, []).digest() != Config(Settings(), []).digest()
 
 
@@ -417,3 +417,19 @@ def test_the_digest_sees_the_federations_and_not_how_they_are_written() -> None:
     assert Config(Settings(), two).digest() == one.digest()
     for change in ({"datasets": ["fmnist"]}, {"mechanisms": ["pl-identical"]}, {"budgets": [0.96]}, {"seeds": [2]}):
         assert Config(Settings(), [replace(one.sweep[0], **change)]).digest() != one.digest(), change
+
+
+# --- earlier names --------------------------------------------------------------------------------------------
+
+
+def test_a_run_folder_of_schema_1_is_read_by_the_present_names(tmp_path: Path) -> None:
+    before = FULL.to_toml().replace("gamma = ", "lr = ").replace("dirichlet = ", "alpha = ")
+    assert "\nlr = [0.1" in before
+    assert stored(written(tmp_path, before)) == FULL
+    assert differing(written(tmp_path, before), FULL) == []
+
+
+@pytest.mark.parametrize(("key", "now"), [("lr", "gamma"), ("alpha", "dirichlet")])
+def test_an_earlier_name_of_a_key_is_refused_with_its_present_one(tmp_path: Path, key: str, now: str) -> None:
+    with pytest.raises(ConfigError, match=f"Unknown key '{key}'. It is called '{now}' now"):
+        resolve(written(tmp_path, f"{key} = 0.3\n[[sweep]]\nmechanisms = ['none']"))

@@ -67,7 +67,7 @@ def test_the_result_has_the_documented_keys_and_is_what_execute_returned(config:
         assert 0 <= row["accuracy"] <= 1
         assert 0 <= row["accuracy_at_best_validation"] <= 1
         assert row["best_validation_round"] in (2, 4, 5)
-        assert len(row["final_intensity"]) == config.settings.clients
+        assert len(row["final_intensity"]) == config.settings.protection.clients
 
 
 def test_the_environment_names_neither_the_machine_nor_a_path(whole: Path) -> None:
@@ -268,7 +268,7 @@ def test_no_private_image_is_in_the_folder(tmp_path: Path) -> None:
 
     # two clients with all their images in every mini-batch, so that the marker is used in every round
     size = len(dataset.train) // 2
-    settings = Settings(
+    settings = Settings.flat(
         rounds=4, clients=2, batch=size, partition="iid", evaluate_every=2, full_every=2, model="mlp", steps=2
     )
     blocks = [SweepBlock([str(data)], ["none", "pl-learn"], [0.98]), SweepBlock([str(data)], ["ls-static"], [200])]

@@ -55,7 +55,7 @@ def drift(server: Server, previous: Tensor, images: Tensor, labels: Tensor, nois
     start, lower, upper = draw_bounds(noise, protection)
     alpha = learn_distortion(
         lambda params: server.batched.differentiable(params, x, y), local, start, lower, upper,
-        norm=mechanism.norm, steps=protection.steps, gamma=protection.lr, negative_norm=protection.negative_norm,
+        norm=mechanism.norm, steps=protection.steps, gamma=protection.gamma, negative_norm=protection.negative_norm,
     )  # fmt: skip
     return local + alpha - start - previous
 

@@ -56,7 +56,9 @@ class Cell:
         if not mechanism.distorts:
             return (weights,)
         learner = (
-            (protection.steps, protection.lr, protection.negative_norm, protection.factor) if mechanism.learns else ()
+            (protection.steps, protection.gamma, protection.negative_norm, protection.factor)
+            if mechanism.learns
+            else ()
         )
         scale = float(f"{float(protection.scale):.9g}")
         clip = (protection.clip, protection.clip_norm) if mechanism.clips or mechanism.per_example else ()
@@ -79,9 +81,9 @@ def server_of(settings: Settings, dataset: Dataset, batched: Batched, protection
     scale = dataset.pixels(blank + 1) - dataset.pixels(blank)  # normalised = (pixel - offset) / scale
     low, high = ((edge - dataset.pixels(blank)) / scale for edge in (0.0, 1.0))
     return Server(
-        batched=batched, shape=dataset.shape, classes=dataset.classes, batch=settings.batch,
+        batched=batched, shape=dataset.shape, classes=dataset.classes, batch=settings.protection.batch,
         low=low[0, :, :1, :1], high=high[0, :, :1, :1],
-        eta=settings.eta, protection=protection, local_steps=settings.local_steps,
+        eta=settings.protection.eta, protection=protection, local_steps=settings.protection.local_steps,
     )  # fmt: skip
 
 
@@ -90,10 +92,12 @@ def federation_cell(
 ) -> Cell:
     """A federation's own mechanism at the weights after a round, as client 0 will apply it in the next one."""
     coming = round_number + 1
-    protection = settings.at(federation.mechanism, federation.budget, coming)
+    protection = settings.protection.at(federation.mechanism, federation.budget, coming)
     about = {**asdict(federation), "round": round_number}
-    if isinstance(settings.measure(federation.mechanism), LeakageBudget):  # the score that this budget keeps below
-        about["promised_leakage"] = value_at(federation.budget, coming, 0, settings.clients, "budget")
+    if isinstance(
+        settings.protection.measure(federation.mechanism), LeakageBudget
+    ):  # the score that this budget keeps below
+        about["promised_leakage"] = value_at(federation.budget, coming, 0, settings.protection.clients, "budget")
     return Cell(weights, replace(plain, protection=protection), about)
 
 

@@ -109,10 +109,12 @@ def replayed(
     sweep = Sweep(settings, [federation])
     data = sweep.datasets[federation.dataset]
     asked = suspects(sweep, federation.dataset, client, rounds, examples, labels, decoys)
-    server = server_of(settings, data, sweep.batched, settings.at(federation.mechanism, federation.budget, 1))
+    server = server_of(
+        settings, data, sweep.batched, settings.protection.at(federation.mechanism, federation.budget, 1)
+    )
     public = Materials.of(data).to(sweep.device, sweep.dtype).attack
     assert public is not None
-    chance = settings.batch * settings.local_steps / len(sweep.parts[federation.dataset][client])
+    chance = settings.protection.batch * settings.protection.local_steps / len(sweep.parts[federation.dataset][client])
     result = multi_round(
         server, stream(sweep, client, asked.examples, rounds, on_round), public,
         asked.candidates, asked.labels, asked.choices, chance, around, seed,
@@ -146,18 +148,23 @@ def _identified(result: Combined, seed: int) -> dict[str, Any]:
 
 def _check(settings: Settings, federation: Federation, numbers: dict[str, int], client: int) -> None:
     wrong = [f"{name}={value!r}" for name, value in numbers.items() if not is_whole(value) or value < 1]
-    beyond = not wrong and (numbers["rounds"] > settings.rounds or numbers["around"] < 4)
-    if wrong or beyond or not is_whole(client) or not 0 <= client < settings.clients:
+    beyond = not wrong and (numbers["rounds"] > settings.training.rounds or numbers["around"] < 4)
+    if wrong or beyond or not is_whole(client) or not 0 <= client < settings.protection.clients:
         words = ", ".join(wrong) or f"rounds={numbers['rounds']}, client={client}, around={numbers['around']}"
         raise ConfigError(
             f"Impossible to combine releases with {words}.",
-            f"Use positive whole numbers, around >= 4, rounds <= {settings.rounds}, client < {settings.clients}.",
+            f"Use positive whole numbers, around >= 4, rounds <= {settings.training.rounds}, "
+            f"client < {settings.protection.clients}.",
         )
-    if settings.participants not in (None, settings.clients):
+    if settings.training.participants not in (None, settings.protection.clients):
         raise ConfigError(
             "Combining the releases of one client needs one that takes part in every round.",
             "Leave out multi-round, or train with all clients.",
         )
-    for name, value in (("budget", federation.budget), ("lr", settings.lr), ("negative_norm", settings.negative_norm)):
+    for name, value in (
+        ("budget", federation.budget),
+        ("gamma", settings.protection.gamma),
+        ("negative_norm", settings.protection.negative_norm),
+    ):
         if value is not None and not isinstance(value, int | float):
             raise ConfigError(f"Combining releases needs one {name} for all rounds, got {value!r}.", "Use a number.")

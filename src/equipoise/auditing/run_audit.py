@@ -43,9 +43,9 @@ def audit_run(
     settings, federations = run.config.settings, run.config.federations()
     datasets = load_datasets(settings, [fed.dataset for fed in federations])
     sample = next(iter(datasets.values()))
-    device, dtype = torch.device(settings.device), getattr(torch, settings.dtype)
+    device, dtype = torch.device(settings.run.device), getattr(torch, settings.run.dtype)
     with torch.random.fork_rng(devices=[]):
-        batched = Batched(build(settings.model, sample.shape, sample.classes).to(device, dtype), device=device)
+        batched = Batched(build(settings.training.model, sample.shape, sample.classes).to(device, dtype), device=device)
     there = run.rounds()
     usual = sorted({there[0], there[min(1, len(there) - 1)], there[-1]})
     chosen = run.chosen(usual if rounds is None else rounds)
@@ -56,9 +56,9 @@ def audit_run(
     if not findings.complete and not findings.rows:
         raise KeyboardInterrupt  # nothing was finished: an earlier audit stays as it is
     result = content(findings, options, "private" if private else "public")
-    result["cap"] = _cap(run.results(), findings, federations, settings.rounds)
+    result["cap"] = _cap(run.results(), findings, federations, settings.training.rounds)
     if multi_rounds and findings.complete:
-        most = min(multi_rounds, settings.rounds)
+        most = min(multi_rounds, settings.training.rounds)
         step = None if progress is None else (lambda number: progress("multi-round", 0.3))
         result["multi_round"] = [
             replayed(settings, fed, most, examples=24, labels=1, decoys=49, around=32, on_round=step)

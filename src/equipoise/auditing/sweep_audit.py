@@ -59,7 +59,7 @@ class SweepAudit:
     def _attacked(self, name: str, cell: Cell, where: str) -> list[Outcome]:
         key = (name, *cell.key())
         if key not in self.known:
-            told, diameter = told_where(self.progress, where), self.settings.leakage.D
+            told, diameter = told_where(self.progress, where), self.settings.protection.leakage.D
             self.known[key] = attack_cell(cell, self.targets[name], self.materials[name], self.options, diameter, told)
         return self.known[key]
 
@@ -71,7 +71,9 @@ class SweepAudit:
         return Findings(rows, gaps, guesses, outcomes, self.targets, complete)
 
     def _guesses(self, name: str) -> dict[str, Any]:
-        result = baselines(self.targets[name], self.materials[name], self.servers[name], self.settings.leakage.D)
+        result = baselines(
+            self.targets[name], self.materials[name], self.servers[name], self.settings.protection.leakage.D
+        )
         return {guess: summary(values) for guess, values in result.items()}
 
 

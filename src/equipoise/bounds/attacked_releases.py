@@ -69,7 +69,7 @@ def attack_releases(context: BoundsContext, name: str, cells: list[tuple[int, in
     previous, out, clean = [], [], []
     for index, round_number in cells:
         fed, weights = sweep.federations[index], context.weights[round_number][index]
-        protection = s.at(fed.mechanism, fed.budget, round_number + 1)
+        protection = s.protection.at(fed.mechanism, fed.budget, round_number + 1)
         bare = replace(protection, mechanism=_undistorted(protection.mechanism))
         out.append(released(Cell(weights, replace(server, protection=protection), {}), targets, effort))
         clean.append(released(Cell(weights, replace(server, protection=bare), {}), targets, effort))
@@ -79,7 +79,9 @@ def attack_releases(context: BoundsContext, name: str, cells: list[tuple[int, in
     truth = targets.images.repeat(len(cells), *[1] * (targets.images.dim() - 1))
     beta = intensity((view.released - torch.cat(clean)).double())
     public = torch.stack([_public_ratios(server, materials, context.weights[at][index]) for index, at in cells])
-    seen = AttackObserver(server, view, truth, s.leakage.D, options.iterations or s.leakage.iterations)
+    seen = AttackObserver(
+        server, view, truth, s.protection.leakage.D, options.iterations or s.protection.leakage.iterations
+    )
     images, alive = seen.attack(options.seed, context.tell)
     cost = torch.cdist(images.flatten(2), truth.flatten(2)).square() / server.pixels
     leakage, beyond = seen.trace.leakage(scores.match(cost, labels))

@@ -24,9 +24,9 @@ SMALLER, SHORT = "eta = 1/(8 L)", "eta = 1/(8 L), short"
 
 def convergence_rows(context: BoundsContext, metrics: list[Row]) -> list[Row]:
     """The rows of all federations, the lemma's and the theorem's; ``metrics`` are the lines of metrics.jsonl."""
-    sweep, eta = context.sweep, context.sweep.settings.eta
+    sweep, eta = context.sweep, context.sweep.settings.protection.eta
     count = len(sweep.federations)
-    if sweep.settings.local_steps > 1:
+    if sweep.settings.protection.local_steps > 1:
         why = "several local steps: the update is no single stochastic gradient"
         results = ((LEMMA, LEFT_SIDE), (THEOREM, QUANTITY))
         return [
@@ -132,7 +132,7 @@ def _whole_run(
     clipped = sum(line["clipped_share"] * line["accepted"] for line in lines) / max(1, releases)
     refused = sum(line["refused"] for line in lines) / max(1, releases)
     return TrainedRounds(
-        rounds=last, step=objective.context.sweep.settings.eta * rate,
+        rounds=last, step=objective.context.sweep.settings.protection.eta * rate,
         decrease=float(objective.loss[0][index] - objective.loss[last][index]),
         squared_gradient=squared_gradient, distortion=figure(moved, last, "over all rounds"),
         variance=objective.largest_variance(index), sampling=Sampling(clipped, refused, releases),

@@ -77,8 +77,8 @@ def gradient_deviations(
     """Squared deviations ``[N]`` of the aggregated gradients of fresh rounds from the full one, and their mean."""
     sweep, count = context.sweep.at(round_number, context.sweep.state.params), context.options.samples
     s, slots, rows = sweep.settings, sweep.draws.slots, context.batch_rows(index)
-    protection = s.protection(sweep.federations[index].mechanism, 0.0, 0.0, 0.0)  # only its clip matters
-    pixels = sweep.images[0].numel() * s.batch
+    protection = s.protection.of_rows(sweep.federations[index].mechanism, 0.0, 0.0, 0.0)  # only its clip matters
+    pixels = sweep.images[0].numel() * s.protection.batch
     size = max(1, default_chunk(len(params), pixels, sweep.dtype, sweep.device) // slots)
     squares, total = [], torch.zeros_like(params, dtype=torch.float64)
     for start in range(0, count, size):
@@ -140,9 +140,9 @@ def _unbiased(objective: GlobalObjective, index: int, round_number: int, samplin
     sweep = objective.context.sweep
     s, shares = sweep.settings, sweep.shares[sweep.federations[index].dataset]
     broken = []
-    if s.sampling != "uniform":
+    if s.training.sampling != "uniform":
         broken.append("passes draw without replacement over rounds")
-    if s.participants not in (None, s.clients) and float(shares.max() - shares.min()) > 1e-12:
+    if s.training.participants not in (None, s.protection.clients) and float(shares.max() - shares.min()) > 1e-12:
         broken.append("some of several clients of unequal size take part, and their mean is a ratio")
     if sampling.clipped > 0:
         broken.append("the gradient clip acted")

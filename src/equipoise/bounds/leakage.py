@@ -30,7 +30,7 @@ def leakage_rows(context: BoundsContext) -> list[Row]:
     rows = []
     for name in context.sweep.datasets:
         cells = [(index, at) for index in context.sweep.federations_on(name) for at in context.rounds]
-        if context.sweep.settings.local_steps > 1:
+        if context.sweep.settings.protection.local_steps > 1:
             why = "several local steps: the update is no mean of single gradients"
             check = "update is one mean gradient"
             rows += [not_covered(context.about(*cell), LEMMA, QUANTITY, check, why) for cell in cells]
@@ -88,19 +88,19 @@ def _rows(context: BoundsContext, about: Row, attacked: AttackedReleases, cell: 
     seen, s = Releases.of(attacked, cell), context.sweep.settings
     if not len(seen.beta):
         return [_unchecked(about, "the attack's cost overflowed")]
-    iterations, grown = len(seen.residuals), envelope(seen.residuals, s.leakage.p)
+    iterations, grown = len(seen.residuals), envelope(seen.residuals, s.protection.leakage.p)
     constants = {
         "beta": average(seen.beta), "c_a": smallest(seen.pairs), "c_b": largest(seen.pairs),
         "p (fitted)": average(grown.slope), "c_2 for p": largest(grown.smallest),
         "mean r_i": average(seen.residuals.mean(0)), "D seen": largest(seen.farthest),
-        "D": given(s.leakage.D), "p": given(s.leakage.p), "I": given(iterations),
+        "D": given(s.protection.leakage.D), "p": given(s.protection.leakage.p), "I": given(iterations),
     }  # fmt: skip
     common: dict[str, Any] = {
         "measured": average(seen.leakage), "constants": constants, "most": float(seen.leakage.max())
     }  # fmt: skip
-    score = LeakageBudget(**(asdict(s.leakage) | {"iterations": iterations}))
+    score = LeakageBudget(**(asdict(s.protection.leakage) | {"iterations": iterations}))
     held = _assumptions(seen, grown, score)
-    scored = isinstance(s.measure(about["mechanism"]), LeakageBudget)
+    scored = isinstance(s.protection.measure(about["mechanism"]), LeakageBudget)
     return [
         _configured(about, seen, score, scored, held, common),
         _estimated(about, seen, grown, score, held, common),
@@ -188,8 +188,8 @@ def _assumptions(seen: Releases, grown: Envelope, score: LeakageBudget) -> list[
 def _remark(context: BoundsContext, about: Row, seen: Releases, held: list[Row]) -> Row:
     """Whether every release keeps its budget, by the score."""
     s = context.sweep.settings
-    promised = value_at(about["budget"], about["round"] + 1, 0, s.clients, "budget")
-    own = LeakageBudget(**asdict(s.leakage))  # the map that set the bounds knows the run's own horizon
+    promised = value_at(about["budget"], about["round"] + 1, 0, s.protection.clients, "budget")
+    own = LeakageBudget(**asdict(s.protection.leakage))  # the map that set the bounds knows the run's own horizon
     result = torch.tensor([own.leakage(float(beta)) for beta in seen.beta], dtype=torch.float64)
     rounding = 1 - 1e-4  # that of a release's norm, see release.py
     return result_row(

@@ -41,12 +41,12 @@ def stationarity_rows(context: BoundsContext, index: int, round_number: int) -> 
     """The rows of one federation at one snapshot, the theorem's and the corollary's."""
     about, fed, s = context.about(index, round_number), context.sweep.federations[index], context.sweep.settings
     mechanism = get_mechanism(fed.mechanism)
-    reason = _uncovered(mechanism, s.steps)
+    reason = _uncovered(mechanism, s.protection.steps)
     problems = None if reason else subproblems(context, index, round_number)
     if problems is not None and bool((problems.gamma <= 0).any()):
         reason = "gamma is zero for some client: nothing is learned"
     if reason or problems is None:
-        name = "exact Euclidean projection" if mechanism.learns and s.steps else "inner trajectory"
+        name = "exact Euclidean projection" if mechanism.learns and s.protection.steps else "inner trajectory"
         rows = [not_covered(about, THEOREM, quantity, name, reason) for quantity in QUANTITIES.values()]
         return [*rows, _corollary(context, about)]
     middle: list[Tensor] = []
@@ -78,8 +78,10 @@ def _uncovered(mechanism: Mechanism, steps: int) -> str:
 def _corollary(context: BoundsContext, about: Row) -> Row:
     """What the convex corollary asks for, and why no run of a network on the annulus meets it."""
     s = context.sweep.settings
-    weights = schedule(s.negative_norm, schedule_starts(s.negative_norm), s.clients, "negative_norm")
-    most, single = max(max(row) for row in weights), s.dtype != "float64"
+    weights = schedule(
+        s.protection.negative_norm, schedule_starts(s.protection.negative_norm), s.protection.clients, "negative_norm"
+    )
+    most, single = max(max(row) for row in weights), s.run.dtype != "float64"
     return result_row(
         about, COROLLARY, "f - min f", CONFIGURED, status="not covered",
         reason="the annulus has a hole and a network's loss is not convex",
@@ -87,7 +89,7 @@ def _corollary(context: BoundsContext, about: Row) -> Row:
             assumption("convex feasible set", "violated", "the annulus has a hole"),
             assumption("convex objective", "violated", "a network's loss is not convex in its weights"),
             assumption("no negative norm", "violated" if most > 0 else "held", negative_norm=given(most)),
-            assumption("exact gradient", "violated" if single else "held", f"gradients are {s.dtype}"),
+            assumption("exact gradient", "violated" if single else "held", f"gradients are {s.run.dtype}"),
         ],
     )  # fmt: skip
 

@@ -82,14 +82,22 @@ def subproblems(context: BoundsContext, index: int, round_number: int) -> Subpro
     def rows(table: Tensor) -> Tensor:
         return table[:, index].flatten()[:count]
 
-    protection = s.protection(mechanism, rows(tables.scale), rows(tables.lr), rows(tables.negative_norm))
+    protection = s.protection.of_rows(mechanism, rows(tables.scale), rows(tables.gamma), rows(tables.negative_norm))
     x, y = sweep.images[examples], sweep.labels[examples]
-    parts = [slice(i * s.batch, (i + 1) * s.batch) for i in range(s.local_steps)]
+    parts = [slice(i * s.protection.batch, (i + 1) * s.protection.batch) for i in range(s.protection.local_steps)]
     objectives = [sweep.batched.at(x[:, part], y[:, part]) for part in parts]
-    local, _ = local_step(objectives, params[index].expand(count, -1).contiguous(), s.eta, protection)
+    local, _ = local_step(objectives, params[index].expand(count, -1).contiguous(), s.protection.eta, protection)
     noise = sweep.draw(rounds, protection.mechanism.noise, context.streams(index)).flatten(0, 1)[:count]
     init, lower, upper = draw_bounds(noise, protection)
     exact = context.double.at(x[:, parts[-1]].double(), y[:, parts[-1]])
     return Subproblems(
-        objectives[-1], exact, local, init, lower, upper, s.steps, rows(tables.lr), rows(tables.negative_norm)
+        objectives[-1],
+        exact,
+        local,
+        init,
+        lower,
+        upper,
+        s.protection.steps,
+        rows(tables.gamma),
+        rows(tables.negative_norm),
     )

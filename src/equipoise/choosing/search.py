@@ -6,7 +6,7 @@ No private example is touched: the sweep trains and tests on the dataset's publi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
@@ -79,14 +79,14 @@ def search(
         for budget in values
         for seed in seeds
     ]
-    once = replace(settings, evaluate_every=settings.rounds, snapshots=[])
+    once = settings.replace(evaluate_every=settings.training.rounds, snapshots=[])
     sweep = Sweep(once, federations, {dataset.name: public})
     rows = [event.rows for event in sweep.run(on_round) if event.rows][-1]
     chance = 1 / dataset.classes
     free = _trial(rows, "none", None, 0.0)
     if free.accuracy < 3 * chance:
         raise ConfigError(
-            f"Without protection {settings.rounds} rounds reach only {free.accuracy:.1%}, so nothing can be compared.",
+            f"Without protection, {settings.training.rounds} rounds reach only {free.accuracy:.1%}: too few.",
             "Use more --rounds.",
         )
     bar = chance + keep * (free.accuracy - chance)

@@ -45,7 +45,7 @@ def calibrate(
     if len(names) != 1 or len(budgets) != 1:
         raise ConfigError("Expected one --mechanism and one --budget.", "Or use --search for several.")
     config = resolve(overrides=overrides, sweep={"mechanisms": names, "budgets": budgets})
-    result = calibration(config.settings, names[0], budgets[0])
+    result = calibration(config.settings.protection, names[0], budgets[0])
     if as_json:
         print_json(result)
         return
@@ -83,7 +83,7 @@ def _search(
     from . import display
 
     config = resolve(overrides=overrides, sweep={"mechanisms": ["none"], "datasets": [dataset]})
-    with display.progress(config.settings.rounds, f"searching on public {dataset}", quiet=as_json) as on_round:
+    with display.progress(config.settings.training.rounds, f"searching on public {dataset}", quiet=as_json) as on_round:
         result = search(
             load_dataset(config.settings, dataset), names, config.settings, budgets or None, seeds, keep, on_round
         )
@@ -95,7 +95,7 @@ def _search(
     from rich.table import Table
 
     table = Table(
-        title=f"public {dataset}, {config.settings.rounds} rounds; a budget trains from {result.bar:.1%} on",
+        title=f"public {dataset}, {config.settings.training.rounds} rounds; a budget trains from {result.bar:.1%} on",
         title_justify="left",
     )
     for name in ("mechanism", "budget", "accuracy", "95 % interval", "seeds", "trains"):

@@ -32,14 +32,18 @@ def not_claimed(result: dict[str, Any]) -> str:
 def summary(config: Config, folder: Path) -> Tree:
     """All settings, resolved, before a long run."""
     s, federations = config.settings, config.federations()
-    tree = Tree(f"[bold]{len(federations)} federation(s)[/] x {s.rounds} rounds -> {escape(str(folder))}")
+    own, rest = s.protection, s.training
+    tree = Tree(f"[bold]{len(federations)} federation(s)[/] x {rest.rounds} rounds -> {escape(str(folder))}")
     data = tree.add("data")
     names = ", ".join(dict.fromkeys(fed.dataset for fed in federations))
-    data.add(f"{names}; {s.partition} partition over {s.clients} clients, {s.participants or 'all'} of them a round")
-    data.add(f"{s.sampling} mini-batches of {s.batch}, {s.local_steps} local step(s)")
+    data.add(
+        f"{names}; {s.data.partition} partition over {own.clients} clients, {rest.participants or 'all'} of them in a "
+        "round"
+    )
+    data.add(f"{rest.sampling} mini-batches of {own.batch}, {own.local_steps} local step(s)")
     training = tree.add("training")
-    training.add(f"{s.model}, init {s.init} {s.init_bound if s.init == 'uniform' else ''}".rstrip())
-    training.add(f"eta {s.eta}, server rate {s.server_rate}, at least {s.min_clients} client(s)")
+    training.add(f"{rest.model}, init {rest.init} {rest.init_bound if rest.init == 'uniform' else ''}".rstrip())
+    training.add(f"eta {own.eta}, server rate {rest.server_rate}, at least {rest.min_clients} client(s)")
     protection = tree.add("protection")
     for name in dict.fromkeys(f.mechanism for f in federations):
         mine = [f for f in federations if f.mechanism == name]
@@ -48,16 +52,18 @@ def summary(config: Config, folder: Path) -> Tree:
         if not mechanism.distorts:
             protection.add("none")
             continue
-        low = s.scales(mechanism, mine[0].budget, [1])[0][0]
+        low = own.scales(mechanism, mine[0].budget, [1])[0][0]
         word = "lower bound" if mechanism.on_sphere else "noise scale"
         protection.add(f"{name} at budget {', '.join(budgets)} ({word} {low:.6g} at {budgets[0]})")
-    protection.add(f"M {s.steps}, gamma {s.lr}, lambda {s.negative_norm}, upper = {s.factor} x lower")
+    protection.add(f"M {own.steps}, gamma {own.gamma}, lambda {own.negative_norm}, upper = {own.factor} x lower")
     protection.add(
-        f"clip of scale mechanisms: {s.clip or 'off'} ({s.clip_norm.upper()}); S = {s.sensitivity}, a setting"
+        f"clip of scale mechanisms: {own.clip or 'off'} ({own.clip_norm.upper()}); S = {own.sensitivity}, a setting"
     )
     run = tree.add("run")
     run.add(f"seeds {', '.join(dict.fromkeys(str(f.seed) for f in federations))}: a seeded experiment")
-    run.add(f"{s.device}, {s.dtype}; evaluated every {s.evaluate_every} rounds; snapshots {s.snapshot_rounds()}")
+    run.add(
+        f"{s.run.device}, {s.run.dtype}; evaluated every {s.run.evaluate_every} rounds; snapshots {s.snapshot_rounds()}"
+    )
     return tree
 
 

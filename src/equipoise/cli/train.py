@@ -67,7 +67,7 @@ def execute(config: Config, folder: Path, fresh: bool, quiet: bool) -> tuple[dic
         if at and not quiet:
             display.console.print(f"resumed at round {at}")
 
-    with display.progress(config.settings.rounds, "training", quiet) as on_round:
+    with display.progress(config.settings.training.rounds, "training", quiet) as on_round:
         try:
             return run.execute(started, on_round), run
         except KeyboardInterrupt:

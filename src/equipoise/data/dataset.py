@@ -23,7 +23,7 @@ PUBLIC_PARTS = {"attack": 3000, "candidates": 2000, "targets": 500, "tuning": 50
 """Of the bundled public split, in this order; that of another dataset is cut in the same proportions."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Dataset:
     """Four disjoint splits with the normalisation that was applied to them.
 
@@ -101,6 +101,7 @@ def from_tensors(
     test: Pair,
     validation: Pair | None = None,
     public: Pair | None = None,
+    *,
     classes: int | None = None,
     name: str = "user",
     mean: Moment = 0.0,
@@ -203,5 +204,5 @@ def assembled(name: str, mean: Moment, std: Moment, splits: dict[str, Split], cl
                 f"Expected {what} labels to be < classes={classes}, row {row} has another.",
                 "Raise classes or relabel the row.",
             )
-    train, validation, test = splits["train"], splits["validation"], splits["test"]
-    return Dataset(name, classes, mean, std, train, validation, test, splits.get("public"))
+    public = splits.pop("public", None)
+    return Dataset(name=name, classes=classes, mean=mean, std=std, public=public, **splits)

@@ -164,6 +164,7 @@ def _read_folder(
     kind: Format,
     train_files: tuple[Path, ...],
     test_files: tuple[Path, ...],
+    *,
     name: str,
     validation_fraction: float = 1 / 6,
     public_fraction: float = 0.0,

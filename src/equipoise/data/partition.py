@@ -7,7 +7,7 @@ empty; the same arguments give the same parts, whatever the global random state.
 identical      no randomness; each class is cut into contiguous runs, so that two clients of equal
                size differ by at most one row in each class and, for equal sizes, in all
 iid            rows at random, part sizes as equal (or as near ``sizes``) as whole numbers allow
-dirichlet      each class is dealt in proportions drawn from Dir(alpha): small alpha, skewed labels
+dirichlet      each class is dealt in proportions drawn from Dir(dirichlet): a small value, skewed labels
 shards         rows sorted by label, cut into ``clients * shards`` runs, ``shards`` runs each
 =============  ==================================================================================
 
@@ -39,7 +39,7 @@ class Request:
 
     labels: Rows
     shares: list[Fraction]  # of each client; they sum to 1, and are equal unless sizes were given
-    alpha: float
+    dirichlet: float
     shards: int
     generator: np.random.Generator
 
@@ -61,7 +61,7 @@ def partition(
     clients: int,
     scheme: str = "identical",
     *,
-    alpha: float = 0.5,
+    dirichlet: float = 0.5,
     shards: int = 2,
     sizes: Sequence[float] | None = None,
     seed: int = 0,
@@ -69,7 +69,7 @@ def partition(
     """Row numbers of each client, int64.
 
     ``sizes`` are relative (``[1, 1, 2]``: the last client gets half), for ``identical`` and ``iid``.
-    ``alpha`` belongs to ``dirichlet``, ``shards`` to ``shards``; ``identical`` ignores ``seed``.
+    ``dirichlet`` belongs to ``dirichlet``, ``shards`` to ``shards``; ``identical`` ignores ``seed``.
 
     >>> import torch
     >>> partition(torch.tensor([0, 1, 0, 1, 0, 1, 0, 1]), clients=2)
@@ -85,7 +85,7 @@ def partition(
     shares = _shares(sizes, clients)
     # Philox with its own seed: neither numpy's nor torch's global state is read or changed.
     generator = np.random.Generator(np.random.Philox(seed))
-    parts = SCHEMES[scheme].deal(Request(values, shares, alpha, shards, generator))
+    parts = SCHEMES[scheme].deal(Request(values, shares, dirichlet, shards, generator))
     for client, part in enumerate(parts):
         if len(part) == 0:
             raise DataError(
@@ -180,13 +180,13 @@ def _iid(request: Request) -> list[Rows]:
 
 
 def _dirichlet(request: Request) -> list[Rows]:
-    alpha, clients, generator = request.alpha, request.clients, request.generator
-    if not (math.isfinite(alpha) and alpha > 0):
-        raise DataError(f"Expected alpha={alpha} to be finite and > 0.", "Try 0.5: the smaller, the more skewed.")
+    dirichlet, clients, generator = request.dirichlet, request.clients, request.generator
+    if not (math.isfinite(dirichlet) and dirichlet > 0):
+        raise DataError(f"Expected dirichlet={dirichlet} to be finite and > 0.", "Try 0.5; smaller is more skewed.")
     runs = []
     for value in np.unique(request.labels):
         rows = generator.permutation(np.flatnonzero(request.labels == value))
-        upto = np.cumsum(generator.dirichlet(np.full(clients, alpha)))
+        upto = np.cumsum(generator.dirichlet(np.full(clients, dirichlet)))
         runs.append(np.split(rows, np.rint(upto[:-1] * len(rows)).astype(np.int64)))
     parts = [np.concatenate(part) for part in zip(*runs, strict=True)]
     for client, part in enumerate(parts):

@@ -11,7 +11,10 @@ from .settings import Settings
 
 def load_dataset(settings: Settings, name: str) -> Dataset:
     """A bundled dataset, whose splits are fixed, or a folder, split as the settings say."""
-    fractions = {"validation_fraction": settings.validation_fraction, "public_fraction": settings.public_fraction}
+    fractions = {
+        "validation_fraction": settings.data.validation_fraction,
+        "public_fraction": settings.data.public_fraction,
+    }
     return load_with(name, **fractions)
 
 

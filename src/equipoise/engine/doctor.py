@@ -76,7 +76,7 @@ def _arithmetic() -> str:
 
 
 def _speed() -> str:
-    sweep = Sweep(Settings(rounds=30), [Federation("mnist", "pl-learn", 0.98)])
+    sweep = Sweep(Settings.flat(rounds=30), [Federation("mnist", "pl-learn", 0.98)])
     sweep.train(5)
     started = time.perf_counter()
     sweep.train(25)

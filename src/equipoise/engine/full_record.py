@@ -38,7 +38,7 @@ def _one_client(sweep: Sweep, seen: Preview, r: int, federation: int, slot: int,
     trials = [local, seen.released[r]]
     if mechanism.distorts and not mechanism.learns and not mechanism.on_sphere:
         # Example 2: the expected loss over the mechanism's distribution, by sampling
-        count, key = sweep.settings.expected_draws, experiment_key(fed.seed, "expected")
+        count, key = sweep.settings.run.expected_draws, experiment_key(fed.seed, "expected")
         streams = [client * count + j for j in range(count)]
         numbers = uniform([key] * count, streams, [round_number], len(local), sweep.dtype, sweep.device)
         scale = seen.tables.scale[0, federation, slot]
@@ -51,7 +51,7 @@ def _one_client(sweep: Sweep, seen: Preview, r: int, federation: int, slot: int,
         gains = (losses[2:] - losses[0]).double()
         row.setdefault("expected_utility_loss", []).append(float(gains.mean()))
         row.setdefault("expected_utility_loss_error", []).append(float(gains.std() / len(gains) ** 0.5))
-        row["expected_draws"] = sweep.settings.expected_draws
+        row["expected_draws"] = sweep.settings.run.expected_draws
 
 
 def squared_gradients(sweep: Sweep) -> list[float]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Tally:
     """Running sums, so that what is kept does not grow with the rounds. F federations, K slots."""
 

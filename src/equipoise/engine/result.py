@@ -33,8 +33,8 @@ def federation_results(sweep: Sweep, last: list[Row]) -> list[Row]:
             {
                 **asdict(fed),
                 "rounds": sweep.state.round,
-                "eta": s.eta,
-                "server": {"rule": "mean", "rate": s.server_rate},
+                "eta": s.protection.eta,
+                "server": {"rule": "mean", "rate": s.training.server_rate},
                 "accuracy": row["accuracy"],
                 "client_accuracy": row["client_accuracy"],
                 "best_validation_round": int(tally.best_round[i]),

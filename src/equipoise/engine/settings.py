@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from types import SimpleNamespace
 from typing import Any, Literal
 
 from ..data.partition import SCHEMES
@@ -24,9 +25,22 @@ from ..models.bundled import MODELS
 from .federation import Federation
 
 
-@dataclass(frozen=True)
-class Settings(ProtectionSettings):
-    """Shared by all federations of a sweep. The defaults are the paper's, or chosen by fit where it is silent."""
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """Whose data is whose."""
+
+    partition: str = "identical"  # how training data is dealt to the clients: a scheme of ``data/partition.py``
+    dirichlet: float = 0.5  # concentration of the Dirichlet partition: the smaller, the more skewed
+    shards: int = 2  # per client, of the shards partition
+    sizes: list[float] | None = None  # relative client sizes; None: equal
+    partition_seed: int = 0
+    validation_fraction: float = 1 / 6  # of a folder's training files; bundled data have fixed splits
+    public_fraction: float = 0.0  # likewise
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """What the server does with the releases: Algorithm 1 around them."""
 
     rounds: int = 5000  # T; fitted
     participants: int | None = None  # clients drawn per round; None: all of them
@@ -34,19 +48,18 @@ class Settings(ProtectionSettings):
     model: str = "lenet-zhu"
     init: Literal["uniform", "torch"] = "uniform"
     init_bound: float = 0.5  # U(-0.5, 0.5); fitted
-    partition: str = "identical"  # a scheme of ``data/partition.py``
-    alpha: float = 0.5  # of the Dirichlet partition
-    shards: int = 2  # per client
-    sizes: list[float] | None = None  # relative client sizes; None: equal
-    partition_seed: int = 0
-    validation_fraction: float = 1 / 6  # of a folder's training files; bundled data have fixed splits
-    public_fraction: float = 0.0  # likewise
     server_rate: float | Literal["auto"] = 1.0  # W += rate * (mean - W); "auto": min(1, 1/expected L2 distortion)
-    min_clients: int = 1
-    evaluate_every: int = 250
+    min_clients: int = 1  # a round with fewer accepted releases is void
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """What is recorded, and where it runs: none of it changes a release."""
+
+    evaluate_every: int = 250  # rounds between evaluations
     full_every: int = 0  # rounds between full-client records (utility loss, gradient norm); 0: never
     expected_draws: int = 16  # draws for the expected utility loss of static scale mechanisms, at full records
-    snapshots: list[int] = field(default_factory=lambda: [0, 200, 2000])  # and the last round
+    snapshots: list[int] = field(default_factory=lambda: [0, 200, 2000])  # rounds to keep; the last is kept too
     chunk: int = 0  # clients worked on at once; 0: from memory and device
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
@@ -54,34 +67,98 @@ class Settings(ProtectionSettings):
     ledger: bool = True  # whether a run keeps a ledger of its releases
     release_limit: int | None = None  # most releases of a client; a run ends before the round that would pass it
 
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Shared by all federations of a sweep, in four groups. The defaults are the paper's, or fitted to its tables.
+
+    In TOML, JSON and ``--set`` all keys lie side by side; ``Settings.flat`` takes them like that.
+
+    >>> settings = Settings.flat(rounds=2000, eta=0.05)
+    >>> settings.training.rounds, settings.protection.eta, settings == Settings.flat(**settings.plain())
+    (2000, 0.05, True)
+    """
+
+    data: DataSettings = field(default_factory=DataSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    protection: ProtectionSettings = field(default_factory=ProtectionSettings)
+    run: RunSettings = field(default_factory=RunSettings)
+
+    @classmethod
+    def flat(cls, **keys: Any) -> Settings:
+        """Settings from keys of all groups; the others keep their defaults.
+
+        Args:
+            keys: by their names in TOML; ``leakage`` as a ``Leakage`` or a mapping.
+
+        Returns:
+            The settings. Values are not checked here: ``Sweep`` and ``check_settings`` do.
+        """
+        return cls().replace(**keys)
+
+    def replace(self, **keys: Any) -> Settings:
+        """The same with other values for some keys of any group."""
+        if isinstance(keys.get("leakage"), Mapping):
+            keys["leakage"] = Leakage(**keys["leakage"])
+        if unknown := sorted(set(keys) - set(GROUP_OF)):
+            raise ConfigError(f"Unknown setting {unknown[0]!r}.{closest(unknown[0], list(GROUP_OF))}", "See Settings.")
+        groups = {name: {k: v for k, v in keys.items() if GROUP_OF[k] == name} for name in GROUPS}
+        return Settings(**{name: replace(getattr(self, name), **mine) for name, mine in groups.items()})
+
+    def plain(self) -> dict[str, Any]:
+        """All keys side by side, in numbers, words, lists and mappings: what JSON and TOML hold."""
+        return {key: value for group in asdict(self).values() for key, value in group.items()}
+
     def snapshot_rounds(self) -> list[int]:
-        return sorted({t for t in self.snapshots if 0 <= t <= self.rounds} | {self.rounds})
+        return sorted({t for t in self.run.snapshots if 0 <= t <= self.training.rounds} | {self.training.rounds})
 
     def evaluated(self) -> list[int]:
         """Rounds after which every federation is evaluated: multiples of ``evaluate_every``, full records, the last."""
-        regular = range(self.evaluate_every, self.rounds + 1, self.evaluate_every)
-        return sorted({*regular, *self.fully_recorded(), self.rounds})
+        regular = range(self.run.evaluate_every, self.training.rounds + 1, self.run.evaluate_every)
+        return sorted({*regular, *self.fully_recorded(), self.training.rounds})
 
     def fully_recorded(self) -> list[int]:
-        if not self.full_every:
+        if not self.run.full_every:
             return []
-        return sorted({1, *range(self.full_every, self.rounds + 1, self.full_every), self.rounds})
+        return sorted(
+            {1, *range(self.run.full_every, self.training.rounds + 1, self.run.full_every), self.training.rounds}
+        )
 
     def server_rates(self, federation: Federation, rounds: Sequence[int], parameters: int) -> list[float]:
         """The server's step for every round: as set, or damped by the size of one client's distortion.
 
         Damping is post-processing of the releases. It is the simplest baseline that any learned distortion should beat.
 
-        >>> Settings(server_rate="auto").server_rates(Federation("mnist", "pl-identical", 0.98), [1], 13426)
+        >>> Settings.flat(server_rate="auto").server_rates(Federation("mnist", "pl-identical", 0.98), [1], 13426)
         [0.125003...]
         """
-        if self.server_rate != "auto":
-            return [float(self.server_rate)] * len(rounds)
+        if self.training.server_rate != "auto":
+            return [float(self.training.server_rate)] * len(rounds)
         mechanism = get_mechanism(federation.mechanism)
         spread = math.sqrt(NOISES[mechanism.noise].variance * parameters)  # expected L2 norm of standard noise
         per_unit = 1.0 if mechanism.on_sphere else spread
-        sizes = [per_unit * sum(row) / len(row) for row in self.scales(mechanism, federation.budget, rounds)]
+        sizes = [per_unit * sum(row) / len(row) for row in self.protection.scales(mechanism, federation.budget, rounds)]
         return [min(1.0, 1 / size) if size > 0 else 1.0 for size in sizes]
+
+
+GROUPS: dict[str, type] = {
+    "data": DataSettings, "training": TrainingSettings, "protection": ProtectionSettings, "run": RunSettings
+}  # fmt: skip
+GROUP_OF = {part.name: name for name, group in GROUPS.items() for part in fields(group)}
+"""The group of every key."""
+FORMER = {"lr": "gamma", "alpha": "dirichlet"}
+"""Keys that files of schema 1 may hold under an earlier name."""
+
+
+def renamed(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a file of schema 1 under their present names."""
+    return {FORMER.get(key, key): value for key, value in keys.items()}
+
+
+def named_as_before(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys under their names of schema 1: a digest must not change with a name."""
+    before = {new: old for old, new in FORMER.items()}
+    return {before.get(key, key): value for key, value in keys.items()}
 
 
 # -- what can be wrong ---------------------------------------------------------------------------------------------
@@ -91,7 +168,7 @@ INTEGERS = {
     "expected_draws": 2, "chunk": 0, "threads": 0,
 }  # fmt: skip
 """Whole numbers with the least that each may be."""
-NUMBERS = ("init_bound", "alpha", "validation_fraction", "public_fraction")
+NUMBERS = ("init_bound", "dirichlet", "validation_fraction", "public_fraction")
 CHOICES = {
     "sampling": ("uniform", "passes"),
     "init": ("uniform", "torch"),
@@ -111,10 +188,16 @@ def check_settings(settings: Settings) -> None:
 
 def problems(settings: Settings, federations: list[Federation]) -> list[str]:
     """Everything that is of the wrong type or out of range, at once."""
-    wrong = [*protection.type_problems(settings), *_types(settings)]
+    own, others = settings.protection, _side_by_side(settings)
+    wrong = [*protection.type_problems(own), *_types(others)]
     return wrong or [
-        *protection.range_problems(settings), *_ranges(settings), *_federation_problems(settings, federations)
+        *protection.range_problems(own), *_ranges(others), *_federation_problems(own, federations)
     ]  # fmt: skip
+
+
+def _side_by_side(settings: Settings) -> Any:
+    """The keys of all groups as attributes of one object."""
+    return SimpleNamespace(**{key: getattr(getattr(settings, group), key) for key, group in GROUP_OF.items()})
 
 
 def whole(value: Any) -> bool:
@@ -122,7 +205,7 @@ def whole(value: Any) -> bool:
     return is_whole(value) and is_number(value)
 
 
-def _types(s: Settings) -> Iterator[str]:
+def _types(s: Any) -> Iterator[str]:
     yield from protection.wrong_types(s, INTEGERS, NUMBERS, CHOICES)
     for name in ("ledger",):
         if type(getattr(s, name)) is not bool:
@@ -141,10 +224,10 @@ def _types(s: Settings) -> Iterator[str]:
         yield f"Expected sizes={s.sizes!r} to be a list of numbers or none."
 
 
-def _ranges(s: Settings) -> Iterator[str]:
+def _ranges(s: Any) -> Iterator[str]:
     yield from protection.too_small(s, INTEGERS)
     damped = () if s.server_rate == "auto" else ("server_rate",)
-    yield from protection.not_positive(s, ("init_bound", "alpha", *damped))
+    yield from protection.not_positive(s, ("init_bound", "dirichlet", *damped))
     if s.threads > (os.cpu_count() or 1):
         yield f"Expected threads={s.threads!r} to be at most the {os.cpu_count()} of this machine."
     if s.release_limit is not None and s.release_limit < 1:
@@ -169,7 +252,7 @@ def _ranges(s: Settings) -> Iterator[str]:
         yield f"Expected snapshots={s.snapshots!r} to be rounds >= 0."
 
 
-def _federation_problems(settings: Settings, federations: list[Federation]) -> Iterator[str]:
+def _federation_problems(settings: ProtectionSettings, federations: list[Federation]) -> Iterator[str]:
     if not federations:
         yield "The sweep is empty. Name at least one mechanism, and a budget for all but 'none'."
     for fed in federations:
@@ -190,19 +273,18 @@ def _federation_problems(settings: Settings, federations: list[Federation]) -> I
 
 def to_dict(settings: Settings, federations: list[Federation]) -> dict[str, Any]:
     """The plain form that ``from_dict`` reads back: JSON and TOML can hold it."""
-    return {"settings": asdict(settings), "federations": [asdict(fed) for fed in federations]}
+    return {"settings": settings.plain(), "federations": [asdict(fed) for fed in federations]}
 
 
 def from_dict(spec: dict[str, Any]) -> tuple[Settings, list[Federation]]:
     """Settings and federations from their plain form; unknown keys are refused."""
     if not isinstance(spec, dict) or not isinstance(spec.get("federations"), list):
-        raise ConfigError("Expected an object with 'settings' and 'federations'.", "Write it with settings.to_dict.")
+        raise ConfigError("Expected an object with 'settings' and 'federations'.", "See engine.settings.to_dict.")
     unknown = sorted(set(spec) - {"settings", "federations"})
     if unknown:
         raise ConfigError(f"Unknown key {unknown[0]!r}.", "Known: settings, federations.")
     try:
-        raw = dict(spec.get("settings", {}))
-        settings = Settings(leakage=Leakage(**raw.pop("leakage", {})), **raw)
+        settings = Settings.flat(**renamed(dict(spec.get("settings", {}))))
         federations = [Federation(**row) for row in spec["federations"]]
     except (TypeError, ValueError) as error:
         raise ConfigError(f"Unknown or misplaced keys: {error}.", "They belong to another version.") from error

@@ -100,7 +100,7 @@ class Preview:
 class Sweep:
     """All federations of a sweep, trained together.
 
-    >>> sweep = Sweep(Settings(rounds=2), [Federation("mnist", "pl-learn", 0.98)])
+    >>> sweep = Sweep(Settings.flat(rounds=2), [Federation("mnist", "pl-learn", 0.98)])
     >>> [row["round"] for event in sweep.run() for row in event.rows]
     [2]
     """
@@ -113,9 +113,13 @@ class Sweep:
         model: nn.Module | None = None,
     ):
         check(settings, list(federations))
-        if settings.device.startswith("cuda") and not torch.cuda.is_available():
-            raise ConfigError(f"The device {settings.device!r} is not available.", "Use --device cpu.")
-        self.settings, self.device, self.dtype = settings, torch.device(settings.device), getattr(torch, settings.dtype)
+        if settings.run.device.startswith("cuda") and not torch.cuda.is_available():
+            raise ConfigError(f"The device {settings.run.device!r} is not available.", "Use --device cpu.")
+        self.settings, self.device, self.dtype = (
+            settings,
+            torch.device(settings.run.device),
+            getattr(torch, settings.run.dtype),
+        )
         kinds = list(dict.fromkeys(fed.mechanism for fed in federations))
         self.order = sorted(range(len(federations)), key=lambda i: kinds.index(federations[i].mechanism))
         self.federations = [federations[i] for i in self.order]  # one mechanism after the other
@@ -132,17 +136,21 @@ class Sweep:
                     f"classes, the first one {sample.shape}, {sample.classes}.",
                     "Train them in separate runs.",
                 )
-        self._build = partial(build, settings.model, sample.shape, sample.classes)
+        self._build = partial(build, settings.training.model, sample.shape, sample.classes)
         with torch.random.fork_rng(devices=[]):  # the weights drawn here are not used: leave the caller's state alone
             network = copy.deepcopy(model) if model is not None else self._build()
         alone = any(get_mechanism(name).per_example for name in kinds)  # every example by itself
         some = sample.train.images[: 1 if alone else 2]
         check_model(network, some.to(next(network.parameters()).dtype), sample.classes)
         self.batched = Batched(network.to(self.device, self.dtype), device=self.device)
-        self.draws = Draws(list(dict.fromkeys(f.seed for f in federations)), settings.clients, settings.participants)
-        pixels = self.images[0].numel() * settings.batch * settings.local_steps
-        size = self.batched.layout.size * (settings.batch if alone else 1)
-        chunk = settings.chunk or default_chunk(size, pixels, self.dtype, self.device)
+        self.draws = Draws(
+            list(dict.fromkeys(f.seed for f in federations)),
+            settings.protection.clients,
+            settings.training.participants,
+        )
+        pixels = self.images[0].numel() * settings.protection.batch * settings.protection.local_steps
+        size = self.batched.layout.size * (settings.protection.batch if alone else 1)
+        chunk = settings.run.chunk or default_chunk(size, pixels, self.dtype, self.device)
         self.blocks = list(blocks(self.federations, list(self.datasets), self.draws, chunk, self.device))
         self.state = self._initial_state()
         self._graph: RoundGraph | None = None
@@ -158,7 +166,7 @@ class Sweep:
         marks = sorted(evaluated | snapshots | {round_number - 1 for round_number in full})
         if self.state.round == 0 and 0 in snapshots:
             yield Event(0, [], snapshot=True)
-        while self.state.round < s.rounds:
+        while self.state.round < s.training.rounds:
             extra = full_record(self) if self.state.round + 1 in full else None
             stop = min(next(mark for mark in marks if mark > self.state.round), self.state.round + LENGTH)
             self.train(stop, on_round)
@@ -200,7 +208,7 @@ class Sweep:
             for name in ("utility_loss", "intensity", "clipped", "accepted"):
                 getattr(tables, name)[:, f, k].index_copy_(0, step, getattr(record, name).view(1, *shape))
         rate = tables.server_rate.index_select(0, step)[0]
-        new, size = total.step(self.state.params, rate, self.settings.min_clients)  # l. 10
+        new, size = total.step(self.state.params, rate, self.settings.training.min_clients)  # l. 10
         tables.distortion.index_copy_(0, step, size.unsqueeze(0))
         return new
 
@@ -221,16 +229,18 @@ class Sweep:
         s, (f, k) = self.settings, (block.federations, block.slots)
         examples = tables.batches.index_select(0, step)[0].index_select(0, block.even(block.data))  # l. 5: [R, L*B]
         x, y = self.images[examples], self.labels[examples]
-        steps = [slice(i * s.batch, (i + 1) * s.batch) for i in range(s.local_steps)]
+        steps = [slice(i * s.protection.batch, (i + 1) * s.protection.batch) for i in range(s.protection.local_steps)]
         objectives = [self.batched.at(x[:, part], y[:, part]) for part in steps]
         start = block.even(self.state.params[f].repeat_interleave(block.shape[1], dim=0))
 
         def rows(table: Tensor) -> Tensor:
             return block.even(table.index_select(0, step)[0, f, k].reshape(-1))
 
-        protection = s.protection(block.mechanism, rows(tables.scale), rows(tables.lr), rows(tables.negative_norm))
+        protection = s.protection.of_rows(
+            block.mechanism, rows(tables.scale), rows(tables.gamma), rows(tables.negative_norm)
+        )
         noise = None if noise is None else block.even(noise)
-        released, distortion = observed_release(objectives, start, noise, s.eta, protection)
+        released, distortion = observed_release(objectives, start, noise, s.protection.eta, protection)
         return released.first(len(block.rows)), distortion[: len(block.rows)]
 
     # -- a look without a step -------------------------------------------------------------------------------
@@ -257,11 +267,12 @@ class Sweep:
         other, s, coming = copy.copy(self), self.settings, round_number + 1
 
         def now(value: Any) -> Any:
-            return schedule(value, [coming], s.clients)[0] if isinstance(value, Mapping) else value
+            return schedule(value, [coming], s.protection.clients)[0] if isinstance(value, Mapping) else value
 
-        other.settings = replace(
-            s, eta=s.eta if eta is None else eta, lr=now(s.lr), negative_norm=now(s.negative_norm)
-        )  # fmt: skip
+        own = s.protection
+        other.settings = s.replace(
+            eta=own.eta if eta is None else eta, gamma=now(own.gamma), negative_norm=now(own.negative_norm)
+        )
         other.federations = [replace(fed, budget=now(fed.budget)) for fed in self.federations]
         other.state = State(round_number, params, copy.deepcopy(self.state.tally))
         other._graph, other.on_releases, other.on_tables = None, None, None
@@ -298,9 +309,10 @@ class Sweep:
 
     def tables(self, rounds: list[int]) -> Tables:
         """The tables of the given rounds."""
-        size = self.batched.layout.size
-        who = (self.settings, self.federations, self.draws, self.parts, self.shares)
-        return build_tables(rounds, *who, size, self.dtype, self.device)
+        return build_tables(
+            rounds, self.settings, self.federations, self.draws, parts=self.parts, shares=self.shares,
+            parameters=self.batched.layout.size, dtype=self.dtype, device=self.device,
+        )  # fmt: skip
 
     def in_order(self, values: Sequence[T]) -> list[T]:
         """Values that follow ``federations``, in the order in which the caller named these."""
@@ -326,14 +338,16 @@ class Sweep:
         offset = 0
         for name, dataset in self.datasets.items():
             parts = partition(
-                dataset.train.labels, s.clients, s.partition,
-                alpha=s.alpha, shards=s.shards, sizes=s.sizes, seed=s.partition_seed,
+                dataset.train.labels, s.protection.clients, s.data.partition,
+                dirichlet=s.data.dirichlet, shards=s.data.shards, sizes=s.data.sizes, seed=s.data.partition_seed,
             )  # fmt: skip
             self.parts[name] = [part + offset for part in parts]
             self.shares[name] = weights(parts)
             offset += len(dataset.train)
             for prefix, split in (("", dataset.test), ("validation_", dataset.validation)):
-                self.test_parts[name, prefix] = partition(split.labels, s.clients, "identical", sizes=s.sizes)
+                self.test_parts[name, prefix] = partition(
+                    split.labels, s.protection.clients, "identical", sizes=s.data.sizes
+                )
         sets = [dataset.train for dataset in self.datasets.values()]
         self.images = torch.cat([part.images for part in sets]).to(self.device, self.dtype)
         self.labels = torch.cat([part.labels for part in sets]).to(self.device)
@@ -347,9 +361,9 @@ class Sweep:
         layout = self.batched.layout
         if self.given_model is not None:
             return layout.flatten(dict(self.given_model.named_parameters())).to("cpu", self.dtype)
-        if self.settings.init == "uniform":
+        if self.settings.training.init == "uniform":
             numbers = uniform([experiment_key(seed, "init")], [0], [0], layout.size, torch.float64)[0, 0]
-            return ((2 * numbers - 1) * self.settings.init_bound).to(self.dtype)
+            return ((2 * numbers - 1) * self.settings.training.init_bound).to(self.dtype)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return layout.flatten(dict(self._build().named_parameters())).to(self.dtype)

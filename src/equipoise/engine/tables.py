@@ -79,13 +79,13 @@ def default_chunk(parameters: int, pixels: int, dtype: torch.dtype, device: torc
     return max(2, min(most, room // each) // 2 * 2)  # even, see Block.even
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Tables:
     """Tables for S rounds, and what the rounds record. F federations, K slots."""
 
     batches: Tensor  # [S, datasets*streams, L*B]
     scale: Tensor  # [S, F, K]
-    lr: Tensor  # [S, F, K]
+    gamma: Tensor  # [S, F, K]
     negative_norm: Tensor  # [S, F, K]
     weights: Tensor  # [S, F, K]
     server_rate: Tensor  # [S, F]
@@ -103,7 +103,7 @@ class Tables:
 
     def head(self, length: int) -> Tables:
         """A copy of the first ``length`` rounds."""
-        return Tables(*(getattr(self, part.name)[:length].clone() for part in fields(self)))
+        return Tables(**{part.name: getattr(self, part.name)[:length].clone() for part in fields(self)})
 
 
 def build_tables(
@@ -111,6 +111,7 @@ def build_tables(
     settings: Settings,
     federations: list[Federation],
     draws: Draws,
+    *,
     parts: dict[str, list[Tensor]],
     shares: dict[str, Tensor],
     parameters: int,
@@ -126,18 +127,20 @@ def build_tables(
         return values.gather(2, who).to(device, dtype)
 
     def shared(name: str) -> Tensor:
-        return table([schedule(getattr(settings, name), rounds, settings.clients, name)] * len(federations))
+        return table(
+            [schedule(getattr(settings.protection, name), rounds, settings.protection.clients, name)] * len(federations)
+        )
 
     def blank(*size: int, kind: torch.dtype = dtype) -> Tensor:
         return torch.zeros(size, dtype=kind, device=device)
 
     rates = [settings.server_rates(fed, rounds, parameters) for fed in federations]
-    size = settings.batch * settings.local_steps
-    batches = [draws.batches(rounds, size, part, settings.sampling) for part in parts.values()]
+    size = settings.protection.batch * settings.protection.local_steps
+    batches = [draws.batches(rounds, size, part, settings.training.sampling) for part in parts.values()]
     return Tables(
         batches=torch.cat(batches, dim=1).to(device),
-        scale=table([settings.scales(fed.mechanism, fed.budget, rounds) for fed in federations]),
-        lr=shared("lr"),
+        scale=table([settings.protection.scales(fed.mechanism, fed.budget, rounds) for fed in federations]),
+        gamma=shared("gamma"),
         negative_norm=shared("negative_norm"),
         weights=table([[shares[fed.dataset].tolist()] * len(rounds) for fed in federations]),
         server_rate=torch.tensor(rates, dtype=torch.float64).t().contiguous().to(device),

@@ -4,7 +4,7 @@
 
 ====================  ==============================================================================================
 mechanism, budget     as everywhere; a list or a schedule is written as JSON in a string: ``budget = "[0.96, 0.98]"``
-eta, steps, lr, ...   the settings of a release, by their names in ``Settings``; ``leakage.D`` and so on
+eta, steps, gamma ... the settings of a release, by their names in ``Settings``; ``leakage.D`` and so on
 weight                the metric that weighs a reply; ``num-examples`` unless told otherwise
 metrics               other metrics that may be sent along, with commas between them; none unless told otherwise
 release-limit         the most releases of one client; 0 for no limit

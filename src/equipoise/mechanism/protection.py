@@ -1,13 +1,13 @@
 """What protects a release: the settings as a user writes them, and the numbers of one round that follow from them.
 
 ``Protection`` is what ``release`` needs in one round. ``ProtectionSettings`` holds all that one release depends on; its
-methods ``protection`` (for numbers at hand) and ``at`` (for a client and a round) are the places that make one.
+methods ``of_rows`` (for numbers at hand) and ``at`` (for a client and a round) are the places that make one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -25,9 +25,10 @@ class Protection:
 
     mechanism: Mechanism
     scale: Tensor | float  # lower bound of the intensity (PL) or noise scale (LS, GS)
+    _: KW_ONLY
     factor: float = 2.0  # upper = factor * lower
     steps: int = 10  # M
-    lr: Tensor | float = 0.1  # gamma
+    gamma: Tensor | float = 0.1  # step size of the learner
     negative_norm: Tensor | float = 1e-5  # lambda
     clip: float | None = None
     clip_norm: Norm = "l2"
@@ -47,17 +48,23 @@ class Leakage:
     iterations: int = 1600
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ProtectionSettings:
-    """All that one release depends on. The defaults are the paper's, or chosen by fit where it is silent."""
+    """All that one release depends on, the local step included: a guarantee is about both.
+
+    The defaults are the paper's, or chosen by fit where it is silent.
+
+    >>> ProtectionSettings(eta=0.05, clip=None).at("pl-learn", 0.98, round_number=1).scale
+    7.99975...
+    """
 
     clients: int = 4  # K
     batch: int = 4
     local_steps: int = 1
     eta: float = 0.1  # local learning rate; fitted
     steps: int = 10  # M
-    lr: Any = 0.1  # gamma: a number, one per client, or a schedule
-    negative_norm: Any = 1e-5  # lambda: likewise
+    gamma: Any = 0.1  # step size of the learner: a number, one per client, or a schedule
+    negative_norm: Any = 1e-5  # lambda of the paper: likewise
     factor: float = 2.0  # upper bound = factor * lower bound
     sensitivity: float = 10.0  # S of the Laplace and Gaussian scale; fitted, not a proved bound
     clip: float | None = 500.0  # gradient clip of the LS and GS mechanisms; of laplace-dp per example, always in L1
@@ -100,14 +107,15 @@ class ProtectionSettings:
         known = {value: measure.lower(value) for value in {value for row in rows for value in row}}
         return [[known[value] for value in row] for row in rows]
 
-    def protection(
-        self, name: str | Mechanism, scale: Tensor | float, lr: Tensor | float, negative_norm: Tensor | float
+    def of_rows(
+        self, name: str | Mechanism, scale: Tensor | float, gamma: Tensor | float, negative_norm: Tensor | float
     ) -> Protection:
         """What protects releases with the given noise scale, gamma and lambda: numbers, or one per row."""
         measure = self.measure(name)
-        factor = self.factor if measure is None else measure.factor  # a measure of the user's has its own
         return Protection(
-            get_mechanism(name), scale, factor, self.steps, lr, negative_norm, self.clip, self.clip_norm
+            get_mechanism(name), scale, gamma=gamma, negative_norm=negative_norm, steps=self.steps,
+            factor=self.factor if measure is None else measure.factor,  # a measure of the user's has its own
+            clip=self.clip, clip_norm=self.clip_norm,
         )  # fmt: skip
 
     def at(self, name: str | Mechanism, budget: Schedule | None, round_number: int, client: int = 0) -> Protection:
@@ -118,7 +126,7 @@ class ProtectionSettings:
 
         measure = self.measure(name)
         scale = 0.0 if measure is None else measure.lower(now(budget, "budget"))
-        return self.protection(name, scale, now(self.lr, "lr"), now(self.negative_norm, "negative_norm"))
+        return self.of_rows(name, scale, now(self.gamma, "gamma"), now(self.negative_norm, "negative_norm"))
 
 
 # -- what can be wrong ---------------------------------------------------------------------------------------------
@@ -133,6 +141,11 @@ MOST_CLIENTS = 1_000_000
 
 def check_protection(settings: ProtectionSettings) -> None:
     """Raise one ``ConfigError`` that lists every problem."""
+    if not isinstance(settings, ProtectionSettings):
+        raise ConfigError(
+            f"Expected the settings of a release, got {type(settings).__name__}.",
+            "Pass ProtectionSettings, or the .protection of your Settings.",
+        )
     raise_all(list(type_problems(settings)) or list(range_problems(settings)))
 
 
@@ -182,7 +195,7 @@ def range_problems(s: ProtectionSettings) -> Iterator[str]:
             yield f"Expected {name}={value!r} to be a finite number."
     if s.clip is not None and not (is_finite(s.clip) and s.clip > 0):
         yield f"Expected clip={s.clip!r} to be a finite number > 0, or none."
-    for name in ("lr", "negative_norm") if s.clients >= 1 else ():
+    for name in ("gamma", "negative_norm") if s.clients >= 1 else ():
         try:
             value = getattr(s, name)
             rows = schedule(value, schedule_starts(value), s.clients, name)

@@ -144,7 +144,7 @@ def _distorted(
         alpha = learn_distortion(
             partial(objective.gradient, out=torch.empty_like(local)), local, alpha, lower, upper,
             norm=protection.mechanism.norm, steps=protection.steps,
-            gamma=_column(protection.lr), negative_norm=_column(protection.negative_norm),
+            gamma=_column(protection.gamma), negative_norm=_column(protection.negative_norm),
         )  # fmt: skip
     released = local + alpha
     size = intensity(released - local, protection.mechanism.norm)  # as it arrives, not as it was meant

@@ -178,6 +178,6 @@ class _Gradient(torch.autograd.Function):
         against = (chance * moved).sum(-1, keepdim=True) - moved
         up = chance * against * (total / -batch)
         grad = torch.empty_like(params) if ctx.needs_input_grad[2] else None
-        back = layers.pull(sequence, params, along[0], kept, inputs, slopes, up, grad)
+        back = layers.pull(sequence, params, along[0], kept, inputs, slopes, up, grad=grad)
         images = back.transpose(1, 2) if dim == 5 else back
         return None, None, grad, images, against / batch if ctx.needs_input_grad[4] else None

@@ -247,6 +247,7 @@ def pull(
     inputs: list[Tensor | None],
     slopes: list[Tensor],
     up: Tensor,
+    *,
     grad: Tensor | None = None,
 ) -> Tensor:
     """The gradient of <gradient(params), along> with respect to the images, and into ``grad`` to the parameters.

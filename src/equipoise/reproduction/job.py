@@ -122,13 +122,13 @@ class JobRun:
         """Rounds after which something is measured, by measurement; 0 is before the first."""
         s, scale = self.settings, self.scale
         rounds = {
-            "clients": range(0, s.rounds, scale.curve_every),
-            "gradients": [*EARLY, *range(0, s.rounds, scale.gradient_every)],
-            "utility": [*EARLY, *range(0, s.rounds, scale.full_every)],
+            "clients": range(0, s.training.rounds, scale.curve_every),
+            "gradients": [*EARLY, *range(0, s.training.rounds, scale.gradient_every)],
+            "utility": [*EARLY, *range(0, s.training.rounds, scale.full_every)],
             "tensors": TENSOR_ROUNDS,
         }
-        result = {name: {*marks, s.rounds} if self.wanted[name] else set() for name, marks in rounds.items()}
-        return {name: {t for t in marks if t <= s.rounds} for name, marks in result.items()} | {
+        result = {name: {*marks, s.training.rounds} if self.wanted[name] else set() for name, marks in rounds.items()}
+        return {name: {t for t in marks if t <= s.training.rounds} for name, marks in result.items()} | {
             "evaluate": {*s.evaluated()}
         }
 
@@ -140,10 +140,10 @@ class JobRun:
         saved = time.perf_counter()
         if self.sweep.state.round == 0 and not self.history:
             self._measure(0, marks)
-        while self.sweep.state.round < self.settings.rounds:
+        while self.sweep.state.round < self.settings.training.rounds:
             now = self.sweep.state.round
             stop = min(next(round_number for round_number in stops if round_number > now), now + LENGTH)
-            self.sweep.train(stop, lambda round_number: report(label, round_number, self.settings.rounds))
+            self.sweep.train(stop, lambda round_number: report(label, round_number, self.settings.training.rounds))
             self._measure(stop, marks)
             if time.perf_counter() - saved > CHECKPOINT_SECONDS:
                 self._save(time.perf_counter() - started)
@@ -250,7 +250,7 @@ class JobRun:
             round_number, seconds, history, series = (notes[key] for key in ("round", "seconds", "history", "series"))
             if (
                 type(round_number) is not int
-                or not 0 <= round_number <= self.settings.rounds
+                or not 0 <= round_number <= self.settings.training.rounds
                 or set(series) != set(self.series)
             ):
                 raise ValueError("its notes do not fit the job")

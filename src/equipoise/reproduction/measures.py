@@ -53,7 +53,7 @@ def client_curves(sweep: Sweep) -> list[dict[str, list[float]]]:
 
 def full_utility(sweep: Sweep) -> list[list[float]]:
     """For every federation and client: what the coming round's distortion does to the loss on *all* its data."""
-    result = [[0.0] * sweep.settings.clients for _ in sweep.federations]
+    result = [[0.0] * sweep.settings.protection.clients for _ in sweep.federations]
     for seen in sweep.preview():
         rows = seen.rows()
         own = [sweep.parts[sweep.federations[f].dataset][k] for f, k in rows]
@@ -126,7 +126,7 @@ def inversions(sweep: Sweep, scale: Scale, report: Report) -> tuple[list[dict[st
         truth, labels = sweep.images[mine.examples], sweep.labels[mine.examples]
         server, materials = server_and_materials(sweep, name)
         view = View(sweep.state.params[mine.federations], mine.released, labels)
-        values = _inverted(server, view, truth, materials, scale, sweep.settings.leakage.D, name, report)[1]
+        values = _inverted(server, view, truth, materials, scale, sweep.settings.protection.leakage.D, name, report)[1]
         for i, f in enumerate(mine.federations):
             for key, column in values.items():
                 results[f][key].append(column[i].tolist())
@@ -200,14 +200,16 @@ def pictures(sweep: Sweep, scale: Scale, report: Report) -> tuple[list[dict[str,
         sent, previous = [], []
         for i in mine:
             federation, weights = sweep.federations[i], sweep.state.params[i]
-            protection = sweep.settings.at(federation.mechanism, federation.budget, sweep.state.round + 1)
+            protection = sweep.settings.protection.at(federation.mechanism, federation.budget, sweep.state.round + 1)
             cell = Cell(weights, replace(server, protection=protection), {})
             sent.append(released(cell, targets, options))
             previous.append(weights.expand(len(targets.truth), -1))
         count = len(targets.truth)
         truth, labels = targets.images.repeat(len(mine), 1, 1, 1, 1), targets.labels.repeat(len(mine), 1)
         view = View(torch.cat(previous), torch.cat(sent), labels)
-        guess, values = _inverted(server, view, truth, materials, scale, sweep.settings.leakage.D, name, report)
+        guess, values = _inverted(
+            server, view, truth, materials, scale, sweep.settings.protection.leakage.D, name, report
+        )
         for place, i in enumerate(mine):
             own = slice(place * count, (place + 1) * count)
             results[i] = {key: column[own].tolist() for key, column in values.items()}

@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import product, starmap
 from typing import Any, NamedTuple
 
 from ..engine.federation import Federation
-from ..engine.settings import Settings
+from ..engine.settings import Settings, named_as_before
 from ..environment import VERSION
 from ..mechanism.registry import get_mechanism
 
@@ -81,7 +81,7 @@ GROUPS: dict[str, dict[str, Any]] = {
     "eleven-steps": {"local_steps": 11},
 }
 """What a group of federations changes in the paper's settings."""
-SWEPT: dict[str, tuple[str, type]] = {"M": ("steps", int), "gamma": ("lr", float)}
+SWEPT: dict[str, tuple[str, type]] = {"M": ("steps", int), "gamma": ("gamma", float)}
 """The paper's letter -> the setting that a group such as ``M=30`` changes."""
 
 
@@ -100,8 +100,8 @@ def group_settings(group: str) -> dict[str, Any]:
 
 def settings_of(scale: Scale, group: str, device: str) -> Settings:
     """The paper's settings at this scale, with what the group changes."""
-    base = Settings(rounds=scale.rounds, evaluate_every=scale.evaluate_every, snapshots=[], device=device)
-    return replace(base, **group_settings(group))
+    base = Settings.flat(rounds=scale.rounds, evaluate_every=scale.evaluate_every, snapshots=[], device=device)
+    return base.replace(**group_settings(group))
 
 
 # -- jobs ---------------------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def jobs(wanted: Needs, scale: Scale, device: str, commit: str | None = None) ->
     for group, federations in wanted.items():
         job = {
             "group": group,
-            "settings": asdict(settings_of(scale, group, device)),
+            "settings": settings_of(scale, group, device).plain(),
             "federations": [asdict(federation) for federation in federations],
             "measures": [sorted(measures) for measures in federations.values()],
             "scale": json.loads(json.dumps(asdict(scale))),
@@ -130,7 +130,7 @@ BY_THE_WAY = ("device", "threads", "chunk", "ledger", "release_limit")
 
 def digest(job: dict[str, Any]) -> str:
     """Tells one job from another; where and from which commit it runs is no part of it."""
-    settings = {key: value for key, value in job["settings"].items() if key not in BY_THE_WAY}
+    settings = {k: value for k, value in named_as_before(job["settings"]).items() if k not in BY_THE_WAY}
     what = {**{key: job[key] for key in ("group", "federations", "measures", "scale", "version")}, "settings": settings}
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.federation import Federation
+from ..engine.settings import renamed
 from ..environment import VERSION
 from ..errors import CheckpointError
 from .plan import BY_THE_WAY, SCHEMA, Needs, Scale, settings_of
@@ -100,10 +101,10 @@ def _load(path: Path, scale: Scale) -> dict[str, Any]:
 def _other_settings(content: dict[str, Any], scale: Scale) -> str:
     """Defaults change without the version's doing so: records of other settings must not be mixed in."""
     try:
-        expected = asdict(settings_of(scale, content["group"], "cpu"))
+        expected = settings_of(scale, content["group"], "cpu").plain()
     except (KeyError, ValueError, TypeError):
         return f"there is no group {content['group']!r}"
-    mine = content["settings"] if isinstance(content["settings"], dict) else {}
+    mine = renamed(content["settings"]) if isinstance(content["settings"], dict) else {}
     names = [name for name in expected if name not in BY_THE_WAY]
     other = [name for name in names if mine.get(name, name) != json.loads(json.dumps(expected[name]))]
     return f"it was made with another {other[0]}" if other else ""

@@ -62,7 +62,7 @@ def commit() -> str | None:
 
 def plan(names: Sequence[str], scale: Scale, device: str, out: Path | None = None) -> dict[str, Any]:
     """The SPEC of everything that ``out`` does not hold yet."""
-    check_settings(Settings(device=device))
+    check_settings(Settings.flat(device=device))
     wanted = needs(check_names(names), scale)
     if out is not None:
         check_folder(out, scale)
@@ -104,7 +104,7 @@ def reproduce(
     if draw:
         figures.check_available()
     check_folder(out, scale)
-    check_settings(Settings(device=device))
+    check_settings(Settings.flat(device=device))
     if not sources:
         _check_available(device)
     taken = _given(sources, chosen, scale, out)

@@ -29,7 +29,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from ..engine.federation import Federation
-from ..engine.settings import Settings, problems
+from ..engine.settings import FORMER, GROUP_OF, GROUPS, Settings, named_as_before, problems, renamed
 from ..errors import ConfigError, closest, is_number, is_whole, refuse
 from ..mechanism.protection import Leakage
 from ..mechanism.registry import MECHANISMS
@@ -69,13 +69,14 @@ class Config:
 
         The chunk size does not show in the bits where the mini-batch is a multiple of 4 (see docs/architecture.md).
         """
-        plain = asdict(self.settings) | {"device": ""} | ({"chunk": 0} if self.settings.batch % 4 == 0 else {})
+        plain = named_as_before(self.settings.plain()) | {"device": ""}
+        plain |= {"chunk": 0} if self.settings.protection.batch % 4 == 0 else {}
         plain = {key: value for key, value in plain.items() if key not in ("ledger", "release_limit")}
         text = json.dumps([plain, [asdict(fed) for fed in self.federations()]], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def to_toml(self) -> str:
-        plain = asdict(self.settings)
+        plain = self.settings.plain()
         leakage = plain.pop("leakage")
         lines = [f"{key} = {_toml(value)}" for key, value in plain.items()]
         lines += ["", "[leakage]", *(f"{key} = {_toml(value)}" for key, value in leakage.items())]
@@ -92,10 +93,20 @@ def resolve(
     """Settings from a file, then overrides (dotted keys allowed), then a sweep given by flags.
 
     >>> config = resolve(overrides={"rounds": 10}, sweep={"mechanisms": ["pl-learn"], "budgets": [0.98]})
-    >>> config.settings.rounds, config.federations()[0].mechanism
+    >>> config.settings.training.rounds, config.federations()[0].mechanism
     (10, 'pl-learn')
     """
-    raw = _read(file) if file else {}
+    return _resolved(_read(file) if file else {}, overrides, sweep)
+
+
+def stored(file: Path) -> Config:
+    """The configuration that a run folder holds; keys may have the names of schema 1."""
+    return _resolved(renamed(_read(file)), None, None)
+
+
+def _resolved(
+    raw: dict[str, Any], overrides: Mapping[str, Any] | None, sweep: Mapping[str, Sequence[Any]] | None
+) -> Config:
     for key, value in (overrides or {}).items():
         _assign(raw, key, value)
     blocks = raw.pop("sweep", [])
@@ -107,7 +118,7 @@ def resolve(
     if given:
         blocks = [{**block, **given} for block in blocks or [{}]]
     results: list[str] = []
-    settings = _typed(Settings, _nulls(raw), "", results)
+    settings = _typed_settings(_nulls(raw), results)
     typed = [_typed(SweepBlock, block, f"sweep[{i}].", results) for i, block in enumerate(blocks or [{}])]
     if settings is not None and None not in typed:
         config = Config(settings, [block for block in typed if block is not None])
@@ -119,7 +130,7 @@ def resolve(
 
 def differing(folder_config: Path, config: Config) -> list[str]:
     """The keys in which a stored configuration differs from this one."""
-    old, new = _read(folder_config), tomllib.loads(config.to_toml())
+    old, new = renamed(_read(folder_config)), tomllib.loads(config.to_toml())
     return sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
 
 
@@ -158,31 +169,42 @@ def _nulls(raw: dict[str, Any]) -> dict[str, Any]:
     return {key: None if value == "none" else value for key, value in raw.items()}
 
 
-def _typed(kind: Any, raw: Any, prefix: str, results: list[str]) -> Any:
-    if not isinstance(raw, Mapping):
-        results.append(f"Expected {prefix.rstrip('.') or 'the settings'} to be a table, got {raw!r}.")
-        return None
+def _typed_settings(raw: dict[str, Any], problems: list[str]) -> Settings:
+    """Flat keys, each in its group; what is wrong with any of them is added to ``problems``."""
+    for key in [key for key in raw if key not in GROUP_OF]:
+        hint = f" It is called {FORMER[key]!r} now." if key in FORMER else closest(key, list(GROUP_OF))
+        problems.append(f"Unknown key {key!r}.{hint}")
+    if isinstance(raw.get("leakage"), Mapping):
+        raw = {**raw, "leakage": _known(Leakage, raw["leakage"], "leakage.", problems)}
+    groups = {}
+    for name, group in GROUPS.items():
+        mine = {key: value for key, value in raw.items() if GROUP_OF.get(key) == name}
+        groups[name] = _typed(group, mine, "", problems)
+    return Settings(**groups)
+
+
+def _known(kind: Any, raw: Mapping[str, Any], prefix: str, problems: list[str]) -> dict[str, Any]:
+    """The keys that a dataclass has; the others are problems."""
     known = [part.name for part in fields(kind)]
-    unknown = [key for key in raw if key not in known]
-    for key in unknown:
-        results.append(f"Unknown key {prefix + key!r}.{closest(key, known)}")
-    if kind is Settings and isinstance(raw.get("leakage"), Mapping):
-        inner = [part.name for part in fields(Leakage)]
-        for key in [key for key in raw["leakage"] if key not in inner]:
-            results.append(f"Unknown key 'leakage.{key}'.{closest(key, inner)}")
-        raw = {**raw, "leakage": {key: value for key, value in raw["leakage"].items() if key in inner}}
-    kept = {key: value for key, value in raw.items() if key in known}
+    problems += [f"Unknown key {prefix + key!r}.{closest(key, known)}" for key in raw if key not in known]
+    return {key: value for key, value in raw.items() if key in known}
+
+
+def _typed(kind: Any, raw: Any, prefix: str, problems: list[str]) -> Any:
+    if not isinstance(raw, Mapping):
+        problems.append(f"Expected {prefix.rstrip('.')} to be a table, got {raw!r}.")
+        return None
+    kept = _known(kind, raw, prefix, problems)
+    flags = [part.name for part in fields(kind) if part.type == "bool"]
+    for key in [key for key, value in kept.items() if isinstance(value, bool) and key not in flags]:
+        shown = str(kept.pop(key)).lower()  # pydantic would take true for 1
+        problems.append(f"Expected {prefix}{key} = {shown} to be a number, a word or a list.")
     try:
-        flags = [part.name for part in fields(kind) if part.type == "bool"]
-        for key, value in kept.items():
-            if isinstance(value, bool) and key not in flags:  # pydantic would take true for 1
-                results.append(f"Expected {prefix}{key} = {str(value).lower()} to be a number, a word or a list.")
-        kept = {key: value for key, value in kept.items() if not isinstance(value, bool) or key in flags}
         return _adapter(kind).validate_python(kept)
     except ValidationError as error:
         for item in error.errors():
             place = ".".join(str(part) for part in item["loc"])
-            results.append(f"{prefix}{place} = {item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}.")
+            problems.append(f"{prefix}{place} = {item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}.")
             kept.pop(str(item["loc"][0]), None)
     return _adapter(kind).validate_python(kept)  # the rest, so that its problems are found as well
 

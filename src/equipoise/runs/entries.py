@@ -27,9 +27,9 @@ def round_entries(sweep: Sweep, rounds: Sequence[int], done: Tables) -> Iterator
     for place in sweep.in_order(range(len(sweep.federations))):
         fed = sweep.federations[place]
         mechanism, seed = get_mechanism(fed.mechanism), sweep.draws.seeds.index(fed.seed)
-        measure = sweep.settings.measure(mechanism)
+        measure = sweep.settings.protection.measure(mechanism)
         factor = None if mechanism.distorts and not mechanism.on_sphere else 1.0 if measure is None else measure.factor
-        about.append((place, mechanism, seed, factor, _budgets(fed.budget, rounds, sweep.settings.clients)))
+        about.append((place, mechanism, seed, factor, _budgets(fed.budget, rounds, sweep.settings.protection.clients)))
     for i, round_number in enumerate(rounds):
         for federation, (place, mechanism, seed, factor, budgets) in enumerate(about):
             releases = []

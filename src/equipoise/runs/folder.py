@@ -16,7 +16,7 @@ from torch import Tensor
 from ..errors import CheckpointError, ConfigError
 from ..files import read_json
 from ..models.layout import Layout
-from .config import Config, resolve
+from .config import Config, stored
 from .snapshot import snapshot_weights
 
 METRICS, RESULT = "metrics.jsonl", "result.json"
@@ -34,7 +34,7 @@ class RunFolder:
 
     @cached_property
     def config(self) -> Config:
-        return resolve(self.path / "config.toml")
+        return stored(self.path / "config.toml")
 
     def rounds(self) -> list[int]:
         """Rounds of which there is a snapshot; at least one."""

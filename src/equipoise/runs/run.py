@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import time
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -49,12 +48,14 @@ class Run:
 
     def __init__(self, folder: Path, config: Config, fresh: bool = False):
         self.folder, self.config, self.fresh = folder, config, fresh
-        if config.settings.threads:
-            torch.set_num_threads(config.settings.threads)
+        if config.settings.run.threads:
+            torch.set_num_threads(config.settings.run.threads)
         s, federations = config.settings, config.federations()
-        draws = Draws(list(dict.fromkeys(fed.seed for fed in federations)), s.clients, s.participants)
-        last = last_round(draws, s.rounds, s.release_limit)  # where the limit ends the run, if not before
-        self.sweep = Sweep(replace(s, rounds=last), federations)
+        draws = Draws(
+            list(dict.fromkeys(fed.seed for fed in federations)), s.protection.clients, s.training.participants
+        )
+        last = last_round(draws, s.training.rounds, s.run.release_limit)  # where the limit ends the run, if not before
+        self.sweep = Sweep(s.replace(rounds=last), federations)
         self.ledger: ledgers.Ledger | None = None
         self.resumed_from = 0
 
@@ -67,7 +68,7 @@ class Run:
             self._resume()
             if self.ledger is not None:
                 self.sweep.on_tables = self._record
-            if self.resumed_from > self.sweep.settings.rounds:  # trained under a higher limit
+            if self.resumed_from > self.sweep.settings.training.rounds:  # trained under a higher limit
                 self._permit_next()
             if on_start:
                 on_start(self.resumed_from)
@@ -80,7 +81,7 @@ class Run:
                     self._checkpoint()
                     saved = time.monotonic()
             outcome = self._finish(last)
-            if self.sweep.state.round < self.config.settings.rounds:
+            if self.sweep.state.round < self.config.settings.training.rounds:
                 self._permit_next()
             return outcome
 
@@ -117,7 +118,9 @@ class Run:
         for place, flat in enumerate(self.sweep.models()):
             for name, tensor in self.sweep.batched.layout.unflatten(flat).items():
                 tensors[f"federation-{place}/{name}"] = tensor
-        save_snapshot(path, tensors, {"round": str(self.sweep.state.round), "model": self.config.settings.model})
+        save_snapshot(
+            path, tensors, {"round": str(self.sweep.state.round), "model": self.config.settings.training.model}
+        )
 
     # -- resume ------------------------------------------------------------------------------------------------
 
@@ -126,7 +129,7 @@ class Run:
         notes = {
             "round": self.sweep.state.round,
             "digest": self.config.digest(),
-            "device": self.config.settings.device,
+            "device": self.config.settings.run.device,
             "threads": torch.get_num_threads(),
             "metrics_bytes": metrics.stat().st_size if metrics.exists() else 0,
             "data": self._fingerprints,
@@ -171,9 +174,9 @@ class Run:
             raise CheckpointError(
                 "The training data has changed since the checkpoint.", "Use --fresh or another --out."
             )
-        if notes.get("device") != self.config.settings.device:
+        if notes.get("device") != self.config.settings.run.device:
             raise CheckpointError(
-                f"The run was on {notes.get('device')!r}, not {self.config.settings.device!r}.",
+                f"The run was on {notes.get('device')!r}, not {self.config.settings.run.device!r}.",
                 f"Use --device {notes.get('device')}, --fresh or another --out.",
             )
         if type(notes.get("threads")) is int and 0 < notes["threads"] <= (os.cpu_count() or 1):
@@ -181,13 +184,13 @@ class Run:
 
     def _open_ledger(self) -> None:
         s = self.config.settings
-        if s.ledger:
-            self.ledger = ledgers.Ledger.open(self.folder / ledgers.FILE, "seeded", s.release_limit)
+        if s.run.ledger:
+            self.ledger = ledgers.Ledger.open(self.folder / ledgers.FILE, "seeded", s.run.release_limit)
 
     def _resume_ledger(self, note: Any) -> None:
         """Cut the ledger back to what the checkpoint saw, and see that its chain still leads there."""
         path = self.folder / ledgers.FILE
-        if (note is not None) != self.config.settings.ledger:
+        if (note is not None) != self.config.settings.run.ledger:
             raise CheckpointError(
                 f"The run was begun {'without' if note is None else 'with'} a ledger.",
                 f"Use --set ledger={str(note is not None).lower()}, --fresh or another --out.",
@@ -231,8 +234,8 @@ class Run:
         outcome = result(self.sweep, last)
         if self.ledger is not None:
             outcome["ledger"] = {"entries": self.ledger.entries, "head": self.ledger.head}
-        if self.sweep.state.round < self.config.settings.rounds:
-            limit, rounds = self.config.settings.release_limit, self.config.settings.rounds
+        if self.sweep.state.round < self.config.settings.training.rounds:
+            limit, rounds = self.config.settings.run.release_limit, self.config.settings.training.rounds
             outcome["stopped"] = {"round": self.sweep.state.round, "of": rounds, "release_limit": limit}
         write_json(self.folder / "result.json", outcome)
         return outcome

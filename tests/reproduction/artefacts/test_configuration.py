@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from equipoise.engine.settings import Settings
@@ -30,8 +28,8 @@ def test_what_was_fitted_is_named() -> None:
 
 
 def test_ours_are_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert rows()["rounds T"]["ours"] == str(Settings().rounds)
-    other = replace(Settings(), rounds=17)
+    assert rows()["rounds T"]["ours"] == str(Settings().training.rounds)
+    other = Settings.flat(rounds=17)
     monkeypatch.setattr(configuration, "Settings", lambda: other)
     assert rows()["rounds T"]["ours"] == "17"
 
