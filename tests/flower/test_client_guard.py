@@ -16,7 +16,7 @@ from torch import Tensor
 
 from equipoise.errors import ReleaseError
 from equipoise.flower import client_guard as module
-from equipoise.flower import guard, protect
+from equipoise.flower import guard, protect, protected_step
 from tests.flower.messages import (
     LOWER,
     RUN,
@@ -285,7 +285,7 @@ def test_utility_loss_and_clipping_stay_with_the_client() -> None:
 
 def test_a_formal_guarantee_tells_nothing_of_its_noise() -> None:
     def exact(msg: Message, context: Context) -> Message:
-        return Message(content(protect(network(), images(), msg, context, train=True)), reply_to=msg)
+        return Message(content(protected_step(network(), images(), msg, context)), reply_to=msg)
 
     run = {"equipoise.mechanism": "laplace-dp", "equipoise.budget": 200.0}
     assert set(answered(exact, about=context(run)).content["metrics"]) == {"num-examples"}
@@ -450,11 +450,11 @@ def test_no_label_is_quoted_by_an_error(own: bool, caplog: pytest.LogCaptureFixt
 
     def train(msg: Message, context: Context) -> Message:
         labels = torch.tensor([0, 1, 2, 0, 1, 4711])
-        result = protect(network(), (images()[0], labels), msg, context, train=True, loss=loss if own else None)
+        result = protected_step(network(), (images()[0], labels), msg, context, loss=loss if own else None)
         return Message(content(result), reply_to=msg)
 
     caplog.set_level(logging.DEBUG)
-    with pytest.raises(ReleaseError, match="IndexError" if own else "DataError") as caught:
+    with pytest.raises(ReleaseError, match="ModelError" if own else "DataError") as caught:
         answered(train, about=context({**RUN, "equipoise.mechanism": "pl-learn"}))
     shown = caplog.text + "".join(traceback.format_exception(caught.value))
     assert "4711" not in shown

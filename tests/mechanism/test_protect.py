@@ -1,4 +1,4 @@
-"""``protect``: the engine's release from one's own loop, entropy that no seed reaches, and nothing half-protected."""
+"""``protect`` and ``protected_step``: the engine's release, entropy that no seed reaches, nothing half-protected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from equipoise.errors import BudgetError, ConfigError, DataError, EquipoiseError
 from equipoise.mechanism import protect as protection
 from equipoise.mechanism.distortion import on_inner_sphere
 from equipoise.mechanism.noise import standard_noise
-from equipoise.mechanism.protect import Protected, protect
+from equipoise.mechanism.protect import Protected, protect, protected_step
 from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import MECHANISMS, get_mechanism
 from equipoise.mechanism.release import release
@@ -60,13 +60,26 @@ def batch() -> tuple[Tensor, Tensor]:
 
 @pytest.fixture
 def call(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Call:
-    """``protect`` with all that it needs, to be changed by name."""
+    """``protected_step`` with all that it needs, to be changed by name."""
+    return partial(_called, protected_step, model, batch)
 
-    def run(**change: Any) -> Protected:
-        given = {"model": model, "start": model.state_dict(), "batch": batch, "mechanism": "pl-learn", "budget": 0.98}
-        return protect(**{**given, **change})
+
+@pytest.fixture
+def trained(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Call:
+    """``protect`` likewise; ``local`` is what the training reached."""
+
+    def run(local: dict[str, Tensor] | None = None, **change: Any) -> Protected:
+        received = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        if local is not None:
+            model.load_state_dict(local)
+        return _called(protect, model, batch, **{"received": received, **change})
 
     return run
+
+
+def _called(function: Call, net: nn.Module, data: Any, /, **change: Any) -> Protected:
+    given = {"model": net, "received": net.state_dict(), "batch": data, "mechanism": "pl-learn", "budget": 0.98}
+    return function(**{**given, **change})
 
 
 def _filled(model: nn.Module, seed: int) -> nn.Module:
@@ -111,9 +124,9 @@ def test_the_same_release_as_the_engine_for_every_mechanism_client_and_round(few
             place = sweep.federations.index(federation)
             start = sweep.batched.layout.unflatten(sweep.state.params[place])
             examples = tables.batches[0, client]
-            sent = protect(
+            sent = protected_step(
                 network, start, (sweep.images[examples], sweep.labels[examples]), federation.mechanism,
-                federation.budget, settings=settings, client=client, round=round_number, experiment_seed=3,
+                federation.budget, settings=settings, client=client, round_number=round_number, experiment_seed=3,
             )  # fmt: skip
             assert distance(sent.parameters, expected) < 1e-9, (federation, client, round_number)
             for name in ("lower", "upper", "intensity", "clipped", "utility_loss"):
@@ -141,14 +154,16 @@ def test_one_client_is_a_row_of_a_batch() -> None:
         network = LeNetZhu().double()
         for row in range(5):
             begin = batched.layout.unflatten(start[row])
-            sent = protect(network, begin, (x[row], y[row]), name, budget, client=row, round=6, experiment_seed=9)
+            sent = protected_step(
+                network, begin, (x[row], y[row]), name, budget, client=row, round_number=6, experiment_seed=9
+            )
             assert distance(sent.parameters, batched.layout.unflatten(rows.parameters[row])) < 1e-9, name
 
 
 def test_another_client_round_or_seed_gets_other_noise(call: Call) -> None:
     first = call(experiment_seed=1)
     assert distance(first.parameters, call(experiment_seed=1).parameters) == 0
-    for change in ({"client": 1}, {"round": 2}, {"experiment_seed": 2}):
+    for change in ({"client": 1}, {"round_number": 2}, {"experiment_seed": 2}):
         assert distance(first.parameters, call(**{"experiment_seed": 1, **change}).parameters) > 1
 
 
@@ -183,7 +198,7 @@ def test_no_global_seed_reaches_the_noise_and_none_is_disturbed(call: Call, gene
 
 FORK = """
 import os, sys, torch
-from equipoise import LeNetZhu, protect
+from equipoise import LeNetZhu, protected_step
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
@@ -191,7 +206,7 @@ model = LeNetZhu()
 batch = torch.zeros(2, 1, 28, 28), torch.tensor([0, 1])
 
 def noise():
-    return float(protect(model, model.state_dict(), batch, "pl-learn", 0.98).parameters["fc.bias"][0])
+    return float(protected_step(model, model.state_dict(), batch, "pl-learn", 0.98).parameters["fc.bias"][0])
 
 noise()  # all that is made once is made before the fork
 for _ in range(3):
@@ -212,7 +227,7 @@ def test_forked_processes_draw_different_noise() -> None:
 
 
 def test_the_record_holds_plain_numbers_and_no_key(call: Call) -> None:
-    sent = call(client=3, round=8)
+    sent = call(client=3, round_number=8)
     assert set(sent.record) == {
         "mechanism", "budget", "norm", "client", "round", "lower", "upper", "intensity", "clipped", "utility_loss",
         "experiment",
@@ -238,7 +253,7 @@ def test_the_noise_comes_from_the_system_alone(call: Call, monkeypatch: pytest.M
 
 def test_whoever_knows_the_seed_has_the_noise(model: nn.Module, call: Call) -> None:
     """Why a seeded experiment protects nothing: what a server needs is the seed, the client, the round, the budget."""
-    sent = call(mechanism="pl-identical", experiment_seed=7, client=2, round=5)
+    sent = call(mechanism="pl-identical", experiment_seed=7, client=2, round_number=5)
     layout = Batched(model).layout
     numbers = randomness.uniform([randomness.experiment_key(7, "noise")], [2], [5], layout.size)[0]
     noise, _, _ = on_inner_sphere(standard_noise(numbers, "laplace"), torch.tensor([LOWER]))
@@ -252,11 +267,7 @@ def test_the_noise_of_two_hundred_releases_is_unrelated(batch: tuple[Tensor, Ten
     local = network.state_dict()
     places = [(client, round_number) for client in range(20) for round_number in range(1, 6)] * 2
     added = [
-        flat(
-            protect(
-                network, local, batch, "pl-identical", 0.98, local=local, client=client, round=round_number
-            ).parameters
-        )
+        flat(protect(network, local, batch, "pl-identical", 0.98, client=client, round_number=round_number).parameters)
         - flat(local)
         for client, round_number in places
     ]
@@ -274,21 +285,20 @@ def test_the_noise_of_two_hundred_releases_is_unrelated(batch: tuple[Tensor, Ten
 
 
 @pytest.mark.parametrize("name", [name for name in WHOLE if name != "none"])
-def test_a_given_local_model_is_distorted_by_the_recorded_intensity(model: nn.Module, call: Call, name: str) -> None:
+def test_what_was_trained_is_distorted_by_the_recorded_intensity(model: nn.Module, trained: Call, name: str) -> None:
     local = {key: tensor + 0.01 for key, tensor in model.state_dict().items()}
-    kept = {key: tensor.clone() for key, tensor in local.items()}
-    sent = call(mechanism=name, budget=BUDGETS[name], local=local)
+    sent = trained(mechanism=name, budget=BUDGETS[name], local=local)
     order = 1 if get_mechanism(name).norm == "l1" else 2
     size = distance(sent.parameters, local, order)
     assert size == pytest.approx(sent.record["intensity"], rel=1e-5)
     assert sent.record["lower"] * (1 - 1e-4) <= size <= sent.record["upper"] * (1 + 1e-4)
     assert sent.record["clipped"] == 0, "no gradient step is made"
-    assert all(torch.equal(local[key], kept[key]) for key in local), "the caller's tensors are untouched"
+    assert all(torch.equal(tensor, local[key]) for key, tensor in model.state_dict().items()), "the model is untouched"
 
 
-def test_none_sends_the_local_model_itself(model: nn.Module, call: Call) -> None:
+def test_none_sends_the_local_model_itself(model: nn.Module, trained: Call) -> None:
     local = {key: tensor + 0.01 for key, tensor in model.state_dict().items()}
-    sent = call(mechanism="none", budget=None, local=local)
+    sent = trained(mechanism="none", budget=None, local=local)
     assert distance(sent.parameters, local) == 0
     assert (sent.record["intensity"], sent.record["utility_loss"]) == (0.0, 0.0)
 
@@ -304,9 +314,9 @@ def test_without_distortion_the_step_is_plain_gradient_descent(
 
 
 def test_the_recorded_utility_loss_is_that_of_the_batch(
-    model: nn.Module, batch: tuple[Tensor, Tensor], call: Call
+    model: nn.Module, batch: tuple[Tensor, Tensor], trained: Call
 ) -> None:
-    sent = call(local=model.state_dict())
+    sent = trained()
 
     def loss(tensors: dict[str, Tensor]) -> float:
         outputs = torch.func.functional_call(model, tensors, (batch[0],))
@@ -317,7 +327,7 @@ def test_the_recorded_utility_loss_is_that_of_the_batch(
 
 def test_the_model_itself_is_left_alone(model: nn.Module, call: Call) -> None:
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    sent = call(start={name: torch.zeros_like(tensor) for name, tensor in before.items()})
+    sent = call(received={name: torch.zeros_like(tensor) for name, tensor in before.items()})
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items())
     for tensor in sent.parameters.values():
         assert tensor.untyped_storage().nbytes() == tensor.nbytes, "saved alone, it carries nothing else along"
@@ -341,20 +351,20 @@ class Residual(nn.Module):
         return self.head(x + torch.tanh(self.inner(x)) + self.frozen(x))
 
 
-def test_a_module_of_ones_own_sends_its_trainable_parameters_and_no_others(batch: tuple[Tensor, Tensor]) -> None:
+def test_a_module_of_ones_own_sends_its_trainable_parameters_distorted(batch: tuple[Tensor, Tensor]) -> None:
     network = _filled(Residual(), 6)
-    sent = protect(network, network.state_dict(), batch, "pl-learn", 0.98, local=network.state_dict())
+    sent = protect(network, network.state_dict(), batch, "pl-learn", 0.98)
     trainable = {name: tensor for name, tensor in network.named_parameters() if tensor.requires_grad}
-    assert set(sent.parameters) == set(trainable) == {"inner.weight", "inner.bias", "head.weight", "head.bias"}
-    assert all(sent.parameters[name].shape == tensor.shape for name, tensor in trainable.items())
-    assert distance(sent.parameters, trainable) == pytest.approx(sent.record["intensity"], rel=1e-5)
+    assert set(sent.parameters) == set(network.state_dict())
+    moved = {name: sent.parameters[name] for name in trainable}
+    assert distance(moved, trainable) == pytest.approx(sent.record["intensity"], rel=1e-5)
 
 
 def test_inputs_may_be_whole_numbers() -> None:
     """Words or categories: the parameters stay floating-point numbers."""
     network = _filled(nn.Sequential(nn.Embedding(5, 30), nn.Flatten(), nn.Linear(60, 3)), 8)
     words = torch.tensor([[0, 1], [2, 3], [4, 4]]), torch.tensor([0, 1, 2])
-    sent = protect(network, network.state_dict(), words, "pl-learn", 0.98, local=network.state_dict())
+    sent = protect(network, network.state_dict(), words, "pl-learn", 0.98)
     assert distance(sent.parameters, network.state_dict()) == pytest.approx(sent.record["intensity"], rel=1e-5)
     assert LOWER * (1 - 1e-4) <= sent.record["intensity"] <= 2 * LOWER * (1 + 1e-4)
 
@@ -382,11 +392,6 @@ def test_a_loss_of_ones_own_is_the_one_that_is_minimised(
     assert LOWER * (1 - 1e-4) <= learned.record["intensity"] <= 2 * LOWER * (1 + 1e-4)
 
 
-def test_tensors_that_are_not_parameters_may_come_along_and_do_not_leave(model: nn.Module, call: Call) -> None:
-    more = {**model.state_dict(), "running_mean": torch.full((3,), float("nan"))}
-    assert "running_mean" not in call(start=more).parameters
-
-
 @pytest.mark.parametrize("name", ["none", "pl-learn", "laplace-dp"])
 def test_nothing_keeps_a_protected_model_or_its_loss_alive(batch: tuple[Tensor, Tensor], name: str) -> None:
     """A process that protects for years must not hold on to the models and losses it has seen."""
@@ -394,7 +399,7 @@ def test_nothing_keeps_a_protected_model_or_its_loss_alive(batch: tuple[Tensor, 
     for i in range(3):
         network = _filled(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), i)
         loss = partial(nn.functional.cross_entropy)
-        sent = protect(network, network.state_dict(), batch, name, BUDGETS[name], loss=loss, experiment_seed=i)
+        sent = protected_step(network, network.state_dict(), batch, name, BUDGETS[name], loss=loss, experiment_seed=i)
         seen += [weakref.ref(network), weakref.ref(loss)]
     del network, loss
     gc.collect()
@@ -407,10 +412,10 @@ def test_what_is_remembered_of_a_model_goes_with_it(batch: tuple[Tensor, Tensor]
     before = len(protection._CHECKED)
     network = _filled(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), 1)
     for _ in range(3):
-        protect(network, network.state_dict(), batch, "pl-learn", 0.98)
+        protected_step(network, network.state_dict(), batch, "pl-learn", 0.98)
     assert len(protection._CHECKED) == before + 1
     assert len(protection._CHECKED[network]) == 1, "checked once under the same circumstances"
-    protect(network, network.state_dict(), batch, "laplace-dp", 10.0)
+    protected_step(network, network.state_dict(), batch, "laplace-dp", 10.0)
     assert len(protection._CHECKED[network]) == 2, "and again where examples are taken one by one"
     del network
     gc.collect()
@@ -421,10 +426,10 @@ def test_budgets_and_rates_may_follow_client_and_round(call: Call) -> None:
     budget = {"rounds": [1, 5], "values": [0.96, [0.98, 0.99, 0.98, 0.98]]}
     lower = {(0, 1): 15.99975, (0, 5): LOWER, (1, 4): 15.99975, (1, 9): 3.99975}
     for (client, round_number), bound in lower.items():
-        sent = call(budget=budget, client=client, round=round_number)
+        sent = call(budget=budget, client=client, round_number=round_number)
         assert sent.record["lower"] == pytest.approx(bound, rel=1e-6)
     try:
-        before = call(budget=budget, round=0).record["lower"]
+        before = call(budget=budget, round_number=0).record["lower"]
     except ConfigError:  # the rounds of a schedule begin at 1: to refuse is right as well
         before = 15.99975
     assert before == pytest.approx(15.99975, rel=1e-6), "never the last value"
@@ -437,9 +442,11 @@ def test_budgets_and_rates_may_follow_client_and_round(call: Call) -> None:
 
 
 def test_a_value_that_is_not_finite_is_refused_wherever_it_is(
-    model: nn.Module, batch: tuple[Tensor, Tensor], call: Call
+    model: nn.Module, batch: tuple[Tensor, Tensor], call: Call, trained: Call
 ) -> None:
     x, y = batch
+    good = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    trained()  # a model that was checked while its parameters were finite
     for value in (float("nan"), float("inf")):
         bad_x = x.clone()
         bad_x[2, 0, 3, 4] = value
@@ -447,10 +454,11 @@ def test_a_value_that_is_not_finite_is_refused_wherever_it_is(
             call(batch=(bad_x, y))
         bad = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         bad["fc.bias"][3] = value
-        with pytest.raises(ReleaseError, match="'start' are not finite"):
-            call(start=bad)
-        with pytest.raises(ReleaseError, match="'local' are not finite"):
-            call(local=bad)
+        with pytest.raises(ReleaseError, match="'received' are not finite"):
+            call(received=bad)
+        with pytest.raises(ReleaseError, match="'model' are not finite"):
+            trained(local=bad)
+        model.load_state_dict(good)
 
 
 X, Y = torch.zeros(4, 1, 28, 28), torch.tensor([0, 1, 2, 3])
@@ -489,24 +497,14 @@ def test_inputs_that_do_not_fit_the_model_are_refused(call: Call, bad: Tensor, k
         call(batch=(bad, Y))
 
 
-@pytest.mark.parametrize("which", ["start", "local"])
-def test_tensors_that_are_missing_or_of_another_shape_are_named(model: nn.Module, call: Call, which: str) -> None:
-    state = model.state_dict()
-    del state["fc.bias"]
-    with pytest.raises(ModelError, match=r"Missing tensors: fc\.bias"):
-        call(**{which: state})
-    state = model.state_dict()
-    state["conv1.weight"] = state["conv1.weight"][:3]
-    with pytest.raises(ModelError, match=r"conv1\.weight \(3, 1, 5, 5\) instead of \(12, 1, 5, 5\)"):
-        call(**{which: state})
-
-
-@pytest.mark.parametrize("which", ["start", "local"])
-def test_parameters_that_are_no_state_dict_are_refused(model: nn.Module, call: Call, which: str) -> None:
+@pytest.mark.parametrize("function", [protect, protected_step])
+def test_parameters_that_are_no_state_dict_are_refused(
+    model: nn.Module, batch: tuple[Tensor, Tensor], function: Call
+) -> None:
     arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    for bad in (arrays, list(model.parameters()), model, 3):
+    for bad in (arrays, list(model.parameters()), model, 3, {}):
         with pytest.raises(ModelError):
-            call(**{which: bad})
+            _called(function, model, batch, received=bad)
 
 
 @pytest.mark.parametrize(
@@ -525,7 +523,7 @@ def test_parameters_that_are_no_state_dict_are_refused(model: nn.Module, call: C
         ({"settings": Settings(negative_norm={"rounds": [1], "values": []})}, ConfigError, "negative_norm"),
         ({"settings": Settings(steps=-1)}, ConfigError, "steps"),
         ({"client": -1}, EquipoiseError, "client"),
-        ({"round": -1}, EquipoiseError, "round"),
+        ({"round_number": -1}, EquipoiseError, "round"),
         ({"mechanism": 5}, ConfigError, "mechanism"),
     ],
 )
@@ -551,16 +549,16 @@ def test_a_model_put_back_into_train_mode_is_checked_again(batch: tuple[Tensor, 
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_an_exploding_step_releases_nothing(call: Call, name: str) -> None:
-    change = {"mechanism": name, "budget": BUDGETS[name], "client": 2, "round": 5}
+    change = {"mechanism": name, "budget": BUDGETS[name], "client": 2, "round_number": 5}
     with pytest.raises(ReleaseError, match=r"client 2 in round 5 .* Nothing was released"):
         call(**change, settings=Settings(eta=1e39, clip=None))
 
 
-def test_a_distortion_that_rounding_swallows_is_not_released(model: nn.Module, call: Call) -> None:
+def test_a_distortion_that_rounding_swallows_is_not_released(model: nn.Module, trained: Call) -> None:
     """At 1e8 float32 numbers lie 8 apart: adding 0.1 to each changes nothing, whatever was drawn."""
     local = {name: tensor + 1e8 for name, tensor in model.state_dict().items()}
     with pytest.raises(ReleaseError, match="Nothing was released"):
-        call(local=local)
+        trained(local=local)
 
 
 def test_a_release_that_was_not_accepted_never_leaves(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
