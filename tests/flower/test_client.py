@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from flwr.app import ArrayRecord
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from equipoise.errors import BudgetError, ConfigError, DataError, LimitError, ReleaseError
+from equipoise.errors import BudgetError, ConfigError, DataError, LimitError, ModelError, ReleaseError
 from equipoise.flower import protect, protected_step
 from equipoise.flower.run_config import read_terms
 from equipoise.ledger.ledger import verify
@@ -95,6 +98,64 @@ def test_buffers_and_frozen_layers_are_sent_back_as_they_came() -> None:
     for name, tensor in received.items():
         assert torch.equal(result[name], tensor) != name.startswith("free")
         assert result[name].dtype == tensor.dtype
+
+
+class Normalised(nn.Module):
+    """Running statistics, with a counter that is no floating-point number, and tied weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.inner, self.outer, self.out = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.outer.weight = self.inner.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.out(self.outer(self.inner(self.norm(x.flatten(1)))))
+        return result
+
+
+@pytest.mark.parametrize("function", [protect, protected_step])
+def test_what_is_sent_loads_into_the_model_and_holds_no_local_statistics(function: Any) -> None:
+    model = Normalised()
+    received = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model(images()[0])  # in train mode: the statistics are those of private data now
+    model.eval()
+    result = dict(function(model, images(), asking(tensors=received), context()).to_torch_state_dict())
+    assert list(result) == list(received)
+    for name in ("norm.running_mean", "norm.running_var", "norm.num_batches_tracked"):
+        assert torch.equal(result[name], received[name])
+        assert not torch.equal(result[name], model.state_dict()[name])
+    assert torch.equal(result["inner.weight"], result["outer.weight"])
+    assert not torch.equal(result["inner.weight"], model.inner.weight)
+    model.load_state_dict(result)
+
+
+def test_laplace_dp_makes_its_own_step_and_says_so() -> None:
+    run = {"equipoise.mechanism": "laplace-dp", "equipoise.budget": 200.0}
+    with pytest.raises(ConfigError, match="Call protected_step"):
+        protect(network(), images(), asking(), context(run))
+    assert list(protected_step(network(), images(), asking(), context(run))) == list(start())
+
+
+def test_both_functions_have_one_signature() -> None:
+    assert inspect.signature(protect) == inspect.signature(protected_step)
+    assert inspect.signature(core.protect) == inspect.signature(core.protected_step)
+
+
+def test_a_model_without_parameters_is_refused() -> None:
+    with pytest.raises(ModelError):
+        protect(nn.Flatten(), images(), asking(), context())
+
+
+def failing_loader() -> Iterator[Any]:
+    raise KeyError("patient 4711")
+    yield
+
+
+def test_the_words_of_an_error_in_the_loader_are_not_quoted() -> None:
+    with pytest.raises(DataError, match=r"The loader failed: KeyError at test_client.py:") as caught:
+        protect(network(), failing_loader(), asking(), context())
+    assert "4711" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_batch_can_come_in_any_usual_form() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
-from torch import Tensor
+from torch import Tensor, nn
 
 from equipoise.errors import ReleaseError
 from equipoise.flower import client_guard as module
@@ -459,6 +459,64 @@ def test_no_label_is_quoted_by_an_error(own: bool, caplog: pytest.LogCaptureFixt
     shown = caplog.text + "".join(traceback.format_exception(caught.value))
     assert "4711" not in shown
     assert "Nothing is sent" in caplog.text
+
+
+class Careless(nn.Module):
+    """Quotes private data in its own error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise ValueError(f"cannot use {MARKER}")
+
+
+def in_forward(msg: Message, context: Context) -> Any:
+    received = {name: tensor.clone() for name, tensor in Careless().state_dict().items()}
+    msg.content["arrays"] = ArrayRecord(received)
+    return protect(Careless(), images(), msg, context)
+
+
+def in_loss(msg: Message, context: Context) -> Any:
+    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+        raise ValueError(f"cannot use {MARKER}")
+
+    return protected_step(network(), images(), msg, context, loss=loss)
+
+
+def in_loader(msg: Message, context: Context) -> Any:
+    return protect(network(), (int(word) for word in [MARKER]), msg, context)
+
+
+def behind_ours(msg: Message, context: Context) -> Any:
+    try:
+        int(MARKER)
+    except ValueError as error:
+        raise ReleaseError("Nothing to send.", "Wait.") from error
+
+
+def while_ours(msg: Message, context: Context) -> Any:
+    try:
+        int(MARKER)
+    except ValueError:
+        raise ReleaseError("Nothing to send.", "Wait.")  # noqa: B904
+
+
+@pytest.mark.parametrize("broken", [in_forward, in_loss, in_loader, behind_ours, while_ours])
+def test_private_data_in_an_error_reaches_no_log_unless_the_node_asks_for_it(
+    broken: Train, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = {**RUN, "equipoise.mechanism": "pl-learn"}
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(ReleaseError) as caught:
+        answered(broken, about=context(run))
+    assert MARKER not in caplog.text + "".join(traceback.format_exception(caught.value))
+    assert "Nothing is sent: " in caplog.text
+    with pytest.raises(ReleaseError) as caught:
+        answered(broken, about=context(run, {"equipoise.verbose-errors": True}))
+    assert MARKER in caplog.text
+    assert MARKER not in str(caught.value), "the server is told the type alone"
 
 
 def test_ctrl_c_is_not_turned_into_something_else() -> None:

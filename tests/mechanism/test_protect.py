@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import json
 import random
+import re
 import subprocess
 import sys
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -377,6 +379,137 @@ def test_the_names_are_those_of_the_model(model: nn.Module, call: Call) -> None:
     model.load_state_dict(sent.parameters)
 
 
+# --- a whole state dict comes back ----------------------------------------------------------------------------------
+
+
+class Language(nn.Module):
+    """Tied weights, a frozen layer, running statistics, and a buffer that is no floating-point number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(6, 8)
+        self.frozen = nn.Linear(8, 8).requires_grad_(False)
+        self.norm = nn.BatchNorm1d(8)
+        self.out = nn.Linear(8, 6)
+        self.out.weight = self.embedding.weight
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.out(self.norm(self.frozen(self.embedding(words).mean(1))))
+
+
+WORDS = torch.tensor([[0, 1, 2], [3, 4, 5], [5, 0, 1], [2, 2, 4]]), torch.tensor([3, 0, 2, 1])
+TIED = ("embedding.weight", "out.weight")
+KEPT = ("frozen.weight", "frozen.bias", "norm.running_mean", "norm.running_var", "norm.num_batches_tracked")
+
+
+def language() -> nn.Module:
+    return _filled(Language(), 4).eval()
+
+
+def fitted_locally(model: nn.Module) -> None:
+    """What a client's own training leaves in the model: statistics of its private data."""
+    model.train()
+    with torch.no_grad():
+        model(WORDS[0])
+        model.frozen.weight += 1
+        model.frozen.bias += 1
+    model.eval()
+
+
+@pytest.mark.parametrize("function", [protect, protected_step])
+@pytest.mark.parametrize("name", ["none", "pl-learn", "ls-static"])
+def test_what_comes_back_is_a_state_dict_of_the_model(function: Call, name: str) -> None:
+    model = language()
+    received = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    fitted_locally(model)
+    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    sent = function(model, received, WORDS, name, BUDGETS[name]).parameters
+    assert list(sent) == list(received)
+    for key in KEPT:
+        assert torch.equal(sent[key], received[key]), f"{key} leaves as it came"
+        assert not torch.equal(before[key], received[key]), "although the client's own is another"
+    assert torch.equal(sent["embedding.weight"], sent["out.weight"])
+    if name != "none":
+        assert not torch.equal(sent["out.weight"], before["out.weight"])
+    assert all(torch.equal(model.state_dict()[key], tensor) for key, tensor in before.items()), "the model is untouched"
+    model.load_state_dict(sent)
+    assert model.out.weight is model.embedding.weight
+    assert {key: tensor.dtype for key, tensor in sent.items()} == {key: t.dtype for key, t in received.items()}
+
+
+@pytest.mark.parametrize("function", [protect, protected_step])
+@pytest.mark.parametrize("missing", TIED)
+def test_a_tied_weight_is_distorted_once_under_whichever_name(function: Call, missing: str) -> None:
+    model = language()
+    whole = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    part = {key: tensor for key, tensor in whole.items() if key != missing}
+    one = function(model, part, WORDS, "pl-learn", 0.98, experiment_seed=1)
+    both = function(model, whole, WORDS, "pl-learn", 0.98, experiment_seed=1)
+    assert list(one.parameters) == list(part)
+    assert all(torch.equal(both.parameters[key], tensor) for key, tensor in one.parameters.items())
+    if function is protect:
+        moved = {key: both.parameters[key] for key in whole if key not in (*KEPT, "out.weight")}
+        assert distance(moved, {key: whole[key] for key in moved}) == pytest.approx(both.record["intensity"], rel=1e-5)
+
+
+@pytest.mark.parametrize("function", [protect, protected_step])
+@pytest.mark.parametrize("name", ["pl-learn", "laplace-dp"])
+def test_no_statistic_that_was_fitted_locally_decides_the_release(function: Call, name: str) -> None:
+    """The loss is that of the model as the server has it: with received statistics, and received frozen layers."""
+    if name == "laplace-dp" and function is protect:
+        return  # is refused
+    model = language()
+    received = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    plain = function(model, received, WORDS, name, BUDGETS[name], experiment_seed=1)
+    fitted_locally(model)
+    fitted = function(model, received, WORDS, name, BUDGETS[name], experiment_seed=1)
+    assert all(torch.equal(fitted.parameters[key], tensor) for key, tensor in plain.parameters.items())
+    assert fitted.record == plain.record
+
+
+def test_protect_starts_from_the_model_and_protected_step_from_what_was_received() -> None:
+    model = language()
+    received = {key: torch.zeros_like(t) if key in TIED else t.clone() for key, t in model.state_dict().items()}
+    assert torch.equal(protect(model, received, WORDS, "none").parameters["out.weight"], model.out.weight)
+    step = protected_step(model, received, WORDS, "none", settings=Settings(eta=1e-9)).parameters["out.weight"]
+    assert float(step.detach().abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize("function", [protect, protected_step])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda s: s.pop("out.bias"), "'out.bias' is missing"),
+        (lambda s: s.update(extra=torch.zeros(2)), "the model has no 'extra'"),
+        (lambda s: s.update({"out.bias": torch.zeros(5)}), r"'out.bias' has shape \(5,\), expected \(6,\)"),
+        (lambda s: s.update({"norm.running_var": torch.ones(1)}), r"'norm.running_var' has shape \(1,\)"),
+        (lambda s: s.update({"out.weight": torch.zeros(6, 8)}), "are one tensor of the model"),
+    ],
+    ids=["missing", "unknown", "shape", "buffer's shape", "tied"],
+)
+def test_entries_that_do_not_fit_the_model_are_named(function: Call, change: Callable[[Any], Any], words: str) -> None:
+    model = language()
+    received = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    change(received)
+    with pytest.raises(ModelError, match=words):
+        function(model, received, WORDS, "pl-learn", 0.98)
+
+
+def test_the_received_types_are_kept_and_a_distortion_that_they_cannot_carry_is_refused() -> None:
+    model = language().double()
+    half = {key: t.half() if t.is_floating_point() else t.clone() for key, t in model.state_dict().items()}
+    sent = protect(model, half, WORDS, "pl-learn", 0.98).parameters
+    assert {key: tensor.dtype for key, tensor in sent.items()} == {key: tensor.dtype for key, tensor in half.items()}
+    for value in (3e4, 1e6):  # there float16 numbers lie 16 apart; or end
+        with torch.no_grad():
+            model.out.bias.fill_(value)
+        with pytest.raises(ReleaseError, match=r"are torch.float16: rounding .* Nothing was released"):
+            protect(model, half, WORDS, "pl-learn", 0.98)
+
+
+# --- a loss of one's own --------------------------------------------------------------------------------------------
+
+
 def squared(outputs: Tensor, labels: Tensor) -> Tensor:
     return ((outputs - nn.functional.one_hot(labels, 10)) ** 2).sum(1).mean()
 
@@ -390,6 +523,106 @@ def test_a_loss_of_ones_own_is_the_one_that_is_minimised(
         assert torch.allclose(sent.parameters[name], tensor - 0.05 * gradient, atol=1e-6), name
     learned = call(loss=squared)
     assert LOWER * (1 - 1e-4) <= learned.record["intensity"] <= 2 * LOWER * (1 + 1e-4)
+
+
+def per_example(outputs: Tensor, labels: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs, labels, reduction="none")
+
+
+def accuracy(outputs: Tensor, labels: Tensor) -> Tensor:
+    return (outputs.argmax(1) == labels).sum()
+
+
+def hinge(outputs: Tensor, labels: Tensor) -> Tensor:
+    return outputs.mean() if outputs.sum() > 0 else -outputs.mean()
+
+
+def private(outputs: Tensor, labels: Tensor) -> Tensor:
+    raise KeyError("patient 4711")
+
+
+@pytest.mark.parametrize("function", [protect, protected_step])
+@pytest.mark.parametrize(
+    ("loss", "cause", "remedy"),
+    [
+        (per_example, r"The loss returned shape \(4,\), expected one number", "reduction='mean'"),
+        (
+            lambda out, y: per_example(out, y).mean().view(1),
+            r"The loss returned shape \(1,\)",
+            "the mean over the batch",
+        ),
+        (lambda out, y: 0.5, "The loss returned float", "Return the tensor itself"),
+        (accuracy, "The loss returned torch.int64", "can be differentiated"),
+        (hinge, "the loss decides by the values in a tensor", "torch.where"),
+        (
+            lambda out, y: out.mean() + torch.rand(()),
+            "the loss draws random numbers",
+            "the same inputs must give the same",
+        ),
+        (lambda out, y: (out - y).mean(), "The loss of this batch cannot be computed: RuntimeError at", "by itself"),
+        (private, "The loss of this batch cannot be computed: KeyError at test_protect.py:", "by itself"),
+        ("mean", "Expected loss to be a function, got str", r"loss\(outputs, labels\)"),
+    ],
+    ids=[
+        "per example",
+        "one in a row",
+        "float",
+        "count",
+        "control flow",
+        "random",
+        "shapes",
+        "own error",
+        "no function",
+    ],
+)
+def test_a_loss_that_cannot_be_used_is_refused_with_its_remedy(
+    model: nn.Module, batch: tuple[Tensor, Tensor], function: Call, loss: Any, cause: str, remedy: str
+) -> None:
+    with pytest.raises(EquipoiseError, match=cause) as caught:
+        _called(function, model, batch, loss=loss)
+    assert re.search(remedy, caught.value.remedy)
+    assert "4711" not in "".join(traceback.format_exception(caught.value)), "what it says may quote the batch"
+
+
+def test_the_gradient_of_every_example_refuses_such_a_loss_too(call: Call) -> None:
+    with pytest.raises(ModelError, match="The loss returned shape"):
+        call(mechanism="laplace-dp", budget=10.0, loss=per_example)
+
+
+class Particular(nn.Module):
+    """Fails on some values alone: its check, on other examples, passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch._C._functorch.is_batchedtensor(x):
+            return self.fc(x)
+        if float(x.detach().max()) > 4710:
+            raise ValueError("cannot use patient 4711")
+        return self.fc(x)
+
+
+@pytest.mark.parametrize("function", [protect, protected_step])
+@pytest.mark.parametrize("row", [0, 3], ids=["seen by the check", "seen by the loss"])
+@pytest.mark.parametrize("own", [False, True])
+def test_the_words_of_an_error_in_forward_are_not_quoted(function: Call, row: int, own: bool) -> None:
+    network, x, y = Particular(), torch.zeros(4, 4), torch.tensor([0, 1, 2, 0])
+    x[row] = 4711
+    loss = nn.functional.cross_entropy if own else None
+    for known in (False, True):
+        if known:
+            function(network, network.state_dict(), (torch.zeros(4, 4), y), "pl-learn", 0.98, loss=loss)
+        with pytest.raises(ModelError, match=r"ValueError at test_protect.py:") as caught:
+            function(network, network.state_dict(), (x, y), "pl-learn", 0.98, loss=loss)
+        assert "4711" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_outputs_that_cross_entropy_cannot_take_are_refused() -> None:
+    network = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))
+    with pytest.raises(ModelError, match=r"Cross-entropy needs outputs \[B, classes\], got \(2,\)"):
+        protect(network, network.state_dict(), (torch.zeros(4, 4), torch.zeros(4, dtype=torch.int64)), "pl-learn", 0.98)
 
 
 @pytest.mark.parametrize("name", ["none", "pl-learn", "laplace-dp"])
