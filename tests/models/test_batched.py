@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -226,7 +227,7 @@ def test_fixed_values_take_the_place_of_the_models_own() -> None:
     other.load_state_dict({**model.state_dict(), **fixed})
     flat = Batched(model).layout.flatten(dict(model.named_parameters())).unsqueeze(0)
     expected = Batched(other).at(x, y).gradient(flat)
-    assert_close(Batched(model, fixed=fixed).at(x, y).gradient(flat), expected)
+    assert_close(Batched(model, fixed=fixed).at(x, y).gradient(flat), expected, "gradient")
     assert not torch.allclose(Batched(model).at(x, y).gradient(flat), expected)
 
 
@@ -239,8 +240,7 @@ def test_a_loss_that_is_not_one_number_is_refused_everywhere(count: int, what: s
     batched = Batched(MLP((1, 2, 2), 3, 4), each)
     x, y = torch.rand(count, 5, 1, 2, 2), torch.zeros(count, 5, dtype=torch.int64)
     flat = torch.zeros(count, batched.layout.size)
+    again = partial(batched.differentiable, images=x, labels=y)
+    call = again if what == "differentiable" else getattr(batched.at(x, y), what)
     with pytest.raises(ModelError, match=r"The loss returned shape \(\d,\), expected one number. Return the mean"):
-        if what == "differentiable":
-            batched.differentiable(flat, x, y)
-        else:
-            getattr(batched.at(x, y), what)(flat)
+        call(flat)
