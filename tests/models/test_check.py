@@ -286,7 +286,7 @@ def test_an_error_of_the_loss_is_told_by_its_cause() -> None:
         (failing, raised, "cannot be computed: ValueError at test_check.py:", "Call loss(model(x), y) by itself"),
         (None, raised, "the loss decides by the values", "torch.where"),
         (None, KeyError(MARKER), "torch.func cannot run the loss (KeyError)", "torch operations alone"),
-        (None, torch.OutOfMemoryError(MARKER), "does not fit into the memory of cpu", "Use less data"),
+        (None, torch.OutOfMemoryError(MARKER), "does not fit into the memory of cpu", "Use a smaller batch"),
     ]
     for loss, error, cause, remedy in cases:
         result = loss_error(error, model, loss, IMAGES, labels)

@@ -49,7 +49,7 @@ def loss_error(error: Exception, model: nn.Module, loss: Loss | None, images: Te
     """
     if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         return ModelError(
-            f"A gradient of this batch does not fit into the memory of {images.device}.", "Use less data."
+            f"A gradient of this batch does not fit into the memory of {images.device}.", "Use a smaller batch."
         )
     try:
         with torch.no_grad():
