@@ -23,7 +23,7 @@ from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings, from_dict, to_dict
 from equipoise.engine.sweep import Sweep
 from equipoise.errors import ConfigError
-from equipoise.flower import Validated, guard, protect
+from equipoise.flower import Validated, guard, protected_step
 from equipoise.flower.run_config import OF_A_RELEASE, PREFIX
 
 
@@ -53,7 +53,7 @@ def _train(msg: Message, context: Context) -> Message:
         [round_number], sweep.settings.protection.batch, parts, sweep.settings.training.sampling
     )[0, client]
     batch = (sweep.images[examples], sweep.labels[examples])
-    arrays = protect(sweep.batched.model, batch, msg, asking, train=True, experiment_seed=federation.seed)
+    arrays = protected_step(sweep.batched.model, batch, msg, asking, experiment_seed=federation.seed)
     metrics = MetricRecord({"num-examples": len(parts[client])})
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=msg)
 

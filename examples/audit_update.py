@@ -13,9 +13,8 @@ from pathlib import Path
 
 import torch
 
-from equipoise import audit, load, protect
+from equipoise import LeNetZhu, audit, load, protected_step
 from equipoise.auditing.options import Options
-from equipoise.models.bundled import LeNetZhu
 
 
 def main() -> None:
@@ -27,7 +26,7 @@ def main() -> None:
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     options = Options(attacks=["invgrad", "lti"], iterations=300, lr=0.1, samples=300, candidates=100)
     for mechanism, budget in (("none", None), ("pl-identical", 0.995), ("pl-learn", 0.995)):
-        after = protect(model, before, batch, mechanism, budget).parameters
+        after = protected_step(model, before, batch, mechanism, budget).parameters
         result = audit(
             model, before, after, labels=batch[1], truth=batch[0], public=public, mechanism=mechanism, budget=budget,
             options=options, show=True,

@@ -2,15 +2,14 @@
 
     python examples/own_loop.py
 
-Each client trains as it likes (here: two plain SGD steps), then hands its parameters to ``protect`` and sends what
+Each client trains as it likes (here: two plain SGD steps), then hands its model to ``protect`` and sends what
 comes back. The server refuses malformed releases by name and averages the rest.
 """
 
 import torch
 from torch import nn
 
-from equipoise import load, protect
-from equipoise.server.intake import Intake
+from equipoise import Intake, load, protect
 
 CLIENTS, ROUNDS, BATCH = 4, 60, 16
 
@@ -33,7 +32,6 @@ def train_locally(model, state, batches):
         optimiser.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
         optimiser.step()
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
 def main():
@@ -45,8 +43,8 @@ def main():
         for k in range(CLIENTS):
             rows = 1000 * k + torch.randint(1000, (2, BATCH))
             batches = [(data.train.images[i], data.train.labels[i]) for i in rows]
-            local = train_locally(model, state, batches)
-            sent = protect(model, state, batches[-1], "pl-learn", 0.997, local=local, client=k, round=t)
+            train_locally(model, state, batches)
+            sent = protect(model, state, batches[-1], "pl-learn", 0.997, client=k, round_number=t)
             reason = intake.offer(f"client {k}", sent.parameters, weight=1.0, round=t)
             if reason:
                 print(f"round {t}: client {k} refused: {reason}")

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from equipoise import errors
-from equipoise.errors import BudgetError, ConfigError, EquipoiseError, closest, is_number, is_whole, raise_all
+from equipoise.errors import BudgetError, ConfigError, EquipoiseError, closest, is_number, is_whole, place, raise_all
 
 PAGES = Path(__file__).parents[1] / "docs" / "errors"
 CLASSES = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, EquipoiseError)]
@@ -110,3 +110,24 @@ def test_all_problems_are_raised_together_each_once_in_their_order() -> None:
     assert str(caught.value) == "2 problem(s) in the settings:\n  - Second thing.\n  - First thing."
     with pytest.raises(ConfigError, match=re.escape("1 problem(s) in the settings:\n  - One.")):
         raise_all(["One."])
+
+
+# --- errors of other people's code --------------------------------------------------------------------------------
+
+
+def caught(call: Any) -> BaseException:
+    with pytest.raises(Exception) as result:
+        call()
+    return result.value
+
+
+def test_the_place_of_an_error_is_the_callers_own_line_and_its_words_are_left_out() -> None:
+    layer = torch.nn.Linear(2, 1)
+    for call in (lambda: layer(torch.zeros(4, 4711)), lambda: int("4711x"), lambda: closest("4711", [4711])):  # type: ignore[list-item]
+        words = place(caught(call))
+        assert re.fullmatch(r"\w+Error at (test_errors|difflib)\.py:\d+", words)
+        assert "4711" not in words
+
+
+def test_an_error_that_was_never_raised_has_no_place() -> None:
+    assert place(ValueError("4711")) == "ValueError"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from equipoise import Federation, LeNetZhu, Settings, Sweep, audit_run, protect
+from equipoise import Federation, LeNetZhu, Settings, Sweep, audit_run, protected_step
 from equipoise.attack.registry import ATTACKS
 from equipoise.auditing.options import Options
 from equipoise.data.dataset import Dataset
@@ -60,7 +60,7 @@ def test_a_mechanism_or_measure_of_ones_own(
     run(heading, tmp_path)
     assert get_mechanism(name).learns
     model, x, y = LeNetZhu(), few.train.images[:4], few.train.labels[:4]
-    sent = protect(model, model.state_dict(), (x, y), name, budget)
+    sent = protected_step(model, model.state_dict(), (x, y), name, budget)
     assert sent.record["lower"] == pytest.approx(lower)
     assert sent.record["intensity"] >= lower * 0.999
     sweep = Sweep(Settings.flat(rounds=1), [Federation("few", name, budget)], {"few": few})

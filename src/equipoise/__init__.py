@@ -6,7 +6,7 @@ The rooms, in the order of the data; each imports only rooms before it (docs/arc
          -> engine (Algorithm 1) -> runs -> attack -> auditing -> bounds -> reproduction -> choosing
          -> flower -> report -> cli
 
-From your own training loop, ``protect(model, start, batch, "pl-learn", 0.98)`` is all that is needed, and
+From your own training loop, ``protect(model, received, batch, "pl-learn", 0.98)`` is all that is needed, and
 ``audit(model, before, after, labels=y)`` says what a server could see in an update. What is proved,
 measured and not claimed is in docs/guarantees.md: a budget is a calibration of the distortion, never an (epsilon,
 delta).
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from .auditing.update_audit import audit as audit
     from .bounds.options import BoundsOptions as BoundsOptions
     from .bounds.run import bounds_run as bounds_run
+    from .bounds.theory import distortion_bounds as distortion_bounds
+    from .bounds.trajectory import follow as follow
     from .data.dataset import from_tensors as from_tensors
     from .data.loading import load as load
+    from .data.partition import partition as partition
     from .engine.federation import Federation as Federation
     from .engine.settings import Settings as Settings
     from .engine.sweep import Sweep as Sweep
@@ -34,9 +37,13 @@ if TYPE_CHECKING:
     from .mechanism.budget import LeakageBudget as LeakageBudget
     from .mechanism.distortion import learn_distortion as learn_distortion
     from .mechanism.intensity import scale_clip as scale_clip
+    from .mechanism.protect import Protected as Protected
     from .mechanism.protect import protect as protect
+    from .mechanism.protect import protected_step as protected_step
+    from .mechanism.protection import ProtectionSettings as ProtectionSettings
     from .models.batched import Batched as Batched
     from .models.bundled import LeNetZhu as LeNetZhu
+    from .server.intake import Intake as Intake
 
 _HOMES = {
     "Audit": "auditing.audit",
@@ -45,18 +52,25 @@ _HOMES = {
     "EquipoiseError": "errors",
     "Federation": "engine.federation",
     "GaussianBudget": "mechanism.budget",
+    "Intake": "server.intake",
     "LaplaceBudget": "mechanism.budget",
     "LeNetZhu": "models.bundled",
     "LeakageBudget": "mechanism.budget",
+    "Protected": "mechanism.protect",
+    "ProtectionSettings": "mechanism.protection",
     "Settings": "engine.settings",
     "Sweep": "engine.sweep",
     "audit": "auditing.update_audit",
     "audit_run": "auditing.run_audit",
     "bounds_run": "bounds.run",
+    "distortion_bounds": "bounds.theory",
+    "follow": "bounds.trajectory",
     "from_tensors": "data.dataset",
     "learn_distortion": "mechanism.distortion",
     "load": "data.loading",
+    "partition": "data.partition",
     "protect": "mechanism.protect",
+    "protected_step": "mechanism.protect",
     "scale_clip": "mechanism.intensity",
 }
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 import sys
+from pathlib import Path
+from traceback import walk_tb
 from typing import Any, NoReturn, TypeGuard
 
 
@@ -89,6 +91,23 @@ class FleetError(EquipoiseError):
     """A SuperLink, a SuperNode or a run of a Flower app failed or took too long. Its log says why."""
 
     exit_code = 21
+
+
+def place(error: BaseException) -> str:
+    """Type and place of an error in somebody else's code, never its words: those may quote private data.
+
+    The place is the innermost line outside of this package and of torch, if there is one.
+
+    >>> try:
+    ...     int("patient 4711")
+    ... except ValueError as error:
+    ...     place(error).partition(" at ")[0]
+    'ValueError'
+    """
+    lines = [(Path(frame.f_code.co_filename), number) for frame, number in walk_tb(error.__traceback__)]
+    inner = [Path(str(sys.modules[name].__file__)).parent for name in ("equipoise", "torch") if name in sys.modules]
+    theirs = [line for line in lines if not any(line[0].is_relative_to(folder) for folder in inner)] or lines
+    return f"{type(error).__name__} at {theirs[-1][0].name}:{theirs[-1][1]}" if theirs else type(error).__name__
 
 
 def closest(word: str, known: list[str]) -> str:

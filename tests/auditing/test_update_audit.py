@@ -15,7 +15,7 @@ from equipoise.attack.results import Inversion
 from equipoise.auditing import update_audit
 from equipoise.auditing.options import Options
 from equipoise.auditing.update_audit import audit
-from equipoise.mechanism.protect import protect
+from equipoise.mechanism.protect import protected_step
 from equipoise.mechanism.protection import ProtectionSettings
 from tests.audit_helpers import cheap
 from tests.auditing.small import TWINS
@@ -68,7 +68,7 @@ def test_an_undefended_image_is_recovered(call: Call, public: tuple[Tensor, Tens
 
 
 def test_a_heavily_distorted_image_is_not(call: Call, model: nn.Module, batch: Any, public: Any) -> None:
-    sent = protect(model, model.state_dict(), batch, "pl-identical", 0.98, experiment_seed=1).parameters
+    sent = protected_step(model, model.state_dict(), batch, "pl-identical", 0.98, experiment_seed=1).parameters
     result = call(after=sent, mechanism="pl-identical", budget=0.98, options=searched(), public=public)
     (row,) = own(result)
     assert (row["mechanism"], row["budget"]) == ("pl-identical", 0.98)
@@ -96,7 +96,9 @@ def test_every_role_says_rightly_whether_its_labels_were_granted(
 
     stand_in(watching)
     monkeypatch.setattr(update_audit, "infer_labels", lambda *given: torch.tensor([[1, 1]]))  # wrong ones
-    sent = protect(model, model.state_dict(), batch, "pl-learn", 0.98, settings=ProtectionSettings(steps=2)).parameters
+    sent = protected_step(
+        model, model.state_dict(), batch, "pl-learn", 0.98, settings=ProtectionSettings(steps=2)
+    ).parameters
     result = call(
         after=sent,
         mechanism="pl-learn",
@@ -204,7 +206,9 @@ def test_a_mechanism_with_its_budget_is_simulated(
 ) -> None:
     budget = 0.98 if name == "pl-learn" else 200
     settings = ProtectionSettings(steps=2)
-    sent = protect(model, model.state_dict(), batch, name, budget, settings=settings, experiment_seed=1).parameters
+    sent = protected_step(
+        model, model.state_dict(), batch, name, budget, settings=settings, experiment_seed=1
+    ).parameters
     actual = call(after=sent, mechanism=name, budget=budget, settings=settings, public=public, options=cheap())
     assert {row["attack"] for row in actual.rows} == {"invgrad", "lti", "matched", "membership", "labels"}
     assert {(row["mechanism"], row["budget"]) for row in actual.rows} == {(name, budget)}
@@ -265,7 +269,7 @@ def test_the_positive_control_shows_what_the_attack_can_do(
     call: Call, model: nn.Module, batch: Any, public: Any
 ) -> None:
     """The same search that fails on the distorted update recovers the same inputs where nothing distorts them."""
-    sent = protect(model, model.state_dict(), batch, "pl-identical", 0.98, experiment_seed=1).parameters
+    sent = protected_step(model, model.state_dict(), batch, "pl-identical", 0.98, experiment_seed=1).parameters
     result = call(after=sent, mechanism="pl-identical", budget=0.98, options=searched(), public=public)
     (row,) = own(result)
     (control,) = [one for one in result.rows if one["control"] == "positive"]

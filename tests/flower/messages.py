@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from torch import Tensor, nn
 
 from equipoise.engine.settings import Settings
-from equipoise.flower import guard, protect
+from equipoise.flower import guard, protect, protected_step
 
 NODES = [101, 102, 103, 104]
 RUN = {"equipoise.mechanism": "pl-identical", "equipoise.budget": 0.98, "equipoise.metrics": "loss"}
@@ -124,7 +124,7 @@ def nodes(run: dict[str, Any] | None = None, seed: int | None = 3) -> LocalGrid:
     @app.train()
     def train(msg: Message, context: Context) -> Message:
         client = int(context.node_config["partition-id"])
-        arrays = protect(network(), images(client), msg, context, train=True, experiment_seed=seed)
+        arrays = protected_step(network(), images(client), msg, context, experiment_seed=seed)
         metrics = MetricRecord({"num-examples": 10 + client, "loss": 0.5, "private": 0.123})
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=msg)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +16,29 @@ from flwr.app import ArrayRecord
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from equipoise.errors import BudgetError, ConfigError, DataError, LimitError, ReleaseError
-from equipoise.flower import protect
+from equipoise.errors import BudgetError, ConfigError, DataError, LimitError, ModelError, ReleaseError
+from equipoise.flower import protect, protected_step
 from equipoise.flower.run_config import read_terms
 from equipoise.ledger.ledger import verify
-from equipoise.mechanism import protect as protection
+from equipoise.mechanism import protect as core
 from tests.flower.messages import LOWER, RUN, answered, asking, context, distance, honest, images, network, start
 
 MECHANISMS: dict[str, Any] = {"none": "", "pl-identical": 0.98, "pl-learn": 0.98, "ls-static": 200.0, "ls-learn": 200.0}
 
 
-@pytest.mark.parametrize("train", [True, False], ids=["paper's step", "own training"])
+@pytest.mark.parametrize("step", [True, False], ids=["paper's step", "own training"])
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_protect_is_the_librarys_own(name: str, train: bool) -> None:
+def test_both_functions_are_the_librarys_own(name: str, step: bool) -> None:
     run = {"equipoise.mechanism": name, "equipoise.budget": MECHANISMS[name], "equipoise.steps": 4}
     model = network()
     with torch.no_grad():
         model[1].weight.add_(0.25)  # what the local training reached
     about = context(run, {"partition-id": 2})
-    actual = protect(model, images(), asking(round_number=5), about, train=train, experiment_seed=11)
-    expected = protection.protect(
-        network(), start(), images(), name, MECHANISMS[name] or None,
-        local=None if train else model.state_dict(), settings=read_terms(run).settings,
-        client=2, round=5, experiment_seed=11,
+    here, there = (protected_step, core.protected_step) if step else (protect, core.protect)
+    actual = here(model, images(), asking(round_number=5), about, experiment_seed=11)
+    expected = there(
+        model, start(), images(), name, MECHANISMS[name] or None, settings=read_terms(run).settings,
+        client=2, round_number=5, experiment_seed=11,
     )  # fmt: skip
     assert list(actual) == list(start())
     for key, tensor in actual.to_torch_state_dict().items():
@@ -97,6 +100,64 @@ def test_buffers_and_frozen_layers_are_sent_back_as_they_came() -> None:
         assert result[name].dtype == tensor.dtype
 
 
+class Normalised(nn.Module):
+    """Running statistics, with a counter that is no floating-point number, and tied weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.inner, self.outer, self.out = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.outer.weight = self.inner.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.out(self.outer(self.inner(self.norm(x.flatten(1)))))
+        return result
+
+
+@pytest.mark.parametrize("function", [protect, protected_step])
+def test_what_is_sent_loads_into_the_model_and_holds_no_local_statistics(function: Any) -> None:
+    model = Normalised()
+    received = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model(images()[0])  # in train mode: the statistics are those of private data now
+    model.eval()
+    result = dict(function(model, images(), asking(tensors=received), context()).to_torch_state_dict())
+    assert list(result) == list(received)
+    for name in ("norm.running_mean", "norm.running_var", "norm.num_batches_tracked"):
+        assert torch.equal(result[name], received[name])
+        assert not torch.equal(result[name], model.state_dict()[name])
+    assert torch.equal(result["inner.weight"], result["outer.weight"])
+    assert not torch.equal(result["inner.weight"], model.inner.weight)
+    model.load_state_dict(result)
+
+
+def test_laplace_dp_makes_its_own_step_and_says_so() -> None:
+    run = {"equipoise.mechanism": "laplace-dp", "equipoise.budget": 200.0}
+    with pytest.raises(ConfigError, match="Call protected_step"):
+        protect(network(), images(), asking(), context(run))
+    assert list(protected_step(network(), images(), asking(), context(run))) == list(start())
+
+
+def test_both_functions_have_one_signature() -> None:
+    assert inspect.signature(protect) == inspect.signature(protected_step)
+    assert inspect.signature(core.protect) == inspect.signature(core.protected_step)
+
+
+def test_a_model_without_parameters_is_refused() -> None:
+    with pytest.raises(ModelError):
+        protect(nn.Flatten(), images(), asking(), context())
+
+
+def failing_loader() -> Iterator[Any]:
+    raise KeyError("patient 4711")
+    yield
+
+
+def test_the_words_of_an_error_in_the_loader_are_not_quoted() -> None:
+    with pytest.raises(DataError, match=r"The loader failed: KeyError at test_client.py:") as caught:
+        protect(network(), failing_loader(), asking(), context())
+    assert "4711" not in "".join(traceback.format_exception(caught.value))
+
+
 def test_a_batch_can_come_in_any_usual_form() -> None:
     x, y = images()
     pairs = DataLoader(list(zip(x, y, strict=True)), batch_size=6)
@@ -110,9 +171,9 @@ def test_a_batch_can_come_in_any_usual_form() -> None:
         (DataLoader(named, batch_size=6), {}),
         (iter([(x, y), "not looked at"]), {}),
     ]
-    expected = protect(network(), (x, y), asking(), context(), train=True, experiment_seed=1)
+    expected = protected_step(network(), (x, y), asking(), context(), experiment_seed=1)
     for data, options in forms:
-        actual = protect(network(), data, asking(), context(), train=True, experiment_seed=1, **options)
+        actual = protected_step(network(), data, asking(), context(), experiment_seed=1, **options)
         assert actual == expected
 
 
@@ -167,7 +228,7 @@ def test_exactly_one_model_is_received() -> None:
 
 def test_a_broken_global_model_is_not_trained_on() -> None:
     broken = {**start(), "1.bias": torch.tensor([1.0, float("nan"), 1.0])}
-    with pytest.raises(ReleaseError, match="'start' are not finite"):
+    with pytest.raises(ReleaseError, match="'received' are not finite"):
         protect(network(), images(), asking(tensors=broken), context())
 
 
@@ -264,7 +325,7 @@ def test_the_nodes_ledger_says_nothing_of_the_noise_of_a_formal_guarantee(tmp_pa
     """The guarantee covers the release alone: the size of its noise beside it would undo it."""
     path = tmp_path / "releases.jsonl"
     about = context({"equipoise.mechanism": "laplace-dp", "equipoise.budget": 200.0}, {"equipoise.ledger": str(path)})
-    protect(network(), images(), asking(), about, train=True)
+    protected_step(network(), images(), asking(), about)
     entry = json.loads(path.read_text().splitlines()[-1])
     assert entry["releases"] == [{"client": "0", "lower": None, "upper": None, "intensity": None, "accepted": True}]
     assert (entry["mechanism"], entry["budget"]) == ("laplace-dp", 200.0)

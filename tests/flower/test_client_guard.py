@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
-from torch import Tensor
+from torch import Tensor, nn
 
 from equipoise.errors import ReleaseError
 from equipoise.flower import client_guard as module
-from equipoise.flower import guard, protect
+from equipoise.flower import guard, protect, protected_step
 from tests.flower.messages import (
     LOWER,
     RUN,
@@ -285,7 +285,7 @@ def test_utility_loss_and_clipping_stay_with_the_client() -> None:
 
 def test_a_formal_guarantee_tells_nothing_of_its_noise() -> None:
     def exact(msg: Message, context: Context) -> Message:
-        return Message(content(protect(network(), images(), msg, context, train=True)), reply_to=msg)
+        return Message(content(protected_step(network(), images(), msg, context)), reply_to=msg)
 
     run = {"equipoise.mechanism": "laplace-dp", "equipoise.budget": 200.0}
     assert set(answered(exact, about=context(run)).content["metrics"]) == {"num-examples"}
@@ -450,15 +450,73 @@ def test_no_label_is_quoted_by_an_error(own: bool, caplog: pytest.LogCaptureFixt
 
     def train(msg: Message, context: Context) -> Message:
         labels = torch.tensor([0, 1, 2, 0, 1, 4711])
-        result = protect(network(), (images()[0], labels), msg, context, train=True, loss=loss if own else None)
+        result = protected_step(network(), (images()[0], labels), msg, context, loss=loss if own else None)
         return Message(content(result), reply_to=msg)
 
     caplog.set_level(logging.DEBUG)
-    with pytest.raises(ReleaseError, match="IndexError" if own else "DataError") as caught:
+    with pytest.raises(ReleaseError, match="ModelError" if own else "DataError") as caught:
         answered(train, about=context({**RUN, "equipoise.mechanism": "pl-learn"}))
     shown = caplog.text + "".join(traceback.format_exception(caught.value))
     assert "4711" not in shown
     assert "Nothing is sent" in caplog.text
+
+
+class Careless(nn.Module):
+    """Quotes private data in its own error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise ValueError(f"cannot use {MARKER}")
+
+
+def in_forward(msg: Message, context: Context) -> Any:
+    received = {name: tensor.clone() for name, tensor in Careless().state_dict().items()}
+    msg.content["arrays"] = ArrayRecord(received)
+    return protect(Careless(), images(), msg, context)
+
+
+def in_loss(msg: Message, context: Context) -> Any:
+    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+        raise ValueError(f"cannot use {MARKER}")
+
+    return protected_step(network(), images(), msg, context, loss=loss)
+
+
+def in_loader(msg: Message, context: Context) -> Any:
+    return protect(network(), (int(word) for word in [MARKER]), msg, context)
+
+
+def behind_ours(msg: Message, context: Context) -> Any:
+    try:
+        int(MARKER)
+    except ValueError as error:
+        raise ReleaseError("Nothing to send.", "Wait.") from error
+
+
+def while_ours(msg: Message, context: Context) -> Any:
+    try:
+        int(MARKER)
+    except ValueError:
+        raise ReleaseError("Nothing to send.", "Wait.")  # noqa: B904
+
+
+@pytest.mark.parametrize("broken", [in_forward, in_loss, in_loader, behind_ours, while_ours])
+def test_private_data_in_an_error_reaches_no_log_unless_the_node_asks_for_it(
+    broken: Train, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = {**RUN, "equipoise.mechanism": "pl-learn"}
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(ReleaseError) as caught:
+        answered(broken, about=context(run))
+    assert MARKER not in caplog.text + "".join(traceback.format_exception(caught.value))
+    assert "Nothing is sent: " in caplog.text
+    with pytest.raises(ReleaseError) as caught:
+        answered(broken, about=context(run, {"equipoise.verbose-errors": True}))
+    assert MARKER in caplog.text
+    assert MARKER not in str(caught.value), "the server is told the type alone"
 
 
 def test_ctrl_c_is_not_turned_into_something_else() -> None:

@@ -31,6 +31,13 @@ def test_the_example_is_the_template() -> None:
     assert {path.relative_to(TEMPLATE).as_posix() for path in template_files()} == set(without_caches(TEMPLATE))
 
 
+def test_the_template_imports_public_names_alone() -> None:
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in template_files() if path.suffix == ".py"]
+    nodes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    modules = {str(node.module) for node in nodes if str(node.module).startswith("equipoise")}
+    assert modules == {"equipoise", "equipoise.flower"}
+
+
 def test_a_new_app_is_named_after_its_folder(tmp_path: Path) -> None:
     files = new_app(tmp_path / "my-app")
     assert {path.relative_to(tmp_path / "my-app").as_posix() for path in files} == {

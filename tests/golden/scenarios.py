@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equipoise import LeNetZhu, Settings, audit, audit_run, bounds_run, from_tensors, protect
+from equipoise import LeNetZhu, Settings, audit, audit_run, bounds_run, from_tensors, protect, protected_step
 from equipoise.attack.descent import Search
 from equipoise.attack.dlg import SEARCH as DLG
 from equipoise.attack.dlg import dlg, idlg
@@ -200,10 +200,12 @@ def releases(folder: Path) -> dict[str, Any]:
         start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         local = {name: tensor + 0.01 for name, tensor in start.items()}
         for name, budget in BUDGETS.items():
-            sent = protect(model, start, (x, y), name, budget, client=2, round=7, experiment_seed=11)
+            sent = protected_step(model, start, (x, y), name, budget, client=2, round_number=7, experiment_seed=11)
             result[f"{label} {name}"] = {"parameters": sha256(sent.parameters), "record": sent.record}
             if name != "laplace-dp":
-                sent = protect(model, start, (x, y), name, budget, local=local, experiment_seed=11)
+                model.load_state_dict(local)
+                sent = protect(model, start, (x, y), name, budget, experiment_seed=11)
+                model.load_state_dict(start)
                 result[f"{label} {name} given"] = {"parameters": sha256(sent.parameters), "record": sent.record}
     return result
 
@@ -241,7 +243,7 @@ def audited_update(folder: Path) -> dict[str, Any]:
     x, y = torch.rand(4, 1, 6, 6, generator=generator), torch.tensor([0, 2, 1, 2])
     public = torch.rand(60, 1, 6, 6, generator=generator), torch.arange(60) % 3
     start = model.state_dict()
-    sent = protect(model, start, (x, y), "pl-learn", 0.98, experiment_seed=1)
+    sent = protected_step(model, start, (x, y), "pl-learn", 0.98, experiment_seed=1)
     options = Options(attacks=ATTACKS, **EFFORT)
     scored = audit(
         model,
@@ -258,7 +260,7 @@ def audited_update(folder: Path) -> dict[str, Any]:
         model, start, sent.parameters, batch=4, public=public, mechanism="pl-learn", budget=0.98,
         options=Options(attacks=["invgrad", "lti"], **EFFORT),
     )  # fmt: skip
-    plain = protect(model, start, (x[:2], y[:2]), "none", experiment_seed=1)
+    plain = protected_step(model, start, (x[:2], y[:2]), "none", experiment_seed=1)
     classic = audit(
         model, start, plain.parameters, labels=y[:2], truth=x[:2], public=public,
         options=Options(attacks=["dlg", "idlg", "likelihood", "unrolled"], **EFFORT),

@@ -26,7 +26,7 @@ from equipoise.errors import ConfigError, ModelError
 from equipoise.mechanism import release as module
 from equipoise.mechanism.clipping import clip_gradient, clipped_mean
 from equipoise.mechanism.intensity import intensity
-from equipoise.mechanism.protect import Protected, protect
+from equipoise.mechanism.protect import Protected, protect, protected_step
 from equipoise.mechanism.protection import Protection, ProtectionSettings
 from equipoise.mechanism.registry import MECHANISMS
 from equipoise.mechanism.release import local_step, observed_release, release
@@ -226,12 +226,12 @@ def test_a_release_comes_whatever_one_example_is() -> None:
 
 
 def sent_noise(examples: int, budget: float, seed: int | None, **change: Any) -> Tensor:
-    """What ``protect`` adds to the undistorted step."""
+    """What ``protected_step`` adds to the undistorted step."""
     model = filled(LeNetZhu().double(), 3)
     batched, (x, y) = Batched(model), images_of(1, examples, 1, 28, 28)
     settings = ProtectionSettings(**{"eta": 0.2, "clip": 40.0, "batch": 99, **change})
     start = model.state_dict()
-    sent = protect(model, start, (x[0], y[0]), "laplace-dp", budget, settings=settings, experiment_seed=seed)
+    sent = protected_step(model, start, (x[0], y[0]), "laplace-dp", budget, settings=settings, experiment_seed=seed)
     flat = batched.layout.flatten(start)
     return batched.layout.flatten(sent.parameters) - flat + 0.2 * by_hand(model, batched, flat, x[0], y[0], 40.0)
 
@@ -288,7 +288,7 @@ def test_the_engine_and_protect_release_the_same(few: Dataset) -> None:
         place = sweep.federations.index(federation)
         start = sweep.batched.layout.unflatten(sweep.state.params[place])
         rows = tables.batches[0, sweep.draws.seeds.index(federation.seed) * 4 + client]
-        sent: Protected = protect(
+        sent: Protected = protected_step(
             model, start, (sweep.images[rows], sweep.labels[rows]), "laplace-dp", federation.budget,
             settings=replace(sweep.settings.protection, batch=1), client=client, experiment_seed=federation.seed,
         )  # fmt: skip
@@ -347,13 +347,14 @@ def call(model: nn.Module | None = None, settings: ProtectionSettings | None = N
     model = model or filled(LeNetZhu())
     x, y = images_of(1, 4, 1, 28, 28)
     given = {"batch": (x[0].float(), y[0]), "mechanism": "laplace-dp", "budget": 1.0, "settings": settings}
-    return protect(model, model.state_dict(), **{**given, **change})
+    return protected_step(model, model.state_dict(), **{**given, **change})
 
 
 def test_a_model_trained_elsewhere_is_refused_with_the_reason() -> None:
     model = filled(LeNetZhu())
-    with pytest.raises(ConfigError, match=r"trained elsewhere: how far one example .* leave out local="):
-        call(model, local=model.state_dict())
+    x, y = images_of(1, 4, 1, 28, 28)
+    with pytest.raises(ConfigError, match=r"trained elsewhere: how far one example .* Call protected_step"):
+        protect(model, model.state_dict(), (x[0].float(), y[0]), "laplace-dp", 1.0)
 
 
 @pytest.mark.parametrize("change", [{"clip": None}, {"local_steps": 2}])

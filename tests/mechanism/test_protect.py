@@ -1,12 +1,14 @@
-"""``protect``: the engine's release from one's own loop, entropy that no seed reaches, and nothing half-protected."""
+"""``protect`` and ``protected_step``: the engine's release, entropy that no seed reaches, nothing half-protected."""
 
 from __future__ import annotations
 
 import gc
 import json
 import random
+import re
 import subprocess
 import sys
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,7 +28,7 @@ from equipoise.errors import BudgetError, ConfigError, DataError, EquipoiseError
 from equipoise.mechanism import protect as protection
 from equipoise.mechanism.distortion import on_inner_sphere
 from equipoise.mechanism.noise import standard_noise
-from equipoise.mechanism.protect import Protected, protect
+from equipoise.mechanism.protect import Protected, protect, protected_step
 from equipoise.mechanism.protection import Protection, ProtectionSettings
 from equipoise.mechanism.registry import MECHANISMS, get_mechanism
 from equipoise.mechanism.release import release
@@ -60,13 +62,26 @@ def batch() -> tuple[Tensor, Tensor]:
 
 @pytest.fixture
 def call(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Call:
-    """``protect`` with all that it needs, to be changed by name."""
+    """``protected_step`` with all that it needs, to be changed by name."""
+    return partial(_called, protected_step, model, batch)
 
-    def run(**change: Any) -> Protected:
-        given = {"model": model, "start": model.state_dict(), "batch": batch, "mechanism": "pl-learn", "budget": 0.98}
-        return protect(**{**given, **change})
+
+@pytest.fixture
+def trained(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Call:
+    """``protect`` likewise; ``local`` is what the training reached."""
+
+    def run(local: dict[str, Tensor] | None = None, **change: Any) -> Protected:
+        received = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        if local is not None:
+            model.load_state_dict(local)
+        return _called(protect, model, batch, **{"received": received, **change})
 
     return run
+
+
+def _called(function: Call, net: nn.Module, data: Any, /, **change: Any) -> Protected:
+    given = {"model": net, "received": net.state_dict(), "batch": data, "mechanism": "pl-learn", "budget": 0.98}
+    return function(**{**given, **change})
 
 
 def _filled(model: nn.Module, seed: int) -> nn.Module:
@@ -111,9 +126,10 @@ def test_the_same_release_as_the_engine_for_every_mechanism_client_and_round(few
             place = sweep.federations.index(federation)
             start = sweep.batched.layout.unflatten(sweep.state.params[place])
             examples = tables.batches[0, client]
-            sent = protect(
+            sent = protected_step(
                 network, start, (sweep.images[examples], sweep.labels[examples]), federation.mechanism,
-                federation.budget, settings=settings.protection, client=client, round=round_number, experiment_seed=3,
+                federation.budget, settings=settings.protection, client=client, round_number=round_number,
+                experiment_seed=3,
             )  # fmt: skip
             assert distance(sent.parameters, expected) < 1e-9, (federation, client, round_number)
             for name in ("lower", "upper", "intensity", "clipped", "utility_loss"):
@@ -141,14 +157,16 @@ def test_one_client_is_a_row_of_a_batch() -> None:
         network = LeNetZhu().double()
         for row in range(5):
             begin = batched.layout.unflatten(start[row])
-            sent = protect(network, begin, (x[row], y[row]), name, budget, client=row, round=6, experiment_seed=9)
+            sent = protected_step(
+                network, begin, (x[row], y[row]), name, budget, client=row, round_number=6, experiment_seed=9
+            )
             assert distance(sent.parameters, batched.layout.unflatten(rows.parameters[row])) < 1e-9, name
 
 
 def test_another_client_round_or_seed_gets_other_noise(call: Call) -> None:
     first = call(experiment_seed=1)
     assert distance(first.parameters, call(experiment_seed=1).parameters) == 0
-    for change in ({"client": 1}, {"round": 2}, {"experiment_seed": 2}):
+    for change in ({"client": 1}, {"round_number": 2}, {"experiment_seed": 2}):
         assert distance(first.parameters, call(**{"experiment_seed": 1, **change}).parameters) > 1
 
 
@@ -183,7 +201,7 @@ def test_no_global_seed_reaches_the_noise_and_none_is_disturbed(call: Call, gene
 
 FORK = """
 import os, sys, torch
-from equipoise import LeNetZhu, protect
+from equipoise import LeNetZhu, protected_step
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
@@ -191,7 +209,7 @@ model = LeNetZhu()
 batch = torch.zeros(2, 1, 28, 28), torch.tensor([0, 1])
 
 def noise():
-    return float(protect(model, model.state_dict(), batch, "pl-learn", 0.98).parameters["fc.bias"][0])
+    return float(protected_step(model, model.state_dict(), batch, "pl-learn", 0.98).parameters["fc.bias"][0])
 
 noise()  # all that is made once is made before the fork
 for _ in range(3):
@@ -212,7 +230,7 @@ def test_forked_processes_draw_different_noise() -> None:
 
 
 def test_the_record_holds_plain_numbers_and_no_key(call: Call) -> None:
-    sent = call(client=3, round=8)
+    sent = call(client=3, round_number=8)
     assert set(sent.record) == {
         "mechanism", "budget", "norm", "client", "round", "lower", "upper", "intensity", "clipped", "utility_loss",
         "experiment",
@@ -238,7 +256,7 @@ def test_the_noise_comes_from_the_system_alone(call: Call, monkeypatch: pytest.M
 
 def test_whoever_knows_the_seed_has_the_noise(model: nn.Module, call: Call) -> None:
     """Why a seeded experiment protects nothing: what a server needs is the seed, the client, the round, the budget."""
-    sent = call(mechanism="pl-identical", experiment_seed=7, client=2, round=5)
+    sent = call(mechanism="pl-identical", experiment_seed=7, client=2, round_number=5)
     layout = Batched(model).layout
     numbers = randomness.uniform([randomness.experiment_key(7, "noise")], [2], [5], layout.size)[0]
     noise, _, _ = on_inner_sphere(standard_noise(numbers, "laplace"), torch.tensor([LOWER]))
@@ -252,11 +270,7 @@ def test_the_noise_of_two_hundred_releases_is_unrelated(batch: tuple[Tensor, Ten
     local = network.state_dict()
     places = [(client, round_number) for client in range(20) for round_number in range(1, 6)] * 2
     added = [
-        flat(
-            protect(
-                network, local, batch, "pl-identical", 0.98, local=local, client=client, round=round_number
-            ).parameters
-        )
+        flat(protect(network, local, batch, "pl-identical", 0.98, client=client, round_number=round_number).parameters)
         - flat(local)
         for client, round_number in places
     ]
@@ -274,21 +288,20 @@ def test_the_noise_of_two_hundred_releases_is_unrelated(batch: tuple[Tensor, Ten
 
 
 @pytest.mark.parametrize("name", [name for name in WHOLE if name != "none"])
-def test_a_given_local_model_is_distorted_by_the_recorded_intensity(model: nn.Module, call: Call, name: str) -> None:
+def test_what_was_trained_is_distorted_by_the_recorded_intensity(model: nn.Module, trained: Call, name: str) -> None:
     local = {key: tensor + 0.01 for key, tensor in model.state_dict().items()}
-    kept = {key: tensor.clone() for key, tensor in local.items()}
-    sent = call(mechanism=name, budget=BUDGETS[name], local=local)
+    sent = trained(mechanism=name, budget=BUDGETS[name], local=local)
     order = 1 if get_mechanism(name).norm == "l1" else 2
     size = distance(sent.parameters, local, order)
     assert size == pytest.approx(sent.record["intensity"], rel=1e-5)
     assert sent.record["lower"] * (1 - 1e-4) <= size <= sent.record["upper"] * (1 + 1e-4)
     assert sent.record["clipped"] == 0, "no gradient step is made"
-    assert all(torch.equal(local[key], kept[key]) for key in local), "the caller's tensors are untouched"
+    assert all(torch.equal(tensor, local[key]) for key, tensor in model.state_dict().items()), "the model is untouched"
 
 
-def test_none_sends_the_local_model_itself(model: nn.Module, call: Call) -> None:
+def test_none_sends_the_local_model_itself(model: nn.Module, trained: Call) -> None:
     local = {key: tensor + 0.01 for key, tensor in model.state_dict().items()}
-    sent = call(mechanism="none", budget=None, local=local)
+    sent = trained(mechanism="none", budget=None, local=local)
     assert distance(sent.parameters, local) == 0
     assert (sent.record["intensity"], sent.record["utility_loss"]) == (0.0, 0.0)
 
@@ -304,9 +317,9 @@ def test_without_distortion_the_step_is_plain_gradient_descent(
 
 
 def test_the_recorded_utility_loss_is_that_of_the_batch(
-    model: nn.Module, batch: tuple[Tensor, Tensor], call: Call
+    model: nn.Module, batch: tuple[Tensor, Tensor], trained: Call
 ) -> None:
-    sent = call(local=model.state_dict())
+    sent = trained()
 
     def loss(tensors: dict[str, Tensor]) -> float:
         outputs = torch.func.functional_call(model, tensors, (batch[0],))
@@ -317,7 +330,7 @@ def test_the_recorded_utility_loss_is_that_of_the_batch(
 
 def test_the_model_itself_is_left_alone(model: nn.Module, call: Call) -> None:
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    sent = call(start={name: torch.zeros_like(tensor) for name, tensor in before.items()})
+    sent = call(received={name: torch.zeros_like(tensor) for name, tensor in before.items()})
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items())
     for tensor in sent.parameters.values():
         assert tensor.untyped_storage().nbytes() == tensor.nbytes, "saved alone, it carries nothing else along"
@@ -341,20 +354,20 @@ class Residual(nn.Module):
         return self.head(x + torch.tanh(self.inner(x)) + self.frozen(x))
 
 
-def test_a_module_of_ones_own_sends_its_trainable_parameters_and_no_others(batch: tuple[Tensor, Tensor]) -> None:
+def test_a_module_of_ones_own_sends_its_trainable_parameters_distorted(batch: tuple[Tensor, Tensor]) -> None:
     network = _filled(Residual(), 6)
-    sent = protect(network, network.state_dict(), batch, "pl-learn", 0.98, local=network.state_dict())
+    sent = protect(network, network.state_dict(), batch, "pl-learn", 0.98)
     trainable = {name: tensor for name, tensor in network.named_parameters() if tensor.requires_grad}
-    assert set(sent.parameters) == set(trainable) == {"inner.weight", "inner.bias", "head.weight", "head.bias"}
-    assert all(sent.parameters[name].shape == tensor.shape for name, tensor in trainable.items())
-    assert distance(sent.parameters, trainable) == pytest.approx(sent.record["intensity"], rel=1e-5)
+    assert set(sent.parameters) == set(network.state_dict())
+    moved = {name: sent.parameters[name] for name in trainable}
+    assert distance(moved, trainable) == pytest.approx(sent.record["intensity"], rel=1e-5)
 
 
 def test_inputs_may_be_whole_numbers() -> None:
     """Words or categories: the parameters stay floating-point numbers."""
     network = _filled(nn.Sequential(nn.Embedding(5, 30), nn.Flatten(), nn.Linear(60, 3)), 8)
     words = torch.tensor([[0, 1], [2, 3], [4, 4]]), torch.tensor([0, 1, 2])
-    sent = protect(network, network.state_dict(), words, "pl-learn", 0.98, local=network.state_dict())
+    sent = protect(network, network.state_dict(), words, "pl-learn", 0.98)
     assert distance(sent.parameters, network.state_dict()) == pytest.approx(sent.record["intensity"], rel=1e-5)
     assert LOWER * (1 - 1e-4) <= sent.record["intensity"] <= 2 * LOWER * (1 + 1e-4)
 
@@ -365,6 +378,139 @@ def test_the_names_are_those_of_the_model(model: nn.Module, call: Call) -> None:
         name: tensor.shape for name, tensor in model.named_parameters()
     }
     model.load_state_dict(sent.parameters)
+
+
+# --- a whole state dict comes back ----------------------------------------------------------------------------------
+
+
+class Language(nn.Module):
+    """Tied weights, a frozen layer, running statistics, and a buffer that is no floating-point number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(6, 8)
+        self.frozen = nn.Linear(8, 8).requires_grad_(False)
+        self.norm = nn.BatchNorm1d(8)
+        self.out = nn.Linear(8, 6)
+        self.out.weight = self.embedding.weight
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.out(self.norm(self.frozen(self.embedding(words).mean(1))))
+
+
+WORDS = torch.tensor([[0, 1, 2], [3, 4, 5], [5, 0, 1], [2, 2, 4]]), torch.tensor([3, 0, 2, 1])
+TIED = ("embedding.weight", "out.weight")
+KEPT = ("frozen.weight", "frozen.bias", "norm.running_mean", "norm.running_var", "norm.num_batches_tracked")
+
+
+def language() -> nn.Module:
+    return _filled(Language(), 4).eval()
+
+
+def fitted_locally(model: nn.Module) -> None:
+    """What a client's own training leaves in the model: statistics of its private data."""
+    model.train()
+    with torch.no_grad():
+        model(WORDS[0])
+        model.frozen.weight += 1
+        model.frozen.bias += 1
+    model.eval()
+
+
+@pytest.mark.parametrize("function", [protect, protected_step])
+@pytest.mark.parametrize("name", ["none", "pl-learn", "ls-static"])
+def test_what_comes_back_is_a_state_dict_of_the_model(function: Call, name: str) -> None:
+    model = language()
+    received = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    fitted_locally(model)
+    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    sent = function(model, received, WORDS, name, BUDGETS[name]).parameters
+    assert list(sent) == list(received)
+    for key in KEPT:
+        assert torch.equal(sent[key], received[key]), f"{key} leaves as it came"
+        assert not torch.equal(before[key], received[key]), "although the client's own is another"
+    assert torch.equal(sent["embedding.weight"], sent["out.weight"])
+    if name != "none":
+        assert not torch.equal(sent["out.weight"], before["out.weight"])
+    assert all(torch.equal(model.state_dict()[key], tensor) for key, tensor in before.items()), "the model is untouched"
+    model.load_state_dict(sent)
+    assert model.out.weight is model.embedding.weight
+    assert {key: tensor.dtype for key, tensor in sent.items()} == {key: t.dtype for key, t in received.items()}
+
+
+@pytest.mark.parametrize("function", [protect, protected_step])
+@pytest.mark.parametrize("missing", TIED)
+def test_a_tied_weight_is_distorted_once_under_whichever_name(function: Call, missing: str) -> None:
+    model = language()
+    whole = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    part = {key: tensor for key, tensor in whole.items() if key != missing}
+    one = function(model, part, WORDS, "pl-learn", 0.98, experiment_seed=1)
+    both = function(model, whole, WORDS, "pl-learn", 0.98, experiment_seed=1)
+    assert list(one.parameters) == list(part)
+    assert all(torch.equal(both.parameters[key], tensor) for key, tensor in one.parameters.items())
+    if function is protect:
+        moved = {key: both.parameters[key] for key in whole if key not in (*KEPT, "out.weight")}
+        assert distance(moved, {key: whole[key] for key in moved}) == pytest.approx(both.record["intensity"], rel=1e-5)
+
+
+@pytest.mark.parametrize("function", [protect, protected_step])
+@pytest.mark.parametrize("name", ["pl-learn", "laplace-dp"])
+def test_no_statistic_that_was_fitted_locally_decides_the_release(function: Call, name: str) -> None:
+    """The loss is that of the model as the server has it: with received statistics, and received frozen layers."""
+    if name == "laplace-dp" and function is protect:
+        return  # is refused
+    model = language()
+    received = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    plain = function(model, received, WORDS, name, BUDGETS[name], experiment_seed=1)
+    fitted_locally(model)
+    fitted = function(model, received, WORDS, name, BUDGETS[name], experiment_seed=1)
+    assert all(torch.equal(fitted.parameters[key], tensor) for key, tensor in plain.parameters.items())
+    assert fitted.record == plain.record
+
+
+def test_protect_starts_from_the_model_and_protected_step_from_what_was_received() -> None:
+    model = language()
+    received = {key: torch.zeros_like(t) if key in TIED else t.clone() for key, t in model.state_dict().items()}
+    assert torch.equal(protect(model, received, WORDS, "none").parameters["out.weight"], model.out.weight)
+    step = protected_step(model, received, WORDS, "none", settings=ProtectionSettings(eta=1e-9)).parameters[
+        "out.weight"
+    ]
+    assert float(step.detach().abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize("function", [protect, protected_step])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda s: s.pop("out.bias"), "'out.bias' is missing"),
+        (lambda s: s.update(extra=torch.zeros(2)), "the model has no 'extra'"),
+        (lambda s: s.update({"out.bias": torch.zeros(5)}), r"'out.bias' has shape \(5,\), expected \(6,\)"),
+        (lambda s: s.update({"norm.running_var": torch.ones(1)}), r"'norm.running_var' has shape \(1,\)"),
+        (lambda s: s.update({"out.weight": torch.zeros(6, 8)}), "are one tensor of the model"),
+    ],
+    ids=["missing", "unknown", "shape", "buffer's shape", "tied"],
+)
+def test_entries_that_do_not_fit_the_model_are_named(function: Call, change: Callable[[Any], Any], words: str) -> None:
+    model = language()
+    received = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    change(received)
+    with pytest.raises(ModelError, match=words):
+        function(model, received, WORDS, "pl-learn", 0.98)
+
+
+def test_the_received_types_are_kept_and_a_distortion_that_they_cannot_carry_is_refused() -> None:
+    model = language().double()
+    half = {key: t.half() if t.is_floating_point() else t.clone() for key, t in model.state_dict().items()}
+    sent = protect(model, half, WORDS, "pl-learn", 0.98).parameters
+    assert {key: tensor.dtype for key, tensor in sent.items()} == {key: tensor.dtype for key, tensor in half.items()}
+    for value in (3e4, 1e6):  # there float16 numbers lie 16 apart; or end
+        with torch.no_grad():
+            model.out.bias.fill_(value)
+        with pytest.raises(ReleaseError, match=r"are torch.float16: rounding .* Nothing was released"):
+            protect(model, half, WORDS, "pl-learn", 0.98)
+
+
+# --- a loss of one's own --------------------------------------------------------------------------------------------
 
 
 def squared(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -382,9 +528,104 @@ def test_a_loss_of_ones_own_is_the_one_that_is_minimised(
     assert LOWER * (1 - 1e-4) <= learned.record["intensity"] <= 2 * LOWER * (1 + 1e-4)
 
 
-def test_tensors_that_are_not_parameters_may_come_along_and_do_not_leave(model: nn.Module, call: Call) -> None:
-    more = {**model.state_dict(), "running_mean": torch.full((3,), float("nan"))}
-    assert "running_mean" not in call(start=more).parameters
+def per_example(outputs: Tensor, labels: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs, labels, reduction="none")
+
+
+def accuracy(outputs: Tensor, labels: Tensor) -> Tensor:
+    return (outputs.argmax(1) == labels).sum()
+
+
+def hinge(outputs: Tensor, labels: Tensor) -> Tensor:
+    return outputs.mean() if outputs.sum() > 0 else -outputs.mean()
+
+
+def private(outputs: Tensor, labels: Tensor) -> Tensor:
+    raise KeyError("patient 4711")
+
+
+@pytest.mark.parametrize("function", [protect, protected_step])
+@pytest.mark.parametrize(
+    ("loss", "cause", "remedy"),
+    [
+        (per_example, r"The loss returned shape \(4,\), expected one number", "reduction='mean'"),
+        (
+            lambda out, y: per_example(out, y).mean().view(1),
+            r"The loss returned shape \(1,\)",
+            "the mean over the batch",
+        ),
+        (lambda out, y: 0.5, "The loss returned float", "Return the tensor itself"),
+        (accuracy, "The loss returned torch.int64", "can be differentiated"),
+        (hinge, "the loss decides by the values in a tensor", "torch.where"),
+        (
+            lambda out, y: out.mean() + torch.rand(()),
+            "the loss draws random numbers",
+            "the same inputs must give the same",
+        ),
+        (lambda out, y: (out - y).mean(), "The loss of this batch cannot be computed: RuntimeError at", "by itself"),
+        (private, "The loss of this batch cannot be computed: KeyError at test_protect.py:", "by itself"),
+        ("mean", "Expected loss to be a function, got str", r"loss\(outputs, labels\)"),
+    ],
+    ids=[
+        "per example",
+        "one in a row",
+        "float",
+        "count",
+        "control flow",
+        "random",
+        "shapes",
+        "own error",
+        "no function",
+    ],
+)
+def test_a_loss_that_cannot_be_used_is_refused_with_its_remedy(
+    model: nn.Module, batch: tuple[Tensor, Tensor], function: Call, loss: Any, cause: str, remedy: str
+) -> None:
+    with pytest.raises(EquipoiseError, match=cause) as caught:
+        _called(function, model, batch, loss=loss)
+    assert re.search(remedy, caught.value.remedy)
+    assert "4711" not in "".join(traceback.format_exception(caught.value)), "what it says may quote the batch"
+
+
+def test_the_gradient_of_every_example_refuses_such_a_loss_too(call: Call) -> None:
+    with pytest.raises(ModelError, match="The loss returned shape"):
+        call(mechanism="laplace-dp", budget=10.0, loss=per_example)
+
+
+class Particular(nn.Module):
+    """Fails on some values alone: its check, on other examples, passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch._C._functorch.is_batchedtensor(x):
+            return self.fc(x)
+        if float(x.detach().max()) > 4710:
+            raise ValueError("cannot use patient 4711")
+        return self.fc(x)
+
+
+@pytest.mark.parametrize("function", [protect, protected_step])
+@pytest.mark.parametrize("row", [0, 3], ids=["seen by the check", "seen by the loss"])
+@pytest.mark.parametrize("own", [False, True])
+def test_the_words_of_an_error_in_forward_are_not_quoted(function: Call, row: int, own: bool) -> None:
+    network, x, y = Particular(), torch.zeros(4, 4), torch.tensor([0, 1, 2, 0])
+    x[row] = 4711
+    loss = nn.functional.cross_entropy if own else None
+    for known in (False, True):
+        if known:
+            function(network, network.state_dict(), (torch.zeros(4, 4), y), "pl-learn", 0.98, loss=loss)
+        with pytest.raises(ModelError, match=r"ValueError at test_protect.py:") as caught:
+            function(network, network.state_dict(), (x, y), "pl-learn", 0.98, loss=loss)
+        assert "4711" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_outputs_that_cross_entropy_cannot_take_are_refused() -> None:
+    network = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))
+    with pytest.raises(ModelError, match=r"Cross-entropy needs outputs \[B, classes\], got \(2,\)"):
+        protect(network, network.state_dict(), (torch.zeros(4, 4), torch.zeros(4, dtype=torch.int64)), "pl-learn", 0.98)
 
 
 @pytest.mark.parametrize("name", ["none", "pl-learn", "laplace-dp"])
@@ -394,7 +635,7 @@ def test_nothing_keeps_a_protected_model_or_its_loss_alive(batch: tuple[Tensor, 
     for i in range(3):
         network = _filled(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), i)
         loss = partial(nn.functional.cross_entropy)
-        sent = protect(network, network.state_dict(), batch, name, BUDGETS[name], loss=loss, experiment_seed=i)
+        sent = protected_step(network, network.state_dict(), batch, name, BUDGETS[name], loss=loss, experiment_seed=i)
         seen += [weakref.ref(network), weakref.ref(loss)]
     del network, loss
     gc.collect()
@@ -407,10 +648,10 @@ def test_what_is_remembered_of_a_model_goes_with_it(batch: tuple[Tensor, Tensor]
     before = len(protection._CHECKED)
     network = _filled(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), 1)
     for _ in range(3):
-        protect(network, network.state_dict(), batch, "pl-learn", 0.98)
+        protected_step(network, network.state_dict(), batch, "pl-learn", 0.98)
     assert len(protection._CHECKED) == before + 1
     assert len(protection._CHECKED[network]) == 1, "checked once under the same circumstances"
-    protect(network, network.state_dict(), batch, "laplace-dp", 10.0)
+    protected_step(network, network.state_dict(), batch, "laplace-dp", 10.0)
     assert len(protection._CHECKED[network]) == 2, "and again where examples are taken one by one"
     del network
     gc.collect()
@@ -421,10 +662,10 @@ def test_budgets_and_rates_may_follow_client_and_round(call: Call) -> None:
     budget = {"rounds": [1, 5], "values": [0.96, [0.98, 0.99, 0.98, 0.98]]}
     lower = {(0, 1): 15.99975, (0, 5): LOWER, (1, 4): 15.99975, (1, 9): 3.99975}
     for (client, round_number), bound in lower.items():
-        sent = call(budget=budget, client=client, round=round_number)
+        sent = call(budget=budget, client=client, round_number=round_number)
         assert sent.record["lower"] == pytest.approx(bound, rel=1e-6)
     try:
-        before = call(budget=budget, round=0).record["lower"]
+        before = call(budget=budget, round_number=0).record["lower"]
     except ConfigError:  # the rounds of a schedule begin at 1: to refuse is right as well
         before = 15.99975
     assert before == pytest.approx(15.99975, rel=1e-6), "never the last value"
@@ -437,9 +678,11 @@ def test_budgets_and_rates_may_follow_client_and_round(call: Call) -> None:
 
 
 def test_a_value_that_is_not_finite_is_refused_wherever_it_is(
-    model: nn.Module, batch: tuple[Tensor, Tensor], call: Call
+    model: nn.Module, batch: tuple[Tensor, Tensor], call: Call, trained: Call
 ) -> None:
     x, y = batch
+    good = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    trained()  # a model that was checked while its parameters were finite
     for value in (float("nan"), float("inf")):
         bad_x = x.clone()
         bad_x[2, 0, 3, 4] = value
@@ -447,10 +690,11 @@ def test_a_value_that_is_not_finite_is_refused_wherever_it_is(
             call(batch=(bad_x, y))
         bad = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         bad["fc.bias"][3] = value
-        with pytest.raises(ReleaseError, match="'start' are not finite"):
-            call(start=bad)
-        with pytest.raises(ReleaseError, match="'local' are not finite"):
-            call(local=bad)
+        with pytest.raises(ReleaseError, match="'received' are not finite"):
+            call(received=bad)
+        with pytest.raises(ReleaseError, match="'model' are not finite"):
+            trained(local=bad)
+        model.load_state_dict(good)
 
 
 X, Y = torch.zeros(4, 1, 28, 28), torch.tensor([0, 1, 2, 3])
@@ -489,24 +733,14 @@ def test_inputs_that_do_not_fit_the_model_are_refused(call: Call, bad: Tensor, k
         call(batch=(bad, Y))
 
 
-@pytest.mark.parametrize("which", ["start", "local"])
-def test_tensors_that_are_missing_or_of_another_shape_are_named(model: nn.Module, call: Call, which: str) -> None:
-    state = model.state_dict()
-    del state["fc.bias"]
-    with pytest.raises(ModelError, match=r"Missing tensors: fc\.bias"):
-        call(**{which: state})
-    state = model.state_dict()
-    state["conv1.weight"] = state["conv1.weight"][:3]
-    with pytest.raises(ModelError, match=r"conv1\.weight \(3, 1, 5, 5\) instead of \(12, 1, 5, 5\)"):
-        call(**{which: state})
-
-
-@pytest.mark.parametrize("which", ["start", "local"])
-def test_parameters_that_are_no_state_dict_are_refused(model: nn.Module, call: Call, which: str) -> None:
+@pytest.mark.parametrize("function", [protect, protected_step])
+def test_parameters_that_are_no_state_dict_are_refused(
+    model: nn.Module, batch: tuple[Tensor, Tensor], function: Call
+) -> None:
     arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    for bad in (arrays, list(model.parameters()), model, 3):
+    for bad in (arrays, list(model.parameters()), model, 3, {}):
         with pytest.raises(ModelError):
-            call(**{which: bad})
+            _called(function, model, batch, received=bad)
 
 
 @pytest.mark.parametrize(
@@ -525,7 +759,7 @@ def test_parameters_that_are_no_state_dict_are_refused(model: nn.Module, call: C
         ({"settings": ProtectionSettings(negative_norm={"rounds": [1], "values": []})}, ConfigError, "negative_norm"),
         ({"settings": ProtectionSettings(steps=-1)}, ConfigError, "steps"),
         ({"client": -1}, EquipoiseError, "client"),
-        ({"round": -1}, EquipoiseError, "round"),
+        ({"round_number": -1}, EquipoiseError, "round"),
         ({"mechanism": 5}, ConfigError, "mechanism"),
     ],
 )
@@ -551,16 +785,16 @@ def test_a_model_put_back_into_train_mode_is_checked_again(batch: tuple[Tensor, 
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_an_exploding_step_releases_nothing(call: Call, name: str) -> None:
-    change = {"mechanism": name, "budget": BUDGETS[name], "client": 2, "round": 5}
+    change = {"mechanism": name, "budget": BUDGETS[name], "client": 2, "round_number": 5}
     with pytest.raises(ReleaseError, match=r"client 2 in round 5 .* Nothing was released"):
         call(**change, settings=ProtectionSettings(eta=1e39, clip=None))
 
 
-def test_a_distortion_that_rounding_swallows_is_not_released(model: nn.Module, call: Call) -> None:
+def test_a_distortion_that_rounding_swallows_is_not_released(model: nn.Module, trained: Call) -> None:
     """At 1e8 float32 numbers lie 8 apart: adding 0.1 to each changes nothing, whatever was drawn."""
     local = {name: tensor + 1e8 for name, tensor in model.state_dict().items()}
     with pytest.raises(ReleaseError, match="Nothing was released"):
-        call(local=local)
+        trained(local=local)
 
 
 def test_a_release_that_was_not_accepted_never_leaves(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from equipoise.engine.settings import Settings, problems
 from equipoise.errors import BudgetError, ConfigError
 from equipoise.mechanism.budget import GaussianBudget, LaplaceBudget, LeakageBudget
 from equipoise.mechanism.noise import NOISES, register_noise
-from equipoise.mechanism.protect import protect
+from equipoise.mechanism.protect import protected_step
 from equipoise.mechanism.protection import ProtectionSettings
 from equipoise.mechanism.registry import MEASURES, MECHANISMS, MeasureKind, Mechanism, checked, get_mechanism, register
 from tests.engine.sweeps import rows_of, small, sweep_of
@@ -210,11 +210,11 @@ def test_a_kind_of_measure_of_the_users_own_serves_sweeps_and_protect(few: Datas
 
     model, batch = small(), (few.train.images[:4], few.train.labels[:4])
     for name, expected in (("mine", 4.0), ("mine-outwards", 16.0)):
-        sent = protect(model, model.state_dict(), batch, name, 0.25, settings=ProtectionSettings(**settings))
+        sent = protected_step(model, model.state_dict(), batch, name, 0.25, settings=ProtectionSettings(**settings))
         assert sent.record["intensity"] == pytest.approx(expected, rel=1e-5)
         assert (sent.record["lower"], sent.record["upper"]) == (4.0, 16.0)
     with pytest.raises(ConfigError, match="'mine' needs a budget"):
-        protect(model, model.state_dict(), batch, "mine")
+        protected_step(model, model.state_dict(), batch, "mine")
 
 
 @pytest.mark.usefixtures("registries")

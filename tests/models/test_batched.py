@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from equipoise.errors import ModelError
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP, LeNetZhu, SmallCNN
 from equipoise.models.check import check_model
@@ -214,3 +216,31 @@ def test_an_integer_label_is_its_probability_one() -> None:
     hot = nn.functional.one_hot(y, 10).double()
     assert_close(batched.differentiable(params, x, hot), batched.differentiable(params, x, y), "gradient")
     assert_close(batched.differentiable(params, x, y), batched.at(x, y).gradient(params), "gradient")
+
+
+def test_fixed_values_take_the_place_of_the_models_own() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(6), nn.Linear(6, 4)).double().eval()
+    model[2].bias.requires_grad_(False)
+    x, y = torch.rand(1, 3, 2, 3, dtype=torch.float64), torch.tensor([[0, 1, 2]])
+    other = copy.deepcopy(model)
+    fixed = {"1.running_mean": torch.full((6,), 0.5).double(), "2.bias": torch.arange(4).double()}
+    other.load_state_dict({**model.state_dict(), **fixed})
+    flat = Batched(model).layout.flatten(dict(model.named_parameters())).unsqueeze(0)
+    expected = Batched(other).at(x, y).gradient(flat)
+    assert_close(Batched(model, fixed=fixed).at(x, y).gradient(flat), expected, "gradient")
+    assert not torch.allclose(Batched(model).at(x, y).gradient(flat), expected)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("what", ["gradient", "loss", "per_example", "differentiable"])
+def test_a_loss_that_is_not_one_number_is_refused_everywhere(count: int, what: str) -> None:
+    def each(outputs: Tensor, labels: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs, labels, reduction="none")
+
+    batched = Batched(MLP((1, 2, 2), 3, 4), each)
+    x, y = torch.rand(count, 5, 1, 2, 2), torch.zeros(count, 5, dtype=torch.int64)
+    flat = torch.zeros(count, batched.layout.size)
+    again = partial(batched.differentiable, images=x, labels=y)
+    call = again if what == "differentiable" else getattr(batched.at(x, y), what)
+    with pytest.raises(ModelError, match=r"The loss returned shape \(\d,\), expected one number. Return the mean"):
+        call(flat)

@@ -6,6 +6,8 @@ In the client app::
     ...
     model_record = protect(model, trainloader, msg, context)  # instead of ArrayRecord(model.state_dict())
 
+``protected_step`` makes the local step itself, from the received model, and is the only way to use ``laplace-dp``.
+
 In the server app::
 
     strategy = Validated(FedAvg(), context.run_config)
@@ -22,10 +24,11 @@ from ..errors import ConfigError
 
 if TYPE_CHECKING:
     from .client import protect as protect
+    from .client import protected_step as protected_step
     from .client_guard import guard as guard
     from .server import Validated as Validated
 
-_HOMES = {"guard": "client_guard", "protect": "client", "Validated": "server"}
+_HOMES = {"guard": "client_guard", "protect": "client", "protected_step": "client", "Validated": "server"}
 
 __all__ = sorted(_HOMES)
 

@@ -10,17 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import traceback
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
-from ..errors import ConfigError, EquipoiseError, ReleaseError
+from ..errors import ConfigError, EquipoiseError, ReleaseError, place
 from ..mechanism.registry import Mechanism
 from .run_config import PREFIX, Terms
 
@@ -86,8 +84,8 @@ def guard(msg: Message, context: Context, call_next: ClientAppCallable) -> Messa
         return _checked(msg, reply, passage)
     except Exception as error:
         loud = context.node_config.get(f"{PREFIX}verbose-errors") is True
-        log.error("Nothing is sent: %s", str(error) if loud else _place(error))
-        shown = error if loud or isinstance(error, EquipoiseError) else None  # Flower logs the whole chain
+        log.error("Nothing is sent: %s", _words(error) if loud else _place(error))
+        shown = error if loud else _alone(error)  # Flower logs the whole chain
         raise ReleaseError(f"The client refused or failed: {type(error).__name__}.", "Its own log says why.") from shown
     finally:
         _passage.reset(token)
@@ -98,7 +96,7 @@ def _checked(msg: Message, reply: Message, passage: _Passage) -> Message:
     if training and not passage.made:
         raise ReleaseError(
             "The train function returned without protecting its update.",
-            "Send what equipoise.flower.protect returns instead of ArrayRecord(model.state_dict()).",
+            "Send what protect or protected_step of equipoise.flower returns, not ArrayRecord(model.state_dict()).",
         )
     sent = [passage.made.get(digest(arrays)) for arrays in content.array_records.values()]
     if None in sent:
@@ -124,8 +122,21 @@ def _place(error: Exception) -> str:
     """Our own errors quote no data; of others, what and where."""
     if isinstance(error, EquipoiseError):
         return str(error)
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno} (equipoise.verbose-errors says more)"
+    return f"{place(error)} (equipoise.verbose-errors says more)"
+
+
+def _words(error: Exception) -> str:
+    """All that is said, by the app's own error too where ours stands for it."""
+    behind = error.__cause__ or error.__context__
+    return str(error) if behind is None else f"{error} [{type(behind).__name__}: {behind}]"
+
+
+def _alone(error: Exception) -> Exception | None:
+    """Our own error, without what lies behind it: that may be the app's, and quote private data."""
+    if not isinstance(error, EquipoiseError):
+        return None
+    error.__cause__ = error.__context__ = None
+    return error
 
 
 def _evaluation(content: RecordDict) -> RecordDict:

@@ -1,4 +1,4 @@
-"""``protect``: one client's release from your own PyTorch loop, by the same code the engine runs."""
+"""``protect`` and ``protected_step``: one client's release from your own PyTorch loop, by the code the engine runs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from ..errors import ConfigError, DataError, ReleaseError, is_whole
+from ..errors import ConfigError, DataError, EquipoiseError, ModelError, ReleaseError, is_whole
 from ..models.batched import Batched, Loss
-from ..models.check import check_model
+from ..models.check import check_model, loss_error
+from ..models.layout import Layout
+from ..models.received import Received
 from ..randomness import experiment_key, system_uniform, uniform
+from .intensity import intensity
 from .noise import standard_noise
 from .protection import ProtectionSettings, check_protection
 from .registry import Mechanism, checked
@@ -30,6 +33,12 @@ class Protected:
 
     The record's utility loss and clipping are exact functions of the private batch: sending them would undo part of
     what the distortion protects.
+
+    >>> from equipoise import LeNetZhu, protected_step
+    >>> model = LeNetZhu()
+    >>> x, y = torch.randn(4, 1, 28, 28), torch.tensor([0, 1, 2, 3])
+    >>> protected_step(model, model.state_dict(), (x, y), "ls-static", 200.0).record["norm"]
+    'l1'
     """
 
     parameters: dict[str, Tensor]
@@ -38,110 +47,202 @@ class Protected:
 
 def protect(
     model: nn.Module,
-    start: Mapping[str, Tensor],
+    received: Mapping[str, Tensor],
     batch: tuple[Tensor, Tensor],
     mechanism: str | Mechanism,
     budget: Schedule | None = None,
     *,
     loss: Loss | None = None,
-    local: Mapping[str, Tensor] | None = None,
     settings: ProtectionSettings | None = None,
     client: int = 0,
-    round: int = 1,
+    round_number: int = 1,
     experiment_seed: int | None = None,
 ) -> Protected:
-    """Train one local step from ``start`` on ``batch``, distort the result, and return what may be sent.
+    """Distort what you trained, and return what may be sent.
 
-    ``start`` are the global parameters (a state dict). With ``local``, the parameters your own training loop reached,
-    no step is made and those are distorted; ``laplace-dp`` refuses that, as its guarantee is about its own step on
-    ``batch``. ``loss(outputs, labels)`` defaults to cross-entropy. ``settings`` holds eta, M, gamma, lambda, clip and
-    the calibration constants; ``client`` and ``round`` pick from its schedules. Buffers and frozen parameters are those
-    of ``model``.
+    Args:
+        model: holds the parameters that your training reached. It is left as it is.
+        received: the state dict that came from the server, whole or with the trainable parameters alone.
+        batch: the inputs and labels that a learned distortion is learned on.
+        mechanism: a name such as ``"pl-learn"``, or a ``Mechanism``; not ``laplace-dp``, see ``protected_step``.
+        budget: the privacy budget: smaller is stricter. A number, one per client, or a schedule; none for ``"none"``.
+        loss: ``loss(outputs, labels)``, the mean over the batch; cross-entropy unless given.
+        settings: M, gamma, lambda, and the constants behind a budget.
+        client: which of the clients this is, for budgets and settings that differ between them.
+        round_number: which round this is, for budgets and settings that follow a schedule.
+        experiment_seed: reproducible noise keyed by (seed, client, round), for experiments only: whoever knows the
+            seed can subtract the noise. Without it, noise is from the operating system's cryptographic generator.
 
-    The noise comes from the operating system's cryptographic generator. ``experiment_seed`` replaces it by reproducible
-    noise keyed by (seed, client, round), for experiments only: whoever knows the seed can subtract the noise.
+    Returns:
+        ``parameters``, with exactly the entries of ``received``, their types and devices: distorted ones for all that
+        is trainable, the same values under every name of a tied weight; frozen parameters and buffers as received,
+        whatever the model holds there (statistics fitted to private data, say). ``record`` stays with the client.
 
-    >>> from equipoise.models.bundled import LeNetZhu
+    Formal guarantees:
+        The distortion as it arrives lies within the bounds that the budget asks for, or ``ReleaseError`` is raised and
+        nothing is returned. This is a calibration of the noise: no (epsilon, delta) follows from it.
+
+    >>> from equipoise import LeNetZhu
+    >>> model = LeNetZhu()
+    >>> received = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    >>> x, y = torch.randn(4, 1, 28, 28), torch.tensor([0, 1, 2, 3])
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> torch.nn.functional.cross_entropy(model(x), y).backward()
+    >>> optimizer.step()
+    >>> sent = protect(model, received, (x, y), "pl-learn", 0.98)
+    >>> 7.99 < sent.record["intensity"] < 16
+    True
+    >>> model.load_state_dict(sent.parameters)
+    <All keys matched successfully>
+    """
+    request = _Request.checked(mechanism, budget, settings, client, round_number, experiment_seed)
+    return _protected(model, received, batch, loss, request, step=False)
+
+
+def protected_step(
+    model: nn.Module,
+    received: Mapping[str, Tensor],
+    batch: tuple[Tensor, Tensor],
+    mechanism: str | Mechanism,
+    budget: Schedule | None = None,
+    *,
+    loss: Loss | None = None,
+    settings: ProtectionSettings | None = None,
+    client: int = 0,
+    round_number: int = 1,
+    experiment_seed: int | None = None,
+) -> Protected:
+    """Train one local step from ``received`` on ``batch``, distort the result, and return what may be sent.
+
+    Args and Returns are those of ``protect``, except that the values of ``model`` play no part where ``received`` has
+    its own: the step, of size ``settings.eta``, starts from ``received``. The only way to use ``laplace-dp``.
+
+    Formal guarantees:
+        With ``laplace-dp`` the release is epsilon-differentially private with respect to one example of the batch;
+        docs/laplace_dp.md has the theorem and what it does not cover. Entries that ``received`` leaves out are the
+        model's own, and are taken as public: fit none of them to private data. With every other mechanism, what
+        ``protect`` says holds.
+
+    >>> from equipoise import LeNetZhu
     >>> model = LeNetZhu()
     >>> x, y = torch.randn(4, 1, 28, 28), torch.tensor([0, 1, 2, 3])
-    >>> sent = protect(model, model.state_dict(), (x, y), "pl-learn", 0.98)
+    >>> sent = protected_step(model, model.state_dict(), (x, y), "pl-learn", 0.98)
     >>> 7.99 < sent.record["intensity"] < 16
     True
     """
-    settings = settings or ProtectionSettings()
-    check_protection(settings)
-    _check_place(client, round, experiment_seed)
-    mechanism = checked(mechanism, budget)
+    request = _Request.checked(mechanism, budget, settings, client, round_number, experiment_seed)
+    return _protected(model, received, batch, loss, request, step=True)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What one release is to be, apart from model and data."""
+
+    mechanism: Mechanism
+    budget: Any
+    settings: ProtectionSettings
+    client: int
+    round_number: int
+    seed: int | None
+
+    @classmethod
+    def checked(
+        cls, mechanism: Any, budget: Any, settings: ProtectionSettings | None, client: int, round_number: int, seed: Any
+    ) -> _Request:
+        settings = settings or ProtectionSettings()
+        check_protection(settings)
+        numbers = {"client": client, "round_number": round_number, "experiment_seed": 0 if seed is None else seed}
+        for name, value in numbers.items():
+            if not is_whole(value) or value < 0:
+                raise ConfigError(
+                    f"Expected {name}={value!r} to be a whole number >= 0.", "Number your clients and rounds."
+                )
+        return cls(checked(mechanism, budget), budget, settings, client, round_number, seed)
+
+    def noise(self, size: int, like: Tensor) -> Tensor | None:
+        """Standard noise ``[1, P]`` of the mechanism's family."""
+        if not self.mechanism.distorts:
+            return None
+        if self.seed is None:
+            numbers = system_uniform(size, like.dtype, like.device).unsqueeze(0)
+        else:
+            key, place = experiment_key(self.seed, "noise"), ([self.client], [self.round_number])
+            numbers = uniform([key], *place, size, like.dtype, like.device)[0]
+        return standard_noise(numbers, self.mechanism.noise)
+
+
+def _protected(
+    model: nn.Module, received: Any, batch: Any, loss: Loss | None, request: _Request, step: bool
+) -> Protected:
+    mechanism, settings = request.mechanism, request.settings
     images, labels = _checked_batch(batch)
-    batched = _batched(model, images, labels, loss, alone=mechanism.per_example)
+    entries = Received(model, received)
+    batched = _batched(model, images, labels, loss, alone=mechanism.per_example, fixed=entries.fixed())
     layout, like = batched.layout, next(p for p in model.parameters() if p.requires_grad)
-    begin = _flat("start", start, batched, like)
-    protection = replace(settings, batch=len(images)).at(mechanism, budget, round, client)
+    begin = _flat("received", entries.trainable(), layout, like)
+    protection = replace(settings, batch=len(images)).at(
+        mechanism, request.budget, request.round_number, request.client
+    )
     objective = batched.at(images.unsqueeze(0), labels.unsqueeze(0))
-    noise = _noise(mechanism, layout.size, like, experiment_seed, client, round)
-    if local is None:
-        result = release([objective], begin, noise, settings.eta, protection)
-    else:
-        result = distort_given(objective, _flat("local", local, batched, like), noise, protection)
-    return _sent(result, batched, mechanism, budget, experiment_seed, client, round)
+    noise = request.noise(layout.size, like)
+    try:
+        if step:
+            result = release([objective], begin, noise, settings.eta, protection)
+        else:
+            trained = _flat("model", dict(model.named_parameters()), layout, like)
+            result = distort_given(objective, trained, noise, protection)
+    except EquipoiseError:
+        raise
+    except Exception as error:
+        raise loss_error(error, model, loss, images, labels) from None
+    return _sent(result, entries, layout, request)
 
 
-def _flat(name: str, state: Mapping[str, Tensor], batched: Batched, like: Tensor) -> Tensor:
+def _flat(name: str, state: Mapping[str, Tensor], layout: Layout, like: Tensor) -> Tensor:
     """``[1, P]`` in the model's own precision, finite."""
-    flat = batched.layout.flatten(state).to(like.device, like.dtype)
+    flat = layout.flatten(state).to(like.device, like.dtype)
     if not torch.isfinite(flat).all():
         raise ReleaseError(f"The parameters in {name!r} are not finite.", "Start from healthy parameters.")
     return flat.unsqueeze(0)
 
 
-def _sent(
-    result: Release,
-    batched: Batched,
-    mechanism: Mechanism,
-    budget: Any,
-    seed: int | None,
-    client: int,
-    round_number: int,
-) -> Protected:
-    record = result.record
+def _sent(result: Release, entries: Received, layout: Layout, request: _Request) -> Protected:
+    record, mechanism = result.record, request.mechanism
     if not bool(record.accepted[0]):
         raise ReleaseError(
-            f"The release of client {client} in round {round_number} is not finite or outside its intensity bounds "
-            f"(realised {float(record.intensity[0]):.6g}, asked {float(record.lower[0]):.6g} to "
+            f"The release of client {request.client} in round {request.round_number} is not finite or outside its "
+            f"intensity bounds (realised {float(record.intensity[0]):.6g}, asked {float(record.lower[0]):.6g} to "
             f"{float(record.upper[0]):.6g}). Nothing was released.",
             "Use a smaller learning rate, and check the batch, the loss and the size of the weights.",
         )
     names = ("lower", "upper", "intensity", "clipped", "utility_loss")
     numbers = {name: float(getattr(record, name)[0]) for name in names}
-    parameters = {name: tensor.clone() for name, tensor in batched.layout.unflatten(result.parameters[0]).items()}
+    _check_rounding(result, entries, layout, mechanism)
+    parameters = entries.filled(layout.unflatten(result.parameters[0]))
     about = {
         "mechanism": mechanism.name,
-        "budget": budget,
+        "budget": request.budget,
         "norm": mechanism.norm,
-        "client": client,
-        "round": round_number,
+        "client": request.client,
+        "round": request.round_number,
     }
-    return Protected(parameters, {**about, **numbers, "experiment": "seeded" if seed is not None else None})
+    return Protected(parameters, {**about, **numbers, "experiment": "seeded" if request.seed is not None else None})
 
 
-def _noise(
-    mechanism: Mechanism, size: int, like: Tensor, seed: int | None, client: int, round_number: int
-) -> Tensor | None:
-    if not mechanism.distorts:
-        return None
-    if seed is None:
-        numbers = system_uniform(size, like.dtype, like.device).unsqueeze(0)
-    else:
-        numbers = uniform([experiment_key(seed, "noise")], [client], [round_number], size, like.dtype, like.device)[0]
-    return standard_noise(numbers, mechanism.noise)
-
-
-def _check_place(client: Any, round_number: Any, seed: Any) -> None:
-    for name, value in (("client", client), ("round", round_number), ("experiment_seed", 0 if seed is None else seed)):
-        if not is_whole(value) or value < 0:
-            raise ConfigError(
-                f"Expected {name}={value!r} to be a whole number >= 0.", "Number your clients and rounds."
-            )
+def _check_rounding(result: Release, entries: Received, layout: Layout, mechanism: Mechanism) -> None:
+    """Refuse a release whose distortion the types of ``received`` cannot carry."""
+    released, types = result.parameters[0], {name: old.dtype for name, old in entries.trainable().items()}
+    if set(types.values()) == {released.dtype}:
+        return
+    cast = {name: tensor.to(types[name]).to(released.dtype) for name, tensor in layout.unflatten(released).items()}
+    arriving = layout.flatten(cast)
+    lost = float(intensity((arriving - released).unsqueeze(0), mechanism.norm)[0])
+    if not torch.isfinite(arriving).all() or (mechanism.distorts and lost > 0.05 * float(result.record.lower[0])):
+        raise ReleaseError(
+            f"The received parameters are {', '.join(sorted({str(t) for t in types.values()}))}: rounding to that "
+            "would change the distortion. Nothing was released.",
+            f"Send and receive the model as {released.dtype}.",
+        )
 
 
 def _checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
@@ -151,12 +252,18 @@ def _checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
     if images.dim() == 0 or labels.dim() == 0 or len(images) == 0 or len(images) != len(labels):
         shapes = f"{tuple(images.shape)} and {tuple(labels.shape)}"
         raise DataError(f"Expected as many inputs as labels, at least one, got shapes {shapes}.", "Pass a full batch.")
+    if images.device != labels.device:
+        raise DataError(
+            f"The inputs are on {images.device}, the labels on {labels.device}.", "Move both to one device."
+        )
     if images.is_floating_point() and not torch.isfinite(images).all():
         raise DataError("The inputs of the batch are not finite.", "Remove NaN and Inf before training.")
     return images, labels
 
 
-def _batched(model: nn.Module, images: Tensor, labels: Tensor, loss: Loss | None, alone: bool) -> Batched:
+def _batched(
+    model: nn.Module, images: Tensor, labels: Tensor, loss: Loss | None, *, alone: bool, fixed: Mapping[str, Tensor]
+) -> Batched:
     """The model in batched form, checked again whenever something that matters has changed."""
     modes = tuple((type(part), part.training) for part in model.modules())
     trained = tuple(parameter.requires_grad for parameter in model.parameters())
@@ -167,19 +274,28 @@ def _batched(model: nn.Module, images: Tensor, labels: Tensor, loss: Loss | None
         passed.add(circumstances)
     if loss is None:
         _check_labels(model, images, labels)
-    return Batched(model, loss, images.device)
+    elif not callable(loss):
+        raise ConfigError(f"Expected loss to be a function, got {type(loss).__name__}.", "Pass loss(outputs, labels).")
+    return Batched(model, loss, images.device, fixed=fixed)
 
 
 def _check_labels(model: nn.Module, images: Tensor, labels: Tensor) -> None:
     """Cross-entropy needs class numbers; anything else would be a crash or a wrong loss."""
-    with torch.no_grad():
-        classes = model(images[:2]).shape[-1]  # of one example alone some layers cannot be evaluated
+    try:
+        with torch.no_grad():
+            shape = tuple(model(images[:2]).shape)  # of one example alone some layers cannot be evaluated
+    except Exception as error:
+        raise loss_error(error, model, None, images, labels) from None
+    if len(shape) != 2:
+        raise ModelError(
+            f"Cross-entropy needs outputs [B, classes], got {shape}.", "Return a number per class, or pass loss=."
+        )
     if labels.dtype != torch.int64 or labels.dim() != 1:
         raise DataError(
             f"Expected labels [B] of type int64, got {labels.dtype} {tuple(labels.shape)}.", "Or pass loss=."
         )
-    if int(labels.min()) < 0 or int(labels.max()) >= classes:
+    if int(labels.min()) < 0 or int(labels.max()) >= shape[-1]:
         raise DataError(
-            f"Expected labels in 0..{classes - 1}; at least one lies outside.",
+            f"Expected labels in 0..{shape[-1] - 1}; at least one lies outside.",
             "The model has that many outputs.",
         )

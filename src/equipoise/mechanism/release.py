@@ -126,7 +126,7 @@ def distort_given(objective: Objective, local: Tensor, noise: Tensor | None, pro
         raise ConfigError(
             f"The mechanism {protection.mechanism.name!r} cannot distort a model that was trained elsewhere: how far "
             "one example could have moved it is not known.",
-            "Let it make the local step: leave out local=.",
+            "Call protected_step, which makes the local step itself.",
         )
     return _distorted(objective, local, noise, protection, local.new_zeros(len(local)), utility=True)[0]
 

@@ -8,7 +8,7 @@ numbers (a test compares them in float64).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from ..errors import ModelError
 from . import layers
 from .convolution import GroupedConv, PatchConv
 from .layout import Layout
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""(outputs ``[B, ...]``, labels ``[B]``) -> scalar mean loss of the batch."""
+"""(outputs ``[B, ...]``, labels ``[B, ...]``) -> the mean loss of the batch, one number."""
 
 
 class Objective:
@@ -41,6 +42,8 @@ class Objective:
 class Batched:
     """A model whose parameters are rows of a matrix.
 
+    ``fixed`` holds values of frozen parameters and buffers; those it does not name are the model's own.
+
     >>> from equipoise.models.bundled import LeNetZhu
     >>> batched = Batched(LeNetZhu())
     >>> objective = batched.at(torch.zeros(2, 4, 1, 28, 28), torch.zeros(2, 4, dtype=torch.int64))
@@ -49,10 +52,15 @@ class Batched:
     """
 
     def __init__(
-        self, model: nn.Module, loss: Loss | None = None, device: torch.device | str = "cpu", fast: bool = True
+        self,
+        model: nn.Module,
+        loss: Loss | None = None,
+        device: torch.device | str = "cpu",
+        fast: bool = True,
+        fixed: Mapping[str, Tensor] | None = None,
     ):
         self.model, self.device = model, torch.device(device)
-        self._loss = loss
+        self._loss, self._fixed = loss, dict(fixed or {})
         built = layers.build(model, self.device) if fast and loss is None else None
         self._layers: list[layers.Layer] | None
         self._layers, self.layout = built if built is not None else (None, Layout.of(model))
@@ -92,12 +100,7 @@ class Batched:
         With respect to ``params``, ``images`` and, where they are probabilities ``[R, B, classes]``, ``labels``.
         """
         if self._layers is None:
-            measure = self._loss or nn.functional.cross_entropy
-
-            def one(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
-                return measure(self._call(flat, x), y)
-
-            outcome: Tensor = vmap(grad(one))(params, images, labels)
+            outcome: Tensor = vmap(grad(self._value))(params, images, labels)
             return outcome
         result: Tensor = _Gradient.apply(self._sequence, self._prepare, params, images, labels)  # type: ignore[no-untyped-call]
         return result
@@ -116,25 +119,26 @@ class Batched:
 
     def _call(self, flat: Tensor, images: Tensor) -> Tensor:
         tensors = {s.name: flat[s.start : s.stop].view(s.shape) for s in self.layout.slots}
-        result: Tensor = functional_call(self.model, tensors, (images,))
+        result: Tensor = functional_call(self.model, {**self._fixed, **tensors}, (images,))
         return result
 
+    def _value(self, flat: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+        outputs = self._call(flat, images)
+        if self._loss is None:
+            return nn.functional.cross_entropy(outputs, labels)
+        return _one_number(self._loss(outputs, labels))
+
     def _functional(self, images: Tensor, labels: Tensor) -> Objective:
-        measure = self._loss or nn.functional.cross_entropy
-
-        def one(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
-            return measure(self._call(flat, x), y)
-
         def loss(params: Tensor) -> Tensor:
             with torch.no_grad():
-                result: Tensor = vmap(one)(params, images, labels)
+                result: Tensor = vmap(self._value)(params, images, labels)
             return result
 
         def gradient(params: Tensor, out: Tensor | None = None) -> Tensor:
             if len(params) == 1:  # one client: no need to batch, and much less overhead
-                result: Tensor = grad(one)(params[0], images[0], labels[0]).detach().unsqueeze(0)
+                result: Tensor = grad(self._value)(params[0], images[0], labels[0]).detach().unsqueeze(0)
             else:
-                result = vmap(grad(one))(params, images, labels).detach()
+                result = vmap(grad(self._value))(params, images, labels).detach()
             return result if out is None else out.copy_(result)
 
         return Objective(loss, gradient, partial(self._per_example, images, labels))
@@ -146,6 +150,20 @@ class Batched:
         alone = self.at(x.flatten(0, 1).unsqueeze(1), y.flatten(0, 1).unsqueeze(1))
         result = alone.gradient(_filled_up(params, 0, 2).repeat_interleave(y.shape[1], dim=0))
         return result.view(*y.shape[:2], -1)[: len(labels), : labels.shape[1]]
+
+
+def _one_number(value: Any) -> Tensor:
+    """What a loss of the user's returned, if it can be differentiated."""
+    if not isinstance(value, Tensor):
+        remedy = "Return the tensor itself, without .item() or float()."
+        raise ModelError(f"The loss returned {type(value).__name__}, expected one number in a tensor.", remedy)
+    if value.dim() > 0:
+        remedy = "Return the mean over the batch: reduction='mean', or .mean()."
+        raise ModelError(f"The loss returned shape {tuple(value.shape)}, expected one number.", remedy)
+    if not value.is_floating_point():
+        remedy = "Return a loss that can be differentiated, such as cross-entropy; counts cannot."
+        raise ModelError(f"The loss returned {value.dtype}, expected a floating-point number.", remedy)
+    return value
 
 
 def _filled_up(tensor: Tensor, dim: int, multiple: int) -> Tensor:
