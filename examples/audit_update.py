@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from equipoise import audit, load, protect
-from equipoise.auditing.options import Options
+from equipoise.auditing.options import AuditOptions
 from equipoise.models.bundled import LeNetZhu
 
 
@@ -25,7 +25,7 @@ def main() -> None:
     public = data.public_attack.images, data.public_attack.labels
     model = LeNetZhu()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    options = Options(attacks=["invgrad", "lti"], iterations=300, lr=0.1, samples=300, candidates=100)
+    options = AuditOptions(attacks=["invgrad", "lti"], iterations=300, lr=0.1, samples=300, candidates=100)
     for mechanism, budget in (("none", None), ("pl-identical", 0.995), ("pl-learn", 0.995)):
         after = protect(model, before, batch, mechanism, budget).parameters
         result = audit(

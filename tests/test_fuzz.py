@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from equipoise import compute
-from equipoise.auditing.options import Options
+from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.run_audit import audit_run
 from equipoise.data.formats import ROOM, read_idx
 from equipoise.data.loading import load
@@ -520,7 +520,7 @@ def test_audited_folders(bombs: list[bytes], halves: tuple[dict[str, bytes], dic
             content = json.dumps(changed(rng, json.loads(whole[name]))).encode()
         (tmp_path / name).write_bytes(content)
         try:
-            audit_run(tmp_path, Options(attacks=[]))
+            audit_run(tmp_path, AuditOptions(attacks=[]))
         finally:
             (tmp_path / name).write_bytes(whole[name])
         return "accepted"

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .auditing.options import Options
+from .auditing.options import AuditOptions
 from .auditing.replay import replayed
 from .auditing.results import REPORTED
 from .auditing.sweep_audit import audit_sweep
@@ -83,7 +83,7 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     raw = _table(spec.pop("audit"), "audit")
     rounds = raw.pop("rounds", [0])
     settings, federations = from_dict(spec)
-    options = Options(**raw)
+    options = AuditOptions(**raw)
     options.check()
     whole = isinstance(rounds, list) and all(
         type(round_number) is int and 0 <= round_number <= settings.rounds for round_number in rounds

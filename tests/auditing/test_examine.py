@@ -20,7 +20,7 @@ from equipoise.attack.results import Inversion
 from equipoise.attack.view import Server, View
 from equipoise.auditing.cells import Cell
 from equipoise.auditing.examine import attack_cell, released, told_where
-from equipoise.auditing.options import Options
+from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.results import Outcome, rows_of
 from equipoise.auditing.scoring import baselines
 from equipoise.auditing.targets import Targets, build_targets
@@ -79,7 +79,7 @@ def test_everything_follows_from_the_options() -> None:
     attacks = ["invgrad", "idlg", "lti", "matched", "membership", "labels"]
     options = replace(QUICK, attacks=attacks, releases=4, samples=20, around=4, trials=4, tuning=4)
 
-    def once(options: Options) -> list[dict[str, Any]]:
+    def once(options: AuditOptions) -> list[dict[str, Any]]:
         targets = build_targets(materials(), server, options)
         outcomes = attack_cell(Cell(weights, server, {}), targets, materials(), options)
         return [row for one in outcomes for row in rows_of(one, targets, options.seed)]
@@ -229,7 +229,7 @@ def test_an_attack_on_an_update_of_ones_own_never_sees_the_inputs(
     spy = Spy()
     more: dict[str, Any] = {"public": public} if known else {}
     more |= {} if mechanism == "none" else {"mechanism": mechanism, "budget": 0.98}
-    result = call(options=Options(attacks=["spy"]), **more)
+    result = call(options=AuditOptions(attacks=["spy"]), **more)
     assert {row["attack"] for row in result.rows} == {"spy"}
     assert len(spy.seen) == (1 if mechanism == "none" else 4 if known else 2), "twins and control included"
     assert not spy.saw(batch[0])
@@ -238,7 +238,7 @@ def test_an_attack_on_an_update_of_ones_own_never_sees_the_inputs(
 
 def test_the_search_for_the_truth_can_find_it(call: Call, batch: Any) -> None:
     spy = Spy(frozenset({"candidates"}))
-    call(options=Options(attacks=["spy"]))
+    call(options=AuditOptions(attacks=["spy"]))
     assert spy.saw(batch[0])
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 
 from equipoise.auditing import sweep_audit
 from equipoise.auditing.audit import Audit
-from equipoise.auditing.options import Options
+from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.run_audit import audit_run
 from equipoise.auditing.svg import as_pixels, png
 from equipoise.engine.datasets import load_dataset
@@ -275,4 +275,4 @@ def test_data_without_public_images_cannot_be_audited(tmp_path: Path, pictures: 
 
 def test_an_unknown_attack_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'matched'"):
-        audit_run(tmp_path, Options(attacks=["mached"]))
+        audit_run(tmp_path, AuditOptions(attacks=["mached"]))

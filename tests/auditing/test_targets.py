@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.auditing.options import Options
+from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.targets import Materials, build_targets, given_targets
 from equipoise.data.dataset import Dataset, from_tensors
 from equipoise.errors import ConfigError, DataError
@@ -157,7 +157,7 @@ def test_the_truth_stands_first_among_the_choices_and_an_impostor_second() -> No
 
 # --- targets around given inputs -----------------------------------------------------------------------------
 
-OPTIONS = Options(candidates=6, others=5)
+OPTIONS = AuditOptions(candidates=6, others=5)
 
 
 def given(public: tuple[Tensor, Tensor] | None, labels: Any = ((0, 1), (2, 2), (1, 3))) -> Any:

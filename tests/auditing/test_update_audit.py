@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from equipoise.attack.results import Inversion
 from equipoise.auditing import update_audit
-from equipoise.auditing.options import Options
+from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.update_audit import audit
 from equipoise.engine.settings import Settings
 from equipoise.mechanism.protect import protect
@@ -170,7 +170,7 @@ def test_a_reconstruction_needs_no_truth(call: Call, batch: Any) -> None:
 def test_all_attacks_run_by_default_where_all_is_given(
     call: Call, public: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(update_audit, "Options", lambda: cheap(attacks=Options().attacks))
+    monkeypatch.setattr(update_audit, "AuditOptions", lambda: cheap(attacks=AuditOptions().attacks))
     for given, attacks in (
         ({}, ["invgrad"]),
         ({"public": public}, ["invgrad", "lti", "matched", "membership", "labels"]),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.auditing import update_audit
-from equipoise.auditing.options import Options
+from equipoise.auditing.options import AuditOptions
 from equipoise.engine.settings import Settings
 from equipoise.errors import ConfigError, DataError, EquipoiseError, ModelError, ReleaseError
 from tests.audit_helpers import cheap
@@ -114,9 +114,9 @@ Y = torch.tensor([0, 2])
         ({"settings": Settings(local_steps=3)}, DataError, "equal local steps"),
         ({"bounds": (1.0, 0.0)}, EquipoiseError, "bounds"),
         ({"bounds": (float("nan"), 1.0)}, EquipoiseError, "bounds"),
-        ({"options": Options(attacks=["invgard"])}, ConfigError, "Did you mean 'invgrad'"),
-        ({"options": Options(attacks=["lti"])}, ConfigError, "lti needs public"),
-        ({"options": Options(iterations=0)}, ConfigError, "iterations=0"),
+        ({"options": AuditOptions(attacks=["invgard"])}, ConfigError, "Did you mean 'invgrad'"),
+        ({"options": AuditOptions(attacks=["lti"])}, ConfigError, "lti needs public"),
+        ({"options": AuditOptions(iterations=0)}, ConfigError, "iterations=0"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip

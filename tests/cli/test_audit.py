@@ -16,7 +16,7 @@ from equipoise.attack.attack import Option
 from equipoise.attack.registry import ATTACKS as REGISTERED
 from equipoise.attack.registry import find
 from equipoise.auditing import sweep_audit
-from equipoise.auditing.options import Options
+from equipoise.auditing.options import AuditOptions
 from equipoise.data.dataset import Dataset, from_tensors
 from tests.audit_helpers import EFFORT, train_run, write_pictures
 from tests.helpers import Command, Done, contents, entry_point, equipoise
@@ -310,7 +310,7 @@ def small_mnist(mnist: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr("equipoise.engine.datasets.load_with", lambda name, **_: data)
     quick = {**EFFORT, "releases": 2, "twins": False}
-    monkeypatch.setattr("equipoise.auditing.options.Options", lambda **given: Options(**{**given, **quick}))
+    monkeypatch.setattr("equipoise.auditing.options.AuditOptions", lambda **given: AuditOptions(**{**given, **quick}))
 
 
 @pytest.mark.usefixtures("small_mnist")

@@ -14,7 +14,7 @@ import torch
 from equipoise import load
 from equipoise.auditing.cells import Cell, server_of
 from equipoise.auditing.examine import attack_cell
-from equipoise.auditing.options import Options
+from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.results import summary
 from equipoise.auditing.scoring import baselines
 from equipoise.auditing.targets import Materials, build_targets
@@ -34,7 +34,7 @@ def test_invgrad_recovers_undefended_images_at_the_papers_settings() -> None:
     data, model = load("mnist"), LeNetZhu()
     batched, materials = Batched(model), Materials.of(data)
     server = server_of(Settings(), data, batched, NO_PROTECTION)
-    options = Options(attacks=["invgrad"], releases=8, label_sets=8, pictures=0)
+    options = AuditOptions(attacks=["invgrad"], releases=8, label_sets=8, pictures=0)
     targets = build_targets(materials, server, options)
     weights = batched.layout.flatten(dict(model.named_parameters()))
     result = summary(attack_cell(Cell(weights, server, {}), targets, materials, options)[0].values)

@@ -27,7 +27,7 @@ from equipoise.attack.likelihood import likelihood
 from equipoise.attack.simulate import noise, respond
 from equipoise.attack.unrolled import unrolled
 from equipoise.attack.view import Server, View
-from equipoise.auditing.options import Options
+from equipoise.auditing.options import AuditOptions
 from equipoise.bounds.options import BoundsOptions
 from equipoise.choosing.search import search
 from equipoise.compute import compute, compute_audit, compute_multi_round
@@ -221,7 +221,7 @@ def audited_run(folder: Path) -> dict[str, Any]:
         {"datasets": [str(data)], "mechanisms": ["gs-learn"], "budgets": [50.0]},
     ]
     run_folder(folder / "run", settings_for(), blocks)
-    options = Options(attacks=ATTACKS, releases=4, **{**EFFORT, "given": "best"})
+    options = AuditOptions(attacks=ATTACKS, releases=4, **{**EFFORT, "given": "best"})
     return {"public": audit_run(folder / "run", options, rounds=[0, 2]).content}
 
 
@@ -229,7 +229,7 @@ def audited_private(folder: Path) -> dict[str, Any]:
     data = write_pictures(folder / "data")
     blocks = [{"datasets": [str(data)], "mechanisms": ["pl-learn", "laplace-dp"], "budgets": [0.9]}]
     run_folder(folder / "run", settings_for(), blocks)
-    options = Options(attacks=["invgrad", "matched", "membership"], releases=4, **EFFORT)
+    options = AuditOptions(attacks=["invgrad", "matched", "membership"], releases=4, **EFFORT)
     result = audit_run(folder / "run", options, rounds=[3], private=True, multi_rounds=3)
     return {**result.content, "picture": hashlib.sha256(result.picture().encode()).hexdigest()}
 
@@ -241,7 +241,7 @@ def audited_update(folder: Path) -> dict[str, Any]:
     public = torch.rand(60, 1, 6, 6, generator=generator), torch.arange(60) % 3
     start = model.state_dict()
     sent = protect(model, start, (x, y), "pl-learn", 0.98, experiment_seed=1)
-    options = Options(attacks=ATTACKS, **EFFORT)
+    options = AuditOptions(attacks=ATTACKS, **EFFORT)
     scored = audit(
         model,
         start,
@@ -255,12 +255,12 @@ def audited_update(folder: Path) -> dict[str, Any]:
     )
     blind = audit(
         model, start, sent.parameters, batch=4, public=public, mechanism="pl-learn", budget=0.98,
-        options=Options(attacks=["invgrad", "lti"], **EFFORT),
+        options=AuditOptions(attacks=["invgrad", "lti"], **EFFORT),
     )  # fmt: skip
     plain = protect(model, start, (x[:2], y[:2]), "none", experiment_seed=1)
     classic = audit(
         model, start, plain.parameters, labels=y[:2], truth=x[:2], public=public,
-        options=Options(attacks=["dlg", "idlg", "likelihood", "unrolled"], **EFFORT),
+        options=AuditOptions(attacks=["dlg", "idlg", "likelihood", "unrolled"], **EFFORT),
     )  # fmt: skip
     images = sha256(scored.reconstructions) | sha256(classic.reconstructions)
     return {"scored": scored.content, "blind": blind.content, "classic": classic.content, "images": images}

@@ -17,7 +17,7 @@ from ..data.dataset import Dataset
 from ..files import storage_errors, write_json, write_text
 from ..mechanism.claims import NO_EPSILON, PROVED, sentence
 from .cells import OWN
-from .options import Options
+from .options import AuditOptions
 from .results import Findings, Outcome
 from .svg import Row, Section, as_pixels, svg
 
@@ -69,7 +69,7 @@ class Audit:
         return written
 
 
-def content(findings: Findings, options: Options, targets: str) -> dict[str, Any]:
+def content(findings: Findings, options: AuditOptions, targets: str) -> dict[str, Any]:
     """The content of ``audit.json``; ``targets`` says whose images were attacked."""
     return {
         "schema": 1,

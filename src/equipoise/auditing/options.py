@@ -25,10 +25,10 @@ OWN = {
 
 
 @dataclass(frozen=True, init=False)
-class Options:
+class AuditOptions:
     """How hard to attack. The defaults suit two CPU cores and minutes.
 
-    >>> Options(attacks=["lti"], samples=2000).settings["samples"]
+    >>> AuditOptions(attacks=["lti"], samples=2000).settings["samples"]
     2000
     """
 
@@ -51,11 +51,11 @@ class Options:
             object.__setattr__(self, name, value)
 
     def plain(self) -> dict[str, Any]:
-        """All options by name: ``Options(**plain)`` is the same again."""
+        """All options by name: ``AuditOptions(**plain)`` is the same again."""
         return {"attacks": self.attacks, **{name: getattr(self, name) for name in OWN}, **self.settings}
 
-    def limited_to(self, attacks: list[str]) -> Options:
-        return Options(**{**self.plain(), "attacks": attacks})
+    def limited_to(self, attacks: list[str]) -> AuditOptions:
+        return AuditOptions(**{**self.plain(), "attacks": attacks})
 
     def check(self) -> None:
         """Refuse unknown names, wrong types and values that no attack can work with."""

@@ -18,7 +18,7 @@ from . import image_scores as scores
 from .audit import Audit, content, run_sections
 from .cells import OWN
 from .examine import Progress
-from .options import Options
+from .options import AuditOptions
 from .replay import replayed
 from .results import Findings
 from .sweep_audit import audit_sweep
@@ -26,7 +26,7 @@ from .sweep_audit import audit_sweep
 
 def audit_run(
     folder: Path | str,
-    options: Options | None = None,
+    options: AuditOptions | None = None,
     rounds: Sequence[int] | None = None,
     private: bool = False,
     multi_rounds: int = 0,
@@ -37,7 +37,7 @@ def audit_run(
     The targets are public images unless ``private``: then the clients' own images are attacked, and shown in the
     picture. ``multi_rounds`` > 0 also replays each federation so far and combines the releases of client 0.
     """
-    options = options or Options()
+    options = options or AuditOptions()
     options.check()
     run = RunFolder(folder)
     settings, federations = run.config.settings, run.config.federations()

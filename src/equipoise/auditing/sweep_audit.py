@@ -22,7 +22,7 @@ from ..mechanism.registry import get_mechanism
 from ..models.batched import Batched
 from .cells import OWN, Cell, federation_cell, server_of, static_name, with_controls
 from .examine import Progress, attack_cell, told_where
-from .options import Options
+from .options import AuditOptions
 from .results import Findings, Outcome, differences, rows_of, summary
 from .scoring import baselines
 from .targets import Materials, Targets, build_targets
@@ -40,7 +40,7 @@ class SweepAudit:
     servers: dict[str, Server]  # by dataset; facing no defence
     materials: dict[str, Materials]
     targets: dict[str, Targets]
-    options: Options
+    options: AuditOptions
     progress: Progress | None
     outcomes: Outcomes = field(default_factory=dict)
     known: dict[Any, list[Outcome]] = field(default_factory=dict)  # by defence and weights: attacked once
@@ -81,7 +81,7 @@ def audit_sweep(
     datasets: dict[str, Dataset],
     batched: Batched,
     weights: dict[int, Tensor],
-    options: Options,
+    options: AuditOptions,
     progress: Progress | None = None,
     private: bool = False,
 ) -> Findings:

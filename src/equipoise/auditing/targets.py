@@ -16,7 +16,7 @@ from ..attack.simulate import Companions
 from ..attack.view import Server
 from ..data.dataset import Dataset
 from ..errors import ConfigError, DataError
-from .options import Options
+from .options import AuditOptions
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Targets:
         )  # fmt: skip
 
 
-def build_targets(materials: Materials, server: Server, options: Options) -> Targets:
+def build_targets(materials: Materials, server: Server, options: AuditOptions) -> Targets:
     """Batches of target images over several label sets, each with impostors, decoys and non-members."""
     images, labels = materials.targets
     known = labels.unique()
@@ -135,7 +135,7 @@ def _decoys(labels: Tensor, asked: Tensor, count: int, generator: torch.Generato
 
 
 def given_targets(
-    images: Tensor, labels: Tensor, public: tuple[Tensor, Tensor] | None, low: float, high: float, options: Options
+    images: Tensor, labels: Tensor, public: tuple[Tensor, Tensor] | None, low: float, high: float, options: AuditOptions
 ) -> tuple[Targets, Materials]:
     """Targets around given inputs; half of the public data serve as decoys and non-members, half for the attacks."""
     count, examples = labels.shape

@@ -24,7 +24,7 @@ from ..models.check import check_model
 from .audit import Audit, content, remark
 from .cells import OWN, Cell, with_controls
 from .examine import Progress, attack_cell, released, run_attack
-from .options import Options
+from .options import AuditOptions
 from .results import Findings, Outcome, rows_of, summary
 from .scoring import baselines
 from .svg import Row, Section, as_pixels
@@ -53,7 +53,7 @@ def audit(
     public: Public | None = None,
     bounds: tuple[float, float] | None = None,
     show: bool = False,
-    options: Options | None = None,
+    options: AuditOptions | None = None,
     progress: Progress | None = None,
 ) -> Audit:
     """Attack the update from ``before`` to ``after``, or by a ``gradient``; several updates are lists of state dicts.
@@ -71,7 +71,7 @@ def audit(
     >>> grads = torch.autograd.grad(nn.functional.cross_entropy(model(x), y), list(model.parameters()))
     >>> gradient = {name: g for (name, _), g in zip(model.named_parameters(), grads)}
     >>> result = audit(model, model.state_dict(), gradient=gradient, labels=y, truth=x,
-    ...               options=Options(attacks=["invgrad"], iterations=5))
+    ...               options=AuditOptions(attacks=["invgrad"], iterations=5))
     >>> result.rows[0]["attack"], result.rows[0]["evidence"]
     ('invgrad', 'insufficient evidence')
     """
@@ -93,7 +93,7 @@ def audit(
 
 
 def _audited(
-    server: Server, view: View, held: Held, budget: Any, options: Options, diameter: float, show: bool,
+    server: Server, view: View, held: Held, budget: Any, options: AuditOptions, diameter: float, show: bool,
     progress: Progress | None,
 ) -> Audit:  # fmt: skip
     check(server, view, needs_labels=False)
@@ -125,7 +125,7 @@ def _server(
 
 
 def _scored(
-    own: Cell, images: Tensor, real: Tensor, public: Public | None, options: Options, diameter: float, show: bool,
+    own: Cell, images: Tensor, real: Tensor, public: Public | None, options: AuditOptions, diameter: float, show: bool,
     progress: Progress | None,
 ) -> Audit:  # fmt: skip
     """The update, its controls and its static twins, attacked and held against the real inputs."""
@@ -152,7 +152,7 @@ def _scored(
     return Audit(result, sections, {one.attack: one.images for one in mine if one.images is not None})
 
 
-def _unscored(cell: Cell, public: Public | None, options: Options, progress: Progress | None) -> Audit:
+def _unscored(cell: Cell, public: Public | None, options: AuditOptions, progress: Progress | None) -> Audit:
     """Reconstructions, and labels where they were inferred, without a truth to score them by."""
     view, made, rows = cell.view, {}, []
     assert view is not None
@@ -208,7 +208,7 @@ class Held:
             else (self.public[0].to(like.device, like.dtype), self.public[1].to(like.device)),
         )
 
-    def attacks(self, options: Options | None) -> Options:
+    def attacks(self, options: AuditOptions | None) -> AuditOptions:
         """The attacks that can run on what is held; those asked for by name must be able to."""
         lacking = {
             need: words
@@ -220,7 +220,7 @@ class Held:
             )
             if not there
         }
-        wanted = options or Options()
+        wanted = options or AuditOptions()
         wanted.check()
         wrong = {
             name: f"{name} needs {lacking[need]}"
@@ -303,7 +303,7 @@ def _real_inputs(truth: Tensor, shape: tuple[int, ...], server: Server) -> Tenso
     return truth
 
 
-def _inferred(server: Server, view: View, public: Public | None, options: Options) -> Tensor:
+def _inferred(server: Server, view: View, public: Public | None, options: AuditOptions) -> Tensor:
     if public is None:
         return last_layer_labels(server, view)
     return infer_labels(server, view, public, options.settings["samples"], options.seed)
@@ -313,13 +313,13 @@ def _inferred(server: Server, view: View, public: Public | None, options: Option
 
 
 def _content(
-    rows: list[dict[str, Any]], guesses: dict[str, Any], options: Options, targets: str, like: Tensor
+    rows: list[dict[str, Any]], guesses: dict[str, Any], options: AuditOptions, targets: str, like: Tensor
 ) -> dict[str, Any]:
     result = content(Findings(rows, [], guesses, [], {}), options, targets)
     return result | {"experiment": "audit of given updates", "environment": environment(like.device)}
 
 
-def _sections(outcomes: list[Outcome], images: Tensor, low: float, high: float, options: Options) -> list[Section]:
+def _sections(outcomes: list[Outcome], images: Tensor, low: float, high: float, options: AuditOptions) -> list[Section]:
     shown = (images[: options.pictures] - low) / max(high - low, 1e-30)
     rows = [Row("original", "", as_pixels(shown.flatten(0, 1).cpu().float().numpy()))]
     for one in outcomes:

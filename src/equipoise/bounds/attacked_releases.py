@@ -21,7 +21,7 @@ from ..attack.view import Server, View
 from ..auditing import image_scores as scores
 from ..auditing.cells import Cell, server_of
 from ..auditing.examine import released
-from ..auditing.options import Options
+from ..auditing.options import AuditOptions
 from ..auditing.scoring import Trace
 from ..auditing.targets import Materials, build_targets
 from ..mechanism.intensity import intensity
@@ -64,7 +64,7 @@ def attack_releases(context: BoundsContext, name: str, cells: list[tuple[int, in
     s, dataset = sweep.settings, sweep.datasets[name]
     materials = Materials.of(dataset).to(sweep.device, sweep.dtype)
     server = server_of(s, dataset, sweep.batched, NO_PROTECTION)
-    effort = Options(releases=options.targets, candidates=2, others=1, seed=options.seed)
+    effort = AuditOptions(releases=options.targets, candidates=2, others=1, seed=options.seed)
     targets = build_targets(materials, server, effort)
     previous, out, clean = [], [], []
     for index, round_number in cells:

@@ -11,7 +11,7 @@ from ..errors import ConfigError
 from .arguments import Json, existing_folder, pairs, print_json, split, whole_numbers
 
 if TYPE_CHECKING:
-    from ..auditing.options import Options
+    from ..auditing.options import AuditOptions
 
 EXAMPLES = (
     "Examples: equipoise audit runs/a   |   equipoise audit runs/a --attack lti,matched --targets 100 "
@@ -72,12 +72,12 @@ def _show_audit(result: dict[str, Any], written: list[Path]) -> None:
     display.console.print("written: " + ", ".join(str(path) for path in written), markup=False)
 
 
-def _attack_options(names: list[str], targets: int, given: dict[str, Any]) -> Options:
-    from ..auditing.options import Options
+def _attack_options(names: list[str], targets: int, given: dict[str, Any]) -> AuditOptions:
+    from ..auditing.options import AuditOptions
 
     for key in ("attacks", "releases"):
         if key in given:
             raise ConfigError(f"Unknown attack option {key!r}.", "Use --attack and --targets.")
-    options = Options(attacks=names, releases=targets, **given)
+    options = AuditOptions(attacks=names, releases=targets, **given)
     options.check()
     return options

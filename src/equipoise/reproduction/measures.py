@@ -20,7 +20,7 @@ from ..attack.view import Server, View
 from ..auditing import image_scores as scores
 from ..auditing.cells import Cell, server_of
 from ..auditing.examine import released
-from ..auditing.options import Options
+from ..auditing.options import AuditOptions
 from ..auditing.scoring import Trace, baselines
 from ..auditing.targets import Materials, Targets, build_targets
 from ..engine.evaluation import by_client, full_loss, score
@@ -188,7 +188,7 @@ def _guesses(server: Server, materials: Materials, truth: Tensor, labels: Tensor
 
 def pictures(sweep: Sweep, scale: Scale, report: Report) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """InvGrad on releases of *public* images at every federation's weights; the first batch is kept as pixels."""
-    options = Options(attacks=[], releases=scale.pictured, label_sets=min(4, scale.pictured), candidates=2)
+    options = AuditOptions(attacks=[], releases=scale.pictured, label_sets=min(4, scale.pictured), candidates=2)
     results: list[dict[str, Any]] = [{} for _ in sweep.federations]
     originals = {}
     for name in sweep.datasets:
