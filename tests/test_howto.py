@@ -72,7 +72,7 @@ def test_an_attack_of_ones_own(tmp_path: Path) -> None:
     run("add an attack", tmp_path)
     folder = train_run(tmp_path / "run", write_pictures(tmp_path / "data"), ("pl-learn",))
     options = AuditOptions(attacks=["class-means"], releases=2, label_sets=1, candidates=4, others=2, contrast=0.5)
-    result = audit_run(folder, options, rounds=[0])
+    result = audit_run(folder, options, snapshots=[0])
     assert {row["attack"] for row in result.rows} == {"class-means"}
     assert all(row["mse"] > 0 for row in result.rows)
     assert result.content["options"]["contrast"] == 0.5

@@ -2,7 +2,7 @@
 
 A SPEC is what ``settings.to_dict`` writes. OUT gets ``result.json`` (as in a run folder, plus seconds) and
 ``curves.npz`` (``rounds`` and ``[F, evaluations]`` arrays). With an entry ``audit`` (the options of an audit,
-and ``rounds``) the federations are attacked at the weights of those rounds instead, and OUT gets ``audit.json`` and
+and ``snapshots``) the federations are attacked at the weights of those rounds instead, and OUT gets ``audit.json`` and
 ``audit.npz`` (values per release). With an entry ``multi_round`` (the arguments of ``replay.replayed``) every
 federation is replayed and its releases combined, and OUT gets ``multi_round.json``. A SPEC with the single entry
 ``reproduction`` holds the jobs of ``equipoise reproduce --plan``; OUT gets a raw file for each. Nothing else is
@@ -68,6 +68,8 @@ def compute(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     return outcome
 
 
+OLD_NAMES = {"rounds": "snapshots", "given": "condition_on"}
+"""What the entry ``audit`` of an older SPEC calls them."""
 MULTI_ROUND = ("rounds", "examples", "labels", "decoys", "around", "client", "seed")
 
 
@@ -80,23 +82,26 @@ def _table(value: Any, name: str) -> dict[str, Any]:
 def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     """Train the sweep of ``spec`` to every round that is to be attacked, attack, and write what was found."""
     spec = dict(spec)
-    raw = _table(spec.pop("audit"), "audit")
-    rounds = raw.pop("rounds", [0])
+    raw = {OLD_NAMES.get(name, name): value for name, value in _table(spec.pop("audit"), "audit").items()}
+    snapshots = raw.pop("snapshots", [0])
     settings, federations = from_dict(spec)
     options = AuditOptions(**raw)
     options.check()
-    whole = isinstance(rounds, list) and all(
-        type(round_number) is int and 0 <= round_number <= settings.rounds for round_number in rounds
+    whole = isinstance(snapshots, list) and all(
+        type(round_number) is int and 0 <= round_number <= settings.rounds for round_number in snapshots
     )
-    if not whole or not rounds:
-        raise ConfigError(f"Expected rounds={rounds!r} in 0..{settings.rounds}.", "Attack rounds that are trained.")
-    rounds = sorted(rounds)
+    if not whole or not snapshots:
+        raise ConfigError(
+            f"Expected snapshots={snapshots!r} to be a list of rounds in 0..{settings.rounds}.",
+            "Attack rounds that are trained.",
+        )
+    snapshots = sorted(snapshots)
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
     sweep = Sweep(settings, federations)
     weights = {}
-    for round_number in rounds:
+    for round_number in snapshots:
         sweep.train(round_number)
         weights[round_number] = sweep.models()
     trained = time.perf_counter() - started
@@ -119,7 +124,7 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         "options": options.plain(),
         "seconds": {"training": trained, "all": time.perf_counter() - started},
         "environment": environment(sweep.device),
-        "spec": {**spec, "audit": {**raw, "rounds": rounds}},
+        "spec": {**spec, "audit": {**raw, "snapshots": snapshots}},
     }
     write_json(out / "audit.json", outcome)
     packed = io.BytesIO()

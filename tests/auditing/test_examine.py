@@ -102,8 +102,8 @@ def test_releases_of_two_defences_share_their_noise() -> None:
 
 
 @pytest.mark.usefixtures("_short_searches")
-@pytest.mark.parametrize("given", ["nothing", "best"])
-def test_no_attack_draws_the_noise_of_the_client(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+@pytest.mark.parametrize("condition_on", ["nothing", "best"])
+def test_no_attack_draws_the_noise_of_the_client(monkeypatch: pytest.MonkeyPatch, condition_on: str) -> None:
     """Whoever shares the client's key could subtract its noise: every attack would look far stronger than it is."""
     drawn: list[Any] = []
 
@@ -116,7 +116,7 @@ def test_no_attack_draws_the_noise_of_the_client(monkeypatch: pytest.MonkeyPatch
         if hasattr(module, "uniform"):
             monkeypatch.setattr(module, "uniform", recorded)
     server, weights = server_of("gs-learn", 0.01)
-    options = replace(QUICK, attacks=list(ATTACKS), releases=4, iterations=1, samples=20, given=given)
+    options = replace(QUICK, attacks=list(ATTACKS), releases=4, iterations=1, samples=20, condition_on=condition_on)
     targets = build_targets(materials(), server, options)
     cell = Cell(weights, server, {})
     drawn.clear()

@@ -35,7 +35,7 @@ def test_options_go_where_they_belong() -> None:
 
 
 def test_options_are_the_same_again_from_their_plain_form() -> None:
-    options = AuditOptions(attacks=["labels"], releases=5, seed=3, samples=20, given="best")
+    options = AuditOptions(attacks=["labels"], releases=5, seed=3, samples=20, condition_on="best")
     again = AuditOptions(**json.loads(json.dumps(options.plain())))
     assert again == options
     assert again != AuditOptions(**{**options.plain(), "samples": 30})
@@ -85,7 +85,7 @@ def test_the_least_is_allowed_and_less_is_not(name: str, least: float) -> None:
     [
         ({"sampels": 30}, "Unknown attack option 'sampels'. Did you mean 'samples'?"),
         ({"settings": 3}, "Unknown attack option 'settings'"),
-        ({"given": "everything"}, "Expected given='everything' to be one of nothing, release, best."),
+        ({"condition_on": "everything"}, "Expected condition_on='everything' to be one of nothing, release, best."),
         ({"samples": "20"}, "Expected samples='20' to be of type int."),
         ({"samples": 2.5}, "to be of type int"),
         ({"samples": True}, "to be of type int"),

@@ -33,7 +33,7 @@ def test_the_first_an_early_and_the_last_snapshot_are_attacked(audited: Audit, t
 
 
 def test_the_rounds_may_be_chosen(trained: Path) -> None:
-    result = audit_run(trained, cheap(attacks=["labels"]), rounds=[2, 0, 2])
+    result = audit_run(trained, cheap(attacks=["labels"]), snapshots=[2, 0, 2])
     assert sorted({row["round"] for row in result.rows}) == [0, 2]
 
 

@@ -136,7 +136,7 @@ def test_without_its_distortion_a_mechanism_still_clips() -> None:
 
 def test_releases_are_protected_as_in_the_coming_round(few: Dataset) -> None:
     fed = Federation("few", "pl-identical", {"rounds": [1, 3], "values": [0.98, 0.96]})
-    context = untrained(few, fed, rounds=[1, 2], options=replace(CHEAP, iterations=2))
+    context = untrained(few, fed, snapshots=[1, 2], options=replace(CHEAP, iterations=2))
     result = attack_releases(context, "few", [(0, 1), (0, 2)])
     assert result.beta.tolist() == pytest.approx([7.99975, 7.99975, 15.99975, 15.99975], rel=1e-4)
 

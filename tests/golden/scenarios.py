@@ -221,8 +221,8 @@ def audited_run(folder: Path) -> dict[str, Any]:
         {"datasets": [str(data)], "mechanisms": ["gs-learn"], "budgets": [50.0]},
     ]
     run_folder(folder / "run", settings_for(), blocks)
-    options = AuditOptions(attacks=ATTACKS, releases=4, **{**EFFORT, "given": "best"})
-    return {"public": audit_run(folder / "run", options, rounds=[0, 2]).content}
+    options = AuditOptions(attacks=ATTACKS, releases=4, **{**EFFORT, "condition_on": "best"})
+    return {"public": audit_run(folder / "run", options, snapshots=[0, 2]).content}
 
 
 def audited_private(folder: Path) -> dict[str, Any]:
@@ -230,7 +230,7 @@ def audited_private(folder: Path) -> dict[str, Any]:
     blocks = [{"datasets": [str(data)], "mechanisms": ["pl-learn", "laplace-dp"], "budgets": [0.9]}]
     run_folder(folder / "run", settings_for(), blocks)
     options = AuditOptions(attacks=["invgrad", "matched", "membership"], releases=4, **EFFORT)
-    result = audit_run(folder / "run", options, rounds=[3], private=True, multi_rounds=3)
+    result = audit_run(folder / "run", options, snapshots=[3], private=True, multi_rounds=3)
     return {**result.content, "picture": hashlib.sha256(result.picture().encode()).hexdigest()}
 
 
@@ -289,7 +289,7 @@ def computed_audit(folder: Path) -> dict[str, Any]:
     spec = to_dict(settings, [Federation("mnist", "pl-learn", 0.98)])
     effort = {**EFFORT, "samples": 40, "candidates": 20, "anchors": 2, "around": 8, "tuning": 8, "trials": 8}
     spec["audit"] = {
-        "rounds": [2],
+        "snapshots": [2],
         "attacks": ["invgrad", "lti", "matched", "membership", "labels"],
         "releases": 6,
     } | effort
@@ -330,7 +330,10 @@ def searched(folder: Path) -> dict[str, Any]:
 
 def reproduced(folder: Path) -> dict[str, Any]:
     """The measurements of the reproduction, on a scale that says nothing."""
-    scale = Scale("golden", (1,), 3, 3, 2, 2, 2, 2, 1, 1, (1,), (0.01,), True)
+    scale = Scale(
+        name="golden", seeds=(1,), rounds=3, evaluate_every=3, curve_every=2, gradient_every=2, full_every=2,
+        iterations=2, attacked=1, pictured=1, inner_steps=(1,), inner_rates=(0.01,), baselines=True,
+    )  # fmt: skip
     wanted = needs(["clients", "layers", "reconstructions", "stepwise", "gradient-norm"], scale)
     (job,) = [one for one in jobs(wanted, scale, "cpu", None) if one["group"] == "paper"]
     keep = [i for i, fed in enumerate(job["federations"]) if fed["dataset"] == "fmnist"]

@@ -27,12 +27,12 @@ from .sweep_audit import audit_sweep
 def audit_run(
     folder: Path | str,
     options: AuditOptions | None = None,
-    rounds: Sequence[int] | None = None,
+    snapshots: Sequence[int] | None = None,
     private: bool = False,
     multi_rounds: int = 0,
     progress: Progress | None = None,
 ) -> Audit:
-    """Attack every federation of a run at its own snapshots: first, early and last, unless ``rounds`` says otherwise.
+    """Attack every federation of a run at its own snapshots: first, early and last, unless ``snapshots`` lists others.
 
     The targets are public images unless ``private``: then the clients' own images are attacked, and shown in the
     picture. ``multi_rounds`` > 0 also replays each federation so far and combines the releases of client 0.
@@ -46,13 +46,13 @@ def audit_run(
     device, dtype = torch.device(settings.device), getattr(torch, settings.dtype)
     with torch.random.fork_rng(devices=[]):
         batched = Batched(build(settings.model, sample.shape, sample.classes).to(device, dtype), device=device)
-    there = run.rounds()
+    there = run.snapshots()
     usual = sorted({there[0], there[min(1, len(there) - 1)], there[-1]})
-    chosen = run.chosen(usual if rounds is None else rounds)
+    chosen = run.chosen(usual if snapshots is None else snapshots)
     weights = {round_number: run.weights(round_number, batched.layout).to(device, dtype) for round_number in chosen}
     findings = Findings([], [], {}, [], {})
     if options.attacks:
-        findings = audit_sweep(settings, federations, datasets, batched, weights, options, progress, private)
+        findings = audit_sweep(settings, federations, datasets, batched, weights, options, progress, private=private)
     if not findings.complete and not findings.rows:
         raise KeyboardInterrupt  # nothing was finished: an earlier audit stays as it is
     result = content(findings, options, "private" if private else "public")

@@ -31,7 +31,7 @@ Outcomes = dict[tuple[int, int, str], list[Outcome]]
 """By federation, round and role."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SweepAudit:
     """An audit under way: what is attacked, and what was found so far."""
 
@@ -83,6 +83,7 @@ def audit_sweep(
     weights: dict[int, Tensor],
     options: AuditOptions,
     progress: Progress | None = None,
+    *,
     private: bool = False,
 ) -> Findings:
     """Attack all federations at ``weights``: round -> ``[F, P]``, in the order of ``federations``."""
@@ -91,7 +92,10 @@ def audit_sweep(
     servers = {name: server_of(settings, data, batched, NO_PROTECTION) for name, data in datasets.items()}
     materials = {name: Materials.of(data, private).to(like.device, like.dtype) for name, data in datasets.items()}
     targets = {name: build_targets(materials[name], servers[name], options) for name in datasets}
-    audit = SweepAudit(settings, federations, servers, materials, targets, options, progress)
+    audit = SweepAudit(
+        settings=settings, federations=federations, servers=servers, materials=materials, targets=targets,
+        options=options, progress=progress,
+    )  # fmt: skip
     complete = True
     try:
         for round_number, params in weights.items():

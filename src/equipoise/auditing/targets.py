@@ -45,7 +45,7 @@ class Materials:
         return cls(attack, candidates, held, dataset.pixels)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Targets:
     """N batches to be attacked. ``pool`` holds candidates and targets; the rest are its rows."""
 
@@ -95,7 +95,10 @@ def build_targets(materials: Materials, server: Server, options: AuditOptions) -
     pool = torch.cat([materials.candidates[0], images])
     pool_labels = torch.cat([materials.candidates[1], labels])
     impostor = _outside(impostor - offset, truth - offset, labels) + offset
-    return Targets(pool, pool_labels, truth, asked, impostor, decoys, others, len({tuple(s.tolist()) for s in sets}))
+    return Targets(
+        pool=pool, pool_labels=pool_labels, truth=truth, labels=asked, impostor=impostor, decoys=decoys, others=others,
+        label_sets=len({tuple(s.tolist()) for s in sets}),
+    )  # fmt: skip
 
 
 def _dealt(labels: Tensor, asked: Tensor, generator: torch.Generator) -> Tensor:
@@ -147,7 +150,10 @@ def given_targets(
         return (values - low) / max(high - low, 1e-30)
 
     if public is None:
-        targets = Targets(*own, place, labels, place, place[..., None][..., :0], place[:, :0], sets)
+        targets = Targets(
+            pool=own[0], pool_labels=own[1], truth=place, labels=labels, impostor=place,
+            decoys=place[..., None][..., :0], others=place[:, :0], label_sets=sets,
+        )  # fmt: skip
         return targets, Materials(None, own, own, to_pixels)
     order = public[1].argsort(stable=True)  # label after label, so that both halves have some of each
     attack, decoys = ((public[0][rows], public[1][rows]) for rows in (order[::2], order[1::2]))

@@ -35,7 +35,7 @@ LOOKS = 8
 """Iterations at which examples are set beside their reconstructions one by one."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AttackedReleases:
     """What InvGrad made of the releases of one dataset: N rows, ``cells`` of equal size one after the other."""
 
@@ -84,8 +84,9 @@ def attack_releases(context: BoundsContext, name: str, cells: list[tuple[int, in
     cost = torch.cdist(images.flatten(2), truth.flatten(2)).square() / server.pixels
     leakage, beyond = seen.trace.leakage(scores.match(cost, labels))
     return AttackedReleases(
-        cells, beta.cpu(), leakage.double().cpu(), beyond.double().cpu(), seen.farthest.cpu(), seen.ratios,
-        public.cpu(), seen.residuals.values.cpu(), alive.cpu(),
+        cells=cells, beta=beta.cpu(), leakage=leakage.double().cpu(), beyond=beyond.double().cpu(),
+        farthest=seen.farthest.cpu(), ratios=seen.ratios, public=public.cpu(), residuals=seen.residuals.values.cpu(),
+        alive=alive.cpu(),
     )  # fmt: skip
 
 

@@ -89,7 +89,8 @@ def audit_notes(result: dict[str, Any]) -> str:
     for row in result.get("cap", []):
         lines.append(f"CAP of {row['mechanism']} against {row['attack']}, round {row['round']}: {row['cap']:.3f}")
     if any(row["attack"] == "matched" for row in result["attacks"]):
-        lines.append(f"matched took responses given {result['options']['given']}; given=best is stronger, and slower")
+        how = result["options"]["condition_on"]
+        lines.append(f"matched conditioned its responses on {how}; condition_on=best is stronger, and slower")
     if not result.get("complete", True):
         lines.append("interrupted: these are the cells that were finished")
     few = {row["targets"] for row in result["attacks"] if row.get("evidence") == "insufficient evidence"}

@@ -49,7 +49,7 @@ def demo(
     result, run = execute(config, out, fresh=True, quiet=as_json)
     options = AuditOptions(**ATTACK)
     with display.attack_progress(as_json) as progress:
-        seen = audit_run(out, options, rounds=[0], progress=progress)
+        seen = audit_run(out, options, snapshots=[0], progress=progress)
         seen.save(out)
     if not seen.content["complete"]:
         raise typer.Exit(130)
