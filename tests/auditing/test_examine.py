@@ -141,7 +141,7 @@ def test_given_releases_are_attacked_instead_of_simulated_ones(stand_in: Any) ->
         return Inversion(targets.images, torch.zeros(len(view)))
 
     stand_in(watching)
-    cell, options = Cell(weights, server, {}), QUICK.limited_to(["invgrad"])
+    cell, options = Cell(weights, server, {}), replace(QUICK, attacks=["invgrad"])
     given = View(weights.expand(24, -1), weights.expand(24, -1) + 1, targets.labels)
     for view in (None, given):
         attack_cell(replace(cell, view=view), targets, materials(), options)
@@ -160,7 +160,7 @@ def test_an_attack_is_watched_through_all_its_iterations(stand_in: Any) -> None:
         return Inversion(targets.images, torch.zeros(len(view)))
 
     stand_in(still)
-    cell, options = Cell(weights, server, {}), QUICK.limited_to(["invgrad"])
+    cell, options = Cell(weights, server, {}), replace(QUICK, attacks=["invgrad"])
     (result,) = attack_cell(cell, targets, materials(), options, diameter=12.0)
     assert result.values["leakage"] == pytest.approx(1 - 1.2 / 12, rel=1e-5)
 
@@ -257,7 +257,7 @@ def test_progress_is_told_of_every_attack() -> None:
 
 def test_a_step_is_told_in_seconds_of_its_attack(stand_in: Any) -> None:
     targets, told = targets_of(), list[Any]()
-    (server, weights), options = server_of(), QUICK.limited_to(["invgrad", "membership"])
+    (server, weights), options = server_of(), replace(QUICK, attacks=["invgrad", "membership"])
 
     def stepping(server: Server, view: View, knowledge: Any, options: Any, hooks: Hooks) -> Inversion:
         assert hooks.step is not None

@@ -45,8 +45,31 @@ def test_a_change_leaves_the_rest_as_it_was() -> None:
     options = AuditOptions(releases=5, samples=20, around=7)
     assert replace(options, releases=9).plain() == {**options.plain(), "releases": 9}
     assert replace(options, samples=30).plain() == {**options.plain(), "samples": 30}
-    assert options.limited_to(["lti"]).plain() == {**options.plain(), "attacks": ["lti"]}
+    assert replace(options, attacks=["lti"]).plain() == {**options.plain(), "attacks": ["lti"]}
     replace(options, releases=9).check()
+
+
+def test_the_usual_attacks_are_taken_where_none_are_named() -> None:
+    assert AuditOptions().attacks == AuditOptions(attacks=None).attacks == list(USUAL)
+    assert AuditOptions() == AuditOptions(attacks=list(USUAL))
+
+
+def test_of_the_usual_attacks_those_that_cannot_run_are_left_out() -> None:
+    limited, why = AuditOptions(samples=20).possible({"public": "public inputs", "labels": "labels"})
+    assert (limited.attacks, limited.settings["samples"]) == (["invgrad"], 20)
+    assert why == dict.fromkeys(["lti", "matched", "membership", "labels"], "needs public inputs")
+    again, why = limited.possible({"candidates": "candidates"})
+    assert (again.attacks, why) == (["invgrad"], {})
+    assert AuditOptions().possible({"candidates": "more"})[1] == {"matched": "needs more", "membership": "needs more"}
+
+
+def test_attacks_that_are_asked_for_by_name_must_be_able_to_run() -> None:
+    options = AuditOptions(attacks=["invgrad", "lti", "labels"])
+    assert options.possible({"candidates": "candidates"}) == (options, {})
+    with pytest.raises(ConfigError, match=r"lti needs p; labels needs p\. Give it, or leave the attack out\."):
+        options.possible({"public": "p", "truth": "t"})
+    with pytest.raises(ConfigError, match="lti needs p"):
+        options.possible({"candidates": "candidates"})[0].possible({"public": "p"})
 
 
 def test_options_cannot_be_changed_in_place() -> None:
@@ -60,7 +83,7 @@ def test_an_unknown_attack_is_refused_with_the_nearest_name() -> None:
     AuditOptions(attacks=list(ATTACKS)).check()
 
 
-@pytest.mark.parametrize("attacks", ["lti", None, {"lti": 1}])
+@pytest.mark.parametrize("attacks", ["lti", 7, {"lti": 1}])
 def test_attacks_are_a_list(attacks: Any) -> None:
     with pytest.raises(ConfigError, match="to be a list"):
         AuditOptions(attacks=attacks).check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ def outcome(attack: str = "lti", control: str | None = None, **change: Any) -> O
 
 @pytest.mark.parametrize("control", [None, "positive"])
 def test_a_result_and_its_negative_control_are_two_rows(control: str | None) -> None:
-    targets = targets_of(QUICK.limited_to([]))
+    targets = targets_of(replace(QUICK, attacks=[]))
     result, chance = rows_of(outcome(control=control), targets)
     assert (result["control"], result["mse"], result["stopped"]) == (control, 4.0, 1)
     assert (chance["control"], chance["mse"]) == ("negative", 15.0)

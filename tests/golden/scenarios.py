@@ -17,7 +17,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equipoise import LeNetZhu, Settings, audit, audit_run, bounds_run, from_tensors, protect
+from equipoise import (
+    Attacker,
+    AuditOptions,
+    LeNetZhu,
+    Settings,
+    Update,
+    audit,
+    audit_run,
+    bounds_run,
+    from_tensors,
+    protect,
+)
 from equipoise.attack.descent import Search
 from equipoise.attack.dlg import SEARCH as DLG
 from equipoise.attack.dlg import dlg, idlg
@@ -27,7 +38,6 @@ from equipoise.attack.likelihood import likelihood
 from equipoise.attack.simulate import noise, respond
 from equipoise.attack.unrolled import unrolled
 from equipoise.attack.view import Server, View
-from equipoise.auditing.options import AuditOptions
 from equipoise.bounds.options import BoundsOptions
 from equipoise.choosing.search import search
 from equipoise.compute import compute, compute_audit, compute_multi_round
@@ -242,24 +252,14 @@ def audited_update(folder: Path) -> dict[str, Any]:
     start = model.state_dict()
     sent = protect(model, start, (x, y), "pl-learn", 0.98, experiment_seed=1)
     options = AuditOptions(attacks=ATTACKS, **EFFORT)
-    scored = audit(
-        model,
-        start,
-        sent.parameters,
-        labels=y,
-        truth=x,
-        public=public,
-        mechanism="pl-learn",
-        budget=0.98,
-        options=options,
-    )
+    update, attacker = Update(model, start, sent.parameters, mechanism="pl-learn", budget=0.98), Attacker(public=public)
+    scored = audit(update, truth=(x, y), attacker=attacker, options=options)
     blind = audit(
-        model, start, sent.parameters, batch=4, public=public, mechanism="pl-learn", budget=0.98,
-        options=AuditOptions(attacks=["invgrad", "lti"], **EFFORT),
-    )  # fmt: skip
+        update, attacker=replace(attacker, examples=4), options=AuditOptions(attacks=["invgrad", "lti"], **EFFORT)
+    )
     plain = protect(model, start, (x[:2], y[:2]), "none", experiment_seed=1)
     classic = audit(
-        model, start, plain.parameters, labels=y[:2], truth=x[:2], public=public,
+        Update(model, start, plain.parameters), truth=(x[:2], y[:2]), attacker=attacker,
         options=AuditOptions(attacks=["dlg", "idlg", "likelihood", "unrolled"], **EFFORT),
     )  # fmt: skip
     images = sha256(scored.reconstructions) | sha256(classic.reconstructions)

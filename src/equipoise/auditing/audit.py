@@ -69,14 +69,17 @@ class Audit:
         return written
 
 
-def content(findings: Findings, options: AuditOptions, targets: str) -> dict[str, Any]:
-    """The content of ``audit.json``; ``targets`` says whose images were attacked."""
+def content(findings: Findings, options: AuditOptions, targets: str, attacked: str) -> dict[str, Any]:
+    """The content of ``audit.json``; ``targets`` says whose images were attacked, ``attacked`` how much of what."""
     return {
         "schema": 1,
         "experiment": "seeded",
         "complete": findings.complete,
         "claims": CLAIMS,
         "targets": targets,
+        "attacked": attacked,
+        "left_out": {},
+        "notes": [],
         "attacks": findings.rows,
         "differences": findings.differences,
         "baselines": findings.baselines,

@@ -95,6 +95,8 @@ def rows_of(outcome: Outcome, targets: Targets, seed: int = 0) -> list[dict[str,
         row = {**outcome.about, "attack": outcome.attack, "control": control, "targets": releases}
         row |= {"label_sets": targets.label_sets, "distinct_images": len(targets.truth.unique())}
         row |= {"evidence": evidence(releases), **summary(values, seed)}
+        if "identification" in values:
+            row["chance"] = f"1 in {targets.decoys.shape[2] + 1}"  # of identifying an example
         if scores := membership_scores(values):
             best = max(scores, key=lambda name: row[f"auc_{name}"])
             row |= {"membership_auc": row[f"auc_{best}"], "membership_score": best}

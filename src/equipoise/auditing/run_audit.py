@@ -55,7 +55,9 @@ def audit_run(
         findings = audit_sweep(settings, federations, datasets, batched, weights, options, progress, private=private)
     if not findings.complete and not findings.rows:
         raise KeyboardInterrupt  # nothing was finished: an earlier audit stays as it is
-    result = content(findings, options, "private" if private else "public")
+    whose = "private" if private else "public"
+    places = f"{len(federations)} federation(s) at {len(chosen)} snapshot(s)"
+    result = content(findings, options, whose, f"{options.releases} releases of {whose} images, {places}")
     result["cap"] = _cap(run.results(), findings, federations, settings.rounds)
     if multi_rounds and findings.complete:
         most = min(multi_rounds, settings.rounds)

@@ -15,8 +15,11 @@ from ..attack.attack import Knowledge
 from ..attack.simulate import Companions
 from ..attack.view import Server
 from ..data.dataset import Dataset
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError
 from .options import AuditOptions
+
+FEWEST = 4
+"""Public inputs of a label from which targets of one's own can be told apart: two to simulate with, two as decoys."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,10 @@ def _decoys(labels: Tensor, asked: Tensor, count: int, generator: torch.Generato
 def given_targets(
     images: Tensor, labels: Tensor, public: tuple[Tensor, Tensor] | None, low: float, high: float, options: AuditOptions
 ) -> tuple[Targets, Materials]:
-    """Targets around given inputs; half of the public data serve as decoys and non-members, half for the attacks."""
+    """Targets around given inputs; half of the public data serve as decoys and non-members, half for the attacks.
+
+    Where a label of the targets has fewer than ``FEWEST`` public inputs, all serve the attacks: there are no decoys.
+    """
     count, examples = labels.shape
     own = images.flatten(0, 1), labels.flatten()
     place = torch.arange(count * examples, device=labels.device).view(count, examples)
@@ -149,20 +155,16 @@ def given_targets(
     def to_pixels(values: Tensor) -> Tensor:
         return (values - low) / max(high - low, 1e-30)
 
-    if public is None:
+    if public is None or min(int((public[1] == label).sum()) for label in labels.unique()) < FEWEST:
         targets = Targets(
             pool=own[0], pool_labels=own[1], truth=place, labels=labels, impostor=place,
             decoys=place[..., None][..., :0], others=place[:, :0], label_sets=sets,
         )  # fmt: skip
-        return targets, Materials(None, own, own, to_pixels)
+        return targets, Materials(public, own, own, to_pixels)
     order = public[1].argsort(stable=True)  # label after label, so that both halves have some of each
     attack, decoys = ((public[0][rows], public[1][rows]) for rows in (order[::2], order[1::2]))
     of = [(decoys[1] == label).nonzero().flatten() for label in range(int(labels.max()) + 1)]
     width = min(min(len(of[label]) for label in labels.unique().tolist()), options.candidates)
-    if width < 2:
-        raise DataError(
-            "The public data have fewer than four images of a label that an update was trained on.", "Give more of it."
-        )
     table = torch.stack([rows[:width] if len(rows) >= width else rows.new_zeros(width) for rows in of])[labels]
     offset = len(decoys[0])
     targets = Targets(
