@@ -77,7 +77,8 @@ def test_an_audit_writes_results_and_values_and_nothing_else(audited: Path) -> N
 def test_the_rows_are_those_of_the_rounds_that_were_asked_for(audited: Path, spec: dict[str, Any]) -> None:
     result = json.loads((audited / "audit.json").read_text(), parse_constant=refuse)
     assert (result["schema"], result["experiment"]) == (1, "seeded")
-    assert result["spec"] == {**spec, "audit": {**CHEAP, "snapshots": [0, 2]}}
+    named = [{**federation, "dataset": "pictures"} for federation in spec["federations"]]
+    assert result["spec"] == {**spec, "federations": named, "audit": {**CHEAP, "snapshots": [0, 2]}}
     assert {row["round"] for row in result["attacks"]} == {0, 2}
     assert {row["attack"] for row in result["attacks"]} == set(result["options"]["attacks"])
     roles = {"own", "static, equal lower bound", "static, equal final norm", "undistorted"}
@@ -102,6 +103,16 @@ def test_the_options_of_the_committed_specs_are_still_known(name: str) -> None:
     audit = {OLD_NAMES.get(key, key): value for key, value in json.loads(path.read_text())["audit"].items()}
     assert audit.pop("snapshots")
     AuditOptions(**audit).check()
+
+
+def test_no_path_of_a_dataset_is_written(audited: Path, replayed: Path, spec: dict[str, Any]) -> None:
+    place = str(Path(spec["federations"][0]["dataset"]).parent)
+    for path in (audited / "audit.json", replayed / "multi_round.json"):
+        text = path.read_text()
+        assert place not in text
+        assert {row["dataset"] for row in json.loads(text)["attacks"]} == {"pictures"}
+    with np.load(audited / "audit.npz", allow_pickle=False) as arrays:
+        assert place not in str(arrays["about"])
 
 
 def test_the_values_per_release_give_the_rows(audited: Path) -> None:

@@ -23,7 +23,7 @@ import torch
 
 from .auditing.options import AuditOptions
 from .auditing.replay import replayed
-from .auditing.results import REPORTED
+from .auditing.results import REPORTED, renamed, shown_names
 from .auditing.sweep_audit import audit_sweep
 from .engine.result import result
 from .engine.settings import from_dict
@@ -79,6 +79,11 @@ def _table(value: Any, name: str) -> dict[str, Any]:
     return dict(value)
 
 
+def _named(spec: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """The SPEC as results keep it: with the names of dataset folders, not their paths."""
+    return {**spec, "federations": renamed(spec["federations"], names)}
+
+
 def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     """Train the sweep of ``spec`` to every round that is to be attacked, attack, and write what was found."""
     spec = dict(spec)
@@ -114,17 +119,18 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
             print(f"{attack}  {told - started:.0f} s", flush=True)
 
     findings = audit_sweep(settings, federations, sweep.datasets, sweep.batched, weights, options, progress)
+    names = shown_names(federation.dataset for federation in federations)
     outcome = {
         "schema": 1,
         "experiment": "seeded",
         "complete": findings.complete,
-        "attacks": findings.rows,
-        "differences": findings.differences,
-        "baselines": findings.baselines,
+        "attacks": renamed(findings.rows, names),
+        "differences": renamed(findings.differences, names),
+        "baselines": {names[name]: guesses for name, guesses in findings.baselines.items()},
         "options": options.plain(),
         "seconds": {"training": trained, "all": time.perf_counter() - started},
         "environment": environment(sweep.device),
-        "spec": {**spec, "audit": {**raw, "snapshots": snapshots}},
+        "spec": {**_named(spec, names), "audit": {**raw, "snapshots": snapshots}},
     }
     write_json(out / "audit.json", outcome)
     packed = io.BytesIO()
@@ -134,7 +140,9 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         for name, values in one.values.items()
         if name in REPORTED
     }
-    arrays["about"] = np.array(json.dumps([{**one.about, "attack": one.attack} for one in findings.outcomes]))
+    arrays["about"] = np.array(
+        json.dumps(renamed(({**one.about, "attack": one.attack} for one in findings.outcomes), names))
+    )
     np.savez_compressed(packed, **arrays)  # type: ignore[arg-type]
     write_bytes(out / "audit.npz", packed.getvalue())
     return outcome
@@ -150,16 +158,16 @@ def compute_multi_round(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         raise ConfigError(f"Unknown key {unknown[0]!r} in 'multi_round'.", f"Known: {', '.join(MULTI_ROUND)}.")
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    started = time.perf_counter()
+    started, names = time.perf_counter(), shown_names(federation.dataset for federation in federations)
     outcome: dict[str, Any] = {
         "schema": 1,
         "experiment": "seeded",
         "attacks": [],
-        "spec": {**spec, "multi_round": raw},
+        "spec": {**_named(spec, names), "multi_round": raw},
         "environment": environment(torch.device(settings.device)),
     }
     for federation in federations:
-        outcome["attacks"].append(replayed(settings, federation, **{"rounds": settings.rounds, **raw}))
+        outcome["attacks"] += renamed([replayed(settings, federation, **{"rounds": settings.rounds, **raw})], names)
         outcome["seconds"] = time.perf_counter() - started
         print(f"{federation.label()}  {outcome['seconds']:.0f} s", flush=True)
         write_json(out / "multi_round.json", outcome)

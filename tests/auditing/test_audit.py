@@ -93,7 +93,7 @@ def test_the_content_is_what_was_found_with_its_options_and_claims(complete: boo
         "differences": findings.differences, "baselines": findings.baselines,
         "options": AuditOptions(attacks=["lti"], samples=30).plain(),
     }  # fmt: skip
-    assert Audit(result).rows is findings.rows
+    assert Audit(result).rows == findings.rows
 
 
 def test_the_footer_says_whose_images_they_are_and_what_guesses_reach() -> None:

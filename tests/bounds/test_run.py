@@ -49,6 +49,7 @@ def figures(value: Any) -> Iterator[dict[str, Any]]:
 def test_every_federation_has_every_result(result: Bounds) -> None:
     assert result.content["schema"] == 1
     assert result.content["rounds"] == [0, 2, 3]
+    assert all("/" not in row["dataset"] for row in result.content["bounds"]), "by its name, not by its path"
     for name in MECHANISMS:
         assert {one["result"] for one in result.rows if one["mechanism"] == name} == RESULTS
     order = list(dict.fromkeys(one["mechanism"] for one in result.rows))

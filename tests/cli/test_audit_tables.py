@@ -59,3 +59,4 @@ def test_examples_that_never_took_part_have_no_rate_to_print() -> None:
     row |= {"identification_schedule_known": None, "identification_schedule_unknown": 0.25}
     text = audit_notes({"baselines": {}, "multi_round": [row], "attacks": [], "claims": {}})
     assert "25%" in text
+    assert "none, 1 releases combined" in text, "a mechanism without a budget has none to print"

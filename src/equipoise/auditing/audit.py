@@ -19,6 +19,7 @@ from ..mechanism.claims import NO_EPSILON, PROVED, sentence
 from .cells import OWN
 from .options import AuditOptions
 from .results import Findings, Outcome
+from .summary import counted, defence, headline, summary_text
 from .svg import Row, Section, as_pixels, svg
 
 CLAIMS = {
@@ -34,9 +35,9 @@ CLAIMS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Audit:
-    """The content of ``audit.json``, and the picture."""
+    """What the attacks got: ``summary()`` says it in words, ``content`` is what ``audit.json`` holds."""
 
     content: dict[str, Any]
     sections: list[Section] = field(default_factory=list)
@@ -46,6 +47,14 @@ class Audit:
     def rows(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self.content["attacks"]
         return rows
+
+    def __repr__(self) -> str:
+        attacks = counted(len({row["attack"] for row in self.content.get("attacks", [])}), "attack")
+        return f"Audit({attacks} on {self.content.get('attacked', 'releases')}; {headline(self.content)})"
+
+    def summary(self) -> str:
+        """Plain sentences on the strongest attacks, a small table, and what is proved, measured and not claimed."""
+        return summary_text(self.content)
 
     def picture(self) -> str:
         """The originals and the reconstructions as SVG."""
@@ -109,8 +118,7 @@ def _caption(one: Outcome) -> str:
     about = one.about
     if about.get("control") == "positive":
         return "undistorted (control)"
-    budget = "" if about.get("budget") is None else f" @ {about['budget']}"
-    return f"{about['mechanism']}{budget}" if about["role"] == OWN else f"{about['role']}{budget}"
+    return defence(about if about["role"] == OWN else {**about, "mechanism": about["role"]})
 
 
 def remark(one: Outcome) -> str:

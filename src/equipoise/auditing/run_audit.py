@@ -20,7 +20,8 @@ from .cells import OWN
 from .examine import Progress
 from .options import AuditOptions
 from .replay import replayed
-from .results import Findings
+from .results import Findings, renamed, shown_names
+from .summary import counted
 from .sweep_audit import audit_sweep
 
 
@@ -56,8 +57,9 @@ def audit_run(
     if not findings.complete and not findings.rows:
         raise KeyboardInterrupt  # nothing was finished: an earlier audit stays as it is
     whose = "private" if private else "public"
-    places = f"{len(federations)} federation(s) at {len(chosen)} snapshot(s)"
-    result = content(findings, options, whose, f"{options.releases} releases of {whose} images, {places}")
+    places = f"{counted(len(chosen), 'snapshot')} of {counted(len(federations), 'federation')}"
+    attacked = f"{options.releases} releases of {whose} images at {places}"
+    result = content(findings, options, whose, attacked)
     result["cap"] = _cap(run.results(), findings, federations, settings.rounds)
     if multi_rounds and findings.complete:
         most = min(multi_rounds, settings.rounds)
@@ -67,6 +69,11 @@ def audit_run(
             for fed in federations
         ]
     result["environment"] = environment(device)
+    names = shown_names(fed.dataset for fed in federations)
+    for part in ("attacks", "differences", "cap", "multi_round"):
+        if part in result:
+            result[part] = renamed(result[part], names)
+    result["baselines"] = {names[name]: guesses for name, guesses in result["baselines"].items()}
     return Audit(result, run_sections(findings, datasets))
 
 

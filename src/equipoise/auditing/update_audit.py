@@ -23,6 +23,7 @@ from .examine import Progress, attack_cell, released, run_attack
 from .options import AuditOptions
 from .results import Findings, Outcome, rows_of, summary
 from .scoring import baselines
+from .summary import counted
 from .svg import Row, Section, as_pixels
 from .targets import Targets, given_targets
 from .update import Truth, Update
@@ -89,7 +90,7 @@ class _Case:
 
     def content(self, rows: list[dict[str, Any]], guesses: dict[str, Any], targets: str) -> dict[str, Any]:
         view, examples = self.view, self.cell.server.examples
-        attacked = f"{_counted(len(view), 'update')} of {_counted(examples, 'example')}"
+        attacked = f"{counted(len(view), 'update')} of {counted(examples, 'example')}"
         result = content(Findings(rows, [], guesses, [], {}), self.options, targets, attacked)
         result |= {"experiment": "audit of given updates", "left_out": self.left_out}
         return result | {"environment": environment(view.released.device)}
@@ -161,7 +162,9 @@ def _scored(case: _Case, real: Truth, diameter: float, show: bool, progress: Pro
         outcomes += attack_cell(cell, targets, materials, options, diameter, progress)
     rows = [row for one in outcomes for row in rows_of(one, targets, options.seed)]
     if not targets.decoys.shape[2]:
-        rows = [row for row in rows if row["control"] != "negative"]  # there is nothing else to hold results against
+        rows = [
+            row for row in rows if row["control"] != "negative" or "labels" in row
+        ]  # nothing to hold others against
     guesses = {name: summary(values) for name, values in baselines(targets, materials, server, diameter).items()}
     result = case.content(rows, {"given": guesses}, "given") | {"notes": _shrunk(targets, options)}
     mine = [one for one in outcomes if one.about["role"] == OWN]
@@ -186,10 +189,6 @@ def _unscored(case: _Case, progress: Progress | None) -> Audit:
 
 
 # -- what came of it ---------------------------------------------------------------------------------------------------
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}" + ("" if number == 1 else "s")
 
 
 def _shrunk(targets: Targets, options: AuditOptions) -> list[str]:

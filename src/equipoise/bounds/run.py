@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..auditing.results import renamed, shown_names
 from ..engine.federation import Federation
 from ..engine.sweep import Sweep
 from ..environment import environment
@@ -95,7 +96,7 @@ def bounds_run(folder: Path | str, options: BoundsOptions | None = None, progres
             "experiment": "seeded",
             "claims": CLAIMS,
             "rounds": snapshots,
-            "bounds": _ordered(rows, sweep),
+            "bounds": renamed(_ordered(rows, sweep), shown_names(fed.dataset for fed in sweep.federations)),
             "options": asdict(options),
             "environment": environment(sweep.device),
         }

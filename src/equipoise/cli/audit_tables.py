@@ -8,6 +8,8 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from ..auditing.summary import defence
+
 AUDIT_METRICS = {
     "mse": ("MSE", "{:.2f}"),
     "ssim": ("SSIM", "{:.2f}"),
@@ -83,7 +85,7 @@ def audit_notes(result: dict[str, Any]) -> str:
         shares = [row[f"identification_schedule_{kind}"] for kind in ("known", "unknown")]
         words = ["not measured" if share is None else f"{share:.0%}" for share in shares]
         lines.append(
-            f"{row['mechanism']} @ {row['budget']}, {row['rounds']} releases combined: identified {words[0]} with the "
+            f"{defence(row)}, {row['rounds']} releases combined: identified {words[0]} with the "
             f"schedule known, {words[1]} unknown ({row['targets']} examples, each among {row['candidates']})"
         )
     for row in result.get("cap", []):
