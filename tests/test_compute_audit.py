@@ -152,7 +152,8 @@ def test_no_image_and_no_weight_is_written(audited: Path, replayed: Path) -> Non
 def test_a_replay_writes_one_file(replayed: Path, spec: dict[str, Any]) -> None:
     assert sorted(path.name for path in replayed.iterdir()) == ["multi_round.json"]
     result = json.loads((replayed / "multi_round.json").read_text(), parse_constant=refuse)
-    assert result["spec"] == {**spec, "multi_round": REPLAY}
+    named = [{**federation, "dataset": "pictures"} for federation in spec["federations"]]
+    assert result["spec"] == {**spec, "federations": named, "multi_round": REPLAY}
     assert [row["mechanism"] for row in result["attacks"]] == ["pl-learn", "none"]
     for row in result["attacks"]:
         assert (row["rounds"], row["candidates"]) == (2, 5)

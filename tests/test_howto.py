@@ -68,6 +68,13 @@ def test_a_mechanism_or_measure_of_ones_own(
     assert lower * 0.999 <= row["intensity"] <= 2.001 * lower
 
 
+def test_an_update_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("audit an update of my own", tmp_path)
+    said = capsys.readouterr().out
+    assert said.startswith("Attacked: 1 update of 4 examples.")
+    assert "Not claimed: " in said
+
+
 def test_an_attack_of_ones_own(tmp_path: Path) -> None:
     run("add an attack", tmp_path)
     folder = train_run(tmp_path / "run", write_pictures(tmp_path / "data"), ("pl-learn",))

@@ -23,7 +23,7 @@ import torch
 
 from .auditing.options import AuditOptions
 from .auditing.replay import replayed
-from .auditing.results import REPORTED, renamed, shown_names
+from .auditing.results import REPORTED, Outcome, renamed, shown_names
 from .auditing.sweep_audit import audit_sweep
 from .engine.result import result
 from .engine.settings import from_dict
@@ -92,15 +92,7 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     settings, federations = from_dict(spec)
     options = AuditOptions(**raw)
     options.check()
-    whole = isinstance(snapshots, list) and all(
-        type(round_number) is int and 0 <= round_number <= settings.rounds for round_number in snapshots
-    )
-    if not whole or not snapshots:
-        raise ConfigError(
-            f"Expected snapshots={snapshots!r} to be a list of rounds in 0..{settings.rounds}.",
-            "Attack rounds that are trained.",
-        )
-    snapshots = sorted(snapshots)
+    snapshots = _rounds(snapshots, settings.rounds)
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
@@ -133,19 +125,32 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         "spec": {**_named(spec, names), "audit": {**raw, "snapshots": snapshots}},
     }
     write_json(out / "audit.json", outcome)
+    write_bytes(out / "audit.npz", _values(findings.outcomes, names))
+    return outcome
+
+
+def _rounds(snapshots: Any, last: int) -> list[int]:
+    """The rounds at which releases are attacked, in order."""
+    whole = isinstance(snapshots, list) and all(type(one) is int and 0 <= one <= last for one in snapshots)
+    if not whole or not snapshots:
+        raise ConfigError(
+            f"Expected snapshots={snapshots!r} to be a list of rounds in 0..{last}.", "Attack rounds that are trained."
+        )
+    return sorted(snapshots)
+
+
+def _values(outcomes: list[Outcome], names: dict[str, str]) -> bytes:
+    """What was measured on every release, as the bytes of an npz file."""
     packed = io.BytesIO()
     arrays = {
         f"{i}/{name}": values.astype(np.float32)
-        for i, one in enumerate(findings.outcomes)
+        for i, one in enumerate(outcomes)
         for name, values in one.values.items()
         if name in REPORTED
     }
-    arrays["about"] = np.array(
-        json.dumps(renamed(({**one.about, "attack": one.attack} for one in findings.outcomes), names))
-    )
-    np.savez_compressed(packed, **arrays)  # type: ignore[arg-type]
-    write_bytes(out / "audit.npz", packed.getvalue())
-    return outcome
+    about = renamed(({**one.about, "attack": one.attack} for one in outcomes), names)
+    np.savez_compressed(packed, **arrays, about=np.array(json.dumps(about)))  # type: ignore[arg-type]
+    return packed.getvalue()
 
 
 def compute_multi_round(spec: dict[str, Any], out: Path) -> dict[str, Any]:

@@ -243,6 +243,21 @@ def test_all_attacks_run_by_default_where_all_is_given(
         assert all(words.startswith("needs ") for words in result.content["left_out"].values())
 
 
+@pytest.mark.parametrize(("count", "candidates"), [(0, 0), (64, 11)])
+def test_the_call_of_the_readme_works_with_its_defaults(batch: Any, count: int, candidates: int) -> None:
+    """Whatever there is of public inputs: 200 candidates and 20 others are not there, and that is said."""
+    model, (x, y) = network(), batch
+    before = model.state_dict()
+    after = moved(model, gradient_of(model, x, y))
+    public = (numbers(count, *SHAPE, seed=4), torch.arange(count) % CLASSES) if count else None
+    result = audit(Update(model, before, after), truth=(x, y), attacker=Attacker(public=public))
+    attacks = ["invgrad", "lti", "matched", "membership", "labels"] if count else ["invgrad"]
+    assert list(dict.fromkeys(row["attack"] for row in result.rows)) == attacks
+    assert (f"sought among {candidates} candidates, not 200" in " ".join(result.content["notes"])) == (count > 0)
+    assert len(result.content["left_out"]) == (0 if count else 4)
+    assert "Attacked: 1 update of 2 examples." in result.summary()
+
+
 @pytest.mark.parametrize("known", [False, True])
 def test_inputs_need_not_be_images(tmp_path: Path, known: bool) -> None:
     model, x, y = network(inputs=6), numbers(2, 6), torch.tensor([2, 0])
