@@ -31,7 +31,7 @@ gap = float(loss(start))  # phi is never negative, so phi_inf >= 0
 
 print("   M   mean |R|^2      bound   mean s^2      bound")
 for steps in (1, 3, 10, 30, 100, 300):
-    seen = follow(gradient, loss, torch.zeros_like(start), start, lower, upper, steps, gamma)
+    seen = follow(gradient, loss, torch.zeros_like(start), start, lower, upper, steps=steps, gamma=gamma)
     bound = distortion_bounds(gap, gamma, smoothness, steps)
     residual, distance = float(seen.residual.mean()), float(seen.stationarity.mean())
     print(f"{steps:4d} {residual:12.4g} {bound.residual:10.4g} {distance:10.4g} {bound.stationarity:10.4g}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.auditing.options import Options
+from equipoise.auditing.options import AuditOptions
 from equipoise.runs.config import resolve
 from equipoise.runs.run import Run
 
@@ -18,9 +18,9 @@ EFFORT: dict[str, Any] = {
 }  # fmt: skip
 
 
-def cheap(**change: Any) -> Options:
+def cheap(**change: Any) -> AuditOptions:
     """All attacks with the least effort, on two releases."""
-    return Options(**{"releases": 2, **EFFORT, **change})
+    return AuditOptions(**{"releases": 2, **EFFORT, **change})
 
 
 def write_pictures(folder: Path, train: int = 160, test: int = 16) -> Path:

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import equipoise
+from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.results import REPORTED
-from equipoise.compute import main
+from equipoise.compute import OLD_NAMES, compute_audit, main
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings, to_dict
 from tests.audit_helpers import EFFORT, write_pictures
@@ -53,7 +54,7 @@ def run(folder: Path, spec: dict[str, Any], env: dict[str, str]) -> subprocess.C
 @pytest.fixture(scope="module")
 def audited(tmp_path_factory: pytest.TempPathFactory, spec: dict[str, Any], bare: dict[str, str]) -> Path:
     folder = tmp_path_factory.mktemp("audited")
-    done = run(folder, {**spec, "audit": {**CHEAP, "rounds": [2, 0]}}, bare)
+    done = run(folder, {**spec, "audit": {**CHEAP, "snapshots": [2, 0]}}, bare)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert " rows in " in done.stdout
@@ -76,7 +77,8 @@ def test_an_audit_writes_results_and_values_and_nothing_else(audited: Path) -> N
 def test_the_rows_are_those_of_the_rounds_that_were_asked_for(audited: Path, spec: dict[str, Any]) -> None:
     result = json.loads((audited / "audit.json").read_text(), parse_constant=refuse)
     assert (result["schema"], result["experiment"]) == (1, "seeded")
-    assert result["spec"] == {**spec, "audit": {**CHEAP, "rounds": [0, 2]}}
+    named = [{**federation, "dataset": "pictures"} for federation in spec["federations"]]
+    assert result["spec"] == {**spec, "federations": named, "audit": {**CHEAP, "snapshots": [0, 2]}}
     assert {row["round"] for row in result["attacks"]} == {0, 2}
     assert {row["attack"] for row in result["attacks"]} == set(result["options"]["attacks"])
     roles = {"own", "static, equal lower bound", "static, equal final norm", "undistorted"}
@@ -84,6 +86,33 @@ def test_the_rows_are_those_of_the_rounds_that_were_asked_for(audited: Path, spe
     assert {row["role"] for row in result["attacks"] if row["mechanism"] == "none"} == {"own"}
     assert result["differences"]
     assert set(result["seconds"]) == {"training", "all"}
+
+
+def test_a_spec_with_the_older_names_is_read(tmp_path: Path, spec: dict[str, Any]) -> None:
+    """``given`` was ``condition_on``, and ``rounds`` a list of what are called snapshots."""
+    effort = {**CHEAP, "attacks": ["labels"]}
+    result = compute_audit({**spec, "audit": {**effort, "rounds": [1], "given": "best"}}, tmp_path)
+    assert {row["round"] for row in result["attacks"]} == {1}
+    assert result["options"]["condition_on"] == "best"
+    assert result["spec"]["audit"] == {**effort, "snapshots": [1], "condition_on": "best"}
+
+
+@pytest.mark.parametrize("name", ["main", "seeds"])
+def test_the_options_of_the_committed_specs_are_still_known(name: str) -> None:
+    path = Path(__file__).parents[1] / "studies" / "leakage" / "specs" / f"{name}.json"
+    audit = {OLD_NAMES.get(key, key): value for key, value in json.loads(path.read_text())["audit"].items()}
+    assert audit.pop("snapshots")
+    AuditOptions(**audit).check()
+
+
+def test_no_path_of_a_dataset_is_written(audited: Path, replayed: Path, spec: dict[str, Any]) -> None:
+    place = str(Path(spec["federations"][0]["dataset"]).parent)
+    for path in (audited / "audit.json", replayed / "multi_round.json"):
+        text = path.read_text()
+        assert place not in text
+        assert {row["dataset"] for row in json.loads(text)["attacks"]} == {"pictures"}
+    with np.load(audited / "audit.npz", allow_pickle=False) as arrays:
+        assert place not in str(arrays["about"])
 
 
 def test_the_values_per_release_give_the_rows(audited: Path) -> None:
@@ -123,7 +152,8 @@ def test_no_image_and_no_weight_is_written(audited: Path, replayed: Path) -> Non
 def test_a_replay_writes_one_file(replayed: Path, spec: dict[str, Any]) -> None:
     assert sorted(path.name for path in replayed.iterdir()) == ["multi_round.json"]
     result = json.loads((replayed / "multi_round.json").read_text(), parse_constant=refuse)
-    assert result["spec"] == {**spec, "multi_round": REPLAY}
+    named = [{**federation, "dataset": "pictures"} for federation in spec["federations"]]
+    assert result["spec"] == {**spec, "federations": named, "multi_round": REPLAY}
     assert [row["mechanism"] for row in result["attacks"]] == ["pl-learn", "none"]
     for row in result["attacks"]:
         assert (row["rounds"], row["candidates"]) == (2, 5)
@@ -149,13 +179,13 @@ def failure(folder: Path, spec: dict[str, Any], capsys: pytest.CaptureFixture[st
         ({"sampels": 20}, "sampels"),
         ({"attacks": ["invgard"]}, "Did you mean 'invgrad'"),
         ({"samples": 1}, "samples=1"),
-        ({"given": "much"}, "given"),
-        ({"rounds": [3]}, "0..2"),
-        ({"rounds": [0, -1]}, "0..2"),
-        ({"rounds": []}, "rounds"),
-        ({"rounds": ["1"]}, "rounds"),
-        ({"rounds": [0, "1"]}, "rounds"),
-        ({"rounds": 1}, "rounds"),
+        ({"condition_on": "much"}, "condition_on"),
+        ({"snapshots": [3]}, "0..2"),
+        ({"snapshots": [0, -1]}, "0..2"),
+        ({"snapshots": []}, "snapshots"),
+        ({"snapshots": ["1"]}, "snapshots"),
+        ({"snapshots": [0, "1"]}, "snapshots"),
+        ({"snapshots": 1}, "snapshots"),
         ({"samples": "20"}, "samples"),
         ({"releases": 2.5}, "releases"),
         (None, "audit"),

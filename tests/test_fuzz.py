@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from equipoise import compute
-from equipoise.auditing.options import Options
+from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.run_audit import audit_run
 from equipoise.data.formats import ROOM, read_idx
 from equipoise.data.loading import load
@@ -520,7 +520,7 @@ def test_audited_folders(bombs: list[bytes], halves: tuple[dict[str, bytes], dic
             content = json.dumps(changed(rng, json.loads(whole[name]))).encode()
         (tmp_path / name).write_bytes(content)
         try:
-            audit_run(tmp_path, Options(attacks=[]))
+            audit_run(tmp_path, AuditOptions(attacks=[]))
         finally:
             (tmp_path / name).write_bytes(whole[name])
         return "accepted"
@@ -695,7 +695,7 @@ def test_spec_files(bombs: list[bytes], tmp_path: Path, capfd: pytest.CaptureFix
     path = tmp_path / "spec.json"
     kinds = {
         "federations": ([], {}),
-        "audit": ({"attacks": ["lti"], "releases": 4, "lr": 1.0, "given": "nothing"}, {"rounds": ["never"]}),
+        "audit": ({"attacks": ["lti"], "releases": 4, "lr": 1.0, "condition_on": "nothing"}, {"snapshots": ["never"]}),
         "multi_round": ({"rounds": 2, "examples": 9, "labels": 2, "around": 8, "client": 0, "seed": 1}, {"no": 1}),
         "reproduction": ({"schema": 1, "version": VERSION, "jobs": [{"name": "a", "scale": {}}]}, {"schema": 0}),
     }

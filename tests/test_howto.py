@@ -13,7 +13,7 @@ import pytest
 
 from equipoise import Federation, LeNetZhu, Settings, Sweep, audit_run, protected_step
 from equipoise.attack.registry import ATTACKS
-from equipoise.auditing.options import Options
+from equipoise.auditing.options import AuditOptions
 from equipoise.data.dataset import Dataset
 from equipoise.errors import ConfigError
 from equipoise.mechanism.registry import MEASURES, MECHANISMS, get_mechanism
@@ -68,16 +68,23 @@ def test_a_mechanism_or_measure_of_ones_own(
     assert lower * 0.999 <= row["intensity"] <= 2.001 * lower
 
 
+def test_an_update_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("audit an update of my own", tmp_path)
+    said = capsys.readouterr().out
+    assert said.startswith("Attacked: 1 update of 4 examples.")
+    assert "Not claimed: " in said
+
+
 def test_an_attack_of_ones_own(tmp_path: Path) -> None:
     run("add an attack", tmp_path)
     folder = train_run(tmp_path / "run", write_pictures(tmp_path / "data"), ("pl-learn",))
-    options = Options(attacks=["class-means"], releases=2, label_sets=1, candidates=4, others=2, contrast=0.5)
-    result = audit_run(folder, options, rounds=[0])
+    options = AuditOptions(attacks=["class-means"], releases=2, label_sets=1, candidates=4, others=2, contrast=0.5)
+    result = audit_run(folder, options, snapshots=[0])
     assert {row["attack"] for row in result.rows} == {"class-means"}
     assert all(row["mse"] > 0 for row in result.rows)
     assert result.content["options"]["contrast"] == 0.5
     with pytest.raises(ConfigError, match="contrast=-1"):
-        Options(attacks=["class-means"], contrast=-1.0).check()
+        AuditOptions(attacks=["class-means"], contrast=-1.0).check()
 
 
 def test_an_artefact_of_ones_own(tmp_path: Path) -> None:

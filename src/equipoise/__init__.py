@@ -7,9 +7,9 @@ The rooms, in the order of the data; each imports only rooms before it (docs/arc
          -> flower -> report -> cli
 
 From your own training loop, ``protect(model, received, batch, "pl-learn", 0.98)`` is all that is needed, and
-``audit(model, before, after, labels=y)`` says what a server could see in an update. What is proved,
-measured and not claimed is in docs/guarantees.md: a budget is a calibration of the distortion, never an (epsilon,
-delta).
+``audit(Update(model, before, after), truth=(x, y)).summary()`` says what a server could see in an update. What is
+proved, measured and not claimed is in docs/guarantees.md: a budget is a calibration of the distortion, never an
+(epsilon, delta).
 """
 
 from __future__ import annotations
@@ -18,8 +18,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .attack.attack import Attack as Attack
+    from .attack.attack import Option as Option
+    from .attack.registry import register_attack as register_attack
+    from .attack.results import CandidateScores as CandidateScores
+    from .attack.results import Inversion as Inversion
+    from .attack.results import LabelGuesses as LabelGuesses
+    from .attack.results import MembershipScores as MembershipScores
+    from .auditing.attacker import Attacker as Attacker
     from .auditing.audit import Audit as Audit
+    from .auditing.options import AuditOptions as AuditOptions
     from .auditing.run_audit import audit_run as audit_run
+    from .auditing.update import Update as Update
     from .auditing.update_audit import audit as audit
     from .bounds.options import BoundsOptions as BoundsOptions
     from .bounds.run import bounds_run as bounds_run
@@ -46,20 +56,29 @@ if TYPE_CHECKING:
     from .server.intake import Intake as Intake
 
 _HOMES = {
+    "Attack": "attack.attack",
+    "Attacker": "auditing.attacker",
     "Audit": "auditing.audit",
+    "AuditOptions": "auditing.options",
     "Batched": "models.batched",
     "BoundsOptions": "bounds.options",
+    "CandidateScores": "attack.results",
     "EquipoiseError": "errors",
     "Federation": "engine.federation",
     "GaussianBudget": "mechanism.budget",
     "Intake": "server.intake",
+    "Inversion": "attack.results",
+    "LabelGuesses": "attack.results",
     "LaplaceBudget": "mechanism.budget",
     "LeNetZhu": "models.bundled",
     "LeakageBudget": "mechanism.budget",
+    "MembershipScores": "attack.results",
+    "Option": "attack.attack",
     "Protected": "mechanism.protect",
     "ProtectionSettings": "mechanism.protection",
     "Settings": "engine.settings",
     "Sweep": "engine.sweep",
+    "Update": "auditing.update",
     "audit": "auditing.update_audit",
     "audit_run": "auditing.run_audit",
     "bounds_run": "bounds.run",
@@ -71,6 +90,7 @@ _HOMES = {
     "partition": "data.partition",
     "protect": "mechanism.protect",
     "protected_step": "mechanism.protect",
+    "register_attack": "attack.registry",
     "scale_clip": "mechanism.intensity",
 }
 

@@ -2,7 +2,7 @@
 
 A SPEC is what ``settings.to_dict`` writes. OUT gets ``result.json`` (as in a run folder, plus seconds) and
 ``curves.npz`` (``rounds`` and ``[F, evaluations]`` arrays). With an entry ``audit`` (the options of an audit,
-and ``rounds``) the federations are attacked at the weights of those rounds instead, and OUT gets ``audit.json`` and
+and ``snapshots``) the federations are attacked at the weights of those rounds instead, and OUT gets ``audit.json`` and
 ``audit.npz`` (values per release). With an entry ``multi_round`` (the arguments of ``replay.replayed``) every
 federation is replayed and its releases combined, and OUT gets ``multi_round.json``. A SPEC with the single entry
 ``reproduction`` holds the jobs of ``equipoise reproduce --plan``; OUT gets a raw file for each. Nothing else is
@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from .auditing.options import Options
+from .auditing.options import AuditOptions
 from .auditing.replay import replayed
-from .auditing.results import REPORTED
+from .auditing.results import REPORTED, Outcome, renamed, shown_names
 from .auditing.sweep_audit import audit_sweep
 from .engine.result import result
 from .engine.settings import from_dict
@@ -68,6 +68,8 @@ def compute(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     return outcome
 
 
+OLD_NAMES = {"rounds": "snapshots", "given": "condition_on"}
+"""What the entry ``audit`` of an older SPEC calls them."""
 MULTI_ROUND = ("rounds", "examples", "labels", "decoys", "around", "client", "seed")
 
 
@@ -77,28 +79,26 @@ def _table(value: Any, name: str) -> dict[str, Any]:
     return dict(value)
 
 
+def _named(spec: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """The SPEC as results keep it: with the names of dataset folders, not their paths."""
+    return {**spec, "federations": renamed(spec["federations"], names)}
+
+
 def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     """Train the sweep of ``spec`` to every round that is to be attacked, attack, and write what was found."""
     spec = dict(spec)
-    raw = _table(spec.pop("audit"), "audit")
-    rounds = raw.pop("rounds", [0])
+    raw = {OLD_NAMES.get(name, name): value for name, value in _table(spec.pop("audit"), "audit").items()}
+    snapshots = raw.pop("snapshots", [0])
     settings, federations = from_dict(spec)
-    options = Options(**raw)
+    options = AuditOptions(**raw)
     options.check()
-    whole = isinstance(rounds, list) and all(
-        type(round_number) is int and 0 <= round_number <= settings.training.rounds for round_number in rounds
-    )
-    if not whole or not rounds:
-        raise ConfigError(
-            f"Expected rounds={rounds!r} in 0..{settings.training.rounds}.", "Attack rounds that are trained."
-        )
-    rounds = sorted(rounds)
+    snapshots = _rounds(snapshots, settings.training.rounds)
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
     sweep = Sweep(settings, federations)
     weights = {}
-    for round_number in rounds:
+    for round_number in snapshots:
         sweep.train(round_number)
         weights[round_number] = sweep.models()
     trained = time.perf_counter() - started
@@ -111,30 +111,46 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
             print(f"{attack}  {told - started:.0f} s", flush=True)
 
     findings = audit_sweep(settings, federations, sweep.datasets, sweep.batched, weights, options, progress)
+    names = shown_names(federation.dataset for federation in federations)
     outcome = {
         "schema": 1,
         "experiment": "seeded",
         "complete": findings.complete,
-        "attacks": findings.rows,
-        "differences": findings.differences,
-        "baselines": findings.baselines,
+        "attacks": renamed(findings.rows, names),
+        "differences": renamed(findings.differences, names),
+        "baselines": {names[name]: guesses for name, guesses in findings.baselines.items()},
         "options": options.plain(),
         "seconds": {"training": trained, "all": time.perf_counter() - started},
         "environment": environment(sweep.device),
-        "spec": {**spec, "audit": {**raw, "rounds": rounds}},
+        "spec": {**_named(spec, names), "audit": {**raw, "snapshots": snapshots}},
     }
     write_json(out / "audit.json", outcome)
+    write_bytes(out / "audit.npz", _values(findings.outcomes, names))
+    return outcome
+
+
+def _rounds(snapshots: Any, last: int) -> list[int]:
+    """The rounds at which releases are attacked, in order."""
+    whole = isinstance(snapshots, list) and all(type(one) is int and 0 <= one <= last for one in snapshots)
+    if not whole or not snapshots:
+        raise ConfigError(
+            f"Expected snapshots={snapshots!r} to be a list of rounds in 0..{last}.", "Attack rounds that are trained."
+        )
+    return sorted(snapshots)
+
+
+def _values(outcomes: list[Outcome], names: dict[str, str]) -> bytes:
+    """What was measured on every release, as the bytes of an npz file."""
     packed = io.BytesIO()
     arrays = {
         f"{i}/{name}": values.astype(np.float32)
-        for i, one in enumerate(findings.outcomes)
+        for i, one in enumerate(outcomes)
         for name, values in one.values.items()
         if name in REPORTED
     }
-    arrays["about"] = np.array(json.dumps([{**one.about, "attack": one.attack} for one in findings.outcomes]))
-    np.savez_compressed(packed, **arrays)  # type: ignore[arg-type]
-    write_bytes(out / "audit.npz", packed.getvalue())
-    return outcome
+    about = renamed(({**one.about, "attack": one.attack} for one in outcomes), names)
+    np.savez_compressed(packed, **arrays, about=np.array(json.dumps(about)))  # type: ignore[arg-type]
+    return packed.getvalue()
 
 
 def compute_multi_round(spec: dict[str, Any], out: Path) -> dict[str, Any]:
@@ -147,16 +163,18 @@ def compute_multi_round(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         raise ConfigError(f"Unknown key {unknown[0]!r} in 'multi_round'.", f"Known: {', '.join(MULTI_ROUND)}.")
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    started = time.perf_counter()
+    started, names = time.perf_counter(), shown_names(federation.dataset for federation in federations)
     outcome: dict[str, Any] = {
         "schema": 1,
         "experiment": "seeded",
         "attacks": [],
-        "spec": {**spec, "multi_round": raw},
+        "spec": {**_named(spec, names), "multi_round": raw},
         "environment": environment(torch.device(settings.run.device)),
     }
     for federation in federations:
-        outcome["attacks"].append(replayed(settings, federation, **{"rounds": settings.training.rounds, **raw}))
+        outcome["attacks"] += renamed(
+            [replayed(settings, federation, **{"rounds": settings.training.rounds, **raw})], names
+        )
         outcome["seconds"] = time.perf_counter() - started
         print(f"{federation.label()}  {outcome['seconds']:.0f} s", flush=True)
         write_json(out / "multi_round.json", outcome)

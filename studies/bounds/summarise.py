@@ -1,7 +1,7 @@
 """Reduce the bounds.json of a run to bounds.json and figure.svg here: what each theorem says of it, over seeds.
 
 equipoise train --config studies/bounds/run.toml --out RUN
-equipoise bounds RUN --rounds 200,2000 --targets 4 --set subproblems=8 --set repeats=8
+equipoise bounds RUN --snapshots 200,2000 --targets 4 --set subproblems=8 --set repeats=8
 python studies/bounds/summarise.py RUN COMMIT
 """
 
@@ -93,7 +93,7 @@ def figure(rows: list[Row]) -> None:
 def main() -> None:
     raw = json.loads((Path(sys.argv[1]) / "bounds.json").read_text())
     about = {
-        "command": "equipoise bounds RUN --rounds 200,2000 --targets 4 --set subproblems=8 --set repeats=8",
+        "command": "equipoise bounds RUN --snapshots 200,2000 --targets 4 --set subproblems=8 --set repeats=8",
         "commit": sys.argv[2],
         "what": "smallest and largest over seeds; every row of a run has counts and intervals in its own bounds.json",
         "options": raw["options"],

@@ -19,7 +19,7 @@ import torch
 from equipoise.attack.view import Server
 from equipoise.auditing.cells import Cell, server_of
 from equipoise.auditing.examine import attack_cell
-from equipoise.auditing.options import Options
+from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.results import summary
 from equipoise.auditing.scoring import baselines
 from equipoise.auditing.targets import Materials, build_targets
@@ -57,7 +57,7 @@ def main() -> None:
     defended = [("uniform", lr, lr == 1.0, *kind) for kind in kinds for lr in (1.0, 0.1)]
     for init, lr, signed, name, budget in plain + defended:
         protection = settings.protection.at(name, budget, 1)
-        options = Options(attacks=["invgrad"], releases=32, label_sets=8, lr=lr, signed=signed, pictures=0)
+        options = AuditOptions(attacks=["invgrad"], releases=32, label_sets=8, lr=lr, signed=signed, pictures=0)
         targets = build_targets(materials, server, options)
         started = time.perf_counter()
         outcome = attack_cell(

@@ -19,18 +19,18 @@ BUDGETS = {2: 0.995, 8: 0.98, 16: 0.96, 32: 0.92}
 """Lower bound of the distortion's L2 norm, to three digits, by the PL budget that asks for it."""
 
 EFFORT = {
-    "label_sets": 5, "samples": 2000, "given": "best", "pairs": 8, "anchors": 8, "around": 64, "tuning": 32,
+    "label_sets": 5, "samples": 2000, "condition_on": "best", "pairs": 8, "anchors": 8, "around": 64, "tuning": 32,
     "trials": 64, "companions": 2, "nulls": 16, "pictures": 0,
 }  # fmt: skip
 ATTACKS = ["lti", "matched", "membership", "labels"]
 
 
-def spec(rounds: list[int], seeds: list[int], releases: int, device: str = "cuda", **other: Any) -> dict[str, Any]:
+def spec(snapshots: list[int], seeds: list[int], releases: int, device: str = "cuda", **other: Any) -> dict[str, Any]:
     kinds = [("none", None)]
     kinds += [(mechanism, budget) for budget in BUDGETS.values() for mechanism in ("pl-identical", "pl-learn")]
     federations = [{"mechanism": name, "budget": budget, "seed": seed} for seed in seeds for name, budget in kinds]
-    audit = {"rounds": rounds, "attacks": ATTACKS, "releases": releases, **EFFORT, **other}
-    return {"settings": {"rounds": max(rounds), "device": device}, "federations": federations, "audit": audit}
+    audit = {"snapshots": snapshots, "attacks": ATTACKS, "releases": releases, **EFFORT, **other}
+    return {"settings": {"rounds": max(snapshots), "device": device}, "federations": federations, "audit": audit}
 
 
 def multi_round(settings: dict[str, Any], **how: int) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def case(
     previous = batched.layout.flatten(model.state_dict()).repeat(count, 1)
     noise = laplace(tuple(previous.shape))
     made = release([batched.at(images, labels)], previous, noise, 0.1, protection, utility=False)
-    server = Server(batched, (1, 28, 28), 10, batch, LOW, HIGH, 0.1, protection)
+    server = Server(batched, (1, 28, 28), 10, batch, LOW, HIGH, eta=0.1, protection=protection)
     return Case(server, View(previous, made.parameters, labels), images)
 
 
@@ -109,7 +109,7 @@ def five(name: str, scale: float, batch: int = 4) -> Case:
     noise = laplace(tuple(previous.shape))
     made = release([batched.at(images, labels)], previous, noise, 0.1, protection, utility=False)
     return Case(
-        Server(batched, (1, 28, 28), 10, batch, LOW, HIGH, 0.1, protection),
+        Server(batched, (1, 28, 28), 10, batch, LOW, HIGH, eta=0.1, protection=protection),
         View(previous, made.parameters, labels),
         images,
     )

@@ -55,6 +55,6 @@ def test_the_options_and_hooks_of_an_audit_reach_the_search() -> None:
     options = {"iterations": 3, "lr": 0.3, "signed": False, "tv": 0.5, "restarts": 2, "seed": 7, "samples": 99}
     hooks = Hooks(lambda rows, iteration, images: watched.append(iteration), steps.append)
     actual = INVGRAD.run(known.server, view, Knowledge(), options, hooks)
-    expected = invgrad(known.server, view, Search(3, 0.3, signed=False, tv=0.5, restarts=2, seed=7))
+    expected = invgrad(known.server, view, Search(iterations=3, lr=0.3, signed=False, tv=0.5, restarts=2, seed=7))
     assert torch.equal(actual.images, expected.images)
     assert (watched, steps) == ([1, 2, 3], [2] * 6)

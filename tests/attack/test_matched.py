@@ -127,30 +127,30 @@ def test_more_noise_identifies_less() -> None:
 # --- under the release's own noise ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("given", ["release", "best"])
-def test_responses_under_the_noise_of_the_release_win_too(given: str) -> None:
-    assert case(4, 8, "pl-learn", 0.1).identified(given=given) > 0.85
+@pytest.mark.parametrize("condition_on", ["release", "best"])
+def test_responses_under_the_noise_of_the_release_win_too(condition_on: str) -> None:
+    assert case(4, 8, "pl-learn", 0.1).identified(condition_on=condition_on) > 0.85
 
 
-@pytest.mark.parametrize("given", ["release", "best"])
-def test_they_lose_where_nothing_is_to_be_seen(given: str) -> None:
+@pytest.mark.parametrize("condition_on", ["release", "best"])
+def test_they_lose_where_nothing_is_to_be_seen(condition_on: str) -> None:
     known = case(4, 8, "gs-learn", 1000.0)
-    assert known.identified(given=given) < known.chance()
+    assert known.identified(condition_on=condition_on) < known.chance()
 
 
 @pytest.mark.parametrize("name", ["none", "gs-static", "pl-identical"])
 def test_without_a_learner_the_kind_of_response_makes_no_difference(name: str) -> None:
     known = case(4, 5, name, 0.01)
-    plain = known.scores(given="nothing")
-    assert torch.equal(known.scores(given="release"), plain)
-    assert torch.equal(known.scores(given="best"), plain)
+    plain = known.scores(condition_on="nothing")
+    assert torch.equal(known.scores(condition_on="release"), plain)
+    assert torch.equal(known.scores(condition_on="best"), plain)
 
 
 def test_few_public_images_of_a_label_suffice() -> None:
     """Fewer than are asked for as anchors and for tuning together: none are left over for the nulls."""
     known = case(4, 4, "pl-learn", 0.05)
     few = PUBLIC[0][:64], LABELS[:64]
-    result = matched(known.server, known.view, few, known.candidates, known.choices, LITTLE, "release")
+    result = matched(known.server, known.view, few, known.candidates, known.choices, LITTLE, condition_on="release")
     assert torch.isfinite(result).all()
     assert found_by(result) > 0.5
 
@@ -229,7 +229,7 @@ def test_the_limit_is_tuned_to_the_family_of_the_noise() -> None:
     effort = Effort(pairs=4, anchors=4, around=32, tuning=32, trials=256)
     bench = Bench(known.server, known.view.previous[0], PUBLIC, known.view.labels[0], 0, effort, 0)
     bench.scores(known.view.update, known.candidates[:CANDIDATES], "nothing")
-    assert bench.chosen["given"] == "nothing"
+    assert bench.chosen["condition_on"] == "nothing"
     assert bench.chosen["limit"] > 0
 
 
@@ -269,10 +269,11 @@ def test_the_options_of_an_audit_reach_the_filter() -> None:
     few = replace(known, choices=known.choices[..., :3])
     effort = Effort(pairs=2, anchors=2, around=4, tuning=3, trials=3, companions=2, nulls=3)
     knowledge = Knowledge(PUBLIC, known.candidates, choices=few.choices)
-    options = {**asdict(effort), "given": "release", "seed": 3}
+    options = {**asdict(effort), "condition_on": "release", "seed": 3}
     result = MATCHED.run(known.server, known.view, knowledge, options, Hooks())
-    assert torch.equal(result.values, few.scores(effort=effort, given="release", seed=3))
-    for change in ({"anchors": 1}, {"around": 5}, {"companions": 1}, {"nulls": 2}, {"pairs": 1}, {"given": "nothing"}):
+    assert torch.equal(result.values, few.scores(effort=effort, condition_on="release", seed=3))
+    less = {"anchors": 1, "around": 5, "companions": 1, "nulls": 2, "pairs": 1, "condition_on": "nothing"}
+    for change in ({name: value} for name, value in less.items()):
         other = MATCHED.run(known.server, known.view, knowledge, {**options, **change}, Hooks())
         assert not torch.equal(other.values, result.values), change
 

@@ -9,7 +9,7 @@ import pytest
 
 from equipoise.attack.attack import Attack, Option
 from equipoise.attack.invgrad import INVGRAD
-from equipoise.attack.registry import ATTACKS, find, options, register
+from equipoise.attack.registry import ATTACKS, find, known_attacks, options, register
 from equipoise.errors import ConfigError
 
 GRANTED = {
@@ -53,8 +53,18 @@ def test_an_attack_is_found_by_its_own_name() -> None:
 def test_an_unknown_attack_is_refused_with_those_that_are_known(name: Any) -> None:
     with pytest.raises(ConfigError, match="Unknown attack") as caught:
         find(name)
-    assert caught.value.remedy == f"Known: {', '.join(GRANTED)}."
+    assert caught.value.remedy == f"Known: {', '.join(GRANTED)}, multi-round."
     assert ("Did you mean 'matched'?" in caught.value.cause) == (name == "machted")
+
+
+def test_the_attack_on_a_whole_run_is_known_and_is_none_on_single_releases() -> None:
+    assert known_attacks() == [*GRANTED, "multi-round"]
+    with pytest.raises(ConfigError, match=r"Did you mean 'multi-round'\?"):
+        find("multiround")
+    with pytest.raises(ConfigError, match=r"a whole run, not single ones\. Use audit_run\(folder, multi_rounds=300\)"):
+        find("multi-round")
+    with pytest.raises(ConfigError, match="'multi-round' exists"):
+        register(own("multi-round"))
 
 
 def test_an_attack_of_ones_own_is_registered_once() -> None:

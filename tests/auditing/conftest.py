@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from equipoise.attack import dlg, likelihood, unrolled
 from equipoise.attack.registry import ATTACKS, find
+from equipoise.auditing.attacker import Attacker
 from equipoise.auditing.audit import Audit
 from equipoise.auditing.run_audit import audit_run
+from equipoise.auditing.update import Update
 from equipoise.auditing.update_audit import audit
 from tests.audit_helpers import cheap, train_run, write_pictures
 from tests.auditing.updates import CLASSES, SHAPE, Call, gradient_of, network, numbers
@@ -67,14 +69,18 @@ def public() -> tuple[Tensor, Tensor]:
 
 @pytest.fixture
 def call(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Call:
-    """``audit`` with all that it needs, to be changed by name."""
+    """``audit`` with all that it needs; what the update, the attacker and the call are made of is changed by name."""
 
     def run(**change: Any) -> Audit:
-        given = {"model": model, "before": model.state_dict(), "labels": batch[1], "truth": batch[0]}
-        given |= {"options": cheap(attacks=["invgrad"])}
+        given = {"model": model, "before": model.state_dict(), "truth": batch, "options": cheap(attacks=["invgrad"])}
         if not {"after", "gradient"} & change.keys():
             given["gradient"] = gradient_of(model, *batch)
-        return audit(**{**given, **change})
+        given |= change
+        update, attacker = (
+            {part.name: given.pop(part.name) for part in fields(kind) if part.name in given}
+            for kind in (Update, Attacker)
+        )
+        return audit(Update(**update), attacker=Attacker(**attacker), **given)
 
     return run
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise.attack.view import Server
-from equipoise.auditing.options import Options
+from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.targets import Materials, Targets, build_targets
 from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import get_mechanism
@@ -20,7 +20,7 @@ SHAPE, CLASSES = (1, 6, 6), 4
 MEAN, SCALE = 0.3, 0.5
 """Normalisation of the images: pixels in [0, 1] have become (pixel - 0.3) / 0.5."""
 TWINS = ["static, equal lower bound", "static, equal final norm"]
-QUICK = Options(
+QUICK = AuditOptions(
     attacks=["lti", "matched", "membership", "labels"], releases=24, label_sets=2, candidates=20, others=6, samples=200,
     around=16, iterations=4, pictures=2,
 )  # fmt: skip
@@ -55,5 +55,5 @@ def server_of(name: str = "none", scale: float = 0.0, batch: int = 4, **protecti
     return server, server.batched.layout.flatten(model.state_dict())
 
 
-def targets_of(options: Options = QUICK, batch: int = 4) -> Targets:
+def targets_of(options: AuditOptions = QUICK, batch: int = 4) -> Targets:
     return build_targets(materials(), server_of(batch=batch)[0], options)

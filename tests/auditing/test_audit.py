@@ -13,7 +13,7 @@ import torch
 import equipoise
 from equipoise.attack.results import Inversion
 from equipoise.auditing.audit import CLAIMS, Audit, content, remark, run_sections
-from equipoise.auditing.options import Options
+from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.results import Findings, Outcome
 from equipoise.auditing.svg import Row, Section, as_pixels, png
 from equipoise.data.dataset import Dataset
@@ -73,7 +73,7 @@ def test_a_perfect_guess_is_written_with_a_finite_psnr(call: Call, batch: Any, s
 
 
 def test_an_audit_without_truth_is_saved_too(call: Call, tmp_path: Path) -> None:
-    result = call(truth=None, shape=SHAPE)
+    result = call(truth=None, examples=2, shape=SHAPE)
     result.save(tmp_path)
     stored = json.loads((tmp_path / "audit.json").read_text(), parse_constant=refuse)
     assert (stored["experiment"], stored["targets"]) == ("audit of given updates", "unknown")
@@ -86,13 +86,14 @@ def test_an_audit_without_truth_is_saved_too(call: Call, tmp_path: Path) -> None
 @pytest.mark.parametrize("complete", [True, False])
 def test_the_content_is_what_was_found_with_its_options_and_claims(complete: bool) -> None:
     findings = Findings([{"mse": 1.0}], [{"gap": 2.0}], {"a": {"black": {"mse": 3.0}}}, [], {}, complete)
-    result = content(findings, Options(attacks=["lti"], samples=30), "public")
+    result = content(findings, AuditOptions(attacks=["lti"], samples=30), "public", "all there is")
     assert result == {
         "schema": 1, "experiment": "seeded", "complete": complete, "claims": CLAIMS, "targets": "public",
-        "attacks": findings.rows, "differences": findings.differences, "baselines": findings.baselines,
-        "options": Options(attacks=["lti"], samples=30).plain(),
+        "attacked": "all there is", "left_out": {}, "notes": [], "attacks": findings.rows,
+        "differences": findings.differences, "baselines": findings.baselines,
+        "options": AuditOptions(attacks=["lti"], samples=30).plain(),
     }  # fmt: skip
-    assert Audit(result).rows is findings.rows
+    assert Audit(result).rows == findings.rows
 
 
 def test_the_footer_says_whose_images_they_are_and_what_guesses_reach() -> None:

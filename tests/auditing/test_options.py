@@ -12,12 +12,12 @@ from equipoise.attack.attack import Attack, Option
 from equipoise.attack.invgrad import INVGRAD
 from equipoise.attack.registry import ATTACKS, find
 from equipoise.attack.registry import options as attack_options
-from equipoise.auditing.options import OWN, USUAL, Options
+from equipoise.auditing.options import OWN, USUAL, AuditOptions
 from equipoise.errors import ConfigError
 
 
 def test_what_is_not_set_is_as_the_attacks_have_it() -> None:
-    options = Options()
+    options = AuditOptions()
     assert options.attacks == list(USUAL)
     for attack in ATTACKS.values():
         for name, option in attack.options.items():
@@ -28,56 +28,79 @@ def test_what_is_not_set_is_as_the_attacks_have_it() -> None:
 
 
 def test_options_go_where_they_belong() -> None:
-    options = Options(attacks=["lti"], releases=5, samples=20, tv=0.5)
+    options = AuditOptions(attacks=["lti"], releases=5, samples=20, tv=0.5)
     assert (options.attacks, options.releases) == (["lti"], 5)
     assert (options.settings["samples"], options.settings["tv"]) == (20, 0.5)
     assert "releases" not in options.settings
 
 
 def test_options_are_the_same_again_from_their_plain_form() -> None:
-    options = Options(attacks=["labels"], releases=5, seed=3, samples=20, given="best")
-    again = Options(**json.loads(json.dumps(options.plain())))
+    options = AuditOptions(attacks=["labels"], releases=5, seed=3, samples=20, condition_on="best")
+    again = AuditOptions(**json.loads(json.dumps(options.plain())))
     assert again == options
-    assert again != Options(**{**options.plain(), "samples": 30})
+    assert again != AuditOptions(**{**options.plain(), "samples": 30})
 
 
 def test_a_change_leaves_the_rest_as_it_was() -> None:
-    options = Options(releases=5, samples=20, around=7)
+    options = AuditOptions(releases=5, samples=20, around=7)
     assert replace(options, releases=9).plain() == {**options.plain(), "releases": 9}
     assert replace(options, samples=30).plain() == {**options.plain(), "samples": 30}
-    assert options.limited_to(["lti"]).plain() == {**options.plain(), "attacks": ["lti"]}
+    assert replace(options, attacks=["lti"]).plain() == {**options.plain(), "attacks": ["lti"]}
     replace(options, releases=9).check()
+
+
+def test_the_usual_attacks_are_taken_where_none_are_named() -> None:
+    assert AuditOptions().attacks == AuditOptions(attacks=None).attacks == list(USUAL)
+    assert AuditOptions() == AuditOptions(attacks=list(USUAL))
+
+
+def test_of_the_usual_attacks_those_that_cannot_run_are_left_out() -> None:
+    limited, why = AuditOptions(samples=20).possible({"public": "public inputs", "labels": "labels"})
+    assert (limited.attacks, limited.settings["samples"]) == (["invgrad"], 20)
+    assert why == dict.fromkeys(["lti", "matched", "membership", "labels"], "needs public inputs")
+    again, why = limited.possible({"candidates": "candidates"})
+    assert (again.attacks, why) == (["invgrad"], {})
+    assert AuditOptions().possible({"candidates": "more"})[1] == {"matched": "needs more", "membership": "needs more"}
+
+
+def test_attacks_that_are_asked_for_by_name_must_be_able_to_run() -> None:
+    options = AuditOptions(attacks=["invgrad", "lti", "labels"])
+    assert options.possible({"candidates": "candidates"}) == (options, {})
+    with pytest.raises(ConfigError, match=r"lti needs p; labels needs p\. Give it, or leave the attack out\."):
+        options.possible({"public": "p", "truth": "t"})
+    with pytest.raises(ConfigError, match="lti needs p"):
+        options.possible({"candidates": "candidates"})[0].possible({"public": "p"})
 
 
 def test_options_cannot_be_changed_in_place() -> None:
     with pytest.raises(AttributeError):
-        Options().releases = 3  # type: ignore[misc]
+        AuditOptions().releases = 3  # type: ignore[misc]
 
 
 def test_an_unknown_attack_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match=r"Unknown attack 'machted'\. Did you mean 'matched'\?"):
-        Options(attacks=["lti", "machted"]).check()
-    Options(attacks=list(ATTACKS)).check()
+        AuditOptions(attacks=["lti", "machted"]).check()
+    AuditOptions(attacks=list(ATTACKS)).check()
 
 
-@pytest.mark.parametrize("attacks", ["lti", None, {"lti": 1}])
+@pytest.mark.parametrize("attacks", ["lti", 7, {"lti": 1}])
 def test_attacks_are_a_list(attacks: Any) -> None:
     with pytest.raises(ConfigError, match="to be a list"):
-        Options(attacks=attacks).check()
+        AuditOptions(attacks=attacks).check()
 
 
 def test_all_that_is_too_small_is_named_at_once() -> None:
     with pytest.raises(ConfigError, match=r"releases=1 \(at least 2\), samples=9 \(at least 10\)"):
-        Options(releases=1, samples=9).check()
+        AuditOptions(releases=1, samples=9).check()
 
 
 @pytest.mark.parametrize(
     ("name", "least"), [(name, o.least) for name, o in {**OWN, **attack_options()}.items() if o.least is not None]
 )
 def test_the_least_is_allowed_and_less_is_not(name: str, least: float) -> None:
-    Options(**{name: int(least)}).check()
+    AuditOptions(**{name: int(least)}).check()
     with pytest.raises(ConfigError, match=rf"{name}={int(least) - 1} \(at least {least:g}\)"):
-        Options(**{name: int(least) - 1}).check()
+        AuditOptions(**{name: int(least) - 1}).check()
 
 
 @pytest.mark.parametrize(
@@ -85,7 +108,7 @@ def test_the_least_is_allowed_and_less_is_not(name: str, least: float) -> None:
     [
         ({"sampels": 30}, "Unknown attack option 'sampels'. Did you mean 'samples'?"),
         ({"settings": 3}, "Unknown attack option 'settings'"),
-        ({"given": "everything"}, "Expected given='everything' to be one of nothing, release, best."),
+        ({"condition_on": "everything"}, "Expected condition_on='everything' to be one of nothing, release, best."),
         ({"samples": "20"}, "Expected samples='20' to be of type int."),
         ({"samples": 2.5}, "to be of type int"),
         ({"samples": True}, "to be of type int"),
@@ -99,13 +122,13 @@ def test_the_least_is_allowed_and_less_is_not(name: str, least: float) -> None:
 )
 def test_what_no_attack_can_work_with_is_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Options(**change).check()
+        AuditOptions(**change).check()
     assert words in caught.value.cause
     assert caught.value.remedy
 
 
 def test_a_whole_number_is_a_number() -> None:
-    Options(tv=0, lr=2).check()
+    AuditOptions(tv=0, lr=2).check()
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -114,4 +137,4 @@ def test_an_attack_may_not_have_an_option_of_the_audits_own(name: str, monkeypat
     monkeypatch.setitem(ATTACKS, "mine", Attack("mine", INVGRAD.run, options={name: Option(5)}))
     assert find("mine").options
     with pytest.raises(ConfigError, match=f"An attack's option '{name}' is one of every audit"):
-        Options(attacks=["mine"]).check()
+        AuditOptions(attacks=["mine"]).check()

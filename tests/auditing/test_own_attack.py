@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from equipoise.attack.registry import ATTACKS
-from equipoise.auditing.options import Options
+from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.run_audit import audit_run
 from equipoise.errors import ConfigError
 from tests.audit_helpers import cheap
@@ -57,9 +57,9 @@ def test_it_takes_part_in_the_audit_of_an_update(call: Call, public: Any) -> Non
 
 
 def test_it_needs_no_truth_but_public_images(call: Call, public: Any) -> None:
-    result = call(public=public, truth=None, options=cheap(attacks=["class-mean"]))
+    result = call(public=public, truth=None, examples=2, options=cheap(attacks=["class-mean"]))
     assert list(result.reconstructions) == ["class-mean"]
-    with pytest.raises(ConfigError, match="class-mean needs public="):
+    with pytest.raises(ConfigError, match="class-mean needs public inputs"):
         call(options=cheap(attacks=["class-mean"]))
 
 
@@ -76,14 +76,14 @@ def test_its_option_reaches_it(call: Call, public: Any) -> None:
     [(0, r"averaged=0 \(at least 1\)"), ("all", "averaged='all' to be of type int"), (1.5, "of type int")],
 )
 def test_its_option_is_checked(value: Any, words: str) -> None:
-    assert Options().settings["averaged"] == 100
+    assert AuditOptions().settings["averaged"] == 100
     with pytest.raises(ConfigError, match=words):
-        Options(averaged=value).check()
+        AuditOptions(averaged=value).check()
 
 
 def test_without_it_its_name_and_its_option_are_unknown() -> None:
     ATTACKS.pop("class-mean")
     with pytest.raises(ConfigError, match="Unknown attack 'class-mean'"):
-        Options(attacks=["class-mean"]).check()
+        AuditOptions(attacks=["class-mean"]).check()
     with pytest.raises(ConfigError, match="Unknown attack option 'averaged'"):
-        Options(averaged=3).check()
+        AuditOptions(averaged=3).check()

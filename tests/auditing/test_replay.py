@@ -205,11 +205,11 @@ def test_what_comes_out_is_what_the_attack_found(few: Dataset, monkeypatch: pyte
     seen: dict[str, Any] = {}
 
     def result(
-        server: Any, observations: Any, public: Any, candidates: Any, labels: Any, choices: Tensor, *rest: Any
-    ) -> Combined:
-        seen.update(
-            server=server, public=public, choices=choices, rest=rest, rounds=[one.round for one in observations]
-        )
+        server: Any, observations: Any, public: Any, candidates: Any, labels: Any, choices: Tensor, chance: float,
+        **more: Any,
+    ) -> Combined:  # fmt: skip
+        seen.update(server=server, public=public, choices=choices, chance=chance, more=more)
+        seen["rounds"] = [one.round for one in observations]
         wins = torch.zeros(choices.shape, dtype=torch.float64)
         wins[:, 0] = 1
         took = torch.arange(len(choices)) % 2  # half of the examples took part in one round each
@@ -225,7 +225,8 @@ def test_what_comes_out_is_what_the_attack_found(few: Dataset, monkeypatch: pyte
     assert (rows["log_rank_schedule_known"], rows["log_rank_one_release"]) == (0, pytest.approx(math.log(5)))
     assert (rows["releases_per_example"], rows["rounds"], rows["targets"], rows["candidates"]) == (0.5, 3, 6, 5)
     assert seen["rounds"] == [1, 2, 3]
-    assert seen["rest"] == (2 * 3 / 40, 8, 5), "the chance of an example is that of all its local steps"
+    assert seen["chance"] == 2 * 3 / 40, "that of an example in all local steps"
+    assert seen["more"] == {"around": 8, "seed": 5}
     assert float(seen["server"].protection.scale) == pytest.approx(7.99975)
     assert torch.equal(seen["public"][0], few.public_attack.images)
 

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from equipoise.auditing.results import ENOUGH, Outcome, differences, evidence, membership_scores, rows_of, summary
+from equipoise.auditing.results import (
+    ENOUGH,
+    Outcome,
+    differences,
+    evidence,
+    membership_scores,
+    renamed,
+    rows_of,
+    shown_names,
+    summary,
+)
 from tests.auditing.small import QUICK, targets_of
 
 # --- numbers with intervals ----------------------------------------------------------------------------------
@@ -64,7 +76,7 @@ def outcome(attack: str = "lti", control: str | None = None, **change: Any) -> O
 
 @pytest.mark.parametrize("control", [None, "positive"])
 def test_a_result_and_its_negative_control_are_two_rows(control: str | None) -> None:
-    targets = targets_of(QUICK.limited_to([]))
+    targets = targets_of(replace(QUICK, attacks=[]))
     result, chance = rows_of(outcome(control=control), targets)
     assert (result["control"], result["mse"], result["stopped"]) == (control, 4.0, 1)
     assert (chance["control"], chance["mse"]) == ("negative", 15.0)
@@ -74,6 +86,41 @@ def test_a_result_and_its_negative_control_are_two_rows(control: str | None) -> 
         assert (row["targets"], row["label_sets"]) == (24, targets.label_sets)
         assert row["distinct_images"] == len(set(targets.truth.flatten().tolist()))
         assert row["evidence"] == "ok"
+
+
+def test_identification_comes_with_its_chance() -> None:
+    targets, values = targets_of(), {"identification": np.array([[1.0, 0.0]])}
+    for row in rows_of(outcome(values=values, negative=values), targets):
+        assert row["chance"] == f"1 in {targets.decoys.shape[2] + 1}"
+    assert "chance" not in rows_of(outcome(), targets)[0]
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["mnist", "fmnist"], ["mnist", "fmnist"]),
+        (["/home/me/scans/", "relative/other", "mnist"], ["scans", "other", "mnist"]),
+        (["/a/data", "/b/data", "/a/data", "/c/data"], ["data", "data (2)", "data (3)"]),
+        (["/"], ["data"]),
+    ],
+)
+def test_a_dataset_is_called_by_its_folder(names: list[str], shown: list[str]) -> None:
+    assert list(shown_names(names).values()) == shown
+
+
+def test_a_folder_is_called_by_its_own_name_wherever_one_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scans" / "inner").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "scans" / "inner")
+    assert shown_names([".", ".."]) == {".": "inner", "..": "scans"}
+
+
+def test_rows_without_a_dataset_stay_as_they_are() -> None:
+    assert renamed([{"dataset": "/a/b", "mse": 1}, {"mse": 2}], {"/a/b": "b"}) == [
+        {"dataset": "b", "mse": 1},
+        {"mse": 2},
+    ]
 
 
 def test_the_best_membership_score_is_named() -> None:

@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 
 from equipoise.auditing import sweep_audit
 from equipoise.auditing.audit import Audit
-from equipoise.auditing.options import Options
+from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.run_audit import audit_run
 from equipoise.auditing.svg import as_pixels, png
 from equipoise.engine.datasets import load_dataset
@@ -33,14 +33,14 @@ def test_the_first_an_early_and_the_last_snapshot_are_attacked(audited: Audit, t
 
 
 def test_the_rounds_may_be_chosen(trained: Path) -> None:
-    result = audit_run(trained, cheap(attacks=["labels"]), rounds=[2, 0, 2])
+    result = audit_run(trained, cheap(attacks=["labels"]), snapshots=[2, 0, 2])
     assert sorted({row["round"] for row in result.rows}) == [0, 2]
 
 
-@pytest.mark.parametrize("rounds", [[5], [0, 5], []])
-def test_a_snapshot_that_is_not_there_is_refused_with_those_that_are(trained: Path, rounds: list[int]) -> None:
+@pytest.mark.parametrize("snapshots", [[5], [0, 5], []])
+def test_a_snapshot_that_is_not_there_is_refused_with_those_that_are(trained: Path, snapshots: list[int]) -> None:
     with pytest.raises(ConfigError, match="There are: 0, 1, 2, 3"):
-        audit_run(trained, cheap(), rounds=rounds)
+        audit_run(trained, cheap(), snapshots=snapshots)
 
 
 def test_a_learned_mechanism_has_every_role_and_control(audited: Audit) -> None:
@@ -176,6 +176,18 @@ def test_the_place_of_the_run_is_in_no_file(audited: Audit, trained: Path, tmp_p
     assert str(trained) not in text
 
 
+def test_a_dataset_folder_is_called_by_its_name_and_not_by_its_path(
+    trained: Path, pictures: Path, tmp_path: Path
+) -> None:
+    result = audit_run(trained, cheap(attacks=["invgrad", "labels"]), snapshots=[3], multi_rounds=2)
+    assert {row["dataset"] for row in (*result.rows, *result.content["multi_round"])} == {"pictures"}
+    assert {row["dataset"] for part in ("differences", "cap") for row in result.content[part]} == {"pictures"}
+    assert list(result.content["baselines"]) == ["pictures"]
+    result.save(tmp_path)
+    for path in tmp_path.iterdir():
+        assert str(pictures.parent) not in path.read_text(encoding="utf-8"), path.name
+
+
 def test_the_picture_names_the_dataset_and_not_its_place(audited: Audit, pictures: Path) -> None:
     """A picture is what people pass on: it need not say where on which machine the data lay."""
     assert str(pictures.parent) not in audited.picture()
@@ -275,4 +287,4 @@ def test_data_without_public_images_cannot_be_audited(tmp_path: Path, pictures: 
 
 def test_an_unknown_attack_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'matched'"):
-        audit_run(tmp_path, Options(attacks=["mached"]))
+        audit_run(tmp_path, AuditOptions(attacks=["mached"]))

@@ -253,7 +253,7 @@ def test_a_new_kind_of_result_needs_one_function_that_scores_it(monkeypatch: pyt
     (server, weights), targets = server_of(), targets_of()
     attack = Attack("brightness", lambda server, view, *rest: Brightness(torch.zeros(len(view), 4)))
     monkeypatch.setitem(ATTACKS, "brightness", attack)
-    cell, options = Cell(weights, server, {"role": "own"}), QUICK.limited_to(["brightness"])
+    cell, options = Cell(weights, server, {"role": "own"}), replace(QUICK, attacks=["brightness"])
     with pytest.raises(TypeError, match="Nothing scores a Brightness"):
         attack_cell(cell, targets, materials(), options)
 

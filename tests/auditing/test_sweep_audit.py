@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from equipoise.auditing import sweep_audit
-from equipoise.auditing.options import Options
+from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.results import Findings, Outcome, rows_of
 from equipoise.auditing.sweep_audit import audit_sweep, learned_against_static
 from equipoise.engine.datasets import load_dataset
@@ -38,7 +38,7 @@ def run(federations: list[Federation]) -> Run:
     made: dict[tuple[Any, ...], tuple[Sweep, dict[int, torch.Tensor]]] = {}
 
     def call(
-        options: Options,
+        options: AuditOptions,
         rounds: tuple[int, ...] = (0,),
         given: list[Federation] | None = None,
         settings: Settings = SETTINGS,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.auditing.options import Options
+from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.targets import Materials, build_targets, given_targets
 from equipoise.data.dataset import Dataset, from_tensors
 from equipoise.errors import ConfigError, DataError
@@ -157,7 +157,7 @@ def test_the_truth_stands_first_among_the_choices_and_an_impostor_second() -> No
 
 # --- targets around given inputs -----------------------------------------------------------------------------
 
-OPTIONS = Options(candidates=6, others=5)
+OPTIONS = AuditOptions(candidates=6, others=5)
 
 
 def given(public: tuple[Tensor, Tensor] | None, labels: Any = ((0, 1), (2, 2), (1, 3))) -> Any:
@@ -209,9 +209,11 @@ def test_without_public_inputs_there_is_nothing_to_tell_them_apart_from() -> Non
 
 
 @pytest.mark.parametrize("each", [1, 3])
-def test_fewer_than_four_public_images_of_a_label_are_refused(each: int) -> None:
+def test_with_fewer_than_four_public_images_of_a_label_all_serve_the_attacks(each: int) -> None:
     images, labels = part(64, 6)
     kept = (labels != 2) | (labels.eq(2).cumsum(0) <= each)
-    with pytest.raises(DataError, match="fewer than four images of a label"):
-        given((images[kept], labels[kept]))
-    given((images[kept], labels[kept]), labels=((0, 1), (1, 3)))  # of a label that nobody asked for
+    _, _, targets, result = given((images[kept], labels[kept]))
+    assert torch.equal(result.attack[0], images[kept])
+    assert targets.decoys.shape == (3, 2, 0)
+    _, _, targets, result = given((images[kept], labels[kept]), labels=((0, 1), (1, 3)))
+    assert targets.decoys.shape == (2, 2, 5), "nobody asked for the rare label"

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from equipoise.attack.results import Inversion
 from equipoise.auditing import update_audit
-from equipoise.auditing.options import Options
+from equipoise.auditing.attacker import Attacker
+from equipoise.auditing.update import Update
 from equipoise.auditing.update_audit import audit
 from equipoise.mechanism.protect import protected_step
 from equipoise.mechanism.protection import ProtectionSettings
@@ -40,18 +41,71 @@ def test_states_and_a_gradient_say_the_same(call: Call, model: nn.Module, batch:
     assert torch.allclose(by_gradient.reconstructions["invgrad"], by_states.reconstructions["invgrad"], atol=1e-2)
 
 
+@pytest.mark.parametrize("by", ["gradient", "after"])
+def test_eta_is_that_of_the_settings(call: Call, model: nn.Module, batch: Any, stand_in: Any, by: str) -> None:
+    """It exists once: what the client trained with is what the attacker divides by."""
+    seen: list[tuple[float, float]] = []
+    gradient = gradient_of(model, *batch)
+
+    def watching(server: Any, view: Any, *rest: Any) -> Inversion:
+        seen.append((server.eta, float(view.update.abs().max())))
+        return Inversion(batch[0].unsqueeze(0), torch.zeros(1))
+
+    stand_in(watching)
+    largest = max(float(part.abs().max()) for part in gradient.values())
+    for eta in (0.1, 0.01):
+        sent = {"gradient": gradient} if by == "gradient" else {"after": moved(model, gradient, eta)}
+        call(**sent, settings=ProtectionSettings(eta=eta))
+        assert seen[-1] == (eta, pytest.approx(eta * largest, rel=1e-2))
+
+
+def test_an_update_with_another_eta_gives_away_as_much(call: Call, model: nn.Module, batch: Any) -> None:
+    slow = moved(model, gradient_of(model, *batch), 0.01)
+    right = call(after=slow, settings=ProtectionSettings(eta=0.01), options=cheap(attacks=["likelihood"]))
+    wrong = call(after=slow, options=cheap(attacks=["likelihood"]))
+    assert right.rows[0]["cost"] != wrong.rows[0]["cost"]
+
+
+def test_the_noise_is_that_of_the_batch_that_was_sent(call: Call, stand_in: Any, batch: Any) -> None:
+    """The sensitivity of laplace-dp, 2 * eta * clip / batch, is that of two examples, not of the default four."""
+    scales: list[float] = []
+
+    def watching(server: Any, view: Any, *rest: Any) -> Inversion:
+        scales.append(float(server.protection.scale))
+        return Inversion(batch[0].unsqueeze(0), torch.zeros(1))
+
+    stand_in(watching)
+    call(mechanism="laplace-dp", budget=100.0, settings=ProtectionSettings(clip=1.0))
+    assert scales == [pytest.approx(2 * 0.1 * 1.0 / 2 / 100), 0]
+
+
+def test_labels_of_the_callers_own_are_granted(call: Call, batch: Any, stand_in: Any) -> None:
+    """Even wrong ones; the truth is scored against all the same."""
+    seen: list[Tensor] = []
+
+    def watching(server: Any, view: Any, *rest: Any) -> Inversion:
+        seen.append(view.labels)
+        return Inversion(batch[0].unsqueeze(0), torch.zeros(1))
+
+    stand_in(watching)
+    (row,) = call(labels=torch.tensor([1, 1])).rows
+    assert seen[0].tolist() == [[1, 1]]
+    assert row["labels_granted"]
+    assert row["mse"] == 0
+
+
 def test_several_updates_are_what_each_is_alone(call: Call, model: nn.Module) -> None:
     pairs = [(numbers(2, *SHAPE, seed=seed), torch.tensor([seed % 2 * 2, 1])) for seed in (5, 6, 7)]
     updates = [gradient_of(model, *pair) for pair in pairs]
     truth, labels = (torch.stack(part) for part in zip(*pairs, strict=True))
     given: dict[str, Any] = {"bounds": (0.0, 1.0), "options": searched()}
-    together = call(gradient=updates, truth=truth, labels=labels, **given)
+    together = call(gradient=updates, truth=(truth, labels), **given)
     assert together.rows[0]["targets"] == 3
     assert together.reconstructions["invgrad"].shape == (3, 2, *SHAPE)
     for i, (x, y) in enumerate(pairs):
-        alone = call(gradient=updates[i], truth=x, labels=y, **given)
+        alone = call(gradient=updates[i], truth=(x, y), **given)
         assert torch.allclose(together.reconstructions["invgrad"][i], alone.reconstructions["invgrad"][0], atol=0.05)
-    each = call(before=[model.state_dict()] * 3, gradient=updates, truth=truth, labels=labels, **given)
+    each = call(before=[model.state_dict()] * 3, gradient=updates, truth=(truth, labels), **given)
     approx(together.rows[0], each.rows[0])
 
 
@@ -78,7 +132,7 @@ def test_a_heavily_distorted_image_is_not(call: Call, model: nn.Module, batch: A
 @pytest.mark.parametrize("known", [False, True])
 def test_labels_are_inferred_where_they_are_not_granted(call: Call, public: Any, known: bool) -> None:
     more = {"public": public} if known else {}
-    granted, inferred = call(options=searched(), **more), call(options=searched(), grant_labels=False, **more)
+    granted, inferred = call(options=searched(), **more), call(options=searched(), labels="infer", **more)
     assert granted.rows[0]["labels_granted"]
     assert not inferred.rows[0]["labels_granted"]
     assert inferred.rows[0]["mse"] == pytest.approx(granted.rows[0]["mse"], abs=1e-4)
@@ -105,7 +159,7 @@ def test_every_role_says_rightly_whether_its_labels_were_granted(
         budget=0.98,
         settings=ProtectionSettings(steps=2),
         public=public,
-        grant_labels=False,
+        labels="infer",
     )
     rows = [row for row in result.rows if row["control"] != "negative"]
     assert [row["role"] for row in rows] == ["own", *TWINS, "undistorted"]
@@ -117,20 +171,22 @@ def test_every_role_says_rightly_whether_its_labels_were_granted(
 def test_the_order_of_the_truth_is_of_no_account_where_labels_are_inferred(call: Call, batch: Any) -> None:
     """The attacker does not know which image has which label: its reconstructions have no order to be held to."""
     one, two = (
-        call(options=searched(), grant_labels=False, truth=truth, labels=labels).rows[0]["mse"]
-        for truth, labels in (batch, (batch[0].flip(0), batch[1].flip(0)))
+        call(options=searched(), labels="infer", truth=truth).rows[0]["mse"]
+        for truth in (batch, (batch[0].flip(0), batch[1].flip(0)))
     )
     assert two == pytest.approx(one, abs=1e-4)
 
 
-def test_inferred_labels_are_not_scored_against_themselves(call: Call, model: nn.Module, public: Any) -> None:
+def test_inferred_labels_are_not_scored_against_themselves(
+    call: Call, model: nn.Module, batch: Any, public: Any
+) -> None:
     """Labels from pure noise are right no more often than by chance, whatever the attacker inferred."""
     noise = {name: torch.randn(part.shape, generator=torch.Generator().manual_seed(9)) for name, part in
              model.named_parameters()}  # fmt: skip
     wrong = torch.tensor([0, 0])
     options = cheap(attacks=["labels"])
     result = [
-        call(gradient=noise, labels=labels, grant_labels=False, public=public, options=options).rows[0]["labels"]
+        call(gradient=noise, truth=(batch[0], labels), labels="infer", public=public, options=options).rows[0]["labels"]
         for labels in (wrong, wrong + 1, wrong + 2)
     ]
     assert sum(result) == pytest.approx(1.0), "two guesses are right about two of the three"
@@ -145,9 +201,7 @@ def test_granted_labels_score_the_guess_of_labels(call: Call, public: Any) -> No
 @pytest.mark.parametrize("known", [False, True])
 def test_without_the_truth_there_are_reconstructions_and_no_scores(call: Call, public: Any, known: bool) -> None:
     attacks = ["invgrad", "lti"] if known else ["invgrad"]
-    result = call(
-        truth=None, shape=SHAPE, public=public if known else None, options=cheap(attacks=attacks), labels=None, batch=2
-    )
+    result = call(truth=None, shape=SHAPE, public=public if known else None, options=cheap(attacks=attacks), examples=2)
     assert list(result.reconstructions) == attacks
     assert all(images.shape == (1, 2, *SHAPE) for images in result.reconstructions.values())
     assert [row["attack"] for row in result.rows] == [*attacks, "labels"]
@@ -156,7 +210,7 @@ def test_without_the_truth_there_are_reconstructions_and_no_scores(call: Call, p
     assert result.content["targets"] == "unknown"
 
 
-def test_without_the_truth_the_options_reach_the_attack_too(call: Call, stand_in: Any) -> None:
+def test_without_the_truth_the_options_reach_the_attack_too(call: Call, batch: Any, stand_in: Any) -> None:
     seen: list[Any] = []
 
     def watching(server: Any, view: Any, knowledge: Any, options: Any, hooks: Any) -> Inversion:
@@ -164,37 +218,56 @@ def test_without_the_truth_the_options_reach_the_attack_too(call: Call, stand_in
         return Inversion(torch.zeros(1, 2, *SHAPE), torch.full((1,), 7.0))
 
     stand_in(watching)
-    result = call(truth=None, shape=SHAPE, options=cheap(attacks=["invgrad"], seed=3))
+    result = call(truth=None, labels=batch[1], shape=SHAPE, options=cheap(attacks=["invgrad"], seed=3))
     assert seen == [(3, 2)]
     assert result.rows[0]["cost"] == 7
 
 
 def test_a_reconstruction_needs_no_truth(call: Call, batch: Any) -> None:
-    result = call(truth=None, shape=SHAPE, options=searched())
+    result = call(truth=None, labels=batch[1], shape=SHAPE, options=searched())
     assert torch.allclose(result.reconstructions["invgrad"][0], batch[0], atol=0.05)
 
 
 def test_all_attacks_run_by_default_where_all_is_given(
-    call: Call, public: Any, monkeypatch: pytest.MonkeyPatch
+    call: Call, public: Any, batch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(update_audit, "Options", lambda: cheap(attacks=Options().attacks))
+    monkeypatch.setattr(update_audit, "AuditOptions", cheap)
+    usual = ["invgrad", "lti", "matched", "membership", "labels"]
     for given, attacks in (
         ({}, ["invgrad"]),
-        ({"public": public}, ["invgrad", "lti", "matched", "membership", "labels"]),
-        ({"public": public, "truth": None}, ["invgrad", "lti"]),
+        ({"public": public}, usual),
+        ({"public": public, "truth": None, "labels": batch[1]}, ["invgrad", "lti"]),
+        ({"public": public, "labels": "infer"}, ["invgrad", "lti", "membership", "labels"]),
     ):
         result = call(options=None, **given)
         assert list(dict.fromkeys(row["attack"] for row in result.rows)) == attacks
+        assert list(result.content["left_out"]) == [name for name in usual if name not in attacks]
+        assert all(words.startswith("needs ") for words in result.content["left_out"].values())
+
+
+@pytest.mark.parametrize(("count", "candidates"), [(0, 0), (64, 11)])
+def test_the_call_of_the_readme_works_with_its_defaults(batch: Any, count: int, candidates: int) -> None:
+    """Whatever there is of public inputs: 200 candidates and 20 others are not there, and that is said."""
+    model, (x, y) = network(), batch
+    before = model.state_dict()
+    after = moved(model, gradient_of(model, x, y))
+    public = (numbers(count, *SHAPE, seed=4), torch.arange(count) % CLASSES) if count else None
+    result = audit(Update(model, before, after), truth=(x, y), attacker=Attacker(public=public))
+    attacks = ["invgrad", "lti", "matched", "membership", "labels"] if count else ["invgrad"]
+    assert list(dict.fromkeys(row["attack"] for row in result.rows)) == attacks
+    assert (f"sought among {candidates} candidates, not 200" in " ".join(result.content["notes"])) == (count > 0)
+    assert len(result.content["left_out"]) == (0 if count else 4)
+    assert "Attacked: 1 update of 2 examples." in result.summary()
 
 
 @pytest.mark.parametrize("known", [False, True])
 def test_inputs_need_not_be_images(tmp_path: Path, known: bool) -> None:
     model, x, y = network(inputs=6), numbers(2, 6), torch.tensor([2, 0])
-    more: dict[str, Any] = {"public": (numbers(60, 6, seed=4), torch.arange(60) % CLASSES)} if known else {}
+    public = (numbers(60, 6, seed=4), torch.arange(60) % CLASSES) if known else None
     options = cheap(attacks=["invgrad", "lti", "matched", "membership", "labels"] if known else ["invgrad"])
     result = audit(
-        model, model.state_dict(), gradient=gradient_of(model, x, y), labels=y, truth=x, options=options, show=True,
-        **more,
+        Update(model, model.state_dict(), gradient=gradient_of(model, x, y)), truth=(x, y),
+        attacker=Attacker(public=public), options=options, show=True,
     )  # fmt: skip
     assert result.reconstructions["invgrad"].shape == (1, 2, 6)
     assert [path.name for path in result.save(tmp_path)] == ["audit.json"], "there is nothing to draw"
@@ -240,7 +313,12 @@ def test_updates_from_unlike_weights_have_no_simulated_controls(call: Call, mode
     """These are simulated at one set of weights, and there is none that would serve all."""
     starts = [model.state_dict(), network(seed=2).state_dict()]
     updates, truth = [gradient_of(model, *batch)] * 2, batch[0].expand(2, *batch[0].shape)
-    given: dict[str, Any] = {"mechanism": "pl-identical", "budget": 0.98, "gradient": updates, "truth": truth}
+    given: dict[str, Any] = {
+        "mechanism": "pl-identical",
+        "budget": 0.98,
+        "gradient": updates,
+        "truth": (truth, batch[1]),
+    }
     assert {row["role"] for row in call(before=starts, **given).rows} == {"own"}
     assert {row["role"] for row in call(**given).rows} == {"own", "undistorted"}
 
@@ -298,12 +376,13 @@ def test_a_model_of_double_precision_stays_so(batch: Any, public: Any) -> None:
     model = network().double()
     x, y = batch[0].double(), batch[1]
     options = cheap(attacks=["invgrad", "lti", "matched", "membership", "labels"])
-    result = audit(model, model.state_dict(), gradient=gradient_of(model, x, y), labels=y, truth=batch[0],
-                  public=public, options=options)  # fmt: skip
+    attacker = Attacker(public=public)
+    update = Update(model, model.state_dict(), gradient=gradient_of(model, x, y))
+    result = audit(update, truth=batch, attacker=attacker, options=options)
     assert all(images.dtype == torch.float64 for images in result.reconstructions.values())
     single = network()
-    same = audit(single, single.state_dict(), gradient=gradient_of(single, *batch), labels=y, truth=batch[0],
-                 public=public, options=cheap(attacks=["lti"]))  # fmt: skip
+    update = Update(single, single.state_dict(), gradient=gradient_of(single, *batch))
+    same = audit(update, truth=batch, attacker=attacker, options=cheap(attacks=["lti"]))
     lti = next(row for row in result.rows if row["attack"] == "lti")
     assert lti["mse"] == pytest.approx(same.rows[0]["mse"], rel=0.05)
 
@@ -316,7 +395,7 @@ def test_nothing_of_the_caller_changes(call: Call, model: nn.Module, public: Any
     np.random.seed(5)
     random.seed(5)
     states = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[union-attr]
-    for more in ({}, {"grant_labels": False, "options": cheap(attacks=["invgrad", "lti", "labels"])}):
+    for more in ({}, {"labels": "infer", "options": cheap(attacks=["invgrad", "lti", "labels"])}):
         call(**{"public": public, "options": cheap(), **more})
     assert torch.equal(torch.get_rng_state(), states[0])
     assert np.random.get_state()[1].tolist() == states[1]  # type: ignore[union-attr]
@@ -337,7 +416,7 @@ def test_few_releases_are_insufficient_evidence(
     call: Call, model: nn.Module, batch: Any, count: int, evidence: str
 ) -> None:
     x, y = batch
-    result = call(gradient=[gradient_of(model, x, y)] * count, truth=x.expand(count, *x.shape))
+    result = call(gradient=[gradient_of(model, x, y)] * count, truth=(x.expand(count, *x.shape), y))
     assert (result.rows[0]["targets"], result.rows[0]["evidence"]) == (count, evidence)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.auditing import update_audit
-from equipoise.auditing.options import Options
+from equipoise.auditing.options import AuditOptions
+from equipoise.auditing.update_audit import audit
 from equipoise.errors import ConfigError, DataError, EquipoiseError, ModelError, ReleaseError
 from equipoise.mechanism.protection import ProtectionSettings
 from tests.audit_helpers import cheap
@@ -47,7 +49,7 @@ def test_an_update_that_is_not_finite_is_refused(
         with pytest.raises(ReleaseError, match="not finite"):
             call(**{which: state}, public=public, options=cheap(attacks=[attack]))
     with pytest.raises(ReleaseError, match="not finite"):
-        call(**{which: state}, grant_labels=False)
+        call(**{which: state}, labels="infer")
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -59,8 +61,8 @@ def test_a_truth_outside_the_bounds_is_refused(
     truth = beyond[0] + batch[0] * (beyond[1] - beyond[0])
     more: dict[str, Any] = {"public": public} if known else {}
     with pytest.raises(DataError, match=r"Part of the truth lies outside .*bounds="):
-        call(truth=truth, **more)
-    assert call(truth=truth, bounds=beyond, **more).rows
+        call(truth=(truth, batch[1]), **more)
+    assert call(truth=(truth, batch[1]), bounds=beyond, **more).rows
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -77,12 +79,12 @@ def test_bounds_are_those_of_the_public_inputs_and_never_of_the_truth(
     monkeypatch.setattr(update_audit, "attack_cell", watching)
     wide = 3 * public[0] - 1
     for truth in (batch[0], batch[0] / 2, torch.full_like(batch[0], 0.25)):
-        call(truth=truth, **({"public": (wide, public[1])} if known else {}))
+        call(truth=(truth, batch[1]), **({"public": (wide, public[1])} if known else {}))
     expected = (float(wide.min()), float(wide.max())) if known else (0.0, 1.0)
     assert [(server.low, server.high) for server in seen] == [expected] * 3
 
 
-Y = torch.tensor([0, 2])
+X, Y = numbers(2, *SHAPE), torch.tensor([0, 2])
 
 
 @pytest.mark.parametrize(
@@ -95,28 +97,41 @@ Y = torch.tensor([0, 2])
         ({"labels": Y.expand(3, 2)}, DataError, "labels of shape"),
         ({"labels": [0, 2]}, DataError, "labels"),
         ({"labels": torch.tensor(1)}, DataError, "labels"),
+        ({"labels": "guess"}, DataError, '"infer" or a tensor'),
+        ({"labels": Y[:1]}, DataError, "disagree on the number of examples: 2, 1"),
+        ({"examples": 3}, DataError, "disagree on the number of examples: 2, 2, 3"),
         ({"labels": Y[:0], "truth": None, "shape": SHAPE}, DataError, "no known examples"),
-        ({"labels": None, "truth": None, "shape": SHAPE}, DataError, "batch="),
-        ({"labels": None}, DataError, "needs its labels"),
-        ({"labels": None, "truth": None, "shape": SHAPE, "batch": 0}, DataError, "no known examples"),
+        ({"truth": None, "shape": SHAPE}, DataError, r"Attacker\(examples=\)"),
+        ({"truth": None, "shape": SHAPE, "examples": 0}, DataError, "examples=0"),
+        ({"truth": None, "shape": SHAPE, "examples": 2.0}, DataError, "examples=2.0"),
+        ({"truth": X}, DataError, r"a pair \(inputs, labels\)"),
+        ({"truth": (X, None)}, DataError, "labels of the truth"),
+        ({"truth": (X, [0, 2])}, DataError, "labels of the truth"),
+        ({"truth": (X, Y + 1)}, DataError, r"0\.\.2, got 1\.\.3"),
+        ({"truth": (X, Y.int())}, DataError, "int64"),
+        ({"truth": (X, Y.expand(3, 2))}, DataError, "labels of shape"),
         ({"gradient": [], "shape": SHAPE}, ReleaseError, "no update"),
-        ({"truth": numbers(4, *SHAPE)}, DataError, "Expected the truth as"),
-        ({"truth": numbers(2, 1, 5, 5), "shape": SHAPE}, DataError, "Expected the truth as"),
-        ({"truth": numbers(2, 1, 5, 5)}, EquipoiseError, r"\(2, 1, 5, 5\)"),
-        ({"truth": numbers(2, *SHAPE) * float("nan")}, DataError, "finite"),
-        ({"truth": numbers(2, *SHAPE).numpy()}, DataError, "truth"),
-        ({"truth": None}, ConfigError, "shape of one input is not known"),
-        ({"truth": None, "shape": (1, 5, 5)}, ModelError, "forward failed"),
+        ({"truth": (numbers(4, *SHAPE), Y)}, DataError, "Expected the truth as"),
+        ({"truth": (numbers(2, 1, 5, 5), Y), "shape": SHAPE}, DataError, "Expected the truth as"),
+        ({"truth": (numbers(2, 1, 5, 5), Y)}, EquipoiseError, r"\(2, 1, 5, 5\)"),
+        ({"truth": (X * float("nan"), Y)}, DataError, "finite"),
+        ({"truth": (X.numpy(), Y)}, DataError, "truth"),
+        ({"truth": None, "labels": Y}, ConfigError, "shape of one input is not known"),
+        ({"truth": None, "labels": Y, "shape": (1, 5, 5)}, ModelError, "forward failed"),
         ({"mechanism": "pl-learn"}, ConfigError, "'pl-learn' needs a budget"),
         ({"budget": 0.98}, ConfigError, "'none' takes no budget"),
         ({"mechanism": "pl-lern", "budget": 0.98}, ConfigError, "Did you mean 'pl-learn'"),
         ({"mechanism": "pl-learn", "budget": 1.2}, EquipoiseError, "budget"),
         ({"settings": ProtectionSettings(local_steps=3)}, DataError, "equal local steps"),
+        ({"settings": ProtectionSettings(eta=0.0)}, ConfigError, "eta=0.0"),
+        ({"settings": {"eta": 0.1}}, ConfigError, "ProtectionSettings, got dict"),
+        ({"model": "mlp"}, ConfigError, "got str"),
         ({"bounds": (1.0, 0.0)}, EquipoiseError, "bounds"),
         ({"bounds": (float("nan"), 1.0)}, EquipoiseError, "bounds"),
-        ({"options": Options(attacks=["invgard"])}, ConfigError, "Did you mean 'invgrad'"),
-        ({"options": Options(attacks=["lti"])}, ConfigError, "lti needs public"),
-        ({"options": Options(iterations=0)}, ConfigError, "iterations=0"),
+        ({"options": AuditOptions(attacks=["invgard"])}, ConfigError, "Did you mean 'invgrad'"),
+        ({"options": AuditOptions(attacks=["lti"])}, ConfigError, "lti needs public"),
+        ({"bounds": 1.0}, ConfigError, "bounds"),
+        ({"options": AuditOptions(iterations=0)}, ConfigError, "iterations=0"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
@@ -138,10 +153,54 @@ def test_matched_needs_the_truth_to_look_for(call: Call, public: Any) -> None:
         call(truth=None, public=public, options=cheap(attacks=["matched"]))
 
 
-@pytest.mark.parametrize("rows", [[], [0], [0, 3, 6, 9, 12, 15]], ids=["none", "one", "one label"])
-def test_public_data_that_lack_a_label_are_refused(call: Call, public: Any, rows: list[int]) -> None:
-    with pytest.raises(DataError):
-        call(public=(public[0][rows], public[1][rows]), options=cheap())
+USUAL = ["invgrad", "lti", "matched", "membership", "labels"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "able", "words"),
+    [
+        ([0], ["invgrad"], "a public input of label 2"),
+        ([0, 3, 6, 9, 12, 15], ["invgrad"], "a public input of label 2"),
+        ([0, 2, 3, 6, 9], ["invgrad", "lti", "labels"], "4 public inputs of label 2, .*; there are 1"),
+        ([0, 3, 6, 9, 2, 5, 8], ["invgrad", "lti", "labels"], "4 public inputs of label 2, .*; there are 3"),
+        ([0, 3, 6, 9, 2, 5, 8, 11], USUAL, ""),
+    ],
+    ids=["one", "one label", "one of a label", "three of a label", "four of each"],
+)
+def test_with_few_public_inputs_of_a_label_attacks_are_left_out_or_refused(
+    call: Call, public: Any, rows: list[int], able: list[str], words: str
+) -> None:
+    given = public[0][rows], public[1][rows]
+    result = call(public=given, bounds=(0.0, 1.0), options=cheap(candidates=200, others=20))
+    assert list(dict.fromkeys(row["attack"] for row in result.rows)) == able
+    assert [name for name in USUAL if name not in able] == list(result.content["left_out"])
+    unable = [name for name in USUAL if name not in able]
+    if unable:
+        assert re.search(words, result.content["left_out"]["matched"])
+        with pytest.raises(ConfigError, match=f"{unable[0]} needs {words}"):
+            call(public=given, bounds=(0.0, 1.0), options=cheap(attacks=USUAL))
+    else:
+        assert "sought among 2 candidates, not 200" in result.content["notes"][0]
+        assert "told from 2 others, not 20" in result.content["notes"][1]
+
+
+@pytest.mark.parametrize(
+    ("public", "words"),
+    [
+        (X, "pair of tensors"), ((X, [0, 2]), "pair of tensors"), ((X[:0], Y[:0]), "no public inputs"),
+        (((X * 255).byte(), Y), "floating point"), ((X, Y[:1]), "int64 labels"), ((X, Y.int()), "int64 labels"),
+        ((X * float("inf"), Y), "not finite"), ((X[:, :, :5], Y), "forward failed"), ((X, Y + 1), "got 1..3"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_public_data_that_are_none_are_refused(call: Call, public: Any, words: str) -> None:
+    with pytest.raises(EquipoiseError, match=words):
+        call(public=public)
+
+
+def test_only_an_update_is_audited(model: nn.Module) -> None:
+    with pytest.raises(ConfigError, match=r"audit\(Update\(model, before, after\)"):
+        audit(model)  # type: ignore[arg-type]
 
 
 class Rounded(nn.Module):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.auditing.audit import Audit
-from equipoise.auditing.options import Options
+from equipoise.auditing.options import AuditOptions
 from tests.audit_helpers import cheap
 
 SHAPE, CLASSES = (1, 6, 6), 3
@@ -47,7 +47,7 @@ def own(result: Audit) -> list[dict[str, Any]]:
     return [row for row in result.rows if row["role"] == "own" and row["control"] is None]
 
 
-def searched(iterations: int = 300, **change: Any) -> Options:
+def searched(iterations: int = 300, **change: Any) -> AuditOptions:
     return cheap(attacks=["invgrad"], iterations=iterations, **change)
 
 

@@ -37,7 +37,7 @@ class Problem:
     def run(self, gamma: float, steps: int = STEPS, gradient: Callable[[Tensor], Tensor] | None = None) -> Trajectory:
         return follow(
             gradient or self.gradient, self.loss, torch.zeros_like(self.init), self.init, self.lower, self.upper,
-            steps, gamma, negative_norm=self.negative_norm, exact=self.gradient,
+            steps=steps, gamma=gamma, negative_norm=self.negative_norm, exact=self.gradient,
         )  # fmt: skip
 
 

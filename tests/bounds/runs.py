@@ -26,7 +26,7 @@ def rows(outcome: Bounds | Sequence[Row], result: str, **where: Any) -> list[Row
 
 
 def untrained(
-    dataset: Dataset, *federations: Federation, rounds: Sequence[int] = (0,), options: BoundsOptions = CHEAP,
+    dataset: Dataset, *federations: Federation, snapshots: Sequence[int] = (0,), options: BoundsOptions = CHEAP,
     **settings: Any,
 ) -> BoundsContext:  # fmt: skip
     """A sweep whose every snapshot holds the first weights."""
@@ -34,4 +34,4 @@ def untrained(
         Settings.flat(**{"model": "mlp", "init": "torch", **settings}), federations,
         {name: dataset for name in {fed.dataset for fed in federations}},
     )  # fmt: skip
-    return BoundsContext(sweep, list(rounds), {number: sweep.state.params for number in rounds}, options)
+    return BoundsContext(sweep, list(snapshots), {number: sweep.state.params for number in snapshots}, options)

@@ -14,7 +14,7 @@ from equipoise.attack.invgrad import invgrad
 from equipoise.attack.view import Server, View
 from equipoise.auditing.cells import Cell, server_of
 from equipoise.auditing.examine import attack_cell
-from equipoise.auditing.options import Options
+from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.targets import Materials, build_targets
 from equipoise.bounds.attacked_releases import (
     AttackObserver,
@@ -51,7 +51,7 @@ def view(context: BoundsContext, server: Server) -> tuple[View, Tensor]:
 def test_what_is_measured_at_a_cell_equals_what_an_audit_measures_there(context: BoundsContext) -> None:
     ((name, data),) = context.sweep.datasets.items()
     s, batched = context.sweep.settings, context.sweep.batched
-    options = Options(attacks=["invgrad"], releases=2, iterations=6, candidates=2, others=1)
+    options = AuditOptions(attacks=["invgrad"], releases=2, iterations=6, candidates=2, others=1)
     materials = Materials.of(data).to(context.sweep.device, context.sweep.dtype)
     for index, fed in enumerate(context.sweep.federations):
         result, weights = attack_releases(context, name, [(index, 2)]), context.weights[2][index]
@@ -136,7 +136,7 @@ def test_without_its_distortion_a_mechanism_still_clips() -> None:
 
 def test_releases_are_protected_as_in_the_coming_round(few: Dataset) -> None:
     fed = Federation("few", "pl-identical", {"rounds": [1, 3], "values": [0.98, 0.96]})
-    context = untrained(few, fed, rounds=[1, 2], options=replace(CHEAP, iterations=2))
+    context = untrained(few, fed, snapshots=[1, 2], options=replace(CHEAP, iterations=2))
     result = attack_releases(context, "few", [(0, 1), (0, 2)])
     assert result.beta.tolist() == pytest.approx([7.99975, 7.99975, 15.99975, 15.99975], rel=1e-4)
 

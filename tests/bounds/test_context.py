@@ -82,7 +82,7 @@ def test_server_rates_are_each_federations_own(two: BoundsContext) -> None:
 
 
 def test_the_last_round_is_that_of_the_last_snapshot_asked_for_or_not(two: BoundsContext) -> None:
-    assert (two.rounds, two.last) == ([0], 7)
+    assert (two.snapshots, two.last) == ([0], 7)
     assert two.about(0, None) == {"dataset": "one", "mechanism": "pl-learn", "budget": 0.98, "seed": 1, "round": None}
 
 

@@ -50,7 +50,7 @@ LINES = [
 
 def objective_of(few: Dataset, smoothness: float = 2.0, **settings: Any) -> GlobalObjective:
     """Three rounds in which F fell from 5 to 2; at W_0 |grad F|^2 = 25. sigma_g^2 is largest at round 1."""
-    context = untrained(few, FED, rounds=[0, 1, 3], **settings)
+    context = untrained(few, FED, snapshots=[0, 1, 3], **settings)
     return GlobalObjective(
         context, loss={0: torch.tensor([5.0]), 1: torch.tensor([4.0]), 3: torch.tensor([2.0])},
         gradient={0: torch.tensor([[3.0, 4.0]]), 1: torch.tensor([[2.0, 0.0]]), 3: torch.tensor([[9.0, 0.0]])},
@@ -125,7 +125,7 @@ def test_a_run_that_never_began_is_not_checked(few: Dataset) -> None:
 
 def test_a_server_rate_that_changes_is_not_covered(few: Dataset) -> None:
     budget = {"rounds": [1, 3], "values": [0.98, 0.9]}
-    context = untrained(few, replace(FED, budget=budget), rounds=[0, 3], server_rate="auto")
+    context = untrained(few, replace(FED, budget=budget), snapshots=[0, 3], server_rate="auto")
     objective = replace(objective_of(few), context=context)
     (one,) = theorem_rows(objective, 0, [{**single, "budget": budget} for single in LINES])
     assert one["status"] == "not covered"
@@ -203,7 +203,7 @@ def test_the_servers_rate_counts_in_the_step(few: Dataset, steps: list[float]) -
 
 
 def test_every_snapshot_asked_for_is_repeated_and_the_last_one_looked_at(few: Dataset, steps: list[float]) -> None:
-    context = replace(untrained(few, FED, replace(FED, seed=2), rounds=[0, 2, 3], eta=0.01), rounds=[2])
+    context = replace(untrained(few, FED, replace(FED, seed=2), snapshots=[0, 2, 3], eta=0.01), snapshots=[2])
     result = convergence_rows(context, [])
     assert steps == [0.01]
     assert [one["round"] for one in rows(result, "one_step")] == [2, 2]
@@ -265,7 +265,7 @@ def test_a_damped_server_takes_smaller_steps(pictures: Path, tmp_path: Path) -> 
         bounds_run(
             train_run(tmp_path / name, pictures, ("pl-identical",), snapshots=[0], rounds=1, server_rate=rate,
                       evaluate_every=1),
-            replace(CHEAP, targets=0, rounds=[0]),
+            replace(CHEAP, targets=0, snapshots=[0]),
         )
         for name, rate in (("plain", 1.0), ("damped", 0.25))
     )  # fmt: skip

@@ -24,16 +24,17 @@ PL, LS = Federation("few", "pl-identical", 0.98), Federation("few", "ls-static",
 
 
 def by_hand(
-    few: Dataset, monkeypatch: pytest.MonkeyPatch, fed: Federation = PL, rounds: tuple[int, ...] = (0,), **change: Any
-) -> list[Row]:
+    few: Dataset, monkeypatch: pytest.MonkeyPatch, fed: Federation = PL, snapshots: tuple[int, ...] = (0,),
+    **change: Any,
+) -> list[Row]:  # fmt: skip
     """The rows of three releases, of which the second one's attack overflowed; D = 56, c_a = 0.56, c_res = 0.01."""
     result = AttackedReleases(
-        cells=[(0, rounds[0])], beta=torch.tensor([8.0, 99.0, 10.0]), leakage=torch.tensor([0.1, 9.0, 0.3]),
+        cells=[(0, snapshots[0])], beta=torch.tensor([8.0, 99.0, 10.0]), leakage=torch.tensor([0.1, 9.0, 0.3]),
         beyond=torch.tensor([0.0, 1.0, 0.5]), farthest=torch.tensor([50.0, 1e9, 55.0]),
         ratios=torch.tensor([[0.7, 0.01, 0.9], [0.8, 0.01, torch.nan]]), public=torch.tensor([[0.75]]),
         residuals=torch.tensor([2.0, 99.0, 1.0]).expand(4, 3), alive=torch.tensor([True, False, True]),
     )  # fmt: skip
-    context = untrained(few, fed, rounds=rounds)
+    context = untrained(few, fed, snapshots=snapshots)
     monkeypatch.setattr(leakage, "attack_releases", lambda *given: replace(result, **change))
     return leakage_rows(context)
 
@@ -155,7 +156,7 @@ def test_what_the_attack_refuses_is_the_reason(few: Dataset, monkeypatch: pytest
 
 
 def test_several_local_steps_are_not_covered(few: Dataset) -> None:
-    result = leakage_rows(untrained(few, PL, rounds=[0, 1], local_steps=2))
+    result = leakage_rows(untrained(few, PL, snapshots=[0, 1], local_steps=2))
     assert [(one["round"], one["status"]) for one in result] == [(0, "not covered"), (1, "not covered")]
     assert checks(result[0]) == {"update is one mean gradient": "not covered"}
 

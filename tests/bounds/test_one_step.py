@@ -116,7 +116,7 @@ def test_federations_that_the_sweep_reorders_keep_their_own_weights(pictures: Pa
         lines += ["budgets = [0.98]"] if name != "none" else []
     (tmp_path / "sweep.toml").write_text("\n".join(lines))
     Run(tmp_path / "run", resolve(tmp_path / "sweep.toml")).execute()
-    result = bounds_run(tmp_path / "run", replace(CHEAP, targets=0, rounds=[2]))
+    result = bounds_run(tmp_path / "run", replace(CHEAP, targets=0, snapshots=[2]))
     assert list(dict.fromkeys((one["mechanism"], one["seed"]) for one in result.rows)) == blocks
     check_gradient_norms(result, tmp_path / "run")
 
@@ -139,6 +139,6 @@ def test_schedules_stand_still_while_a_round_is_repeated(pictures: Path, tmp_pat
     sweep = {"datasets": [str(pictures)], "mechanisms": ["pl-identical"], "budgets": [budgets]}
     given = settings_for(snapshots=[2], gamma={"rounds": [1, 4], "values": [0.1, 0.2]})
     Run(tmp_path / "run", resolve(overrides=given, sweep=sweep)).execute()
-    result = bounds_run(tmp_path / "run", replace(CHEAP, rounds=[2], targets=0))
+    result = bounds_run(tmp_path / "run", replace(CHEAP, snapshots=[2], targets=0))
     (one,) = rows(result, "one_step", setting="as configured")
     assert one["constants"]["|Delta|^2"]["value"] < 8.0**2  # at 0.9 it would be about 40^2 / 4

@@ -18,7 +18,8 @@ from equipoise.errors import ConfigError
         ({"samples": "many"}, "samples='many' (a whole number)"), ({"samples": 1}, "samples=1 (at least 2)"),
         ({"targets": 1}, "targets=1 (0, or at least 2"), ({"targets": -1}, "targets=-1 (at least 0)"),
         ({"iterations": 1}, "iterations=1 (at least 2)"), ({"examples": 0}, "examples=0 (at least 1)"),
-        ({"rounds": []}, "rounds=[] (a list"), ({"rounds": 3}, "rounds=3 (a list"), ({"rounds": [True]}, "rounds=["),
+        ({"snapshots": []}, "snapshots=[] (a list"), ({"snapshots": 3}, "snapshots=3 (a list"),
+        ({"snapshots": [True]}, "snapshots=["),
         ({"power": math.nan}, "power=nan"), ({"power": None}, "power=None (a whole number)"),
         ({"short": True}, "short=True (a whole"), ({"seed": -1}, "seed=-1 (at least 0)"),
     ],
@@ -36,5 +37,5 @@ def test_all_problems_are_named_at_once() -> None:
 
 def test_the_least_that_can_be_measured_is_accepted() -> None:
     BoundsOptions().check()
-    BoundsOptions([0], subproblems=2, repeats=2, samples=2, examples=1, power=1, short=1, targets=0).check()
+    BoundsOptions(snapshots=[0], subproblems=2, repeats=2, samples=2, examples=1, power=1, short=1, targets=0).check()
     BoundsOptions(targets=2, iterations=2).check()

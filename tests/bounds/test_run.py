@@ -49,6 +49,7 @@ def figures(value: Any) -> Iterator[dict[str, Any]]:
 def test_every_federation_has_every_result(result: Bounds) -> None:
     assert result.content["schema"] == 1
     assert result.content["rounds"] == [0, 2, 3]
+    assert all("/" not in row["dataset"] for row in result.content["bounds"]), "by its name, not by its path"
     for name in MECHANISMS:
         assert {one["result"] for one in result.rows if one["mechanism"] == name} == RESULTS
     order = list(dict.fromkeys(one["mechanism"] for one in result.rows))
@@ -95,7 +96,7 @@ def test_twice_the_same(result: Bounds, run: Path) -> None:
 
 def test_progress_is_told(run: Path) -> None:
     seen: list[tuple[str, float]] = []
-    bounds_run(run, replace(CHEAP, rounds=[0]), lambda what, amount: seen.append((what, amount)))
+    bounds_run(run, replace(CHEAP, snapshots=[0]), lambda what, amount: seen.append((what, amount)))
     assert any("invgrad" in what for what, _ in seen)
     assert all(amount > 0 for _, amount in seen)
 
@@ -104,8 +105,8 @@ def test_progress_is_told(run: Path) -> None:
 
 
 def test_the_last_snapshot_is_read_whatever_is_asked_for(run: Path) -> None:
-    context = context_of(RunFolder(run), replace(CHEAP, rounds=[2, 0, 2]))
-    assert (context.rounds, sorted(context.weights), context.last) == ([0, 2], [0, 2, 3], 3)
+    context = context_of(RunFolder(run), replace(CHEAP, snapshots=[2, 0, 2]))
+    assert (context.snapshots, sorted(context.weights), context.last) == ([0, 2], [0, 2, 3], 3)
 
 
 def test_weights_follow_the_order_of_the_sweep(context: BoundsContext, run: Path) -> None:
@@ -121,7 +122,7 @@ def test_what_is_no_run_folder_is_refused(run: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     with pytest.raises(ConfigError, match=r"No snapshot of round \[7\]"):
-        bounds_run(copy, BoundsOptions(rounds=[0, 7]))
+        bounds_run(copy, BoundsOptions(snapshots=[0, 7]))
     (copy / "metrics.jsonl").write_text("{}\n")
     with pytest.raises(CheckpointError, match=r"Line 1 of metrics\.jsonl"):
         bounds_run(copy)
@@ -143,7 +144,7 @@ def test_a_run_without_metrics_leaves_the_whole_run_unchecked(run: Path, tmp_pat
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     (copy / "metrics.jsonl").unlink()
-    result = bounds_run(copy, replace(CHEAP, rounds=[0], targets=0))
+    result = bounds_run(copy, replace(CHEAP, snapshots=[0], targets=0))
     own = rows(result, "converge_rate", setting="as configured")
     assert {one["status"] for one in own} == {"not checkable"}
     assert all("0 of 3 rounds" in one["reason"] for one in own)

@@ -42,7 +42,7 @@ def test_they_come_from_as_many_rounds_as_it_takes(few: Dataset) -> None:
     assert problems.lower.tolist() == pytest.approx([15.99975] * 6)
     assert problems.upper.tolist() == pytest.approx([31.9995] * 6)
     assert problems.steps == 3
-    later = subproblems(replace(context, weights={1: context.weights[0]}, rounds=[1]), 1, 1)  # begins a round later
+    later = subproblems(replace(context, weights={1: context.weights[0]}, snapshots=[1]), 1, 1)  # begins a round later
     assert torch.equal(problems.init[4:], later.init[:2])
     assert torch.equal(problems.local[4:], later.local[:2])
     assert not torch.equal(problems.init[:2], later.init[:2])
@@ -77,7 +77,10 @@ def toy(gradient: Callable[[Tensor], Tensor], steps: int = 5) -> Subproblems:
     objective = Objective(lambda point: point.square().sum(1), into)
     init = scale_clip(numbers(2, 4, seed=2), LOWER, LOWER)
     gamma, negative_norm = torch.full((2,), 0.05).double(), torch.tensor([0.6, 0.2]).double()
-    return Subproblems(objective, objective, BASE, init, LOWER, UPPER, steps, gamma, negative_norm)
+    return Subproblems(
+        objective=objective, exact=objective, local=BASE, init=init, lower=LOWER, upper=UPPER, steps=steps,
+        gamma=gamma, negative_norm=negative_norm,
+    )  # fmt: skip
 
 
 def test_the_iterate_half_way_is_kept() -> None:
@@ -127,11 +130,14 @@ def test_it_adds_to_ratios_between_the_last_point_and_a_random_one() -> None:
     assert result["value"] == pytest.approx(float((ratio + EXTRA).max()))
 
 
+MEASURED = ("phi", "residual", "stationarity", "error", "lipschitz", "descent", "projection")
+
+
 def test_steps_are_measured_with_the_negative_norm_in_them() -> None:
     none = torch.zeros(5, 2).double()
     problems = toy(torch.zeros_like)
     for name in ("lipschitz", "descent"):
-        seen = Trajectory(none, none, none, none, none, none, none, problems.init)
+        seen = Trajectory(last=problems.init, **dict.fromkeys(MEASURED, none))
         steep = replace(seen, **{name: none + torch.tensor([7.0, 9.0]).double()})
         result = problems.smoothness([problems.init], [seen, steep], OPTIONS)
         assert (result["value"], result["count"]) == (9.0, 2 * 3 + 2 * 2 * 10)

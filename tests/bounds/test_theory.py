@@ -128,8 +128,8 @@ def test_the_gap_is_bounded_by_proof() -> None:
         init,
         problem.lower,
         problem.upper,
-        300,
-        0.5,
+        steps=300,
+        gamma=0.5,
         negative_norm=0.2,
     )
     assert bool((seen.phi[0] - seen.phi.min(0).values <= bound).all())

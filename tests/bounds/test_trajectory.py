@@ -46,14 +46,14 @@ def test_the_recorder_takes_the_learners_own_steps(few: Dataset, dtype: torch.dt
     )
     given = (base, init, lower, upper)
     whole = learn_distortion(objective.gradient, *given, norm="l2", steps=7, gamma=0.1, negative_norm=1e-5)
-    seen = follow(objective.gradient, exact.loss, *given, 7, 0.1, negative_norm=1e-5, exact=exact.gradient)
+    seen = follow(objective.gradient, exact.loss, *given, steps=7, gamma=0.1, negative_norm=1e-5, exact=exact.gradient)
     assert torch.equal(seen.last, whole)
     column = follow(
         objective.gradient,
         exact.loss,
         *given,
-        7,
-        torch.full((4, 1), 0.1, dtype=dtype),
+        steps=7,
+        gamma=torch.full((4, 1), 0.1, dtype=dtype),
         negative_norm=1e-5,
         exact=exact.gradient,
     )
@@ -112,7 +112,8 @@ def test_the_recorder_keeps_no_iterates() -> None:
     zero = torch.zeros_like(problem.init)
     gc.freeze()  # what was there before need not be searched
     try:
-        follow(problem.gradient, problem.loss, zero, problem.init, problem.lower, problem.upper, 12, 0.1, visit=visit)
+        annulus = problem.lower, problem.upper
+        follow(problem.gradient, problem.loss, zero, problem.init, *annulus, steps=12, gamma=0.1, visit=visit)
     finally:
         gc.unfreeze()
     assert len(seen) == 12

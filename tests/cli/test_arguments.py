@@ -27,10 +27,10 @@ def test_a_pair_needs_a_key_and_a_sign(option: str) -> None:
 
 
 def test_rounds_are_whole_numbers() -> None:
-    assert whole_numbers("0,200", "--rounds") == [0, 200]
-    assert whole_numbers(None, "--rounds") is None
-    with pytest.raises(ConfigError, match=r"Expected --rounds 1\.5 to be whole numbers"):
-        whole_numbers("1.5", "--rounds")
+    assert whole_numbers("0,200", "--snapshots") == [0, 200]
+    assert whole_numbers(None, "--snapshots") is None
+    with pytest.raises(ConfigError, match=r"Expected --snapshots 1\.5 to be whole numbers"):
+        whole_numbers("1.5", "--snapshots")
 
 
 def test_a_run_must_be_a_folder(tmp_path: Path) -> None:

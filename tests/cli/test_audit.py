@@ -16,7 +16,7 @@ from equipoise.attack.attack import Option
 from equipoise.attack.registry import ATTACKS as REGISTERED
 from equipoise.attack.registry import find
 from equipoise.auditing import sweep_audit
-from equipoise.auditing.options import Options
+from equipoise.auditing.options import AuditOptions
 from equipoise.data.dataset import Dataset, from_tensors
 from tests.audit_helpers import EFFORT, train_run, write_pictures
 from tests.helpers import Command, Done, contents, entry_point, equipoise
@@ -60,7 +60,7 @@ def only_line(done: Done) -> str:
 
 
 def quick(*more: str, attack: str = "lti") -> list[str]:
-    return ["audit", "run", "--attack", attack, "--targets", "2", "--rounds", "0", *CHEAP, *more]
+    return ["audit", "run", "--attack", attack, "--targets", "2", "--snapshots", "0", *CHEAP, *more]
 
 
 # --- what it prints and writes ----------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def test_the_table_shows_defences_controls_and_what_is_not_claimed(command: Comm
 
 
 def test_accuracy_times_error_is_shown_for_the_last_round(command: Command, folder: Path) -> None:
-    done = command("audit", "run", "--attack", "lti", "--targets", "2", "--rounds", "0,3", *CHEAP)
+    done = command("audit", "run", "--attack", "lti", "--targets", "2", "--snapshots", "0,3", *CHEAP)
     assert done.code == 0
     text = " ".join(done.out.split())
     for name in ("none", "pl-identical", "pl-learn"):
@@ -127,8 +127,8 @@ def test_a_second_audit_replaces_the_first(command: Command, folder: Path) -> No
 
 
 def test_the_options_reach_the_attacks(command: Command, folder: Path) -> None:
-    result = document(command(*quick("--set", "samples=30", "--set", "tv=0", "--set", "given=best", "--json")))
-    assert (result["options"]["samples"], result["options"]["tv"], result["options"]["given"]) == (30, 0, "best")
+    result = document(command(*quick("--set", "samples=30", "--set", "tv=0", "--set", "condition_on=best", "--json")))
+    assert (result["options"]["samples"], result["options"]["tv"], result["options"]["condition_on"]) == (30, 0, "best")
 
 
 @pytest.mark.parametrize("attack", ["labels,multi-round", "multi-round"])
@@ -158,7 +158,7 @@ def test_help_has_examples(command: Command) -> None:
     done = command("audit", "--help")
     assert done.code == 0
     assert re.search(r"Examples:\s+equipoise audit runs/a", done.out)
-    for option in ("--attack", "--targets", "--rounds", "--private", "--set", "--json"):
+    for option in ("--attack", "--targets", "--snapshots", "--private", "--set", "--json"):
         assert option in done.out
 
 
@@ -175,15 +175,17 @@ def test_help_has_examples(command: Command) -> None:
         (["--set", "signed=1"], "to be of type bool"),
         (["--set", "samples"], "--set key=value"),
         (["--set", "releases=3"], "Unknown attack option 'releases'"),
-        (["--set", "given=much"], "given='much'"),
+        (["--set", "condition_on=much"], "condition_on='much'"),
         (["--set", "samples=1"], "samples=1 (at least 10)"),
         (["--attack", "invgard"], "Did you mean 'invgrad'?"),
+        (["--attack", "nope"], "labels, multi-round."),
+        (["--attack", "multiround"], "Did you mean 'multi-round'?"),
         (["--attack", ","], "attack"),
         (["--targets", "1"], "releases=1 (at least 2)"),
-        (["--rounds", "7"], "There are: 0, 1, 2, 3."),
-        (["--rounds", "x"], "x"),
-        (["--rounds", "1.5"], "1.5"),
-        (["--rounds", ","], "There are: 0, 1, 2, 3."),
+        (["--snapshots", "7"], "There are: 0, 1, 2, 3."),
+        (["--snapshots", "x"], "x"),
+        (["--snapshots", "1.5"], "1.5"),
+        (["--snapshots", ","], "There are: 0, 1, 2, 3."),
     ],
     ids=str,
 )
@@ -224,11 +226,11 @@ def test_without_a_folder_it_is_a_usage_error(command: Command) -> None:
 def test_an_audit_that_fails_leaves_the_earlier_one(command: Command, folder: Path) -> None:
     assert command(*quick("--json")).code == 0
     before = contents(folder)
-    assert command(*quick("--rounds", "7")).code == 11
+    assert command(*quick("--snapshots", "7")).code == 11
     assert contents(folder) == before
     snapshot = folder / "snapshots" / "round-000001.safetensors"
     snapshot.write_bytes(b"damaged")
-    done = command(*quick("--rounds", "0,1", "--json"))
+    done = command(*quick("--snapshots", "0,1", "--json"))
     assert done.code == 16
     assert "round-000001.safetensors" in document(done)["error"]["cause"]
     after = contents(folder)
@@ -310,7 +312,7 @@ def small_mnist(mnist: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr("equipoise.engine.datasets.load_with", lambda name, **_: data)
     quick = {**EFFORT, "releases": 2, "twins": False}
-    monkeypatch.setattr("equipoise.auditing.options.Options", lambda **given: Options(**{**given, **quick}))
+    monkeypatch.setattr("equipoise.auditing.options.AuditOptions", lambda **given: AuditOptions(**{**given, **quick}))
 
 
 @pytest.mark.usefixtures("small_mnist")

@@ -31,7 +31,7 @@ FOUND = {
         row("undistorted", "positive", 1.0), row("undistorted", "negative", 0.5),
     ],
     "baselines": {"mnist": {"black": {"mse": 1.18, "leakage": 0.46}}},
-    "options": {"given": "nothing"},
+    "options": {"condition_on": "nothing"},
     "claims": {"not claimed": ["(epsilon, delta) of any kind."]},
     "complete": False,
 }  # fmt: skip
@@ -48,7 +48,7 @@ def test_a_defence_stands_beside_its_twins_and_controls() -> None:
 def test_the_notes_say_what_the_table_cannot() -> None:
     notes = audit_notes(FOUND)
     assert "black: MSE 1.18, score 0.46" in notes
-    assert "matched took responses given nothing" in notes
+    assert "matched conditioned its responses on nothing" in notes
     assert "interrupted: these are the cells that were finished" in notes
     assert "insufficient evidence: 8 release(s) are fewer than 20" in notes
     assert "not claimed: (epsilon, delta) of any kind." in notes
@@ -59,3 +59,4 @@ def test_examples_that_never_took_part_have_no_rate_to_print() -> None:
     row |= {"identification_schedule_known": None, "identification_schedule_unknown": 0.25}
     text = audit_notes({"baselines": {}, "multi_round": [row], "attacks": [], "claims": {}})
     assert "25%" in text
+    assert "none, 1 releases combined" in text, "a mechanism without a budget has none to print"

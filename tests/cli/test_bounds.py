@@ -26,7 +26,7 @@ def bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captur
 
 def test_the_bounds_of_a_run_are_shown_and_written(bounds: Command, tmp_path: Path) -> None:
     train_run(tmp_path / "run", write_pictures(tmp_path / "pictures"), ("pl-learn",), snapshots=[0, 3])
-    done = bounds("run", "--rounds", "3", "--targets", "0", *CHEAP)
+    done = bounds("run", "--snapshots", "3", "--targets", "0", *CHEAP)
     assert done.code == 0
     for words in ("bounds of run", "inner loop", "gamma < 1/L_alpha", "no attack was asked for", "not claimed:"):
         assert words in done.out
@@ -36,7 +36,7 @@ def test_the_bounds_of_a_run_are_shown_and_written(bounds: Command, tmp_path: Pa
     assert {name: written["options"][name] for name in ("targets", "power", "seed")} == {
         "targets": 0, "power": 1, "seed": 0,
     }  # fmt: skip
-    again = bounds("run", "--rounds", "3", "--targets", "0", *CHEAP, "--json")
+    again = bounds("run", "--snapshots", "3", "--targets", "0", *CHEAP, "--json")
     assert document(again) == written
 
 
@@ -48,7 +48,7 @@ def test_the_bounds_of_a_run_are_shown_and_written(bounds: Command, tmp_path: Pa
         (["--set", "samples"], "Expected --set key=value, got 'samples'"),
         (["--set", "samples=1"], "samples=1 (at least 2)"),
         (["--targets", "1"], "targets=1"),
-        (["--rounds", "x"], "Expected --rounds x to be whole numbers"),
+        (["--snapshots", "x"], "Expected --snapshots x to be whole numbers"),
         ([], "There is no folder nowhere."),
     ],
 )

@@ -16,7 +16,7 @@ from equipoise.cli.bounds_tables import bounds_notes, bounds_tables
 from tests.audit_helpers import train_run, write_pictures
 
 OPTIONS = BoundsOptions(
-    rounds=[0, 3], subproblems=2, repeats=2, samples=2, examples=8, power=1, short=2, targets=2, iterations=2
+    snapshots=[0, 3], subproblems=2, repeats=2, samples=2, examples=8, power=1, short=2, targets=2, iterations=2
 )  # fmt: skip
 
 

@@ -21,8 +21,14 @@ from equipoise.reproduction.plan import Scale
 from tests.helpers import Command, Done, contents, document, entry_point
 
 JUDGED = [name for name, artefact in ARTEFACTS.items() if artefact.judged]
-FULL = Scale("full", (1, 2), 2, 2, 2, 2, 2, 2, 1, 2, (1,), (0.01,), False)
-QUICK = Scale("quick", (1, 2), 1, 1, 1, 1, 1, 1, 1, 2, (1,), (0.01,), False)
+FULL = Scale(
+    name="full", seeds=(1, 2), rounds=2, evaluate_every=2, curve_every=2, gradient_every=2, full_every=2,
+    iterations=2, attacked=1, pictured=2, inner_steps=(1,), inner_rates=(0.01,), baselines=False,
+)  # fmt: skip
+QUICK = Scale(
+    name="quick", seeds=(1, 2), rounds=1, evaluate_every=1, curve_every=1, gradient_every=1, full_every=1,
+    iterations=1, attacked=1, pictured=2, inner_steps=(1,), inner_rates=(0.01,), baselines=False,
+)  # fmt: skip
 
 
 @pytest.fixture

@@ -27,6 +27,8 @@ def test_rows_of_the_table_are_means_over_seeds_with_students_interval() -> None
 def test_a_refused_release_is_a_line_of_its_own() -> None:
     row = {"dataset": "mnist", "mechanism": "pl-learn", "budget": 0.98, "seed": 2}
     assert refused_note([{**row, "releases_refused": 0, "releases_accepted": 8}]) == ""
+    bare = {**row, "mechanism": "none", "budget": None, "releases_refused": 3, "releases_accepted": 5}
+    assert "None" not in refused_note([bare]), "there is no budget to print"
     assert "3 of 8 releases refused" in refused_note([{**row, "releases_refused": 3, "releases_accepted": 5}])
 
 

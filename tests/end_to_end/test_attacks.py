@@ -14,7 +14,7 @@ import torch
 from equipoise import load
 from equipoise.auditing.cells import Cell, server_of
 from equipoise.auditing.examine import attack_cell
-from equipoise.auditing.options import Options
+from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.results import summary
 from equipoise.auditing.scoring import baselines
 from equipoise.auditing.targets import Materials, build_targets
@@ -34,7 +34,7 @@ def test_invgrad_recovers_undefended_images_at_the_papers_settings() -> None:
     data, model = load("mnist"), LeNetZhu()
     batched, materials = Batched(model), Materials.of(data)
     server = server_of(Settings(), data, batched, NO_PROTECTION)
-    options = Options(attacks=["invgrad"], releases=8, label_sets=8, pictures=0)
+    options = AuditOptions(attacks=["invgrad"], releases=8, label_sets=8, pictures=0)
     targets = build_targets(materials, server, options)
     weights = batched.layout.flatten(dict(model.named_parameters()))
     result = summary(attack_cell(Cell(weights, server, {}), targets, materials, options)[0].values)
@@ -51,11 +51,10 @@ def test_the_example_audits_three_updates(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    result = {
-        (name, attack): float(mse)
-        for name, attack, mse in re.findall(r"^(\S+) +(\w+) +MSE ([\d.]+)", done.stdout, re.M)
-    }
-    assert result["none", "invgrad"] < 0.1 < 1 < result["pl-identical", "invgrad"]
+    _, *parts = re.split(r"^=== (\S+) ===$", done.stdout, flags=re.M)
+    said = dict(zip(parts[::2], parts[1::2], strict=True))
+    errors = {name: float(re.findall(r"^invgrad +MSE +([\d.]+)", text, re.M)[0]) for name, text in said.items()}
+    assert errors["none"] < 0.1 < 1 < errors["pl-identical"]
     for name in ("none", "pl-identical", "pl-learn"):
         assert (tmp_path / name / "audit.svg").read_text().count("<image") == 12
         rows = json.loads((tmp_path / name / "audit.json").read_text())["attacks"]

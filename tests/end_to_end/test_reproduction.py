@@ -18,7 +18,10 @@ from tests.helpers import single_threaded
 
 pytestmark = pytest.mark.slow
 
-TINY = Scale("full", (1,), 120, 120, 60, 60, 60, 3, 1, 2, (), (), False)
+TINY = Scale(
+    name="full", seeds=(1,), rounds=120, evaluate_every=120, curve_every=60, gradient_every=60, full_every=60,
+    iterations=3, attacked=1, pictured=2, inner_steps=(), inner_rates=(), baselines=False,
+)  # fmt: skip
 
 
 def records(out: Path) -> dict[str, object]:

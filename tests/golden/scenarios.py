@@ -17,7 +17,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equipoise import LeNetZhu, Settings, audit, audit_run, bounds_run, from_tensors, protect, protected_step
+from equipoise import (
+    Attacker,
+    AuditOptions,
+    LeNetZhu,
+    Settings,
+    Update,
+    audit,
+    audit_run,
+    bounds_run,
+    from_tensors,
+    protect,
+    protected_step,
+)
 from equipoise.attack.descent import Search
 from equipoise.attack.dlg import SEARCH as DLG
 from equipoise.attack.dlg import dlg, idlg
@@ -27,7 +39,6 @@ from equipoise.attack.likelihood import likelihood
 from equipoise.attack.simulate import noise, respond
 from equipoise.attack.unrolled import unrolled
 from equipoise.attack.view import Server, View
-from equipoise.auditing.options import Options
 from equipoise.bounds.options import BoundsOptions
 from equipoise.choosing.search import search
 from equipoise.compute import compute, compute_audit, compute_multi_round
@@ -224,16 +235,16 @@ def audited_run(folder: Path) -> dict[str, Any]:
         {"datasets": [str(data)], "mechanisms": ["gs-learn"], "budgets": [50.0]},
     ]
     run_folder(folder / "run", settings_for(), blocks)
-    options = Options(attacks=ATTACKS, releases=4, **{**EFFORT, "given": "best"})
-    return {"public": audit_run(folder / "run", options, rounds=[0, 2]).content}
+    options = AuditOptions(attacks=ATTACKS, releases=4, **{**EFFORT, "condition_on": "best"})
+    return {"public": audit_run(folder / "run", options, snapshots=[0, 2]).content}
 
 
 def audited_private(folder: Path) -> dict[str, Any]:
     data = write_pictures(folder / "data")
     blocks = [{"datasets": [str(data)], "mechanisms": ["pl-learn", "laplace-dp"], "budgets": [0.9]}]
     run_folder(folder / "run", settings_for(), blocks)
-    options = Options(attacks=["invgrad", "matched", "membership"], releases=4, **EFFORT)
-    result = audit_run(folder / "run", options, rounds=[3], private=True, multi_rounds=3)
+    options = AuditOptions(attacks=["invgrad", "matched", "membership"], releases=4, **EFFORT)
+    result = audit_run(folder / "run", options, snapshots=[3], private=True, multi_rounds=3)
     return {**result.content, "picture": hashlib.sha256(result.picture().encode()).hexdigest()}
 
 
@@ -244,26 +255,16 @@ def audited_update(folder: Path) -> dict[str, Any]:
     public = torch.rand(60, 1, 6, 6, generator=generator), torch.arange(60) % 3
     start = model.state_dict()
     sent = protected_step(model, start, (x, y), "pl-learn", 0.98, experiment_seed=1)
-    options = Options(attacks=ATTACKS, **EFFORT)
-    scored = audit(
-        model,
-        start,
-        sent.parameters,
-        labels=y,
-        truth=x,
-        public=public,
-        mechanism="pl-learn",
-        budget=0.98,
-        options=options,
-    )
+    options = AuditOptions(attacks=ATTACKS, **EFFORT)
+    update, attacker = Update(model, start, sent.parameters, mechanism="pl-learn", budget=0.98), Attacker(public=public)
+    scored = audit(update, truth=(x, y), attacker=attacker, options=options)
     blind = audit(
-        model, start, sent.parameters, batch=4, public=public, mechanism="pl-learn", budget=0.98,
-        options=Options(attacks=["invgrad", "lti"], **EFFORT),
-    )  # fmt: skip
+        update, attacker=replace(attacker, examples=4), options=AuditOptions(attacks=["invgrad", "lti"], **EFFORT)
+    )
     plain = protected_step(model, start, (x[:2], y[:2]), "none", experiment_seed=1)
     classic = audit(
-        model, start, plain.parameters, labels=y[:2], truth=x[:2], public=public,
-        options=Options(attacks=["dlg", "idlg", "likelihood", "unrolled"], **EFFORT),
+        Update(model, start, plain.parameters), truth=(x[:2], y[:2]), attacker=attacker,
+        options=AuditOptions(attacks=["dlg", "idlg", "likelihood", "unrolled"], **EFFORT),
     )  # fmt: skip
     images = sha256(scored.reconstructions) | sha256(classic.reconstructions)
     return {"scored": scored.content, "blind": blind.content, "classic": classic.content, "images": images}
@@ -292,7 +293,7 @@ def computed_audit(folder: Path) -> dict[str, Any]:
     spec = to_dict(settings, [Federation("mnist", "pl-learn", 0.98)])
     effort = {**EFFORT, "samples": 40, "candidates": 20, "anchors": 2, "around": 8, "tuning": 8, "trials": 8}
     spec["audit"] = {
-        "rounds": [2],
+        "snapshots": [2],
         "attacks": ["invgrad", "lti", "matched", "membership", "labels"],
         "releases": 6,
     } | effort
@@ -334,7 +335,10 @@ def searched(folder: Path) -> dict[str, Any]:
 
 def reproduced(folder: Path) -> dict[str, Any]:
     """The measurements of the reproduction, on a scale that says nothing."""
-    scale = Scale("golden", (1,), 3, 3, 2, 2, 2, 2, 1, 1, (1,), (0.01,), True)
+    scale = Scale(
+        name="golden", seeds=(1,), rounds=3, evaluate_every=3, curve_every=2, gradient_every=2, full_every=2,
+        iterations=2, attacked=1, pictured=1, inner_steps=(1,), inner_rates=(0.01,), baselines=True,
+    )  # fmt: skip
     wanted = needs(["clients", "layers", "reconstructions", "stepwise", "gradient-norm"], scale)
     (job,) = [one for one in jobs(wanted, scale, "cpu", None) if one["group"] == "paper"]
     keep = [i for i, fed in enumerate(job["federations"]) if fed["dataset"] == "fmnist"]

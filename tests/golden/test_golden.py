@@ -21,7 +21,7 @@ from tests.golden.scenarios import SCENARIOS, numbers
 
 SHORT = ("every_mechanism", "two_datasets_two_seeds", "computed", "releases")
 """Three rounds at most: rounding has not grown yet."""
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {"/options/rounds": "/options/snapshots"}
 """Recorded part of a path -> what it is called now."""
 
 

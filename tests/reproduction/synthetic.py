@@ -14,7 +14,10 @@ from equipoise.reproduction.records import Records
 
 SEEDS = (1, 2, 3)
 CLIENTS = 4
-SCALE = Scale("full", SEEDS, 5, 2, 2, 2, 2, 2, 2, 3, (1, 3), (0.01, 1.0), True)
+SCALE = Scale(
+    name="full", seeds=SEEDS, rounds=5, evaluate_every=2, curve_every=2, gradient_every=2, full_every=2, iterations=2,
+    attacked=2, pictured=3, inner_steps=(1, 3), inner_rates=(0.01, 1.0), baselines=True,
+)  # fmt: skip
 TENSORS = {
     "conv1.weight": 0.8, "conv1.bias": 0.8, "conv2.weight": 1.2, "conv2.bias": 0.8,
     "conv3.weight": 1.2, "conv3.bias": 0.8, "fc.weight": 1.0, "fc.bias": 1.0,

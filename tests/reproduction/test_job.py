@@ -26,7 +26,10 @@ from equipoise.reproduction.records import read
 from tests.helpers import contents, single_threaded
 from tests.reproduction.conftest import Small, small_data
 
-TINY = Scale("tiny", (1, 2), 7, 3, 2, 3, 3, 2, 2, 2, (1,), (0.01,), False)
+TINY = Scale(
+    name="tiny", seeds=(1, 2), rounds=7, evaluate_every=3, curve_every=2, gradient_every=3, full_every=3,
+    iterations=2, attacked=2, pictured=2, inner_steps=(1,), inner_rates=(0.01,), baselines=False,
+)  # fmt: skip
 GROUP = "M=1"  # learning costs little
 EVERYTHING = {"accuracy", "clients", "utility", "gradients", "inversion", "pictures", "tensors"}
 WANTED: Needs = {

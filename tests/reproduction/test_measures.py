@@ -34,7 +34,10 @@ FEDERATIONS = [
     Federation("mnist", "pl-identical", 0.98, 1),
     Federation("mnist", "none", None, 1),
 ]
-SCALE = Scale("tiny", (1, 2), 3, 1, 1, 1, 1, 2, 2, 2, (), (), False)
+SCALE = Scale(
+    name="tiny", seeds=(1, 2), rounds=3, evaluate_every=1, curve_every=1, gradient_every=1, full_every=1,
+    iterations=2, attacked=2, pictured=2, inner_steps=(), inner_rates=(), baselines=False,
+)  # fmt: skip
 
 
 def trained(small: Small, settings: Settings = SETTINGS, federations: list[Federation] = FEDERATIONS) -> Sweep:

@@ -25,7 +25,10 @@ from tests.reproduction.conftest import Small, small_data
 from tests.reproduction.synthetic import SCALE, content
 
 KINDS = {name: artefact.kind for name, artefact in ARTEFACTS.items() if artefact.judged}
-TINY = Scale("full", (1, 2), 2, 2, 2, 2, 2, 2, 1, 2, (1,), (0.01,), False)
+TINY = Scale(
+    name="full", seeds=(1, 2), rounds=2, evaluate_every=2, curve_every=2, gradient_every=2, full_every=2,
+    iterations=2, attacked=1, pictured=2, inner_steps=(1,), inner_rates=(0.01,), baselines=False,
+)  # fmt: skip
 SUMMARIES = ["gaps", "cap", "defence-ls"]
 """Artefacts that synthetic records of the group ``paper`` are enough for."""
 

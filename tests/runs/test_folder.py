@@ -31,7 +31,7 @@ def test_a_finished_run_is_read_back_and_left_as_it_is(whole: Path, config: Conf
     before = contents(whole)
     run = RunFolder(str(whole))
     assert run.config == config
-    assert run.rounds() == [0, 3, ROUNDS]
+    assert run.snapshots() == [0, 3, ROUNDS]
     assert [(row["round"], row["mechanism"]) for row in run.metrics()] == [
         (round_number, name) for round_number in (2, 4, 5) for name, _ in FEDERATIONS
     ]
@@ -42,7 +42,7 @@ def test_a_finished_run_is_read_back_and_left_as_it_is(whole: Path, config: Conf
 def test_weights_are_the_global_models_in_the_order_of_the_configuration(whole: Path, config: Config) -> None:
     sweep = Sweep(config.settings, config.federations())
     run = RunFolder(whole)
-    for round_number in run.rounds():
+    for round_number in run.snapshots():
         sweep.train(round_number)
         assert torch.equal(run.weights(round_number, sweep.batched.layout), sweep.models())
 
@@ -51,7 +51,7 @@ def test_a_run_that_is_under_way_has_no_results_yet(config: Config, tmp_path: Pa
     interrupted_in(tmp_path, config, 4)
     run = RunFolder(tmp_path)
     assert run.results() == []
-    assert run.rounds() == [0, 3]
+    assert run.snapshots() == [0, 3]
     assert {row["round"] for row in run.metrics()} == {2}
 
 
@@ -76,7 +76,7 @@ def test_a_damaged_configuration_is_named(folder: Path) -> None:
 
 def test_a_run_without_snapshots_says_so(folder: Path) -> None:
     shutil.rmtree(folder / "snapshots")
-    for look in (RunFolder(folder).rounds, lambda: RunFolder(folder).chosen([0])):
+    for look in (RunFolder(folder).snapshots, lambda: RunFolder(folder).chosen([0])):
         with pytest.raises(CheckpointError, match="run folder run has no snapshots"):
             look()
 
@@ -84,7 +84,7 @@ def test_a_run_without_snapshots_says_so(folder: Path) -> None:
 def test_other_files_among_the_snapshots_are_not_taken_for_one(folder: Path) -> None:
     for name in ("round-x.safetensors", "round-.safetensors", ".round-000004.safetensors.partial", "notes.txt"):
         (folder / "snapshots" / name).write_bytes(b"")
-    assert RunFolder(folder).rounds() == [0, 3, ROUNDS]
+    assert RunFolder(folder).snapshots() == [0, 3, ROUNDS]
 
 
 @pytest.mark.parametrize(("rounds", "expected"), [(None, [0, 3, 5]), ([5, 0, 5], [0, 5]), ([3], [3]), ((5, 3), [3, 5])])

@@ -28,7 +28,7 @@ Cost = Callable[[Tensor, Tensor, View], Tensor]
 CHUNK = {"cpu": 32, "cuda": 1024}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Search:
     """How the inputs are searched for. The defaults are the paper's."""
 

@@ -73,7 +73,7 @@ def learn(
     ):  # no image serves both to learn from and to choose by
         own, many = (public[0][rows], public[1][rows]), labels.expand(count, -1)
         signs = (1.0, -1.0) if server.protection.mechanism.distorts else (1.0,)
-        made = [simulate(server, previous, own, many, seed, purpose, on_release, sign) for sign in signs]
+        made = [simulate(server, previous, own, many, seed, purpose, on_release, sign=sign) for sign in signs]
         parts.append((made[0][0], made[-1][0], own[0][made[0][1]].flatten(1)))
     updates, opposite, targets = (torch.cat([part[i] for part in parts]) for i in range(3))
     clean, half = updates, None

@@ -7,11 +7,11 @@ their responses, whose covariance has two parts, both estimated by simulation: t
 
 * noise comes in pairs of opposite sign, and all candidates share companions and noise, so that neither blurs the
   comparison;
-* ``given="release"`` takes each candidate's response under the noise that the release itself shows instead of the mean
-  over fresh noise: a learner's gradients are those at the distorted weights, and the server sees these weights. Scores
-  are then set against the candidate's scores on simulated releases that do not hold it;
+* ``condition_on="release"`` takes each candidate's response under the noise that the release itself shows instead of
+  the mean over fresh noise: a learner's gradients are those at the distorted weights, and the server sees these
+  weights. Scores are then set against the candidate's scores on simulated releases that do not hold it;
 * updates are limited at a few noise scales (``limiter.py``);
-* limit and floor of the noise, and with ``given="best"`` the kind of response, are chosen on simulated releases.
+* limit and floor of the noise, and with ``condition_on="best"`` the kind of response, are chosen on simulated releases.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FLOORS = (1e-6, 1e-4, 1e-2, 1.0)
 AT_ONCE = 128
 """Updates whose likelihoods are computed together."""
 
-Given = Literal["nothing", "release", "best"]
+Condition = Literal["nothing", "release", "best"]
 Progress = Callable[[int], None]
 
 
@@ -61,7 +61,8 @@ def matched(
     candidates: Tensor,
     choices: Tensor,
     effort: Effort | None = None,
-    given: Given = "nothing",
+    *,
+    condition_on: Condition = "nothing",
     seed: int = 0,
     on_release: Progress | None = None,
 ) -> Tensor:
@@ -74,14 +75,14 @@ def matched(
     assert view.labels is not None
     public = check_public(server, public, view.labels)
     if not server.protection.mechanism.learns:
-        given = "nothing"  # without a learner the response does not depend on the noise
+        condition_on = "nothing"  # without a learner the response does not depend on the noise
     scores = view.released.new_empty(choices.shape)
     for rows, previous, labels in groups(server, view):
         for label in labels.unique().tolist():
             here = view.labels[rows] == label  # [n, E]
             known, place = torch.unique(choices[rows][here], return_inverse=True)  # [U], [n', K]
-            bench = Bench(server, previous, public, labels, int(label), effort or Effort(), seed, on_release)
-            result = bench.scores(view.released[rows] - previous, candidates[known], given)  # [n, U]
+            bench = Bench(server, previous, public, labels, int(label), effort or Effort(), seed, on_release=on_release)
+            result = bench.scores(view.released[rows] - previous, candidates[known], condition_on)  # [n, U]
             part = scores[rows]
             part[here] = result[here.nonzero()[:, 0].unsqueeze(1), place]
             scores[rows] = part
@@ -100,6 +101,7 @@ class Bench:
         label: int,
         effort: Effort,
         seed: int,
+        *,
         on_release: Progress | None = None,
     ):
         self.server, self.previous, self.public, self.labels, self.effort = server, previous, public, labels, effort
@@ -111,17 +113,17 @@ class Bench:
         self.own = own[torch.randperm(len(own), generator=torch.Generator().manual_seed(seed)).to(own.device)]
         self.filter = self._filter()
 
-    def scores(self, updates: Tensor, images: Tensor, given: Given) -> Tensor:
+    def scores(self, updates: Tensor, images: Tensor, condition: Condition) -> Tensor:
         """Log-likelihoods ``[n, U]`` of updates ``[n, P]`` under the given images."""
         tuning = self.public[0][self.own[-self.effort.tuning :]]
         means = self.responses(torch.cat([images, tuning]))
         self.centre = means.mean(0)
         means = means - self.centre
         trials, truth = self._simulated("trials", tuning, self.effort.trials)
-        kinds: list[Given] = ["nothing", "release"] if given == "best" else [given]
+        kinds: list[Condition] = ["nothing", "release"] if condition == "best" else [condition]
         tried = [self._tuned(kind, trials, truth, tuning, means[len(images) :]) for kind in kinds]
         best = min(range(len(kinds)), key=lambda i: tried[i][0])
-        self.chosen = {"given": kinds[best], "limit": tried[best][1], "floor": tried[best][2]}
+        self.chosen = {"condition_on": kinds[best], "limit": tried[best][1], "floor": tried[best][2]}
         mine, (_, limit, floor) = means[: len(images)], tried[best]
         nulls = self._nulls(kinds[best], images, mine)
         parts = [
@@ -214,8 +216,8 @@ class Bench:
 
     # -- the choice of the filter ----------------------------------------------------------------------------------
 
-    def _products(self, given: Given, updates: Tensor, images: Tensor, means: Tensor) -> Products:
-        if given == "nothing":
+    def _products(self, condition: Condition, updates: Tensor, images: Tensor, means: Tensor) -> Products:
+        if condition == "nothing":
             return self.filter.products(updates - self.centre, means.unsqueeze(0))
         width = max(1, self.most // (2 * len(images)))
         parts = [
@@ -224,23 +226,23 @@ class Bench:
         ]
         return Products.joined(parts)
 
-    def _nulls(self, given: Given, images: Tensor, means: Tensor) -> Products | None:
-        if given == "nothing":
+    def _nulls(self, condition: Condition, images: Tensor, means: Tensor) -> Products | None:
+        if condition == "nothing":
             return None  # the mean response does not depend on the noise: nothing to put right
         middle = self.own[self.effort.anchors : -self.effort.tuning or None]
         middle = middle if len(middle) else self.own
         updates, _ = self._simulated("nulls", self.public[0][middle], self.effort.nulls)
-        return self._products(given, updates, images, means)
+        return self._products(condition, updates, images, means)
 
     def _score(self, result: Products, nulls: Products | None, limit: int, floor: float) -> Tensor:
         score = self.filter.likelihood(result, limit, floor)
         return score if nulls is None else score - self.filter.likelihood(nulls, limit, floor).mean(0)
 
     def _tuned(
-        self, given: Given, trials: Tensor, truth: Tensor, images: Tensor, means: Tensor
+        self, condition: Condition, trials: Tensor, truth: Tensor, images: Tensor, means: Tensor
     ) -> tuple[float, int, float]:
         """The best mean log-rank on the trials, and the limit and floor that reach it."""
-        result, nulls = self._products(given, trials, images, means), self._nulls(given, images, means)
+        result, nulls = self._products(condition, trials, images, means), self._nulls(condition, images, means)
         tried = []
         for limit in range(len(self.filter.limiter)):
             for floor in FLOORS:
@@ -303,15 +305,14 @@ class Filter:
 def _run(server: Server, view: View, knowledge: Knowledge, options: Mapping[str, Any], hooks: Hooks) -> CandidateScores:
     effort = Effort(**{part.name: options[part.name] for part in fields(Effort)})
     public, candidates, choices = (held(knowledge, name) for name in ("public", "candidates", "choices"))
-    return CandidateScores(
-        matched(server, view, public, candidates, choices, effort, options["given"], options["seed"], hooks.step)
-    )
+    how = {"condition_on": options["condition_on"], "seed": options["seed"], "on_release": hooks.step}
+    return CandidateScores(matched(server, view, public, candidates, choices, effort, **how))
 
 
 MATCHED = Attack(
     "matched", _run, frozenset({"public", "candidates", "labels"}),
     {
-        "given": Option("nothing", choices=("nothing", "release", "best")),  # what responses are conditioned on
+        "condition_on": Option("nothing", choices=("nothing", "release", "best")),  # what responses are conditioned on
         "pairs": Option(2, least=1), "anchors": Option(4, least=1), "around": Option(32, least=4),
         "tuning": Option(16, least=2), "trials": Option(32, least=2), "companions": Option(4, least=1),
         "nulls": Option(16, least=2),

@@ -66,6 +66,7 @@ def multi_round(
     labels: Tensor,
     choices: Tensor,
     chance: float,
+    *,
     around: int = 64,
     seed: int = 0,
 ) -> Combined:

@@ -20,6 +20,8 @@ ATTACKS: dict[str, Attack] = {
     attack.name: attack
     for attack in (INVGRAD, DLG, IDLG, LIKELIHOOD, UNROLLED, LTI, MATCHED, MEMBERSHIP, LABELS)
 }  # fmt: skip
+MULTI_ROUND = "multi-round"
+"""The attack of ``multi_round.py``: it needs a replay of a whole run, so it is no ``Attack`` on releases."""
 
 
 def register(attack: Attack) -> Attack:
@@ -29,7 +31,7 @@ def register(attack: Attack) -> Attack:
     True
     >>> _ = ATTACKS.pop("mine")
     """
-    if attack.name in ATTACKS:
+    if attack.name in known_attacks():
         raise ConfigError(f"The attack {attack.name!r} exists.", "Choose another name.")
     for name, option in attack.options.items():
         if options().get(name, option) != option:
@@ -40,11 +42,25 @@ def register(attack: Attack) -> Attack:
     return attack
 
 
+register_attack = register
+"""Its name in ``equipoise``, where mechanisms are registered too."""
+
+
+def known_attacks() -> list[str]:
+    """The names of all attacks, those on single releases first."""
+    return [*ATTACKS, MULTI_ROUND]
+
+
 def find(name: Any) -> Attack:
-    """An attack by its name."""
+    """An attack on single releases by its name."""
+    if name == MULTI_ROUND:
+        raise ConfigError(
+            f"The attack {MULTI_ROUND!r} combines the releases of a whole run, not single ones.",
+            "Use audit_run(folder, multi_rounds=300), or equipoise audit RUN --attack multi-round.",
+        )
     if not isinstance(name, str) or name not in ATTACKS:
-        near = closest(name, list(ATTACKS)) if isinstance(name, str) else ""
-        raise ConfigError(f"Unknown attack {name!r}.{near}", f"Known: {', '.join(ATTACKS)}.")
+        near = closest(name, known_attacks()) if isinstance(name, str) else ""
+        raise ConfigError(f"Unknown attack {name!r}.{near}", f"Known: {', '.join(known_attacks())}.")
     return ATTACKS[name]
 
 

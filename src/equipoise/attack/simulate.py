@@ -88,6 +88,7 @@ def simulate(
     seed: int,
     purpose: str,
     on_release: Callable[[int], None] | None = None,
+    *,
     sign: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """Updates ``[n, P]`` of public batches with ``labels`` ``[n, E]``, and the public rows ``[n, E]`` behind them.

@@ -8,7 +8,7 @@ public data where it says so; nothing in this package can reach private data (``
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 
 import torch
@@ -32,6 +32,7 @@ class Server:
     batch: int
     low: Tensor | float = 0.0  # range of the inputs after normalisation; numbers, or [C, 1, 1]
     high: Tensor | float = 1.0
+    _: KW_ONLY
     eta: float = 0.1
     protection: Protection = NO_PROTECTION
     local_steps: int = 1

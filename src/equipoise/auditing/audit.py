@@ -17,8 +17,9 @@ from ..data.dataset import Dataset
 from ..files import storage_errors, write_json, write_text
 from ..mechanism.claims import NO_EPSILON, PROVED, sentence
 from .cells import OWN
-from .options import Options
+from .options import AuditOptions
 from .results import Findings, Outcome
+from .summary import counted, defence, headline, summary_text
 from .svg import Row, Section, as_pixels, svg
 
 CLAIMS = {
@@ -34,9 +35,9 @@ CLAIMS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Audit:
-    """The content of ``audit.json``, and the picture."""
+    """What the attacks got: ``summary()`` says it in words, ``content`` is what ``audit.json`` holds."""
 
     content: dict[str, Any]
     sections: list[Section] = field(default_factory=list)
@@ -46,6 +47,14 @@ class Audit:
     def rows(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self.content["attacks"]
         return rows
+
+    def __repr__(self) -> str:
+        attacks = counted(len({row["attack"] for row in self.content.get("attacks", [])}), "attack")
+        return f"Audit({attacks} on {self.content.get('attacked', 'releases')}; {headline(self.content)})"
+
+    def summary(self) -> str:
+        """Plain sentences on the strongest attacks, a small table, and what is proved, measured and not claimed."""
+        return summary_text(self.content)
 
     def picture(self) -> str:
         """The originals and the reconstructions as SVG."""
@@ -69,14 +78,17 @@ class Audit:
         return written
 
 
-def content(findings: Findings, options: Options, targets: str) -> dict[str, Any]:
-    """The content of ``audit.json``; ``targets`` says whose images were attacked."""
+def content(findings: Findings, options: AuditOptions, targets: str, attacked: str) -> dict[str, Any]:
+    """The content of ``audit.json``; ``targets`` says whose images were attacked, ``attacked`` how much of what."""
     return {
         "schema": 1,
         "experiment": "seeded",
         "complete": findings.complete,
         "claims": CLAIMS,
         "targets": targets,
+        "attacked": attacked,
+        "left_out": {},
+        "notes": [],
         "attacks": findings.rows,
         "differences": findings.differences,
         "baselines": findings.baselines,
@@ -106,8 +118,7 @@ def _caption(one: Outcome) -> str:
     about = one.about
     if about.get("control") == "positive":
         return "undistorted (control)"
-    budget = "" if about.get("budget") is None else f" @ {about['budget']}"
-    return f"{about['mechanism']}{budget}" if about["role"] == OWN else f"{about['role']}{budget}"
+    return defence(about if about["role"] == OWN else {**about, "mechanism": about["role"]})
 
 
 def remark(one: Outcome) -> str:

@@ -28,7 +28,7 @@ from ..mechanism.registry import MECHANISMS, get_mechanism
 from ..mechanism.schedule import value_at
 from ..models.batched import Batched
 from ..randomness import experiment_key
-from .options import Options
+from .options import AuditOptions
 from .targets import Materials
 
 OWN, POSITIVE = "own", "undistorted"
@@ -101,7 +101,7 @@ def federation_cell(
     return Cell(weights, replace(plain, protection=protection), about)
 
 
-def with_controls(cell: Cell, materials: Materials, options: Options) -> Iterator[Cell]:
+def with_controls(cell: Cell, materials: Materials, options: AuditOptions) -> Iterator[Cell]:
     """The defence itself, its static twins where it learns (these need public data), and no defence at all."""
 
     def playing(role: str, protection: Protection, **more: Any) -> Cell:
@@ -117,7 +117,7 @@ def with_controls(cell: Cell, materials: Materials, options: Options) -> Iterato
         yield replace(playing(POSITIVE, NO_PROTECTION), view=None)
 
 
-def static_twins(server: Server, weights: Tensor, public: Public, options: Options) -> dict[str, Protection]:
+def static_twins(server: Server, weights: Tensor, public: Public, options: AuditOptions) -> dict[str, Protection]:
     """For a learned mechanism, the same noise unlearned: of equal lower bound and of equal final norm.
 
     The final norm is the mean over simulated releases at these weights.

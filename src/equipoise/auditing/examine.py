@@ -15,7 +15,7 @@ from ..attack.simulate import noise as draw_noise
 from ..attack.view import Server, View
 from ..randomness import experiment_key
 from .cells import Cell
-from .options import Options
+from .options import AuditOptions
 from .results import Outcome
 from .scoring import Case, Trace, score
 from .targets import Materials, Targets
@@ -24,7 +24,7 @@ Progress = Callable[[str, float], None]
 """Called with what is being done and how much of it, in seconds on a slow machine."""
 
 
-def released(cell: Cell, targets: Targets, options: Options) -> Tensor:
+def released(cell: Cell, targets: Targets, options: AuditOptions) -> Tensor:
     """The releases ``[N, P]`` of all target batches, with noise that no attack draws."""
     key = experiment_key(options.seed, "audit/noise")
     parts = []
@@ -38,7 +38,7 @@ def attack_cell(
     cell: Cell,
     targets: Targets,
     materials: Materials,
-    options: Options,
+    options: AuditOptions,
     diameter: float = 56.0,
     progress: Progress | None = None,
 ) -> list[Outcome]:
@@ -59,7 +59,7 @@ def run_attack(
     server: Server,
     view: View,
     knowledge: Knowledge,
-    options: Options,
+    options: AuditOptions,
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> Result:

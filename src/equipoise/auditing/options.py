@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..attack.attack import Option
@@ -22,13 +22,20 @@ OWN = {
     "pictures": Option(2, least=0),
 }
 """What concerns the audit as a whole; every attack brings its own options along (``attack/registry.py``)."""
+NEEDS = ("public", "truth", "candidates", "labels")
+"""Of several that are not met, the first is named."""
 
 
 @dataclass(frozen=True, init=False)
-class Options:
+class AuditOptions:
     """How hard to attack. The defaults suit two CPU cores and minutes.
 
-    >>> Options(attacks=["lti"], samples=2000).settings["samples"]
+    Args:
+        attacks: Names of attacks (``attack.registry.ATTACKS``). All of these must be able to run; of the usual ones,
+            which are taken where none are named, those are left out that cannot.
+        **given: Any of the fields below, and any option of a single attack by its name, such as ``samples``.
+
+    >>> AuditOptions(attacks=["lti"], samples=2000).settings["samples"]
     2000
     """
 
@@ -41,21 +48,34 @@ class Options:
     twins: bool  # whether a learned mechanism is set beside static noise at the same weights
     pictures: int  # releases whose reconstructions are kept
     settings: dict[str, Any]  # of single attacks
+    named: bool = field(init=False, repr=False, compare=False)  # whether the attacks were asked for by name
 
-    def __init__(self, attacks: Sequence[str] = USUAL, **given: Any):
+    def __init__(self, attacks: Sequence[str] | None = None, **given: Any):
         whole = given.pop("settings") if isinstance(given.get("settings"), dict) else {}  # as dataclasses.replace does
         own = {name: given.pop(name, option.default) for name, option in OWN.items()}
         settings = {name: option.default for name, option in attack_options().items()} | whole | given
-        listed = list(attacks) if isinstance(attacks, tuple) else attacks
-        for name, value in {"attacks": listed, **own, "settings": settings}.items():
+        listed = list(USUAL) if attacks is None else list(attacks) if isinstance(attacks, tuple) else attacks
+        for name, value in {"attacks": listed, **own, "settings": settings, "named": attacks is not None}.items():
             object.__setattr__(self, name, value)
 
     def plain(self) -> dict[str, Any]:
-        """All options by name: ``Options(**plain)`` is the same again."""
+        """All options by name: ``AuditOptions(**plain)`` is the same again."""
         return {"attacks": self.attacks, **{name: getattr(self, name) for name in OWN}, **self.settings}
 
-    def limited_to(self, attacks: list[str]) -> Options:
-        return Options(**{**self.plain(), "attacks": attacks})
+    def possible(self, lacking: Mapping[str, str]) -> tuple[AuditOptions, dict[str, str]]:
+        """The same with the attacks that can run, and why the others cannot; those that were named must be able to.
+
+        ``lacking`` has what is not there of what attacks may need, with words that say how to give it.
+        """
+        unmet = {name: [need for need in NEEDS if need in find(name).needs & lacking.keys()] for name in self.attacks}
+        why = {name: f"needs {lacking[needs[0]]}" for name, needs in unmet.items() if needs}
+        if why and self.named:
+            raise ConfigError(
+                "; ".join(f"{name} {words}" for name, words in why.items()) + ".", "Give it, or leave the attack out."
+            )
+        limited = AuditOptions(**{**self.plain(), "attacks": [name for name in self.attacks if name not in why]})
+        object.__setattr__(limited, "named", self.named)
+        return limited, why
 
     def check(self) -> None:
         """Refuse unknown names, wrong types and values that no attack can work with."""

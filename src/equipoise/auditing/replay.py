@@ -117,7 +117,7 @@ def replayed(
     chance = settings.protection.batch * settings.protection.local_steps / len(sweep.parts[federation.dataset][client])
     result = multi_round(
         server, stream(sweep, client, asked.examples, rounds, on_round), public,
-        asked.candidates, asked.labels, asked.choices, chance, around, seed,
+        asked.candidates, asked.labels, asked.choices, chance, around=around, seed=seed,
     )  # fmt: skip
     count, width = asked.choices.shape
     about = {

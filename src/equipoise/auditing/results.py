@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -95,6 +98,8 @@ def rows_of(outcome: Outcome, targets: Targets, seed: int = 0) -> list[dict[str,
         row = {**outcome.about, "attack": outcome.attack, "control": control, "targets": releases}
         row |= {"label_sets": targets.label_sets, "distinct_images": len(targets.truth.unique())}
         row |= {"evidence": evidence(releases), **summary(values, seed)}
+        if "identification" in values:
+            row["chance"] = f"1 in {targets.decoys.shape[2] + 1}"  # of identifying an example
         if scores := membership_scores(values):
             best = max(scores, key=lambda name: row[f"auc_{name}"])
             row |= {"membership_auc": row[f"auc_{best}"], "membership_score": best}
@@ -102,6 +107,25 @@ def rows_of(outcome: Outcome, targets: Targets, seed: int = 0) -> list[dict[str,
             row |= outcome.notes
         rows.append(row)
     return rows
+
+
+def shown_names(datasets: Iterable[str]) -> dict[str, str]:
+    """What datasets are called in results: a folder by its own name, never by its path.
+
+    >>> shown_names(["mnist", "/home/me/scans", "../scans"])
+    {'mnist': 'mnist', '/home/me/scans': 'scans', '../scans': 'scans (2)'}
+    """
+    shown: dict[str, str] = {}
+    for name in dict.fromkeys(datasets):
+        own = Path(os.path.abspath(name)).name or "data"
+        twins = sum(Path(os.path.abspath(other)).name == own for other in shown)
+        shown[name] = f"{own} ({twins + 1})" if twins else own
+    return shown
+
+
+def renamed(rows: Iterable[Mapping[str, Any]], names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Rows with their dataset as ``shown_names`` has it."""
+    return [{**row, "dataset": names[row["dataset"]]} if row.get("dataset") in names else {**row} for row in rows]
 
 
 def differences(one: Outcome, other: Outcome, seed: int = 0) -> dict[str, Any]:

@@ -18,26 +18,27 @@ from . import image_scores as scores
 from .audit import Audit, content, run_sections
 from .cells import OWN
 from .examine import Progress
-from .options import Options
+from .options import AuditOptions
 from .replay import replayed
-from .results import Findings
+from .results import Findings, renamed, shown_names
+from .summary import counted
 from .sweep_audit import audit_sweep
 
 
 def audit_run(
     folder: Path | str,
-    options: Options | None = None,
-    rounds: Sequence[int] | None = None,
+    options: AuditOptions | None = None,
+    snapshots: Sequence[int] | None = None,
     private: bool = False,
     multi_rounds: int = 0,
     progress: Progress | None = None,
 ) -> Audit:
-    """Attack every federation of a run at its own snapshots: first, early and last, unless ``rounds`` says otherwise.
+    """Attack every federation of a run at its own snapshots: first, early and last, unless ``snapshots`` lists others.
 
     The targets are public images unless ``private``: then the clients' own images are attacked, and shown in the
     picture. ``multi_rounds`` > 0 also replays each federation so far and combines the releases of client 0.
     """
-    options = options or Options()
+    options = options or AuditOptions()
     options.check()
     run = RunFolder(folder)
     settings, federations = run.config.settings, run.config.federations()
@@ -46,16 +47,19 @@ def audit_run(
     device, dtype = torch.device(settings.run.device), getattr(torch, settings.run.dtype)
     with torch.random.fork_rng(devices=[]):
         batched = Batched(build(settings.training.model, sample.shape, sample.classes).to(device, dtype), device=device)
-    there = run.rounds()
+    there = run.snapshots()
     usual = sorted({there[0], there[min(1, len(there) - 1)], there[-1]})
-    chosen = run.chosen(usual if rounds is None else rounds)
+    chosen = run.chosen(usual if snapshots is None else snapshots)
     weights = {round_number: run.weights(round_number, batched.layout).to(device, dtype) for round_number in chosen}
     findings = Findings([], [], {}, [], {})
     if options.attacks:
-        findings = audit_sweep(settings, federations, datasets, batched, weights, options, progress, private)
+        findings = audit_sweep(settings, federations, datasets, batched, weights, options, progress, private=private)
     if not findings.complete and not findings.rows:
         raise KeyboardInterrupt  # nothing was finished: an earlier audit stays as it is
-    result = content(findings, options, "private" if private else "public")
+    whose = "private" if private else "public"
+    places = f"{counted(len(chosen), 'snapshot')} of {counted(len(federations), 'federation')}"
+    attacked = f"{options.releases} releases of {whose} images at {places}"
+    result = content(findings, options, whose, attacked)
     result["cap"] = _cap(run.results(), findings, federations, settings.training.rounds)
     if multi_rounds and findings.complete:
         most = min(multi_rounds, settings.training.rounds)
@@ -65,6 +69,11 @@ def audit_run(
             for fed in federations
         ]
     result["environment"] = environment(device)
+    names = shown_names(fed.dataset for fed in federations)
+    for part in ("attacks", "differences", "cap", "multi_round"):
+        if part in result:
+            result[part] = renamed(result[part], names)
+    result["baselines"] = {names[name]: guesses for name, guesses in result["baselines"].items()}
     return Audit(result, run_sections(findings, datasets))
 
 

@@ -19,7 +19,7 @@ from ..randomness import experiment_key, uniform
 from ..statistics import Array, Ranking, ranks
 from . import image_scores as scores
 from .cells import Cell
-from .options import Options
+from .options import AuditOptions
 from .results import Outcome
 from .targets import Materials, Targets
 
@@ -33,7 +33,7 @@ class Case:
     view: View
     targets: Targets
     materials: Materials
-    options: Options
+    options: AuditOptions
     trace: Trace
 
     def outcome(self, values: dict[str, Tensor], negative: dict[str, Tensor], **more: Any) -> Outcome:

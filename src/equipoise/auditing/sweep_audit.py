@@ -22,7 +22,7 @@ from ..mechanism.registry import get_mechanism
 from ..models.batched import Batched
 from .cells import OWN, Cell, federation_cell, server_of, static_name, with_controls
 from .examine import Progress, attack_cell, told_where
-from .options import Options
+from .options import AuditOptions
 from .results import Findings, Outcome, differences, rows_of, summary
 from .scoring import baselines
 from .targets import Materials, Targets, build_targets
@@ -31,7 +31,7 @@ Outcomes = dict[tuple[int, int, str], list[Outcome]]
 """By federation, round and role."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SweepAudit:
     """An audit under way: what is attacked, and what was found so far."""
 
@@ -40,7 +40,7 @@ class SweepAudit:
     servers: dict[str, Server]  # by dataset; facing no defence
     materials: dict[str, Materials]
     targets: dict[str, Targets]
-    options: Options
+    options: AuditOptions
     progress: Progress | None
     outcomes: Outcomes = field(default_factory=dict)
     known: dict[Any, list[Outcome]] = field(default_factory=dict)  # by defence and weights: attacked once
@@ -83,8 +83,9 @@ def audit_sweep(
     datasets: dict[str, Dataset],
     batched: Batched,
     weights: dict[int, Tensor],
-    options: Options,
+    options: AuditOptions,
     progress: Progress | None = None,
+    *,
     private: bool = False,
 ) -> Findings:
     """Attack all federations at ``weights``: round -> ``[F, P]``, in the order of ``federations``."""
@@ -93,7 +94,10 @@ def audit_sweep(
     servers = {name: server_of(settings, data, batched, NO_PROTECTION) for name, data in datasets.items()}
     materials = {name: Materials.of(data, private).to(like.device, like.dtype) for name, data in datasets.items()}
     targets = {name: build_targets(materials[name], servers[name], options) for name in datasets}
-    audit = SweepAudit(settings, federations, servers, materials, targets, options, progress)
+    audit = SweepAudit(
+        settings=settings, federations=federations, servers=servers, materials=materials, targets=targets,
+        options=options, progress=progress,
+    )  # fmt: skip
     complete = True
     try:
         for round_number, params in weights.items():

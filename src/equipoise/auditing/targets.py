@@ -15,8 +15,11 @@ from ..attack.attack import Knowledge
 from ..attack.simulate import Companions
 from ..attack.view import Server
 from ..data.dataset import Dataset
-from ..errors import ConfigError, DataError
-from .options import Options
+from ..errors import ConfigError
+from .options import AuditOptions
+
+FEWEST = 4
+"""Public inputs of a label from which targets of one's own can be told apart: two to simulate with, two as decoys."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Materials:
         return cls(attack, candidates, held, dataset.pixels)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Targets:
     """N batches to be attacked. ``pool`` holds candidates and targets; the rest are its rows."""
 
@@ -72,7 +75,7 @@ class Targets:
         )  # fmt: skip
 
 
-def build_targets(materials: Materials, server: Server, options: Options) -> Targets:
+def build_targets(materials: Materials, server: Server, options: AuditOptions) -> Targets:
     """Batches of target images over several label sets, each with impostors, decoys and non-members."""
     images, labels = materials.targets
     known = labels.unique()
@@ -95,7 +98,10 @@ def build_targets(materials: Materials, server: Server, options: Options) -> Tar
     pool = torch.cat([materials.candidates[0], images])
     pool_labels = torch.cat([materials.candidates[1], labels])
     impostor = _outside(impostor - offset, truth - offset, labels) + offset
-    return Targets(pool, pool_labels, truth, asked, impostor, decoys, others, len({tuple(s.tolist()) for s in sets}))
+    return Targets(
+        pool=pool, pool_labels=pool_labels, truth=truth, labels=asked, impostor=impostor, decoys=decoys, others=others,
+        label_sets=len({tuple(s.tolist()) for s in sets}),
+    )  # fmt: skip
 
 
 def _dealt(labels: Tensor, asked: Tensor, generator: torch.Generator) -> Tensor:
@@ -135,9 +141,12 @@ def _decoys(labels: Tensor, asked: Tensor, count: int, generator: torch.Generato
 
 
 def given_targets(
-    images: Tensor, labels: Tensor, public: tuple[Tensor, Tensor] | None, low: float, high: float, options: Options
+    images: Tensor, labels: Tensor, public: tuple[Tensor, Tensor] | None, low: float, high: float, options: AuditOptions
 ) -> tuple[Targets, Materials]:
-    """Targets around given inputs; half of the public data serve as decoys and non-members, half for the attacks."""
+    """Targets around given inputs; half of the public data serve as decoys and non-members, half for the attacks.
+
+    Where a label of the targets has fewer than ``FEWEST`` public inputs, all serve the attacks: there are no decoys.
+    """
     count, examples = labels.shape
     own = images.flatten(0, 1), labels.flatten()
     place = torch.arange(count * examples, device=labels.device).view(count, examples)
@@ -146,17 +155,16 @@ def given_targets(
     def to_pixels(values: Tensor) -> Tensor:
         return (values - low) / max(high - low, 1e-30)
 
-    if public is None:
-        targets = Targets(*own, place, labels, place, place[..., None][..., :0], place[:, :0], sets)
-        return targets, Materials(None, own, own, to_pixels)
+    if public is None or min(int((public[1] == label).sum()) for label in labels.unique()) < FEWEST:
+        targets = Targets(
+            pool=own[0], pool_labels=own[1], truth=place, labels=labels, impostor=place,
+            decoys=place[..., None][..., :0], others=place[:, :0], label_sets=sets,
+        )  # fmt: skip
+        return targets, Materials(public, own, own, to_pixels)
     order = public[1].argsort(stable=True)  # label after label, so that both halves have some of each
     attack, decoys = ((public[0][rows], public[1][rows]) for rows in (order[::2], order[1::2]))
     of = [(decoys[1] == label).nonzero().flatten() for label in range(int(labels.max()) + 1)]
     width = min(min(len(of[label]) for label in labels.unique().tolist()), options.candidates)
-    if width < 2:
-        raise DataError(
-            "The public data have fewer than four images of a label that an update was trained on.", "Give more of it."
-        )
     table = torch.stack([rows[:width] if len(rows) >= width else rows.new_zeros(width) for rows in of])[labels]
     offset = len(decoys[0])
     targets = Targets(

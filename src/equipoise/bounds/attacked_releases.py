@@ -21,7 +21,7 @@ from ..attack.view import Server, View
 from ..auditing import image_scores as scores
 from ..auditing.cells import Cell, server_of
 from ..auditing.examine import released
-from ..auditing.options import Options
+from ..auditing.options import AuditOptions
 from ..auditing.scoring import Trace
 from ..auditing.targets import Materials, build_targets
 from ..mechanism.intensity import intensity
@@ -35,7 +35,7 @@ LOOKS = 8
 """Iterations at which examples are set beside their reconstructions one by one."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AttackedReleases:
     """What InvGrad made of the releases of one dataset: N rows, ``cells`` of equal size one after the other."""
 
@@ -64,7 +64,7 @@ def attack_releases(context: BoundsContext, name: str, cells: list[tuple[int, in
     s, dataset = sweep.settings, sweep.datasets[name]
     materials = Materials.of(dataset).to(sweep.device, sweep.dtype)
     server = server_of(s, dataset, sweep.batched, NO_PROTECTION)
-    effort = Options(releases=options.targets, candidates=2, others=1, seed=options.seed)
+    effort = AuditOptions(releases=options.targets, candidates=2, others=1, seed=options.seed)
     targets = build_targets(materials, server, effort)
     previous, out, clean = [], [], []
     for index, round_number in cells:
@@ -86,8 +86,9 @@ def attack_releases(context: BoundsContext, name: str, cells: list[tuple[int, in
     cost = torch.cdist(images.flatten(2), truth.flatten(2)).square() / server.pixels
     leakage, beyond = seen.trace.leakage(scores.match(cost, labels))
     return AttackedReleases(
-        cells, beta.cpu(), leakage.double().cpu(), beyond.double().cpu(), seen.farthest.cpu(), seen.ratios,
-        public.cpu(), seen.residuals.values.cpu(), alive.cpu(),
+        cells=cells, beta=beta.cpu(), leakage=leakage.double().cpu(), beyond=beyond.double().cpu(),
+        farthest=seen.farthest.cpu(), ratios=seen.ratios, public=public.cpu(), residuals=seen.residuals.values.cpu(),
+        alive=alive.cpu(),
     )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ class BoundsContext:
     """A sweep and the weights of its snapshots; all that is per federation follows ``sweep.federations``."""
 
     sweep: Sweep
-    rounds: list[int]  # the snapshots asked for
+    snapshots: list[int]  # the rounds asked for
     weights: dict[int, Tensor]  # round -> [F, P]: of those, and of the last snapshot there is
     options: BoundsOptions
     progress: Progress | None = None

@@ -38,14 +38,14 @@ def convergence_rows(context: BoundsContext, metrics: list[Row]) -> list[Row]:
     for round_number, params in weights.items():
         objective.measure(round_number, params)
     objective.compare(weights)
-    own = {round_number: repeat_round(objective, round_number, eta) for round_number in context.rounds}
+    own = {round_number: repeat_round(objective, round_number, eta) for round_number in context.snapshots}
     rates = [context.server_rate(index, 1) for index in range(count)]
     limits = [largest_eta(objective.smoothness(index)["value"]) for index in range(count)]
     too_large = [index for index in range(count) if rates[index] * eta > limits[index]]
     smaller, short = {}, None
     if too_large:
         small = min(limits[index] / (2 * max(1.0, rates[index])) for index in range(count))
-        smaller = {round_number: repeat_round(objective, round_number, small) for round_number in context.rounds}
+        smaller = {round_number: repeat_round(objective, round_number, small) for round_number in context.snapshots}
         short = short_run(objective, small)
     rows = []  # only now: L_F has learned from every round that was repeated
     for index in range(count):

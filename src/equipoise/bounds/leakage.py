@@ -29,7 +29,7 @@ def leakage_rows(context: BoundsContext) -> list[Row]:
     """The rows of all federations and snapshots."""
     rows = []
     for name in context.sweep.datasets:
-        cells = [(index, at) for index in context.sweep.federations_on(name) for at in context.rounds]
+        cells = [(index, at) for index in context.sweep.federations_on(name) for at in context.snapshots]
         if context.sweep.settings.protection.local_steps > 1:
             why = "several local steps: the update is no mean of single gradients"
             check = "update is one mean gradient"

@@ -12,11 +12,11 @@ LEAST = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BoundsOptions:
     """How closely to look. The defaults suit two CPU cores and a minute or two."""
 
-    rounds: list[int] | None = None  # snapshots; None: all there are
+    snapshots: list[int] | None = None  # rounds of which there is one; None: all
     subproblems: int = 16  # inner trajectories per federation and snapshot
     repeats: int = 16  # rounds drawn afresh from a snapshot, for the one-step lemma
     samples: int = 64  # mini-batch gradients, for their variance
@@ -32,11 +32,11 @@ class BoundsOptions:
         wrong = []
         for part in fields(self):
             value = getattr(self, part.name)
-            if value is None and part.name in ("rounds", "iterations"):
+            if value is None and part.name in ("snapshots", "iterations"):
                 continue
-            if part.name == "rounds":
+            if part.name == "snapshots":
                 if not isinstance(value, list) or not value or not all(type(number) is int for number in value):
-                    wrong.append(f"rounds={value!r} (a list of rounds)")
+                    wrong.append(f"snapshots={value!r} (a list of rounds)")
             elif type(value) is not int:
                 wrong.append(f"{part.name}={value!r} (a whole number)")
             elif value < LEAST[part.name]:

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..auditing.results import renamed, shown_names
 from ..engine.federation import Federation
 from ..engine.sweep import Sweep
 from ..environment import environment
@@ -76,7 +77,7 @@ class Bounds:
 
 
 def bounds_run(folder: Path | str, options: BoundsOptions | None = None, progress: Progress | None = None) -> Bounds:
-    """Set every federation of a run against the paper's results, at all its snapshots or at ``options.rounds``.
+    """Set every federation of a run against the paper's results, at all its snapshots or at ``options.snapshots``.
 
     The clients' own data are used to measure losses and gradients, as numbers only; the attack sees public images.
     """
@@ -84,8 +85,8 @@ def bounds_run(folder: Path | str, options: BoundsOptions | None = None, progres
     options.check()
     run = RunFolder(folder)
     context, metrics = context_of(run, options, progress), run.metrics(METRICS)
-    sweep, rounds = context.sweep, context.rounds
-    places = [(index, number) for index in range(len(sweep.federations)) for number in rounds]
+    sweep, snapshots = context.sweep, context.snapshots
+    places = [(index, number) for index in range(len(sweep.federations)) for number in snapshots]
     rows = [row for place in places for row in stationarity_rows(context, *place)]
     rows += convergence_rows(context, metrics)
     rows += leakage_rows(context)
@@ -94,8 +95,8 @@ def bounds_run(folder: Path | str, options: BoundsOptions | None = None, progres
             "schema": 1,
             "experiment": "seeded",
             "claims": CLAIMS,
-            "rounds": rounds,
-            "bounds": _ordered(rows, sweep),
+            "rounds": snapshots,
+            "bounds": renamed(_ordered(rows, sweep), shown_names(fed.dataset for fed in sweep.federations)),
             "options": asdict(options),
             "environment": environment(sweep.device),
         }
@@ -105,13 +106,13 @@ def bounds_run(folder: Path | str, options: BoundsOptions | None = None, progres
 def context_of(run: RunFolder, options: BoundsOptions, progress: Progress | None = None) -> BoundsContext:
     """A run's sweep with the weights of the snapshots asked for, and of the last one."""
     settings, federations = run.config.settings, run.config.federations()
-    rounds = run.chosen(options.rounds)
+    snapshots = run.chosen(options.snapshots)
     sweep = Sweep(settings, federations)
     weights = {
         number: run.weights(number, sweep.batched.layout)[sweep.order].to(sweep.device, sweep.dtype)
-        for number in sorted({*rounds, run.rounds()[-1]})
+        for number in sorted({*snapshots, run.snapshots()[-1]})
     }
-    return BoundsContext(sweep, rounds, weights, options, progress)
+    return BoundsContext(sweep, snapshots, weights, options, progress)
 
 
 def _ordered(rows: Iterable[Row], sweep: Sweep) -> list[Row]:

@@ -22,7 +22,7 @@ from .rows import Row, largest
 from .trajectory import Trajectory, follow
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Subproblems:
     """R subproblems of one federation at one snapshot."""
 
@@ -45,8 +45,9 @@ class Subproblems:
 
         gradient = partial(self.objective.gradient, out=torch.empty_like(self.local))
         return follow(
-            gradient, self.exact.loss, self.local, self.init, self.lower, self.upper, self.steps, gamma.unsqueeze(-1),
-            negative_norm=self.negative_norm.unsqueeze(-1), exact=self.exact.gradient, visit=visit,
+            gradient, self.exact.loss, self.local, self.init, self.lower, self.upper, steps=self.steps,
+            gamma=gamma.unsqueeze(-1), negative_norm=self.negative_norm.unsqueeze(-1), exact=self.exact.gradient,
+            visit=visit,
         )  # fmt: skip
 
     def smoothness(self, points: Sequence[Tensor], learned: Sequence[Trajectory], options: BoundsOptions) -> Row:
@@ -91,13 +92,7 @@ def subproblems(context: BoundsContext, index: int, round_number: int) -> Subpro
     init, lower, upper = draw_bounds(noise, protection)
     exact = context.double.at(x[:, parts[-1]].double(), y[:, parts[-1]])
     return Subproblems(
-        objectives[-1],
-        exact,
-        local,
-        init,
-        lower,
-        upper,
-        s.protection.steps,
-        rows(tables.gamma),
-        rows(tables.negative_norm),
-    )
+        objective=objectives[-1], exact=exact, local=local, init=init, lower=lower, upper=upper,
+        steps=s.protection.steps,
+        gamma=rows(tables.gamma), negative_norm=rows(tables.negative_norm),
+    )  # fmt: skip

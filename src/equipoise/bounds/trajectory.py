@@ -54,7 +54,7 @@ def stationarity_distance(
     return torch.where(torch.isfinite(size), torch.where(outside, torch.inf, result), torch.nan)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Trajectory:
     """Algorithm 2 on R subproblems, as numbers per step; of the iterates only the last is kept."""
 
@@ -85,9 +85,9 @@ def follow(
     init: Tensor,
     lower: Tensor,
     upper: Tensor,
+    *,
     steps: int,
     gamma: Tensor | float,
-    *,
     negative_norm: Tensor | float = 0.0,
     exact: Gradient | None = None,
     visit: Callable[[int, Tensor], None] | None = None,
@@ -134,7 +134,10 @@ def follow(
         if visit:
             visit(step, alpha)
     residual, apart, error, lipschitz, descent, projection = torch.stack(rows, dim=1)
-    return Trajectory(torch.stack(values), residual, apart, error, lipschitz, descent, projection, alpha)
+    return Trajectory(
+        phi=torch.stack(values), residual=residual, stationarity=apart, error=error, lipschitz=lipschitz,
+        descent=descent, projection=projection, last=alpha,
+    )  # fmt: skip
 
 
 def _measured(

@@ -11,11 +11,11 @@ from ..errors import ConfigError
 from .arguments import Json, existing_folder, pairs, print_json, split, whole_numbers
 
 if TYPE_CHECKING:
-    from ..auditing.options import Options
+    from ..auditing.options import AuditOptions
 
 EXAMPLES = (
     "Examples: equipoise audit runs/a   |   equipoise audit runs/a --attack lti,matched --targets 100 "
-    "--rounds 0,200   |   equipoise audit runs/a --attack invgrad --set lr=0.1 --set signed=false"
+    "--snapshots 0,200   |   equipoise audit runs/a --attack invgrad --set lr=0.1 --set signed=false"
 )
 
 
@@ -26,13 +26,16 @@ def audit(
         typer.Option(help="invgrad, dlg, idlg, likelihood, unrolled, lti, matched, membership, labels, multi-round."),
     ] = "invgrad,lti,matched,membership,labels",
     targets: Annotated[int, typer.Option(help="Releases to attack; under 20 is insufficient evidence.")] = 32,
-    rounds: Annotated[str | None, typer.Option(help="Snapshots to attack; default first, early and last.")] = None,
+    snapshots: Annotated[
+        str | None, typer.Option(help="Rounds of the snapshots to attack; default first, early and last.")
+    ] = None,
     multi_rounds: Annotated[int, typer.Option(help="Releases that the attack multi-round combines.")] = 300,
     private: Annotated[
         bool, typer.Option("--private", help="Attack the clients' own images, and SHOW them in the picture.")
     ] = False,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any attack option, e.g. --set samples=2000 --set given=best.")
+        list[str] | None,
+        typer.Option("--set", help="Any attack option, e.g. --set samples=2000 --set condition_on=best."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -46,7 +49,7 @@ def audit(
     options = _attack_options([name for name in names if name != "multi-round"], targets, pairs(settings))
     if not names:
         raise ConfigError("No attack was named.", "For example --attack lti,matched.")
-    wanted = whole_numbers(rounds, "--rounds")
+    wanted = whole_numbers(snapshots, "--snapshots")
     existing_folder(run)
     if not as_json:
         said = f"{targets} releases of {'PRIVATE' if private else 'public'} images over {options.label_sets} label sets"
@@ -72,12 +75,12 @@ def _show_audit(result: dict[str, Any], written: list[Path]) -> None:
     display.console.print("written: " + ", ".join(str(path) for path in written), markup=False)
 
 
-def _attack_options(names: list[str], targets: int, given: dict[str, Any]) -> Options:
-    from ..auditing.options import Options
+def _attack_options(names: list[str], targets: int, given: dict[str, Any]) -> AuditOptions:
+    from ..auditing.options import AuditOptions
 
     for key in ("attacks", "releases"):
         if key in given:
             raise ConfigError(f"Unknown attack option {key!r}.", "Use --attack and --targets.")
-    options = Options(attacks=names, releases=targets, **given)
+    options = AuditOptions(attacks=names, releases=targets, **given)
     options.check()
     return options

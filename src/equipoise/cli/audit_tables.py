@@ -8,6 +8,8 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from ..auditing.summary import defence
+
 AUDIT_METRICS = {
     "mse": ("MSE", "{:.2f}"),
     "ssim": ("SSIM", "{:.2f}"),
@@ -83,13 +85,14 @@ def audit_notes(result: dict[str, Any]) -> str:
         shares = [row[f"identification_schedule_{kind}"] for kind in ("known", "unknown")]
         words = ["not measured" if share is None else f"{share:.0%}" for share in shares]
         lines.append(
-            f"{row['mechanism']} @ {row['budget']}, {row['rounds']} releases combined: identified {words[0]} with the "
+            f"{defence(row)}, {row['rounds']} releases combined: identified {words[0]} with the "
             f"schedule known, {words[1]} unknown ({row['targets']} examples, each among {row['candidates']})"
         )
     for row in result.get("cap", []):
         lines.append(f"CAP of {row['mechanism']} against {row['attack']}, round {row['round']}: {row['cap']:.3f}")
     if any(row["attack"] == "matched" for row in result["attacks"]):
-        lines.append(f"matched took responses given {result['options']['given']}; given=best is stronger, and slower")
+        how = result["options"]["condition_on"]
+        lines.append(f"matched conditioned its responses on {how}; condition_on=best is stronger, and slower")
     if not result.get("complete", True):
         lines.append("interrupted: these are the cells that were finished")
     few = {row["targets"] for row in result["attacks"] if row.get("evidence") == "insufficient evidence"}

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from ..bounds.options import BoundsOptions
 
 EXAMPLES = (
-    "Examples: equipoise bounds runs/a   |   equipoise bounds runs/a --rounds 0,200 --targets 16   |   equipoise "
+    "Examples: equipoise bounds runs/a   |   equipoise bounds runs/a --snapshots 0,200 --targets 16   |   equipoise "
     "bounds runs/a --set iterations=400 --set repeats=32 --json"
 )
 
 
 def bounds(
     run: Annotated[Path, typer.Argument(help="A run folder, as train writes it.")],
-    rounds: Annotated[str | None, typer.Option(help="Snapshots to look at; default all of them.")] = None,
+    snapshots: Annotated[str | None, typer.Option(help="Rounds of the snapshots to look at; default all.")] = None,
     targets: Annotated[int, typer.Option(help="Releases that InvGrad attacks, for the leakage lemma; 0: none.")] = 8,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Any other option, e.g. --set samples=128; see docs/bounds.md.")
@@ -35,7 +35,7 @@ def bounds(
     from . import display
     from .bounds_tables import bounds_notes, bounds_tables
 
-    options = _options(rounds, targets, pairs(settings))
+    options = _options(snapshots, targets, pairs(settings))
     existing_folder(run)
     if not as_json:
         display.console.print(f"bounds of {run}", markup=False, highlight=False)
@@ -51,13 +51,13 @@ def bounds(
     display.console.print("written: " + ", ".join(str(path) for path in written), markup=False)
 
 
-def _options(rounds: str | None, targets: int, given: dict[str, Any]) -> BoundsOptions:
+def _options(snapshots: str | None, targets: int, given: dict[str, Any]) -> BoundsOptions:
     from ..bounds.options import BoundsOptions
 
-    known = [part.name for part in fields(BoundsOptions) if part.name not in ("rounds", "targets")]
+    known = [part.name for part in fields(BoundsOptions) if part.name not in ("snapshots", "targets")]
     for key in given:
         if key not in known:
             raise ConfigError(f"Unknown option {key!r}.{closest(key, known)}", f"Known: {', '.join(known)}.")
-    options = BoundsOptions(rounds=whole_numbers(rounds, "--rounds"), targets=targets, **given)
+    options = BoundsOptions(snapshots=whole_numbers(snapshots, "--snapshots"), targets=targets, **given)
     options.check()
     return options

@@ -26,7 +26,7 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Train MNIST without protection, with static and with learned distortion, then attack; in under a minute."""
-    from ..auditing.options import Options
+    from ..auditing.options import AuditOptions
     from ..auditing.run_audit import audit_run
     from ..files import write_text
     from ..report.accuracy import accuracy_page
@@ -47,9 +47,9 @@ def demo(
         }
     )
     result, run = execute(config, out, fresh=True, quiet=as_json)
-    options = Options(**ATTACK)
+    options = AuditOptions(**ATTACK)
     with display.attack_progress(as_json) as progress:
-        seen = audit_run(out, options, rounds=[0], progress=progress)
+        seen = audit_run(out, options, snapshots=[0], progress=progress)
         seen.save(out)
     if not seen.content["complete"]:
         raise typer.Exit(130)

@@ -95,8 +95,9 @@ def refused_note(results: list[dict[str, Any]]) -> str:
     for row in results:
         if row["releases_refused"]:
             total = row["releases_refused"] + row["releases_accepted"]
+            budget = "" if row["budget"] is None else f" {row['budget']}"
             lines.append(
-                f"{row['dataset']} {row['mechanism']} {row['budget']} seed {row['seed']}: {row['releases_refused']} of "
+                f"{row['dataset']} {row['mechanism']}{budget} seed {row['seed']}: {row['releases_refused']} of "
                 f"{total} releases refused (not finite or out of bounds)"
             )
     return "\n".join(lines)

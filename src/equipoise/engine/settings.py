@@ -150,7 +150,7 @@ FORMER = {"lr": "gamma", "alpha": "dirichlet"}
 """Keys that files of schema 1 may hold under an earlier name."""
 
 
-def renamed(keys: Mapping[str, Any]) -> dict[str, Any]:
+def present_names(keys: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a file of schema 1 under their present names."""
     return {FORMER.get(key, key): value for key, value in keys.items()}
 
@@ -284,7 +284,7 @@ def from_dict(spec: dict[str, Any]) -> tuple[Settings, list[Federation]]:
     if unknown:
         raise ConfigError(f"Unknown key {unknown[0]!r}.", "Known: settings, federations.")
     try:
-        settings = Settings.flat(**renamed(dict(spec.get("settings", {}))))
+        settings = Settings.flat(**present_names(dict(spec.get("settings", {}))))
         federations = [Federation(**row) for row in spec["federations"]]
     except (TypeError, ValueError) as error:
         raise ConfigError(f"Unknown or misplaced keys: {error}.", "They belong to another version.") from error

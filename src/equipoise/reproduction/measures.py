@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from ..attack.view import Server, View
 from ..auditing import image_scores as scores
 from ..auditing.cells import Cell, server_of
 from ..auditing.examine import released
-from ..auditing.options import Options
+from ..auditing.options import AuditOptions
 from ..auditing.scoring import Trace, baselines
 from ..auditing.targets import Materials, Targets, build_targets
 from ..engine.evaluation import by_client, full_loss, score
@@ -121,12 +122,13 @@ def inversions(sweep: Sweep, scale: Scale, report: Report) -> tuple[list[dict[st
     All targets start from the same image of noise. The second value is what guesses score that use no update.
     """
     results: list[dict[str, Any]] = [{"mse": [], "ssim": [], "leakage": []} for _ in sweep.federations]
-    guesses = {}
+    guesses, search = {}, Search(iterations=scale.iterations, starts=1)
     for name, mine in attacked_releases(sweep, scale.attacked).items():
         truth, labels = sweep.images[mine.examples], sweep.labels[mine.examples]
         server, materials = server_and_materials(sweep, name)
         view = View(sweep.state.params[mine.federations], mine.released, labels)
-        values = _inverted(server, view, truth, materials, scale, sweep.settings.protection.leakage.D, name, report)[1]
+        tell = partial(report, f"attacking {len(view)} releases on {name}")
+        values = _inverted(server, view, truth, materials, search, sweep.settings.protection.leakage.D, tell)[1]
         for i, f in enumerate(mine.federations):
             for key, column in values.items():
                 results[f][key].append(column[i].tolist())
@@ -155,21 +157,20 @@ def _inverted(
     view: View,
     truth: Tensor,
     materials: Materials,
-    scale: Scale,
+    search: Search,
     diameter: float,
-    name: str,
-    report: Report,
+    tell: Callable[[int, int], None],
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Reconstructions ``[N, E, ...]`` in the order of the truth, and their errors."""
+    """Reconstructions ``[N, E, ...]`` in the order of the truth, and their errors; ``tell`` gets (steps, all)."""
     assert view.labels is not None
-    trace, total, done = Trace(truth, diameter), len(view) * scale.iterations, 0
+    trace, total, done = Trace(truth, diameter), len(view) * search.iterations, 0
 
-    def tell(count: int) -> None:
+    def step(count: int) -> None:
         nonlocal done
         done += count
-        report(f"attacking {len(view)} releases on {name}", done, total)
+        tell(done, total)
 
-    result = invgrad(server, view, Search(iterations=scale.iterations, starts=1), Hooks(trace.watch, tell))
+    result = invgrad(server, view, search, Hooks(trace.watch, step))
     guess, values, assigned = errors(result.images, truth, view.labels, materials)
     return guess, {**values, "leakage": trace.leakage(assigned)[0]}
 
@@ -179,7 +180,10 @@ def _guesses(server: Server, materials: Materials, truth: Tensor, labels: Tensor
     pool = truth.flatten(0, 1)
     place = torch.arange(len(pool), device=pool.device).view(labels.shape)
     none = place.new_empty(*place.shape, 0)
-    targets = Targets(pool, labels.flatten(), place, labels, place, none, place[:, :0], 1)
+    targets = Targets(
+        pool=pool, pool_labels=labels.flatten(), truth=place, labels=labels, impostor=place, decoys=none,
+        others=place[:, :0], label_sets=1,
+    )  # fmt: skip
     return {
         name: {key: float(values[key].mean()) for key in ("mse", "ssim", "leakage")}
         for name, values in baselines(targets, materials, server).items()
@@ -188,9 +192,9 @@ def _guesses(server: Server, materials: Materials, truth: Tensor, labels: Tensor
 
 def pictures(sweep: Sweep, scale: Scale, report: Report) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """InvGrad on releases of *public* images at every federation's weights; the first batch is kept as pixels."""
-    options = Options(attacks=[], releases=scale.pictured, label_sets=min(4, scale.pictured), candidates=2)
+    options = AuditOptions(attacks=[], releases=scale.pictured, label_sets=min(4, scale.pictured), candidates=2)
     results: list[dict[str, Any]] = [{} for _ in sweep.federations]
-    originals = {}
+    originals, search = {}, Search(iterations=scale.iterations, starts=1)
     for name in sweep.datasets:
         mine = sweep.federations_on(name)
         if not mine:
@@ -207,9 +211,8 @@ def pictures(sweep: Sweep, scale: Scale, report: Report) -> tuple[list[dict[str,
         count = len(targets.truth)
         truth, labels = targets.images.repeat(len(mine), 1, 1, 1, 1), targets.labels.repeat(len(mine), 1)
         view = View(torch.cat(previous), torch.cat(sent), labels)
-        guess, values = _inverted(
-            server, view, truth, materials, scale, sweep.settings.protection.leakage.D, name, report
-        )
+        tell = partial(report, f"attacking {len(view)} releases on {name}")
+        guess, values = _inverted(server, view, truth, materials, search, sweep.settings.protection.leakage.D, tell)
         for place, i in enumerate(mine):
             own = slice(place * count, (place + 1) * count)
             results[i] = {key: column[own].tolist() for key, column in values.items()}

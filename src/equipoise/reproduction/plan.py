@@ -28,7 +28,7 @@ SHOWN = {"LS": 200, "PL": 0.98}
 """Budgets of the figures on layers and reconstructions."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Scale:
     """How much is computed."""
 
@@ -47,8 +47,15 @@ class Scale:
     baselines: bool  # whether the baselines that cost as much as learning are run
 
 
-FULL = Scale("full", tuple(range(1, 9)), 5000, 250, 100, 50, 250, 1600, 4, 16, (1, 3, 30), (0.01, 0.03, 0.3, 1.0), True)
-QUICK = Scale("quick", (1, 2), 200, 100, 50, 50, 100, 300, 2, 4, (1,), (0.01, 1.0), False)
+FULL = Scale(
+    name="full", seeds=tuple(range(1, 9)), rounds=5000, evaluate_every=250, curve_every=100, gradient_every=50,
+    full_every=250, iterations=1600, attacked=4, pictured=16, inner_steps=(1, 3, 30),
+    inner_rates=(0.01, 0.03, 0.3, 1.0), baselines=True,
+)  # fmt: skip
+QUICK = Scale(
+    name="quick", seeds=(1, 2), rounds=200, evaluate_every=100, curve_every=50, gradient_every=50, full_every=100,
+    iterations=300, attacked=2, pictured=4, inner_steps=(1,), inner_rates=(0.01, 1.0), baselines=False,
+)  # fmt: skip
 
 Needs = dict[str, dict[Federation, set[str]]]
 """group -> federation -> measurements."""

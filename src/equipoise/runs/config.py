@@ -29,7 +29,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from ..engine.federation import Federation
-from ..engine.settings import FORMER, GROUP_OF, GROUPS, Settings, named_as_before, problems, renamed
+from ..engine.settings import FORMER, GROUP_OF, GROUPS, Settings, named_as_before, present_names, problems
 from ..errors import ConfigError, closest, is_number, is_whole, refuse
 from ..mechanism.protection import Leakage
 from ..mechanism.registry import MECHANISMS
@@ -101,7 +101,7 @@ def resolve(
 
 def stored(file: Path) -> Config:
     """The configuration that a run folder holds; keys may have the names of schema 1."""
-    return _resolved(renamed(_read(file)), None, None)
+    return _resolved(present_names(_read(file)), None, None)
 
 
 def _resolved(
@@ -130,7 +130,7 @@ def _resolved(
 
 def differing(folder_config: Path, config: Config) -> list[str]:
     """The keys in which a stored configuration differs from this one."""
-    old, new = renamed(_read(folder_config)), tomllib.loads(config.to_toml())
+    old, new = present_names(_read(folder_config)), tomllib.loads(config.to_toml())
     return sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
 
 

@@ -36,7 +36,7 @@ class RunFolder:
     def config(self) -> Config:
         return stored(self.path / "config.toml")
 
-    def rounds(self) -> list[int]:
+    def snapshots(self) -> list[int]:
         """Rounds of which there is a snapshot; at least one."""
         names = (path.stem.removeprefix("round-") for path in (self.path / "snapshots").glob("round-*.safetensors"))
         result = sorted(int(name) for name in names if name.isdecimal())
@@ -46,10 +46,10 @@ class RunFolder:
             )
         return result
 
-    def chosen(self, rounds: Sequence[int] | None) -> list[int]:
+    def chosen(self, snapshots: Sequence[int] | None) -> list[int]:
         """The rounds asked for, sorted, where there is a snapshot of each; all of them for None."""
-        there = self.rounds()
-        wanted = there if rounds is None else sorted(set(rounds))
+        there = self.snapshots()
+        wanted = there if snapshots is None else sorted(set(snapshots))
         missing = [round_number for round_number in wanted if round_number not in there]
         if missing or not wanted:
             raise ConfigError(f"No snapshot of round {missing}.", f"There are: {', '.join(map(str, there))}.")

@@ -1,0 +1,176 @@
+"""What the attacker of an update knows beside the update itself and the settings of the training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..attack.view import Public, Server, check_labels
+from ..errors import ConfigError, DataError, is_whole
+from .targets import FEWEST
+from .update import Truth
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Attacker:
+    """What the attacker knows. By default: the labels, where the truth has them, and nothing public.
+
+    Args:
+        public: Inputs ``[Q, ...]`` and labels ``[Q]`` that belong to no client. With them it simulates the mechanism:
+            ``lti``, ``matched``, ``membership`` and ``labels`` need that.
+        labels: The labels behind an update. None: it is granted those of the truth, and infers them where there is no
+            truth. ``"infer"``: it infers them in any case. A tensor ``[E]`` or ``[N, E]``: it is granted these.
+        examples: How many examples are behind one update, where neither truth nor labels tell.
+        shape: Of one input, where neither public inputs nor truth tell.
+        bounds: The range of the inputs; by default that of the public ones, else 0 to 1. Never that of the truth, which
+            the attacker does not know.
+    """
+
+    public: Public | None = field(default=None, repr=False)
+    labels: Tensor | Literal["infer"] | None = field(default=None, repr=False)
+    examples: int | None = None
+    shape: tuple[int, ...] | None = None
+    bounds: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.public is not None:
+            _check_public(self.public)
+        wrong = self.labels != "infer" if isinstance(self.labels, str) else not isinstance(self.labels, Tensor | None)
+        if wrong or (isinstance(self.labels, Tensor) and self.labels.dim() not in (1, 2)):
+            raise DataError(
+                'Expected the labels to be None, "infer" or a tensor [E] or [N, E].', "Use torch.as_tensor(labels)."
+            )
+        if self.examples is not None and (not is_whole(self.examples) or self.examples < 1):
+            raise DataError(
+                f"Expected examples={self.examples!r} to be a whole number >= 1.",
+                "Give the number of examples behind one update.",
+            )
+        if self.bounds is not None:
+            _check_bounds(self.bounds)
+
+    def count(self, truth: Truth | None, local_steps: int) -> int:
+        """How many examples are behind one update."""
+        known = (None if truth is None else truth.labels, self.granted(truth))
+        told = [labels.shape[-1] for labels in known if labels is not None]
+        told += [self.examples] if self.examples is not None else []
+        if not told or told[0] < 1:
+            raise DataError(
+                "An update of no known examples cannot be attacked.",
+                "Give truth=(inputs, labels), or Attacker(examples=) their number.",
+            )
+        if len(set(told)) > 1:
+            raise DataError(
+                f"Truth, labels and examples disagree on the number of examples: {', '.join(map(str, told))}.",
+                "Leave examples out, and give a label for every input.",
+            )
+        if told[0] % local_steps:
+            raise DataError(
+                f"{told[0]} examples do not make {local_steps} equal local steps.", "Check settings.local_steps."
+            )
+        return told[0]
+
+    def input_shape(self, truth: Truth | None, several: bool) -> tuple[int, ...]:
+        """The shape of one input."""
+        if self.shape is not None:
+            return tuple(self.shape)
+        if self.public is not None:
+            return tuple(self.public[0].shape[1:])
+        if truth is None:
+            raise ConfigError("The shape of one input is not known.", "Give Attacker(shape=(channels, height, width)).")
+        return tuple(truth.inputs.shape[2 if several else 1 :])
+
+    def input_range(self) -> tuple[float, float]:
+        """The range that the attacker keeps its guesses in."""
+        if self.bounds is not None:
+            return float(self.bounds[0]), float(self.bounds[1])
+        return (float(self.public[0].min()), float(self.public[0].max())) if self.public is not None else (0.0, 1.0)
+
+    def granted(self, truth: Truth | None) -> Tensor | None:
+        """The labels that it is granted, as they were given; None where it infers them."""
+        if isinstance(self.labels, str):
+            return None
+        return self.labels if self.labels is not None or truth is None else truth.labels
+
+    def granted_rows(self, truth: Truth | None, count: int, server: Server) -> Tensor | None:
+        """Likewise ``[N, E]``, checked."""
+        labels = self.granted(truth)
+        if labels is None:
+            return None
+        labels = labels.expand(count, -1) if labels.dim() == 1 else labels
+        check_labels(labels, (count, server.examples), server.classes)
+        return labels
+
+    def to(self, like: Tensor) -> Attacker:
+        """The same in the model's own precision, on its device."""
+        public, labels = self.public, self.labels
+        if public is not None:
+            public = public[0].to(like.device, like.dtype), public[1].to(like.device)
+        return replace(self, public=public, labels=labels.to(like.device) if isinstance(labels, Tensor) else labels)
+
+    def lacks(self, truth: Truth | None) -> dict[str, str]:
+        """What attacks may need (``Attack.needs``) and this attacker does not have, with where it would be given."""
+        real = "the real examples: truth=(inputs, labels)"
+        return {
+            need: words
+            for need, there, words in (
+                ("labels", self.granted(truth) is not None, "labels that are granted: truth= or Attacker(labels=)"),
+                ("truth", truth is not None, real),
+                ("candidates", truth is not None, real),
+                ("public", self.public is not None, "public inputs: Attacker(public=(inputs, labels))"),
+            )
+            if not there
+        }
+
+    def lacks_of(self, labels: Tensor) -> dict[str, str]:
+        """Likewise what public inputs are missing for updates that hold these labels."""
+        if self.public is None:
+            return {}
+        rare = {label: count for label, count in _counts(self.public[1], labels) if count < FEWEST}
+        if not rare:
+            return {}
+        fewest, most = min(rare, key=lambda label: rare[label]), "a label that an update was trained on"
+        if not rare[fewest]:
+            words = f"a public input of label {fewest}, {most}"
+            return {"public": words, "candidates": words}
+        return {"candidates": f"{FEWEST} public inputs of label {fewest}, {most}; there are {rare[fewest]}"}
+
+
+def _counts(public: Tensor, labels: Tensor) -> Iterator[tuple[int, int]]:
+    """How many public inputs there are of every label behind an update."""
+    for label in labels.unique().tolist():
+        yield int(label), int((public == label).sum())
+
+
+def _check_public(public: Any) -> None:
+    pair = isinstance(public, tuple | list) and len(public) == 2
+    if not pair or not all(isinstance(part, Tensor) for part in public):
+        raise DataError("Expected the public data as a pair of tensors (inputs, labels).", "Give public=(x, y).")
+    inputs, labels = public
+    if not inputs.is_floating_point():
+        raise DataError(
+            f"Expected the public inputs as floating point, got {inputs.dtype}.",
+            "Normalise them as the inputs of the model are.",
+        )
+    if inputs.dim() < 2 or tuple(labels.shape) != (len(inputs),) or labels.dtype != torch.int64:
+        raise DataError(
+            f"Expected public inputs [Q, ...] with int64 labels [Q], got {tuple(inputs.shape)} and {labels.dtype} "
+            f"{tuple(labels.shape)}.",
+            "Give one label for every input.",
+        )
+    if not len(inputs):
+        raise DataError("There are no public inputs.", "Give some, or leave public out.")
+    if not bool(torch.isfinite(inputs).all()):
+        raise DataError("The public inputs are not finite.", "Remove NaN and Inf.")
+
+
+def _check_bounds(bounds: Any) -> None:
+    numbers = isinstance(bounds, tuple | list) and len(bounds) == 2 and all(isinstance(b, int | float) for b in bounds)
+    if not numbers or not (math.isfinite(bounds[0]) and math.isfinite(bounds[1]) and bounds[0] < bounds[1]):
+        raise ConfigError(
+            f"Expected bounds={bounds!r} to be two finite numbers, low < high.", "Give the range of the inputs."
+        )

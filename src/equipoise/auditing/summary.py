@@ -1,0 +1,253 @@
+"""An audit in words: what the strongest attacks got, a small table, and what is proved, measured and not claimed."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .cells import OWN, POSITIVE
+from .results import ENOUGH
+
+WIDTH = 80
+MOST = 20
+"""Lines of the table: whoever wants more reads ``Audit.rows``."""
+Content = Mapping[str, Any]
+Row = Mapping[str, Any]
+Place = tuple[Any, ...]
+
+
+def counted(number: int, word: str) -> str:
+    """
+    >>> counted(1, "update"), counted(3, "update")
+    ('1 update', '3 updates')
+    """
+    return f"{number} {word}" + ("" if number == 1 else "s")
+
+
+def defence(row: Row) -> str:
+    """A mechanism with its budget, where it has one.
+
+    >>> defence({"mechanism": "pl-learn", "budget": 0.98}), defence({"mechanism": "none", "budget": None})
+    ('pl-learn @ 0.98', 'none')
+    """
+    return str(row["mechanism"]) if row.get("budget") is None else f"{row['mechanism']} @ {row['budget']}"
+
+
+def percent(value: float) -> str:
+    """
+    >>> percent(0.875), percent(0.004), percent(0)
+    ('88 %', '0.4 %', '0 %')
+    """
+    return f"{100 * value:.1f} %" if 0 < value < 0.095 else f"{100 * value:.0f} %"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number by which an attack is judged, and the words around it."""
+
+    name: str
+    column: str
+    words: str  # what the attack does, around the number
+    form: Callable[[float], str]
+    more: bool = True  # whether more is worse for the client
+
+
+METRICS = (
+    Metric("identification", "identified", "identifies {} of the examples", percent),
+    Metric("mse", "MSE", "reconstructs the inputs with an MSE of {}", lambda value: f"{value:.3g}", more=False),
+    Metric("membership_auc", "AUC", "tells members from others with an AUC of {}", lambda value: f"{value:.2f}"),
+    Metric("labels", "labels right", "gets {} of the labels right", percent),
+)
+"""In the order in which they are said; the first that an attack has is its own."""
+
+
+def headline(content: Content) -> str:
+    """The strongest result in a few words; none where nothing was scored.
+
+    >>> row = {"attack": "lti", "role": "own", "mechanism": "none", "identification": 0.5}
+    >>> headline({"attacks": [row]})
+    'lti identifies 50 % of the examples'
+    """
+    for metric in METRICS:
+        row = _strongest(_scored(content), metric)
+        if row is not None:
+            return f"{row['attack']} {metric.words.format(metric.form(row[metric.name]))}"
+    return "nothing scored"
+
+
+def summary_text(content: Content) -> str:
+    """Sentences, then a table of at most 80 columns, then the claims."""
+    claims = [
+        textwrap.fill(f"{kind.capitalize()}: {' '.join(words)}", WIDTH, subsequent_indent="  ")
+        for kind, words in content.get("claims", {}).items()
+    ]
+    said = [textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in _sentences(content)]
+    return "\n".join([*said, "", *_table(content), "", *claims]).replace("\n\n\n", "\n\n")
+
+
+# -- sentences -----------------------------------------------------------------------------------------------------
+
+
+def _sentences(content: Content) -> Iterator[str]:
+    yield f"Attacked: {content.get('attacked', content.get('targets', 'releases'))}."
+    rows = _scored(content)
+    for metric in METRICS:
+        row = _strongest(rows, metric)
+        if row is not None:
+            yield f"{_where(content, row)}{row['attack']} {_result(content, row, metric)}"
+    for row in content.get("attacks", []):
+        if "guess" in row:
+            yield f"The attacker takes the labels to be {row['guess']}."
+    if content.get("targets") == "unknown":
+        yield "Nothing is scored: no truth was given to hold the results against."
+    yield from _combined(content)
+    few = [row["targets"] for row in rows if row.get("evidence") == "insufficient evidence"]
+    if few:
+        yield f"Insufficient evidence: {counted(min(few), 'release')}, and a result takes {ENOUGH}."
+    left_out = content.get("left_out", {})
+    for why in dict.fromkeys(left_out.values()):
+        yield f"Left out: {', '.join(name for name in left_out if left_out[name] == why)} ({why})."
+    yield from content.get("notes", [])
+    if not content.get("complete", True):
+        yield "Interrupted: these are the parts that were finished."
+
+
+def _result(content: Content, row: Row, metric: Metric) -> str:
+    """What an attack got, how sure that is, what guessing gets, and what it gets where nothing is distorted."""
+    value = metric.form(row[metric.name])
+    asides = (_interval(row, metric, "95 % interval "), _chance(content, row, metric))
+    aside = "; ".join(part for part in asides if part)
+    said = metric.words.format(value) + (f" ({aside})" if aside else "") + "."
+    bare = _beside(content, row, POSITIVE, "positive")
+    if bare is not None and bare.get(metric.name) is not None:
+        said += f" Without the distortion it is {metric.form(bare[metric.name])}."
+    guess = _best_guess(content, row)
+    if metric.name == "mse" and guess is not None and row["mse"] > guess[1]:
+        said += " That is worse than guessing: the attack failed, which does not show that the inputs are safe."
+    return said
+
+
+def _interval(row: Row, metric: Metric, before: str = "") -> str:
+    name = f"auc_{row.get('membership_score')}" if metric.name == "membership_auc" else metric.name
+    low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+    if low is None or high is None:
+        return ""
+    return f"{before}{metric.form(low).removesuffix(' %')} to {metric.form(high)}"
+
+
+def _chance(content: Content, row: Row, metric: Metric) -> str:
+    """What is got without looking at the update."""
+    if metric.name == "mse":
+        guess = _best_guess(content, row)
+        return "" if guess is None else f"guessing {guess[0].replace('_', ' ')}: {metric.form(guess[1])}"
+    number = _chance_number(content, row, metric)
+    return f"by chance {number}" if number else ""
+
+
+def _chance_number(content: Content, row: Row, metric: Metric) -> str:
+    if metric.name == "mse":
+        guess = _best_guess(content, row)
+        return "" if guess is None else metric.form(guess[1])
+    if metric.name == "membership_auc":
+        return metric.form(0.5)
+    if metric.name == "identification" and "chance" in row:
+        return str(row["chance"])
+    blind = _beside(content, row, OWN, "negative")
+    return "" if blind is None or blind.get(metric.name) is None else metric.form(blind[metric.name])
+
+
+def _best_guess(content: Content, row: Row) -> tuple[str, float] | None:
+    guesses = content.get("baselines", {}).get(row.get("dataset", "given"), {})
+    return min(((name, guess["mse"]) for name, guess in guesses.items()), key=lambda one: one[1], default=None)
+
+
+def _combined(content: Content) -> Iterator[str]:
+    for row in content.get("multi_round", []):
+        shares = [row[f"identification_schedule_{kind}"] for kind in ("known", "unknown")]
+        known, unknown = ("an unknown share" if share is None else percent(share) for share in shares)
+        yield (
+            f"{defence(row)}: {row['rounds']} releases of one client together identify {known} of {row['targets']} "
+            f"examples if their schedule is known, and {unknown} if it is not."
+        )
+
+
+# -- rows ----------------------------------------------------------------------------------------------------------
+
+
+def _scored(content: Content) -> list[Row]:
+    """What the attacks got from the releases themselves: no static twin, no control."""
+    rows = content.get("attacks", [])
+    return [row for row in rows if row.get("role") == OWN and row.get("control") is None]
+
+
+def _strongest(rows: list[Row], metric: Metric) -> Row | None:
+    able = [row for row in rows if row.get(metric.name) is not None]
+    return (max if metric.more else min)(able, key=lambda row: row[metric.name], default=None)
+
+
+def _place(row: Row) -> Place:
+    """Which defence, at which weights, attacked how."""
+    return (*_defended(row), row.get("round"), row["attack"])
+
+
+def _defended(row: Row) -> Place:
+    return row.get("dataset"), row["mechanism"], str(row.get("budget")), row.get("seed")
+
+
+def _beside(content: Content, row: Row, role: str, control: str) -> Row | None:
+    """The control of a row."""
+    return next(
+        (
+            other
+            for other in content.get("attacks", [])
+            if (other.get("role"), other.get("control")) == (role, control) and _place(other) == _place(row)
+        ),
+        None,
+    )
+
+
+def _where(content: Content, row: Row) -> str:
+    """Which of several defences and rounds a sentence is about."""
+    rows = _scored(content)
+    parts = [defence(row)] if row["mechanism"] != "none" or len({_defended(one) for one in rows}) > 1 else []
+    parts += [f"at round {row['round']}"] if row.get("round") is not None else []
+    return f"{' '.join(parts)}: " if parts else ""
+
+
+# -- the table -----------------------------------------------------------------------------------------------------
+
+
+def _table(content: Content) -> list[str]:
+    """A line for every defence and attack, at the round where it got most; all metrics, if there is one defence."""
+    rows = _scored(content)
+    single = len({_place(row)[:-1] for row in rows}) == 1
+    lines: list[tuple[str, ...]] = []
+    for place in dict.fromkeys((_defended(row), row["attack"]) for row in rows):
+        mine = [row for row in rows if (_defended(row), row["attack"]) == place]
+        found = [(metric, row) for metric in METRICS if (row := _strongest(mine, metric)) is not None]
+        lines += [_line(content, row, metric, single) for metric, row in (found if single else found[:1])]
+    if not lines:
+        return []
+    head = ("attack", "measure", "result", "95 % interval", "undistorted", "guessing")
+    head = head if single else ("defence", "round", *head[:3], "guessing")
+    shown = [head, *lines[:MOST]]
+    widths = [max(len(line[i]) for line in shown) for i in range(len(head))]
+    widths[0] = min(widths[0], WIDTH - sum(widths[1:]) - 2 * (len(head) - 1))
+    drawn = ["  ".join(_cell(cell, width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in shown]
+    more = [f"... and {len(lines) - MOST} more: see rows."] if len(lines) > MOST else []
+    return [drawn[0], "-" * max(map(len, drawn)), *drawn[1:], *more]
+
+
+def _line(content: Content, row: Row, metric: Metric, single: bool) -> tuple[str, ...]:
+    value, chance = metric.form(row[metric.name]), _chance_number(content, row, metric) or "-"
+    if not single:
+        return defence(row), str(row.get("round", "-")), row["attack"], metric.column, value, chance
+    bare = _beside(content, row, POSITIVE, "positive")
+    plain = "-" if bare is None or bare.get(metric.name) is None else metric.form(bare[metric.name])
+    return row["attack"], metric.column, value, _interval(row, metric) or "-", plain, chance
+
+
+def _cell(text: str, width: int) -> str:
+    return text.ljust(width) if len(text) <= width else text[: width - 1] + "…"

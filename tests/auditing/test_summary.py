@@ -1,0 +1,174 @@
+"""An audit in words: the strongest attack with its interval and what guessing gets, a table, and the claims."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise.auditing.audit import CLAIMS, Audit
+from equipoise.auditing.run_audit import audit_run
+from equipoise.auditing.summary import MOST, WIDTH, defence, headline, summary_text
+from tests.audit_helpers import cheap
+from tests.auditing.updates import SHAPE, Call, searched
+
+
+def row(attack: str = "matched", role: str = "own", control: str | None = None, **values: Any) -> dict[str, Any]:
+    about = {"mechanism": "pl-learn", "budget": 0.98, "round": None, "role": role, "control": control}
+    return {**about, "attack": attack, "targets": 32, "evidence": "ok", **values}
+
+
+def content(*rows: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {
+        "attacked": "32 updates of 4 examples", "targets": "given", "complete": True, "claims": CLAIMS, "notes": [],
+        "left_out": {}, "attacks": list(rows), "baselines": {"given": {"black": {"mse": 1.2}, "noise": {"mse": 2.0}}},
+        **more,
+    }  # fmt: skip
+
+
+FOUND = content(
+    row("invgrad", mse=0.5, mse_low=0.4, mse_high=0.6, identification=0.25, chance="1 in 10"),
+    row("lti", mse=0.7, mse_low=0.6, mse_high=0.8, identification=0.5, chance="1 in 10"),
+    row("matched", identification=0.875, identification_low=0.8, identification_high=0.95, chance="1 in 10"),
+    row("matched", control="negative", identification=0.1, chance="1 in 10"),
+    row("matched", role="undistorted", control="positive", identification=1.0, chance="1 in 10"),
+    row("matched", role="static, equal lower bound", identification=0.97, chance="1 in 10"),
+    row("membership", membership_auc=0.83, membership_score="last", auc_last_low=0.75, auc_last_high=0.9),
+    row("labels", labels=0.75, labels_low=0.7, labels_high=0.8),
+    row("labels", control="negative", labels=0.1),
+)
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_the_strongest_attack_stands_first_with_its_interval_chance_and_control() -> None:
+    lines = one_line(summary_text(FOUND))
+    assert lines.startswith(
+        "Attacked: 32 updates of 4 examples. pl-learn @ 0.98: matched identifies 88 % of the examples (95 % interval "
+        "80 to 95 %; by chance 1 in 10). Without the distortion it is 100 %."
+    )
+    assert (
+        "invgrad reconstructs the inputs with an MSE of 0.5 (95 % interval 0.4 to 0.6; guessing black: 1.2)." in lines
+    )
+    assert (
+        "membership tells members from others with an AUC of 0.83 (95 % interval 0.75 to 0.90; by chance 0.50)."
+        in lines
+    )
+    assert "labels gets 75 % of the labels right (95 % interval 70 to 80 %; by chance 10 %)." in lines
+    assert "nsufficient evidence" not in lines
+    assert "97 %" not in lines, "a static twin is no result of the update"
+
+
+def test_a_reconstruction_that_is_worse_than_a_guess_is_called_a_failure() -> None:
+    text = one_line(summary_text(content(row("invgrad", mse=3.4))))
+    assert "worse than guessing: the attack failed, which does not show that the inputs are safe" in text
+    assert "worse than guessing" not in one_line(summary_text(FOUND))
+
+
+def test_the_table_has_every_measure_beside_the_control_and_guessing() -> None:
+    lines = summary_text(FOUND).splitlines()
+    head = next(i for i, line in enumerate(lines) if line.startswith("attack "))
+    cells = [[part.strip() for part in line.split("  ") if part] for line in lines[head + 2 : head + 9]]
+    assert cells[0] == ["invgrad", "identified", "25 %", "-", "-", "1 in 10"]
+    assert cells[1] == ["invgrad", "MSE", "0.5", "0.4 to 0.6", "-", "1.2"]
+    assert cells[4] == ["matched", "identified", "88 %", "80 to 95 %", "100 %", "1 in 10"]
+    assert cells[6] == ["labels", "labels right", "75 %", "70 to 80 %", "-", "10 %"]
+
+
+def test_the_claims_end_it() -> None:
+    text = summary_text(FOUND)
+    assert [part in text for part in ("\nProved: ", "\nMeasured: ", "\nNot claimed: ")] == [True] * 3
+    assert text.index("attack ") < text.index("\nProved: ") < text.index("\nMeasured: ") < text.index("\nNot claimed: ")
+
+
+def test_what_was_left_out_shrunk_cut_short_or_too_little_is_said() -> None:
+    few = {**row(identification=1.0), "targets": 1, "evidence": "insufficient evidence"}
+    left_out = {"lti": "needs public inputs", "labels": "needs public inputs"}
+    text = one_line(summary_text(content(few, left_out=left_out, notes=["Among 3 candidates."], complete=False)))
+    assert "Insufficient evidence: 1 release, and a result takes 20." in text
+    assert "Left out: lti, labels (needs public inputs)." in text
+    assert "Among 3 candidates." in text
+    assert "Interrupted: these are the parts that were finished." in text
+
+
+def test_of_many_defences_the_strongest_round_of_each_is_a_line_and_the_first_sentence_says_where() -> None:
+    rows = [
+        row(mechanism=name, budget=budget, dataset="mnist", seed=1, round=number, identification=value)
+        for name, budget, value in (("none", None, 0.9), ("pl-learn", 0.98, 0.4))
+        for number, value in ((0, value), (200, value / 2))
+    ]
+    text = summary_text(content(*rows, baselines={"mnist": {"black": {"mse": 1.2}}}))
+    assert "none at round 0: matched identifies 90 % of the examples." in text
+    table = [line.split() for line in text.splitlines() if " matched  identified " in line]
+    assert table == [
+        ["none", "0", "matched", "identified", "90", "%", "-"],
+        ["pl-learn", "@", "0.98", "0", "matched", "identified", "40", "%", "-"],
+    ]
+    assert "None" not in text
+
+
+def test_it_stays_narrow_and_short() -> None:
+    schedule = {"rounds": [1, 500, 1000], "values": [[0.96, 0.97, 0.98, 0.99], 0.98, 0.99]}
+    rows = [row(mechanism=f"m{i}", budget=schedule, round=200, identification=i / 50) for i in range(50)]
+    text = summary_text(content(*rows))
+    assert max(map(len, text.splitlines())) <= WIDTH
+    assert f"... and {50 - MOST} more: see rows." in text
+
+
+def test_combined_releases_are_a_sentence_and_no_budget_is_not_printed() -> None:
+    combined = {"mechanism": "none", "budget": None, "rounds": 300, "targets": 24}
+    combined |= {"identification_schedule_known": 0.5, "identification_schedule_unknown": None}
+    text = one_line(summary_text(content(multi_round=[combined])))
+    assert "none: 300 releases of one client together identify 50 % of 24 examples if their schedule is known" in text
+    assert "None" not in text
+
+
+@pytest.mark.parametrize(("budget", "words"), [(None, "m"), (0.5, "m @ 0.5"), ([1, 2], "m @ [1, 2]")])
+def test_a_defence_is_a_mechanism_with_its_budget_if_any(budget: Any, words: str) -> None:
+    assert defence({"mechanism": "m", "budget": budget}) == words
+
+
+def test_the_headline_is_the_strongest_of_the_first_measure() -> None:
+    assert headline(FOUND) == "matched identifies 88 % of the examples"
+    assert headline(content(row("membership", membership_auc=0.7))).startswith("membership tells members")
+    assert headline(content()) == "nothing scored"
+
+
+# --- of real audits -----------------------------------------------------------------------------------------------
+
+
+def test_the_audit_of_an_update_says_what_it_is(call: Call, public: Any) -> None:
+    result = call(options=searched(), public=public)
+    assert repr(result) == "Audit(1 attack on 1 update of 2 examples; invgrad identifies 100 % of the examples)"
+    assert "invgrad identifies 100 % of the examples (by chance 1 in 5)." in one_line(result.summary())
+    assert "Insufficient evidence: 1 release" in result.summary()
+
+
+def test_an_audit_shows_no_tensor_and_no_dictionary(call: Call) -> None:
+    result = call()
+    assert len(repr(result)) < 120
+    assert "tensor" not in repr(result) + result.summary()
+    assert "{" not in repr(result) + result.summary()
+
+
+def test_without_a_truth_nothing_is_scored_and_that_is_said(call: Call) -> None:
+    result = call(truth=None, examples=2, shape=SHAPE)
+    assert repr(result) == "Audit(2 attacks on 1 update of 2 examples; nothing scored)"
+    assert "Nothing is scored: no truth was given" in one_line(result.summary())
+    assert "The attacker takes the labels to be [[0, 2]]." in result.summary()
+
+
+def test_a_run_has_a_summary_too(audited: Audit) -> None:
+    assert repr(audited).startswith("Audit(5 attacks on 2 releases of public images at 3 snapshots of 3 federations; ")
+    text = audited.summary()
+    assert max(map(len, text.splitlines())) <= WIDTH
+    assert "Insufficient evidence: 2 releases, and a result takes 20." in text
+    assert "None" not in text
+
+
+def test_a_run_with_nothing_but_combined_releases_has_one(trained: Path) -> None:
+    result = audit_run(trained, cheap(attacks=[]), multi_rounds=2)
+    assert "none: 2 releases of one client together identify" in one_line(result.summary())
