@@ -18,7 +18,7 @@ class BoundsOptions:
 
     rounds: list[int] | None = None  # snapshots; None: all there are
     subproblems: int = 16  # inner trajectories per federation and snapshot
-    repeats: int = 16  # rounds drawn afresh from a snapshot, for the one-step lemma
+    repeats: int = 16  # rounds drawn afresh from a snapshot, for Lemma C.1
     samples: int = 64  # mini-batch gradients, for their variance
     examples: int = 256  # drawn afresh for every such round, to measure F before and after it
     power: int = 12  # power iterations for a curvature
