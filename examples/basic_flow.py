@@ -8,8 +8,7 @@ Slow and plain on purpose. A test holds the library equal to this file to 1e-6 i
 import torch
 from torch import nn
 
-from equipoise.data.loading import load
-from equipoise.models.bundled import LeNetZhu
+from equipoise import LeNetZhu, load
 
 K, BATCH, ETA = 4, 4, 0.1  # clients, mini-batch, local learning rate
 M, GAMMA, LAMBDA = 10, 0.1, 1e-5  # inner steps, their learning rate, negative-norm coefficient

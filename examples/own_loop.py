@@ -9,8 +9,7 @@ comes back. The server refuses malformed releases by name and averages the rest.
 import torch
 from torch import nn
 
-from equipoise import load, protect
-from equipoise.server.intake import Intake
+from equipoise import Intake, load, protect
 
 CLIENTS, ROUNDS, BATCH = 4, 60, 16
 

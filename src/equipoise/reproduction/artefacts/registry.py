@@ -46,7 +46,7 @@ TAKEN = ("all", "raw")
 """What the command means by something else, and the folder of the records."""
 
 
-def register(new: Artefact) -> Artefact:
+def register_artefact(new: Artefact) -> Artefact:
     """Add an artefact of your own, after those of the paper."""
     if new.name in ARTEFACTS:
         raise ConfigError(f"The artefact {new.name!r} exists.", "Choose another name.")

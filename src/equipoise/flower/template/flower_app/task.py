@@ -5,8 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from equipoise import load
-from equipoise.data.partition import partition
+from equipoise import load, partition
 
 
 class Net(nn.Module):
