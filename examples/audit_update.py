@@ -13,9 +13,8 @@ from pathlib import Path
 
 import torch
 
-from equipoise import audit, load, protect
+from equipoise import LeNetZhu, audit, load, protect
 from equipoise.auditing.options import Options
-from equipoise.models.bundled import LeNetZhu
 
 
 def main() -> None:

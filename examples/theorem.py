@@ -7,7 +7,7 @@ The objective is a quadratic on an annulus, so that L_alpha is its largest eigen
 
 import torch
 
-from equipoise.bounds import distortion_bounds, follow
+from equipoise import distortion_bounds, follow
 
 torch.manual_seed(0)
 eigenvalues = torch.linspace(0.1, 2.0, 20, dtype=torch.float64)

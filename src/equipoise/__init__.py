@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from .bounds.options import BoundsOptions as BoundsOptions
     from .bounds.run import Bounds as Bounds
     from .bounds.run import bounds_run as bounds_run
+    from .bounds.theory import distortion_bounds as distortion_bounds
+    from .bounds.trajectory import follow as follow
     from .data.dataset import Dataset as Dataset
     from .data.dataset import from_tensors as from_tensors
     from .data.loading import load as load
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
     from .mechanism.intensity import scale_clip as scale_clip
     from .mechanism.noise import NoiseFamily as NoiseFamily
     from .mechanism.noise import register_noise as register_noise
-    from .mechanism.protect import Protected as Protected
     from .mechanism.protect import protect as protect
     from .mechanism.protection import ProtectionSettings as ProtectionSettings
     from .mechanism.registry import MeasureKind as MeasureKind
@@ -81,7 +82,6 @@ _HOMES = {
     "Mechanism": "mechanism.registry",
     "NoiseFamily": "mechanism.noise",
     "Option": "attack.attack",
-    "Protected": "mechanism.protect",
     "ProtectionSettings": "mechanism.protection",
     "Run": "runs.run",
     "RunFolder": "runs.folder",
@@ -91,6 +91,8 @@ _HOMES = {
     "audit_run": "auditing.run_audit",
     "bounds_run": "bounds.run",
     "composed_epsilon": "privacy.accounting",
+    "distortion_bounds": "bounds.theory",
+    "follow": "bounds.trajectory",
     "from_tensors": "data.dataset",
     "get_mechanism": "mechanism.registry",
     "learn_distortion": "mechanism.distortion",

@@ -25,9 +25,11 @@ ATTACKS: dict[str, Attack] = {
 def register_attack(attack: Attack) -> Attack:
     """Add an attack of your own to those that audits know by name.
 
-    >>> register_attack(Attack("mine", INVGRAD.run)).name in ATTACKS
-    True
-    >>> _ = ATTACKS.pop("mine")
+    >>> from equipoise import Inversion
+    >>> def black(server, view, knowledge, options, hooks):
+    ...     return Inversion(torch.zeros(len(view), server.examples, *server.shape), cost=torch.zeros(len(view)))
+    >>> register_attack(Attack("black", black, options={"shade": Option(0.0, least=0)})).name
+    'black'
     """
     if attack.name in ATTACKS:
         raise ConfigError(f"The attack {attack.name!r} exists.", "Choose another name.")

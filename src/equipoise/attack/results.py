@@ -9,7 +9,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Inversion:
-    """Inputs, reconstructed from N releases."""
+    """Inputs, reconstructed from N releases.
+
+    >>> Inversion(torch.zeros(2, 4, 1, 28, 28), cost=torch.zeros(2)).images.shape
+    torch.Size([2, 4, 1, 28, 28])
+    """
 
     images: Tensor  # [N, E, ...]
     cost: Tensor  # [N]: of the final inputs, without the prior

@@ -28,7 +28,12 @@ class BoundsOptions:
     seed: int = 0
 
     def check(self) -> None:
-        """Refuse what cannot be measured, all problems at once."""
+        """Refuse what cannot be measured, all problems at once.
+
+        >>> BoundsOptions(samples=1).check()
+        Traceback (most recent call last):
+        equipoise.errors.ConfigError: Impossible options: samples=1 (at least 2). See equipoise.BoundsOptions.
+        """
         wrong = []
         for part in fields(self):
             value = getattr(self, part.name)

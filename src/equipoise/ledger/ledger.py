@@ -125,7 +125,18 @@ def _reading(path: Path) -> Iterator[BinaryIO]:
 
 
 class Ledger:
-    """One ledger while it is being written, by one process; ``open`` makes or continues it."""
+    """One ledger while it is being written, by one process; ``open`` makes or continues it.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> about = {"federation": 0, "round": 1, "mechanism": "pl-learn", "budget": 0.98, "norm": "l2"}
+    >>> with TemporaryDirectory() as folder:
+    ...     ledger = Ledger.open(Path(folder) / "ledger.jsonl", experiment=None, limit=1)
+    ...     ledger.append([{"kind": "asked", **about, "clients": ["a", "b"]}])
+    ...     ledger.permit(["a"], round_number=2)
+    Traceback (most recent call last):
+    equipoise.errors.LimitError: Client a of federation 0 was asked for 1 release(s)...
+    """
 
     def __init__(self, path: Path, summary: Summary, limit: int | None):
         self.path, self.limit, self._found, self._failed = path, limit, summary, False
