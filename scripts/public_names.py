@@ -78,8 +78,8 @@ def public(package: str, name: str) -> Any:
 
 def section(package: str, name: str) -> str:
     value = public(package, name)
-    doc = inspect.cleandoc(value.__doc__ or "")
-    prose = re.split(r"\n\n(?=>>>|Args:|Returns:|Raises:|={4,})", doc)[0].replace("``", "`")
+    doc = re.split(r"\n\n(?=>>>|={4,}|In a train function::)", inspect.cleandoc(value.__doc__ or ""))[0]
+    prose = "\n\n".join(described(part) for part in doc.split("\n\n")).replace("``", "`")
     return "\n\n".join(
         part
         for part in (
@@ -90,6 +90,17 @@ def section(package: str, name: str) -> str:
         )
         if part
     )
+
+
+def described(part: str) -> str:
+    """A paragraph of a docstring; its Args and Returns as a list."""
+    title, _, rest = part.partition("\n")
+    if not re.fullmatch(r"[A-Z][\w ]*:", title) or not rest.startswith("    "):
+        return part
+    lines = re.sub(r"\n {8,}", " ", rest).splitlines()
+    if title != "Args:":
+        return f"{title} " + " ".join(line.strip() for line in lines)
+    return f"{title}\n\n" + "\n".join(re.sub(r"^ +([\w*]+): ", r"- `\1`: ", line) for line in lines)
 
 
 def first_line(value: Any) -> str:

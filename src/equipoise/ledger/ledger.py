@@ -39,7 +39,7 @@ class Count:
 
 @dataclass
 class Summary:
-    """What a whole ledger comes to. It grows with the clients, not with the rounds."""
+    """The sums of a whole ledger. Its size grows with the clients, not with the rounds."""
 
     experiment: str | None = None
     entries: int = 0
@@ -108,7 +108,7 @@ def verify(path: Path, head: str | None = None, entries: int | None = None) -> S
     if entries is not None and result.entries < entries:
         raise LedgerError(f"The ledger ends after {result.entries} of {entries} lines.", "Restore what was cut off.")
     if known is None:
-        raise LedgerError(f"The ledger does not lead to the head {head}.", "Restore it: it was cut or written anew.")
+        raise LedgerError(f"The ledger does not lead to the head {head}.", "Restore it: it was cut, or written again.")
     result.beyond = result.entries - known
     return result
 
