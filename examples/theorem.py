@@ -1,4 +1,4 @@
-"""The paper's first theorem on a problem with known constants: bound and measurement for every M, in forty lines.
+"""Theorem 5.1 of the paper (arXiv:2305.15148) on a problem with known constants: bound and measurement for every M.
 
     python examples/theorem.py
 

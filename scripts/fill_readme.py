@@ -1,14 +1,17 @@
-"""Fill the tables of README.md from the committed results.
+"""Fill the tables of README.md and of the pages under docs/ and studies/ from the committed results.
 
     python scripts/fill_readme.py [--check]
 
-``--check`` writes nothing and exits with 1 when the table is not what the results say.
+``PAGES`` says which part of which page comes from what. ``--check`` writes nothing and exits with 1 when a part is not
+what the results say.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -20,8 +23,9 @@ ROOT = Path(__file__).parents[1]
 FAMILIES = {"pl": ("pl-identical", "pl-learn"), "ls": ("ls-static", "ls-learn")}
 
 
-def table(outcome: dict[str, dict[str, Any]]) -> str:
-    """The accuracy artefacts as one table; ``found`` by family."""
+def accuracy() -> str:
+    """The accuracy artefacts as one table."""
+    outcome = {family: read("reproduction", f"accuracy-{family}", "results.json") for family in FAMILIES}
     lines = [
         "| data | budget | static | learned | learned - static (95 % interval) | paper: static, learned "
         "| static, damped server | static, eleven steps |",
@@ -48,9 +52,9 @@ def table(outcome: dict[str, dict[str, Any]]) -> str:
         "Test accuracy in percent after 5,000 rounds, mean ± standard deviation of "
         f"{outcome['pl']['cells'][0]['seeds']} seeds; without protection: "
         f"{', '.join(f'{name} {spread(cell)}' for name, cell in free.items())}. {agree} of "
-        f"{count} cells agree with the paper by the rule in [docs/reproduction.md](docs/reproduction.md). eta, T, S "
+        f"{count} cells agree with the paper by the rule in [reproduction.md](reproduction.md). eta, T, S "
         "and the initialisation were fitted to the paper's tables, because it does not state them; the subset of "
-        "images was changed once after results were seen ([choices](docs/choices.md)).",
+        "images was changed once after results were seen ([choices](choices.md)).",
     ]
     return "\n".join(lines)
 
@@ -59,7 +63,11 @@ def spread(cell: dict[str, Any]) -> str:
     return f"{cell['mean']:.1f} ± {cell['sd']:.1f}"
 
 
-def speed(cpu: dict[str, Any], gpu: dict[str, Any], growth: dict[str, Any]) -> str:
+def speed() -> str:
+    """Rounds per second, and how the time grows."""
+    cpu, gpu, growth = (
+        read("benchmarks", f"results_{name}.json") for name in ("throughput", "gpu_sweep_h200", "growth")
+    )
     row = cpu[f"threads_{cpu['environment']['threads']}"]
     most, largest = growth["clients"][-1], growth["parameters"][-1]
     seconds = growth["slope_round_in_clients"], growth["slope_server_in_clients"], growth["slope_round_in_parameters"]
@@ -76,7 +84,7 @@ def speed(cpu: dict[str, Any], gpu: dict[str, Any], growth: dict[str, Any]) -> s
             f"{most['clients']:,} clients in one federation on 2 cores: {most['seconds_per_round']:.1f} s a round, "
             f"{most['mib_above_start']:.0f} MiB above the start. Growth on a log-log scale (1 is linear): round time "
             f"in clients {seconds[0]:.2f}, server time in clients {seconds[1]:.2f}, round time in parameters up to "
-            f"{largest['parameters']:,} {seconds[2]:.2f} ([results](benchmarks/results_growth.json)).",
+            f"{largest['parameters']:,} {seconds[2]:.2f} ([results](../benchmarks/results_growth.json)).",
         ]
     )
 
@@ -85,13 +93,18 @@ LOWERS = {0.995: 2, 0.98: 8, 0.96: 16, 0.92: 32}
 EQUAL = "static, equal lower bound"
 
 
-def leakage(result: dict[str, Any], attacks: tuple[str, ...], own: bool) -> str:
-    """What the attacks got from static and from learned distortion at the same weights, and on own trajectories."""
-    rows = {
+def leakage_rows() -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Rows of the leakage study by attack, mechanism, budget, round and role."""
+    return {
         (r["attack"], r["mechanism"], r["budget"], r["round"], r["role"]): r
-        for r in result["rows"]
+        for r in read("studies", "leakage", "leakage.json")["rows"]
         if r["control"] != "negative"
     }
+
+
+def leakage(attacks: tuple[str, ...], own: bool) -> str:
+    """What the attacks got from static and from learned distortion at the same weights, and on own trajectories."""
+    rows = leakage_rows()
     titles = {"matched": "matched: found of 200", "lti": "lti: found of 200", "membership": "membership: best AUC"}
     lines = ["| lower bound | round |" + "".join(f" {titles[a]}: static | learned |" for a in attacks)]
     lines[0] += " matched, static on its own trajectory |" if own else ""
@@ -122,7 +135,9 @@ def worth(row: dict[str, Any]) -> str:
     return f"{100 * row['identification']:.1f} % ({low:.1f}-{high:.1f})"
 
 
-def verdicts(result: dict[str, Any]) -> str:
+def verdicts() -> str:
+    """In how many cells of the leakage study which side leaks more."""
+    result = read("studies", "leakage", "leakage.json")
     words = ("learned leaks more", "no clear difference", "static leaks more", "control failed")
     lines = [
         "| attack (measure), and what learned is set against | " + " | ".join(words) + " |",
@@ -133,7 +148,9 @@ def verdicts(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def invgrad(result: dict[str, Any]) -> str:
+def invgrad() -> str:
+    """InvGrad's errors by start, rate and sign."""
+    result = read("studies", "invgrad", "invgrad.json")
     lines = ["| init | lr | sign | defence | MSE | SSIM | found of 200 | leakage score | beyond D |", "|" + "---|" * 9]
     for row in result["rows"]:
         defence = "none" if row["budget"] is None else f"{row['mechanism']} {row['budget']}"
@@ -148,13 +165,15 @@ def invgrad(result: dict[str, Any]) -> str:
     return "\n".join([*lines, "", "Guesses that use no update (MSE, SSIM, leakage score): " + "; ".join(words) + "."])
 
 
-def attack_speed(cpu: dict[str, Any], gpu: dict[str, Any]) -> str:
+def attack_speed() -> str:
+    """How long InvGrad takes."""
+    cpu, gpu = (read("benchmarks", f"results_{name}.json") for name in ("attack", "gpu_invgrad_h200"))
     most = cpu["batched"]["32"]
     return (
         f"InvGrad at 32 targets on 2 cores: {most['ms']:.2f} ms an iteration and target, {most['times_faster']:.1f}x "
-        f"the plain one-target implementation in the same run ([results](benchmarks/results_attack.json)). One H200: "
-        f"{gpu['targets']} targets x {gpu['iterations']:,} iterations in {gpu['seconds']:.0f} s "
-        "([results](benchmarks/results_gpu_invgrad_h200.json))."
+        "the plain one-target implementation in the same run ([results](../benchmarks/results_attack.json)). "
+        f"One H200: {gpu['targets']} targets x {gpu['iterations']:,} iterations in {gpu['seconds']:.0f} s "
+        "([results](../benchmarks/results_gpu_invgrad_h200.json))."
     )
 
 
@@ -163,16 +182,14 @@ def read(*path: str) -> dict[str, Any]:
     return result
 
 
-def filled_study(text: str) -> str:
-    result = read("studies", "leakage", "leakage.json")
-    table = leakage(result, ("matched", "lti", "membership"), own=True)
-    return put(
-        text,
-        {
-            "leakage": table
-            + "\n\nIn how many cells (twelve at the same weights, eight on own trajectories):\n\n"
-            + verdicts(result)
-        },
+def study() -> str:
+    """The leakage study's table and its verdicts."""
+    return "\n\n".join(
+        [
+            leakage(("matched", "lti", "membership"), own=True),
+            "In how many cells (twelve at the same weights, eight on own trajectories):",
+            verdicts(),
+        ]
     )
 
 
@@ -184,28 +201,9 @@ def put(text: str, parts: dict[str, str]) -> str:
     return text
 
 
-def filled(text: str) -> str:
-    parts = {
-        "leakage": leakage(read("studies", "leakage", "leakage.json"), ("matched", "membership"), own=False),
-        "attack speed": attack_speed(
-            *(read("benchmarks", f"results_{name}.json") for name in ("attack", "gpu_invgrad_h200"))
-        ),
-        "results": table({f: read("reproduction", f"accuracy-{f}", "results.json") for f in FAMILIES}),
-        "claims": claims(short=True),
-        "speed": speed(
-            *(read("benchmarks", f"results_{name}.json") for name in ("throughput", "gpu_sweep_h200", "growth"))
-        ),
-    }
-    return put(text, parts)
-
-
-def filled_invgrad(text: str) -> str:
-    parts = {"invgrad": invgrad(read("studies", "invgrad", "invgrad.json"))}
-    return put(text, parts | {"variants": variants(read("studies", "invgrad", "variants.json"))})
-
-
-def variants(result: dict[str, Any]) -> str:
+def variants() -> str:
     """Mean MSE over seeds of every variant of InvGrad, beside the paper's table."""
+    result = read("studies", "invgrad", "variants.json")
     said = read("src", "equipoise", "reproduction", "paper.json")["mse"]["PL"]
     cells: dict[tuple[str, str, str, float], list[float]] = {}
     for row in result["rows"]:
@@ -238,11 +236,34 @@ def claims(short: bool = False) -> str:
     return "\n".join(lines)
 
 
+IN_THE_PAPER = {
+    "accuracy-ls": "Table 2", "accuracy-pl": "Table 3", "gaps": "Table 4a", "cap": "Table 4b", "defence-ls": "Table 5",
+    "defence-pl": "Table 6", "trade-off": "Figure 2", "clients": "Figure 3", "layers": "Figure 4",
+    "reconstructions": "Figure 5", "stepwise": "Figure 6", "gradient-norm": "Figure 7",
+}  # fmt: skip
+
+
+def agreement() -> str:
+    """How much of the paper agrees, in two sentences."""
+    rows = status(ROOT / "reproduction")["artefacts"]
+
+    def share(kind: str) -> str:
+        chosen = [row for row in rows if row["kind"] == kind]
+        return f"{sum(row['agree'] for row in chosen)} of {sum(row['cells'] for row in chosen)}"
+
+    return (
+        f"{share('accuracy')} cells of test accuracy agree with the paper, and {share('defence')} cells of InvGrad's "
+        f"errors.\n{claims(short=True)}"
+    )
+
+
 def artefacts() -> str:
-    lines = ["| artefact | kind | cells | agree |", "|---|---|---|---|"]
+    """Every artefact with the number of its cells that agree, and the jobs behind them."""
+    lines = ["| artefact | in the paper | kind | cells | agree |", "|---|---|---|---|---|"]
     for row in status(ROOT / "reproduction")["artefacts"]:
-        link = f"[{row['name']}](../reproduction/{row['name']}/README.md)"
-        lines.append(f"| {link} | {row['kind']} | {row['cells']} | {row['agree']} |")
+        name = row["name"]
+        link = f"[{name}](../reproduction/{name}/README.md)"
+        lines.append(f"| {link} | {IN_THE_PAPER[name]} | {row['kind']} | {row['cells']} | {row['agree']} |")
     origins = read("reproduction", "cap", "results.json")["origins"]
     lines += ["", "| job | federations | seconds | commit | machine |", "|---|---|---|---|---|"]
     for one in origins:
@@ -251,13 +272,10 @@ def artefacts() -> str:
     return "\n".join(lines)
 
 
-def filled_reproduction(text: str) -> str:
-    notes = []
-    for family in FAMILIES:
-        result = read("reproduction", f"accuracy-{family}", "results.json")
-        notes += [f"- {note}" for note in differing(result["cells"])]
-    parts = {"artefacts": artefacts(), "claims": claims(), "differing": "\n".join(notes), "defence": defence()}
-    return put(text, parts)
+def differing_cells() -> str:
+    """The cells of test accuracy that do not agree with the paper."""
+    cells = (read("reproduction", f"accuracy-{family}", "results.json")["cells"] for family in FAMILIES)
+    return "\n".join(f"- {note}" for some in cells for note in differing(some))
 
 
 def defence() -> str:
@@ -282,8 +300,9 @@ def span(values: list[float] | None, digits: int = 3) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def bounds(result: dict[str, Any]) -> str:
+def bounds() -> str:
     """What the theorems say of the study's runs, over seeds."""
+    result = read("studies", "bounds", "bounds.json")
     rows = {(r["mechanism"], r["budget"], r["round"], r["quantity"], r["setting"]): r for r in result["rows"]}
     lines = [
         "| mechanism | budget | round | L_alpha | gamma allowed below | measured mean \\|R\\|^2 at 1/(2 L), bound "
@@ -330,28 +349,83 @@ def bounds(result: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"Smallest to largest over {seeds} seeds; commit {result['commit']}, two CPU cores."])
 
 
-def filled_bounds(text: str) -> str:
-    return put(text, {"bounds": bounds(read("studies", "bounds", "bounds.json"))})
+def both_axes() -> str:
+    """Accuracy and identification rate at equal budget: the one table of the README."""
+    accuracies, rows = read("reproduction", "accuracy-pl", "results.json"), leakage_rows()
+    cells = {(c["budget"], c["mechanism"]): c for c in accuracies["cells"] if c["dataset"] == "mnist"}
+    damped = {
+        (b["budget"], b["mechanism"]): b
+        for b in accuracies["baselines"]
+        if (b["dataset"], b["baseline"]) == ("mnist", "damped")
+    }
+    free = accuracies["without_protection"]["mnist"]
+    lines = [
+        "| PL budget | distortion | accuracy | accuracy, damped server | image found, first release "
+        "| image found, after 2,000 rounds |",
+        "|---|---|---|---|---|---|",
+        f"| - | none | {with_interval(free)} | - | "
+        + " | ".join(worth(rows["matched", "none", None, round_number, "own"]) for round_number in (0, 2000))
+        + " |",
+    ]
+    for budget in (0.995, 0.98, 0.96):
+        for mechanism, word, role in (("pl-identical", "static", EQUAL), ("pl-learn", "learned", "own")):
+            found = [worth(rows["matched", "pl-learn", budget, round_number, role]) for round_number in (0, 2000)]
+            accuracy_cells = [with_interval(kind[budget, mechanism]) for kind in (cells, damped)]
+            lines.append(f"| {budget:g} | {word} | " + " | ".join([*accuracy_cells, *found]) + " |")
+    releases = rows["matched", "none", None, 0, "own"]["targets"]
+    lines += [
+        "",
+        f"MNIST, in percent. Accuracy after 5,000 rounds: mean and 95 % interval over {free['seeds']} seeds. *Image "
+        "found*: how often the attack `matched`, which simulates the mechanism, picks the right one of 200 images "
+        f"(chance: 0.5 %); 95 % interval over {releases} releases of one trajectory, static and learned at the same "
+        "weights. Damping happens after the release, so the first release is the same under either server.",
+    ]
+    return "\n".join(lines)
 
 
-FILES = {
-    "studies/bounds/README.md": filled_bounds,
-    "README.md": filled,
-    "docs/reproduction.md": filled_reproduction,
-    "studies/leakage/README.md": filled_study,
-    "studies/invgrad/README.md": filled_invgrad,
+def with_interval(cell: dict[str, Any]) -> str:
+    low, high = cell["interval"]
+    return f"{cell['mean']:.1f} ({low:.1f}-{high:.1f})"
+
+
+PAGES: dict[str, dict[str, Callable[[], str]]] = {
+    "README.md": {"both axes": both_axes},
+    "docs/results.md": {
+        "results": accuracy,
+        "claims": partial(claims, short=True),
+        "leakage": partial(leakage, ("matched", "membership"), own=False),
+        "speed": speed,
+        "attack speed": attack_speed,
+    },
+    "docs/reproduction.md": {
+        "summary": agreement,
+        "artefacts": artefacts,
+        "claims": claims,
+        "differing": differing_cells,
+        "defence": defence,
+    },
+    "studies/leakage/README.md": {"leakage": study},
+    "studies/invgrad/README.md": {"invgrad": invgrad, "variants": variants},
+    "studies/bounds/README.md": {"bounds": bounds},
 }
+"""The parts of every page, by the name between their markers, and what makes each."""
+
+
+def filled(name: str, text: str) -> str:
+    """The text of a page with its parts as the committed results have them."""
+    return put(text, {part: make() for part, make in PAGES[name].items()})
 
 
 def main() -> int:
-    differs = 0
-    for name, fill in FILES.items():
+    differs = False
+    for name in PAGES:
         path = ROOT / name
-        text = path.read_text()
-        differs |= fill(text) != text
+        text = path.read_text(encoding="utf-8")
+        new = filled(name, text)
+        differs |= new != text
         if "--check" not in sys.argv:
-            path.write_text(fill(text))
-    return int(differs) if "--check" in sys.argv else 0
+            path.write_text(new, encoding="utf-8")
+    return int(differs and "--check" in sys.argv)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,20 @@
-"""What several test files share: one hypothesis profile and two small datasets."""
+"""What several test files share: one hypothesis profile, two small datasets, registries as they were."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from equipoise.attack.registry import ATTACKS
 from equipoise.data.dataset import Dataset, from_tensors
 from equipoise.data.loading import load
+from equipoise.mechanism import noise
+from equipoise.mechanism.registry import MEASURES, MECHANISMS
+from equipoise.reproduction.artefacts.registry import ARTEFACTS
 
 # The same code gets the same verdict; `pytest --hypothesis-profile=explore` looks for new examples instead.
 settings.register_profile("fixed", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -34,6 +41,17 @@ def few(mnist: Dataset) -> Dataset:
     }  # the bundled rows cycle through the ten classes
     picked = {name: (getattr(mnist, name).images[:n], getattr(mnist, name).labels[:n]) for name, n in counts.items()}
     return from_tensors(picked["train"], picked["test"], picked["validation"], picked["public"], classes=10, name="few")
+
+
+@pytest.fixture
+def registries() -> Iterator[None]:
+    """Whatever a test or an example registers is forgotten again."""
+    all_of_them: tuple[dict[str, Any], ...] = (MECHANISMS, MEASURES, ATTACKS, ARTEFACTS, noise._KNOWN)
+    before = [dict(registry) for registry in all_of_them]
+    yield
+    for registry, known in zip(all_of_them, before, strict=True):
+        registry.clear()
+        registry.update(known)
 
 
 @pytest.fixture

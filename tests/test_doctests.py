@@ -35,6 +35,7 @@ def examples(name: str) -> list[doctest.DocTest]:
     return [test for test in result if test.examples]
 
 
+@pytest.mark.usefixtures("registries")
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings(name: str) -> None:
     for test in examples(name):

@@ -1,4 +1,4 @@
-"""What the README says is what the committed results say."""
+"""What the README and the pages under docs/ and studies/ say is what the committed results say."""
 
 from __future__ import annotations
 
@@ -20,31 +20,42 @@ def load_script():
     return module
 
 
-FILES = load_script().FILES
+SCRIPT = load_script()
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", SCRIPT.PAGES)
 def test_the_tables_are_those_of_the_results(name: str) -> None:
     text = (ROOT / name).read_text()
-    assert FILES[name](text) == text
+    assert SCRIPT.filled(name, text) == text
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", SCRIPT.PAGES)
 def test_every_table_is_filled(name: str) -> None:
     text = (ROOT / name).read_text()
     emptied = re.sub(r"(<!-- [a-z ]+: begin -->).*?(<!-- [a-z ]+: end -->)", r"\1\n\2", text, flags=re.DOTALL)
     assert emptied != text
-    assert FILES[name](emptied) == text
+    assert emptied.count(": begin -->\n<!--") == len(SCRIPT.PAGES[name])
+    assert SCRIPT.filled(name, emptied) == text
 
 
-def test_a_changed_number_would_be_noticed() -> None:
-    text = (ROOT / "README.md").read_text()
-    changed = re.sub(r"\d+\.\d ± \d+\.\d", "99.9 ± 0.0", text, count=1)
+@pytest.mark.parametrize(
+    ("name", "number"), [("README.md", r"\d+\.\d \(\d+\.\d-\d+\.\d\)"), ("docs/results.md", r"\d+\.\d ± \d+\.\d")]
+)
+def test_a_changed_number_would_be_noticed(name: str, number: str) -> None:
+    text = (ROOT / name).read_text()
+    changed = re.sub(number, "99.9", text, count=1)
     assert changed != text
-    assert load_script().filled(changed) == text
+    assert SCRIPT.filled(name, changed) == text
+
+
+def test_the_readme_stays_short() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 120
+    (table,) = re.findall(r"begin -->\n(.*?)\n\n", "\n".join(lines), flags=re.DOTALL)
+    assert len(table.splitlines()) - 2 <= 8  # two lines of heading
 
 
 def test_every_local_link_of_the_documents_exists() -> None:
-    for document in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "reproduction").rglob("*.md")]:
+    for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "reproduction").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name} links to {target}"

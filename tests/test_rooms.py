@@ -186,7 +186,14 @@ def test_no_file_and_no_function_is_long(module: str) -> None:
     text = MODULES[module].read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 400
     functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-    assert [f.name for f in functions if (f.end_lineno or 0) - f.lineno >= 60] == []
+    assert [f.name for f in functions if length(f) >= 60] == []
+
+
+def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines without those of the docstring."""
+    first = function.body[0]
+    told = first.end_lineno - first.lineno + 1 if ast.get_docstring(function) and first.end_lineno else 0
+    return (function.end_lineno or 0) - function.lineno - told
 
 
 MANY = {

@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from .auditing.update import Update as Update
     from .auditing.update_audit import audit as audit
     from .bounds.options import BoundsOptions as BoundsOptions
+    from .bounds.run import Bounds as Bounds
     from .bounds.run import bounds_run as bounds_run
     from .bounds.theory import distortion_bounds as distortion_bounds
     from .bounds.trajectory import follow as follow
+    from .data.dataset import Dataset as Dataset
     from .data.dataset import from_tensors as from_tensors
     from .data.loading import load as load
     from .data.partition import partition as partition
@@ -42,17 +44,29 @@ if TYPE_CHECKING:
     from .engine.settings import Settings as Settings
     from .engine.sweep import Sweep as Sweep
     from .errors import EquipoiseError as EquipoiseError
+    from .ledger.ledger import Ledger as Ledger
     from .mechanism.budget import GaussianBudget as GaussianBudget
     from .mechanism.budget import LaplaceBudget as LaplaceBudget
     from .mechanism.budget import LeakageBudget as LeakageBudget
     from .mechanism.distortion import learn_distortion as learn_distortion
     from .mechanism.intensity import scale_clip as scale_clip
+    from .mechanism.noise import NoiseFamily as NoiseFamily
+    from .mechanism.noise import register_noise as register_noise
     from .mechanism.protect import Protected as Protected
     from .mechanism.protect import protect as protect
     from .mechanism.protect import protected_step as protected_step
     from .mechanism.protection import ProtectionSettings as ProtectionSettings
+    from .mechanism.registry import MeasureKind as MeasureKind
+    from .mechanism.registry import Mechanism as Mechanism
+    from .mechanism.registry import get_mechanism as get_mechanism
+    from .mechanism.registry import register as register
     from .models.batched import Batched as Batched
     from .models.bundled import LeNetZhu as LeNetZhu
+    from .privacy.accounting import composed_epsilon as composed_epsilon
+    from .runs.config import Config as Config
+    from .runs.config import resolve as resolve
+    from .runs.folder import RunFolder as RunFolder
+    from .runs.run import Run as Run
     from .server.intake import Intake as Intake
 
 _HOMES = {
@@ -61,8 +75,11 @@ _HOMES = {
     "Audit": "auditing.audit",
     "AuditOptions": "auditing.options",
     "Batched": "models.batched",
+    "Bounds": "bounds.run",
     "BoundsOptions": "bounds.options",
     "CandidateScores": "attack.results",
+    "Config": "runs.config",
+    "Dataset": "data.dataset",
     "EquipoiseError": "errors",
     "Federation": "engine.federation",
     "GaussianBudget": "mechanism.budget",
@@ -72,25 +89,36 @@ _HOMES = {
     "LaplaceBudget": "mechanism.budget",
     "LeNetZhu": "models.bundled",
     "LeakageBudget": "mechanism.budget",
+    "Ledger": "ledger.ledger",
+    "MeasureKind": "mechanism.registry",
+    "Mechanism": "mechanism.registry",
     "MembershipScores": "attack.results",
+    "NoiseFamily": "mechanism.noise",
     "Option": "attack.attack",
     "Protected": "mechanism.protect",
     "ProtectionSettings": "mechanism.protection",
+    "Run": "runs.run",
+    "RunFolder": "runs.folder",
     "Settings": "engine.settings",
     "Sweep": "engine.sweep",
     "Update": "auditing.update",
     "audit": "auditing.update_audit",
     "audit_run": "auditing.run_audit",
     "bounds_run": "bounds.run",
+    "composed_epsilon": "privacy.accounting",
     "distortion_bounds": "bounds.theory",
     "follow": "bounds.trajectory",
     "from_tensors": "data.dataset",
+    "get_mechanism": "mechanism.registry",
     "learn_distortion": "mechanism.distortion",
     "load": "data.loading",
     "partition": "data.partition",
     "protect": "mechanism.protect",
     "protected_step": "mechanism.protect",
+    "register": "mechanism.registry",
     "register_attack": "attack.registry",
+    "register_noise": "mechanism.noise",
+    "resolve": "runs.config",
     "scale_clip": "mechanism.intensity",
 }
 

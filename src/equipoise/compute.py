@@ -190,7 +190,7 @@ def compute_reproduction(spec: dict[str, Any], out: Path) -> list[Path]:
     if raw.get("schema") != SCHEMA or raw.get("version") != VERSION or not isinstance(raw.get("jobs"), list):
         raise ConfigError(
             f"The SPEC is of version {raw.get('version')}, schema {raw.get('schema')}; this is {VERSION}, {SCHEMA}.",
-            "Write it anew with equipoise reproduce --plan.",
+            "Write it again with equipoise reproduce --plan.",
         )
     for job in raw["jobs"]:
         check_job(job)

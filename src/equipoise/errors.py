@@ -15,9 +15,9 @@ from typing import Any, NoReturn, TypeGuard
 class EquipoiseError(Exception):
     """Base of everything this package raises on purpose.
 
-    >>> raise BudgetError("Expected budget=1.2 to be < 1.", "Choose a budget between 0 and 1.")
+    >>> raise EquipoiseError("Expected budget=1.2 to be < 1.", "Choose a budget between 0 and 1.")
     Traceback (most recent call last):
-    equipoise.errors.BudgetError: Expected budget=1.2 to be < 1. Choose a budget between 0 and 1.
+    equipoise.errors.EquipoiseError: Expected budget=1.2 to be < 1. Choose a budget between 0 and 1.
     """
 
     exit_code = 10

@@ -244,7 +244,7 @@ def test_compute_refuses_a_plan_of_another_version(
     spec["reproduction"].update(change)
     (tmp_path / "SPEC.json").write_text(json.dumps(spec))
     assert compute.main([str(tmp_path / "SPEC.json"), str(tmp_path / "OUT")]) == 11
-    assert re.search(r"Write (it|the SPEC) anew with (equipoise reproduce )?--plan", capsys.readouterr().err)
+    assert re.search(r"Write (it|the SPEC) again with (equipoise reproduce )?--plan", capsys.readouterr().err)
     assert not (tmp_path / "OUT").exists()
 
 

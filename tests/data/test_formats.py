@@ -122,7 +122,7 @@ def test_damaged_npz_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("images.npy", b"no array")
         archive.writestr("labels.npy", b"no array")
-    with pytest.raises(DataError, match="'images' is no array"):
+    with pytest.raises(DataError, match="'images' is not an array"):
         load(tmp_path)
 
 

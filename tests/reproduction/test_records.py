@@ -156,7 +156,7 @@ def lacking(key: str) -> Callable[[Content], Content]:
         (changed(measures=[]), "damaged: federations and measures"),
         (changed(federations={}), "damaged: federations and measures"),
         (first(accuracy=None), "damaged: federation 0 has no accuracy"),
-        (changed(federations=[7] * 162), "damaged: federation 0 is no record"),
+        (changed(federations=[7] * 162), "damaged: federation 0 is not a record"),
         *((lacking(key), "not a raw result") for key in ("schema", "version", "scale")),
         *((lacking(key), f"damaged: it lacks '{key}'") for key in ("federations", "measures", "commit")),
         *(

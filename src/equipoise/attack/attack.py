@@ -44,7 +44,11 @@ UNWATCHED = Hooks()
 
 @dataclass(frozen=True)
 class Option:
-    """A setting of an attack: its default, and the least that it may be or the words that it may be."""
+    """A setting of an attack: its default, and the least that it may be or the words that it may be.
+
+    >>> Option("nothing", choices=("nothing", "release")).default
+    'nothing'
+    """
 
     default: Any
     least: float | None = None
@@ -55,6 +59,12 @@ class Option:
 class Attack:
     """One attack. ``needs`` names what must be there: ``labels`` that are granted, ``public`` data, ``candidates`` (the
     truth among them), ``truth`` to be scored by, which it is not handed.
+
+    >>> from equipoise import Inversion
+    >>> def black(server, view, knowledge, options, hooks):
+    ...     return Inversion(torch.zeros(len(view), server.examples, *server.shape), cost=torch.zeros(len(view)))
+    >>> Attack("black", black).needs
+    frozenset()
     """
 
     name: str

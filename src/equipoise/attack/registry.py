@@ -1,4 +1,4 @@
-"""Every attack by its name. To add one: a file with an ``Attack``, and its place in this list (or ``register``)."""
+"""Every attack by its name. To add one: a file with an ``Attack``, and a place in this list or ``register_attack``."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ MULTI_ROUND = "multi-round"
 """The attack of ``multi_round.py``: it needs a replay of a whole run, so it is no ``Attack`` on releases."""
 
 
-def register(attack: Attack) -> Attack:
+def register_attack(attack: Attack) -> Attack:
     """Add an attack of your own to those that audits know by name.
 
-    >>> register(Attack("mine", INVGRAD.run)).name in ATTACKS
-    True
-    >>> _ = ATTACKS.pop("mine")
+    >>> from equipoise import Inversion
+    >>> def black(server, view, knowledge, options, hooks):
+    ...     return Inversion(torch.zeros(len(view), server.examples, *server.shape), cost=torch.zeros(len(view)))
+    >>> register_attack(Attack("black", black, options={"shade": Option(0.0, least=0)})).name
+    'black'
     """
     if attack.name in known_attacks():
         raise ConfigError(f"The attack {attack.name!r} exists.", "Choose another name.")
@@ -40,10 +42,6 @@ def register(attack: Attack) -> Attack:
             )
     ATTACKS[attack.name] = attack
     return attack
-
-
-register_attack = register
-"""Its name in ``equipoise``, where mechanisms are registered too."""
 
 
 def known_attacks() -> list[str]:

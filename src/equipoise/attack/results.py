@@ -9,7 +9,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Inversion:
-    """Inputs, reconstructed from N releases."""
+    """Inputs, reconstructed from N releases.
+
+    >>> Inversion(torch.zeros(2, 4, 1, 28, 28), cost=torch.zeros(2)).images.shape
+    torch.Size([2, 4, 1, 28, 28])
+    """
 
     images: Tensor  # [N, E, ...]
     cost: Tensor  # [N]: of the final inputs, without the prior
@@ -19,21 +23,33 @@ class Inversion:
 
 @dataclass(frozen=True)
 class CandidateScores:
-    """How well each candidate explains an example of a release; higher is better."""
+    """How well each candidate explains an example of a release; higher is better.
+
+    >>> CandidateScores(torch.rand(2, 4, 200)).values.argmax(-1).shape
+    torch.Size([2, 4])
+    """
 
     values: Tensor  # [N, E, K], in the order of ``Knowledge.choices``
 
 
 @dataclass(frozen=True)
 class MembershipScores:
-    """How much each example that was asked about looks like a member; one table per score, higher for members."""
+    """How much each example that was asked about looks like a member; one table per score, higher for members.
+
+    >>> list(MembershipScores({"inner product": torch.rand(2, 24)}).values)
+    ['inner product']
+    """
 
     values: dict[str, Tensor]  # [N, O] each, in the order of ``Knowledge.asked``
 
 
 @dataclass(frozen=True)
 class LabelGuesses:
-    """The labels behind every release."""
+    """The labels behind every release.
+
+    >>> LabelGuesses(torch.tensor([[0, 1, 1, 7]])).values.tolist()
+    [[0, 1, 1, 7]]
+    """
 
     values: Tensor  # [N, E], sorted
 

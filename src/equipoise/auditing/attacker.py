@@ -29,6 +29,9 @@ class Attacker:
         shape: Of one input, where neither public inputs nor truth tell.
         bounds: The range of the inputs; by default that of the public ones, else 0 to 1. Never that of the truth, which
             the attacker does not know.
+
+    >>> Attacker(labels="infer", examples=4, shape=(1, 28, 28))
+    Attacker(examples=4, shape=(1, 28, 28), bounds=None)
     """
 
     public: Public | None = field(default=None, repr=False)

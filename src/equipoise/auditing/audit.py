@@ -37,7 +37,11 @@ CLAIMS = {
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Audit:
-    """What the attacks got: ``summary()`` says it in words, ``content`` is what ``audit.json`` holds."""
+    """What the attacks got: ``summary()`` says it in words, ``content`` is what ``audit.json`` holds.
+
+    >>> Audit({"attacks": [{"attack": "lti", "identification": 0.3}]}).rows[0]["identification"]
+    0.3
+    """
 
     content: dict[str, Any]
     sections: list[Section] = field(default_factory=list)

@@ -35,8 +35,26 @@ def audit_run(
 ) -> Audit:
     """Attack every federation of a run at its own snapshots: first, early and last, unless ``snapshots`` lists others.
 
-    The targets are public images unless ``private``: then the clients' own images are attacked, and shown in the
-    picture. ``multi_rounds`` > 0 also replays each federation so far and combines the releases of client 0.
+    Args:
+        folder: a run folder, as ``equipoise train`` or ``Run`` writes it.
+        options: which attacks, and how hard; see ``AuditOptions``.
+        snapshots: the rounds to attack; the run kept the weights of each.
+        private: attack the clients' own images, and show them in the picture, instead of public ones.
+        multi_rounds: if > 0, also replay each federation for so many rounds and combine the releases of client 0.
+        progress: called with (what, amount) while it works.
+
+    Returns:
+        What the attacks got: ``summary()`` in words, ``rows`` with intervals, ``save(folder)`` for audit.json.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> from equipoise import Run, resolve
+    >>> config = resolve(overrides={"rounds": 1}, sweep={"mechanisms": ["none"]})
+    >>> options = AuditOptions(attacks=["membership"], releases=2, label_sets=1)
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Run(Path(folder), config).execute()
+    ...     audit_run(folder, options, snapshots=[0]).rows[0]["attack"]
+    'membership'
     """
     options = options or AuditOptions()
     options.check()
@@ -47,9 +65,7 @@ def audit_run(
     device, dtype = torch.device(settings.run.device), getattr(torch, settings.run.dtype)
     with torch.random.fork_rng(devices=[]):
         batched = Batched(build(settings.training.model, sample.shape, sample.classes).to(device, dtype), device=device)
-    there = run.snapshots()
-    usual = sorted({there[0], there[min(1, len(there) - 1)], there[-1]})
-    chosen = run.chosen(usual if snapshots is None else snapshots)
+    chosen = run.chosen(_usual(run.snapshots()) if snapshots is None else snapshots)
     weights = {round_number: run.weights(round_number, batched.layout).to(device, dtype) for round_number in chosen}
     findings = Findings([], [], {}, [], {})
     if options.attacks:
@@ -69,12 +85,20 @@ def audit_run(
             for fed in federations
         ]
     result["environment"] = environment(device)
+    return Audit(_without_paths(result, federations), run_sections(findings, datasets))
+
+
+def _usual(snapshots: list[int]) -> list[int]:
+    """The first snapshot, an early one and the last."""
+    return sorted({snapshots[0], snapshots[min(1, len(snapshots) - 1)], snapshots[-1]})
+
+
+def _without_paths(result: dict[str, Any], federations: list[Federation]) -> dict[str, Any]:
+    """The same with a dataset folder's name for its path."""
     names = shown_names(fed.dataset for fed in federations)
-    for part in ("attacks", "differences", "cap", "multi_round"):
-        if part in result:
-            result[part] = renamed(result[part], names)
-    result["baselines"] = {names[name]: guesses for name, guesses in result["baselines"].items()}
-    return Audit(result, run_sections(findings, datasets))
+    listed = [part for part in ("attacks", "differences", "cap", "multi_round") if part in result]
+    parts = {part: renamed(result[part], names) for part in listed}
+    return {**result, **parts, "baselines": {names[name]: rows for name, rows in result["baselines"].items()}}
 
 
 def _cap(

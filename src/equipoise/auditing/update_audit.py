@@ -57,10 +57,10 @@ def audit(
         The numbers with intervals, baselines, controls and claims; ``summary()`` says them in words, ``save(folder)``
         writes them.
 
-    >>> from equipoise.models.bundled import MLP
-    >>> model, x, y = MLP((1, 6, 6), 3, 8), torch.rand(2, 1, 6, 6), torch.tensor([0, 2])
-    >>> grads = torch.autograd.grad(torch.nn.functional.cross_entropy(model(x), y), list(model.parameters()))
-    >>> gradient = {name: g for (name, _), g in zip(model.named_parameters(), grads)}
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(36, 3))
+    >>> x, y = torch.rand(2, 1, 6, 6), torch.tensor([0, 2])
+    >>> torch.nn.functional.cross_entropy(model(x), y).backward()
+    >>> gradient = {name: p.grad for name, p in model.named_parameters()}
     >>> update = Update(model, model.state_dict(), gradient=gradient)
     >>> result = audit(update, truth=(x, y), options=AuditOptions(attacks=["invgrad"], iterations=5))
     >>> result.rows[0]["attack"], result.rows[0]["evidence"]

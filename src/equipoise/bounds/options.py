@@ -18,7 +18,7 @@ class BoundsOptions:
 
     snapshots: list[int] | None = None  # rounds of which there is one; None: all
     subproblems: int = 16  # inner trajectories per federation and snapshot
-    repeats: int = 16  # rounds drawn afresh from a snapshot, for the one-step lemma
+    repeats: int = 16  # rounds drawn afresh from a snapshot, for Lemma C.1
     samples: int = 64  # mini-batch gradients, for their variance
     examples: int = 256  # drawn afresh for every such round, to measure F before and after it
     power: int = 12  # power iterations for a curvature
@@ -28,7 +28,12 @@ class BoundsOptions:
     seed: int = 0
 
     def check(self) -> None:
-        """Refuse what cannot be measured, all problems at once."""
+        """Refuse what cannot be measured, all problems at once.
+
+        >>> BoundsOptions(samples=1).check()
+        Traceback (most recent call last):
+        equipoise.errors.ConfigError: Impossible options: samples=1 (at least 2). See equipoise.BoundsOptions.
+        """
         wrong = []
         for part in fields(self):
             value = getattr(self, part.name)

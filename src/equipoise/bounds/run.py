@@ -56,7 +56,11 @@ CLAIMS = {
 
 @dataclass(frozen=True)
 class Bounds:
-    """The content of ``bounds.json``."""
+    """What ``bounds_run`` measured: the content of ``bounds.json``.
+
+    >>> Bounds({"bounds": [{"result": "one_step", "holds": True}]}).rows[0]["holds"]
+    True
+    """
 
     content: dict[str, Any]
 
@@ -80,6 +84,18 @@ def bounds_run(folder: Path | str, options: BoundsOptions | None = None, progres
     """Set every federation of a run against the paper's results, at all its snapshots or at ``options.snapshots``.
 
     The clients' own data are used to measure losses and gradients, as numbers only; the attack sees public images.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> from equipoise import Run, resolve
+    >>> config = resolve(overrides={"rounds": 1}, sweep={"mechanisms": ["pl-identical"], "budgets": [0.98]})
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Run(Path(folder), config).execute()
+    ...     bounds = bounds_run(
+    ...         folder, BoundsOptions(subproblems=2, repeats=2, samples=2, examples=1, power=1, short=1, targets=0)
+    ...     )
+    >>> bounds.rows[0]["result"], bounds.rows[0]["status"]
+    ('distortion_stationarity', 'not covered')
     """
     options = options or BoundsOptions()
     options.check()

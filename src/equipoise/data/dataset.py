@@ -109,9 +109,19 @@ def from_tensors(
 ) -> Dataset:
     """A dataset from pairs ``(images [N, C, H, W] float, labels [N] integer)``; the images stay as they are.
 
-    Without ``validation`` the last sixth of each class of ``train`` is held out for it. ``public`` is put
-    in an order that gives its four parts the same mix of classes. ``classes`` defaults to the largest
-    label plus one. ``mean`` and ``std`` state a normalisation already applied, for ``pixels`` to undo.
+    Args:
+        train: what is dealt to the clients.
+        test: what global models are scored on.
+        validation: chooses the best round; the last sixth of each class of ``train`` unless given.
+        public: belongs to no client and is all that an attacker may train on. It is put in an order that gives its four
+            parts the same mix of classes.
+        classes: their number; the largest label plus one unless given.
+        name: for messages and records.
+        mean: of a normalisation that was already applied, for ``pixels`` to undo; one number, or one per channel.
+        std: likewise.
+
+    Returns:
+        The dataset. What cannot be used raises ``DataError``, which names the row.
 
     >>> import torch
     >>> pair = torch.rand(12, 3, 8, 8), torch.arange(12) % 2
@@ -177,7 +187,7 @@ def _checked_labels(what: str, labels: Tensor) -> Tensor:
     labels = labels.long()
     if bool((labels < 0).any()):
         row = int((labels < 0).nonzero()[0])
-        raise DataError(f"Expected {what} labels to be >= 0, row {row} has another.", "Number the classes from 0.")
+        raise DataError(f"Expected {what} labels to be >= 0; row {row} is negative.", "Number the classes from 0.")
     return labels
 
 
@@ -201,7 +211,7 @@ def assembled(name: str, mean: Moment, std: Moment, splits: dict[str, Split], cl
         if bool((split.labels >= classes).any()):
             row = int((split.labels >= classes).nonzero()[0])
             raise DataError(
-                f"Expected {what} labels to be < classes={classes}, row {row} has another.",
+                f"Expected {what} labels to be < classes={classes}; row {row} is not.",
                 "Raise classes or relabel the row.",
             )
     public = splits.pop("public", None)

@@ -162,7 +162,7 @@ def read_npz(path: Path, content: bytes, names: list[str]) -> dict[str, Array]:
         raise DataError(f"{path} is not a readable npz file: {problem}.", REPLACE) from problem
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray):  # numpy hands out any other member of the archive as bytes
-            raise DataError(f"{path} is not a readable npz file: {name!r} is no array.", REPLACE)
+            raise DataError(f"{path} is not a readable npz file: {name!r} is not an array.", REPLACE)
     return arrays
 
 

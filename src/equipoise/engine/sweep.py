@@ -1,4 +1,4 @@
-"""Algorithm 1 (PPFA), for one federation or for a whole sweep in one batch.
+"""Algorithm 1 (PPFA) of Zhang et al. (arXiv:2305.15148), for one federation or for a whole sweep in one batch.
 
 ``Sweep.round`` is the algorithm in straight-line code. Federations with the same mechanism are worked on
 together, ``chunk`` clients at a time; on a CPU no result depends on that grouping. On a GPU the round is captured once

@@ -39,7 +39,7 @@ class Count:
 
 @dataclass
 class Summary:
-    """What a whole ledger comes to. It grows with the clients, not with the rounds."""
+    """The sums of a whole ledger. Its size grows with the clients, not with the rounds."""
 
     experiment: str | None = None
     entries: int = 0
@@ -108,7 +108,7 @@ def verify(path: Path, head: str | None = None, entries: int | None = None) -> S
     if entries is not None and result.entries < entries:
         raise LedgerError(f"The ledger ends after {result.entries} of {entries} lines.", "Restore what was cut off.")
     if known is None:
-        raise LedgerError(f"The ledger does not lead to the head {head}.", "Restore it: it was cut or written anew.")
+        raise LedgerError(f"The ledger does not lead to the head {head}.", "Restore it: it was cut, or written again.")
     result.beyond = result.entries - known
     return result
 
@@ -125,7 +125,18 @@ def _reading(path: Path) -> Iterator[BinaryIO]:
 
 
 class Ledger:
-    """One ledger while it is being written, by one process; ``open`` makes or continues it."""
+    """One ledger while it is being written, by one process; ``open`` makes or continues it.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> about = {"federation": 0, "round": 1, "mechanism": "pl-learn", "budget": 0.98, "norm": "l2"}
+    >>> with TemporaryDirectory() as folder:
+    ...     ledger = Ledger.open(Path(folder) / "ledger.jsonl", experiment=None, limit=1)
+    ...     ledger.append([{"kind": "asked", **about, "clients": ["a", "b"]}])
+    ...     ledger.permit(["a"], round_number=2)
+    Traceback (most recent call last):
+    equipoise.errors.LimitError: Client a of federation 0 was asked for 1 release(s)...
+    """
 
     def __init__(self, path: Path, summary: Summary, limit: int | None):
         self.path, self.limit, self._found, self._failed = path, limit, summary, False

@@ -123,7 +123,7 @@ def read_line(line: bytes, n: int, previous: str) -> tuple[Entry, str]:
     digest = hashlib.sha256(previous.encode() + body).hexdigest()
     number = re.match(rb'\{"n":(\d{1,18})[,}]', line)
     if number is None:
-        raise bad_line(n, 'is no entry: it does not begin with {"n":')
+        raise bad_line(n, 'is not an entry: it does not begin with {"n":')
     if int(number[1]) != n:
         raise bad_line(n, f"has the number {int(number[1])}, not {n}: lines were removed, repeated, added or moved")
     if line != body[:-1] + _tail(digest):
@@ -146,13 +146,13 @@ def check_entry(entry: Entry, n: int) -> None:
     if not isinstance(kind, str) or kind not in FIELDS or tuple(entry) != FIELDS[kind] or type(entry["n"]) is not int:
         raise bad_line(n, "has an unknown kind or other keys than it should")
     if (kind == "ledger") != (n == 0):
-        raise bad_line(n, "is a header in the middle" if n else "is no header")
+        raise bad_line(n, "is a header in the middle" if n else "is not a header")
     if n == 0:
         if not _is_text(entry["experiment"], none=True) or not _is_text(entry["note"]):
             raise bad_line(n, "is a header of the wrong types")
         return
     if not all(type(entry[name]) is int and 0 <= entry[name] < 1 << 62 for name in ("federation", "round")):
-        raise bad_line(n, "has a federation or round that is no number")
+        raise bad_line(n, "has a federation or round that is not a number")
     texts = _is_text(entry["mechanism"]) and _is_text(entry.get("norm"), none=True) and _is_text(entry.get("at", ""))
     if not texts:
         raise bad_line(n, "has a mechanism, norm or time of the wrong type")

@@ -78,7 +78,7 @@ def _noted(path: Path) -> tuple[str, int] | None:
     if note is None:
         return None
     if not isinstance(note, dict) or type(note.get("entries")) is not int or not isinstance(note.get("head"), str):
-        raise LedgerError(f"{path.name} names no head of a ledger: {str(note)[:80]!r}.", "Restore it.")
+        raise LedgerError(f"{path.name} does not name the head of a ledger: {str(note)[:80]!r}.", "Restore it.")
     return note["head"], note["entries"]
 
 
@@ -120,7 +120,7 @@ def _distorts(name: str) -> bool:
 
 
 def _composed(summary: Summary, delta: float) -> list[dict[str, Any]]:
-    """For clients whose releases are all of formal mechanisms: what they come to together."""
+    """For clients whose releases are all of formal mechanisms: what they are worth together."""
     rows: list[dict[str, Any]] = []
     known: dict[Any, dict[str, Any]] = {}  # clients with the same releases are composed once
     for (federation, client), one in _ordered(summary):

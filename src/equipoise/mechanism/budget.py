@@ -1,4 +1,4 @@
-"""Privacy budget chi -> distortion intensity, and back.
+"""Privacy budget chi -> distortion intensity, and back: Examples 5.1 and 5.2 of Zhang et al. (arXiv:2305.15148).
 
 A *measure* maps an intensity to a leakage score and inverts it. Two come from the paper, one more shows
 that the protocol is open. None of them is a differential-privacy guarantee by itself; ``laplace-dp`` alone makes one of
@@ -61,7 +61,7 @@ def _positive(**values: float) -> None:
 
 @dataclass(frozen=True)
 class LeakageBudget:
-    """The paper's attack-specific score (eq. measurement_for_privacy) and its max-form map.
+    """The paper's attack-specific score (eq. 5) and its max-form map (eq. 11).
 
     ``c_res`` stands for c_2*c_b/c_a. Defaults are the paper's: the threshold is then 5e-4.
 
@@ -94,7 +94,7 @@ class LeakageBudget:
 
     @property
     def threshold(self) -> float:
-        """The intensity from which the score is a bound (lemma bound_for_privacy_leakage)."""
+        """The intensity from which the score is a bound (Lemma D.1, eq. D.9)."""
         return 2 * self.c_res * self._decay
 
     def leakage(self, intensity: float) -> float:
@@ -105,7 +105,7 @@ class LeakageBudget:
         return 1 - (self.c_a * intensity + residual) / (4 * self.D)
 
     def lower(self, budget: float) -> float:
-        """eq. g_k_for_our_protection_mechanism: never below the threshold, even where the inverse is."""
+        """Eq. 11 (Example 5.1): never below the threshold, even where the inverse is."""
         _finite(budget)
         _require(
             budget < 1,
@@ -150,7 +150,7 @@ class _ScaleBudget:
 
 
 class LaplaceBudget(_ScaleBudget):
-    """eq. g_k_for_dp_protection_mechanism: the scale of the Laplace draw.
+    """Eq. 13 (Example 5.2): the scale of the Laplace draw.
 
     >>> LaplaceBudget(sensitivity=10).lower(80)
     0.125

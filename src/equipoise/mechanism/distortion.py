@@ -1,7 +1,7 @@
 """Algorithm 2, LearnDistortion: learn the distortion of a local model within its intensity bounds.
 
-Reference: Zhang et al. (arXiv:2305.15148), Algorithm 2; its feasible sets and the theorem on its iterates follow it
-there. Everything is batched: ``[R, P]`` holds one distortion per row, each with its own bounds, step size and
+Reference: Zhang et al., arXiv:2305.15148: Algorithm 2, its feasible set (eq. 17), and Theorem 5.1 on its iterates.
+Everything is batched: ``[R, P]`` holds one distortion per row, each with its own bounds, step size and
 coefficient, and no row influences another.
 
 Not claimed: a learned distortion carries no differential-privacy guarantee, whatever its noise was.

@@ -3,8 +3,8 @@
 Formal guarantees, for every row of a finite ``distortion`` and ``0 < lower <= upper``:
 
 * ``lower <= h(scale_clip(...)) <= upper`` up to rounding;
-* for ``norm="l2"`` the result is a Euclidean projection onto the annulus (Theorem "distortion
-  stationarity" needs that); for ``norm="l1"`` it is a radial map and *not* the Euclidean projection;
+* for ``norm="l2"`` the result is a Euclidean projection onto the annulus (Theorem 5.1 of Zhang
+  et al., arXiv:2305.15148, needs that); for ``norm="l1"`` it is a radial map and *not* the Euclidean projection;
 * a row already between its bounds is returned unchanged.
 
 ==========================  ==========================================================================

@@ -17,7 +17,19 @@ from ..errors import ConfigError
 
 @dataclass(frozen=True)
 class NoiseFamily:
-    """A symmetric distribution of scale 1."""
+    """A symmetric distribution of scale 1.
+
+    Uniform noise on [-1, 1]:
+
+    >>> family = NoiseFamily(
+    ...     quantile=lambda tail: 1 - tail,
+    ...     variance=1 / 3,
+    ...     scale=lambda drawn: 2 * float(drawn.abs().mean()),
+    ...     misfit=lambda rest, scale: torch.where(rest.abs().amax(1) <= scale, 0.0, torch.inf),
+    ... )
+    >>> family.quantile(torch.tensor([0.25])).tolist()
+    [0.75]
+    """
 
     quantile: Callable[[Tensor], Tensor]  # of two-sided tail probabilities, up to the sign; may work in place
     variance: float  # of standard noise
@@ -51,7 +63,16 @@ NOISES: Mapping[str, NoiseFamily] = MappingProxyType(_KNOWN)
 
 
 def register_noise(name: str, family: NoiseFamily) -> None:
-    """Add a family under a name of its own."""
+    """Add a family under a name of its own; a ``Mechanism`` then names it.
+
+    >>> from equipoise import Mechanism
+    >>> def misfit(rest, scale):  # of a triangular distribution on [-1, 1]
+    ...     return -torch.log((1 - rest.abs() / scale).clamp_min(1e-9)).sum(1)
+    >>> family = NoiseFamily(lambda tail: 1 - tail.sqrt(), 1 / 6, lambda drawn: 3 * float(drawn.abs().mean()), misfit)
+    >>> register_noise("triangular", family)
+    >>> Mechanism("triangular-annulus", "leakage", noise="triangular").noise
+    'triangular'
+    """
     if name in _KNOWN:
         raise ConfigError(f"The noise {name!r} exists.", "Choose another name.")
     _KNOWN[name] = family

@@ -49,7 +49,13 @@ def _find(name: Any, known: Mapping[str, Known], what: str) -> Known:
 
 @dataclass(frozen=True)
 class MeasureKind:
-    """One kind of budget: how the settings configure its measure, and what its budgets mean."""
+    """One kind of budget: how the settings configure its measure, and what its budgets mean.
+
+    >>> from equipoise import ProtectionSettings
+    >>> kind = MeasureKind("scale", lambda settings: LaplaceBudget(settings.sensitivity), bounds_draw=True)
+    >>> kind.build(ProtectionSettings()).lower(80)
+    0.125
+    """
 
     name: str
     build: Callable[[ProtectionSettings], Measure]
@@ -87,7 +93,11 @@ MEASURES: dict[str, MeasureKind] = {
 
 @dataclass(frozen=True)
 class Mechanism:
-    """One row of the table above."""
+    """What a client adds to its update: which noise, how its budget is meant, whether it is learned.
+
+    >>> Mechanism("gaussian-annulus", "leakage", noise="gaussian", learns=True).on_sphere
+    True
+    """
 
     name: str
     measure: str | Measure | None  # by name, configured through the settings; or an object of the user's
@@ -163,9 +173,10 @@ New = TypeVar("New", Mechanism, MeasureKind)
 def register(new: New) -> New:
     """Add a mechanism, or a kind of measure, to those that sweeps and ``protect`` know by name.
 
-    >>> register(Mechanism("mine", LaplaceBudget(sensitivity=2.0), norm="l1")).name in MECHANISMS
-    True
-    >>> _ = MECHANISMS.pop("mine")
+    >>> register(Mechanism("mine", LaplaceBudget(sensitivity=2.0), norm="l1")).name
+    'mine'
+    >>> get_mechanism("mine").learns
+    False
     """
     if isinstance(new, MeasureKind):
         _refuse_taken(new.name, MEASURES, "measure")

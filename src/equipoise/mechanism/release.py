@@ -152,7 +152,7 @@ def _distorted(
     within = (size >= lower * (1 - slack)) & (size <= upper * (1 + slack))  # false for NaN
     loss = torch.full_like(none, float("nan"))
     if utility:
-        loss = objective.loss(released) - objective.loss(local)  # eq. utility_loss_definition
+        loss = objective.loss(released) - objective.loss(local)  # eq. 4, on the mini-batch: f-hat of eq. 15
     record = Record(lower, upper, size, clipped, loss, within & torch.isfinite(released).all(-1))
     return Release(released, record), alpha
 

@@ -1,1 +1,1 @@
-"""What releases with a formal guarantee come to together."""
+"""What several releases with a formal guarantee are worth together."""

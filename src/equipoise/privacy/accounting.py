@@ -98,4 +98,4 @@ def _check(budgets: Mapping[float, int]) -> None:
         if not is_finite(epsilon) or epsilon <= 0:
             raise BudgetError(f"Expected epsilon={epsilon!r} to be a finite number > 0.", "Give that of one release.")
         if not is_count(count):
-            raise ConfigError(f"Expected {count!r} releases to be a whole number >= 0.", "Count the releases.")
+            raise ConfigError(f"Expected releases={count!r} to be a whole number >= 0.", "Count the releases.")

@@ -67,7 +67,7 @@ JOB = ("name", "group", "settings", "federations", "measures", "scale", "version
 
 def check_job(job: Any) -> None:
     """Refuse what ``plan.jobs`` did not write."""
-    remedy = "Write the SPEC anew with --plan."
+    remedy = "Write the SPEC again with --plan."
     missing = [key for key in JOB if not isinstance(job, dict) or key not in job]
     if missing:
         raise ConfigError(f"A job of the SPEC lacks {missing[0]!r}.", remedy)
@@ -85,7 +85,7 @@ def scale_of(job: dict[str, Any]) -> Scale:
         }
         return Scale(**raw)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"The job's scale is not readable: {error}.", "Write the SPEC anew with --plan.") from error
+        raise ConfigError(f"The job's scale is not readable: {error}.", "Write the SPEC again with --plan.") from error
 
 
 class JobRun:
@@ -97,7 +97,7 @@ class JobRun:
             self.settings, self.federations = from_dict({key: job[key] for key in ("settings", "federations")})
             wanted = [set(row) for row in job["measures"]]
         except (KeyError, TypeError) as error:
-            raise ConfigError(f"The job lacks {error}.", "Write the SPEC anew with --plan.") from error
+            raise ConfigError(f"The job lacks {error}.", "Write the SPEC again with --plan.") from error
         self.sweep = Sweep(self.settings, self.federations)
         self.row = {federation: i for i, federation in enumerate(self.sweep.federations)}
         self.wanted = {
@@ -240,7 +240,7 @@ class JobRun:
     def _resume(self) -> None:
         if not self.checkpoint.exists():
             return
-        remedy = "Delete it; the job starts anew."
+        remedy = "Delete it; the job starts again."
         try:
             with np.load(io.BytesIO(self.checkpoint.read_bytes()), allow_pickle=False) as stored:
                 arrays = {name: torch.from_numpy(stored[name]) for name in stored.files if name != "notes"}

@@ -77,7 +77,11 @@ def grid(
     measure: str,
     group: str = "paper",
 ) -> Iterator[Need]:
-    """The same measurement on every combination."""
+    """The same measurement on every combination.
+
+    >>> [need.federation.label() for need in grid(["mnist"], ["pl-learn"], [0.96, 0.98], [1], "accuracy")]
+    ['mnist pl-learn @ 0.96 (seed 1)', 'mnist pl-learn @ 0.98 (seed 1)']
+    """
     for federation in starmap(Federation, product(datasets, mechanisms, budgets, seeds)):
         yield Need(federation, measure, group)
 

@@ -83,7 +83,7 @@ def _load(path: Path, scale: Scale) -> dict[str, Any]:
     if (schema, version) != (SCHEMA, VERSION):
         raise CheckpointError(
             f"{path.name} is of version {version}, schema {schema}; this is {VERSION}, {SCHEMA}.",
-            "Compute it anew into another folder, or use the version that made it.",
+            "Compute it again into another folder, or use the version that made it.",
         )
     if made != json.loads(json.dumps(asdict(scale))):
         name = made.get("name") if isinstance(made, dict) else made
@@ -93,7 +93,7 @@ def _load(path: Path, scale: Scale) -> dict[str, Any]:
         )
     wrong = _problem(content) or _other_settings(content, scale)
     if wrong:
-        raise CheckpointError(f"{path.name} is damaged: {wrong}.", "Compute it anew.")
+        raise CheckpointError(f"{path.name} is damaged: {wrong}.", "Compute it again.")
     loaded: dict[str, Any] = content
     return loaded
 
@@ -120,7 +120,7 @@ def _problem(content: dict[str, Any]) -> str:
         return "federations and measures do not match"
     for i, (row, names) in enumerate(zip(rows, measures, strict=True)):
         if not isinstance(row, dict) or not {"dataset", "mechanism", "budget", "seed", "accuracy"} <= set(row):
-            return f"federation {i} is no record"
+            return f"federation {i} is not a record"
         if not isinstance(row["accuracy"], int | float) or not isinstance(names, list):
             return f"federation {i} has no accuracy, as one that diverged"
     return ""

@@ -213,11 +213,11 @@ def _load(artefact: Artefact, path: Path) -> Results:
         if artefact.judged:
             [cell["agrees"] for cell in result["cells"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{name} cannot be read: {error}.", "Write it anew.") from error
+        raise CheckpointError(f"{name} cannot be read: {error}.", "Write it again.") from error
     if version != (SCHEMA, VERSION):
         raise CheckpointError(
             f"{name} is of version {version[1]}, schema {version[0]}; this is {VERSION}, {SCHEMA}.",
-            "Use the version that made it, or compute it anew into another --out.",
+            "Use the version that made it, or compute it again into another --out.",
         )
     return result
 

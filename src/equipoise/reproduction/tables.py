@@ -9,7 +9,11 @@ from .agreement import Cell
 
 @dataclass(frozen=True)
 class Table:
-    """Texts with a caption; every row is as long as the head."""
+    """Texts with a caption; every row is as long as the head.
+
+    >>> Table("Accuracy in percent", ["mechanism", "ours"], [["pl-learn", "73.1 ± 1.9"]]).head
+    ['mechanism', 'ours']
+    """
 
     caption: str
     head: list[str]

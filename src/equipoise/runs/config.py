@@ -56,7 +56,12 @@ class SweepBlock:
 
 @dataclass(frozen=True)
 class Config:
-    """Resolved: what a run folder's config.toml holds."""
+    """Resolved: what a run folder's config.toml holds.
+
+    >>> config = resolve(sweep={"mechanisms": ["none", "pl-learn"], "budgets": [0.98]})
+    >>> [federation.label() for federation in config.federations()]
+    ['mnist none (seed 1)', 'mnist pl-learn @ 0.98 (seed 1)']
+    """
 
     settings: Settings
     sweep: list[SweepBlock]

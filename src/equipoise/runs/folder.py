@@ -23,7 +23,16 @@ METRICS, RESULT = "metrics.jsonl", "result.json"
 
 
 class RunFolder:
-    """The folder of one run, as ``Run`` writes it."""
+    """The folder of one run, as ``Run`` writes it.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> from equipoise import Run, resolve
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Run(Path(folder) / "run", resolve(overrides={"rounds": 1}, sweep={"mechanisms": ["none"]})).execute()
+    ...     RunFolder(Path(folder) / "run").snapshots()
+    [0, 1]
+    """
 
     def __init__(self, path: Path | str):
         self.path = Path(path)

@@ -44,7 +44,17 @@ MARK = "# Resolved settings of an equipoise run."
 
 
 class Run:
-    """One run folder while it is being written."""
+    """One run folder while it is being written.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> from equipoise import resolve
+    >>> config = resolve(overrides={"rounds": 1}, sweep={"mechanisms": ["pl-learn"], "budgets": [0.98]})
+    >>> with TemporaryDirectory() as folder:
+    ...     result = Run(Path(folder) / "run", config).execute()
+    >>> result["federations"][0]["mechanism"]
+    'pl-learn'
+    """
 
     def __init__(self, folder: Path, config: Config, fresh: bool = False):
         self.folder, self.config, self.fresh = folder, config, fresh

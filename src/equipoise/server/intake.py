@@ -43,8 +43,14 @@ class Aggregate:
 class Intake:
     """One round of a server whose global tensors are ``previous``.
 
-    ``clients`` are those that were asked (None: anyone). ``averages=False`` checks only, for servers that average by
-    other means.
+    Make one for every round, ``offer`` it every release that arrives, and ``close`` it.
+
+    Args:
+        previous: the global parameters that were sent out, as a state dict; releases must have the same form.
+        round: the number of the round; a release that names another one is refused.
+        clients: those that were asked; None: anyone may answer.
+        max_weight: the largest weight that is believed.
+        averages: False only checks, for servers that average by other means.
 
     >>> intake = Intake({"w": torch.zeros(2)}, round=1)
     >>> intake.offer("a", {"w": torch.ones(2)}, weight=30, round=1)
@@ -76,7 +82,17 @@ class Intake:
             self._mean = {name: torch.zeros_like(t, dtype=torch.float64) for name, t in self.previous.items()}
 
     def offer(self, client: str, update: object, weight: object, round: object) -> str | None:
-        """Count a release, or say why not."""
+        """Count a release, or say why not.
+
+        Args:
+            client: who sent it; the first release of a client counts.
+            update: the parameters, as a state dict. May be anything: it is checked.
+            weight: how many examples stand behind it.
+            round: the round that the release says it is for.
+
+        Returns:
+            None if it was counted, else the reason for the refusal.
+        """
         reason = self.refusal(client, update, weight, round)
         if reason is not None:
             self.refused[client] = reason
@@ -104,7 +120,15 @@ class Intake:
         return "sent a second release in this round; the first counts" if client in self.accepted else None
 
     def close(self, rate: float = 1.0, min_clients: int = 1) -> Aggregate:
-        """The step towards the mean, ``W + rate * (mean - W)``; no step if too few releases were accepted."""
+        """The step towards the mean, ``W + rate * (mean - W)``; no step if too few releases were accepted.
+
+        Args:
+            rate: the size of the step; 1 is the plain mean, less damps the noise of the releases.
+            min_clients: with fewer accepted releases the round is void.
+
+        Returns:
+            The new global parameters, who was counted, and why the others were not.
+        """
         if not (isinstance(rate, int | float) and math.isfinite(rate) and rate > 0):
             raise ReleaseError(f"Expected rate={rate!r} to be a finite number > 0.", "1 is the plain mean.")
         if len(self.accepted) < max(min_clients, 1):

@@ -15,7 +15,7 @@ from equipoise.engine.settings import check
 from equipoise.errors import ConfigError
 from equipoise.reproduction.agreement import spread
 from equipoise.reproduction.artefacts.artefact import Artefact, Results
-from equipoise.reproduction.artefacts.registry import ARTEFACTS, check_names, needs, register
+from equipoise.reproduction.artefacts.registry import ARTEFACTS, check_names, needs, register_artefact
 from equipoise.reproduction.paper import paper
 from equipoise.reproduction.plan import FULL, Need, Needs, Scale, grid, jobs, settings_of
 from equipoise.reproduction.records import Records
@@ -58,7 +58,7 @@ GAUSSIAN = Artefact(
 
 @pytest.fixture
 def gaussian() -> Iterator[Artefact]:
-    yield register(GAUSSIAN)
+    yield register_artefact(GAUSSIAN)
     del ARTEFACTS["gaussian"]
 
 
@@ -84,7 +84,7 @@ def test_verdicts_of_an_artefact_of_ones_own_are_counted(tmp_path: Path) -> None
     def judged(records: Records) -> Results:
         return {"cells": [{**cell, "agrees": cell["mean"] > 50} for cell in score(records)["cells"]]}
 
-    register(replace(GAUSSIAN, kind="figure", score=judged))
+    register_artefact(replace(GAUSSIAN, kind="figure", score=judged))
     try:
         (tmp_path / "paper.json").write_text(json.dumps(content("paper")))
         status = reproduce(["gaussian"], SCALE, tmp_path / "out", sources=[tmp_path], draw=False)
@@ -102,7 +102,7 @@ def test_results_of_an_artefact_that_is_not_registered_are_left_alone(gaussian: 
     try:
         reproduce(["cap"], SCALE, out, sources=[tmp_path], draw=False)
     finally:
-        register(gaussian)
+        register_artefact(gaussian)
     assert contents(out / "gaussian") == before
     assert "gaussian" not in (out / "README.md").read_text()
 
@@ -110,14 +110,14 @@ def test_results_of_an_artefact_that_is_not_registered_are_left_alone(gaussian: 
 @pytest.mark.parametrize("name", ["", "Mine", "my artefact", "../mine", "mine-", "mine2", "all", "raw"])
 def test_a_name_must_do_for_a_folder_a_link_and_the_command(name: str) -> None:
     with pytest.raises(ConfigError, match=r"Expected the name .*\. Choose another name; all and raw are taken"):
-        register(replace(GAUSSIAN, name=name))
+        register_artefact(replace(GAUSSIAN, name=name))
     assert name not in ARTEFACTS
 
 
 def test_a_name_is_not_taken_twice(gaussian: Artefact) -> None:
     for name in ("cap", "gaussian"):
         with pytest.raises(ConfigError, match=f"The artefact '{name}' exists"):
-            register(replace(GAUSSIAN, name=name))
+            register_artefact(replace(GAUSSIAN, name=name))
 
 
 # --- names -----------------------------------------------------------------------------------------------------------

@@ -21,6 +21,12 @@ class Artefact:
 
     Each cell of ``score`` says whether it ``agrees`` with the paper, unless the kind is "beside". ``draw`` gets an
     empty matplotlib figure; what it and ``tables`` and ``notes`` show comes from the results alone.
+
+    >>> words = {"title": "What guessing gets", "claim": "The paper does not guess.", "rule": "No verdict."}
+    >>> shown = [Table("Accuracy in percent", ["guess"], [["10"]])]
+    >>> guess = Artefact(name="guess", kind="beside", **words, score=lambda records: {}, tables=lambda result: shown)
+    >>> guess.judged
+    False
     """
 
     name: str  # also of its folder and of its place on the page

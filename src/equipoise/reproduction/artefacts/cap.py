@@ -1,4 +1,4 @@
-"""The paper's Calibrated Averaged Performance: accuracy times reconstruction error, averaged over the budgets."""
+"""The paper's Table 4b, Calibrated Averaged Performance: accuracy times InvGrad's error, averaged over the budgets."""
 
 from __future__ import annotations
 

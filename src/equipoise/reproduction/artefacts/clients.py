@@ -1,4 +1,4 @@
-"""The paper's figure of every client's training curve."""
+"""The paper's Figure 3 of every client's training curve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Beside the paper's results: its table of settings, next to the settings used here."""
+"""Beside the paper's results: its Table 7 of settings, next to the settings used here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paper's two tables of InvGrad's errors, one for each calibration; and guesses that use no update beside them."""
+"""The paper's Tables 5 (LS) and 6 (PL) of InvGrad's errors; and guesses that use no update beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paper's average gap in defence: how much InvGrad's errors differ between learned and static distortion."""
+"""The paper's Table 4a: how much InvGrad's errors differ, on average, between learned and static distortion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paper's figure of the average squared gradient norm of LS-Learn at three budgets."""
+"""The paper's Figure 7 of the average squared gradient norm of LS-Learn at three budgets."""
 
 from __future__ import annotations
 

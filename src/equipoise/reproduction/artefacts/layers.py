@@ -1,4 +1,4 @@
-"""The paper's figure of the distortion of every tensor, before and after learning."""
+"""The paper's Figure 4 of the distortion of every tensor, before and after learning."""
 
 from __future__ import annotations
 

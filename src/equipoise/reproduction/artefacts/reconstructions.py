@@ -1,4 +1,4 @@
-"""The paper's figure of InvGrad's images: here of public images, so that they may be shown."""
+"""The paper's Figure 5 of InvGrad's images: here of public images, so that they may be shown."""
 
 from __future__ import annotations
 

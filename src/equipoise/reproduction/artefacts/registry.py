@@ -46,8 +46,16 @@ TAKEN = ("all", "raw")
 """What the command means by something else, and the folder of the records."""
 
 
-def register(new: Artefact) -> Artefact:
-    """Add an artefact of your own, after those of the paper."""
+def register_artefact(new: Artefact) -> Artefact:
+    """Add an artefact of your own, after those of the paper.
+
+    >>> from equipoise.reproduction import Table
+    >>> words = {"title": "What guessing gets", "claim": "The paper does not guess.", "rule": "No verdict."}
+    >>> shown = [Table("Accuracy in percent", ["guess"], [["10"]])]
+    >>> guess = Artefact(name="guess", kind="beside", **words, score=lambda records: {}, tables=lambda result: shown)
+    >>> register_artefact(guess).name
+    'guess'
+    """
     if new.name in ARTEFACTS:
         raise ConfigError(f"The artefact {new.name!r} exists.", "Choose another name.")
     if not re.fullmatch(r"[a-z]+(-[a-z]+)*", new.name) or new.name in TAKEN:

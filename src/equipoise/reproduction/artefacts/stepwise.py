@@ -1,4 +1,4 @@
-"""The paper's figure of the step-wise utility loss: what one round's distortion adds to the loss."""
+"""The paper's Figure 6 of the step-wise utility loss: what one round's distortion adds to the loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paper's figure of accuracy against budget, as what learning gains at every budget."""
+"""The paper's Figure 2 of accuracy against budget, as what learning gains at every budget."""
 
 from __future__ import annotations
 
