@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .mechanism.distortion import learn_distortion as learn_distortion
     from .mechanism.intensity import scale_clip as scale_clip
     from .mechanism.protect import protect as protect
+    from .mechanism.protection import ProtectionSettings as ProtectionSettings
     from .models.batched import Batched as Batched
     from .models.bundled import LeNetZhu as LeNetZhu
 
@@ -66,6 +67,7 @@ _HOMES = {
     "LeakageBudget": "mechanism.budget",
     "MembershipScores": "attack.results",
     "Option": "attack.attack",
+    "ProtectionSettings": "mechanism.protection",
     "Settings": "engine.settings",
     "Sweep": "engine.sweep",
     "Update": "auditing.update",
