@@ -218,6 +218,17 @@ def positional(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> l
     return [ast.unparse(line.target) for line in fields if "ClassVar" not in ast.unparse(line.annotation)]
 
 
+def test_positional_parameters_are_counted_in_functions_and_dataclasses() -> None:
+    functions = ast.parse("def f(self, a, /, b, *c, d, **e): ...").body
+    classes = ast.parse(
+        "@dataclass\nclass A:\n a: int\n b: ClassVar[int]\n _: KW_ONLY\n c: int\n"
+        "@dataclass(frozen=True, kw_only=True)\nclass B:\n a: int\n"
+        "class C:\n a: int"
+    ).body
+    nodes = [node for node in (*functions, *classes) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    assert [positional(node) for node in nodes] == [["a", "b"], ["a"], [], []]
+
+
 def test_nothing_takes_more_than_seven_positional_parameters() -> None:
     many = {
         f"{module}.{node.name}"

@@ -112,7 +112,7 @@ def _case(update: Update, attacker: Attacker, truth: Truth | None, options: Audi
         check_public(server, attacker.public, None)
     if labels is None:
         labels = _inferred(server, view, attacker.public, options)
-    rare = attacker.lacks_of(labels if real is None else real.labels)
+    rare = attacker.lacks_of(labels if real is None else torch.cat([labels, real.labels]))
     options, more = options.possible(rare)
     view = replace(view, labels=labels)
     cell = Cell(view.previous[0], server, about, view)
