@@ -47,3 +47,5 @@ def test_the_whole_of_it_can_be_written_and_says_what_a_budget_is_worth(few: Dat
     assert [row["mechanism"] for row in outcome["federations"]] == ["laplace-dp", "pl-learn"]
     assert "The budget of laplace-dp is the epsilon of one release" in outcome["claim"]
     assert "No (epsilon, delta) is claimed for it." in outcome["claim"]
+    alone = sweep_of(few, federations[:1], small(), rounds=1)
+    assert "No (epsilon, delta)" not in result(alone, rows_of(alone)[-1])["claim"]
