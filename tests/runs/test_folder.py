@@ -67,6 +67,11 @@ def test_a_folder_without_a_configuration_is_no_run_folder(tmp_path: Path, monke
         RunFolder(".")
 
 
+def test_a_name_that_no_folder_can_have_is_no_run_folder(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="is not a run folder"):
+        RunFolder(tmp_path / ("x" * 300))
+
+
 def test_a_damaged_configuration_is_named(folder: Path) -> None:
     (folder / "config.toml").write_text("rounds = 0")
     run = RunFolder(folder)

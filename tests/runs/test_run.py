@@ -232,8 +232,13 @@ def test_fresh_replaces_our_own_files_and_nothing_else(whole: Path, config: Conf
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_folder_that_cannot_be_made_is_a_storage_error(config: Config, tmp_path: Path, fresh: bool) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(StorageError, match="Cannot write"):
+    with pytest.raises(StorageError, match="Cannot write run: file is a file, not a folder"):
         Run(tmp_path / "file" / "run", config, fresh).execute()
+    with pytest.raises(StorageError, match="Cannot write file: file is a file, not a folder"):
+        Run(tmp_path / "file", config, fresh).execute()
+    with pytest.raises(StorageError, match="Choose a shorter name"):
+        Run(tmp_path / ("x" * 300), config, fresh).execute()
+    assert contents(tmp_path) == {"file": b"x"}
 
 
 # --- privacy of the folder ----------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ What is missing or damaged raises ``CheckpointError`` by name; no line and no te
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +28,9 @@ class RunFolder:
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
-        if not (self.path / "config.toml").is_file():
+        if not os.path.isfile(
+            self.path / "config.toml"
+        ):  # unlike Path.is_file, no error where nothing may be looked at
             raise CheckpointError(
                 f"{self.path.resolve().name} is not a run folder: it has no config.toml.", "Train one first."
             )

@@ -247,10 +247,12 @@ class Run:
     def _refuse_foreign_folder(self) -> None:
         """A folder that holds other things is never written into."""
         early = {".lock", ".config.toml.partial"}  # all that a run leaves that was killed before it began
-        if not self.folder.is_dir() or early >= {path.name for path in self.folder.iterdir()}:
-            return
         config = self.folder / "config.toml"
-        if not config.is_file() or not config.read_bytes().startswith(MARK.encode()):
+        with storage_errors(self.folder):
+            if not self.folder.is_dir() or early >= {path.name for path in self.folder.iterdir()}:
+                return
+            own = config.is_file() and config.read_bytes().startswith(MARK.encode())
+        if not own:
             raise CheckpointError(
                 f"The folder {self.folder.name} is not empty and not a run folder.", "Choose another --out."
             )
