@@ -30,7 +30,7 @@ class RunFolder:
         self.path = Path(path)
         if not os.path.isfile(
             self.path / "config.toml"
-        ):  # unlike Path.is_file, no error where nothing may be looked at
+        ):  # Path.is_file would raise for names too long
             raise CheckpointError(
                 f"{self.path.resolve().name} is not a run folder: it has no config.toml.", "Train one first."
             )
