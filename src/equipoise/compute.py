@@ -55,7 +55,9 @@ def compute(spec: dict[str, Any], out: Path) -> dict[str, Any]:
             print(f"round {event.round}/{settings.rounds}  {rate:.1f} rounds/s", flush=True)
     if sweep.device.type == "cuda":
         torch.cuda.synchronize()
-    outcome = {**result(sweep, history[-1]), "seconds": time.perf_counter() - started, "spec": spec}
+    flat = [row for rows in history for row in rows]
+    asked = {**spec, "federations": [sweep.about(federation) for federation in federations]}
+    outcome = {**result(sweep, flat), "seconds": time.perf_counter() - started, "spec": asked}
     write_json(out / "result.json", outcome)
     curves = {
         name: np.array([[row.get(name, np.nan) for row in rows] for rows in history], dtype=np.float32).T
