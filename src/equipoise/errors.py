@@ -91,6 +91,18 @@ class FleetError(EquipoiseError):
     exit_code = 21
 
 
+def missing_extra(what: str, extra: str) -> ConfigError:
+    """
+    >>> raise missing_extra("Composing releases", "dp")
+    Traceback (most recent call last):
+    equipoise.errors.ConfigError: Composing releases needs the extra 'dp', which is not installed. In a checkout of ...
+    """
+    return ConfigError(
+        f"{what} needs the extra {extra!r}, which is not installed.",
+        f"In a checkout of equipoise: pip install -e '.[{extra}]'.",
+    )
+
+
 def closest(word: str, known: list[str]) -> str:
     """``" Did you mean 'rounds'?"`` or nothing."""
     from difflib import get_close_matches

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.errors import ConfigError
+from equipoise.errors import missing_extra
 from equipoise.ledger.report import report
 from equipoise.privacy import accounting
 from tests.helpers import Command, Done, entry_point, write_dataset
@@ -135,12 +135,13 @@ def test_without_the_extra_it_says_how_to_get_it(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(budgets: dict[float, int], delta: float) -> float:
-        raise ConfigError("Composing releases needs dp-accounting.", "pip install 'equipoise[dp]'")
+        raise missing_extra("Composing releases", "dp")
 
     monkeypatch.setattr(accounting, "composed_epsilon", missing)
     done = command("ledger", seeded(tmp_path / "run", formal(1), formal(2)))
     assert done.code == 0
-    assert "2 releases, epsilon 1 at delta 0; not composed: pip install 'equipoise[dp]'\n" in done.out
+    told = "2 releases, epsilon 1 at delta 0; not composed: In a checkout of equipoise: pip install -e '.[dp]'."
+    assert told in " ".join(done.out.split())
 
 
 def test_no_epsilon_is_shown_for_any_other_mechanism(command: Command, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.errors import BudgetError, ConfigError, LedgerError
+from equipoise.errors import BudgetError, ConfigError, LedgerError, missing_extra
 from equipoise.ledger.ledger import Ledger
 from equipoise.ledger.report import printable, report
 from equipoise.mechanism import registry
@@ -151,11 +151,12 @@ def test_without_the_extra_the_sum_is_there_and_how_to_get_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(budgets: dict[float, int], delta: float) -> float:
-        raise ConfigError("Composing releases needs dp-accounting.", "pip install 'equipoise[dp]'")
+        raise missing_extra("Composing releases", "dp")
 
     monkeypatch.setattr(accounting, "composed_epsilon", missing)
     (one,) = report(seeded(tmp_path, formal(1), formal(2)))["composed"]
-    assert (one["sum"], one["epsilon"], one["remedy"]) == (1.0, None, "pip install 'equipoise[dp]'")
+    assert (one["sum"], one["epsilon"]) == (1.0, None)
+    assert one["remedy"] == "In a checkout of equipoise: pip install -e '.[dp]'."
 
 
 def test_no_epsilon_is_named_for_any_other_mechanism(tmp_path: Path) -> None:
