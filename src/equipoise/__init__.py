@@ -18,47 +18,122 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .attack.attack import Attack as Attack
+    from .attack.attack import Option as Option
+    from .attack.registry import register_attack as register_attack
+    from .attack.results import Inversion as Inversion
+    from .attack.view import Server as Server
+    from .attack.view import View as View
     from .auditing.audit import Audit as Audit
     from .auditing.run_audit import audit_run as audit_run
     from .auditing.update_audit import audit as audit
     from .bounds.options import BoundsOptions as BoundsOptions
+    from .bounds.run import Bounds as Bounds
     from .bounds.run import bounds_run as bounds_run
+    from .data.dataset import Dataset as Dataset
     from .data.dataset import from_tensors as from_tensors
     from .data.loading import load as load
     from .engine.federation import Federation as Federation
     from .engine.settings import Settings as Settings
     from .engine.sweep import Sweep as Sweep
+    from .errors import AttackError as AttackError
+    from .errors import BudgetError as BudgetError
+    from .errors import CheckpointError as CheckpointError
+    from .errors import ConfigError as ConfigError
+    from .errors import DataError as DataError
     from .errors import EquipoiseError as EquipoiseError
+    from .errors import FleetError as FleetError
+    from .errors import LedgerError as LedgerError
+    from .errors import LimitError as LimitError
+    from .errors import ModelError as ModelError
+    from .errors import ReleaseError as ReleaseError
+    from .errors import StorageError as StorageError
+    from .ledger.ledger import Ledger as Ledger
+    from .ledger.report import ledger_report as ledger_report
     from .mechanism.budget import GaussianBudget as GaussianBudget
     from .mechanism.budget import LaplaceBudget as LaplaceBudget
     from .mechanism.budget import LeakageBudget as LeakageBudget
     from .mechanism.distortion import learn_distortion as learn_distortion
     from .mechanism.intensity import scale_clip as scale_clip
+    from .mechanism.noise import NoiseFamily as NoiseFamily
+    from .mechanism.noise import register_noise as register_noise
+    from .mechanism.protect import Protected as Protected
     from .mechanism.protect import protect as protect
+    from .mechanism.protection import ProtectionSettings as ProtectionSettings
+    from .mechanism.registry import MeasureKind as MeasureKind
+    from .mechanism.registry import Mechanism as Mechanism
+    from .mechanism.registry import get_mechanism as get_mechanism
+    from .mechanism.registry import register as register
     from .models.batched import Batched as Batched
     from .models.bundled import LeNetZhu as LeNetZhu
+    from .privacy.accounting import basic_epsilon as basic_epsilon
+    from .privacy.accounting import composed_epsilon as composed_epsilon
+    from .runs.config import Config as Config
+    from .runs.config import resolve as resolve
+    from .runs.folder import RunFolder as RunFolder
+    from .runs.run import Run as Run
+    from .server.intake import Aggregate as Aggregate
+    from .server.intake import Intake as Intake
 
 _HOMES = {
+    "Aggregate": "server.intake",
+    "Attack": "attack.attack",
+    "AttackError": "errors",
     "Audit": "auditing.audit",
     "Batched": "models.batched",
+    "Bounds": "bounds.run",
     "BoundsOptions": "bounds.options",
+    "BudgetError": "errors",
+    "CheckpointError": "errors",
+    "Config": "runs.config",
+    "ConfigError": "errors",
+    "DataError": "errors",
+    "Dataset": "data.dataset",
     "EquipoiseError": "errors",
     "Federation": "engine.federation",
+    "FleetError": "errors",
     "GaussianBudget": "mechanism.budget",
+    "Intake": "server.intake",
+    "Inversion": "attack.results",
     "LaplaceBudget": "mechanism.budget",
     "LeNetZhu": "models.bundled",
     "LeakageBudget": "mechanism.budget",
+    "Ledger": "ledger.ledger",
+    "LedgerError": "errors",
+    "LimitError": "errors",
+    "MeasureKind": "mechanism.registry",
+    "Mechanism": "mechanism.registry",
+    "ModelError": "errors",
+    "NoiseFamily": "mechanism.noise",
+    "Option": "attack.attack",
+    "Protected": "mechanism.protect",
+    "ProtectionSettings": "mechanism.protection",
+    "ReleaseError": "errors",
+    "Run": "runs.run",
+    "RunFolder": "runs.folder",
+    "Server": "attack.view",
     "Settings": "engine.settings",
+    "StorageError": "errors",
     "Sweep": "engine.sweep",
+    "View": "attack.view",
     "audit": "auditing.update_audit",
     "audit_run": "auditing.run_audit",
+    "basic_epsilon": "privacy.accounting",
     "bounds_run": "bounds.run",
+    "composed_epsilon": "privacy.accounting",
     "from_tensors": "data.dataset",
+    "get_mechanism": "mechanism.registry",
     "learn_distortion": "mechanism.distortion",
+    "ledger_report": "ledger.report",
     "load": "data.loading",
     "protect": "mechanism.protect",
+    "register": "mechanism.registry",
+    "register_attack": "attack.registry",
+    "register_noise": "mechanism.noise",
+    "resolve": "runs.config",
     "scale_clip": "mechanism.intensity",
 }
+"""Where each public name is defined."""
 
 __all__ = sorted(_HOMES)
 

@@ -9,7 +9,7 @@ import pytest
 
 from equipoise.attack.attack import Attack, Option
 from equipoise.attack.invgrad import INVGRAD
-from equipoise.attack.registry import ATTACKS, find, options, register
+from equipoise.attack.registry import ATTACKS, find, options, register_attack
 from equipoise.errors import ConfigError
 
 GRANTED = {
@@ -59,13 +59,13 @@ def test_an_unknown_attack_is_refused_with_those_that_are_known(name: Any) -> No
 
 def test_an_attack_of_ones_own_is_registered_once() -> None:
     mine = own(strength=Option(3, least=1))
-    assert register(mine) is mine
+    assert register_attack(mine) is mine
     assert find("mine") is mine
     assert options()["strength"] == Option(3, least=1)
     with pytest.raises(ConfigError, match="'mine' exists"):
-        register(own())
+        register_attack(own())
     with pytest.raises(ConfigError, match="'invgrad' exists"):
-        register(own("invgrad"))
+        register_attack(own("invgrad"))
 
 
 @pytest.mark.parametrize(
@@ -74,16 +74,16 @@ def test_an_attack_of_ones_own_is_registered_once() -> None:
 def test_two_attacks_may_not_give_one_option_two_meanings(other: Option) -> None:
     """An audit has one value for each name: whoever set it would set it for both."""
     with pytest.raises(ConfigError, match="'samples' of 'mine' means something else") as caught:
-        register(own(samples=other))
+        register_attack(own(samples=other))
     assert caught.value.remedy == "Choose another name."
     assert "mine" not in ATTACKS
-    register(own(samples=Option(500, least=10)))  # that of lti and labels
+    register_attack(own(samples=Option(500, least=10)))  # that of lti and labels
 
 
 def test_two_attacks_of_ones_own_may_not_either() -> None:
-    register(own("one", strength=Option(3)))
+    register_attack(own("one", strength=Option(3)))
     with pytest.raises(ConfigError, match="'strength' of 'two'"):
-        register(own("two", strength=Option(4)))
+        register_attack(own("two", strength=Option(4)))
 
 
 def test_all_attacks_agree_on_the_options_that_they_share() -> None:

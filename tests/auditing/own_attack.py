@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from equipoise.attack.attack import Attack, Hooks, Knowledge, Option, held
-from equipoise.attack.registry import register
+from equipoise.attack.registry import register_attack
 from equipoise.attack.results import Inversion
 from equipoise.attack.view import Server, View, check, check_public
 
@@ -29,4 +29,4 @@ def class_mean(server: Server, view: View, knowledge: Knowledge, options: Mappin
     return Inversion(guess, cost=torch.zeros(len(view)))
 
 
-register(Attack("class-mean", class_mean, frozenset({"public"}), {"averaged": Option(100, least=1)}))
+register_attack(Attack("class-mean", class_mean, frozenset({"public"}), {"averaged": Option(100, least=1)}))

@@ -1,4 +1,4 @@
-"""Every attack by its name. To add one: a file with an ``Attack``, and its place in this list (or ``register``)."""
+"""Every attack by its name. To add one: a file with an ``Attack``, and its place here, or ``register_attack``."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ ATTACKS: dict[str, Attack] = {
 }  # fmt: skip
 
 
-def register(attack: Attack) -> Attack:
+def register_attack(attack: Attack) -> Attack:
     """Add an attack of your own to those that audits know by name.
 
-    >>> register(Attack("mine", INVGRAD.run)).name in ATTACKS
+    >>> register_attack(Attack("mine", INVGRAD.run)).name in ATTACKS
     True
     >>> _ = ATTACKS.pop("mine")
     """
