@@ -69,7 +69,10 @@ def test_a_sweep_runs_and_gives_the_engines_numbers(bare: dict[str, str], tmp_pa
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["curves.npz", "result.json"]
 
     actual = json.loads((tmp_path / "out" / "result.json").read_text())
-    assert (actual["schema"], actual["experiment"], actual["spec"]) == (1, "seeded", spec)
+    asked = {**spec, "federations": [{**fed, "dataset": "data"} for fed in spec["federations"]]}
+    assert (actual["schema"], actual["experiment"], actual["spec"]) == (1, "seeded", asked)
+    assert str(tmp_path) not in (tmp_path / "out" / "result.json").read_text()
+    assert [row["full_records"] for row in actual["federations"]] == [2, 2, 2]
     history = [event.rows for event in Sweep(settings, federations).run() if event.rows]
     assert [row["accuracy"] for row in actual["federations"]] == [row["accuracy"] for row in history[-1]]
     with np.load(tmp_path / "out" / "curves.npz", allow_pickle=False) as curves:

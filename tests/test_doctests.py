@@ -14,7 +14,7 @@ import equipoise
 
 SOURCE = Path(equipoise.__file__).parent
 FLAGS = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
-EXTRAS = {"flwr", "flwr_datasets", "datasets", "dp_accounting", "tensorboard", "mlflow", "matplotlib"}
+EXTRAS = {"flwr", "dp_accounting", "matplotlib"}
 """What only an extra installs; a module that needs one on import is left to the tests of that extra."""
 
 MODULES = sorted(

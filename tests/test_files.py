@@ -6,6 +6,7 @@ import contextlib
 import errno
 import io
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def test_a_full_disk_leaves_the_old_content_and_no_partial_file(
     _break(monkeypatch, place, _no_space)
     with pytest.raises(StorageError, match=r"Cannot write result\.json: No space left on device\.") as caught:
         write_bytes(path, b"new")
-    assert "resumes" in caught.value.remedy
+    assert "goes on" in caught.value.remedy
     monkeypatch.undo()
     assert contents(tmp_path) == {"result.json": b"old"}
 
@@ -107,25 +108,73 @@ def test_the_content_is_flushed_before_the_name_and_the_name_before_the_return(
 
 def test_a_path_under_a_file_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(StorageError, match="Cannot write inner"):
+    with pytest.raises(StorageError, match=r"Cannot write inner: file is a file, not a folder\.") as caught:
         write_bytes(tmp_path / "file" / "inner", b"y")
-    with pytest.raises(StorageError, match="Cannot write run"), locked(tmp_path / "file" / "run"):
+    assert "space" not in caught.value.remedy
+    with pytest.raises(StorageError, match="Cannot write run: file is a file"), locked(tmp_path / "file" / "run"):
+        pass
+    with pytest.raises(StorageError, match="Cannot write file: file is a file"), locked(tmp_path / "file"):
         pass
 
 
+def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "result.json").mkdir()
+    with pytest.raises(StorageError, match=r"Cannot write result\.json: result\.json is a folder, not a file\."):
+        write_bytes(tmp_path / "result.json", b"y")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="Linux")
+def test_a_file_system_without_new_files_says_nothing_of_space() -> None:
+    with pytest.raises(StorageError) as caught, locked(Path("/proc/equipoise-run")):
+        pass
+    assert "space" not in caught.value.remedy
+
+
+def test_a_file_system_that_is_read_only_asks_for_another(tmp_path: Path) -> None:
+    command = ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(tmp_path)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("only root can mount a read-only disk; the error is made up below")
+    try:
+        with pytest.raises(StorageError) as caught, locked(tmp_path / "run"):
+            pass
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+    assert str(caught.value) == (
+        "Cannot write run: Read-only file system. Choose a folder on a file system that can be written to."
+    )
+
+
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("number", "words"),
     [
-        (OSError(errno.EROFS, os.strerror(errno.EROFS)), "Cannot write a: Read-only file system."),
-        (PermissionError(errno.EACCES, os.strerror(errno.EACCES)), "Cannot write a: Permission denied."),
-        (OSError("cable unplugged"), "Cannot write a: cable unplugged."),
+        (errno.ENOSPC, "Free some space"),
+        (errno.EDQUOT, "Free some space"),
+        (errno.EROFS, "Choose a folder on a file system that can be written to."),
+        (errno.EACCES, "Choose a folder that you may write to"),
+        (errno.EPERM, "Choose a folder that you may write to"),
+        (errno.ENOENT, "its file system takes no new files"),
+        (errno.ENAMETOOLONG, "Choose a shorter name."),
+        (errno.EMFILE, "limit on open files"),
+        (errno.EFBIG, "limit on the size of files"),
+        (errno.EIO, "Check the disk"),
+        (errno.ELOOP, "Choose another folder."),
     ],
+    ids=lambda value: errno.errorcode.get(value, "") if isinstance(value, int) else "",
 )
-def test_what_the_system_says_becomes_a_typed_error(error: OSError, words: str) -> None:
+def test_each_cause_has_its_own_remedy(number: int, words: str) -> None:
+    error = OSError(number, os.strerror(number))
     with pytest.raises(StorageError) as caught, storage_errors(Path("folder") / "a"):
         raise error
-    assert caught.value.cause == words
+    assert caught.value.cause == f"Cannot write a: {os.strerror(number)}."
+    assert words in caught.value.remedy
+    assert ("space" in caught.value.remedy) == (number in (errno.ENOSPC, errno.EDQUOT))
     assert caught.value.__cause__ is error
+
+
+def test_an_error_without_a_number_is_told_as_it_is() -> None:
+    with pytest.raises(StorageError) as caught, storage_errors(Path("folder") / "a"):
+        raise OSError("cable unplugged")
+    assert str(caught.value) == "Cannot write a: cable unplugged. Choose another folder."
 
 
 def test_other_errors_pass_through() -> None:
@@ -247,3 +296,22 @@ def test_a_holder_that_is_gone_leaves_its_file_and_no_lock(tmp_path: Path) -> No
     (tmp_path / "run" / ".lock").write_text("left by a process that was killed")
     with locked(tmp_path / "run"):
         pass
+
+
+WITHOUT_FCNTL = """
+import sys
+sys.modules["fcntl"] = None
+from equipoise import protect, scale_clip
+from equipoise.cli.app import main
+sys.argv = ["equipoise", "train", "--mechanism", "none", "--rounds", "1", "--out", "run"]
+main()
+"""
+
+
+def test_a_system_without_fcntl_is_told_so(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_FCNTL], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == StorageError.exit_code
+    assert done.stderr.startswith("error: This system has no fcntl, which locks run folders. Use Linux or macOS")
+    assert len(done.stderr.splitlines()) == 1

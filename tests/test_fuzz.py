@@ -37,7 +37,7 @@ from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings, from_dict, to_dict
 from equipoise.environment import VERSION
 from equipoise.errors import EquipoiseError
-from equipoise.ledger.report import report
+from equipoise.ledger.report import ledger_report
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import build
 from equipoise.runs.checkpoint import load_checkpoint, notes_digest, save_checkpoint, save_tensors
@@ -580,7 +580,7 @@ def test_ledgers(bombs: list[bytes], tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     whole = chained(ENTRIES)
     path.write_bytes(whole)
-    assert report(path)["entries"] == 4, "as it is, it is a ledger"
+    assert ledger_report(path)["entries"] == 4, "as it is, it is a ledger"
 
     def case(rng: random.Random) -> str:
         if rng.random() < 0.4:
@@ -588,7 +588,7 @@ def test_ledgers(bombs: list[bytes], tmp_path: Path) -> None:
         else:
             entries = changed(rng, ENTRIES)
             path.write_bytes(chained(entries if isinstance(entries, list) else [entries]))
-        json.dumps(report(path))
+        json.dumps(ledger_report(path))
         return "accepted"
 
     outcomes = fuzz("ledgers", case)

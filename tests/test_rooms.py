@@ -33,7 +33,7 @@ PRIVATE = {"data", "ledger", "server", "engine", "runs"}
 ALONE = {"torch", "numpy", "equipoise", *sys.stdlib_module_names}
 LAZY = {"statistics": {"scipy"}, "auditing.image_scores": {"scipy"}}
 """What a module inside the fence may import within a function: for the rare case, or outside of ``compute``."""
-THIRD_PARTY = ("scipy", "skimage", "pydantic", "typer", "rich", "jinja2", "plotly", "safetensors", "flwr", "matplotlib")
+THIRD_PARTY = ("scipy", "pydantic", "typer", "rich", "plotly", "safetensors", "flwr", "matplotlib")
 
 
 def name_of(path: Path) -> str:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from .attack.results import Inversion as Inversion
     from .attack.results import LabelGuesses as LabelGuesses
     from .attack.results import MembershipScores as MembershipScores
+    from .attack.view import Server as Server
+    from .attack.view import View as View
     from .auditing.attacker import Attacker as Attacker
     from .auditing.audit import Audit as Audit
     from .auditing.options import AuditOptions as AuditOptions
@@ -43,8 +45,20 @@ if TYPE_CHECKING:
     from .engine.federation import Federation as Federation
     from .engine.settings import Settings as Settings
     from .engine.sweep import Sweep as Sweep
+    from .errors import AttackError as AttackError
+    from .errors import BudgetError as BudgetError
+    from .errors import CheckpointError as CheckpointError
+    from .errors import ConfigError as ConfigError
+    from .errors import DataError as DataError
     from .errors import EquipoiseError as EquipoiseError
+    from .errors import FleetError as FleetError
+    from .errors import LedgerError as LedgerError
+    from .errors import LimitError as LimitError
+    from .errors import ModelError as ModelError
+    from .errors import ReleaseError as ReleaseError
+    from .errors import StorageError as StorageError
     from .ledger.ledger import Ledger as Ledger
+    from .ledger.report import ledger_report as ledger_report
     from .mechanism.budget import GaussianBudget as GaussianBudget
     from .mechanism.budget import LaplaceBudget as LaplaceBudget
     from .mechanism.budget import LeakageBudget as LeakageBudget
@@ -62,26 +76,35 @@ if TYPE_CHECKING:
     from .mechanism.registry import register as register
     from .models.batched import Batched as Batched
     from .models.bundled import LeNetZhu as LeNetZhu
+    from .privacy.accounting import basic_epsilon as basic_epsilon
     from .privacy.accounting import composed_epsilon as composed_epsilon
     from .runs.config import Config as Config
     from .runs.config import resolve as resolve
     from .runs.folder import RunFolder as RunFolder
     from .runs.run import Run as Run
+    from .server.intake import Aggregate as Aggregate
     from .server.intake import Intake as Intake
 
 _HOMES = {
+    "Aggregate": "server.intake",
     "Attack": "attack.attack",
+    "AttackError": "errors",
     "Attacker": "auditing.attacker",
     "Audit": "auditing.audit",
     "AuditOptions": "auditing.options",
     "Batched": "models.batched",
     "Bounds": "bounds.run",
     "BoundsOptions": "bounds.options",
+    "BudgetError": "errors",
     "CandidateScores": "attack.results",
+    "CheckpointError": "errors",
     "Config": "runs.config",
+    "ConfigError": "errors",
+    "DataError": "errors",
     "Dataset": "data.dataset",
     "EquipoiseError": "errors",
     "Federation": "engine.federation",
+    "FleetError": "errors",
     "GaussianBudget": "mechanism.budget",
     "Intake": "server.intake",
     "Inversion": "attack.results",
@@ -90,20 +113,28 @@ _HOMES = {
     "LeNetZhu": "models.bundled",
     "LeakageBudget": "mechanism.budget",
     "Ledger": "ledger.ledger",
+    "LedgerError": "errors",
+    "LimitError": "errors",
     "MeasureKind": "mechanism.registry",
     "Mechanism": "mechanism.registry",
     "MembershipScores": "attack.results",
+    "ModelError": "errors",
     "NoiseFamily": "mechanism.noise",
     "Option": "attack.attack",
     "Protected": "mechanism.protect",
     "ProtectionSettings": "mechanism.protection",
+    "ReleaseError": "errors",
     "Run": "runs.run",
     "RunFolder": "runs.folder",
+    "Server": "attack.view",
     "Settings": "engine.settings",
+    "StorageError": "errors",
     "Sweep": "engine.sweep",
     "Update": "auditing.update",
+    "View": "attack.view",
     "audit": "auditing.update_audit",
     "audit_run": "auditing.run_audit",
+    "basic_epsilon": "privacy.accounting",
     "bounds_run": "bounds.run",
     "composed_epsilon": "privacy.accounting",
     "distortion_bounds": "bounds.theory",
@@ -111,6 +142,7 @@ _HOMES = {
     "from_tensors": "data.dataset",
     "get_mechanism": "mechanism.registry",
     "learn_distortion": "mechanism.distortion",
+    "ledger_report": "ledger.report",
     "load": "data.loading",
     "partition": "data.partition",
     "protect": "mechanism.protect",

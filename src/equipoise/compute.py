@@ -23,8 +23,9 @@ import torch
 
 from .auditing.options import AuditOptions
 from .auditing.replay import replayed
-from .auditing.results import REPORTED, Outcome, renamed, shown_names
+from .auditing.results import REPORTED, Outcome, renamed
 from .auditing.sweep_audit import audit_sweep
+from .engine.datasets import dataset_labels
 from .engine.result import result
 from .engine.settings import from_dict
 from .engine.sweep import Sweep
@@ -55,7 +56,9 @@ def compute(spec: dict[str, Any], out: Path) -> dict[str, Any]:
             print(f"round {event.round}/{settings.training.rounds}  {rate:.1f} rounds/s", flush=True)
     if sweep.device.type == "cuda":
         torch.cuda.synchronize()
-    outcome = {**result(sweep, history[-1]), "seconds": time.perf_counter() - started, "spec": spec}
+    flat = [row for rows in history for row in rows]
+    asked = {**spec, "federations": [sweep.about(federation) for federation in federations]}
+    outcome = {**result(sweep, flat), "seconds": time.perf_counter() - started, "spec": asked}
     write_json(out / "result.json", outcome)
     curves = {
         name: np.array([[row.get(name, np.nan) for row in rows] for rows in history], dtype=np.float32).T
@@ -111,7 +114,7 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
             print(f"{attack}  {told - started:.0f} s", flush=True)
 
     findings = audit_sweep(settings, federations, sweep.datasets, sweep.batched, weights, options, progress)
-    names = shown_names(federation.dataset for federation in federations)
+    names = dataset_labels(federation.dataset for federation in federations)
     outcome = {
         "schema": 1,
         "experiment": "seeded",
@@ -163,7 +166,7 @@ def compute_multi_round(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         raise ConfigError(f"Unknown key {unknown[0]!r} in 'multi_round'.", f"Known: {', '.join(MULTI_ROUND)}.")
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    started, names = time.perf_counter(), shown_names(federation.dataset for federation in federations)
+    started, names = time.perf_counter(), dataset_labels(federation.dataset for federation in federations)
     outcome: dict[str, Any] = {
         "schema": 1,
         "experiment": "seeded",

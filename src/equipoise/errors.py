@@ -110,6 +110,18 @@ def place(error: BaseException) -> str:
     return f"{type(error).__name__} at {theirs[-1][0].name}:{theirs[-1][1]}" if theirs else type(error).__name__
 
 
+def missing_extra(what: str, extra: str) -> ConfigError:
+    """
+    >>> raise missing_extra("Composing releases", "dp")
+    Traceback (most recent call last):
+    equipoise.errors.ConfigError: Composing releases needs the extra 'dp', which is not installed. In a checkout of ...
+    """
+    return ConfigError(
+        f"{what} needs the extra {extra!r}, which is not installed.",
+        f"In a checkout of equipoise: pip install -e '.[{extra}]'.",
+    )
+
+
 def closest(word: str, known: list[str]) -> str:
     """``" Did you mean 'rounds'?"`` or nothing."""
     from difflib import get_close_matches

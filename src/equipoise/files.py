@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import errno
 import json
 import math
 import os
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,17 +15,56 @@ from typing import IO, Any
 
 from .errors import CheckpointError, StorageError
 
+try:
+    import fcntl
+except ImportError as error:
+    raise StorageError(
+        "This system has no fcntl, which locks run folders.", "Use Linux or macOS; on Windows, the Linux of WSL."
+    ) from error
+
+
+GO_ON = "earlier results are intact, and the same command goes on from them"
+REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), f"Free some space; {GO_ON}."),
+    errno.EFBIG: f"Raise the limit on the size of files (ulimit -f); {GO_ON}.",
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), f"Raise the limit on open files (ulimit -n); {GO_ON}."),
+    errno.EIO: f"Check the disk; {GO_ON}.",
+    errno.EROFS: "Choose a folder on a file system that can be written to.",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "Choose a folder that you may write to, or change its permissions."),
+    errno.ENOENT: "Choose another folder: this one was removed, or its file system takes no new files.",
+    errno.ENAMETOOLONG: "Choose a shorter name.",
+}
+"""What helps, by what the system said."""
+WRONG_KIND = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
+"""A file where a folder is needed, or the other way round."""
+
 
 @contextlib.contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn what the system says about a path into a typed error."""
+    """Turn what the system says about a path into a typed error, with the remedy for that cause."""
     try:
         yield
     except OSError as error:
-        raise StorageError(
-            f"Cannot write {path.name}: {error.strerror or error}.",
-            "Free some space or choose another folder; earlier results are intact, and a run resumes from them.",
-        ) from error
+        raise storage_error(error, path) from error
+
+
+def storage_error(error: OSError, path: Path, doing: str = "write") -> StorageError:
+    """What the system said of a path, as a typed error."""
+    cause, remedy = error.strerror or str(error), "Choose another folder."
+    if error.errno in WRONG_KIND:
+        cause, remedy = _wrong_kind(path), "Choose another name, or move it away."
+    elif error.errno is not None:
+        remedy = REMEDIES.get(error.errno, remedy)
+    return StorageError(f"Cannot {doing} {path.name or path}: {cause}.", remedy)
+
+
+def _wrong_kind(path: Path) -> str:
+    """Which part of a path is a file where a folder is needed, or a folder where a file is."""
+    for part in (*reversed(path.parents), path):
+        with contextlib.suppress(OSError):
+            if not stat.S_ISDIR(part.stat().st_mode):
+                return f"{part.name} is a file, not a folder"
+    return f"{path.name} is a folder, not a file"
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from equipoise.auditing.results import (
     membership_scores,
     renamed,
     rows_of,
-    shown_names,
     summary,
 )
 from tests.auditing.small import QUICK, targets_of
@@ -93,27 +91,6 @@ def test_identification_comes_with_its_chance() -> None:
     for row in rows_of(outcome(values=values, negative=values), targets):
         assert row["chance"] == f"1 in {targets.decoys.shape[2] + 1}"
     assert "chance" not in rows_of(outcome(), targets)[0]
-
-
-@pytest.mark.parametrize(
-    ("names", "shown"),
-    [
-        (["mnist", "fmnist"], ["mnist", "fmnist"]),
-        (["/home/me/scans/", "relative/other", "mnist"], ["scans", "other", "mnist"]),
-        (["/a/data", "/b/data", "/a/data", "/c/data"], ["data", "data (2)", "data (3)"]),
-        (["/"], ["data"]),
-    ],
-)
-def test_a_dataset_is_called_by_its_folder(names: list[str], shown: list[str]) -> None:
-    assert list(shown_names(names).values()) == shown
-
-
-def test_a_folder_is_called_by_its_own_name_wherever_one_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "scans" / "inner").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path / "scans" / "inner")
-    assert shown_names([".", ".."]) == {".": "inner", "..": "scans"}
 
 
 def test_rows_without_a_dataset_stay_as_they_are() -> None:

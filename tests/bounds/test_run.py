@@ -90,6 +90,11 @@ def test_claims_say_what_is_proved_measured_and_not_claimed(result: Bounds) -> N
     assert "epsilon" not in words
 
 
+def test_no_path_of_the_data_is_kept(result: Bounds, pictures: Path) -> None:
+    assert str(pictures) not in json.dumps(result.content)
+    assert {one["dataset"] for one in result.rows} == {pictures.name}
+
+
 def test_twice_the_same(result: Bounds, run: Path) -> None:
     assert bounds_run(run, CHEAP).content == result.content
 

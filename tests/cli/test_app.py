@@ -89,6 +89,29 @@ def test_an_error_has_its_exit_code_and_says_what_to_do(
     assert done.err.strip() == f"error: {error['cause']} {error['remedy']}".strip()
 
 
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "--mechanism", "none", "--rounds", "1", "--out", LONG],
+        ["train", "--mechanism", "none", "--rounds", "1", "--dataset", LONG],
+        ["audit", LONG],
+        ["ledger", LONG],
+        ["reproduce", "--status", "--out", LONG],
+        ["flower", "new", LONG],
+    ],
+    ids=lambda arguments: " ".join(arguments).replace(LONG, "LONG"),
+)
+def test_a_name_that_no_file_can_have_is_one_line(command: Command, arguments: list[str]) -> None:
+    done = command(*arguments)
+    assert done.code >= EquipoiseError.exit_code
+    assert "Traceback" not in done.err
+    assert "Free some space" not in done.err
+    assert len(done.err.strip().splitlines()) == 1
+
+
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
 def test_every_error_reaches_the_shell_as_itself(
     command: Command, monkeypatch: pytest.MonkeyPatch, kind: type[EquipoiseError]

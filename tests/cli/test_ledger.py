@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from equipoise.errors import ConfigError
-from equipoise.ledger.report import report
+from equipoise.errors import missing_extra
+from equipoise.ledger.report import ledger_report
 from equipoise.privacy import accounting
 from tests.helpers import Command, Done, entry_point, write_dataset
 from tests.ledger.entries import a_round, deployment, entry, formal, row, seeded
@@ -39,7 +39,7 @@ def test_a_deployment_is_shown_by_client(command: Command, deployed: Path) -> No
         ["0", "b", "pl-learn", "0.98", "3", "0", "1", "-"],
     ]
     text = " ".join(done.out.split())
-    for kind, words in report(deployed)["claims"].items():
+    for kind, words in ledger_report(deployed)["claims"].items():
         assert f"{kind}: {' '.join(words)}" in text
 
 
@@ -54,7 +54,7 @@ def test_clients_that_differ_in_their_intensity_alone_share_a_row(command: Comma
 def test_as_json_it_is_the_report_and_nothing_else(command: Command, deployed: Path) -> None:
     done = command("ledger", deployed, "--json")
     assert (done.code, done.err) == (0, "")
-    assert json.loads(done.out) == report(deployed)
+    assert json.loads(done.out) == ledger_report(deployed)
 
 
 def test_a_run_is_verified_from_its_folder_and_from_its_file(command: Command, tmp_path: Path) -> None:
@@ -135,12 +135,13 @@ def test_without_the_extra_it_says_how_to_get_it(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(budgets: dict[float, int], delta: float) -> float:
-        raise ConfigError("Composing releases needs dp-accounting.", "pip install 'equipoise[dp]'")
+        raise missing_extra("Composing releases", "dp")
 
     monkeypatch.setattr(accounting, "composed_epsilon", missing)
     done = command("ledger", seeded(tmp_path / "run", formal(1), formal(2)))
     assert done.code == 0
-    assert "2 releases, epsilon 1 at delta 0; not composed: pip install 'equipoise[dp]'\n" in done.out
+    told = "2 releases, epsilon 1 at delta 0; not composed: In a checkout of equipoise: pip install -e '.[dp]'."
+    assert told in " ".join(done.out.split())
 
 
 def test_no_epsilon_is_shown_for_any_other_mechanism(command: Command, tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_a_missing_matplotlib_is_named_before_anything_is_computed(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     done = command("layers", "--json")
     assert done.code == 11
-    assert "equipoise[paper]" in json.loads(done.out)["error"]["remedy"]
+    assert "pip install -e '.[paper]'" in json.loads(done.out)["error"]["remedy"]
     assert list(tmp_path.iterdir()) == []
 
 

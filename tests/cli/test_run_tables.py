@@ -38,5 +38,6 @@ def test_what_is_not_claimed_follows_the_mechanisms() -> None:
     assert scored.splitlines()[-1].startswith("not claimed: protection")
     formal = not_claimed({"federations": [{"mechanism": "laplace-dp"}]})
     assert "the epsilon of one release" in formal
-    assert "none against those who know its seed" in formal
+    assert "nothing against those who know the seed" in formal
+    assert "attacker who knows the mechanism" not in formal
     assert "No (epsilon, delta)" not in formal

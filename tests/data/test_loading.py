@@ -156,6 +156,7 @@ def test_damaged_bundle_is_refused(copy: Path, damage: Callable[[Path], None], w
     ("arguments", "options", "words"),
     [
         ("mnits", {}, "neither a bundled dataset nor a folder. Did you mean 'mnist'"),
+        ("x" * 300, {}, "neither a bundled dataset nor a folder."),
         ("mnist", {"public_fraction": 0.1}, "takes no public_fraction"),
         (".", {"validation_fracton": 0.1}, "Did you mean 'validation_fraction'"),
     ],

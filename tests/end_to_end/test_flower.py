@@ -26,9 +26,9 @@ from torch import Tensor
 from equipoise.flower.fleet import Fleet
 from equipoise.flower.new_app import TEMPLATE, new_app
 from equipoise.flower.processes import marked
-from equipoise.flower.server_folder import read_rows as rows
 from equipoise.ledger.ledger import verify
 from equipoise.mechanism.budget import LeakageBudget
+from equipoise.runs.metrics_file import read_rows as rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")]
 

@@ -8,7 +8,7 @@ import pytest
 
 from equipoise.data.dataset import Dataset
 from equipoise.engine import datasets as module
-from equipoise.engine.datasets import load_dataset, load_datasets
+from equipoise.engine.datasets import dataset_labels, load_dataset, load_datasets
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
@@ -52,3 +52,26 @@ def test_a_sweep_loads_what_it_was_not_given(few: Dataset, tmp_path: Path) -> No
     sweep = Sweep(Settings.flat(rounds=1, validation_fraction=0.5), federations, {"few": few})
     assert sweep.datasets["few"] is few
     assert len(sweep.datasets[folder].validation) == 30
+
+
+def test_a_folder_is_called_by_its_name_and_folders_of_one_name_are_numbered() -> None:
+    assert dataset_labels(["mnist", "/a/scans", "few"]) == {"mnist": "mnist", "/a/scans": "scans", "few": "few"}
+    assert dataset_labels(["/a/scans", "/b/scans", "c/scans/"]) == {
+        "/a/scans": "scans", "/b/scans": "scans-2", "c/scans/": "scans-3",
+    }  # fmt: skip
+    assert dataset_labels(["."]) == {".": Path.cwd().name}
+
+
+def test_the_name_of_a_bundled_dataset_means_that_one_alone() -> None:
+    assert dataset_labels(["/a/mnist", "mnist"]) == {"/a/mnist": "mnist-2", "mnist": "mnist"}
+    assert dataset_labels(["/a/fmnist"]) == {"/a/fmnist": "fmnist-2"}
+
+
+@pytest.mark.parametrize(
+    "names", [["a/data", "data"], ["/a/x", "/b/x", "x-2", "x"], ["data-2", "a/data-2", "b/data", "data"]]
+)
+def test_a_label_is_its_own_label_and_no_two_are_equal(names: list[str]) -> None:
+    """So that names in records of any version can be turned into labels."""
+    labels = dataset_labels(names)
+    assert len(set(labels.values())) == len(names)
+    assert all(labels.get(label, label) == label for label in labels.values())

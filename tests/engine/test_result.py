@@ -8,7 +8,7 @@ import pytest
 
 from equipoise.data.dataset import Dataset
 from equipoise.engine.federation import Federation
-from equipoise.engine.result import federation_results, result
+from equipoise.engine.result import federation_results, full_utility_loss, result
 from tests.engine.sweeps import rows_of, small, sweep_of
 
 
@@ -47,3 +47,32 @@ def test_the_whole_of_it_can_be_written_and_says_what_a_budget_is_worth(few: Dat
     assert [row["mechanism"] for row in outcome["federations"]] == ["laplace-dp", "pl-learn"]
     assert "The budget of laplace-dp is the epsilon of one release" in outcome["claim"]
     assert "No (epsilon, delta) is claimed for it." in outcome["claim"]
+    alone = sweep_of(few, federations[:1], small(), rounds=1)
+    assert "No (epsilon, delta)" not in result(alone, rows_of(alone)[-1])["claim"]
+
+
+def test_full_records_reach_the_result(few: Dataset) -> None:
+    federations = [Federation("few", "pl-learn", 0.98), Federation("few", "none"), Federation("few", "ls-static", 200)]
+    sweep = sweep_of(few, federations, small(), rounds=5, full_every=2, evaluate_every=3)
+    history = rows_of(sweep)
+    final = federation_results(sweep, [row for rows in history for row in rows])
+    for place, outcome in enumerate(final):
+        seen = [rows[place]["full_utility_loss"] for rows in history if "full_utility_loss" in rows[place]]
+        assert outcome["full_records"] == len(seen) == 4, "rounds 1, 2, 4 and 5"
+        assert outcome["mean_full_utility_loss"] == pytest.approx(sum(map(sum, seen)) / 16)
+        assert outcome["final_full_utility_loss"] == pytest.approx(sum(seen[-1]) / 4)
+    assert final[0]["mean_full_utility_loss"] != final[0]["mean_utility_loss"], "that one is on mini-batches"
+    assert final[1]["mean_full_utility_loss"] == 0
+
+
+def test_without_full_records_nothing_is_said_of_them(few: Dataset) -> None:
+    sweep = sweep_of(few, [Federation("few", "pl-learn", 0.98)], small(), rounds=2)
+    (final,) = federation_results(sweep, rows_of(sweep)[-1])
+    assert (final["full_records"], final["mean_full_utility_loss"], final["final_full_utility_loss"]) == (0, None, None)
+
+
+def test_values_that_are_not_finite_are_left_out_of_full_records() -> None:
+    rows = [{"full_utility_loss": [1.0, None]}, {"full_utility_loss": [float("nan")] * 2}, {"full_utility_loss": []}]
+    assert full_utility_loss(rows) == {
+        "full_records": 1, "mean_full_utility_loss": 1.0, "final_full_utility_loss": 1.0,
+    }  # fmt: skip

@@ -140,5 +140,5 @@ def test_what_is_not_ready_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_flower_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(ConfigError, match=r"equipoise\[flower\]"):
+    with pytest.raises(ConfigError, match=r"\.\[flower\]"):
         processes.program("flower-superlink")

@@ -651,6 +651,16 @@ def test_the_summary_says_what_is_asked_and_claims_nothing_more(caplog: pytest.L
     for part in ("pl-identical, budget 0.98", f"{LOWER:.6g}", "At least 2 good", "at most 7", "does not compose"):
         assert part in caplog.text
     assert "Aggregation: FedAvg" in caplog.text
+    assert "No (epsilon, delta) is claimed" in caplog.text
+
+
+def test_the_summary_says_that_epsilons_add_up(caplog: pytest.LogCaptureFixture) -> None:
+    terms = {"equipoise.mechanism": "laplace-dp", "equipoise.budget": 200.0, "equipoise.metrics": ""}
+    with caplog.at_level(logging.INFO, "flwr"):
+        Validated(FedAvg(), {**RUN, **terms}).summary()
+    assert "The budget of laplace-dp is the epsilon of one release" in caplog.text
+    assert "does not compose" not in caplog.text
+    assert "No (epsilon, delta)" not in caplog.text
 
 
 def test_the_strategy_alone_works_with_protected_clients() -> None:

@@ -22,7 +22,6 @@ from equipoise.flower.server_folder import ServerFolder
 from equipoise.ledger.ledger import Ledger, verify
 from equipoise.ledger.lines import NO_REPLY
 from equipoise.runs.checkpoint import load_checkpoint, save_checkpoint
-from equipoise.runs.folder import read_rows
 from tests.flower.messages import RUN, LocalGrid, nodes, reply, start
 from tests.flower.servers import Interrupted, interrupt, rows, validated
 
@@ -106,14 +105,15 @@ def test_without_a_path_releases_are_counted_and_nothing_is_kept() -> None:
     assert folder.refusals() == {}
 
 
-def test_rows_are_whole_lines(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    assert read_rows(path) == []
-    path.write_text('{"round": 1}\n{"round": 2}\n{"rou')
-    assert read_rows(path) == [{"round": 1}, {"round": 2}]
-    path.write_text('{"round": 1}\n{"rou\n')
-    with pytest.raises(CheckpointError, match=r"metrics\.jsonl is damaged"):
-        read_rows(path)
+@pytest.mark.parametrize("line", ["[1, 2]", '{"refused": {"102": "late"}}', '{"round": "two", "refused": {}}'])
+def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: str) -> None:
+    folder = opened(tmp_path)
+    a_round(folder, 1)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(CheckpointError, match=r"Line 2 of metrics\.jsonl"):
+        folder.refusals()
+    folder.close()
 
 
 # --- what a later server goes on from -----------------------------------------------------------------------
@@ -142,7 +142,8 @@ def test_a_checkpoint_that_does_not_fit_its_files_is_refused(change: dict[str, A
     save_checkpoint(tmp_path / "checkpoint", tensors, {**own, **change})
     before = (tmp_path / "metrics.jsonl").read_bytes()
     later = ServerFolder(tmp_path, folder.terms, seeded=False, strategy="FedAvg")
-    with pytest.raises(CheckpointError, match=r"does not fit metrics\.jsonl"):
+    words = r"metrics\.jsonl is shorter" if change.get("metrics_bytes") == 10_000 else "other notes than a server's"
+    with pytest.raises(CheckpointError, match=words):
         later.open()
     later.close()
     assert (tmp_path / "metrics.jsonl").read_bytes() == before

@@ -23,6 +23,8 @@ SHORT = ("every_mechanism", "two_datasets_two_seeds", "computed", "releases")
 """Three rounds at most: rounding has not grown yet."""
 RENAMED: dict[str, str] = {"/options/rounds": "/options/snapshots"}
 """Recorded part of a path -> what it is called now."""
+ADDED = ("full_records", "mean_full_utility_loss", "final_full_utility_loss")
+"""Keys of result.json that are younger than the recorded values; ``tests/engine/test_result.py`` tests them."""
 
 
 def renamed(path: str) -> str:
@@ -56,7 +58,7 @@ def test_the_numbers_are_the_recorded_ones(name: str, tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        actual = dict(numbers(SCENARIOS[name](tmp_path)))
+        actual = {path: new for path, new in numbers(SCENARIOS[name](tmp_path)) if not path.endswith(ADDED)}
     finally:
         torch.set_num_threads(threads)
     expected = {renamed(path): value for path, value in golden["scenarios"][name].items()}

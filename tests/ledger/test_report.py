@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from equipoise.errors import BudgetError, ConfigError, LedgerError
+from equipoise.errors import BudgetError, ConfigError, LedgerError, missing_extra
 from equipoise.ledger.ledger import Ledger
-from equipoise.ledger.report import printable, report
+from equipoise.ledger.report import ledger_report, printable
 from equipoise.mechanism import registry
 from equipoise.mechanism.registry import Mechanism
 from equipoise.privacy import accounting
@@ -23,11 +23,11 @@ def deployed(tmp_path: Path) -> Path:
 
 
 def claims(folder: Path, kind: str, **options: Any) -> str:
-    return " ".join(report(folder, **options)["claims"][kind])
+    return " ".join(ledger_report(folder, **options)["claims"][kind])
 
 
 def test_a_deployment_is_counted_by_what_was_asked(deployed: Path) -> None:
-    result = report(deployed)
+    result = ledger_report(deployed)
     assert result["schema"] == 1
     assert (result["experiment"], result["entries"], result["torn_bytes"], result["composed"]) == (None, 6, 0, [])
     assert result["bytes"] == (deployed / "ledger.jsonl").stat().st_size
@@ -55,7 +55,7 @@ def test_a_deployment_is_counted_by_what_was_asked(deployed: Path) -> None:
 
 def test_clients_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     folder = seeded(tmp_path, a_round(1, federation=1, clients=11), a_round(1, clients=2))
-    order = [(one["federation"], one["client"]) for one in report(folder)["clients"]]
+    order = [(one["federation"], one["client"]) for one in ledger_report(folder)["clients"]]
     assert order == [(0, "0"), (0, "1"), *((1, str(client)) for client in range(11))]
 
 
@@ -69,7 +69,7 @@ def test_a_head_that_was_noted_is_looked_for(deployed: Path) -> None:
     assert claims(path, "proved", head=heads[-1]).endswith("of result.json. It leads to the head of --head.")
     assert "the head of --head, and 4 line(s) beyond it." in claims(deployed, "proved", head=heads[1])
     with pytest.raises(LedgerError, match=f"does not lead to the head {'0' * 64}"):
-        report(path, head="0" * 64)
+        ledger_report(path, head="0" * 64)
 
 
 def test_lines_beyond_the_result_are_mentioned_and_missing_ones_are_an_error(deployed: Path) -> None:
@@ -79,7 +79,7 @@ def test_lines_beyond_the_result_are_mentioned_and_missing_ones_are_an_error(dep
     assert "It leads to the head of result.json, and 1 line(s) beyond it." in claims(deployed, "proved")
     path.write_bytes(b"".join(content.splitlines(keepends=True)[:-1]))
     with pytest.raises(LedgerError, match="ends after 5 of 6 lines"):
-        report(deployed)
+        ledger_report(deployed)
 
 
 def test_a_ledger_alone_says_that_nothing_vouches_for_its_head(deployed: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_line_whose_write_was_interrupted_is_mentioned(deployed: Path) -> None
     with (deployed / "ledger.jsonl").open("ab") as file:
         file.write(b'{"n":6,"kind"')
     assert "A last line of 13 bytes has no end" in claims(deployed, "proved")
-    assert report(deployed)["torn_bytes"] == 13
+    assert ledger_report(deployed)["torn_bytes"] == 13
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_line_whose_write_was_interrupted_is_mentioned(deployed: Path) -> None
 def test_a_damaged_result_is_an_error(deployed: Path, result: str) -> None:
     (deployed / "result.json").write_text(result)
     with pytest.raises(LedgerError, match=r"result\.json"):
-        report(deployed)
+        ledger_report(deployed)
 
 
 @pytest.mark.parametrize("result", ["[]", "{}", "null"])
@@ -114,7 +114,7 @@ def test_a_result_without_a_ledger_vouches_for_nothing(deployed: Path, result: s
 def test_where_there_is_no_ledger_the_error_says_so(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(LedgerError, match="There is no ledger"):
-        report(tmp_path / name)
+        ledger_report(tmp_path / name)
 
 
 # --- composition --------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def test_releases_of_a_formal_mechanism_are_composed(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(accounting, "composed_epsilon", composed)
     plan = {"rounds": [1, 3], "values": [0.5, 0.25]}
-    result = report(
+    result = ledger_report(
         seeded(tmp_path, *(formal(round_number, client, plan) for round_number in (1, 2, 3, 4) for client in "01")),
         None,
         1e-6,
@@ -142,7 +142,9 @@ def test_releases_of_a_formal_mechanism_are_composed(tmp_path: Path, monkeypatch
 
 
 def test_the_composed_epsilon_is_the_accountants(tmp_path: Path) -> None:
-    (one,) = report(seeded(tmp_path, *(formal(round_number, budget=0.1) for round_number in range(1, 101))))["composed"]
+    (one,) = ledger_report(seeded(tmp_path, *(formal(round_number, budget=0.1) for round_number in range(1, 101))))[
+        "composed"
+    ]
     assert one["epsilon"] == accounting.composed_epsilon({0.1: 100}, 1e-5)
     assert one["epsilon"] < one["sum"] == pytest.approx(10)
 
@@ -151,17 +153,18 @@ def test_without_the_extra_the_sum_is_there_and_how_to_get_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(budgets: dict[float, int], delta: float) -> float:
-        raise ConfigError("Composing releases needs dp-accounting.", "pip install 'equipoise[dp]'")
+        raise missing_extra("Composing releases", "dp")
 
     monkeypatch.setattr(accounting, "composed_epsilon", missing)
-    (one,) = report(seeded(tmp_path, formal(1), formal(2)))["composed"]
-    assert (one["sum"], one["epsilon"], one["remedy"]) == (1.0, None, "pip install 'equipoise[dp]'")
+    (one,) = ledger_report(seeded(tmp_path, formal(1), formal(2)))["composed"]
+    assert (one["sum"], one["epsilon"]) == (1.0, None)
+    assert one["remedy"] == "In a checkout of equipoise: pip install -e '.[dp]'."
 
 
 def test_no_epsilon_is_named_for_any_other_mechanism(tmp_path: Path) -> None:
     mixed = entry("round", 2, releases=[row("0")])
     other = entry("round", 1, federation=1, mechanism="ls-static", budget=80, releases=[row("0")])
-    result = report(seeded(tmp_path, formal(1), mixed, other))
+    result = ledger_report(seeded(tmp_path, formal(1), mixed, other))
     assert result["composed"] == [], "the client released by another mechanism as well"
     words = " ".join(result["claims"]["not claimed"])
     assert "clients that released by laplace-dp and by other mechanisms too" in words
@@ -172,7 +175,7 @@ def test_a_mechanism_that_is_not_installed_here_composes_to_nothing(tmp_path: Pa
     """Whoever wrote the ledger may have registered one; here nothing is known of its budgets."""
     theirs = entry("round", 1, mechanism="their-own", budget=3.0, releases=[row("0")])
     both = formal(2)
-    result = report(seeded(tmp_path, theirs, both))
+    result = ledger_report(seeded(tmp_path, theirs, both))
     assert result["clients"][0]["mechanisms"] == ["laplace-dp", "their-own"]
     assert result["composed"] == []
     words = " ".join(result["claims"]["not claimed"])
@@ -191,7 +194,7 @@ def test_a_mechanism_says_itself_whether_it_is_formal_and_whether_it_distorts(
         tmp_path, formal(1), formal(2, mechanism="exact"),
         entry("round", 1, federation=1, mechanism="plain", budget=None, releases=[row("0")]),
     )  # fmt: skip
-    result = report(folder, delta=0.0)
+    result = ledger_report(folder, delta=0.0)
     assert result["composed"] == [
         {"federation": 0, "client": "0", "releases": 2, "sum": 1.0, "delta": 0.0, "epsilon": 1.0}
     ], "equal budgets of two mechanisms add up"
@@ -204,7 +207,7 @@ def test_a_mechanism_says_itself_whether_it_is_formal_and_whether_it_distorts(
 
 def test_a_client_that_was_never_asked_has_no_epsilon(tmp_path: Path) -> None:
     Ledger.open(tmp_path / "ledger.jsonl", None).append([answered(1, [row("a")])])
-    result = report(tmp_path)
+    result = ledger_report(tmp_path)
     assert result["clients"][0]["releases"] == 0
     assert result["composed"] == []
 
@@ -212,13 +215,13 @@ def test_a_client_that_was_never_asked_has_no_epsilon(tmp_path: Path) -> None:
 @pytest.mark.parametrize("delta", [-1, 1, 2, float("nan")])
 def test_a_delta_out_of_range_is_a_config_error(deployed: Path, delta: float) -> None:
     with pytest.raises(ConfigError, match="Expected delta="):
-        report(deployed, delta=delta)
+        ledger_report(deployed, delta=delta)
 
 
 @pytest.mark.parametrize("budget", [None, -1, 0])
 def test_a_budget_that_is_no_epsilon_is_a_typed_error(tmp_path: Path, budget: Any) -> None:
     with pytest.raises(BudgetError, match="Expected epsilon="):
-        report(seeded(tmp_path, formal(1), formal(2, budget=budget)))
+        ledger_report(seeded(tmp_path, formal(1), formal(2, budget=budget)))
 
 
 # --- names from a file --------------------------------------------------------------------------------------------
@@ -234,4 +237,4 @@ def test_a_name_cannot_command_a_terminal(text: str, shown: str) -> None:
 
 def test_hostile_names_do_not_reach_a_claim(tmp_path: Path) -> None:
     folder = seeded(tmp_path, entry("round", 1, mechanism="\x1b]0;m\x07", releases=[row("0")]))
-    assert all(line.isprintable() for line in report(folder)["claims"]["not claimed"])
+    assert all(line.isprintable() for line in ledger_report(folder)["claims"]["not claimed"])

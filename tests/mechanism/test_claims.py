@@ -17,14 +17,22 @@ def test_both_kinds_in_one_run_are_told_apart() -> None:
     text = of_budgets(["laplace-dp", "none", "pl-learn", "laplace-dp"])
     assert text.count("laplace-dp") == 1
     assert text.endswith(
-        "A budget of pl-learn calibrates the distortion of one release. No (epsilon, delta) is claimed for it."
+        "A budget of pl-learn calibrates the distortion of one release and does not compose. No (epsilon, delta) is "
+        "claimed for it. Releases of none are not distorted."
     )
     assert of_budgets(["none"]) == "Nothing is distorted. No (epsilon, delta) is claimed."
 
 
 def test_a_seeded_run_has_no_epsilon_against_those_who_know_the_seed() -> None:
-    assert "none against those who know its seed" in of_budgets(["laplace-dp"], seeded=True)
+    assert "nothing against those who know the seed" in of_budgets(["laplace-dp"], seeded=True)
     assert "seed" not in of_budgets(["laplace-dp"])
+
+
+def test_an_epsilon_is_named_with_what_it_covers_and_composes_where_scores_do_not() -> None:
+    formal = of_budgets(["laplace-dp"])
+    assert "covers the parameters sent and nothing else" in formal
+    assert "does not compose" not in formal
+    assert "does not compose" in of_budgets(["ls-learn"])
 
 
 def test_a_measure_that_cannot_be_hashed_is_no_obstacle() -> None:

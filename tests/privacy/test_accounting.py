@@ -154,6 +154,6 @@ def test_without_the_extra_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) 
     for name in [name for name in sys.modules if name.partition(".")[0] == "dp_accounting"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    with pytest.raises(ConfigError, match=r"pip install 'equipoise\[dp\]'"):
+    with pytest.raises(ConfigError, match=r"pip install -e '\.\[dp\]'"):
         accounting.composed_epsilon({1.0: 3}, 1e-5)
     assert accounting.composed_epsilon({1.0: 3}, 0.0) == accounting.basic_epsilon({1.0: 3}) == 3, "needs no library"

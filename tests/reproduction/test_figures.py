@@ -72,7 +72,7 @@ def test_figures_follow_the_numbers(synthetic: Tables) -> None:
 def test_a_missing_matplotlib_is_an_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     figures.check_available()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ConfigError, match=r"equipoise\[paper\].*--no-figures"):
+    with pytest.raises(ConfigError, match=r"-e '\.\[paper\]'.*--no-figures"):
         figures.check_available()
 
 

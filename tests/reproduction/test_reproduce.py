@@ -387,7 +387,7 @@ def test_without_matplotlib_nothing_is_written_and_the_extra_is_named(
     records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ConfigError, match=r"pip install 'equipoise\[paper\]'"):
+    with pytest.raises(ConfigError, match=r"pip install -e '\.\[paper\]'"):
         shell.reproduce(["cap"], SCALE, tmp_path / "out", sources=[records])
     assert everything(tmp_path) == {}
 

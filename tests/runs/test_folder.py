@@ -13,7 +13,8 @@ import torch
 from equipoise.engine.sweep import Sweep
 from equipoise.errors import CheckpointError, ConfigError
 from equipoise.runs.config import Config
-from equipoise.runs.folder import METRICS, RESULT, RunFolder, read_rows
+from equipoise.runs.folder import RESULT, RunFolder
+from equipoise.runs.metrics_file import METRICS
 from tests.helpers import contents
 from tests.runs.small_run import FEDERATIONS, ROUNDS, interrupted_in
 
@@ -67,6 +68,11 @@ def test_a_folder_without_a_configuration_is_no_run_folder(tmp_path: Path, monke
         RunFolder(".")
 
 
+def test_a_name_that_no_folder_can_have_is_no_run_folder(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="is not a run folder"):
+        RunFolder(tmp_path / ("x" * 300))
+
+
 def test_a_damaged_configuration_is_named(folder: Path) -> None:
     (folder / "config.toml").write_text("rounds = 0")
     run = RunFolder(folder)
@@ -112,15 +118,15 @@ def test_a_damaged_snapshot_is_named(folder: Path, config: Config) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (b"[1, 2]\n", "Line 10 of metrics.jsonl is no record of a run."),
-        (b'"text"\n', "Line 10 of metrics.jsonl is no record of a run."),
-        (b"null\n", "Line 10 of metrics.jsonl is no record of a run."),
-        (b"{not JSON}\n", "metrics.jsonl is damaged"),
-        (b"\n", "metrics.jsonl is damaged"),
-        (b"\xff\n", "metrics.jsonl is damaged"),
-        (b"[" * 100_000 + b"\n", "metrics.jsonl is damaged"),
+        (b"[1, 2]\n", "Line 10 of metrics.jsonl is not a JSON object."),
+        (b"{not JSON}\n", "Line 10 of metrics.jsonl is damaged"),
+        (b'{"round": 5}\n', "Line 10 of metrics.jsonl has no valid 'dataset'."),
+        (
+            b'{"dataset": "a", "mechanism": "none", "budget": null, "seed": 1}\n',
+            "Line 10 of metrics.jsonl has no valid",
+        ),
     ],
-    ids=["a list", "a text", "null", "no JSON", "empty", "no UTF-8", "too deep"],
+    ids=["a list", "no JSON", "no federation", "no round"],
 )
 def test_a_line_that_is_no_record_is_named(folder: Path, line: bytes, words: str) -> None:
     with (folder / METRICS).open("ab") as file:
@@ -128,6 +134,15 @@ def test_a_line_that_is_no_record_is_named(folder: Path, line: bytes, words: str
     with pytest.raises(CheckpointError) as caught:
         RunFolder(folder).metrics()
     assert words in caught.value.cause
+
+
+def test_a_path_of_an_earlier_version_is_read_as_a_name(folder: Path, tiny: Path) -> None:
+    path = folder / METRICS
+    new = RunFolder(folder).metrics()
+    assert {row["dataset"] for row in new} == {"tiny"}
+    path.write_text(path.read_text().replace('"dataset": "tiny"', f'"dataset": "{tiny}"'))
+    assert str(tiny) in path.read_text()
+    assert RunFolder(folder).metrics() == new
 
 
 @pytest.mark.parametrize("torn", [b'{"round": 6, "accur', b"[1, 2]", b'{"round": 6}'])
@@ -143,14 +158,13 @@ def test_rows_must_hold_the_numbers_that_are_needed(folder: Path) -> None:
     run = RunFolder(folder)
     assert len(run.metrics(["accuracy", "round"])) == 9
     for needed in (["absent"], ["accuracy", "mechanism"], ["client_accuracy"]):
-        with pytest.raises(CheckpointError, match=r"Line 1 of metrics\.jsonl is no record of a run"):
+        with pytest.raises(CheckpointError, match=r"Line 1 of metrics\.jsonl has no valid"):
             run.metrics(needed)
 
 
 def test_before_the_first_evaluation_there_are_no_rows(folder: Path) -> None:
     (folder / METRICS).unlink()
     assert RunFolder(folder).metrics(["accuracy"]) == []
-    assert read_rows(folder / "absent.jsonl") == []
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,28 @@ def test_other_training_data_under_the_same_name_is_refused(tmp_path: Path, conf
         Run(tmp_path / "run", mine).execute()
 
 
+def test_the_checkpoint_is_read_once(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted_in(tmp_path, config, 5)
+    read: list[Path] = []
+    monkeypatch.setattr(runs, "load_checkpoint", lambda folder: read.append(folder) or load_checkpoint(folder))
+    run = Run(tmp_path, config)
+    run.execute()
+    assert run.resumed_from == 4
+    assert read == [tmp_path / "checkpoint"]
+
+
+def test_a_checkpoint_of_an_earlier_version_names_its_data_by_a_path(
+    whole: Path, config: Config, tiny: Path, tmp_path: Path
+) -> None:
+    interrupted_in(tmp_path, config, 5)
+    result = load_checkpoint(tmp_path / "checkpoint")
+    assert result is not None
+    own = {key: value for key, value in result[1].items() if key not in ("schema", "file", "sha256")}
+    save_checkpoint(tmp_path / "checkpoint", result[0], {**own, "data": {str(tiny): own["data"]["tiny"]}})
+    Run(tmp_path, config).execute()
+    assert_same(tmp_path, whole)
+
+
 @pytest.mark.parametrize("damage", ["deleted", "shortened", "not JSON", "not UTF-8", "too deep", "a list"])
 def test_metrics_that_do_not_fit_the_checkpoint_are_an_error(config: Config, tmp_path: Path, damage: str) -> None:
     interrupted_in(tmp_path, config, 5)

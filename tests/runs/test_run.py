@@ -24,7 +24,7 @@ from equipoise.runs.config import Config, SweepBlock, resolve
 from equipoise.runs.run import Run
 from equipoise.runs.snapshot import save_snapshot
 from tests.helpers import contents, write_dataset
-from tests.runs.small_run import FEDERATIONS, ROUNDS, assert_same, changed, strict
+from tests.runs.small_run import FEDERATIONS, ROUNDS, assert_same, changed, interrupted_in, strict
 
 # --- the contract ---------------------------------------------------------------------------------------------
 
@@ -74,6 +74,34 @@ def test_the_environment_names_neither_the_machine_nor_a_path(whole: Path) -> No
     text = json.dumps(json.loads((whole / "result.json").read_text())["environment"])
     assert "/" not in text
     assert not platform.node() or platform.node() not in text
+
+
+def test_no_file_but_the_configuration_names_a_path(whole: Path, tiny: Path) -> None:
+    texts = {name: content for name, content in contents(whole).items() if str(tiny).encode() in content}
+    assert set(texts) == {"config.toml"}, "what a run needs to go on"
+    outcome = json.loads((whole / "result.json").read_text())
+    assert {row["dataset"] for row in outcome["federations"]} == {"tiny"}
+
+
+def test_folders_of_one_name_are_told_apart(config: Config, tmp_path: Path) -> None:
+    folders = [str(write_dataset(tmp_path / name / "data", seed=seed)) for seed, name in enumerate("ab")]
+    run = Run(tmp_path / "run", replace(changed(config, rounds=1), sweep=[SweepBlock(folders, ["none"])]))
+    outcome = run.execute()
+    assert [row["dataset"] for row in outcome["federations"]] == ["data", "data-2"]
+    rows = [strict(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["dataset"] for row in rows] == ["data", "data-2"]
+    latest = json.loads((tmp_path / "run" / "checkpoint" / "latest.json").read_text())
+    assert list(latest["data"]) == ["data", "data-2"]
+    assert len(set(latest["data"].values())) == 2
+
+
+def test_full_records_reach_the_result_also_after_an_interruption(config: Config, tmp_path: Path) -> None:
+    mine = changed(config, full_every=2)
+    once = Run(tmp_path / "once", mine).execute()["federations"]
+    assert [row["full_records"] for row in once] == [4, 4, 4]
+    assert once[0]["mean_full_utility_loss"] != once[0]["mean_utility_loss"]
+    interrupted_in(tmp_path / "twice", mine, 5)
+    assert Run(tmp_path / "twice", mine).execute()["federations"] == once
 
 
 def test_metrics_have_a_line_per_federation_and_evaluated_round(whole: Path) -> None:
@@ -232,8 +260,13 @@ def test_fresh_replaces_our_own_files_and_nothing_else(whole: Path, config: Conf
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_folder_that_cannot_be_made_is_a_storage_error(config: Config, tmp_path: Path, fresh: bool) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(StorageError, match="Cannot write"):
+    with pytest.raises(StorageError, match="Cannot write run: file is a file, not a folder"):
         Run(tmp_path / "file" / "run", config, fresh).execute()
+    with pytest.raises(StorageError, match="Cannot write file: file is a file, not a folder"):
+        Run(tmp_path / "file", config, fresh).execute()
+    with pytest.raises(StorageError, match="Choose a shorter name"):
+        Run(tmp_path / ("x" * 300), config, fresh).execute()
+    assert contents(tmp_path) == {"file": b"x"}
 
 
 # --- privacy of the folder ----------------------------------------------------------------------------------------

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -109,22 +107,8 @@ def rows_of(outcome: Outcome, targets: Targets, seed: int = 0) -> list[dict[str,
     return rows
 
 
-def shown_names(datasets: Iterable[str]) -> dict[str, str]:
-    """What datasets are called in results: a folder by its own name, never by its path.
-
-    >>> shown_names(["mnist", "/home/me/scans", "../scans"])
-    {'mnist': 'mnist', '/home/me/scans': 'scans', '../scans': 'scans (2)'}
-    """
-    shown: dict[str, str] = {}
-    for name in dict.fromkeys(datasets):
-        own = Path(os.path.abspath(name)).name or "data"
-        twins = sum(Path(os.path.abspath(other)).name == own for other in shown)
-        shown[name] = f"{own} ({twins + 1})" if twins else own
-    return shown
-
-
 def renamed(rows: Iterable[Mapping[str, Any]], names: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Rows with their dataset as ``shown_names`` has it."""
+    """Rows with their dataset by its label, see ``dataset_labels``."""
     return [{**row, "dataset": names[row["dataset"]]} if row.get("dataset") in names else {**row} for row in rows]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..engine.datasets import load_datasets
+from ..engine.datasets import dataset_labels, load_datasets
 from ..engine.federation import Federation
 from ..environment import environment
 from ..models.batched import Batched
@@ -20,9 +20,12 @@ from .cells import OWN
 from .examine import Progress
 from .options import AuditOptions
 from .replay import replayed
-from .results import Findings, renamed, shown_names
+from .results import Findings, renamed
 from .summary import counted
 from .sweep_audit import audit_sweep
+
+LISTS = ("attacks", "differences", "cap", "multi_round")
+"""The parts of a result that are rows, each with its dataset."""
 
 
 def audit_run(
@@ -95,9 +98,8 @@ def _usual(snapshots: list[int]) -> list[int]:
 
 def _without_paths(result: dict[str, Any], federations: list[Federation]) -> dict[str, Any]:
     """The same with a dataset folder's name for its path."""
-    names = shown_names(fed.dataset for fed in federations)
-    listed = [part for part in ("attacks", "differences", "cap", "multi_round") if part in result]
-    parts = {part: renamed(result[part], names) for part in listed}
+    names = dataset_labels(fed.dataset for fed in federations)
+    parts = {name: renamed(rows, names) for name, rows in result.items() if name in LISTS}
     return {**result, **parts, "baselines": {names[name]: rows for name, rows in result["baselines"].items()}}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -43,7 +43,7 @@ class BoundsContext:
 
     def about(self, index: int, round_number: int | None) -> Row:
         """What a row is about: a federation, at a snapshot or (None) over the whole run."""
-        return {**asdict(self.sweep.federations[index]), "round": round_number}
+        return {**self.sweep.about(self.sweep.federations[index]), "round": round_number}
 
     @cached_property
     def double(self) -> Batched:

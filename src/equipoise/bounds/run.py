@@ -16,11 +16,10 @@ An assumption is ``held`` (on the points visited), ``violated``, ``not checkable
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ..auditing.results import renamed, shown_names
 from ..engine.federation import Federation
 from ..engine.sweep import Sweep
 from ..environment import environment
@@ -112,7 +111,7 @@ def bounds_run(folder: Path | str, options: BoundsOptions | None = None, progres
             "experiment": "seeded",
             "claims": CLAIMS,
             "rounds": snapshots,
-            "bounds": renamed(_ordered(rows, sweep), shown_names(fed.dataset for fed in sweep.federations)),
+            "bounds": _ordered(rows, sweep),
             "options": asdict(options),
             "environment": environment(sweep.device),
         }
@@ -133,11 +132,11 @@ def context_of(run: RunFolder, options: BoundsOptions, progress: Progress | None
 
 def _ordered(rows: Iterable[Row], sweep: Sweep) -> list[Row]:
     """Federations as configured; for each the results as the paper states them, round by round."""
-    place = {repr(fed): sweep.order[i] for i, fed in enumerate(sweep.federations)}
+    place = {str(sweep.about(fed)): sweep.order[i] for i, fed in enumerate(sweep.federations)}
     results = list(RESULTS)
 
     def key(row: Row) -> tuple[int, int, int]:
-        fed = Federation(row["dataset"], row["mechanism"], row["budget"], row["seed"])
-        return place[repr(fed)], results.index(row["result"]), -1 if row["round"] is None else row["round"]
+        fed = {part.name: row[part.name] for part in fields(Federation)}
+        return place[str(fed)], results.index(row["result"]), -1 if row["round"] is None else row["round"]
 
     return sorted(rows, key=key)

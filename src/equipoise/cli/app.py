@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from typing import NoReturn
 
 import typer
 
@@ -41,11 +43,19 @@ def _run(wants_json: bool) -> None:
     try:
         app()
     except EquipoiseError as error:
-        if wants_json:
-            print_json({"error": {"type": type(error).__name__, "cause": error.cause, "remedy": error.remedy}})
-        else:
-            print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        _fail(error, wants_json)
+    except OSError as error:  # a path that could not even be looked at
+        from ..files import storage_error
+
+        _fail(storage_error(error, Path(error.filename or "a file"), "use"), wants_json)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def _fail(error: EquipoiseError, wants_json: bool) -> NoReturn:
+    if wants_json:
+        print_json({"error": {"type": type(error).__name__, "cause": error.cause, "remedy": error.remedy}})
+    else:
+        print(f"error: {error}", file=sys.stderr)
+    sys.exit(error.exit_code)

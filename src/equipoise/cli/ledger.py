@@ -21,9 +21,9 @@ def ledger(
     as_json: Json = False,
 ) -> None:
     """Verify a run's ledger of releases, and count them for every client."""
-    from ..ledger.report import report
+    from ..ledger.report import ledger_report
 
-    result = report(run, head, delta)
+    result = ledger_report(run, head, delta)
     if as_json:
         print_json(result)
     else:

@@ -20,12 +20,13 @@ from .display import budget_text
 
 def not_claimed(result: dict[str, Any]) -> str:
     """What a run proves and measures, what its budgets are worth, and what it does not claim."""
-    budgets = of_budgets([row["mechanism"] for row in result["federations"]], seeded=True)
+    mechanisms = [row["mechanism"] for row in result["federations"]]
+    formal = all(get_mechanism(name).formal for name in mechanisms)
     return (
         f"proved: {PROVED}\n"
         "measured: accuracy and utility loss, on these seeds; `equipoise audit` measures what attacks get\n"
-        f"budgets: {budgets}\n"
-        "not claimed: protection against an attacker who knows the mechanism"
+        f"budgets: {of_budgets(mechanisms, seeded=True)}\n"
+        f"not claimed: protection against an attacker who knows the {'seed' if formal else 'mechanism'}"
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cache
@@ -85,7 +86,7 @@ def load(name_or_path: str | Path, **options: Unpack[FolderOptions]) -> Dataset:
             )
         return _bundled(name_or_path)
     path = Path(name_or_path)
-    if not path.is_dir():
+    if not os.path.isdir(path):  # unlike Path.is_dir, no error for names that no folder can have
         raise DataError(
             f"{str(name_or_path)!r} is neither a bundled dataset nor a folder.{closest(str(name_or_path), [*BUNDLED])}",
             f"Bundled: {', '.join(BUNDLED)}. Otherwise give a folder of idx or npz files.",

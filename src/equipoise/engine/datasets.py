@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import count
+from pathlib import Path
 
 from ..data.dataset import Dataset
-from ..data.loading import load_with
+from ..data.loading import BUNDLED, load_with
 from .settings import Settings
 
 
@@ -21,3 +23,22 @@ def load_dataset(settings: Settings, name: str) -> Dataset:
 def load_datasets(settings: Settings, names: Iterable[str]) -> dict[str, Dataset]:
     """Each dataset once, in the order of its first name."""
     return {name: load_dataset(settings, name) for name in dict.fromkeys(names)}
+
+
+def dataset_labels(names: Iterable[str]) -> dict[str, str]:
+    """What records call each dataset: a folder goes by its own name, so that no path of a machine is kept.
+
+    Folders of one name are numbered. A label is its own label, and a bundled dataset's name means that one alone.
+
+    >>> dataset_labels(["mnist", "/a/scans", "/b/scans", "/c/mnist"])
+    {'mnist': 'mnist', '/a/scans': 'scans', '/b/scans': 'scans-2', '/c/mnist': 'mnist-2'}
+    """
+    names = list(dict.fromkeys(names))
+    bases = {name: name if name in BUNDLED else Path(name).resolve().name for name in names}
+    labels = {name: name for name, base in bases.items() if name == base}
+    taken = {*BUNDLED, *labels}
+    for name in [name for name in names if name not in labels]:
+        numbered = (f"{bases[name]}-{number}" for number in count(2))
+        labels[name] = bases[name] if bases[name] not in taken else next(one for one in numbered if one not in taken)
+        taken.add(labels[name])
+    return {name: labels[name] for name in names}

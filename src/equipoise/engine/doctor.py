@@ -22,13 +22,7 @@ from .federation import Federation
 from .settings import Settings
 from .sweep import Sweep
 
-EXTRAS = {
-    "flower": "flwr",
-    "data": "flwr_datasets",
-    "dp": "dp_accounting",
-    "track": "tensorboard",
-    "paper": "matplotlib",
-}
+EXTRAS = {"flower": "flwr", "dp": "dp_accounting", "paper": "matplotlib"}
 
 
 def examine() -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -103,7 +103,7 @@ def _since_last(sweep: Sweep) -> list[Row]:
         means |= {name: int(sums[name]) for name in ("accepted", "refused")}
         rows.append(
             {
-                **asdict(fed),
+                **sweep.about(fed),
                 "round": sweep.state.round,
                 "rounds_averaged": count,
                 **means,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -32,7 +32,7 @@ from ..randomness import experiment_key, uniform
 from ..server.aggregate import Total
 from . import metrics
 from .cuda_graph import MOST_STREAMS, RoundGraph, capturable, side_by_side
-from .datasets import load_dataset
+from .datasets import dataset_labels, load_dataset
 from .draws import Draws
 from .federation import Federation
 from .full_record import full_record
@@ -126,6 +126,7 @@ class Sweep:
         given = datasets or {}
         names = dict.fromkeys(fed.dataset for fed in federations)
         self.datasets = {name: given.get(name) or load_dataset(settings, name) for name in names}
+        self.dataset_labels = dataset_labels(self.datasets)
         self._place_data()
         self.given_model = model
         sample = next(iter(self.datasets.values()))
@@ -321,6 +322,10 @@ class Sweep:
     def models(self) -> Tensor:
         """The global models ``[F, P]`` in the caller's order."""
         return self.state.params[self.in_order(range(len(self.order)))]
+
+    def about(self, federation: Federation) -> dict[str, Any]:
+        """A federation as records describe it: its dataset by label, never by a path."""
+        return {**asdict(federation), "dataset": self.dataset_labels[federation.dataset]}
 
     def federations_on(self, dataset: str) -> list[int]:
         """The federations that train on a dataset, as places in ``federations``."""

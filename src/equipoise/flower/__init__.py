@@ -20,7 +20,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError
+from ..errors import missing_extra
 
 if TYPE_CHECKING:
     from .client import protect as protect
@@ -41,7 +41,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != "flwr":
             raise
-        raise ConfigError("Flower is not installed.", "pip install 'equipoise[flower]'") from error
+        raise missing_extra("equipoise.flower", "flower") from error
 
 
 def __dir__() -> list[str]:

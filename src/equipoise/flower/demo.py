@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import ConfigError, FleetError, StorageError
 from ..files import storage_errors
 from ..ledger.ledger import verify
-from ..runs.folder import read_rows
+from ..runs.metrics_file import read_rows
 from .fleet import Fleet
 from .new_app import new_app
 

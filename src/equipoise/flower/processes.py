@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from ..errors import ConfigError, FleetError
+from ..errors import FleetError, missing_extra
 
 MARK = "FLWR_HOME"
 GRACE = 4.0
@@ -149,7 +149,7 @@ def program(name: str) -> str:
     """One of Flower's programs, installed beside this Python."""
     path = Path(sys.executable).with_name(name)
     if not path.exists():
-        raise ConfigError(f"There is no program {name} beside this Python.", "pip install 'equipoise[flower]'")
+        raise missing_extra(f"The program {name}", "flower")
     return str(path)
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError, ConfigError, LimitError
 from ..ledger.lines import NO_REPLY
+from ..mechanism.claims import of_budgets
 from ..server.intake import MAX_WEIGHT, Intake, wrong_tensors
 from .reply_checks import Reply, checked_reply, sound_evaluations
 from .run_config import read_terms
@@ -278,7 +279,7 @@ class Validated(Strategy):
             log.warning(
                 "A client is counted by its node id: without SuperNode authentication a restart gives a new one"
             )
-        log.info("\t├──> A budget is per release and does not compose")
+        log.info("\t├──> %s", of_budgets([mechanism], self.seeded))
         log.info("\t└──> Aggregation: %s", type(self.strategy).__name__)
         self.strategy.summary()
 

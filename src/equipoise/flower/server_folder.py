@@ -7,8 +7,6 @@ crash the ledger is never cut back, because what was seen was seen; the metrics 
 
 from __future__ import annotations
 
-import json
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -20,11 +18,11 @@ from torch import Tensor
 
 from ..environment import environment
 from ..errors import CheckpointError, LimitError, is_count
-from ..files import locked, plain, storage_errors, write_json
+from ..files import locked, write_json
 from ..ledger.ledger import FILE, Ledger, verify
 from ..mechanism.claims import of_budgets
-from ..runs.checkpoint import load_checkpoint, save_checkpoint
-from ..runs.folder import read_rows
+from ..runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from ..runs.metrics_file import METRICS, append_rows, cut, read_rows, size_of
 from ..runs.snapshot import save_snapshot
 from .run_config import OF_A_RELEASE, Terms
 
@@ -38,17 +36,14 @@ class ServerFolder:
         self._open = ExitStack()
         self._asked: Counter[str] = Counter()
 
-    def open(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    def open(self) -> Checkpoint | None:
         """Take the folder; the checkpoint of an earlier server, if there is one."""
         if self.path is None:
             return None
         self._open.enter_context(locked(self.path))
         self.ledger = Ledger.open(self.path / FILE, "seeded" if self.seeded else None, self.terms.release_limit)
-        result, metrics = load_checkpoint(self.path / "checkpoint"), self.path / "metrics.jsonl"
-        kept = 0 if result is None else self._checked(result[1])
-        if metrics.exists():  # what was written after the checkpoint is written again
-            with storage_errors(metrics):
-                os.truncate(metrics, kept)
+        result = load_checkpoint(self.path / "checkpoint")
+        cut(self.path / METRICS, 0 if result is None else self._checked(result[1]))
         return result
 
     def _checked(self, notes: dict[str, Any]) -> int:
@@ -62,9 +57,8 @@ class ServerFolder:
                 "Use the same ones, or another equipoise.out.",
             )
         note, kept = notes.get("ledger"), notes.get("metrics_bytes")
-        written = _size(self.path / "metrics.jsonl")
-        if not isinstance(note, dict) or not is_count(notes.get("round")) or not is_count(kept) or kept > written:
-            raise CheckpointError("The checkpoint does not fit metrics.jsonl.", "Restore it, or use another folder.")
+        if not isinstance(note, dict) or not is_count(notes.get("round")) or not is_count(kept):
+            raise CheckpointError("The checkpoint has other notes than a server's.", "Use another folder.")
         verify(self.path / FILE, str(note.get("head")), note.get("entries"))  # it may have grown, nothing else
         return kept
 
@@ -111,20 +105,15 @@ class ServerFolder:
         return {**about, **{name: settings[name] for name in (*OF_A_RELEASE, "leakage")}}
 
     def metrics(self, row: Mapping[str, Any]) -> None:
-        if self.path is None:
-            return
-        metrics = self.path / "metrics.jsonl"
-        with storage_errors(metrics), metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(plain({"experiment": "seeded" if self.seeded else None, **row})) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        if self.path is not None:
+            append_rows(self.path / METRICS, [row], "seeded" if self.seeded else None)
 
     def refusals(self) -> dict[int, dict[str, str]]:
         """Who was refused in earlier rounds, and why."""
         if self.path is None:
             return {}
-        rows = read_rows(self.path / "metrics.jsonl")
-        return {row["round"]: row["refused"] for row in rows if row.get("refused")}
+        rows = read_rows(self.path / METRICS, ["round"])
+        return {row["round"]: row["refused"] for row in rows if row.get("refused") and isinstance(row["refused"], dict)}
 
     def checkpoint(self, tensors: dict[str, Tensor], round_number: int) -> None:
         if self.path is not None:
@@ -132,7 +121,7 @@ class ServerFolder:
             notes = {
                 "round": round_number,
                 "terms": self._terms(),
-                "metrics_bytes": _size(self.path / "metrics.jsonl"),
+                "metrics_bytes": size_of(self.path / METRICS),
                 "ledger": {"head": self.ledger.head, "entries": self.ledger.entries},
             }
             save_checkpoint(self.path / "checkpoint", tensors, notes)
@@ -153,7 +142,3 @@ class ServerFolder:
             "environment": environment(),
         }
         write_json(self.path / "result.json", outcome)
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0

@@ -14,7 +14,7 @@ from ..privacy import accounting
 from .ledger import FILE, Count, Summary, verify
 
 
-def report(run: Path, head: str | None = None, delta: float = 1e-5) -> dict[str, Any]:
+def ledger_report(run: Path, head: str | None = None, delta: float = 1e-5) -> dict[str, Any]:
     """Verify the ledger of a run and say what it shows.
 
     Args:

@@ -21,21 +21,28 @@ def sentence(words: str) -> str:
 def of_budgets(mechanisms: Iterable[str | Mechanism], seeded: bool = False) -> str:
     """What the budgets of these mechanisms are worth; less in a ``seeded`` experiment, whose noise can be repeated.
 
-    >>> of_budgets(["none", "pl-learn"])
-    'A budget of pl-learn calibrates the distortion of one release. No (epsilon, delta) is claimed for it.'
+    >>> of_budgets(["pl-learn"])
+    'A budget of pl-learn calibrates the distortion of one release and does not compose. No (epsilon, delta) is ...'
     >>> of_budgets(["laplace-dp"])
     'The budget of laplace-dp is the epsilon of one release, for replacing one example of the client; ...'
     """
-    kinds = list({mechanism.name: mechanism for mechanism in map(get_mechanism, mechanisms)}.values())
-    against = "; a seeded run has none against those who know its seed" if seeded else ""
-    said = [f"The budget of {mechanism.name} is {FORMAL}{against}." for mechanism in kinds if mechanism.formal]
-    scored = [mechanism.name for mechanism in kinds if mechanism.distorts and not mechanism.formal]
+    used = list({mechanism.name: mechanism for mechanism in map(get_mechanism, mechanisms)}.values())
+    formal = [mechanism.name for mechanism in used if mechanism.formal]
+    scored = [mechanism.name for mechanism in used if mechanism.distorts and not mechanism.formal]
+    said = []
+    if formal:
+        against = ", and nothing against those who know the seed of a seeded run" if seeded else ""
+        said.append(f"The budget of {', '.join(formal)} is {FORMAL}{against}.")
     if scored:
-        said.append(
-            f"A budget of {', '.join(scored)} calibrates the distortion of one release. No (epsilon, delta) is claimed "
-            "for it."
-        )
-    return " ".join(said) or "Nothing is distorted. No (epsilon, delta) is claimed."
+        said.append(f"A budget of {', '.join(scored)} {SCORED}. No (epsilon, delta) is claimed for it.")
+    if not said:
+        return "Nothing is distorted. No (epsilon, delta) is claimed."
+    plain = [mechanism.name for mechanism in used if not mechanism.distorts]
+    return " ".join([*said, f"Releases of {', '.join(plain)} are not distorted."] if plain else said)
 
 
-FORMAL = "the epsilon of one release, for replacing one example of the client; those of several add up"
+FORMAL = (
+    "the epsilon of one release, for replacing one example of the client; those of several add up. It covers the "
+    "parameters sent and nothing else that a client sends"
+)
+SCORED = "calibrates the distortion of one release and does not compose"

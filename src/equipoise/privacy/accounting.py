@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import BudgetError, ConfigError, is_count, is_finite, is_number
+from ..errors import BudgetError, ConfigError, is_count, is_finite, is_number, missing_extra
 
 LARGE = 30.0
 """Epsilons above this are simply added: such a randomized response lies once in 10^13, which composition cannot use."""
@@ -80,7 +80,7 @@ def _losses(budgets: Mapping[float, int], total: float) -> Any:
     try:
         from dp_accounting.pld import common, privacy_loss_distribution
     except ImportError as error:
-        raise ConfigError("Composing releases needs dp-accounting.", "pip install 'equipoise[dp]'") from error
+        raise missing_extra("Composing releases", "dp") from error
     cell = min(budgets) / (1 if len(budgets) == 1 else GRID)  # a single epsilon is its own grid: nothing is rounded
     while total > CELLS * cell:
         cell *= 2  # stays an exact part of the smallest epsilon for as long as it is one

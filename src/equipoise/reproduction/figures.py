@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from ..errors import ConfigError
+from ..errors import ConfigError, missing_extra
 from ..mechanism.registry import get_mechanism
 from .agreement import Cell
 from .artefacts.artefact import Artefact, Results
@@ -34,10 +34,8 @@ def check_available() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise ConfigError(
-            "Figures need matplotlib, which is not installed.",
-            "Install it with pip install 'equipoise[paper]', or use --no-figures.",
-        ) from error
+        problem = missing_extra("Drawing figures", "paper")
+        raise ConfigError(problem.cause, f"{problem.remedy} Or use --no-figures.") from error
 
 
 def svg(artefact: Artefact, result: Results) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import escape
 from typing import Any
 
 from ..mechanism.claims import NO_EPSILON, PROVED
@@ -77,7 +78,7 @@ def page_text(
     return "\n\n".join(parts) + "\n"
 
 
-TEMPLATE = """<!doctype html>
+HEAD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>The paper, reproduced</title><style>
 :root { color-scheme: light; --ink: #1c2321; --soft: #5b6663; --line: #dfe4e2; --good: #13795b; --bad: #b3261e; }
@@ -93,27 +94,7 @@ details > summary { cursor: pointer; color: var(--soft); } .wide { overflow-x: a
 ul.plain { list-style: none; padding: 0; }
 </style></head><body>
 <h1>The paper, reproduced</h1>
-{% for line in head %}<p class="soft">{{ line }}</p>{% endfor %}
-{% if quick %}<p class="quick">{{ quick_words }}</p>{% endif %}
-<p>{{ fitted }} {{ bars }}</p>
-<ul class="plain">{% for word, what in claimed.items() %}<li><b>{{ word }}</b>: {{ what }}</li>{% endfor %}</ul>
-<h2 id="claims">Claims</h2>{{ table(claims) }}
-<h2 id="artefacts">Artefacts</h2>{{ table(overview) }}
-{% for s in sections %}<section>
-<h2 id="{{ s.artefact.name }}">{{ s.artefact.title }}</h2>
-<p>{{ s.artefact.claim }}</p><p class="soft">{{ s.artefact.rule }}</p><p><b>{{ s.verdict }}</b></p>
-{% if s.artefact.name in figures %}
-<figure role="img" aria-label="{{ s.artefact.title }}">{{ figures[s.artefact.name] | safe }}</figure>{% endif %}
-{% for note in s.notes %}<p>{{ note }}</p>{% endfor %}
-<details><summary>all numbers</summary>{% for t in s.tables %}{{ table(t) }}{% endfor %}</details>
-</section>{% endfor %}
-</body></html>
 """
-
-TABLE = """<div class="wide"><table><caption>{{ t.caption }}</caption>
-<thead><tr>{% for cell in t.head %}<th scope="col">{{ cell }}</th>{% endfor %}</tr></thead><tbody>
-{% for row in t.rows %}<tr>{% for cell in row %}<td>{{ mark(cell) }}</td>{% endfor %}</tr>
-{% endfor %}</tbody></table></div>"""
 
 LINK = re.compile(r"\[([^\]]+)\]\((#[a-z-]+)\)")
 WORDS = {"agrees": "good", "holds": "good", "**differs**": "bad", "**fails**": "bad"}
@@ -123,27 +104,44 @@ def page_html(
     head: list[str], sections: list[Section], claims: list[dict[str, Any]], figures: dict[str, str], quick: bool
 ) -> str:
     """The same as one HTML file that needs nothing else."""
-    from jinja2 import Environment
-    from markupsafe import Markup, escape
+    parts = [HEAD, *(f'<p class="soft">{escape(line)}</p>' for line in head)]
+    parts += [f'<p class="quick">{escape(QUICK)}</p>'] if quick else []
+    parts.append(f"<p>{escape(FITTED)} {escape(BARS)}</p>")
+    claimed = "".join(f"<li><b>{escape(word)}</b>: {escape(what)}</li>" for word, what in CLAIMED.items())
+    parts.append(f'<ul class="plain">{claimed}</ul>')
+    parts.append(f'<h2 id="claims">Claims</h2>{_table_html(claims_table(claims))}')
+    parts.append(f'<h2 id="artefacts">Artefacts</h2>{_table_html(overview_table(sections))}')
+    parts += [_section_html(section, figures.get(section.artefact.name)) for section in sections]
+    return "\n".join([*parts, "</body></html>", ""])
 
-    rooms = Environment(autoescape=True)
-    inner = rooms.from_string(TABLE)
 
-    def mark(cell: str) -> Any:
-        if cell in WORDS:
-            return Markup('<span class="{}">{}</span>').format(WORDS[cell], cell.strip("*"))
-        link = LINK.fullmatch(cell)
-        return Markup('<a href="{}">{}</a>').format(link[2], link[1]) if link else escape(cell)
+def _section_html(section: Section, figure: str | None) -> str:
+    name, title, claim, rule, verdict = map(
+        escape, (*(getattr(section.artefact, part) for part in ("name", "title", "claim", "rule")), section.verdict)
+    )
+    parts = [f'<section>\n<h2 id="{name}">{title}</h2>']
+    parts.append(f'<p>{claim}</p><p class="soft">{rule}</p><p><b>{verdict}</b></p>')
+    if figure is not None:
+        parts.append(f'<figure role="img" aria-label="{title}">{_alone(name, figure)}</figure>')
+    parts += [f"<p>{escape(note)}</p>" for note in section.notes]
+    tables = "".join(map(_table_html, section.tables))
+    return "\n".join([*parts, f"<details><summary>all numbers</summary>{tables}</details>\n</section>"])
 
-    def table(value: Table) -> Any:
-        return Markup(inner.render(t=value, mark=mark))
 
-    return rooms.from_string(TEMPLATE).render(
-        head=head, sections=sections, claims=claims_table(claims), overview=overview_table(sections),
-        figures={name: _alone(name, svg) for name, svg in figures.items()}, quick=quick, fitted=FITTED, claimed=CLAIMED,
-        bars=BARS, quick_words=QUICK,
-        table=table,
-    )  # fmt: skip
+def _table_html(table: Table) -> str:
+    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.head)
+    rows = "\n".join(f"<tr>{''.join(f'<td>{_cell_html(cell)}</td>' for cell in row)}</tr>" for row in table.rows)
+    return (
+        f'<div class="wide"><table><caption>{escape(table.caption)}</caption>\n<thead><tr>{head}</tr></thead><tbody>\n'
+        f"{rows}\n</tbody></table></div>"
+    )
+
+
+def _cell_html(cell: str) -> str:
+    if cell in WORDS:
+        return f'<span class="{WORDS[cell]}">{escape(cell.strip("*"))}</span>'
+    link = LINK.fullmatch(cell)
+    return f'<a href="{escape(link[2])}">{escape(link[1])}</a>' if link else escape(cell)
 
 
 def _alone(name: str, svg: str) -> str:

@@ -20,6 +20,8 @@ from ..files import plain, read_json, storage_errors, write_bytes, write_json
 from .snapshot import TENSOR_FAULTS, first_line
 
 SCHEMA = 1
+Checkpoint = tuple[dict[str, Tensor], dict[str, Any]]
+"""Tensors, and notes about them."""
 
 
 def save_checkpoint(folder: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
@@ -46,7 +48,7 @@ def tidy(folder: Path, name: str) -> None:
                 old.unlink(missing_ok=True)
 
 
-def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+def load_checkpoint(folder: Path) -> Checkpoint | None:
     """The checkpoint, or None if there is none; a damaged one is an error, never a silent fresh start."""
     if not (folder / "latest.json").exists():
         return None

@@ -5,21 +5,25 @@ What is missing or damaged raises ``CheckpointError`` by name; no line and no te
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Collection, Sequence
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from ..engine.datasets import dataset_labels
+from ..engine.federation import Federation
 from ..errors import CheckpointError, ConfigError
 from ..files import read_json
 from ..models.layout import Layout
 from .config import Config, stored
+from .metrics_file import METRICS, read_rows
 from .snapshot import snapshot_weights
 
-METRICS, RESULT = "metrics.jsonl", "result.json"
+RESULT = "result.json"
 
 
 class RunFolder:
@@ -36,7 +40,7 @@ class RunFolder:
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
-        if not (self.path / "config.toml").is_file():
+        if not os.path.isfile(self.path / "config.toml"):  # Path.is_file would raise for names too long
             raise CheckpointError(
                 f"{self.path.resolve().name} is not a run folder: it has no config.toml.", "Train one first."
             )
@@ -71,11 +75,9 @@ class RunFolder:
 
     def metrics(self, needed: Collection[str] = ()) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, each with numbers under the ``needed`` keys; none before the first evaluation."""
-        rows = read_rows(self.path / METRICS)
-        for number, row in enumerate(rows, 1):
-            if any(not isinstance(row.get(name), int | float) for name in needed):
-                raise CheckpointError(f"Line {number} of {METRICS} is no record of a run.", "Restore it.")
-        return rows
+        rows = read_rows(self.path / METRICS, ("round", *needed), [part.name for part in fields(Federation)])
+        labels = dataset_labels(fed.dataset for fed in self.config.federations())
+        return [{**row, "dataset": labels.get(row["dataset"], row["dataset"])} for row in rows]  # earlier: a path
 
     def results(self) -> list[dict[str, Any]]:
         """What result.json says of every federation; empty for a run that was not finished."""
@@ -86,18 +88,3 @@ class RunFolder:
         rows = result.get("federations") if isinstance(result, dict) else None
         fits = isinstance(rows, list) and len(rows) == len(self.config.federations())
         return rows if fits and all(isinstance(row, dict) for row in rows) else []  # type: ignore[union-attr,return-value]
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a metrics file, each an object; a last line without its end is left for later."""
-    if not path.is_file():
-        return []
-    try:
-        text = path.read_text(encoding="utf-8")
-        rows = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path.name} is damaged: {error}.", "Restore it, or train again.") from error
-    lacking = [number for number, row in enumerate(rows, 1) if not isinstance(row, dict)]
-    if lacking:
-        raise CheckpointError(f"Line {lacking[0]} of {path.name} is no record of a run.", "Restore it.")
-    return rows

@@ -9,7 +9,6 @@ that it forgets, bit for bit; a deployment never cuts its ledger back.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
 from functools import cached_property
@@ -24,12 +23,12 @@ from ..engine.result import result
 from ..engine.sweep import Event, Progress, Sweep
 from ..engine.tables import Tables
 from ..errors import CheckpointError, LedgerError
-from ..files import locked, plain, storage_errors, write_json, write_text
+from ..files import locked, storage_errors, write_json, write_text
 from ..ledger import ledger as ledgers
-from .checkpoint import load_checkpoint, save_checkpoint, tidy
+from .checkpoint import Checkpoint, load_checkpoint, save_checkpoint, tidy
 from .config import Config, differing
 from .entries import last_round, round_entries
-from .folder import METRICS, read_rows
+from .metrics_file import METRICS, append_rows, cut, read_rows, size_of
 from .snapshot import save_snapshot
 
 CHECKPOINT_SECONDS = 15.0
@@ -58,6 +57,7 @@ class Run:
 
     def __init__(self, folder: Path, config: Config, fresh: bool = False):
         self.folder, self.config, self.fresh = folder, config, fresh
+        self.metrics = folder / METRICS
         if config.settings.run.threads:
             torch.set_num_threads(config.settings.run.threads)
         s, federations = config.settings, config.federations()
@@ -73,9 +73,12 @@ class Run:
         """Train to the end, from the checkpoint if there is one; returns the content of result.json."""
         self._refuse_foreign_folder()
         with locked(self.folder):
-            self._clear() if self.fresh else self._refuse_other_experiment()
+            if self.fresh:
+                self._clear()
+            checkpoint = load_checkpoint(self.folder / "checkpoint")
+            self._refuse_other_experiment(checkpoint)
             write_text(self.folder / "config.toml", f"{MARK}\n{self.config.to_toml()}")
-            self._resume()
+            self._resume(checkpoint)
             if self.ledger is not None:
                 self.sweep.on_tables = self._record
             if self.resumed_from > self.sweep.settings.training.rounds:  # trained under a higher limit
@@ -110,17 +113,9 @@ class Run:
 
     def _store(self, event: Event) -> None:
         if event.rows:
-            self._append(event.rows)
+            append_rows(self.metrics, event.rows, "seeded")
         if event.snapshot:
             self._snapshot(self.folder / "snapshots" / f"round-{event.round:06d}.safetensors")
-
-    def _append(self, rows: list[dict[str, Any]]) -> None:
-        path = self.folder / "metrics.jsonl"
-        with storage_errors(path), path.open("a", encoding="utf-8") as file:
-            lines = [json.dumps(plain({"experiment": "seeded", **row}), allow_nan=False) for row in rows]
-            file.write("\n".join(lines) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
 
     def _snapshot(self, path: Path) -> None:
         """The global models as ``federation-i/tensor name``, in the order of the configuration."""
@@ -135,26 +130,23 @@ class Run:
     # -- resume ------------------------------------------------------------------------------------------------
 
     def _checkpoint(self) -> None:
-        metrics = self.folder / "metrics.jsonl"
         notes = {
             "round": self.sweep.state.round,
             "digest": self.config.digest(),
             "device": self.config.settings.run.device,
             "threads": torch.get_num_threads(),
-            "metrics_bytes": metrics.stat().st_size if metrics.exists() else 0,
+            "metrics_bytes": size_of(self.metrics),
             "data": self._fingerprints,
             "ledger": self._ledger_note(),
         }
         save_checkpoint(self.folder / "checkpoint", self.sweep.state.tensors(), notes)
 
-    def _resume(self) -> None:
-        metrics = self.folder / "metrics.jsonl"
-        outcome = load_checkpoint(self.folder / "checkpoint")
-        if outcome is None:
+    def _resume(self, checkpoint: Checkpoint | None) -> None:
+        if checkpoint is None:
             self._clear()  # what a run left that never reached a checkpoint
             self._open_ledger()
             return
-        tensors, notes = outcome
+        tensors, notes = checkpoint
         self._refuse_other_circumstances(notes)
         try:
             self.sweep.state.restore(notes["round"], tensors)
@@ -166,11 +158,7 @@ class Run:
         counts = torch.cat([tally.total[:, 1:].flatten(), tally.recent[:, 3:5].flatten(), tally.rounds])
         if not bool(((counts >= 0) & (counts < 1 << 53)).all()):
             raise CheckpointError("The checkpoint holds impossible numbers of releases.", "Use --fresh.")
-        if (metrics.stat().st_size if metrics.exists() else 0) < notes["metrics_bytes"]:
-            raise CheckpointError("metrics.jsonl is shorter than the checkpoint says.", "Restore it, or use --fresh.")
-        if metrics.exists():
-            with storage_errors(metrics), metrics.open("r+b") as file:
-                file.truncate(notes["metrics_bytes"])
+        cut(self.metrics, notes["metrics_bytes"])
         self._resume_ledger(notes.get("ledger"))
         self.resumed_from = self.sweep.state.round
         tidy(self.folder / "checkpoint", notes["file"])
@@ -180,7 +168,8 @@ class Run:
         for name in ("round", "metrics_bytes"):
             if type(notes.get(name)) is not int or not 0 <= notes[name] < 1 << 62:
                 raise CheckpointError(f"The checkpoint has no valid {name!r}: {notes.get(name)!r}.", "Use --fresh.")
-        if notes.get("data") != self._fingerprints:
+        data = notes.get("data")  # the names of datasets are settings, compared before
+        if not isinstance(data, dict) or list(data.values()) != list(self._fingerprints.values()):
             raise CheckpointError(
                 "The training data has changed since the checkpoint.", "Use --fresh or another --out."
             )
@@ -222,26 +211,26 @@ class Run:
 
     @cached_property
     def _fingerprints(self) -> dict[str, str]:
-        return {
-            name: hashlib.sha256(data.train.images.numpy().tobytes() + data.train.labels.numpy().tobytes()).hexdigest()
-            for name, data in self.sweep.datasets.items()
-        }
+        """SHA-256 of every dataset's training examples."""
+        prints = {}
+        for name, data in self.sweep.datasets.items():
+            content = data.train.images.numpy().tobytes() + data.train.labels.numpy().tobytes()
+            prints[self.sweep.dataset_labels[name]] = hashlib.sha256(content).hexdigest()
+        return prints
 
     def _last_rows(self) -> list[dict[str, Any]]:
         """The last evaluated rows, for a run that was killed after its last round."""
-        path = self.folder / METRICS
-        if path.exists() and path.read_bytes()[-1:] not in (b"", b"\n"):  # the next row would continue that line
+        if self.metrics.exists() and self.metrics.read_bytes()[-1:] not in (b"", b"\n"):  # a row would continue it
             raise CheckpointError(f"{METRICS} is damaged: its last line has no end.", "Restore it, or use --fresh.")
-        rows = read_rows(path)[-len(self.sweep.federations) :]
-        if not all({"accuracy", "client_accuracy", "intensity_last"} <= set(row) for row in rows):
-            raise CheckpointError(f"{METRICS} is damaged: a last row is none.", "Restore it, or use --fresh.")
-        return rows
+        rows = read_rows(self.metrics, keys=("accuracy", "client_accuracy", "intensity_last"))
+        return rows[-len(self.sweep.federations) :]
 
     def _finish(self, last: list[dict[str, Any]]) -> dict[str, Any]:
-        if len(last) != len(self.sweep.federations):
-            raise CheckpointError("metrics.jsonl lacks the rows of the last round.", "Restore it, or use --fresh.")
+        rows, count = read_rows(self.metrics), len(self.sweep.federations)
+        if len(last) != count or len(rows) % count:
+            raise CheckpointError(f"{METRICS} lacks rows of some federations.", "Restore it, or use --fresh.")
         self._snapshot(self.folder / "model.safetensors")
-        outcome = result(self.sweep, last)
+        outcome = result(self.sweep, [*rows[:-count], *last])
         if self.ledger is not None:
             outcome["ledger"] = {"entries": self.ledger.entries, "head": self.ledger.head}
         if self.sweep.state.round < self.config.settings.training.rounds:
@@ -260,24 +249,25 @@ class Run:
     def _refuse_foreign_folder(self) -> None:
         """A folder that holds other things is never written into."""
         early = {".lock", ".config.toml.partial"}  # all that a run leaves that was killed before it began
-        if not self.folder.is_dir() or early >= {path.name for path in self.folder.iterdir()}:
-            return
         config = self.folder / "config.toml"
-        if not config.is_file() or not config.read_bytes().startswith(MARK.encode()):
+        with storage_errors(self.folder):
+            if not self.folder.is_dir() or early >= {path.name for path in self.folder.iterdir()}:
+                return
+            own = config.is_file() and config.read_bytes().startswith(MARK.encode())
+        if not own:
             raise CheckpointError(
                 f"The folder {self.folder.name} is not empty and not a run folder.", "Choose another --out."
             )
 
-    def _refuse_other_experiment(self) -> None:
-        outcome = load_checkpoint(self.folder / "checkpoint")
-        if outcome is None:
+    def _refuse_other_experiment(self, checkpoint: Checkpoint | None) -> None:
+        if checkpoint is None:
             if (self.folder / "result.json").exists():
                 raise CheckpointError(
                     f"The folder {self.folder.name} holds results without a checkpoint.",
                     "Use --fresh or another --out.",
                 )
             return
-        if outcome[1].get("digest") != self.config.digest():
+        if checkpoint[1].get("digest") != self.config.digest():
             other = ", ".join(differing(self.folder / "config.toml", self.config)) or "its federations"
             raise CheckpointError(
                 f"The folder {self.folder.name} holds a run that differs in: {other}.",
