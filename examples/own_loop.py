@@ -39,13 +39,13 @@ def main():
     data, model = load("mnist"), Net()
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for t in range(1, ROUNDS + 1):
-        intake = Intake(state, round=t)
+        intake = Intake(state, round_number=t)
         for k in range(CLIENTS):
             rows = 1000 * k + torch.randint(1000, (2, BATCH))
             batches = [(data.train.images[i], data.train.labels[i]) for i in rows]
             train_locally(model, state, batches)
             sent = protect(model, state, batches[-1], "pl-learn", 0.997, client=k, round_number=t)
-            reason = intake.offer(f"client {k}", sent.parameters, weight=1.0, round=t)
+            reason = intake.offer(f"client {k}", sent.parameters, weight=1.0, round_number=t)
             if reason:
                 print(f"round {t}: client {k} refused: {reason}")
         state = intake.close(rate=0.5).parameters

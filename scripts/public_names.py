@@ -166,7 +166,9 @@ def imports(package: str, name: str, source: str) -> list[str]:
     made |= {alias.asname or alias.name for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)
              for alias in node.names}  # fmt: skip
     made |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    made |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    made |= {
+        node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ExceptHandler) and node.name
+    }
     used = {node.id for node in names} - made
     result = [FROM_TORCH[one] for one in FROM_TORCH if one in used]
     used -= set(FROM_TORCH)

@@ -28,67 +28,171 @@ class EquipoiseError(Exception):
 
 
 class ConfigError(EquipoiseError):
-    """A setting is unknown, missing, of the wrong type or out of range."""
+    """A setting is unknown, missing, of the wrong type or out of range.
+
+    >>> from equipoise import get_mechanism
+    >>> try:
+    ...     get_mechanism("pl-lern")
+    ... except ConfigError as error:
+    ...     error.exit_code, error.cause
+    (11, "Unknown mechanism 'pl-lern'. Did you mean 'pl-learn'?")
+    """
 
     exit_code = 11
 
 
 class DataError(EquipoiseError):
-    """A data file is missing, truncated, corrupt or not what its hash says; or the data is unusable."""
+    """A data file is missing, truncated, corrupt or not what its hash says; or the data is unusable.
+
+    >>> from equipoise import load
+    >>> try:
+    ...     load("no/such/folder")
+    ... except DataError as error:
+    ...     error.exit_code
+    12
+    """
 
     exit_code = 12
 
 
 class ModelError(EquipoiseError):
-    """The model cannot be trained for several sets of parameters at once, or does not fit the data."""
+    """The model cannot be trained for several sets of parameters at once, or does not fit the data.
+
+    >>> from equipoise import Batched
+    >>> from torch import nn
+    >>> try:
+    ...     Batched(nn.ReLU())
+    ... except ModelError as error:
+    ...     error.cause
+    'The model has no trainable parameters.'
+    """
 
     exit_code = 13
 
 
 class BudgetError(EquipoiseError):
-    """A privacy budget is impossible or promises nothing."""
+    """A privacy budget is impossible or promises nothing.
+
+    >>> from equipoise import LeakageBudget
+    >>> try:
+    ...     LeakageBudget().lower(1.2)
+    ... except BudgetError as error:
+    ...     error.exit_code
+    14
+    """
 
     exit_code = 14
 
 
 class ReleaseError(EquipoiseError):
-    """A release would have been, or was, malformed: non-finite, wrong shape, outside its bounds."""
+    """A release would have been, or was, malformed: non-finite, wrong shape, outside its bounds.
+
+    >>> import torch
+    >>> from equipoise import protect
+    >>> model = torch.nn.Linear(4, 2)
+    >>> _ = torch.nn.init.constant_(model.weight, 1e12)  # so large that rounding swallows the noise
+    >>> try:
+    ...     protect(model, model.state_dict(), (torch.rand(3, 4), torch.tensor([0, 1, 0])), "pl-identical", 0.98)
+    ... except ReleaseError as error:
+    ...     error.exit_code
+    15
+    """
 
     exit_code = 15
 
 
 class CheckpointError(EquipoiseError):
-    """A run folder or checkpoint cannot be read, or belongs to other settings."""
+    """A run folder or checkpoint cannot be read, or belongs to other settings.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> from equipoise import Run, resolve
+    >>> with TemporaryDirectory() as folder:
+    ...     for eta in (0.1, 0.2):
+    ...         config = resolve(overrides={"rounds": 1, "eta": eta}, sweep={"mechanisms": ["none"]})
+    ...         try:
+    ...             _ = Run(Path(folder), config).execute()
+    ...         except CheckpointError as error:
+    ...             error.exit_code
+    16
+    """
 
     exit_code = 16
 
 
 class StorageError(EquipoiseError):
-    """The disk is full, read-only or otherwise refused a write. Earlier results are intact."""
+    """The disk is full, read-only or otherwise refused a write. Earlier results are intact.
+
+    >>> from tempfile import NamedTemporaryFile
+    >>> from equipoise import Audit
+    >>> with NamedTemporaryFile() as file:
+    ...     try:
+    ...         Audit({"attacks": []}).save(file.name)
+    ...     except StorageError as error:
+    ...         error.exit_code
+    17
+    """
 
     exit_code = 17
 
 
 class AttackError(EquipoiseError):
-    """An attack cannot run, or came to nothing: no finite cost, no public data of the right kind."""
+    """An attack cannot run, or came to nothing: no finite cost, no public data of the right kind.
+
+    >>> import torch
+    >>> from equipoise import Attacker, AuditOptions, Update, audit
+    >>> model = torch.nn.Linear(4, 2)
+    >>> broken = {name: torch.full_like(tensor, 1e30) for name, tensor in model.state_dict().items()}
+    >>> update, attacker = Update(model, broken, broken), Attacker(examples=1, shape=(4,), labels=torch.tensor([0]))
+    >>> try:
+    ...     audit(update, attacker=attacker, options=AuditOptions(attacks=["invgrad"], iterations=2))
+    ... except AttackError as error:
+    ...     error.exit_code
+    18
+    """
 
     exit_code = 18
 
 
 class LedgerError(EquipoiseError):
-    """A ledger of releases is damaged, or was changed after it was written."""
+    """A ledger of releases is damaged, or was changed after it was written.
+
+    >>> from pathlib import Path
+    >>> from equipoise import ledger_report
+    >>> try:
+    ...     ledger_report(Path("nowhere.jsonl"))
+    ... except LedgerError as error:
+    ...     error.cause
+    'There is no ledger nowhere.jsonl.'
+    """
 
     exit_code = 19
 
 
 class LimitError(EquipoiseError):
-    """The next round would pass the configured limit on releases. What was trained before it is saved."""
+    """The next round would pass the configured limit on releases. What was trained before it is saved.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> from equipoise import Run, resolve
+    >>> config = resolve(overrides={"rounds": 2, "release_limit": 1}, sweep={"mechanisms": ["none"]})
+    >>> with TemporaryDirectory() as folder:
+    ...     try:
+    ...         Run(Path(folder), config).execute()
+    ...     except LimitError as error:
+    ...         error.exit_code
+    20
+    """
 
     exit_code = 20
 
 
 class FleetError(EquipoiseError):
-    """A SuperLink, a SuperNode or a run of a Flower app failed or took too long. Its log says why."""
+    """A SuperLink, a SuperNode or a run of a Flower app failed or took too long. Its log says why.
+
+    >>> FleetError.exit_code, issubclass(FleetError, EquipoiseError)
+    (21, True)
+    """
 
     exit_code = 21
 

@@ -41,7 +41,7 @@ def zeros(dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
 
 def closed(cohort: Cohort, rate: float = 1.0, previous: Mapping[str, Tensor] | None = None) -> Aggregate:
     """A round in which all of them are offered and accepted."""
-    intake = Intake(previous or zeros(), round=1, max_weight=1e12)
+    intake = Intake(previous or zeros(), round_number=1, max_weight=1e12)
     for place, (update, weight) in enumerate(cohort):
         assert intake.offer(f"client-{place}", update, weight, 1) is None
     return intake.close(rate)
@@ -260,7 +260,7 @@ BAD = (
 
 
 def open_round(**options: Any) -> Intake:
-    return Intake({"w": torch.tensor([7.0, 8.0, 9.0])}, round=4, **options)
+    return Intake({"w": torch.tensor([7.0, 8.0, 9.0])}, round_number=4, **options)
 
 
 @pytest.mark.parametrize("kind", BAD_UPDATES)
@@ -376,13 +376,13 @@ updates = junk | st.dictionaries(st.sampled_from(["w", "v", ""]) | st.integers()
 def test_offer_never_raises_and_refuses_what_is_not_of_the_agreed_form(
     update: Any, weight: Any, round_number: Any
 ) -> None:
-    intake = Intake({"w": torch.zeros(2, 2)}, round=1)
+    intake = Intake({"w": torch.zeros(2, 2)}, round_number=1)
     for offered in ((update, weight, round_number), (update, 1, 1), (named(torch.ones(2, 2)), weight, 1)):
         reason = intake.offer("odd", *offered)
         if reason is None:
             assert offered[0]["w"].shape == (2, 2)
             assert 0 < offered[1] <= MAX_WEIGHT
-            intake = Intake({"w": torch.zeros(2, 2)}, round=1)
+            intake = Intake({"w": torch.zeros(2, 2)}, round_number=1)
         else:
             assert reason.isprintable()
             assert len(reason) < 300

@@ -24,7 +24,12 @@ Public = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Server:
-    """What the server knows before any release. ``protection`` holds one number per entry, not one per row."""
+    """What the server knows before any release. ``protection`` holds one number per entry, not one per row.
+
+    >>> from equipoise import LeNetZhu
+    >>> Server(Batched(LeNetZhu()), shape=(1, 28, 28), classes=10, batch=4, local_steps=2).examples
+    8
+    """
 
     batched: Batched  # model and loss
     shape: tuple[int, ...]  # of one input
@@ -53,7 +58,11 @@ class Server:
 
 @dataclass(frozen=True)
 class View:
-    """What the server sees of N releases."""
+    """What the server sees of N releases.
+
+    >>> View(torch.zeros(3, 7), torch.ones(3, 7)).update.sum().item()
+    21.0
+    """
 
     previous: Tensor  # [N, P]: the weights it had sent
     released: Tensor  # [N, P]: the weights that came back

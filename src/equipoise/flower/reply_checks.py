@@ -61,7 +61,7 @@ def checked_reply(message: Message, intake: Intake, terms: Terms, seeded: bool) 
         return _refused(intake, client, f"has {result} records of arrays and metrics, expected one of each")
     metrics = dict(next(iter(content.metric_records.values())))
     claim = dict(content.config_records.get(RECORD, {}))
-    reason = wrong_claim(claim, metrics, intake.round, terms, seeded)
+    reason = wrong_claim(claim, metrics, intake.round_number, terms, seeded)
     tensors = decoded(next(iter(content.array_records.values())), intake.previous, intake.bytes) if not reason else ""
     if isinstance(tensors, str):
         return _refused(intake, client, reason or tensors, metrics)

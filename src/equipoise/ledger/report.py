@@ -24,6 +24,15 @@ def ledger_report(run: Path, head: str | None = None, delta: float = 1e-5) -> di
 
     Returns:
         Counts by federation and client, composed epsilons, and what is proved, measured and not claimed; fit for JSON.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> from equipoise import Run, resolve
+    >>> config = resolve(overrides={"rounds": 2}, sweep={"mechanisms": ["none"]})
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Run(Path(folder), config).execute()
+    ...     ledger_report(Path(folder))["clients"][0]["releases"]
+    2
     """
     if not 0 <= delta < 1:
         raise ConfigError(f"Expected delta={delta!r} to lie in [0, 1).", "For example 1e-5.")

@@ -32,7 +32,11 @@ MAX_WEIGHT = 1e7
 
 @dataclass(frozen=True)
 class Aggregate:
-    """The new global tensors, who was counted, and why the others were not."""
+    """The new global tensors, who was counted, and why the others were not.
+
+    >>> Aggregate({"w": torch.zeros(2)}, accepted=["a"], refused={"b": "not finite"}).void
+    False
+    """
 
     parameters: dict[str, Tensor]
     accepted: list[str]
@@ -47,14 +51,14 @@ class Intake:
 
     Args:
         previous: the global parameters that were sent out, as a state dict; releases must have the same form.
-        round: the number of the round; a release that names another one is refused.
+        round_number: the number of the round; a release that names another one is refused.
         clients: those that were asked; None: anyone may answer.
         max_weight: the largest weight that is believed.
         averages: False only checks, for servers that average by other means.
 
-    >>> intake = Intake({"w": torch.zeros(2)}, round=1)
-    >>> intake.offer("a", {"w": torch.ones(2)}, weight=30, round=1)
-    >>> intake.offer("b", {"w": torch.ones(1)}, weight=10, round=1)
+    >>> intake = Intake({"w": torch.zeros(2)}, round_number=1)
+    >>> intake.offer("a", {"w": torch.ones(2)}, weight=30, round_number=1)
+    >>> intake.offer("b", {"w": torch.ones(1)}, weight=10, round_number=1)
     "tensor 'w' has shape (1,), expected (2,)"
     >>> intake.close().parameters["w"].tolist()
     [1.0, 1.0]
@@ -63,7 +67,7 @@ class Intake:
     def __init__(
         self,
         previous: Mapping[str, Tensor],
-        round: int,
+        round_number: int,
         *,
         clients: Collection[str] | None = None,
         max_weight: float = MAX_WEIGHT,
@@ -72,7 +76,7 @@ class Intake:
         if not previous or not all(isinstance(t, Tensor) and torch.isfinite(t).all() for t in previous.values()):
             raise ReleaseError("Expected the global parameters to be finite tensors.", "Start from a healthy model.")
         self.previous = {name: tensor.detach() for name, tensor in previous.items()}
-        self.round, self.clients, self.max_weight = round, clients, max_weight
+        self.round_number, self.clients, self.max_weight = round_number, clients, max_weight
         self.bytes = sum(tensor.nbytes for tensor in previous.values())
         self.accepted: list[str] = []
         self.refused: dict[str, str] = {}
@@ -81,19 +85,19 @@ class Intake:
         if averages:
             self._mean = {name: torch.zeros_like(t, dtype=torch.float64) for name, t in self.previous.items()}
 
-    def offer(self, client: str, update: object, weight: object, round: object) -> str | None:
+    def offer(self, client: str, update: object, weight: object, round_number: object) -> str | None:
         """Count a release, or say why not.
 
         Args:
             client: who sent it; the first release of a client counts.
             update: the parameters, as a state dict. May be anything: it is checked.
             weight: how many examples stand behind it.
-            round: the round that the release says it is for.
+            round_number: the round that the release says it is for.
 
         Returns:
             None if it was counted, else the reason for the refusal.
         """
-        reason = self.refusal(client, update, weight, round)
+        reason = self.refusal(client, update, weight, round_number)
         if reason is not None:
             self.refused[client] = reason
             return reason
@@ -105,11 +109,11 @@ class Intake:
             mean.mul_(1 - share).add_(new * share)
         return None
 
-    def refusal(self, client: str, update: object, weight: object, round: object) -> str | None:
+    def refusal(self, client: str, update: object, weight: object, round_number: object) -> str | None:
         """Why a release cannot be counted, or None; changes nothing."""
         return (
             self._wrong_client(client)
-            or wrong_round(round, self.round)
+            or wrong_round(round_number, self.round_number)
             or wrong_weight(weight, self.max_weight)
             or wrong_tensors(update, self.previous, self.bytes)
         )
