@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -13,12 +14,30 @@ from .interrupts import interruptible_imports
 
 app = typer.Typer(
     name="equipoise",
-    help="Federated learning in which every client distorts its update under a stated privacy budget.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},  # of every command: contexts inherit it
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from ..environment import VERSION
+
+        print(f"equipoise {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Federated learning in which every client distorts its update under a stated privacy budget."""
+
+
 app.command(epilog=demo.EXAMPLES)(demo.demo)
 app.command(epilog=train.EXAMPLES)(train.train)
 app.command(epilog=audit.EXAMPLES)(audit.audit)
@@ -39,7 +58,7 @@ def main() -> None:
 
 def _run(wants_json: bool) -> None:
     try:
-        app()
+        app(prog_name="equipoise")
     except EquipoiseError as error:
         if wants_json:
             print_json({"error": {"type": type(error).__name__, "cause": error.cause, "remedy": error.remedy}})

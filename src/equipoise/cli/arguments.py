@@ -9,11 +9,16 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import ConfigError
+from . import completion
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Any setting, e.g. --set eta=0.05 --set leakage.D=60; repeatable."),
+    typer.Option(
+        "--set",
+        help="Any setting, e.g. --set eta=0.05 --set leakage.D=60; repeatable.",
+        autocompletion=completion.settings,
+    ),
 ]
 
 

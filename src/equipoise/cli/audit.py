@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ConfigError
+from . import completion
 from .arguments import Json, existing_folder, pairs, print_json, split, whole_numbers
 
 if TYPE_CHECKING:
@@ -21,9 +22,13 @@ EXAMPLES = (
 
 def audit(
     run: Annotated[Path, typer.Argument(help="A run folder, as train writes it.")],
+    *,
     attack: Annotated[
         str,
-        typer.Option(help="invgrad, dlg, idlg, likelihood, unrolled, lti, matched, membership, labels, multi-round."),
+        typer.Option(
+            help="invgrad, dlg, idlg, likelihood, unrolled, lti, matched, membership, labels, multi-round.",
+            autocompletion=completion.attacks,
+        ),
     ] = "invgrad,lti,matched,membership,labels",
     targets: Annotated[int, typer.Option(help="Releases to attack; under 20 is insufficient evidence.")] = 32,
     rounds: Annotated[str | None, typer.Option(help="Snapshots to attack; default first, early and last.")] = None,
@@ -32,7 +37,12 @@ def audit(
         bool, typer.Option("--private", help="Attack the clients' own images, and SHOW them in the picture.")
     ] = False,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any attack option, e.g. --set samples=2000 --set given=best.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Any attack option, e.g. --set samples=2000 --set given=best.",
+            autocompletion=completion.attack_options,
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

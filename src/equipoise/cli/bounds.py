@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ConfigError, closest
+from . import completion
 from .arguments import Json, existing_folder, pairs, print_json, whole_numbers
 
 if TYPE_CHECKING:
@@ -22,10 +23,16 @@ EXAMPLES = (
 
 def bounds(
     run: Annotated[Path, typer.Argument(help="A run folder, as train writes it.")],
+    *,
     rounds: Annotated[str | None, typer.Option(help="Snapshots to look at; default all of them.")] = None,
-    targets: Annotated[int, typer.Option(help="Releases that InvGrad attacks, for the leakage lemma; 0: none.")] = 8,
+    targets: Annotated[int, typer.Option(help="Releases that InvGrad attacks, for Lemma D.1; 0: none.")] = 8,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any other option, e.g. --set samples=128; see docs/bounds.md.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Any other option, e.g. --set samples=128; see docs/bounds.md.",
+            autocompletion=completion.bounds_options,
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

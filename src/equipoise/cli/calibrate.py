@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import ConfigError
+from . import completion
 from .arguments import Json, Set, pairs, print_json, split
 
 EXAMPLES = (
@@ -17,13 +18,18 @@ EXAMPLES = (
 
 
 def calibrate(
-    mechanism: Annotated[str, typer.Option(help="Mechanism; with --search comma-separated.")] = "pl-learn",
+    *,
+    mechanism: Annotated[
+        str, typer.Option(help="Mechanism; with --search comma-separated.", autocompletion=completion.mechanisms)
+    ] = "pl-learn",
     budget: Annotated[str | None, typer.Option(help="Budget; with --search a comma-separated grid.")] = None,
     sensitivity: Annotated[float | None, typer.Option(help="S of the scale mechanisms.")] = None,
     search: Annotated[
         bool, typer.Option("--search", help="Find the strictest budget that trains, on public data.")
     ] = False,
-    dataset: Annotated[str, typer.Option(help="Whose public part to search on.")] = "mnist",
+    dataset: Annotated[
+        str, typer.Option(help="Whose public part to search on.", autocompletion=completion.datasets)
+    ] = "mnist",
     rounds: Annotated[int, typer.Option(help="Rounds of the search.")] = 600,
     seed: Annotated[str, typer.Option(help="Seeds of the search; comma-separated.")] = "1,2,3",
     keep: Annotated[

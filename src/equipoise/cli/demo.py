@@ -21,6 +21,7 @@ ATTACK: dict[str, Any] = {
 
 
 def demo(
+    *,
     out: Annotated[Path, typer.Option(help="Folder for the run and the plot; replaced.")] = Path("demo"),
     rounds: Annotated[int, typer.Option(help="Rounds to train.")] = 480,
     as_json: Json = False,

@@ -16,6 +16,7 @@ EXAMPLES = (
 
 def ledger(
     run: Annotated[Path, typer.Argument(help="A run folder, or a ledger.jsonl.")],
+    *,
     head: Annotated[str | None, typer.Option(help="A head noted elsewhere, to which the chain must lead.")] = None,
     delta: Annotated[float, typer.Option(help="For the composed epsilon of laplace-dp.")] = 1e-5,
     as_json: Json = False,

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import ConfigError
+from . import completion
 from .arguments import Json, print_json
 
 EXAMPLES = (
@@ -18,7 +19,10 @@ EXAMPLES = (
 
 
 def reproduce(
-    artefacts: Annotated[list[str] | None, typer.Argument(help="Artefacts by name, or 'all'.")] = None,
+    artefacts: Annotated[
+        list[str] | None, typer.Argument(help="Artefacts by name, or 'all'.", autocompletion=completion.artefacts)
+    ] = None,
+    *,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds and seeds: minutes, and no results.")] = False,
     status: Annotated[
         bool, typer.Option("--status", help="Compute nothing; say what the results folder holds.")
@@ -29,7 +33,7 @@ def reproduce(
         Path | None,
         typer.Option(help="Results folder; default reproduced or reproduced-quick; with --status reproduction."),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu or cuda.", autocompletion=completion.devices)] = "cpu",
     figures: Annotated[bool, typer.Option("--figures/--no-figures", help="Figures need the extra 'paper'.")] = True,
     as_json: Json = False,
 ) -> None:

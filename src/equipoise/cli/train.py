@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from . import completion
 from .arguments import Json, Set, pairs, print_json, split
 
 if TYPE_CHECKING:
@@ -20,13 +21,19 @@ EXAMPLES = (
 
 
 def train(
-    config: Annotated[Path | None, typer.Option(help="TOML file with settings and [[sweep]] blocks.")] = None,
-    dataset: Annotated[str | None, typer.Option(help="mnist, fmnist or a folder; comma-separated.")] = None,
-    mechanism: Annotated[str | None, typer.Option(help="none, pl-learn, ...; comma-separated.")] = None,
+    *,
+    config: Annotated[Path | None, typer.Option(help=r"TOML file with settings and \[\[sweep]] blocks.")] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(help="mnist, fmnist or a folder; comma-separated.", autocompletion=completion.datasets),
+    ] = None,
+    mechanism: Annotated[
+        str | None, typer.Option(help="none, pl-learn, ...; comma-separated.", autocompletion=completion.mechanisms)
+    ] = None,
     budget: Annotated[str | None, typer.Option(help="Budgets; comma-separated.")] = None,
     seed: Annotated[str | None, typer.Option(help="Seeds; comma-separated.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds T.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda.", autocompletion=completion.devices)] = None,
     release_limit: Annotated[int | None, typer.Option(help="Most releases of a client; see docs/ledger.md.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default runs/<digest>.")] = None,
     settings: Set = None,
