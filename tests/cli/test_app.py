@@ -150,5 +150,5 @@ def test_every_error_has_an_exit_code_of_its_own_and_a_page_in_the_docs() -> Non
 def test_a_process_ends_with_the_code_and_keeps_the_streams_apart(tmp_path: Path) -> None:
     done = equipoise("train", "--set", "rouns=3", "--set", "eta=-1", "--mechanism", "none", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (11, "")
-    assert done.stderr.startswith("error: 2 problem(s) in the settings:\n")
+    assert done.stderr.startswith("error: 2 problems in the settings:\n")
     assert "Did you mean 'rounds'?" in done.stderr

@@ -23,10 +23,21 @@ Set = Annotated[
 
 
 def split(text: str | None) -> list[Any]:
-    """The values of a comma-separated option."""
+    """The values of a comma-separated option; a list or a table in TOML is one value.
+
+    >>> split("0.96,[0.97, 0.98]"), split("pl-learn, none")
+    ([0.96, [0.97, 0.98]], ['pl-learn', 'none'])
+    """
     from ..runs.config import literal
 
-    return [literal(part.strip()) for part in text.split(",") if part.strip()] if text else []
+    parts, depth = [""], 0
+    for letter in text or "":
+        depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [literal(part.strip()) for part in parts if part.strip()]
 
 
 def pairs(options: list[str] | None) -> dict[str, Any]:
