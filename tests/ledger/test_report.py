@@ -10,7 +10,7 @@ import pytest
 
 from equipoise.errors import BudgetError, ConfigError, LedgerError
 from equipoise.ledger.ledger import Ledger
-from equipoise.ledger.report import printable, report
+from equipoise.ledger.report import alike, printable, report
 from equipoise.mechanism import registry
 from equipoise.mechanism.registry import Mechanism
 from equipoise.privacy import accounting
@@ -235,3 +235,12 @@ def test_a_name_cannot_command_a_terminal(text: str, shown: str) -> None:
 def test_hostile_names_do_not_reach_a_claim(tmp_path: Path) -> None:
     folder = seeded(tmp_path, entry("round", 1, mechanism="\x1b]0;m\x07", releases=[row("0")]))
     assert all(line.isprintable() for line in report(folder)["claims"]["not claimed"])
+
+
+def test_only_clients_that_follow_each_other_share_a_row() -> None:
+    def one(client: str, releases: int, low: float | None) -> dict[str, Any]:
+        return {"federation": 0, "client": client, "releases": releases, "intensity": [low, low]}
+
+    rows = alike([one("0", 3, None), one("1", 3, 8.0), one("2", 4, None), one("3", 3, 9.0)])
+    assert [row["clients"] for row in rows] == [["0", "1"], ["2"], ["3"]]
+    assert [row["intensity"] for row in rows] == [[8.0, 8.0], [None, None], [9.0, 9.0]]

@@ -34,12 +34,17 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The trials, the bar that a trial must reach, and the strictest budget that reaches it per mechanism."""
 
     trials: list[Trial]
     bar: float
     strictest: dict[str, float | None]
+
+    def at_edge(self, name: str) -> bool:
+        """Whether the strictest budget tried still trains, so that a stricter one may train too."""
+        tried = [trial.budget for trial in self.trials if trial.mechanism == name and trial.budget is not None]
+        return self.strictest[name] == min(tried)
 
 
 def public_dataset(dataset: Dataset) -> Dataset:
@@ -63,7 +68,7 @@ def search(
     seeds: Sequence[int] = (1, 2, 3),
     keep: float = 0.5,
     on_round: Callable[[int], None] | None = None,
-) -> Found:
+) -> SearchResult:
     """Sweep budgets on public data; the strictest that still trains, per mechanism.
 
     A budget *trains* when the mean accuracy over the seeds reaches chance plus ``keep`` times what training without
@@ -91,7 +96,7 @@ def search(
         )
     bar = chance + keep * (free.accuracy - chance)
     trials = [_trial(rows, name, budget, bar) for name, values in grid.items() for budget in sorted(values)]
-    return Found([free, *trials], bar, {name: _strictest(trials, name) for name in grid})
+    return SearchResult([free, *trials], bar, {name: _strictest(trials, name) for name in grid})
 
 
 def _check(mechanisms: Sequence[str], budgets: Sequence[float] | None, seeds: Sequence[int], keep: float) -> None:

@@ -50,6 +50,7 @@ def audit(
     from ..auditing.run_audit import audit_run
     from ..files import locked
     from . import display
+    from .audit_tables import show_audit
 
     names = [str(name) for name in split(attack)]
     combined = "multi-round" in names
@@ -67,19 +68,10 @@ def audit(
     if as_json:
         print_json(result.content)
     else:
-        _show_audit(result.content, written)
+        show_audit(result.content)
+        display.console.print("written: " + ", ".join(str(path) for path in written), markup=False)
     if not result.content["complete"]:
         raise typer.Exit(130)
-
-
-def _show_audit(result: dict[str, Any], written: list[Path]) -> None:
-    from . import display
-    from .audit_tables import audit_notes, audit_tables
-
-    for table in audit_tables(result):
-        display.console.print(table)
-    display.console.print(audit_notes(result), markup=False, highlight=False, style="dim")
-    display.console.print("written: " + ", ".join(str(path) for path in written), markup=False)
 
 
 def _attack_options(names: list[str], targets: int, given: dict[str, Any]) -> Options:
