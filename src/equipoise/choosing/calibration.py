@@ -27,6 +27,7 @@ def calibration(settings: ProtectionSettings, name: str, budget: float | None) -
         others = ", ".join(known.name for known in MECHANISMS.values() if known.distorts)
         raise ConfigError(f"The mechanism {name!r} has no budget to calibrate.", f"Choose one that has: {others}.")
     checked(mechanism, budget)
+    assert budget is not None  # by the line above
     low, draws, factor = measure.lower(budget), measure.bounds_draw, measure.factor if mechanism.learns else 1.0
     low, high = float(f"{low:.12g}"), float(f"{factor * low:.12g}")  # without the last bits of 1 - budget
     scored = isinstance(measure, LeakageBudget)

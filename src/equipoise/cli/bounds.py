@@ -34,13 +34,16 @@ def bounds(
             autocompletion=completion.bounds_options,
         ),
     ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Print every row and every assumption, round by round.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """The paper's theorems as numbers: every right-hand side beside what a run measured, and every assumption."""
     from ..bounds.run import bounds_run
     from ..files import locked
     from . import display
-    from .bounds_tables import bounds_notes, bounds_tables
+    from .bounds_tables import show_bounds
 
     options = _options(rounds, targets, pairs(settings))
     existing_folder(run)
@@ -52,9 +55,7 @@ def bounds(
     if as_json:
         print_json(result.content)
         return
-    for table in bounds_tables(result.content):
-        display.console.print(table)
-    display.console.print(bounds_notes(result.content), markup=False, highlight=False, style="dim")
+    show_bounds(result.content, everything)
     display.console.print("written: " + ", ".join(str(path) for path in written), markup=False)
 
 
