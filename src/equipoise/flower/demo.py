@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, FleetError, StorageError
-from ..files import storage_errors
+from ..files import storage_errors, write_text
 from ..ledger.ledger import verify
 from ..runs.folder import read_rows
 from .fleet import Fleet
@@ -18,6 +18,8 @@ from .new_app import new_app
 
 PARTS = ("flower_app", "logs", "run")
 """What a demo leaves in its folder: the app as it was run, what the processes said, the server's run folder."""
+MARK = ".equipoise-demo"
+"""The file by which a demo knows a folder that it made itself."""
 
 Say = Callable[[str], None]
 
@@ -46,12 +48,17 @@ def demo(
 
 
 def prepare(out: Path) -> tuple[Path, Path, Path]:
-    """App, log and run folder in ``out``, all new. Only what an earlier demo left is replaced."""
-    if out.exists() and (not out.is_dir() or {path.name for path in out.iterdir()} - set(PARTS)):
-        raise StorageError(f"{out} holds other things than a demo: nothing was touched.", "Name another --out.")
+    """App, log and run folder in ``out``, all new. Only in a folder that an earlier demo made is anything replaced."""
     with storage_errors(out):
+        there = {path.name for path in out.iterdir()} if out.is_dir() else set()
+        if (out.exists() and not out.is_dir()) or there - {*PARTS, MARK} or (there and MARK not in there):
+            raise StorageError(
+                f"{out} holds other things than a demo of before: nothing was touched.",
+                "Name a folder that is new or empty, with --out.",
+            )
         for old in (out / name for name in PARTS if (out / name).exists()):
             shutil.rmtree(old)
+        write_text(out / MARK, "Made by equipoise flower demo, which replaces what is in this folder.\n")
         new_app(out / PARTS[0])
     return out / PARTS[0], out / PARTS[1], (out / PARTS[2]).absolute()
 
