@@ -122,7 +122,8 @@ def test_all_problems_are_raised_together_each_once_in_their_order() -> None:
         ("Unknown key 'rouns'. Did you mean 'rounds'?", "Did you mean 'rounds'?"),
         ("mnist pl-learn: It needs a budget. Give one.", "Give one."),
         ("sweep[0].seeds.0 = 'a': input should be a valid integer.",
-         "Correct it in the TOML file, or by a flag."),
+         "Correct --seed, or the [[sweep]] block of the TOML file."),
+        ("Expected sweep to be a table.", "Correct it in the TOML file, or by a flag."),
         ("Unknown key 'qqqqq'.", "Remove it."),
     ],
 )  # fmt: skip

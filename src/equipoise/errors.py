@@ -163,6 +163,8 @@ def _with_remedy(problem: str) -> tuple[str, str]:
         return cause, remedy
     if least := re.fullmatch(r"Expected ([\w.]+)=.* to be >= (\d+)\.", cause):
         return cause, f"Give {least[1]} {least[2]} or more."
+    if swept := re.match(r"sweep\[\d+\]\.(dataset|mechanism|budget|seed)s\b", cause):
+        return cause, f"Correct --{swept[1]}, or the [[sweep]] block of the TOML file."
     if named := re.match(r"(?:Expected )?([\w.]+) ?= ?", cause):
         return cause, f"Give {named[1]} such a value, by --set {named[1]}=VALUE or in the TOML file."
     return cause, "Remove it." if cause.startswith("Unknown key") else "Correct it in the TOML file, or by a flag."

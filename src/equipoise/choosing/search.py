@@ -50,7 +50,10 @@ class SearchResult:
 def public_dataset(dataset: Dataset) -> Dataset:
     """The public part as a dataset of its own: half of it to train on, a third to test, a sixth to validate."""
     if dataset.public is None:
-        raise DataError(f"The dataset {dataset.name!r} has no public part to search on.", "Give public_fraction > 0.")
+        raise DataError(
+            f"The dataset {dataset.name!r} has no public part to search on.",
+            "Set some of it apart: --set public_fraction=0.1.",
+        )
     train, test = dataset.public_attack, dataset.public_candidates
     rest_images = [dataset.public_targets.images, dataset.public_tuning.images]
     rest_labels = [dataset.public_targets.labels, dataset.public_tuning.labels]

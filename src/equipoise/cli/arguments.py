@@ -40,6 +40,11 @@ def split(text: str | None) -> list[Any]:
     return [literal(part.strip()) for part in parts if part.strip()]
 
 
+def words(text: str | None) -> list[str]:
+    """The names in a comma-separated option, whatever they look like: a folder may be called 2024 or nan."""
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
 def pairs(options: list[str] | None) -> dict[str, Any]:
     """The values of ``--set key=value``, by key."""
     from ..runs.config import literal

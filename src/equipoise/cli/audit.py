@@ -9,7 +9,7 @@ import typer
 
 from ..errors import ConfigError
 from . import completion
-from .arguments import Json, existing_folder, pairs, print_json, split, whole_numbers
+from .arguments import Json, existing_folder, pairs, print_json, whole_numbers, words
 
 if TYPE_CHECKING:
     from ..auditing.options import Options
@@ -52,17 +52,16 @@ def audit(
     from . import display
     from .audit_tables import show_audit
 
-    names = [str(name) for name in split(attack)]
+    names = words(attack)
     combined = "multi-round" in names
     options = _attack_options([name for name in names if name != "multi-round"], targets, pairs(settings))
     if not names:
         raise ConfigError("No attack was named.", "For example --attack lti,matched.")
     wanted = whole_numbers(rounds, "--rounds")
     existing_folder(run)
-    if not as_json:
-        said = f"{targets} releases of {'PRIVATE' if private else 'public'} images over {options.label_sets} label sets"
-        display.console.print(f"auditing {run}: {', '.join(names)}; {said}", markup=False, highlight=False)
-    with locked(run), display.attack_progress(as_json) as progress:
+    whose = f"{targets} releases of {'PRIVATE' if private else 'public'} images over {options.label_sets} label sets"
+    first = f"auditing {run}: {', '.join(names)}; {whose}"
+    with locked(run), display.attack_progress(as_json, first=first) as progress:
         result = audit_run(run, options, wanted, private, multi_rounds if combined else 0, progress)
         written = result.save(run)
     if as_json:

@@ -47,9 +47,7 @@ def bounds(
 
     options = _options(rounds, targets, pairs(settings))
     existing_folder(run)
-    if not as_json:
-        display.console.print(f"bounds of {run}", markup=False, highlight=False)
-    with locked(run), display.attack_progress(as_json, "measuring") as progress:
+    with locked(run), display.attack_progress(as_json, "measuring", first=f"bounds of {run}") as progress:
         result = bounds_run(run, options, progress)
         written = result.save(run)
     if as_json:

@@ -9,7 +9,7 @@ import typer
 
 from ..errors import ConfigError
 from . import completion
-from .arguments import Json, Set, pairs, print_json, split
+from .arguments import Json, Set, pairs, print_json, split, words
 
 if TYPE_CHECKING:
     from ..choosing.search import SearchResult
@@ -47,7 +47,7 @@ def calibrate(
 
     overrides = pairs(settings)
     overrides |= {} if sensitivity is None else {"sensitivity": sensitivity}
-    names, budgets = split(mechanism), split(budget)
+    names, budgets = words(mechanism), split(budget)
     if search:
         _search(names, budgets, dataset, split(seed), keep, {**overrides, "rounds": rounds}, as_json)
         return

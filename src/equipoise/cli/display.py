@@ -71,19 +71,36 @@ Tell = Callable[[str, float | None], None]
 
 
 @contextmanager
-def attack_progress(quiet: bool, doing: str = "attacking") -> Iterator[Any]:
-    """What runs, for how long, without an end; yields a function of (what, amount)."""
+def attack_progress(quiet: bool, doing: str = "attacking", first: str = "") -> Iterator[Any]:
+    """What runs, for how long, without an end; yields a function of (what, amount).
+
+    Its first call prints the line ``first``: what could be refused has been accepted by then.
+    """
     if quiet:
         yield None
         return
-    if not errors.is_terminal:
-        tell = _lines(doing)
-        yield lambda attack, amount: tell(attack, None)
-        return
-    columns = (TextColumn(doing + ": {task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=errors, transient=True) as bar:
+    tell, bar = _lines(doing), None
+    if errors.is_terminal:
+        columns = (TextColumn(doing + ": {task.description}"), BarColumn(), TimeElapsedColumn())
+        bar = Progress(*columns, console=errors, transient=True)
         task = bar.add_task("", total=None)
-        yield lambda attack, amount: bar.update(task, description=attack, advance=amount)
+
+    def told(attack: str, amount: float) -> None:
+        nonlocal first
+        if first:
+            console.print(first, markup=False, highlight=False)
+            first = ""
+        if bar is None:
+            tell(attack, None)
+        else:
+            bar.start()  # does nothing from the second time on
+            bar.update(task, description=attack, advance=amount)
+
+    try:
+        yield told
+    finally:
+        if bar is not None:
+            bar.stop()
 
 
 @contextmanager

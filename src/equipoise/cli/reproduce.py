@@ -45,7 +45,7 @@ def reproduce(
 
     names, scale = check_names(artefacts or []), QUICK if quick else FULL
     if sum((status, plan is not None, bool(source))) > 1:
-        raise ConfigError("Choose one of --status, --plan and --from.", "They exclude each other.")
+        raise ConfigError("--status, --plan and --from exclude each other.", "Give one of them.")
     if status or not (artefacts or quick or plan or source):
         _show_status(shell.status(out or shell.committed()), as_json)
         if not status and not as_json:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import completion
-from .arguments import Json, Set, pairs, print_json, split
+from .arguments import Json, Set, pairs, print_json, split, words
 
 if TYPE_CHECKING:
     from ..runs.run import Run
@@ -49,8 +49,8 @@ def train(
     overrides = pairs(settings)
     flags = (("rounds", rounds), ("device", device), ("release_limit", release_limit))
     overrides |= {key: value for key, value in flags if value is not None}
-    names = [("datasets", dataset), ("mechanisms", mechanism), ("budgets", budget), ("seeds", seed)]
-    resolved = resolve(config, overrides, {key: split(text) for key, text in names})
+    sweep = {"datasets": words(dataset), "mechanisms": words(mechanism), "budgets": split(budget), "seeds": split(seed)}
+    resolved = resolve(config, overrides, sweep)
     folder = out or Path("runs") / resolved.digest()[:12]
     run = Run(folder, resolved, fresh)
     result = execute(run, quiet=as_json, first=lambda: display.console.print(summary(resolved, folder)))

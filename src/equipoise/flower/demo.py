@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError, FleetError, StorageError
+from ..errors import FleetError, StorageError, raise_all
 from ..files import storage_errors, write_text
 from ..ledger.ledger import verify
 from ..runs.folder import read_rows
@@ -28,8 +28,8 @@ def demo(
     out: Path, nodes: int, rounds: int, say: Say, *, tls: bool = False, simulation: bool = False
 ) -> dict[str, Any]:
     """Train, say what happens as it happens, and return what the server's files hold afterwards."""
-    if rounds < 1 or nodes < 2:
-        raise ConfigError(f"Expected rounds={rounds} >= 1 and nodes={nodes} >= 2.", "The defaults are 3 and 4.")
+    least = (("rounds", rounds, 1), ("nodes", nodes, 2))
+    raise_all([f"Expected {name}={value} to be >= {bound}." for name, value, bound in least if value < bound])
     app, logs, run = prepare(out)
     began = time.monotonic()
     follower = Follower(run / "metrics.jsonl", say)

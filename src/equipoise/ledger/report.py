@@ -28,6 +28,8 @@ def report(run: Path, head: str | None = None, delta: float = 1e-5) -> dict[str,
     if not 0 <= delta < 1:
         raise ConfigError(f"Expected delta={delta!r} to lie in [0, 1).", "For example 1e-5.")
     path = run / FILE if run.is_dir() else run
+    if run.is_dir() and not path.is_file():
+        raise LedgerError(f"The folder {run.name} has no {FILE}.", "Give a run folder that has one, or the file.")
     noted = _noted(path.parent / "result.json")
     result = verify(path, *(noted or (None, None)))
     sources = {} if noted is None else {"result.json": result.beyond}

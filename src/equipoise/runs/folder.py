@@ -52,7 +52,12 @@ class RunFolder:
         wanted = there if rounds is None else sorted(set(rounds))
         missing = [round_number for round_number in wanted if round_number not in there]
         if missing or not wanted:
-            raise ConfigError(f"No snapshot of round {missing}.", f"There are: {', '.join(map(str, there))}.")
+            named = (
+                f"There is no snapshot of round {', '.join(map(str, missing))}."
+                if missing
+                else "No snapshot was named."
+            )
+            raise ConfigError(named, f"There are: {', '.join(map(str, there))}.")
         return wanted
 
     def weights(self, round_number: int, layout: Layout) -> Tensor:
