@@ -91,7 +91,7 @@ GOOD: dict[str, Any] = {"settings": {"rounds": 1}, "federations": [{"mechanism":
     [
         ("not JSON", 11, "Cannot read the SPEC spec.json"),
         ([1], 11, ""),
-        ({**GOOD, "settings": {"rounds": 0, "eta": -1}}, 11, "2 problem(s)"),
+        ({**GOOD, "settings": {"rounds": 0, "eta": -1}}, 11, "2 problems"),
         ({**GOOD, "settings": {"rounds": "5"}}, 11, "rounds"),
         ({**GOOD, "settings": {"leakage": {"x": 1}}}, 11, "x"),
         ({**GOOD, "settings": [1]}, 11, ""),

@@ -107,9 +107,32 @@ def test_all_problems_are_raised_together_each_once_in_their_order() -> None:
     raise_all([])
     with pytest.raises(ConfigError) as caught:
         raise_all(["Second thing.", "First thing.", "Second thing."])
-    assert str(caught.value) == "2 problem(s) in the settings:\n  - Second thing.\n  - First thing."
-    with pytest.raises(ConfigError, match=re.escape("1 problem(s) in the settings:\n  - One.")):
-        raise_all(["One."])
+    assert caught.value.cause.splitlines()[0] == "2 problems in the settings:"
+    assert [line.split(". ")[0] for line in caught.value.cause.splitlines()[1:]] == [
+        "  - Second thing",
+        "  - First thing",
+    ]
+    assert str(caught.value).splitlines()[-1] == caught.value.remedy == "Correct each of them."
+
+
+@pytest.mark.parametrize(
+    ("problem", "remedy"),
+    [
+        ("Expected rounds=-5 to be >= 1.", "Give rounds 1 or more."),
+        ("Expected eta=-1 to be > 0.", "Give eta such a value, by --set eta=VALUE or in the TOML file."),
+        ("Unknown key 'rouns'. Did you mean 'rounds'?", "Did you mean 'rounds'?"),
+        ("mnist pl-learn: It needs a budget. Give one.", "Give one."),
+        ("sweep[0].seeds.0 = 'a': input should be a valid integer.",
+         "Correct --seed, or the [[sweep]] block of the TOML file."),
+        ("Expected sweep to be a table.", "Correct it in the TOML file, or by a flag."),
+        ("Unknown key 'qqqqq'.", "Remove it."),
+    ],
+)  # fmt: skip
+def test_every_problem_of_the_settings_has_a_remedy(problem: str, remedy: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        raise_all([problem])
+    assert caught.value.remedy == remedy
+    assert str(caught.value) == f"{caught.value.cause} {remedy}"
 
 
 # --- errors of other people's code --------------------------------------------------------------------------------

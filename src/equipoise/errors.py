@@ -6,6 +6,7 @@ Every class has its own exit code, so that scripts can tell them apart; ``docs/e
 from __future__ import annotations
 
 import math
+import re
 import sys
 from pathlib import Path
 from traceback import walk_tb
@@ -24,7 +25,7 @@ class EquipoiseError(Exception):
 
     def __init__(self, cause: str, remedy: str = ""):
         self.cause, self.remedy = cause, remedy
-        super().__init__(f"{cause} {remedy}".strip())
+        super().__init__("\n".join([cause, remedy]) if "\n" in cause else f"{cause} {remedy}".strip())
 
 
 class ConfigError(EquipoiseError):
@@ -277,10 +278,28 @@ def raise_all(problems: list[str]) -> None:
 
 
 def refuse(problems: list[str]) -> NoReturn:
-    """
-    >>> refuse(["Expected eta=-1 to be > 0.", "Unknown key 'rouns'."])
+    """One ``ConfigError`` for all problems of some settings, each with what to do about it.
+
+    >>> refuse(["Expected rounds=0 to be >= 1."])
     Traceback (most recent call last):
-    equipoise.errors.ConfigError: 2 problem(s) in the settings: ...
+    equipoise.errors.ConfigError: Expected rounds=0 to be >= 1. Give rounds 1 or more.
     """
-    result = list(dict.fromkeys(problems))
-    raise ConfigError("\n".join([f"{len(result)} problem(s) in the settings:", *(f"  - {line}" for line in result)]))
+    result = [_with_remedy(problem) for problem in dict.fromkeys(problems)]
+    if len(result) == 1:
+        raise ConfigError(*result[0])
+    lines = [f"  - {cause} {remedy}" for cause, remedy in result]
+    raise ConfigError("\n".join([f"{len(result)} problems in the settings:", *lines]), "Correct each of them.")
+
+
+def _with_remedy(problem: str) -> tuple[str, str]:
+    """What is wrong, its first sentence, and what to do: the sentences after it, or what follows from its form."""
+    cause, _, remedy = re.sub(r"([.?]) (?=[A-Z])", r"\1\0", problem, count=1).partition("\0")
+    if remedy:
+        return cause, remedy
+    if least := re.fullmatch(r"Expected ([\w.]+)=.* to be >= (\d+)\.", cause):
+        return cause, f"Give {least[1]} {least[2]} or more."
+    if swept := re.match(r"sweep\[\d+\]\.(dataset|mechanism|budget|seed)s\b", cause):
+        return cause, f"Correct --{swept[1]}, or the [[sweep]] block of the TOML file."
+    if named := re.match(r"(?:Expected )?([\w.]+) ?= ?", cause):
+        return cause, f"Give {named[1]} such a value, by --set {named[1]}=VALUE or in the TOML file."
+    return cause, "Remove it." if cause.startswith("Unknown key") else "Correct it in the TOML file, or by a flag."

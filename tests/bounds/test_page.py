@@ -47,17 +47,18 @@ def test_only_leakage_has_a_linear_axis(result: str, kind: str) -> None:
 def test_assumptions_and_claims_are_written_out() -> None:
     check = compared("gamma < 1/L_alpha", given(0.1), given(0.0057), strict=True, note="sure & certain")
     text = body(row(assumptions=[check, assumption("smooth", "held")]))
-    cells = "<td>gamma &lt; 1/L_alpha</td><td>one round</td><td class='violated'>violated</td>"
+    cells = "<td>gamma &lt; 1/L_alpha</td><td>Lemma C.1</td><td>2</td><td class='violated'>violated</td>"
     assert f"{cells}<td>0.1 against 5.70e-3</td><td>sure &amp; certain</td>" in text
     assert "<td class='held'>held</td>" in text
     assert "<b>proved</b>: this &amp; that" in text
     assert "d&lt;b&gt; pl-learn @ 0.98 (seed 1)" in text
-    assert "<h2>one round (one_step)</h2>" in text
+    assert "<h2>Lemma C.1: one round</h2>" in text
 
 
 def test_a_result_with_nothing_to_show_says_why() -> None:
     text = body(not_covered(ABOUT, "converge_rate", "mean |grad F|^2", "one step size", "the rate < changes"))
-    assert "<h2>whole run (converge_rate)</h2><p>not covered: the rate &lt; changes.</p>" in text
+    assert "<h2>Theorem 5.2: whole run</h2><p>not covered: the rate &lt; changes.</p>" in text
+    assert "<li>Theorem 5.2 (whole run): not stated for pl-learn" in text
 
 
 def test_the_script_is_there_once_and_nothing_is_fetched(result: Bounds) -> None:

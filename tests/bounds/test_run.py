@@ -126,7 +126,7 @@ def test_what_is_no_run_folder_is_refused(run: Path, tmp_path: Path) -> None:
         bounds_run(tmp_path)
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
-    with pytest.raises(ConfigError, match=r"No snapshot of round \[7\]"):
+    with pytest.raises(ConfigError, match="There is no snapshot of round 7"):
         bounds_run(copy, BoundsOptions(snapshots=[0, 7]))
     (copy / "metrics.jsonl").write_text("{}\n")
     with pytest.raises(CheckpointError, match=r"Line 1 of metrics\.jsonl"):

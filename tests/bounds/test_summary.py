@@ -6,7 +6,7 @@ import pytest
 
 from equipoise.bounds.rows import Row, assumption, compared, given, result_row
 from equipoise.bounds.run import Bounds
-from equipoise.bounds.summary import asked_by, federation_label, figures_text, grouped, short, worst_checks
+from equipoise.bounds.summary import asked_by, checks_by_round, federation_label, figures_text, grouped, short
 
 
 def row(result: str, number: int | None, *checks: Row, setting: str = "as configured") -> Row:
@@ -22,7 +22,7 @@ def step(value: float, limit: float) -> Row:
     ("budget", "label"),
     [
         (0.98, "mnist pl-learn @ 0.98 (seed 3)"), (None, "mnist pl-learn (seed 3)"),
-        ([0.9, 0.8], "mnist pl-learn @ [0.9, 0.8] (seed 3)"),
+        ([0.9, 0.8], "mnist pl-learn @ per client 0.9, 0.8 (seed 3)"),
     ],
 )  # fmt: skip
 def test_federations_are_told_apart_by_their_labels(budget: object, label: str) -> None:
@@ -36,19 +36,21 @@ def test_groups_come_in_the_order_in_which_they_are_met() -> None:
     assert [one["round"] for one in result["one_step"]] == [2, 1]
 
 
-def test_every_assumption_is_shown_once_as_it_stood_at_worst() -> None:
-    checks = worst_checks([
+def test_every_assumption_is_shown_once_a_round_as_it_stood_at_worst_there() -> None:
+    checks = checks_by_round([
         row("one_step", 0, step(0.1, 0.5), assumption("a", "not checkable")),
         row("one_step", 2, step(0.1, 0.02), assumption("a", "held"), assumption("b", "not covered")),
-        row("converge_rate", None, step(0.1, 0.05), assumption("b", "held")),
-        row("converge_rate", None, step(0.1, 1e-9), setting="eta = 1/(8 L)"),  # not the run as it was
+        row("converge_rate", 2, step(0.1, 0.01), assumption("b", "held")),
+        row("converge_rate", 2, step(0.1, 1e-9), setting="eta = 1/(8 L)"),  # not the run as it was
     ])  # fmt: skip
-    result = {check["name"]: check for check in checks}
-    assert list(result) == ["eta <= 1/(4 L_F)", "a", "b"]
-    worst = result["eta <= 1/(4 L_F)"]
-    assert (worst["status"], worst["round"], worst["results"]) == ("violated", 2, ["one_step", "converge_rate"])
-    assert (result["a"]["status"], result["b"]["status"]) == ("not checkable", "not covered")
-    assert asked_by(worst) == "one round, whole run"
+    result = {(check["name"], check["round"]): check for check in checks}
+    assert list(result) == [("eta <= 1/(4 L_F)", 0), ("a", 0), ("eta <= 1/(4 L_F)", 2), ("a", 2), ("b", 2)]
+    assert result["eta <= 1/(4 L_F)", 0]["status"] == "held"
+    later = result["eta <= 1/(4 L_F)", 2]
+    assert (later["status"], later["results"]) == ("violated", ["one_step", "converge_rate"])
+    assert figures_text(later) == "0.1 against 0.01"
+    assert (result["a", 2]["status"], result["b", 2]["status"]) == ("held", "not covered")
+    assert asked_by(later) == "Lemma C.1, Theorem 5.2"
 
 
 def test_figures_in_words() -> None:
@@ -70,6 +72,9 @@ def test_numbers_in_few_digits(value: float, digits: int, text: str) -> None:
 
 
 def test_the_checks_of_a_run(result: Bounds) -> None:
-    shown = {check["name"]: check for check in worst_checks(r for r in result.rows if r["mechanism"] == "pl-learn")}
-    assert shown["beta >= threshold"]["status"] == "held"  # with the run's constants; with estimated ones it is not
-    assert shown["eta <= 1/(4 L_F)"]["results"] == ["one_step", "converge_rate"]
+    rows = [r for r in result.rows if r["mechanism"] == "pl-learn"]
+    shown = {(check["name"], check["round"]): check for check in checks_by_round(rows)}
+    first = min(number for _, number in shown if number is not None)
+    assert shown["beta >= threshold", first]["status"] == "held"  # with the run's constants, not with estimated ones
+    assert shown["eta <= 1/(4 L_F)", first]["results"] == ["one_step"]
+    assert shown["eta <= 1/(4 L_F)", None]["results"] == ["converge_rate"]

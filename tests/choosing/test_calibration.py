@@ -27,6 +27,16 @@ def test_only_a_formal_budget_is_called_an_epsilon() -> None:
     assert "epsilon of one release" not in calibration(ProtectionSettings(), "ls-static", 1.0)["claim"]
 
 
+def test_a_mechanism_that_learns_nothing_has_no_upper_bound_beyond_its_lower_one() -> None:
+    result = calibration(ProtectionSettings(), "pl-identical", 0.995)
+    assert (result["lower"], result["upper"], result["learns"]) == (1.99975, 1.99975, False)
+
+
 def test_nothing_to_calibrate() -> None:
-    with pytest.raises(ConfigError, match="'none' has no budget"):
-        calibration(ProtectionSettings(), "none", 1.0)
+    for budget in (1.0, None):
+        with pytest.raises(
+            ConfigError, match=r"'none' has no budget to calibrate\. Choose one that has: pl-identical, "
+        ):
+            calibration(ProtectionSettings(), "none", budget)
+    with pytest.raises(ConfigError, match=r"'ls-learn' needs a budget\. Give one, for example --budget 200"):
+        calibration(ProtectionSettings(), "ls-learn", None)

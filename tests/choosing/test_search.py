@@ -13,7 +13,7 @@ import torch
 from scipy.stats import t as student
 
 from equipoise.choosing import search as module
-from equipoise.choosing.search import Found, Trial, _strictest, public_dataset, search
+from equipoise.choosing.search import SearchResult, Trial, _strictest, public_dataset, search
 from equipoise.data.dataset import Dataset, from_tensors
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings
@@ -87,10 +87,12 @@ def test_without_public_images_there_is_nothing_to_search_on() -> None:
 
 
 @pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch, guarded: Dataset) -> Callable[..., tuple[Found, list[Federation]]]:
+def play(monkeypatch: pytest.MonkeyPatch, guarded: Dataset) -> Callable[..., tuple[SearchResult, list[Federation]]]:
     """Search with accuracies from a function of (mechanism, budget, seed) in the place of training."""
 
-    def run(accuracy: Callable[[str, Any, int], float], *names: str, **more: Any) -> tuple[Found, list[Federation]]:
+    def run(
+        accuracy: Callable[[str, Any, int], float], *names: str, **more: Any
+    ) -> tuple[SearchResult, list[Federation]]:
         asked: list[Federation] = []
 
         class Stub:
@@ -225,3 +227,13 @@ def test_a_measure_of_ones_own_has_no_grid(play: Any, monkeypatch: pytest.Monkey
         play(threshold(0), "mine")
     result, _ = play(threshold(50), "mine", budgets=[20, 50, 80])
     assert result.strictest == {"mine": 50}
+
+
+def test_a_budget_at_the_edge_of_the_grid_may_not_be_the_strictest() -> None:
+    def trial(budget: float, trains: bool) -> Trial:
+        return Trial("pl-learn", budget, 3, 0.5, None, trains)
+
+    trials = [trial(0.9, True), trial(0.95, True)]
+    assert SearchResult(trials, 0.5, {"pl-learn": 0.9}).at_edge("pl-learn")
+    assert not SearchResult(trials, 0.5, {"pl-learn": 0.95}).at_edge("pl-learn")
+    assert not SearchResult(trials, 0.5, {"pl-learn": None}).at_edge("pl-learn")

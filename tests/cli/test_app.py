@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+import equipoise as equipoise_package
 from equipoise import errors
 from equipoise.cli import app as cli
 from equipoise.engine import doctor
@@ -32,6 +33,28 @@ def test_every_command_of_today_is_listed(command: Command) -> None:
     assert done.code == 0
     assert {"demo", "train", "calibrate", "doctor"} <= set(COMMANDS)
     assert all(name in done.out for name in COMMANDS)
+
+
+def test_the_version_is_one_line(command: Command) -> None:
+    assert command("--version") == Done(0, f"equipoise {equipoise_package.__version__}\n", "")
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS, "flower new", "flower demo"])
+def test_a_short_option_asks_for_help_too(command: Command, name: str) -> None:
+    done = command(*name.split(), "-h")
+    assert done == command(*name.split(), "--help")
+    assert (done.code, done.err) == (0, "")
+    assert " ".join(["Usage: equipoise", *name.split()]) in done.out
+
+
+def test_brackets_in_a_help_text_are_printed(command: Command) -> None:
+    assert "[[sweep]]" in command("train", "--help").out
+
+
+def test_completion_can_be_installed(command: Command) -> None:
+    out = command("--help").out
+    assert "--install-completion" in out
+    assert "--show-completion" in out
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -150,5 +173,5 @@ def test_every_error_has_an_exit_code_of_its_own_and_a_page_in_the_docs() -> Non
 def test_a_process_ends_with_the_code_and_keeps_the_streams_apart(tmp_path: Path) -> None:
     done = equipoise("train", "--set", "rouns=3", "--set", "eta=-1", "--mechanism", "none", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (11, "")
-    assert done.stderr.startswith("error: 2 problem(s) in the settings:\n")
+    assert done.stderr.startswith("error: 2 problems in the settings:\n")
     assert "Did you mean 'rounds'?" in done.stderr

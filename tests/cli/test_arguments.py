@@ -12,6 +12,10 @@ from equipoise.errors import ConfigError
 
 def test_values_are_toml_where_they_can_be() -> None:
     assert split("0.96, 200,pl-learn") == [0.96, 200, "pl-learn"]
+    assert split("0.96,.97") == [0.96, 0.97]
+    assert split("[0.96, 0.98], {rounds = [1, 5], values = [1, 2]}, 3") == [
+        [0.96, 0.98], {"rounds": [1, 5], "values": [1, 2]}, 3
+    ]  # fmt: skip
     assert split(None) == split("") == split(" , ") == []
 
 

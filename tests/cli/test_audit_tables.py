@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import pytest
 from rich.console import Console
 
-from equipoise.cli.audit_tables import audit_notes, audit_tables
+from equipoise.cli import display
+from equipoise.cli.audit_tables import audit_tables, show_audit
 
 CELL = {"dataset": "mnist", "mechanism": "pl-learn", "budget": 0.98, "seed": 1, "round": 0, "attack": "matched"}
 
@@ -37,26 +39,22 @@ FOUND = {
 }  # fmt: skip
 
 
-def test_a_defence_stands_beside_its_twins_and_controls() -> None:
+@pytest.mark.parametrize("width", [80, 110])
+def test_a_defence_stands_beside_its_twins_and_controls(width: int) -> None:
     (table,) = audit_tables(FOUND)
-    console = Console(file=io.StringIO(), width=120)
+    console = Console(file=io.StringIO(), width=width)
     console.print(table)
-    line = next(line for line in console.file.getvalue().splitlines() if "matched found" in line)  # type: ignore[attr-defined]
-    assert line.split()[2:] == ["90.0%", "80.0-100.0%", "30.0%", "-", "100.0%", "1.0%"]
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    line = next(line for line in text.splitlines() if "matched identified" in line)
+    assert line.split()[2:] == ["90.0%", "80.0", "to", "100.0%", "30.0%", "-", "100.0%", "1.0%"]
+    assert "…" not in text
 
 
-def test_the_notes_say_what_the_table_cannot() -> None:
-    notes = audit_notes(FOUND)
-    assert "black: MSE 1.18, score 0.46" in notes
-    assert "matched conditioned its responses on nothing" in notes
-    assert "interrupted: these are the cells that were finished" in notes
-    assert "insufficient evidence: 8 release(s) are fewer than 20" in notes
-    assert "not claimed: (epsilon, delta) of any kind." in notes
-
-
-def test_examples_that_never_took_part_have_no_rate_to_print() -> None:
-    row = {"mechanism": "none", "budget": None, "rounds": 1, "targets": 4, "candidates": 5}
-    row |= {"identification_schedule_known": None, "identification_schedule_unknown": 0.25}
-    text = audit_notes({"baselines": {}, "multi_round": [row], "attacks": [], "claims": {}})
-    assert "25%" in text
-    assert "none, 1 releases combined" in text, "a mechanism without a budget has none to print"
+def test_the_notes_say_what_the_table_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console(file=io.StringIO(), width=200)
+    monkeypatch.setattr(display, "console", console)
+    show_audit(FOUND)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "chance: the same result held against images of another release" in " ".join(text.split())
+    assert "black: MSE 1.18, score 0.46" in text
+    assert "not claimed: (epsilon, delta) of any kind." in text

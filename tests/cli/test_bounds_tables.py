@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from equipoise.bounds.options import BoundsOptions
-from equipoise.bounds.rows import Row, assumption, compared, given, result_row
+from equipoise.bounds.rows import Row, compared, given, result_row
 from equipoise.bounds.run import bounds_run
-from equipoise.cli.bounds_tables import bounds_notes, bounds_tables
+from equipoise.cli import display
+from equipoise.cli.bounds_tables import all_tables, compact_tables, show_bounds
 from tests.audit_helpers import train_run, write_pictures
 
 OPTIONS = BoundsOptions(
@@ -20,9 +22,9 @@ OPTIONS = BoundsOptions(
 )  # fmt: skip
 
 
-def shown(result: dict[str, Any], width: int = 100) -> str:
+def shown(tables: list[Table], width: int = 80) -> str:
     console = Console(width=width, record=True, file=io.StringIO())
-    for table in bounds_tables(result):
+    for table in tables:
         console.print(table)
     return console.export_text()
 
@@ -42,45 +44,38 @@ def line(text: str, start: str) -> list[str]:
 
 def test_values_are_ranges_over_the_rounds() -> None:
     rows = [row(0, 20.0, 0.5, True), row(2, 3000.0, 0.5, True)]
-    text = shown({"bounds": rows})
-    assert line(text, "eta/2") == ["eta/2", "|grad", "F|^2", "as", "configured", "20..3000", "0.5", "yes", "applies"]
-    assert "mnist pl-learn @ 0.98 (seed 1)" in text
-    assert line(text, "one round") == ["one", "round"]
+    text = shown(compact_tables(rows))
+    assert line(text, "Lemma C.1")[2:] == ["eta/2", "|grad", "F|^2", "20", "to", "3000", "0.5", "yes"]
+    assert "pl-learn @ 0.98" in text
 
 
 def test_a_bound_that_failed_somewhere_is_counted() -> None:
     rows = [row(0, 20.0, 30.0, False), row(2, 20.0, 0.5, True), row(3, None, 0.5, None, status="not checkable")]
-    assert line(shown({"bounds": rows}), "eta/2")[-2:] == ["(1/2)", "differs"]
-    none = [row(0, None, 0.5, None, status="not covered")]
-    assert line(shown({"bounds": none}), "eta/2")[-5:] == ["-", "0.5", "-", "not", "covered"]
+    assert line(shown(compact_tables(rows)), "Lemma C.1")[-4:] == ["no", "(1", "of", "2)"]
+    assert shown(compact_tables([row(0, None, 0.5, None, status="not covered")])) == ""
 
 
-def test_assumptions_are_those_of_the_run_as_it_was() -> None:
-    step = compared("eta <= 1/(4 L_F)", given(0.1), given(0.02), strict=False)
-    small = compared("smaller", given(0.1), given(0.02), strict=False)
-    noted = assumption("[bounded] variance", "not checkable", "measured at the snapshots only")
-    convex = assumption("convex feasible set", "violated")
-    text = shown({"bounds": [
-        row(0, None, 1.0, None, assumptions=[step, noted]),
-        row(0, 1.0, 1.0, True, assumptions=[small], setting="eta = 1/(8 L)"),
-        row(0, None, 1.0, None, assumptions=[convex], result="convex_suboptimality"),
-    ]})  # fmt: skip
-    assert line(text, "eta <=")[-6:] == ["one", "round", "violated", "0.1", "against", "0.02"]
-    assert "[bounded] variance" in text
-    assert "measured at the snapshots only" in text
+def test_violated_assumptions_are_those_of_the_run_as_it_was_with_their_round() -> None:
+    rows = [
+        row(0, None, 1.0, None, assumptions=[limit("[eta] <= 1/(4 L_F)", 0.05)]),
+        row(2, None, 1.0, None, assumptions=[limit("[eta] <= 1/(4 L_F)", 0.02)]),
+        row(0, 1.0, 1.0, True, assumptions=[limit("smaller", 0.02)], setting="eta = 1/(8 L)"),
+    ]  # fmt: skip
+    text = shown(compact_tables(rows))
+    assert line(text, "[eta] <=")[-6:] == ["Lemma", "C.1", "2", "0.1", "against", "0.02"]
     assert "smaller" not in text
-    assert "convex feasible set" not in text
 
 
-def test_notes_name_every_reason_once() -> None:
-    why = {"status": "not covered", "reason": "the L1 map is radial"}
-    rows = [row(0, None, 1.0, None, **why), row(2, None, 1.0, None, **why), row(0, 1.0, 1.0, True)]
-    rows[1]["mechanism"] = "ls-learn"
-    notes = bounds_notes({"bounds": rows, "claims": {"proved": ["This.", "That."]}})
-    assert notes.splitlines() == [
-        "one round, not covered (pl-learn, ls-learn): the L1 map is radial",
-        "proved: This. That.",
-    ]
+def test_all_tables_keep_the_rounds_apart() -> None:
+    rows = [row(at, None, 1.0, None, assumptions=[limit("eta <= 1/(4 L_F)", 0.01 * (at + 1))]) for at in (0, 2)]
+    text = shown(all_tables(rows))
+    figures = [one.split()[-5:] for one in text.splitlines() if one.strip().startswith("eta <=")]
+    assert figures == [["0", "violated", "0.1", "against", "0.01"], ["2", "violated", "0.1", "against", "0.03"]]
+    assert line(text, "Lemma C.1") == ["Lemma", "C.1,", "as", "configured"]
+
+
+def limit(name: str, value: float) -> Row:
+    return compared(name, given(0.1), given(value), strict=False)
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +85,18 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return bounds_run(run, OPTIONS).content
 
 
-def test_a_runs_tables_can_be_read_at_a_hundred_columns(result: dict[str, Any]) -> None:
-    text = shown(result)
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_runs_tables_can_be_read_at_eighty_columns(
+    result: dict[str, Any], everything: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    monkeypatch.setattr(display, "console", console)
+    show_bounds(result, everything)
+    text = console.export_text()
     assert "…" not in text
-    for word in ("inner loop", "gamma < 1/L_alpha", "violated", "does not apply", "not covered", "pl-learn"):
-        assert word in text
-    assert "radial" in bounds_notes(result)
+    assert max(map(len, text.splitlines())) <= 80
+    words = " ".join(text.split())
+    for word in ("Theorem 5.1 (inner loop): does not apply to pl-learn", "violated", "radial", "not claimed:"):
+        assert word in words
+    assert words.index("Remark 1 (budget kept)") < words.index("Lemma C.1 eta/2" if not everything else "(seed 1)")
+    assert everything or len(text.splitlines()) < 90

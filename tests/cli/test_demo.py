@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.cli import demo
+from equipoise.report import demonstration
 from tests.helpers import Command, document
 
 
@@ -29,7 +29,8 @@ class Resources(HTMLParser):
 @pytest.fixture(autouse=True)
 def _little_effort(small_mnist: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few images, and attacks that cost nothing; the real thing is run by the slow tests."""
-    monkeypatch.setattr(demo, "ATTACK", {**demo.ATTACK, "releases": 2, "samples": 10, "candidates": 5, "others": 2})
+    little = {**demonstration.ATTACK, "releases": 2, "samples": 10, "candidates": 5, "others": 2}
+    monkeypatch.setattr(demonstration, "ATTACK", little)
 
 
 def test_the_demo_makes_a_table_and_a_plot_that_stands_alone(command: Command, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_a_deployment_is_shown_by_client(command: Command, deployed: Path) -> No
     done = command("ledger", deployed)
     assert (done.code, done.err) == (0, "")
     assert table_rows(done.out) == [
-        ["0", "a", "pl-learn", "0.98", "3", "2", "0", "8.5", "-", "12.5"],
+        ["0", "a", "pl-learn", "0.98", "3", "2", "0", "8.5", "to", "12.5"],
         ["0", "b", "pl-learn", "0.98", "3", "0", "1", "-"],
     ]
     text = " ".join(done.out.split())
@@ -46,7 +46,7 @@ def test_a_deployment_is_shown_by_client(command: Command, deployed: Path) -> No
 def test_clients_that_differ_in_their_intensity_alone_share_a_row(command: Command, tmp_path: Path) -> None:
     folder = seeded(tmp_path / "run", a_round(1, clients=3), a_round(2, clients=2))
     assert table_rows(command("ledger", folder).out) == [
-        ["0", "0,", "1", "pl-learn", "0.98", "2", "2", "0", "8.143", "-", "9.286"],
+        ["0", "0,", "1", "pl-learn", "0.98", "2", "2", "0", "8.143", "to", "9.286"],
         ["0", "2", "pl-learn", "0.98", "1", "1", "0", "10.14"],
     ]
 

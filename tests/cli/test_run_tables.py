@@ -2,26 +2,52 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from equipoise.cli.run_tables import group, not_claimed, refused_note
+from equipoise.cli.run_tables import COLUMNS, refused_note, result_table
 
 
-def test_rows_of_the_table_are_means_over_seeds_with_students_interval() -> None:
-    def row(name: str, budget: Any, accuracy: float) -> dict[str, Any]:
-        extra = {"accuracy_at_best_validation": accuracy + 0.01, "mean_utility_loss": -accuracy}
-        return {"dataset": "mnist", "mechanism": name, "budget": budget, "accuracy": accuracy, **extra}
+def row(mechanism: str, budget: Any, seed: int, dataset: str = "mnist", accuracy: float = 0.5) -> dict[str, Any]:
+    return {
+        "dataset": dataset, "mechanism": mechanism, "budget": budget, "seed": seed, "accuracy": accuracy,
+        "accuracy_at_best_validation": accuracy, "mean_utility_loss": -0.25, "releases_refused": 0,
+        "releases_accepted": 4,
+    }  # fmt: skip
 
-    one, two = group([row("a", 0.9, 0.5), row("b", None, 0.7), row("a", 0.9, 0.6), row("a", 0.9, 0.7)])
-    assert (one["mechanism"], one["budget"], one["seeds"]) == ("a", 0.9, 3)
-    assert one["accuracy"] == pytest.approx(0.6)
-    assert one["best"] == pytest.approx(0.61)
-    assert one["utility_loss"] == pytest.approx(-0.6)
-    half = 4.302652729911275 * 0.1 / 3**0.5  # Student's quantile for 2 degrees of freedom
-    assert one["interval"] == pytest.approx((0.6 - half, 0.6 + half))
-    assert (two["seeds"], two["interval"]) == (1, None)
+
+SWEEP = [
+    row(mechanism, budget, seed, dataset, 0.02 * seed**3)
+    for dataset in ("mnist", "fmnist")
+    for mechanism, budget in (
+        ("none", None), ("pl-identical", 0.98), ("pl-learn", [0.97, 0.98, 0.99, 0.995]),
+        ("pl-learn", {"rounds": [1, 501], "values": [0.97, 0.99]}), ("ls-learn", 200.0),
+    )
+    for seed in (1, 2)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [80, 110])
+def test_the_results_of_a_sweep_can_be_read(width: int) -> None:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(result_table(SWEEP))
+    text = console.export_text()
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    assert "{" not in text
+    assert "0.0% to 97.9%" in text  # Student's interval goes below; no accuracy does
+    words = " ".join(text.split())
+    for part in ("per client", "0.97→0.99", "(round", "501)", "-0.2500"):
+        assert part in words, part
+    assert [line.strip() for line in text.splitlines() if line.strip() in ("mnist", "fmnist")] == ["mnist", "fmnist"]
+
+
+def test_every_column_that_needs_it_is_explained() -> None:
+    assert "best validation: " in COLUMNS
+    assert "utility loss: " in COLUMNS
 
 
 def test_a_refused_release_is_a_line_of_its_own() -> None:
@@ -30,14 +56,3 @@ def test_a_refused_release_is_a_line_of_its_own() -> None:
     bare = {**row, "mechanism": "none", "budget": None, "releases_refused": 3, "releases_accepted": 5}
     assert "None" not in refused_note([bare]), "there is no budget to print"
     assert "3 of 8 releases refused" in refused_note([{**row, "releases_refused": 3, "releases_accepted": 5}])
-
-
-def test_what_is_not_claimed_follows_the_mechanisms() -> None:
-    scored = not_claimed({"federations": [{"mechanism": "none"}, {"mechanism": "pl-learn"}]})
-    assert "No (epsilon, delta) is claimed for it." in scored
-    assert scored.splitlines()[-1].startswith("not claimed: protection")
-    formal = not_claimed({"federations": [{"mechanism": "laplace-dp"}]})
-    assert "the epsilon of one release" in formal
-    assert "nothing against those who know the seed" in formal
-    assert "attacker who knows the mechanism" not in formal
-    assert "No (epsilon, delta)" not in formal

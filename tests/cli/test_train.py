@@ -101,3 +101,31 @@ def test_an_interruption_is_one_line_and_exit_code_130(
     done = command(*arguments)
     assert done.code == 0
     assert "resumed at round 2" in done.out
+
+
+@pytest.mark.parametrize("more", [["--dataset", "nowhere"], ["--device", "cuda"], ["--out", "taken"]])
+def test_what_is_refused_is_refused_before_anything_is_printed(
+    command: Command, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "thesis.md").write_text("mine")
+    done = command(*tiny_train(tiny, "--mechanism", "none"), *more)
+    assert done.code > 10
+    assert done.out == ""
+    assert len(done.err.splitlines()) == 1
+
+
+def test_a_file_gets_no_blank_lines(command: Command, tiny: Path) -> None:
+    assert command(*tiny_train(tiny, "--mechanism", "none")).err == ""
+
+
+def test_budgets_may_lack_their_zero(command: Command, tiny: Path) -> None:
+    result = document(command(*tiny_train(tiny, "--mechanism", "pl-learn", "--budget", ".96,+0.98", "--json")))
+    assert [row["budget"] for row in result["federations"]] == [0.96, 0.98]
+
+
+def test_names_are_names_whatever_they_look_like(command: Command, tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "2024").symlink_to(tiny)
+    result = document(command("train", "--dataset", "2024", "--mechanism", "none", "--rounds", "1", "--json"))
+    assert result["federations"][0]["dataset"] == "2024"

@@ -174,14 +174,15 @@ def test_all_problems_come_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         check(settings, federations)
     message = str(caught.value)
-    assert message.startswith(f"{len(result)} problem(s) in the settings:")
+    assert message.startswith(f"{len(result)} problems in the settings:")
     assert all(line in message for line in result)
 
 
 def test_a_problem_shared_by_several_federations_is_reported_once() -> None:
     federations = [Federation("mnist", "pl-learn", b) for b in (0.96, 0.97)]
-    with pytest.raises(ConfigError, match=r"^1 problem"):
+    with pytest.raises(ConfigError) as caught:
         check(Settings.flat(factor=0.5), federations)
+    assert "problems" not in str(caught.value)
 
 
 # --- the plain form ----------------------------------------------------------------------------------------

@@ -29,9 +29,26 @@ def test_an_earlier_demo_is_replaced_and_nothing_else(tmp_path: Path) -> None:
     assert contents(out) == before
 
 
+@pytest.mark.parametrize("name", demo.PARTS)
+def test_folders_that_no_demo_made_are_kept_whatever_their_names(tmp_path: Path, name: str) -> None:
+    (tmp_path / "out" / name).mkdir(parents=True)
+    (tmp_path / "out" / name / "results.txt").write_text("mine")
+    with pytest.raises(StorageError, match="nothing was touched") as caught:
+        demo.prepare(tmp_path / "out")
+    assert "new or empty" in caught.value.remedy
+    assert contents(tmp_path) == {f"out/{name}/results.txt": b"mine"}
+
+
+def test_an_empty_folder_may_hold_a_demo(tmp_path: Path) -> None:
+    assert demo.prepare(tmp_path)[0].is_dir()
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StorageError, match="holds other things"):
+        demo.prepare(tmp_path / "file")
+
+
 @pytest.mark.parametrize(("nodes", "rounds"), [(1, 3), (4, 0)])
 def test_too_few_of_something(nodes: int, rounds: int, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="Expected rounds"):
+    with pytest.raises(ConfigError, match=r"Expected (rounds|nodes)=\d to be >= "):
         demo.demo(tmp_path / "out", nodes, rounds, print)
     assert not (tmp_path / "out").exists()
 

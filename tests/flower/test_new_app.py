@@ -63,10 +63,19 @@ def test_names_that_will_do(folder: str, name: str) -> None:
     assert package_name(Path(folder)) == name
 
 
-@pytest.mark.parametrize("folder", ["2nd", "_x", "class", "torch", "flwr", "équipe", "a", "x-", "-"])
-def test_names_that_will_not(folder: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be the name"):
+@pytest.mark.parametrize("folder", ["2nd", "_x", "class", "match", "équipe", "a", "x-", "-"])
+def test_names_that_no_package_can_have(folder: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a Python package cannot be called") as caught:
         new_app(tmp_path / folder)
+    assert "for example my-app" in caught.value.remedy
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("folder", ["json", "Json", "torch", "flwr", "task", "numpy", "rich"])
+def test_names_that_would_hide_a_module(folder: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="it would hide a module") as caught:
+        new_app(tmp_path / folder)
+    assert f"for example {folder.lower()}-app" in caught.value.remedy
     assert list(tmp_path.iterdir()) == []
 
 

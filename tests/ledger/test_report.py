@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from equipoise.errors import BudgetError, ConfigError, LedgerError, missing_extra
 from equipoise.ledger.ledger import Ledger
-from equipoise.ledger.report import ledger_report, printable
+from equipoise.ledger.report import alike, ledger_report, printable
 from equipoise.mechanism import registry
 from equipoise.mechanism.registry import Mechanism
 from equipoise.privacy import accounting
@@ -110,10 +111,12 @@ def test_a_result_without_a_ledger_vouches_for_nothing(deployed: Path, result: s
     assert "Nothing beside the ledger" in claims(deployed, "proved")
 
 
-@pytest.mark.parametrize("name", ["empty", "missing"])
-def test_where_there_is_no_ledger_the_error_says_so(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "words"), [("empty", "The folder empty has no ledger.jsonl"), ("missing", "There is no ledger missing")]
+)
+def test_where_there_is_no_ledger_the_error_says_so(tmp_path: Path, name: str, words: str) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(LedgerError, match="There is no ledger"):
+    with pytest.raises(LedgerError, match=re.escape(words)):
         ledger_report(tmp_path / name)
 
 
@@ -238,3 +241,12 @@ def test_a_name_cannot_command_a_terminal(text: str, shown: str) -> None:
 def test_hostile_names_do_not_reach_a_claim(tmp_path: Path) -> None:
     folder = seeded(tmp_path, entry("round", 1, mechanism="\x1b]0;m\x07", releases=[row("0")]))
     assert all(line.isprintable() for line in ledger_report(folder)["claims"]["not claimed"])
+
+
+def test_only_clients_that_follow_each_other_share_a_row() -> None:
+    def one(client: str, releases: int, low: float | None) -> dict[str, Any]:
+        return {"federation": 0, "client": client, "releases": releases, "intensity": [low, low]}
+
+    rows = alike([one("0", 3, None), one("1", 3, 8.0), one("2", 4, None), one("3", 3, 9.0)])
+    assert [row["clients"] for row in rows] == [["0", "1"], ["2"], ["3"]]
+    assert [row["intensity"] for row in rows] == [[8.0, 8.0], [None, None], [9.0, 9.0]]

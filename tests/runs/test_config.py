@@ -29,8 +29,11 @@ def problems_of(*arguments: Any, **named: Any) -> list[str]:
     """The lines of the one ``ConfigError`` that these arguments cause; the count in its head is right."""
     with pytest.raises(ConfigError) as caught:
         resolve(*arguments, **named)
-    head, *lines = str(caught.value).splitlines()
-    assert head == f"{len(lines)} problem(s) in the settings:"
+    assert caught.value.remedy
+    head, *lines = caught.value.cause.splitlines()
+    if not lines:
+        return [str(caught.value)]
+    assert head == f"{len(lines)} problems in the settings:"
     assert all(line.startswith("  - ") for line in lines)
     return [line[4:] for line in lines]
 
@@ -81,6 +84,14 @@ def test_a_sweep_given_by_flags_completes_the_block_of_the_file(tmp_path: Path) 
     ("text", "value"),
     [
         ("0.05", 0.05),
+        (".96", 0.96),
+        ("-.5", -0.5),
+        ("+0.9", 0.9),
+        ("+.5e1", 5.0),
+        ("2.", 2.0),
+        ("1e2", 100.0),
+        (".", "."),
+        ("./a", "./a"),
         ("5", 5),
         ("true", True),
         ("[1, 2.5]", [1, 2.5]),
@@ -155,7 +166,7 @@ def test_the_nearest_key_is_suggested_and_nothing_for_a_stranger() -> None:
     (near,) = problems_of(overrides={"evaluate_evry": 3}, sweep=NONE)
     assert near == "Unknown key 'evaluate_evry'. Did you mean 'evaluate_every'?"
     (far,) = problems_of(overrides={"qqqqq": 3}, sweep=NONE)
-    assert far == "Unknown key 'qqqqq'."
+    assert far == "Unknown key 'qqqqq'. Remove it."
 
 
 def test_a_problem_shared_by_many_federations_is_reported_once() -> None:
@@ -358,11 +369,30 @@ def test_any_numbers_and_names_are_read_back_equal(
     assert resolve(written(tmp_path_factory.getbasetemp(), config.to_toml())) == config
 
 
-def test_the_keys_that_differ_are_named(tmp_path: Path) -> None:
+def test_what_differs_is_named_with_both_values(tmp_path: Path) -> None:
     file = written(tmp_path, FULL.to_toml())
     assert differing(file, FULL) == []
-    other = FULL.settings.replace(eta=0.7, leakage=Leakage(D=61.0))
-    assert differing(file, Config(other, FULL.sweep[:1])) == ["eta", "leakage", "sweep"]
+    other = FULL.settings.replace(eta=0.7, leakage=replace(FULL.settings.protection.leakage, D=61.0))
+    assert differing(file, Config(other, FULL.sweep)) == [
+        f"eta: {FULL.settings.protection.eta} there, 0.7 here",
+        f"leakage.D: {FULL.settings.protection.leakage.D} there, 61.0 here"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"budgets": [0.98]}, "budget: 0.96 there, 0.98 here"),
+        ({"budgets": [0.96, [0.97, 0.98]]}, "budget: also per client 0.97, 0.98 here"),
+        ({"seeds": [1]}, "seed: also 2 there"),
+        ({"mechanisms": ["pl-identical"]}, "mechanism: pl-learn there, pl-identical here"),
+        ({"datasets": ["fmnist"]}, "dataset: mnist there, fmnist here"),
+    ],
+)
+def test_what_differs_in_a_sweep_is_named(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    block = SweepBlock(["mnist"], ["pl-learn"], [0.96], [1, 2])
+    file = written(tmp_path, Config(Settings(), [block]).to_toml())
+    assert differing(file, Config(Settings(), [replace(block, **change)])) == [words]
 
 
 # --- the digest -----------------------------------------------------------------------------------------------

@@ -197,7 +197,7 @@ def test_other_settings_in_the_same_folder_are_refused_by_name(
     whole: Path, config: Config, change: dict[str, Any], key: str
 ) -> None:
     before = contents(whole)
-    with pytest.raises(CheckpointError, match=f"differs in: {key}\\.") as caught:
+    with pytest.raises(CheckpointError, match=rf"other settings \({key}: \S+ there, \S+ here\)\.") as caught:
         Run(whole, changed(config, **change)).execute()
     assert "--fresh" in caught.value.remedy
     assert contents(whole) == before
@@ -205,7 +205,7 @@ def test_other_settings_in_the_same_folder_are_refused_by_name(
 
 def test_other_federations_in_the_same_folder_are_refused(whole: Path, config: Config) -> None:
     before = contents(whole)
-    with pytest.raises(CheckpointError, match=r"differs in: eta, sweep\."):
+    with pytest.raises(CheckpointError, match=r"\(budget: also 0\.99 there; eta: 0\.1 there, 0\.2 here\)\."):
         Run(whole, replace(changed(config, eta=0.2), sweep=config.sweep[:2])).execute()
     assert contents(whole) == before
 

@@ -49,4 +49,4 @@ class BoundsOptions:
         if type(self.targets) is int and self.targets == 1:
             wrong.append("targets=1 (0, or at least 2: one release has no interval)")
         if wrong:
-            raise ConfigError(f"Impossible options: {', '.join(wrong)}.", "See equipoise.BoundsOptions.")
+            raise ConfigError(f"Impossible options: {', '.join(wrong)}.", "Change these; docs/bounds.md explains them.")

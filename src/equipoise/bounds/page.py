@@ -5,8 +5,9 @@ from __future__ import annotations
 import html
 from typing import Any
 
+from .conclusions import conclusions, headline
 from .rows import Row
-from .summary import RESULTS, asked_by, federation_label, figures_text, grouped, worst_checks
+from .summary import CITATIONS, RESULTS, asked_by, checks_by_round, federation_label, figures_text, grouped
 
 STYLE = (
     "body{font-family:system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color:#222}"
@@ -18,11 +19,14 @@ COLOURS = {"bound": "#d1495b", "measured": "#00798c"}
 
 def page(outcome: dict[str, Any]) -> str:
     """One HTML file: bound against measured for every result, then every assumption."""
+    said = conclusions(outcome["bounds"])
+    lines = "".join(f"<li>{html.escape(one.sentence())}</li>" for one in said)
     parts = ["<h1>The paper's bounds, beside what was measured</h1>"]
+    parts.append(f"<p>{html.escape(headline(said))}</p><ul>{lines}</ul>")
     plotly = True  # its script, once
     for result, rows in grouped(outcome["bounds"], lambda row: row["result"]).items():
         shown = [row for row in rows if row["measured"] or row["bound"]]
-        parts.append(f"<h2>{html.escape(RESULTS[result])} ({html.escape(result)})</h2>")
+        parts.append(f"<h2>{CITATIONS[result]}: {html.escape(RESULTS[result])}</h2>")
         if shown:
             name = f"figure-{result}"
             parts.append(_figure(result, shown).to_html(include_plotlyjs=plotly, full_html=False, div_id=name))
@@ -77,11 +81,12 @@ def _add(figure: Any, side: str, rows: list[Row]) -> None:
 
 
 def _assumptions(rows: list[Row]) -> str:
-    head = "<tr><th>assumption</th><th>of</th><th>status</th><th>figures</th><th>note</th></tr>"
+    head = "<tr><th>assumption</th><th>of</th><th>round</th><th>status</th><th>figures</th><th>note</th></tr>"
     body = "".join(
         f"<tr><td>{html.escape(check['name'])}</td><td>{asked_by(check)}</td>"
+        f"<td>{'all' if check['round'] is None else check['round']}</td>"
         f"<td class='{check['status']}'>{check['status']}</td><td>{html.escape(figures_text(check))}</td>"
         f"<td>{html.escape(check['note'])}</td></tr>"
-        for check in worst_checks(rows)
+        for check in checks_by_round(rows)
     )
     return f"<table>{head}{body}</table>"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from ..mechanism.schedule import schedule_text
 from .rows import CONFIGURED, Row
 
 RESULTS = {
@@ -17,6 +18,15 @@ RESULTS = {
     "conditional_preservation": "budget kept",
 }
 """What the results are about, in the order of the reports; docs/bounds.md explains each."""
+CITATIONS = {
+    "distortion_stationarity": "Theorem 5.1",
+    "convex_suboptimality": "Corollary 5.1",
+    "one_step": "Lemma C.1",
+    "converge_rate": "Theorem 5.2",
+    "privacy_leakage": "Lemma D.1",
+    "conditional_preservation": "Remark 1",
+}
+"""Their numbers in Zhang et al. (arXiv:2305.15148)."""
 SEVERITY = ("held", "not covered", "not checkable", "violated")
 
 
@@ -25,8 +35,7 @@ def federation_label(row: Row) -> str:
     >>> federation_label({"dataset": "data/mnist", "mechanism": "pl-learn", "budget": 0.98, "seed": 1})
     'mnist pl-learn @ 0.98 (seed 1)'
     """
-    value = row["budget"]
-    budget = "" if value is None else f" @ {value:g}" if isinstance(value, int | float) else f" @ {value}"
+    budget = "" if row["budget"] is None else f" @ {schedule_text(row['budget'])}"
     return f"{Path(row['dataset']).name} {row['mechanism']}{budget} (seed {row['seed']})"
 
 
@@ -52,16 +61,21 @@ def short(value: float, digits: int = 3) -> str:
     return f"{head}e{int(exponent)}" if mark else head
 
 
-def worst_checks(rows: Iterable[Row]) -> list[Row]:
-    """Every assumption of the run as it was configured, once: its worst status, and the results that ask for it."""
+def checks_by_round(rows: Iterable[Row]) -> list[Row]:
+    """Every assumption of the run as it was configured, once for every round: its worst status there, and who asks."""
     checks = [
         {**check, "result": row["result"], "round": row["round"]}
         for row in rows if row["setting"] == CONFIGURED for check in row["assumptions"]
     ]  # fmt: skip
     return [
-        {**sorted(several, key=_badness)[-1], "results": list(dict.fromkeys(check["result"] for check in several))}
-        for several in grouped(checks, lambda check: check["name"]).values()
+        {**worst(several), "results": list(dict.fromkeys(check["result"] for check in several))}
+        for several in grouped(checks, lambda check: (check["name"], check["round"])).values()
     ]
+
+
+def worst(checks: Iterable[Row]) -> Row:
+    """Of several checks of one assumption, the one that stood worst."""
+    return sorted(checks, key=_badness)[-1]
 
 
 def _badness(check: Row) -> tuple[int, float]:
@@ -80,5 +94,5 @@ def figures_text(check: Row) -> str:
 
 
 def asked_by(check: Row) -> str:
-    """The results that need an assumption, in words."""
-    return ", ".join(RESULTS[result] for result in check["results"])
+    """The results that need an assumption, by their numbers."""
+    return ", ".join(CITATIONS[result] for result in check["results"])

@@ -11,20 +11,25 @@ from ..errors import ConfigError
 from ..mechanism.budget import LeakageBudget
 from ..mechanism.claims import of_budgets
 from ..mechanism.protection import ProtectionSettings
-from ..mechanism.registry import get_mechanism
+from ..mechanism.registry import MECHANISMS, checked, get_mechanism
 
 
-def calibration(settings: ProtectionSettings, name: str, budget: float) -> dict[str, Any]:
+def calibration(settings: ProtectionSettings, name: str, budget: float | None) -> dict[str, Any]:
     """Intensity bounds or noise scale of a budget; for the leakage score also what guesses reach that use no update.
+
+    A mechanism that learns nothing has one intensity: its upper bound is its lower one.
 
     >>> calibration(ProtectionSettings(), "ls-static", 80.0)["scale"]
     0.125
     """
     mechanism, measure = get_mechanism(name), settings.measure(name)
     if measure is None:
-        raise ConfigError(f"The mechanism {name!r} has no budget to calibrate.", "Choose another mechanism.")
-    low, draws = measure.lower(budget), measure.bounds_draw
-    low, high = float(f"{low:.12g}"), float(f"{measure.factor * low:.12g}")  # without the last bits of 1 - budget
+        others = ", ".join(known.name for known in MECHANISMS.values() if known.distorts)
+        raise ConfigError(f"The mechanism {name!r} has no budget to calibrate.", f"Choose one that has: {others}.")
+    checked(mechanism, budget)
+    assert budget is not None  # by the line above
+    low, draws, factor = measure.lower(budget), measure.bounds_draw, measure.factor if mechanism.learns else 1.0
+    low, high = float(f"{low:.12g}"), float(f"{factor * low:.12g}")  # without the last bits of 1 - budget
     scored = isinstance(measure, LeakageBudget)
     return {
         "mechanism": name,
@@ -33,6 +38,7 @@ def calibration(settings: ProtectionSettings, name: str, budget: float) -> dict[
         "upper": None if draws else high,
         "scale": low if draws else None,
         "norm": mechanism.norm,
+        "learns": mechanism.learns,
         "guesses": {dataset: guess_scores(dataset, settings.leakage.D) for dataset in BUNDLED} if scored else None,
         "claim": of_budgets([mechanism]),
     }

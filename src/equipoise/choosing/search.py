@@ -34,18 +34,26 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The trials, the bar that a trial must reach, and the strictest budget that reaches it per mechanism."""
 
     trials: list[Trial]
     bar: float
     strictest: dict[str, float | None]
 
+    def at_edge(self, name: str) -> bool:
+        """Whether the strictest budget tried still trains, so that a stricter one may train too."""
+        tried = [trial.budget for trial in self.trials if trial.mechanism == name and trial.budget is not None]
+        return self.strictest[name] == min(tried)
+
 
 def public_dataset(dataset: Dataset) -> Dataset:
     """The public part as a dataset of its own: half of it to train on, a third to test, a sixth to validate."""
     if dataset.public is None:
-        raise DataError(f"The dataset {dataset.name!r} has no public part to search on.", "Give public_fraction > 0.")
+        raise DataError(
+            f"The dataset {dataset.name!r} has no public part to search on.",
+            "Set some of it apart: --set public_fraction=0.1.",
+        )
     train, test = dataset.public_attack, dataset.public_candidates
     rest_images = [dataset.public_targets.images, dataset.public_tuning.images]
     rest_labels = [dataset.public_targets.labels, dataset.public_tuning.labels]
@@ -63,7 +71,7 @@ def search(
     seeds: Sequence[int] = (1, 2, 3),
     keep: float = 0.5,
     on_round: Callable[[int], None] | None = None,
-) -> Found:
+) -> SearchResult:
     """Sweep budgets on public data; the strictest that still trains, per mechanism.
 
     A budget *trains* when the mean accuracy over the seeds reaches chance plus ``keep`` times what training without
@@ -91,7 +99,7 @@ def search(
         )
     bar = chance + keep * (free.accuracy - chance)
     trials = [_trial(rows, name, budget, bar) for name, values in grid.items() for budget in sorted(values)]
-    return Found([free, *trials], bar, {name: _strictest(trials, name) for name in grid})
+    return SearchResult([free, *trials], bar, {name: _strictest(trials, name) for name in grid})
 
 
 def _check(mechanisms: Sequence[str], budgets: Sequence[float] | None, seeds: Sequence[int], keep: float) -> None:

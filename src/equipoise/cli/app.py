@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -15,12 +15,30 @@ from .interrupts import interruptible_imports
 
 app = typer.Typer(
     name="equipoise",
-    help="Federated learning in which every client distorts its update under a stated privacy budget.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},  # of every command: contexts inherit it
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from ..environment import VERSION
+
+        print(f"equipoise {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Federated learning in which every client distorts its update under a stated privacy budget."""
+
+
 app.command(epilog=demo.EXAMPLES)(demo.demo)
 app.command(epilog=train.EXAMPLES)(train.train)
 app.command(epilog=audit.EXAMPLES)(audit.audit)
@@ -41,7 +59,7 @@ def main() -> None:
 
 def _run(wants_json: bool) -> None:
     try:
-        app()
+        app(prog_name="equipoise")
     except EquipoiseError as error:
         _fail(error, wants_json)
     except OSError as error:  # a path that could not even be looked at

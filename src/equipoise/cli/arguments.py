@@ -9,19 +9,40 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import ConfigError
+from . import completion
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Any setting, e.g. --set eta=0.05 --set leakage.D=60; repeatable."),
+    typer.Option(
+        "--set",
+        help="Any setting, e.g. --set eta=0.05 --set leakage.D=60; repeatable.",
+        autocompletion=completion.settings,
+    ),
 ]
 
 
 def split(text: str | None) -> list[Any]:
-    """The values of a comma-separated option."""
+    """The values of a comma-separated option; a list or a table in TOML is one value.
+
+    >>> split("0.96,[0.97, 0.98]"), split("pl-learn, none")
+    ([0.96, [0.97, 0.98]], ['pl-learn', 'none'])
+    """
     from ..runs.config import literal
 
-    return [literal(part.strip()) for part in text.split(",") if part.strip()] if text else []
+    parts, depth = [""], 0
+    for letter in text or "":
+        depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [literal(part.strip()) for part in parts if part.strip()]
+
+
+def words(text: str | None) -> list[str]:
+    """The names in a comma-separated option, whatever they look like: a folder may be called 2024 or nan."""
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
 def pairs(options: list[str] | None) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ConfigError
-from .arguments import Json, existing_folder, pairs, print_json, split, whole_numbers
+from . import completion
+from .arguments import Json, existing_folder, pairs, print_json, whole_numbers, words
 
 if TYPE_CHECKING:
     from ..auditing.options import AuditOptions
@@ -21,9 +22,13 @@ EXAMPLES = (
 
 def audit(
     run: Annotated[Path, typer.Argument(help="A run folder, as train writes it.")],
+    *,
     attack: Annotated[
         str,
-        typer.Option(help="invgrad, dlg, idlg, likelihood, unrolled, lti, matched, membership, labels, multi-round."),
+        typer.Option(
+            help="invgrad, dlg, idlg, likelihood, unrolled, lti, matched, membership, labels, multi-round.",
+            autocompletion=completion.attacks,
+        ),
     ] = "invgrad,lti,matched,membership,labels",
     targets: Annotated[int, typer.Option(help="Releases to attack; under 20 is insufficient evidence.")] = 32,
     snapshots: Annotated[
@@ -35,7 +40,11 @@ def audit(
     ] = False,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Any attack option, e.g. --set samples=2000 --set condition_on=best."),
+        typer.Option(
+            "--set",
+            help="Any attack option, e.g. --set samples=2000 --set condition_on=best.",
+            autocompletion=completion.attack_options,
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -43,36 +52,27 @@ def audit(
     from ..auditing.run_audit import audit_run
     from ..files import locked
     from . import display
+    from .audit_tables import show_audit
 
-    names = [str(name) for name in split(attack)]
+    names = words(attack)
     combined = "multi-round" in names
     options = _attack_options([name for name in names if name != "multi-round"], targets, pairs(settings))
     if not names:
         raise ConfigError("No attack was named.", "For example --attack lti,matched.")
     wanted = whole_numbers(snapshots, "--snapshots")
     existing_folder(run)
-    if not as_json:
-        said = f"{targets} releases of {'PRIVATE' if private else 'public'} images over {options.label_sets} label sets"
-        display.console.print(f"auditing {run}: {', '.join(names)}; {said}", markup=False, highlight=False)
-    with locked(run), display.attack_progress(as_json) as progress:
+    whose = f"{targets} releases of {'PRIVATE' if private else 'public'} images over {options.label_sets} label sets"
+    first = f"auditing {run}: {', '.join(names)}; {whose}"
+    with locked(run), display.attack_progress(as_json, first=first) as progress:
         result = audit_run(run, options, wanted, private, multi_rounds if combined else 0, progress)
         written = result.save(run)
     if as_json:
         print_json(result.content)
     else:
-        _show_audit(result.content, written)
+        show_audit(result.content)
+        display.console.print("written: " + ", ".join(str(path) for path in written), markup=False)
     if not result.content["complete"]:
         raise typer.Exit(130)
-
-
-def _show_audit(result: dict[str, Any], written: list[Path]) -> None:
-    from . import display
-    from .audit_tables import audit_notes, audit_tables
-
-    for table in audit_tables(result):
-        display.console.print(table)
-    display.console.print(audit_notes(result), markup=False, highlight=False, style="dim")
-    display.console.print("written: " + ", ".join(str(path) for path in written), markup=False)
 
 
 def _attack_options(names: list[str], targets: int, given: dict[str, Any]) -> AuditOptions:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ConfigError, closest
+from . import completion
 from .arguments import Json, existing_folder, pairs, print_json, whole_numbers
 
 if TYPE_CHECKING:
@@ -22,32 +23,37 @@ EXAMPLES = (
 
 def bounds(
     run: Annotated[Path, typer.Argument(help="A run folder, as train writes it.")],
+    *,
     snapshots: Annotated[str | None, typer.Option(help="Rounds of the snapshots to look at; default all.")] = None,
-    targets: Annotated[int, typer.Option(help="Releases that InvGrad attacks, for the leakage lemma; 0: none.")] = 8,
+    targets: Annotated[int, typer.Option(help="Releases that InvGrad attacks, for Lemma D.1; 0: none.")] = 8,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any other option, e.g. --set samples=128; see docs/bounds.md.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Any other option, e.g. --set samples=128; see docs/bounds.md.",
+            autocompletion=completion.bounds_options,
+        ),
     ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Print every row and every assumption, round by round.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """The paper's theorems as numbers: every right-hand side beside what a run measured, and every assumption."""
     from ..bounds.run import bounds_run
     from ..files import locked
     from . import display
-    from .bounds_tables import bounds_notes, bounds_tables
+    from .bounds_tables import show_bounds
 
     options = _options(snapshots, targets, pairs(settings))
     existing_folder(run)
-    if not as_json:
-        display.console.print(f"bounds of {run}", markup=False, highlight=False)
-    with locked(run), display.attack_progress(as_json, "measuring") as progress:
+    with locked(run), display.attack_progress(as_json, "measuring", first=f"bounds of {run}") as progress:
         result = bounds_run(run, options, progress)
         written = result.save(run)
     if as_json:
         print_json(result.content)
         return
-    for table in bounds_tables(result.content):
-        display.console.print(table)
-    display.console.print(bounds_notes(result.content), markup=False, highlight=False, style="dim")
+    show_bounds(result.content, everything)
     display.console.print("written: " + ", ".join(str(path) for path in written), markup=False)
 
 

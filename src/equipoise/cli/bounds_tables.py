@@ -1,84 +1,90 @@
-"""The tables and notes of ``equipoise bounds`` for a terminal."""
+"""What ``equipoise bounds`` shows: conclusions first, then a compact table, or all rows."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from ..bounds.conclusions import conclusions, headline, overview, violations
 from ..bounds.rows import Row
-from ..bounds.summary import RESULTS, asked_by, federation_label, figures_text, grouped, short, worst_checks
+from ..bounds.summary import CITATIONS, asked_by, checks_by_round, federation_label, figures_text, grouped, short
+from . import display
 
 MARKS = {"violated": "[red]violated[/]", "held": "[green]held[/]"}
+SIDES = ("bound", "measured")
 
 
-def bounds_tables(result: dict[str, Any]) -> list[Table]:
-    """For every federation a table of results, over all its rounds, and one of assumptions."""
+def show_bounds(content: dict[str, Any], everything: bool = False) -> None:
+    """Sentences on every result, the tables, and what is claimed."""
+    rows = content["bounds"]
+    said = conclusions(rows)
+    display.console.print(f"[bold]{escape(headline(said))}[/]")
+    for one in said:
+        display.console.print(f"- {one.sentence()}", markup=False, highlight=False)
+    display.console.print()
+    for table in all_tables(rows) if everything else compact_tables(rows):
+        display.console.print(table)
+    display.claims(content["claims"])
+
+
+def compact_tables(rows: list[Row]) -> list[Table]:
+    """Both sides of every result over all rounds and seeds, then the assumptions that were violated."""
+    results = display.table("bounds and measurements as configured", ("result", "of", *SIDES, "holds"), numbers=SIDES)
+    for label, mine in grouped(overview(rows), lambda row: row["defence"]).items():
+        results.add_row(f"[bold]{escape(label)}[/]")
+        for row in mine:
+            display.add_row(
+                results,
+                f" {CITATIONS[row['result']]}",
+                row["quantity"],
+                *(_span(row[side]) for side in SIDES),
+                row["holds"],
+            )
+    broken = display.table("assumptions violated, at their worst round", ("assumption", "of", "round", "figures"))
+    for label, checks in grouped(violations(rows), lambda check: check["defence"]).items():
+        broken.add_row(f"[bold]{escape(label)}[/]")
+        for check in checks:
+            display.add_row(broken, f" {check['name']}", asked_by(check), _round(check), _figures(check))
+    return [table for table in (results, broken) if table.row_count]
+
+
+def all_tables(rows: list[Row]) -> list[Table]:
+    """For every federation a table of results and one of assumptions, round by round."""
     tables = []
-    for label, rows in grouped(result["bounds"], federation_label).items():
-        tables += [_results(label, rows), _assumptions(rows)]
+    for label, mine in grouped(rows, federation_label).items():
+        results = display.table(label, ("of", "round", *SIDES, "holds", "status"), numbers=SIDES)
+        for (result, setting), several in grouped(mine, lambda row: (row["result"], row["setting"])).items():
+            results.add_row(f"[bold]{CITATIONS[result]}[/], {escape(setting)}")
+            for row in several:
+                holds = "-" if row["holds"] is None else "yes" if row["holds"] else "no"
+                sides = (_value(row[side]) for side in SIDES)
+                display.add_row(results, f" {row['quantity']}", _round(row), *sides, holds, row["status"])
+        checks = display.table(None, ("assumption", "of", "round", "status", "figures"))
+        for check in checks_by_round(mine):
+            mark = MARKS.get(check["status"], check["status"])
+            words = (check["name"], asked_by(check), _round(check))
+            checks.add_row(*map(escape, words), mark, escape(_figures(check)))
+        tables += [results, checks]
     return tables
 
 
-def bounds_notes(outcome: dict[str, Any]) -> str:
-    """Why results do not apply, and what is claimed; below the tables."""
-    unchecked = [row for row in outcome["bounds"] if row["status"] in ("not covered", "not checkable")]
-    lines = []
-    for (result, reason), several in grouped(unchecked, lambda row: (row["result"], row["reason"])).items():
-        names = ", ".join(dict.fromkeys(row["mechanism"] for row in several))
-        lines.append(f"{RESULTS[result]}, {several[0]['status']} ({names}): {reason}")
-    lines += [f"{kind}: {' '.join(words)}" for kind, words in outcome["claims"].items()]
-    return "\n".join(lines)
+def _round(row: Row) -> str:
+    return "all" if row["round"] is None else str(row["round"])
 
 
-def _table(title: str | None, *columns: str) -> Table:
-    table = Table(
-        title=title and escape(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1),
-        collapse_padding=True,
-    )  # fmt: skip
-    for name in columns:
-        table.add_column(
-            name,
-            justify="right" if name in ("bound", "measured") else "left",
-            no_wrap=name not in ("figures", "status", "with"),
-        )
-    return table
+def _figures(check: Row) -> str:
+    return figures_text(check) or str(check["note"])
 
 
-def _results(label: str, rows: list[Row]) -> Table:
-    table = _table(label, "result", "with", "bound", "measured", "holds", "status")
-    for result, own in grouped(rows, lambda row: row["result"]).items():
-        table.add_row(f"[bold]{RESULTS[result]}[/]")
-        for (quantity, setting), several in grouped(own, lambda row: (row["quantity"], row["setting"])).items():
-            status = list(dict.fromkeys(row["status"] for row in several))
-            table.add_row(
-                f" {escape(quantity)}", escape(setting), _span(several, "bound"), _span(several, "measured"),
-                _verdict(several), status[0] if len(status) == 1 else "differs",
-            )  # fmt: skip
-    return table
+def _value(side: Row | None) -> str:
+    return "-" if side is None or side["value"] is None else short(side["value"])
 
 
-def _assumptions(rows: list[Row]) -> Table:
-    table = _table(None, "assumption", "of", "status", "figures")
-    for check in worst_checks(row for row in rows if row["result"] != "convex_suboptimality"):  # no run meets those
-        mark = MARKS.get(check["status"], check["status"])
-        table.add_row(escape(check["name"]), asked_by(check), mark, escape(figures_text(check) or check["note"]))
-    return table
-
-
-def _span(rows: list[Row], side: str) -> str:
+def _span(ends: tuple[float, float] | None) -> str:
     """The smallest and the largest value of one side, or the one value there is."""
-    values = [row[side]["value"] for row in rows if row[side] is not None and row[side]["value"] is not None]
-    if not values:
+    if ends is None:
         return "-"
-    low, high = short(min(values)), short(max(values))
-    return low if low == high else f"{short(min(values), 2)}..{short(max(values), 2)}"
-
-
-def _verdict(rows: list[Row]) -> str:
-    known = [row["holds"] for row in rows if row["holds"] is not None]
-    if not known:
-        return "-"
-    return "yes" if all(known) else f"no ({known.count(False)}/{len(known)})"
+    low, high = (short(value, 2) for value in ends)
+    return short(ends[0]) if low == high else f"{low} to {high}"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..errors import ConfigError
-from .arguments import Json, Set, pairs, print_json, split
+from . import completion
+from .arguments import Json, Set, pairs, print_json, split, words
+
+if TYPE_CHECKING:
+    from ..choosing.search import SearchResult
 
 EXAMPLES = (
     "Examples: equipoise calibrate --mechanism pl-learn --budget 0.96   |   equipoise calibrate --search "
@@ -17,13 +21,18 @@ EXAMPLES = (
 
 
 def calibrate(
-    mechanism: Annotated[str, typer.Option(help="Mechanism; with --search comma-separated.")] = "pl-learn",
+    *,
+    mechanism: Annotated[
+        str, typer.Option(help="Mechanism; with --search comma-separated.", autocompletion=completion.mechanisms)
+    ] = "pl-learn",
     budget: Annotated[str | None, typer.Option(help="Budget; with --search a comma-separated grid.")] = None,
     sensitivity: Annotated[float | None, typer.Option(help="S of the scale mechanisms.")] = None,
     search: Annotated[
         bool, typer.Option("--search", help="Find the strictest budget that trains, on public data.")
     ] = False,
-    dataset: Annotated[str, typer.Option(help="Whose public part to search on.")] = "mnist",
+    dataset: Annotated[
+        str, typer.Option(help="Whose public part to search on.", autocompletion=completion.datasets)
+    ] = "mnist",
     rounds: Annotated[int, typer.Option(help="Rounds of the search.")] = 600,
     seed: Annotated[str, typer.Option(help="Seeds of the search; comma-separated.")] = "1,2,3",
     keep: Annotated[
@@ -38,14 +47,14 @@ def calibrate(
 
     overrides = pairs(settings)
     overrides |= {} if sensitivity is None else {"sensitivity": sensitivity}
-    names, budgets = split(mechanism), split(budget)
+    names, budgets = words(mechanism), split(budget)
     if search:
         _search(names, budgets, dataset, split(seed), keep, {**overrides, "rounds": rounds}, as_json)
         return
-    if len(names) != 1 or len(budgets) != 1:
-        raise ConfigError("Expected one --mechanism and one --budget.", "Or use --search for several.")
-    config = resolve(overrides=overrides, sweep={"mechanisms": names, "budgets": budgets})
-    result = calibration(config.settings.protection, names[0], budgets[0])
+    if len(names) != 1 or len(budgets) > 1:
+        raise ConfigError("Expected one --mechanism and one --budget.", "Use --search to compare several.")
+    config = resolve(overrides=overrides, sweep={"mechanisms": ["none"]})
+    result = calibration(config.settings.protection, names[0], budgets[0] if budgets else None)
     if as_json:
         print_json(result)
         return
@@ -55,17 +64,23 @@ def calibrate(
 def _show_calibration(result: dict[str, Any]) -> None:
     from . import display
 
-    print_, norm = display.console.print, result["norm"].upper()
-    if result["scale"] is None:
-        print_(f"every release is distorted by an {norm} norm of {result['lower']:.6g} to {result['upper']:.6g}")
-    else:
-        print_(f"noise is drawn with scale {result['scale']:.6g}; the {norm} bounds follow from each draw")
-    for name, scores in (result["guesses"] or {}).items():
-        print_(
-            f"[dim]for scale: by the score that this budget keeps below {result['budget']}, guesses that use no update "
-            f"reach {scores['black']:.2f} (black) and {scores['class_mean']:.2f} (class mean) on public {name}[/]"
+    norm = result["norm"].upper()
+    if result["scale"] is not None:
+        follows = (
+            f"the {norm} bounds of what is learned follow from each draw" if result["learns"] else "nothing is learned"
         )
-    print_(f"[dim]{result['claim']}[/]")
+        said = f"noise is drawn with scale {result['scale']:.6g}; {follows}"
+    elif result["learns"]:
+        said = f"every release is distorted by an {norm} norm of {result['lower']:.6g} to {result['upper']:.6g}"
+    else:
+        said = f"every release is distorted by an {norm} norm of {result['lower']:.6g}; nothing is learned"
+    display.console.print(said)
+    for name, scores in (result["guesses"] or {}).items():
+        display.note(
+            f"for scale: by the score that this budget keeps below {result['budget']}, guesses that use no update "
+            f"reach {scores['black']:.2f} (black) and {scores['class_mean']:.2f} (class mean) on public {name}"
+        )
+    display.note(result["claim"])
 
 
 def _search(
@@ -92,21 +107,24 @@ def _search(
             {"bar": result.bar, "strictest": result.strictest, "trials": [asdict(trial) for trial in result.trials]}
         )
         return
-    from rich.table import Table
+    _show_search(result, f"public {dataset}, {config.settings.training.rounds} rounds")
 
-    table = Table(
-        title=f"public {dataset}, {config.settings.training.rounds} rounds; a budget trains from {result.bar:.1%} on",
-        title_justify="left",
+
+def _show_search(result: SearchResult, what: str) -> None:
+    from ..mechanism.schedule import schedule_text
+    from . import display
+
+    numbers = ("budget", "accuracy", "95 % interval", "seeds")
+    table = display.table(
+        f"{what}; a budget trains from {result.bar:.1%} on", ("mechanism", *numbers, "trains"), numbers=numbers
     )
-    for name in ("mechanism", "budget", "accuracy", "95 % interval", "seeds", "trains"):
-        table.add_column(name)
     for trial in result.trials:
-        interval = "-" if trial.interval is None else f"{trial.interval[0]:.1%} to {trial.interval[1]:.1%}"
-        row = (trial.mechanism, "-" if trial.budget is None else str(trial.budget), f"{trial.accuracy:.1%}", interval)
-        table.add_row(*row, str(trial.seeds), "yes" if trial.trains else "no")
+        display.add_row(
+            table, trial.mechanism, schedule_text(trial.budget), f"{trial.accuracy:.1%}",
+            display.share_range(*(trial.interval or (None, None))), str(trial.seeds), "yes" if trial.trains else "no",
+        )  # fmt: skip
     display.console.print(table)
     for name, value in result.strictest.items():
-        tried = min(trial.budget for trial in result.trials if trial.mechanism == name and trial.budget is not None)
-        edge = " (the strictest tried: the edge was not found)" if value == tried else ""
-        found_word = "none of these" if value is None else f"{value}{edge}"
-        display.console.print(f"strictest budget that trains with {name}: {found_word}")
+        edge = " (the strictest tried: the edge was not found)" if result.at_edge(name) else ""
+        best = "none of these" if value is None else f"{value:g}{edge}"
+        display.console.print(f"strictest budget that trains with {name}: {best}")

@@ -2,34 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
 
 console = Console()
 errors = Console(stderr=True)
 
 
+# -- tables --------------------------------------------------------------------------------------------------------
+
+
+def table(title: str | None, columns: Sequence[str], *, numbers: Sequence[str] = ()) -> Table:
+    """An empty table in the one style of all commands.
+
+    Text is folded where the terminal is narrow, never cut. Columns named in ``numbers`` are right-aligned and keep
+    their lines.
+    """
+    result = Table(
+        title=title and escape(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1),
+        collapse_padding=True,
+    )  # fmt: skip
+    for name in columns:
+        number = name in numbers
+        result.add_column(
+            escape(name), justify="right" if number else "left", overflow="fold", no_wrap=number, vertical="top"
+        )
+    return result
+
+
+def add_row(to: Table, *cells: str) -> None:
+    """Append cells that are shown as they are: no part of them is markup."""
+    to.add_row(*map(escape, cells))
+
+
+def share_range(low: float | None, high: float | None) -> str:
+    """An interval of a share; the parts of it that no share can take are left out.
+
+    >>> share_range(-0.031, 0.2), share_range(None, None)
+    ('0.0% to 20.0%', '-')
+    """
+    return "-" if low is None or high is None else f"{max(0.0, low):.1%} to {min(1.0, high):.1%}"
+
+
+def note(text: str) -> None:
+    """Print what stands below a table: its words explained, claims."""
+    console.print(text, markup=False, highlight=False, style="dim")
+
+
+def claims(said: dict[str, Any]) -> None:
+    """Print what is proved, measured and not claimed."""
+    for kind, words in said.items():
+        note(f"{kind}: {words if isinstance(words, str) else ' '.join(words)}")
+
+
+# -- progress ------------------------------------------------------------------------------------------------------
+
+EVERY = 10.0
+"""Seconds between two lines where progress goes into a file."""
+Tell = Callable[[str, float | None], None]
+
+
 @contextmanager
-def attack_progress(quiet: bool, doing: str = "attacking") -> Iterator[Any]:
-    """A bar without an end: what runs, for how long; yields a function of (what, amount)."""
+def attack_progress(quiet: bool, doing: str = "attacking", first: str = "") -> Iterator[Any]:
+    """What runs, for how long, without an end; yields a function of (what, amount).
+
+    Its first call prints the line ``first``: what could be refused has been accepted by then.
+    """
     if quiet:
         yield None
         return
-    columns = (TextColumn(doing + ": {task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=errors, transient=True) as bar:
+    tell, bar = _lines(doing), None
+    if errors.is_terminal:
+        columns = (TextColumn(doing + ": {task.description}"), BarColumn(), TimeElapsedColumn())
+        bar = Progress(*columns, console=errors, transient=True)
         task = bar.add_task("", total=None)
-        yield lambda attack, amount: bar.update(task, description=attack, advance=amount)
+
+    def told(attack: str, amount: float) -> None:
+        nonlocal first
+        if first:
+            console.print(first, markup=False, highlight=False)
+            first = ""
+        if bar is None:
+            tell(attack, None)
+        else:
+            bar.start()  # does nothing from the second time on
+            bar.update(task, description=attack, advance=amount)
+
+    try:
+        yield told
+    finally:
+        if bar is not None:
+            bar.stop()
 
 
 @contextmanager
 def job_progress(quiet: bool) -> Iterator[Any]:
-    """A bar for work of several parts; yields a function of (what, done, total)."""
+    """Work of several parts; yields a function of (what, done, total)."""
     if quiet:
         yield None
+        return
+    if not errors.is_terminal:
+        tell = _lines("")
+        yield lambda what, done, total: tell(f"{what}, {done} of {total}", None)  # a part says nothing of the others
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=errors, transient=True) as bar:
@@ -47,21 +129,58 @@ def job_progress(quiet: bool) -> Iterator[Any]:
 
 @contextmanager
 def progress(total: int, what: str, quiet: bool) -> Iterator[Any]:
-    """A bar with the time left; yields a function of the current round."""
+    """Rounds with the time left; yields a function of the current round, whose first call shows the bar."""
     if quiet:
         yield lambda round_number: None
+        return
+    if not errors.is_terminal:
+        tell = _lines(what)
+        yield lambda round_number: tell(f"round {round_number} of {total}", round_number / total)
         return
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
         TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
     )  # fmt: skip
-    with Progress(*columns, console=errors, transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda round_number: bar.update(task, completed=round_number)
+    bar = Progress(*columns, console=errors, transient=True)
+    task = bar.add_task(what, total=total)
+
+    def step(round_number: int) -> None:
+        bar.start()  # does nothing from the second time on
+        bar.update(task, completed=round_number)
+
+    try:
+        yield step
+    finally:
+        bar.stop()
 
 
-def budget_text(budget: Any) -> str:
-    """A budget as people write it; schedules and lists as they are."""
-    if budget is None:
-        return "-"
-    return f"{budget:g}" if isinstance(budget, int | float) else str(budget)
+def _lines(doing: str) -> Tell:
+    """Plain lines on standard error where it is no terminal, one in ten seconds; nothing for what is done sooner."""
+    began = told = time.monotonic()
+    first: float | None = None  # the share that was done when this process began: a run may have been resumed
+
+    def tell(what: str, share: float | None) -> None:
+        nonlocal told, first
+        now = time.monotonic()
+        first = share if first is None else first
+        if now - told < EVERY:
+            return
+        told = now
+        left = ""
+        if share is not None and first is not None and first < share < 1:
+            left = f", about {duration((now - began) * (1 - share) / (share - first))} left"
+        text = ": ".join(part for part in (doing, what) if part)
+        errors.print(f"{text} after {duration(now - began)}{left}", markup=False, highlight=False, soft_wrap=True)
+
+    return tell
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(42.4), duration(600), duration(8000)
+    ('42 s', '10 min', '2 h 13 min')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"

@@ -19,6 +19,7 @@ app = typer.Typer(
 @app.command(epilog="Example: equipoise flower new my-app")
 def new(
     folder: Annotated[Path, typer.Argument(help="A folder that is new or empty; the app is named after it.")],
+    *,
     as_json: Json = False,
 ) -> None:
     """Write a complete Flower app with protection, to copy and edit."""
@@ -38,6 +39,7 @@ def new(
 
 @app.command(epilog="Examples: equipoise flower demo   |   equipoise flower demo --rounds 5 --tls")
 def demo(
+    *,
     nodes: Annotated[int, typer.Option(help="SuperNodes to start.")] = 4,
     rounds: Annotated[int, typer.Option(help="Rounds to train.")] = 3,
     tls: Annotated[bool, typer.Option("--tls", help="With TLS and SuperNode authentication.")] = False,

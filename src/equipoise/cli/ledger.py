@@ -16,6 +16,7 @@ EXAMPLES = (
 
 def ledger(
     run: Annotated[Path, typer.Argument(help="A run folder, or a ledger.jsonl.")],
+    *,
     head: Annotated[str | None, typer.Option(help="A head noted elsewhere, to which the chain must lead.")] = None,
     delta: Annotated[float, typer.Option(help="For the composed epsilon of laplace-dp.")] = 1e-5,
     as_json: Json = False,
@@ -31,27 +32,22 @@ def ledger(
 
 
 def _show(result: dict[str, Any]) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    from ..ledger.report import printable
+    from ..ledger.report import alike, printable
     from . import display
 
     title = "releases of a deployment" if result["experiment"] is None else "releases of a seeded experiment"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("run", "clients", "mechanism", "budget", "asked", "accepted", "refused", "intensity"):
-        justify: Any = "left" if name in ("clients", "mechanism") else "right"
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=name != "clients")
-    for rows in _alike(result["clients"]):
-        row, names = rows[0], escape(", ".join(printable(row["client"]) for row in rows))
-        lows, highs = ([row["intensity"][i] for row in rows if row["intensity"][i] is not None] for i in (0, 1))
-        table.add_row(
-            str(row["federation"]), names, escape(", ".join(map(printable, row["mechanisms"]))),
-            ", ".join(f"{budget:g}" for budget in row["budgets"]) or "-", str(row["releases"]), str(row["accepted"]),
-            str(row["refused"]), _range(min(lows), max(highs)) if lows else "-",
+    numbers = ("asked", "accepted", "refused", "intensity")
+    table = display.table(title, ("run", "clients", "mechanism", "budget", *numbers), numbers=numbers)
+    for row in alike(result["clients"]):
+        display.add_row(
+            table, str(row["federation"]), ", ".join(map(printable, row["clients"])),
+            ", ".join(map(printable, row["mechanisms"])), ", ".join(f"{budget:g}" for budget in row["budgets"]) or "-",
+            str(row["releases"]), str(row["accepted"]), str(row["refused"]), _range(*row["intensity"]),
         )  # fmt: skip
     display.console.print(table)
-    display.console.print("run: the federation's number; other numbers are those of each client", style="dim")
+    display.note(
+        "run: the federation's number. asked, accepted, refused: releases of each client. intensity: from all."
+    )
     mechanisms = {(row["federation"], row["client"]): row["mechanisms"] for row in result["clients"]}
     for row in result["composed"]:
         epsilon = f"; not composed: {row.get('remedy')}"
@@ -61,23 +57,15 @@ def _show(result: dict[str, Any]) -> None:
         who = f"federation {row['federation']}, client {printable(row['client'])}"
         told = f"{how}, {who}: {row['releases']} releases, epsilon {row['sum']:.6g} at delta 0{epsilon}"
         display.console.print(told, markup=False, highlight=False)
-    for kind, words in result["claims"].items():
-        display.console.print(f"{kind}: {' '.join(words)}", markup=False, highlight=False, style="dim")
+    display.claims(result["claims"])
 
 
-def _alike(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Clients that follow each other and differ in nothing but their intensities, together."""
-    results: list[list[dict[str, Any]]] = []
-    for row in rows:
-        same = results and all(row[name] == results[-1][0][name] for name in row if name not in ("client", "intensity"))
-        results[-1].append(row) if same else results.append([row])
-    return results
-
-
-def _range(low: float, high: float) -> str:
+def _range(low: float | None, high: float | None) -> str:
     """
-    >>> _range(7.99975, 7.99976), _range(8.0, 12.1425)
-    ('8', '8 - 12.14')
+    >>> _range(7.99975, 7.99976), _range(8.0, 12.1425), _range(None, None)
+    ('8', '8 to 12.14', '-')
     """
+    if low is None or high is None:
+        return "-"
     small, large = f"{low:.4g}", f"{high:.4g}"
-    return small if small == large else f"{small} - {large}"
+    return small if small == large else f"{small} to {large}"

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import ConfigError
+from . import completion
 from .arguments import Json, print_json
 
 EXAMPLES = (
@@ -18,7 +19,10 @@ EXAMPLES = (
 
 
 def reproduce(
-    artefacts: Annotated[list[str] | None, typer.Argument(help="Artefacts by name, or 'all'.")] = None,
+    artefacts: Annotated[
+        list[str] | None, typer.Argument(help="Artefacts by name, or 'all'.", autocompletion=completion.artefacts)
+    ] = None,
+    *,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds and seeds: minutes, and no results.")] = False,
     status: Annotated[
         bool, typer.Option("--status", help="Compute nothing; say what the results folder holds.")
@@ -29,7 +33,7 @@ def reproduce(
         Path | None,
         typer.Option(help="Results folder; default reproduced or reproduced-quick; with --status reproduction."),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu or cuda.", autocompletion=completion.devices)] = "cpu",
     figures: Annotated[bool, typer.Option("--figures/--no-figures", help="Figures need the extra 'paper'.")] = True,
     as_json: Json = False,
 ) -> None:
@@ -41,7 +45,7 @@ def reproduce(
 
     names, scale = check_names(artefacts or []), QUICK if quick else FULL
     if sum((status, plan is not None, bool(source))) > 1:
-        raise ConfigError("Choose one of --status, --plan and --from.", "They exclude each other.")
+        raise ConfigError("--status, --plan and --from exclude each other.", "Give one of them.")
     if status or not (artefacts or quick or plan or source):
         _show_status(shell.status(out or shell.committed()), as_json)
         if not status and not as_json:

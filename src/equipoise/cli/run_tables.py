@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
-from ..mechanism.claims import PROVED, of_budgets
 from ..mechanism.registry import get_mechanism
+from ..mechanism.schedule import schedule_text
+from ..report.run_report import means_over_seeds, run_claims
 from ..runs.config import Config
-from ..statistics import interval
-from .display import budget_text
-
-
-def not_claimed(result: dict[str, Any]) -> str:
-    """What a run proves and measures, what its budgets are worth, and what it does not claim."""
-    mechanisms = [row["mechanism"] for row in result["federations"]]
-    formal = all(get_mechanism(name).formal for name in mechanisms)
-    return (
-        f"proved: {PROVED}\n"
-        "measured: accuracy and utility loss, on these seeds; `equipoise audit` measures what attacks get\n"
-        f"budgets: {of_budgets(mechanisms, seeded=True)}\n"
-        f"not claimed: protection against an attacker who knows the {'seed' if formal else 'mechanism'}"
-    )
+from . import display
 
 
 def summary(config: Config, folder: Path) -> Tree:
@@ -48,15 +34,18 @@ def summary(config: Config, folder: Path) -> Tree:
     protection = tree.add("protection")
     for name in dict.fromkeys(f.mechanism for f in federations):
         mine = [f for f in federations if f.mechanism == name]
-        budgets = list(dict.fromkeys(budget_text(f.budget) for f in mine))
+        budgets = list(dict.fromkeys(schedule_text(f.budget) for f in mine))
         mechanism = get_mechanism(name)
         if not mechanism.distorts:
             protection.add("none")
             continue
         low = own.scales(mechanism, mine[0].budget, [1])[0][0]
         word = "lower bound" if mechanism.on_sphere else "noise scale"
-        protection.add(f"{name} at budget {', '.join(budgets)} ({word} {low:.6g} at {budgets[0]})")
-    protection.add(f"M {own.steps}, gamma {own.gamma}, lambda {own.negative_norm}, upper = {own.factor} x lower")
+        protection.add(f"{name} at budget {'; '.join(budgets)} ({word} {low:.6g} at {budgets[0]})")
+    protection.add(
+        f"M {own.steps}, gamma {schedule_text(own.gamma)}, lambda {schedule_text(own.negative_norm)}, "
+        f"upper = {own.factor} x lower"
+    )
     protection.add(
         f"clip of scale mechanisms: {own.clip or 'off'} ({own.clip_norm.upper()}); S = {own.sensitivity}, a setting"
     )
@@ -68,25 +57,47 @@ def summary(config: Config, folder: Path) -> Tree:
     return tree
 
 
+def show_results(results: list[dict[str, Any]]) -> None:
+    """The table, what its columns hold, and releases that were refused."""
+    display.console.print(result_table(results))
+    display.note(COLUMNS)
+    if refused := refused_note(results):
+        display.errors.print(refused, style="red", markup=False)
+
+
+def show_claims(results: list[dict[str, Any]]) -> None:
+    display.claims(run_claims(results))
+
+
+COLUMNS = (
+    "accuracy: on the test set, after the last round, mean over seeds. best validation: the same at the round of best "
+    "validation accuracy. utility loss: by how much a distortion raised a client's loss, mean over releases; negative "
+    "where it lowered it."
+)
+
+
 def result_table(results: list[dict[str, Any]]) -> Table:
     """Mean and 95 % interval over seeds for every dataset, mechanism and budget."""
     datasets = list(dict.fromkeys(row["dataset"] for row in results))
-    title = f"test accuracy of the global model, {', '.join(datasets)}"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    names = ("mechanism", "budget", "accuracy", "95 % interval", "best val.", "utility", "seeds")
-    for name in names if len(datasets) == 1 else ("dataset", *names):
-        table.add_column(name, justify="left" if name in ("dataset", "mechanism") else "right", no_wrap=True)
-    for row in group(results):
-        cells = [
-            row["mechanism"],
-            budget_text(row["budget"]),
-            f"{row['accuracy']:.1%}",
-            "-" if row["interval"] is None else "{:.1%} - {:.1%}".format(*row["interval"]),
-            f"{row['best']:.1%}",
-            f"{row['utility_loss']:+.4f}",
-            str(row["seeds"]),
-        ]
-        table.add_row(*(cells if len(datasets) == 1 else [row["dataset"], *cells]))
+    numbers = ("accuracy", "95 % interval", "best\nvalidation", "utility\nloss", "seeds")
+    table = display.table(
+        f"test accuracy of the global model, {', '.join(datasets)}", ("mechanism", "budget", *numbers), numbers=numbers
+    )
+    rows = means_over_seeds(results)
+    for dataset in datasets:
+        if len(datasets) > 1:
+            table.add_row(f"[bold]{escape(dataset)}[/]")
+        for row in (row for row in rows if row["dataset"] == dataset):
+            display.add_row(
+                table,
+                row["mechanism"],
+                schedule_text(row["budget"]),
+                f"{row['accuracy']:.1%}",
+                display.share_range(*(row["interval"] or (None, None))),
+                f"{row['accuracy_at_best_validation']:.1%}",
+                f"{row['utility_loss']:+.4f}",
+                str(row["seeds"]),
+            )
     return table
 
 
@@ -96,27 +107,9 @@ def refused_note(results: list[dict[str, Any]]) -> str:
     for row in results:
         if row["releases_refused"]:
             total = row["releases_refused"] + row["releases_accepted"]
-            budget = "" if row["budget"] is None else f" {row['budget']}"
+            budget = "" if row["budget"] is None else f" {schedule_text(row['budget'])}"
             lines.append(
                 f"{row['dataset']} {row['mechanism']}{budget} seed {row['seed']}: {row['releases_refused']} of "
                 f"{total} releases refused (not finite or out of bounds)"
             )
     return "\n".join(lines)
-
-
-def group(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Means over seeds with a 95 % Student interval."""
-    rows: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
-    for row in results:
-        rows.setdefault((row["dataset"], row["mechanism"], str(row["budget"])), []).append(row)
-    return [
-        {
-            **{name: same[0][name] for name in ("dataset", "mechanism", "budget")},
-            "seeds": len(same),
-            "accuracy": mean(row["accuracy"] for row in same),
-            "interval": interval([row["accuracy"] for row in same]),
-            "best": mean(row["accuracy_at_best_validation"] for row in same),
-            "utility_loss": mean(row["mean_utility_loss"] for row in same),
-        }
-        for same in rows.values()
-    ]

@@ -84,7 +84,8 @@ class Dataset:
         if self.public is None:
             raise DataError(
                 f"Dataset {self.name!r} has no public images, so no public_{part}.",
-                "Give some: public=(images, labels) with from_tensors, public_fraction=0.1 with load.",
+                "Set some apart: public_fraction=0.1 with load, --set public_fraction=0.1 before training, "
+                "public=(images, labels) with from_tensors.",
             )
         position, sizes, total = list(PUBLIC_PARTS).index(part), list(PUBLIC_PARTS.values()), len(self.public)
         start, stop = (total * sum(sizes[:end]) // sum(sizes) for end in (position, position + 1))
@@ -145,7 +146,7 @@ def from_tensors(
 def checked(what: str, pair: Any) -> Split:
     """The pair as a split, or a ``DataError`` that names the tensor, the row and the value."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise DataError(f"Expected {what} to be a pair (images, labels), got {type(pair).__name__}.")
+        raise DataError(f"Expected {what} to be a pair (images, labels), got {type(pair).__name__}.", "Give both.")
     for part, value in zip(("images", "labels"), pair, strict=True):
         if not isinstance(value, Tensor):
             raise DataError(
@@ -154,7 +155,9 @@ def checked(what: str, pair: Any) -> Split:
             )
     images, labels = _checked_images(what, pair[0]), _checked_labels(what, pair[1])
     if len(images) != len(labels):
-        raise DataError(f"Expected as many {what} labels as images, got {len(labels)} and {len(images)}.")
+        raise DataError(
+            f"Expected as many {what} labels as images, got {len(labels)} and {len(images)}.", "Give every image one."
+        )
     return Split(images, labels)
 
 
@@ -167,7 +170,7 @@ def _checked_images(what: str, images: Tensor) -> Tensor:
     if not images.is_floating_point():
         raise DataError(f"Expected {what} images to be float, got {images.dtype}.", "Convert: images.float() / 255.")
     if images.numel() == 0:
-        raise DataError(f"Expected at least one {what} image, got shape {list(images.shape)}.")
+        raise DataError(f"Expected at least one {what} image, got shape {list(images.shape)}.", "Give some.")
     images = images.detach().to(torch.float32)
     finite = torch.isfinite(images)
     if not bool(finite.all()):

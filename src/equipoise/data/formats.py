@@ -213,7 +213,9 @@ def as_classes(path: Path, labels: Array) -> Tensor:
 def as_pixels(path: Path, images: Array) -> Tensor:
     """``[N, H, W]`` or ``[N, C, H, W]``, bytes or floats in [0, 1], as float32 ``[N, C, H, W]`` in [0, 1]."""
     if images.ndim not in (3, 4):
-        raise DataError(f"Expected images in {path} to be [N, H, W] or [N, C, H, W], got {list(images.shape)}.")
+        raise DataError(
+            f"Expected images in {path} to be [N, H, W] or [N, C, H, W], got {list(images.shape)}.", "Reshape them."
+        )
     if images.ndim == 4 and images.shape[3] in (1, 3, 4) and images.shape[1] not in (1, 3, 4):
         raise DataError(
             f"Images in {path} have shape {list(images.shape)}: the channels seem to be last.",

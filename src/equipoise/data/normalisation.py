@@ -24,7 +24,10 @@ def check_moments(mean: Moment, std: Moment, channels: int) -> None:
     for what, moment in (("mean", mean), ("std", std)):
         values = _values(moment)
         if len(values) not in (1, channels) or not all(isinstance(v, int | float) and math.isfinite(v) for v in values):
-            raise DataError(f"Expected {what} to be a finite number or {channels} of them, got {moment}.")
+            raise DataError(
+                f"Expected {what} to be a finite number or {channels} of them, got {moment}.",
+                "Give one, or one per channel.",
+            )
         if what == "std" and min(values) <= 0:
             raise DataError(f"Expected std={std} to be > 0.", "Pass another std; constant images cannot be normalised.")
 

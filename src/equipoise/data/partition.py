@@ -104,7 +104,7 @@ def weights(parts: Sequence[Tensor]) -> Tensor:
     """
     counts = torch.tensor([len(part) for part in parts], dtype=torch.float64)
     if counts.sum() == 0:
-        raise DataError(f"Expected parts with at least one row, got {len(parts)} empty parts.")
+        raise DataError(f"Expected parts with at least one row, got {len(parts)} empty parts.", "Give some.")
     return counts / counts.sum()
 
 
@@ -112,9 +112,9 @@ def _whole(name: str, value: Any, least: int) -> int:
     try:
         number = operator.index(value)
     except TypeError as problem:
-        raise DataError(f"Expected {name}={value!r} to be a whole number.") from problem
+        raise DataError(f"Expected {name}={value!r} to be a whole number.", f"Give {name} one.") from problem
     if number < least:
-        raise DataError(f"Expected {name}={number} to be >= {least}.")
+        raise DataError(f"Expected {name}={number} to be >= {least}.", f"Give {name} {least} or more.")
     return number
 
 
@@ -137,7 +137,7 @@ def _shares(sizes: Sequence[float] | None, clients: int) -> list[Fraction]:
     if sizes is None:
         return [Fraction(1, clients)] * clients
     if len(sizes) != clients:
-        raise DataError(f"Expected {clients} sizes, one per client, got {len(sizes)}.")
+        raise DataError(f"Expected {clients} sizes, one per client, got {len(sizes)}.", "Give one per client.")
     for client, size in enumerate(sizes):
         if not (math.isfinite(size) and size > 0):
             raise DataError(f"Expected sizes[{client}]={size} to be finite and > 0.", "Give sizes like [1, 2].")

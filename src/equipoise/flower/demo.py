@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError, FleetError, StorageError
-from ..files import storage_errors
+from ..errors import FleetError, StorageError, raise_all
+from ..files import storage_errors, write_text
 from ..ledger.ledger import verify
 from ..runs.metrics_file import read_rows
 from .fleet import Fleet
@@ -18,6 +18,8 @@ from .new_app import new_app
 
 PARTS = ("flower_app", "logs", "run")
 """What a demo leaves in its folder: the app as it was run, what the processes said, the server's run folder."""
+MARK = ".equipoise-demo"
+"""The file by which a demo knows a folder that it made itself."""
 
 Say = Callable[[str], None]
 
@@ -26,8 +28,8 @@ def demo(
     out: Path, nodes: int, rounds: int, say: Say, *, tls: bool = False, simulation: bool = False
 ) -> dict[str, Any]:
     """Train, say what happens as it happens, and return what the server's files hold afterwards."""
-    if rounds < 1 or nodes < 2:
-        raise ConfigError(f"Expected rounds={rounds} >= 1 and nodes={nodes} >= 2.", "The defaults are 3 and 4.")
+    least = (("rounds", rounds, 1), ("nodes", nodes, 2))
+    raise_all([f"Expected {name}={value} to be >= {bound}." for name, value, bound in least if value < bound])
     app, logs, run = prepare(out)
     began = time.monotonic()
     follower = Follower(run / "metrics.jsonl", say)
@@ -46,12 +48,17 @@ def demo(
 
 
 def prepare(out: Path) -> tuple[Path, Path, Path]:
-    """App, log and run folder in ``out``, all new. Only what an earlier demo left is replaced."""
-    if out.exists() and (not out.is_dir() or {path.name for path in out.iterdir()} - set(PARTS)):
-        raise StorageError(f"{out} holds other things than a demo: nothing was touched.", "Name another --out.")
+    """App, log and run folder in ``out``, all new. Only in a folder that an earlier demo made is anything replaced."""
     with storage_errors(out):
+        there = {path.name for path in out.iterdir()} if out.is_dir() else set()
+        if (out.exists() and not out.is_dir()) or there - {*PARTS, MARK} or (there and MARK not in there):
+            raise StorageError(
+                f"{out} holds other things than a demo of before: nothing was touched.",
+                "Name a folder that is new or empty, with --out.",
+            )
         for old in (out / name for name in PARTS if (out / name).exists()):
             shutil.rmtree(old)
+        write_text(out / MARK, "Made by equipoise flower demo, which replaces what is in this folder.\n")
         new_app(out / PARTS[0])
     return out / PARTS[0], out / PARTS[1], (out / PARTS[2]).absolute()
 

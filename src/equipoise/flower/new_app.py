@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import keyword
 import re
+import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from ..errors import ConfigError, StorageError
@@ -53,13 +55,18 @@ def package_name(folder: Path) -> str:
     'my_app'
     """
     name = re.sub(r"[-. ]+", "_", folder.absolute().name.lower())
-    if not re.fullmatch(r"[a-z][a-z0-9_]*[a-z0-9]", name) or keyword.iskeyword(name) or name in TAKEN:
+    if not re.fullmatch(r"[a-z][a-z0-9_]*[a-z0-9]", name) or keyword.iskeyword(name) or keyword.issoftkeyword(name):
         raise ConfigError(
-            f"{folder.name!r} cannot be the name of an app.",
-            "Use letters, digits and hyphens, begin with a letter, and avoid names of installed packages.",
+            f"{folder.name!r} cannot be the name of an app: a Python package cannot be called {name!r}.",
+            "Use letters, digits and hyphens, begin with a letter: for example my-app.",
+        )
+    if name in RESERVED or name in sys.stdlib_module_names or name in packages_distributions():
+        raise ConfigError(
+            f"{folder.name!r} cannot be the name of an app: it would hide a module that Python has under {name!r}.",
+            f"Choose another name, for example {name.replace('_', '-')}-app.",
         )
     return name
 
 
-TAKEN = {"equipoise", "flwr", "torch", "numpy", "task", "test", "code"}
-"""Names that would hide a package that the app imports."""
+RESERVED = {"equipoise", "flwr", "task", "test"}
+"""Names that an app imports, whether they are installed here or not."""

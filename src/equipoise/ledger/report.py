@@ -37,6 +37,8 @@ def ledger_report(run: Path, head: str | None = None, delta: float = 1e-5) -> di
     if not 0 <= delta < 1:
         raise ConfigError(f"Expected delta={delta!r} to lie in [0, 1).", "For example 1e-5.")
     path = run / FILE if run.is_dir() else run
+    if run.is_dir() and not path.is_file():
+        raise LedgerError(f"The folder {run.name} has no {FILE}.", "Give a run folder that has one, or the file.")
     noted = _noted(path.parent / "result.json")
     result = verify(path, *(noted or (None, None)))
     sources = {} if noted is None else {"result.json": result.beyond}
@@ -70,6 +72,26 @@ def printable(text: str) -> str:
     ('pl-learn', "'\\x1b[2J'")
     """
     return text if text.isprintable() and len(text) <= 40 else ascii(text[:40])
+
+
+def alike(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Clients that follow each other and differ in nothing but their intensities, as one row each.
+
+    >>> row = {"federation": 0, "releases": 3}
+    >>> alike([{**row, "client": "0", "intensity": [8.0, 9.0]}, {**row, "client": "1", "intensity": [7.0, 8.0]}])
+    [{'federation': 0, 'releases': 3, 'intensity': [7.0, 9.0], 'clients': ['0', '1']}]
+    """
+    groups: list[list[dict[str, Any]]] = []
+    for row in rows:
+        same = groups and all(row[name] == groups[-1][0][name] for name in row if name not in ("client", "intensity"))
+        groups[-1].append(row) if same else groups.append([row])
+    result = []
+    for group in groups:
+        lows, highs = ([row["intensity"][i] for row in group if row["intensity"][i] is not None] for i in (0, 1))
+        common = {name: value for name, value in group[0].items() if name not in ("client", "intensity")}
+        ends = [min(lows), max(highs)] if lows and highs else [None, None]
+        result.append({**common, "intensity": ends, "clients": [row["client"] for row in group]})
+    return result
 
 
 # -- counts --------------------------------------------------------------------------------------------------------

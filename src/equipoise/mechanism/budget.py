@@ -110,13 +110,13 @@ class LeakageBudget:
         _require(
             budget < 1,
             f"Expected budget={budget!r} to be < 1.",
-            "The score never exceeds 1, so such a budget asks for nothing; use the mechanism 'none' instead.",
+            "A leakage score is at most 1, and a smaller budget is stricter: choose one below 1, for example 0.98.",
         )
         inverse = (1 - budget) * 4 * self.D / self.c_a - self.c_res * self._decay
         _require(
             budget >= 0,
             f"Expected budget={budget!r} to be >= 0.",
-            "A negative budget asks for reconstructions farther away than D, the largest distance assumed.",
+            "Choose one between 0 and 1, for example 0.98: no reconstruction is assumed to lie farther away than D.",
         )
         return max(self.threshold, inverse)
 
@@ -142,7 +142,7 @@ class _ScaleBudget:
         _require(
             budget > 0,
             f"Expected budget={budget!r} to be > 0.",
-            "A budget of zero needs infinite noise; the paper's budgets are 80 to 800.",
+            "Choose a positive one: the paper's are 80 to 800, and a smaller one is stricter.",
         )
         scale = self.sensitivity / budget
         _require(math.isfinite(scale), f"budget={budget!r} asks for an infinite scale.", "Choose a larger budget.")

@@ -292,10 +292,11 @@ def _check_labels(model: nn.Module, images: Tensor, labels: Tensor) -> None:
         )
     if labels.dtype != torch.int64 or labels.dim() != 1:
         raise DataError(
-            f"Expected labels [B] of type int64, got {labels.dtype} {tuple(labels.shape)}.", "Or pass loss=."
+            f"Expected labels [B] of type int64, got {labels.dtype} {tuple(labels.shape)}.",
+            "Convert them with labels.long(), or pass a loss= that takes them.",
         )
     if int(labels.min()) < 0 or int(labels.max()) >= shape[-1]:
         raise DataError(
             f"Expected labels in 0..{shape[-1] - 1}; at least one lies outside.",
-            "The model has that many outputs.",
+            "Number the classes from 0, or give the model an output for each.",
         )

@@ -210,8 +210,11 @@ def checked(name: str | Mechanism, budget: Any) -> Mechanism:
     """
     mechanism = get_mechanism(name)
     if mechanism.distorts and budget is None:
+        grid = mechanism.measure_kind.grid if mechanism.measure_kind else ()
+        usual = f"{grid[-min(3, len(grid))]:g}" if grid else "1"  # neither the strictest nor the loosest
         raise ConfigError(
-            f"The mechanism {mechanism.name!r} needs a budget.", "For example 0.98 for pl-*, 200 for ls-*."
+            f"The mechanism {mechanism.name!r} needs a budget.",
+            f"Give one, for example --budget {usual}, or budget={usual} in Python.",
         )
     if not mechanism.distorts and budget is not None:
         raise ConfigError(f"The mechanism {mechanism.name!r} takes no budget, got {budget!r}.", "Leave the budget out.")

@@ -38,6 +38,28 @@ def schedule(value: Schedule | None, rounds: Sequence[int], clients: int, name: 
     return [rows[max(0, sum(start <= round_number for start in starts) - 1)] for round_number in rounds]
 
 
+def schedule_text(value: Any) -> str:
+    """A setting of any of the three forms as people read it.
+
+    >>> schedule_text(0.98), schedule_text([0.96, 0.98]), schedule_text(None)
+    ('0.98', 'per client 0.96, 0.98', '-')
+    >>> schedule_text({"rounds": [1, 500], "values": [0.96, [0.98, 0.99]]})
+    '0.96→(0.98, 0.99) (round 500)'
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, list | tuple):
+        return f"per client {', '.join(map(schedule_text, value))}"
+    if isinstance(value, Mapping) and isinstance(value.get("values"), list) and isinstance(value.get("rounds"), list):
+        steps = [_bracketed(step) for step in value["values"]]
+        return "→".join(steps) + f" (round {', '.join(map(str, value['rounds'][1:]))})"
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+def _bracketed(value: Any) -> str:
+    return f"({', '.join(map(schedule_text, value))})" if isinstance(value, list | tuple) else schedule_text(value)
+
+
 def value_at(value: Schedule | None, round_number: int, client: int, clients: int, name: str = "value") -> float:
     """The value that holds for one client in one round; a single number serves any client.
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -33,6 +34,7 @@ from ..engine.settings import FORMER, GROUP_OF, GROUPS, Settings, named_as_befor
 from ..errors import ConfigError, closest, is_number, is_whole, refuse
 from ..mechanism.protection import Leakage
 from ..mechanism.registry import MECHANISMS
+from ..mechanism.schedule import schedule_text
 
 
 @dataclass(frozen=True)
@@ -134,9 +136,29 @@ def _resolved(
 
 
 def differing(folder_config: Path, config: Config) -> list[str]:
-    """The keys in which a stored configuration differs from this one."""
-    old, new = present_names(_read(folder_config)), tomllib.loads(config.to_toml())
-    return sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
+    """What differs between a stored configuration and this one, as in ``budget: 0.96 there, 0.98 here``."""
+    there, here = _values(present_names(_read(folder_config))), _values(tomllib.loads(config.to_toml()))
+    result = []
+    for key in sorted(key for key in {*there, *here} if there.get(key) != here.get(key)):
+        old, new = there.get(key, {}), here.get(key, {})
+        lost, gained = (", ".join(v for v in one if v not in two) for one, two in ((old, new), (new, old)))
+        both = f"{lost} there, {gained} here"
+        result.append(f"{key}: {both if lost and gained else f'also {lost} there' if lost else f'also {gained} here'}")
+    return result
+
+
+def _values(raw: Mapping[str, Any]) -> dict[str, dict[str, None]]:
+    """Every value of a configuration as text, by a flat key; a sweep's values by what they are, over all its blocks."""
+    result: dict[str, dict[str, None]] = {}
+    for key, value in raw.items():
+        if key == "sweep":
+            for name, text in ((name, schedule_text(v)) for block in value for name, vs in block.items() for v in vs):
+                result.setdefault(name.removesuffix("s"), {})[text] = None
+        elif key == "leakage":
+            result |= {f"leakage.{name}": {_toml(inner): None} for name, inner in value.items()}
+        else:
+            result[key] = {_toml(value): None}
+    return result
 
 
 def literal(text: str) -> Any:
@@ -144,7 +166,7 @@ def literal(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):  # no TOML, or more digits or brackets than Python takes
-        return text
+        return float(text) if re.fullmatch(r"[+-]?(\.\d+|\d+\.)([eE][+-]?\d+)?", text) else text  # .96 is no TOML
 
 
 def _number(budget: Any) -> Any:

@@ -65,7 +65,12 @@ class RunFolder:
         wanted = there if snapshots is None else sorted(set(snapshots))
         missing = [round_number for round_number in wanted if round_number not in there]
         if missing or not wanted:
-            raise ConfigError(f"No snapshot of round {missing}.", f"There are: {', '.join(map(str, there))}.")
+            named = (
+                f"There is no snapshot of round {', '.join(map(str, missing))}."
+                if missing
+                else "No snapshot was named."
+            )
+            raise ConfigError(named, f"There are: {', '.join(map(str, there))}.")
         return wanted
 
     def weights(self, round_number: int, layout: Layout) -> Tensor:

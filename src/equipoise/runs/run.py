@@ -268,8 +268,8 @@ class Run:
                 )
             return
         if checkpoint[1].get("digest") != self.config.digest():
-            other = ", ".join(differing(self.folder / "config.toml", self.config)) or "its federations"
+            other = "; ".join(differing(self.folder / "config.toml", self.config)) or "its sweep is combined otherwise"
             raise CheckpointError(
-                f"The folder {self.folder.name} holds a run that differs in: {other}.",
+                f"The folder {self.folder.name} holds a run with other settings ({other}).",
                 "Use --fresh to replace it, or another --out.",
             )

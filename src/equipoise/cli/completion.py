@@ -1,0 +1,77 @@
+"""What the shell completes: names of mechanisms, attacks, artefacts, datasets and settings.
+
+Names are looked up when the shell asks for them, so that no command waits for an import it does not need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+Complete = Callable[[str], list[str]]
+
+
+def last_of_list(incomplete: str, known: Iterable[str]) -> list[str]:
+    """Completions of the last name in a comma-separated list; names that stand in it already are left out.
+
+    >>> last_of_list("none,pl", ["none", "pl-learn", "pl-identical"])
+    ['none,pl-learn', 'none,pl-identical']
+    """
+    head, mark, start = incomplete.rpartition(",")
+    taken = head.split(",")
+    return [f"{head}{mark}{name}" for name in known if name.startswith(start) and name not in taken]
+
+
+def mechanisms(incomplete: str) -> list[str]:
+    from ..mechanism.registry import MECHANISMS
+
+    return last_of_list(incomplete, MECHANISMS)
+
+
+def attacks(incomplete: str) -> list[str]:
+    from ..attack.registry import ATTACKS
+
+    return last_of_list(incomplete, [*ATTACKS, "multi-round"])
+
+
+def datasets(incomplete: str) -> list[str]:
+    from ..data.loading import BUNDLED
+
+    return last_of_list(incomplete, BUNDLED)
+
+
+def artefacts(incomplete: str) -> list[str]:
+    from ..reproduction.artefacts.registry import ARTEFACTS
+
+    return [name for name in ("all", *ARTEFACTS) if name.startswith(incomplete)]
+
+
+def devices(incomplete: str) -> list[str]:
+    return [name for name in ("cpu", "cuda") if name.startswith(incomplete)]
+
+
+def settings(incomplete: str) -> list[str]:
+    """Keys of the settings as ``--set`` takes them: those of a configuration file."""
+    import tomllib
+
+    from ..runs.config import resolve
+
+    plain = tomllib.loads(resolve(sweep={"mechanisms": ["none"]}).to_toml())
+    inner = [f"leakage.{name}" for name in plain.pop("leakage")]
+    return _keys(incomplete, [*(name for name in plain if name != "sweep"), *inner])
+
+
+def attack_options(incomplete: str) -> list[str]:
+    from ..attack.registry import options
+    from ..auditing.options import OWN
+
+    return _keys(incomplete, [*OWN, *options()])
+
+
+def bounds_options(incomplete: str) -> list[str]:
+    from ..bounds.options import LEAST
+
+    return _keys(incomplete, [name for name in LEAST if name != "targets"])
+
+
+def _keys(incomplete: str, known: Iterable[str]) -> list[str]:
+    return [f"{name}=" for name in known if name.startswith(incomplete)]

@@ -1,0 +1,44 @@
+"""What is said of a finished run: means over seeds, and what it proves, measures and does not claim."""
+
+from __future__ import annotations
+
+from statistics import mean
+from typing import Any
+
+from ..mechanism.claims import PROVED, of_budgets
+from ..mechanism.registry import get_mechanism
+from ..statistics import interval
+
+
+def means_over_seeds(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row per dataset, mechanism and budget: means over its seeds, and Student's 95 % interval of the accuracy.
+
+    Args:
+        results: The ``federations`` of a ``result.json``.
+    """
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for row in results:
+        groups.setdefault((row["dataset"], row["mechanism"], str(row["budget"])), []).append(row)
+    return [
+        {
+            **{name: same[0][name] for name in ("dataset", "mechanism", "budget")},
+            "seeds": len(same),
+            "accuracy": mean(row["accuracy"] for row in same),
+            "interval": interval([row["accuracy"] for row in same]),
+            "accuracy_at_best_validation": mean(row["accuracy_at_best_validation"] for row in same),
+            "utility_loss": mean(row["mean_utility_loss"] for row in same),
+        }
+        for same in groups.values()
+    ]
+
+
+def run_claims(results: list[dict[str, Any]]) -> dict[str, str]:
+    """What a run proves and measures, what its budgets are worth, and what it does not claim."""
+    mechanisms = [row["mechanism"] for row in results]
+    formal = all(get_mechanism(name).formal for name in mechanisms)
+    return {
+        "proved": PROVED,
+        "measured": "accuracy and utility loss, on these seeds; `equipoise audit` measures what attacks get",
+        "budgets": of_budgets(mechanisms, seeded=True),
+        "not claimed": f"protection against an attacker who knows the {'seed' if formal else 'mechanism'}",
+    }

@@ -1,0 +1,63 @@
+"""Rows of an audit side by side, and what is said beside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from equipoise.auditing.comparison import Defence, interval_of, notes, side_by_side
+
+CELL = {"dataset": "mnist", "mechanism": "pl-learn", "budget": 0.98, "seed": 1, "round": 0, "attack": "matched"}
+
+
+def row(role: str, control: str | None, share: float, **more: Any) -> dict[str, Any]:
+    return {**CELL, "role": role, "control": control, "identification": share, **more}
+
+
+def test_rows_are_placed_by_round_defence_attack_and_role() -> None:
+    rows = [
+        row("own", None, 0.9), row("own", "negative", 0.01), row("static, equal lower bound", None, 0.3),
+        row("static, equal lower bound", "negative", 0.7), row("undistorted", "positive", 1.0),
+        row("own", None, 0.8, round=5), row("own", None, 0.4, mechanism="none", budget=None),
+    ]  # fmt: skip
+    result = side_by_side(rows)
+    assert list(result) == [0, 5]
+    sides = result[0][Defence("mnist", "pl-learn", "0.98", 1)]["matched"]
+    assert {role: one["identification"] for role, one in sides.items()} == {
+        "own": 0.9, "negative": 0.01, "static, equal lower bound": 0.3, "undistorted": 1.0
+    }  # fmt: skip
+    plain = result[0][Defence("mnist", "none", "-", 1)]["matched"]
+    assert plain["undistorted"] is plain["own"]
+
+
+def test_labels_of_defences() -> None:
+    assert Defence(None, "none", "-", None).label() == "none"
+    assert Defence("mnist", "pl-learn", "0.97→0.99 (round 5)", 1).label() == "pl-learn @ 0.97→0.99 (round 5)"
+
+
+def test_an_interval_is_that_of_the_best_membership_score() -> None:
+    found = {"membership_score": "loss", "auc_loss_low": 0.4, "auc_loss_high": 0.6, "mse_low": None, "mse_high": None}
+    assert interval_of(found, "membership_auc") == (0.4, 0.6)
+    assert interval_of(found, "mse") is None
+    assert interval_of(found, "ssim") is None
+
+
+def test_notes() -> None:
+    few = {"targets": 8, "evidence": "insufficient evidence"}
+    said = notes({
+        "attacks": [row("own", None, 0.9, leakage=0.4, promised_leakage=0.98, **few)], "options": {"given": "nothing"},
+        "baselines": {"mnist": {"class_mean": {"mse": 1.18, "leakage": 0.46}}}, "complete": False,
+        "cap": [{"mechanism": "none", "attack": "lti", "round": 5, "cap": 0.03}],
+    })  # fmt: skip
+    assert said[0] == "guesses that use no update (mnist): class mean: MSE 1.18, score 0.46"
+    assert "score promised by the budgets: at most 0.98" in said
+    assert "CAP of none against lti, round 5: 0.030" in said
+    assert any(line.startswith("matched took responses given nothing") for line in said)
+    assert "interrupted: these are the cells that were finished" in said
+    assert "insufficient evidence: 8 release(s) are fewer than 20" in said
+
+
+def test_examples_that_never_took_part_have_no_rate_to_print() -> None:
+    combined = {"mechanism": "none", "budget": None, "rounds": 1, "targets": 4, "candidates": 5}
+    combined |= {"identification_schedule_known": None, "identification_schedule_unknown": 0.25}
+    (line,) = notes({"baselines": {}, "multi_round": [combined], "attacks": []})
+    assert "identified not measured with the schedule known, 25% unknown" in line

@@ -1,0 +1,484 @@
+"""Mistakes that people make: what each is told, word for word, and its exit code.
+
+``docs/mistakes.md`` is made from this table: ``python -m tests.cli.test_mistakes`` writes it anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from equipoise import LeNetZhu, protect
+from equipoise.errors import EquipoiseError
+from tests.helpers import Command, entry_point, write_dataset
+
+PAGE = Path(__file__).parents[2] / "docs" / "mistakes.md"
+HERE = "HERE"
+"""Stands for the folder that a command is run in."""
+
+
+class Mistake(NamedTuple):
+    """A command line or a call, the exit code or error, and the two parts of the message."""
+
+    did: str
+    ends: int | str
+    cause: str
+    remedy: str
+
+
+MECHANISMS = "none, pl-identical, pl-learn, ls-static, ls-learn, gs-static, gs-learn, laplace-dp"
+MISTAKES: dict[str, list[Mistake]] = {
+    "Training": [
+        Mistake(
+            "equipoise trane", 2,
+            "No such command 'trane'.", "Did you mean 'train'?",
+        ),
+        Mistake(
+            "equipoise train --mechanisms none", 2,
+            "No such option: --mechanisms", "Did you mean --mechanism?",
+        ),
+        Mistake(
+            "equipoise train --rounds many", 2,
+            "Invalid value for '--rounds': 'many' is not a valid integer.", "",
+        ),
+        Mistake(
+            "equipoise train --rounds 3", 11,
+            "mnist pl-learn: The mechanism 'pl-learn' needs a budget.",
+            "Give one, for example --budget 0.98, or budget=0.98 in Python.",
+        ),
+        Mistake(
+            "equipoise train --budget 0.98 --rounds -5", 11,
+            "Expected rounds=-5 to be >= 1.", "Give rounds 1 or more.",
+        ),
+        Mistake(
+            "equipoise train --mechanism pl-lern --budget 0.98", 11,
+            "mnist pl-lern: Unknown mechanism 'pl-lern'.", f"Did you mean 'pl-learn'? Known: {MECHANISMS}.",
+        ),
+        Mistake(
+            "equipoise train --budget 98", 11,
+            "mnist pl-learn: Expected budget=98.0 to be < 1.",
+            "A leakage score is at most 1, and a smaller budget is stricter: choose one below 1, for example 0.98.",
+        ),
+        Mistake(
+            "equipoise train --budget -0.5", 11,
+            "mnist pl-learn: Expected budget=-0.5 to be >= 0.",
+            "Choose one between 0 and 1, for example 0.98: no reconstruction is assumed to lie farther away than D.",
+        ),
+        Mistake(
+            "equipoise train --mechanism ls-learn --budget 0", 11,
+            "mnist ls-learn: Expected budget=0.0 to be > 0.",
+            "Choose a positive one: the paper's are 80 to 800, and a smaller one is stricter.",
+        ),
+        Mistake(
+            "equipoise train --mechanism gs-static --budget -3", 11,
+            "mnist gs-static: Expected budget=-3.0 to be > 0.",
+            "Choose a positive one: the paper's are 80 to 800, and a smaller one is stricter.",
+        ),
+        Mistake(
+            "equipoise train --mechanism laplace-dp --budget 1 --set clip=none", 11,
+            "mnist laplace-dp: A sensitivity is derived for one local step with a clip, got local_steps=1 and "
+            "clip=none.",
+            "For laplace-dp set local_steps = 1 and a clip (the bound on the L1 norm of an example's gradient).",
+        ),
+        Mistake(
+            "equipoise train --budget high", 11,
+            "mnist pl-learn: Expected budget to be one finite number or one for each of 4 clients, got 'high'.",
+            "Give a single number, or a list as long as the number of clients.",
+        ),
+        Mistake(
+            "equipoise train --budget '[0.97, 0.98]'", 11,
+            "mnist pl-learn: Expected budget to be one finite number or one for each of 4 clients, got [0.97, 0.98].",
+            "Give a single number, or a list as long as the number of clients.",
+        ),
+        Mistake(
+            "equipoise train --mechanism none --seed one", 11,
+            "sweep[0].seeds.0 = 'one': input should be a valid integer, unable to parse string as an integer.",
+            "Correct --seed, or the [[sweep]] block of the TOML file.",
+        ),
+        Mistake(
+            "equipoise train --mechanism none --set rouns=3", 11,
+            "Unknown key 'rouns'.", "Did you mean 'rounds'?",
+        ),
+        Mistake(
+            "equipoise train --config misspelt.toml", 11,
+            "2 problems in the settings:\n  - Unknown key 'evaluate_evry'. Did you mean 'evaluate_every'?\n"
+            "  - Unknown key 'sweep[0].budget'. Did you mean 'budgets'?",
+            "Correct each of them.",
+        ),
+        Mistake(
+            "equipoise train --config broken.toml", 11,
+            "broken.toml is not valid TOML: Invalid value (at line 1, column 10).", "Correct that line.",
+        ),
+        Mistake(
+            "equipoise train --config missing.toml", 11,
+            "Cannot read missing.toml: No such file or directory.", "Check the path.",
+        ),
+        Mistake(
+            "equipoise train --mechanism none --set eta", 11,
+            "Expected --set key=value, got 'eta'.", "Example: --set eta=0.05",
+        ),
+        Mistake(
+            "equipoise train --mechanism none --set eta=fast", 11,
+            "eta = 'fast': input should be a valid number, unable to parse string as a number.",
+            "Give eta such a value, by --set eta=VALUE or in the TOML file.",
+        ),
+        Mistake(
+            "equipoise train --mechanism none --set participants=9", 11,
+            "Expected participants=9 to lie in 1..clients=4.",
+            "Give participants such a value, by --set participants=VALUE or in the TOML file.",
+        ),
+        Mistake(
+            "equipoise train --mechanism none --device cuda", 11,
+            "The device 'cuda' is not available.", "Use --device cpu.",
+        ),
+        Mistake(
+            "equipoise train --mechanism none --device gpu", 11,
+            "Expected device='gpu' to be 'cpu', 'cuda' or 'cuda:N'.",
+            "Give device such a value, by --set device=VALUE or in the TOML file.",
+        ),
+    ],
+    "Data": [
+        Mistake(
+            "equipoise train --mechanism none --dataset mnits", 12,
+            "'mnits' is neither a bundled dataset nor a folder. Did you mean 'mnist'?",
+            "Bundled: mnist, fmnist. Otherwise give a folder of idx or npz files.",
+        ),
+        Mistake(
+            "equipoise train --mechanism none --dataset notes.txt", 12,
+            "'notes.txt' is neither a bundled dataset nor a folder.",
+            "Bundled: mnist, fmnist. Otherwise give a folder of idx or npz files.",
+        ),
+        Mistake(
+            "equipoise train --mechanism none --dataset empty", 12,
+            f"No train-images-idx3-ubyte in {HERE}/empty.",
+            "Put train-images-idx3-ubyte, train-images-idx3-ubyte.gz, train-images.idx3-ubyte or "
+            "train-images.idx3-ubyte.gz there, or train.npz and test.npz with arrays images and labels.",
+        ),
+        Mistake(
+            "equipoise train --mechanism none --dataset nan", 12,
+            "Expected train images to be finite in float32, got nan in row 0.", "Remove or repair that image.",
+        ),
+        Mistake(
+            "equipoise train --mechanism none --dataset unequal", 12,
+            "Expected as many train labels as images, got 19 and 20.", "Give every image one.",
+        ),
+    ],
+    "Folders": [
+        Mistake(
+            "equipoise train --dataset digits --mechanism none --rounds 3 --out notes.txt", 17,
+            "Cannot write notes.txt: File exists.",
+            "Free some space or choose another folder; earlier results are intact, and a run resumes from them.",
+        ),
+        Mistake(
+            "equipoise train --dataset digits --mechanism none --rounds 3 --out locked/run", 17,
+            "Cannot write run: Permission denied.",
+            "Free some space or choose another folder; earlier results are intact, and a run resumes from them.",
+        ),
+        Mistake(
+            "equipoise train --dataset digits --mechanism none --rounds 3 --out full", 16,
+            "The folder full is not empty and not a run folder.", "Choose another --out.",
+        ),
+        Mistake(
+            "equipoise train --dataset digits --mechanism pl-learn --budget 0.96 --rounds 3 --out run", 16,
+            "The folder run holds a run with other settings (budget: 0.98 there, 0.96 here).",
+            "Use --fresh to replace it, or another --out.",
+        ),
+        Mistake(
+            "equipoise train --dataset digits --mechanism pl-learn --budget 0.98 --rounds 3 --out damaged", 16,
+            "The checkpoint file state-00000003.safetensors is damaged (SHA-256 differs).", "Use --fresh.",
+        ),
+    ],
+    "Auditing and bounds": [
+        Mistake(
+            "equipoise audit nowhere", 11,
+            "There is no folder nowhere.", "Give a run folder: equipoise train --out RUN writes one.",
+        ),
+        Mistake(
+            "equipoise audit full", 16,
+            "full is not a run folder: it has no config.toml.", "Train one first.",
+        ),
+        Mistake(
+            "equipoise audit run --attack lit", 11,
+            "Unknown attack 'lit'. Did you mean 'lti'?",
+            "Known: invgrad, dlg, idlg, likelihood, unrolled, lti, matched, membership, labels.",
+        ),
+        Mistake(
+            "equipoise audit run --targets 1", 11,
+            "Too small: releases=1 (at least 2).", "Raise them, or leave them out.",
+        ),
+        Mistake(
+            "equipoise audit run --attack lti", 12,
+            "Dataset 'digits' has no public images, so no public_targets.",
+            "Set some apart: public_fraction=0.1 with load, --set public_fraction=0.1 before training, "
+            "public=(images, labels) with from_tensors.",
+        ),
+        Mistake(
+            "equipoise bounds run --rounds 9", 11,
+            "There is no snapshot of round 9.", "There are: 0, 3.",
+        ),
+        Mistake(
+            "equipoise bounds run --rounds last", 11,
+            "Expected --rounds last to be whole numbers.", "For example --rounds 0,200.",
+        ),
+        Mistake(
+            "equipoise bounds run --set sampels=8", 11,
+            "Unknown option 'sampels'. Did you mean 'samples'?",
+            "Known: subproblems, repeats, samples, examples, power, short, iterations, seed.",
+        ),
+        Mistake(
+            "equipoise bounds run --targets 1", 11,
+            "Impossible options: targets=1 (0, or at least 2: one release has no interval).",
+            "Change these; docs/bounds.md explains them.",
+        ),
+    ],
+    "Choosing and reproducing": [
+        Mistake(
+            "equipoise calibrate --mechanism none", 11,
+            "The mechanism 'none' has no budget to calibrate.",
+            f"Choose one that has: {MECHANISMS.removeprefix('none, ')}.",
+        ),
+        Mistake(
+            "equipoise calibrate --mechanism ls-learn", 11,
+            "The mechanism 'ls-learn' needs a budget.", "Give one, for example --budget 200, or budget=200 in Python.",
+        ),
+        Mistake(
+            "equipoise calibrate --mechanism pl-learn,ls-learn --budget 0.98", 11,
+            "Expected one --mechanism and one --budget.", "Use --search to compare several.",
+        ),
+        Mistake(
+            "equipoise calibrate --search --dataset digits", 12,
+            "The dataset 'digits' has no public part to search on.", "Set some of it apart: --set public_fraction=0.1.",
+        ),
+        Mistake(
+            "equipoise reproduce gap", 11,
+            "Unknown artefact 'gap'. Did you mean 'gaps'?",
+            "Known: all, accuracy-ls, accuracy-pl, defence-ls, defence-pl, gaps, cap, trade-off, clients, layers, "
+            "reconstructions, stepwise, gradient-norm, configuration, sweeps.",
+        ),
+        Mistake(
+            "equipoise reproduce cap --plan full", 11,
+            "Cannot write the SPEC to 'full': it is a folder.", "Name a file, as SPEC.json.",
+        ),
+        Mistake(
+            "equipoise reproduce cap --status --plan SPEC.json", 11,
+            "--status, --plan and --from exclude each other.", "Give one of them.",
+        ),
+    ],
+    "Ledger, Flower, doctor": [
+        Mistake(
+            "equipoise ledger full", 19,
+            "The folder full has no ledger.jsonl.", "Give a run folder that has one, or the file.",
+        ),
+        Mistake(
+            "equipoise ledger tampered", 19,
+            "Line 2 of the ledger was changed, or the one before it was: its hash does not follow.",
+            "Restore the ledger from a copy; it proves nothing now.",
+        ),
+        Mistake(
+            "equipoise ledger run --delta 2", 11,
+            "Expected delta=2.0 to lie in [0, 1).", "For example 1e-5.",
+        ),
+        Mistake(
+            "equipoise flower new json", 11,
+            "'json' cannot be the name of an app: it would hide a module that Python has under 'json'.",
+            "Choose another name, for example json-app.",
+        ),
+        Mistake(
+            "equipoise flower new full", 17,
+            "full is not an empty folder: nothing was written.", "Name a new one.",
+        ),
+        Mistake(
+            "equipoise flower demo --nodes 1", 11,
+            "Expected nodes=1 to be >= 2.", "Give nodes 2 or more.",
+        ),
+        Mistake(
+            "equipoise flower demo --out full", 17,
+            "full holds other things than a demo of before: nothing was touched.",
+            "Name a folder that is new or empty, with --out.",
+        ),
+        Mistake(
+            "equipoise doctor --fix", 2,
+            "No such option: --fix", "",
+        ),
+    ],
+    "In Python": [
+        Mistake(
+            'protect(model, received, (x, y), "pl-lern", 0.98)', "ConfigError",
+            "Unknown mechanism 'pl-lern'. Did you mean 'pl-learn'?", f"Known: {MECHANISMS}.",
+        ),
+        Mistake(
+            'protect(model, received, (x, y), "pl-learn")', "ConfigError",
+            "The mechanism 'pl-learn' needs a budget.",
+            "Give one, for example --budget 0.98, or budget=0.98 in Python.",
+        ),
+        Mistake(
+            'protect(model, received, (x, y), "none", 0.98)', "ConfigError",
+            "The mechanism 'none' takes no budget, got 0.98.", "Leave the budget out.",
+        ),
+        Mistake(
+            'protect(model, received, (x, y), "pl-learn", 1.2)', "BudgetError",
+            "Expected budget=1.2 to be < 1.",
+            "A leakage score is at most 1, and a smaller budget is stricter: choose one below 1, for example 0.98.",
+        ),
+        Mistake(
+            'protect(model, received, (x, y), "pl-learn", "0.98")', "ConfigError",
+            "Expected budget to be one finite number or one for each of 1 clients, got '0.98'.",
+            "Give a single number, or a list as long as the number of clients.",
+        ),
+        Mistake(
+            'protect(model, received, x, "pl-learn", 0.98)', "DataError",
+            "Expected the batch to be a pair of tensors (inputs, labels).", "Pass (x, y).",
+        ),
+        Mistake(
+            'protect(model, received, (x * float("nan"), y), "pl-learn", 0.98)', "DataError",
+            "The inputs of the batch are not finite.", "Remove NaN and Inf before training.",
+        ),
+        Mistake(
+            'protect(model, received, (x, y[:2]), "pl-learn", 0.98)', "DataError",
+            "Expected as many inputs as labels, at least one, got shapes (4, 1, 28, 28) and (2,).",
+            "Pass a full batch.",
+        ),
+        Mistake(
+            'protect(model, received, (x, y.float()), "pl-learn", 0.98)', "DataError",
+            "Expected labels [B] of type int64, got torch.float32 (4,).",
+            "Convert them with labels.long(), or pass a loss= that takes them.",
+        ),
+        Mistake(
+            'protect(model, received, (x, y + 10), "pl-learn", 0.98)', "DataError",
+            "Expected labels in 0..9; at least one lies outside.",
+            "Number the classes from 0, or give the model an output for each.",
+        ),
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with what people have: data good and bad, runs whole and damaged, files of their own."""
+    folder = tmp_path_factory.mktemp("world")
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        make_world()
+        yield folder
+    finally:
+        Path("locked").chmod(0o700)
+        os.chdir(before)
+
+
+def make_world() -> None:
+    from equipoise.runs.config import resolve
+    from equipoise.runs.run import Run
+
+    write_dataset(Path("digits"))
+    sweep = {"datasets": ["digits"], "mechanisms": ["pl-learn"], "budgets": [0.98]}
+    Run(Path("run"), resolve(overrides={"rounds": 3}, sweep=sweep)).execute()
+    shutil.copytree("run", "damaged")
+    (state,) = Path("damaged", "checkpoint").glob("*.safetensors")
+    state.write_bytes(state.read_bytes()[:1000])
+    shutil.copytree("run", "tampered")
+    ledger = Path("tampered", "ledger.jsonl")
+    ledger.write_text(ledger.read_text(encoding="utf-8").replace("0.98", "0.99"), encoding="utf-8")
+    for name in ("full", "empty", "locked"):
+        Path(name).mkdir()
+    Path("full", "thesis.md").write_text("mine")
+    Path("notes.txt").write_text("mine")
+    Path("misspelt.toml").write_text('evaluate_evry = 5\n[[sweep]]\nmechanisms = ["none"]\nbudget = [0.98]\n')
+    Path("broken.toml").write_text("rounds = \n")
+    images = np.full((20, 28, 28), 0.5, dtype=np.float32)
+    write_pairs("unequal", images, np.arange(19) % 10)
+    images[0, 0, 0] = np.nan
+    write_pairs("nan", images, np.arange(20) % 10)
+    Path("locked").chmod(0o500)
+
+
+def write_pairs(folder: str, images: Any, labels: Any) -> None:
+    Path(folder).mkdir()
+    for split in ("train", "test"):
+        np.savez(Path(folder, f"{split}.npz"), images=images, labels=labels)
+
+
+@pytest.fixture
+def equipoise(world: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    return entry_point(world, monkeypatch, capfd)
+
+
+ALL = [mistake for mistakes in MISTAKES.values() for mistake in mistakes]
+COMMANDS = [mistake for mistake in ALL if isinstance(mistake.ends, int)]
+CALLS = [mistake for mistake in ALL if isinstance(mistake.ends, str)]
+
+
+@pytest.mark.parametrize("mistake", COMMANDS, ids=lambda mistake: mistake.did)
+def test_a_command_says_what_is_wrong_and_what_to_do(equipoise: Command, world: Path, mistake: Mistake) -> None:
+    if "locked" in mistake.did and os.geteuid() == 0:
+        pytest.skip("nothing is locked for root")
+    done = equipoise(*shlex.split(mistake.did)[1:])
+    assert done.out == "", "nothing is printed before what is wrong"
+    if mistake.ends == 2:  # in a box, by the library that parses
+        text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", done.err).split())
+        assert " ".join(part for part in (mistake.cause, mistake.remedy) if part) in text
+    else:
+        assert done.err.replace(str(world), HERE) == f"error: {EquipoiseError(mistake.cause, mistake.remedy)}\n"
+        assert mistake.remedy
+    assert done.code == mistake.ends
+
+
+@pytest.mark.parametrize("mistake", CALLS, ids=lambda mistake: mistake.did)
+def test_a_call_says_what_is_wrong_and_what_to_do(mistake: Mistake) -> None:
+    model = LeNetZhu()
+    received = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    x, y = torch.randn(4, 1, 28, 28, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 2, 3])
+    known = {"protect": protect, "model": model, "received": received, "x": x, "y": y}
+    with pytest.raises(EquipoiseError) as caught:
+        eval(mistake.did, known)
+    assert (caught.value.cause, caught.value.remedy) == (mistake.cause, mistake.remedy)
+    assert type(caught.value).__name__ == mistake.ends
+    assert mistake.remedy
+
+
+def test_there_are_many_and_none_twice() -> None:
+    assert len(ALL) >= 30
+    assert len({mistake.did for mistake in ALL}) == len(ALL)
+    commands = {mistake.did.split()[1] for mistake in COMMANDS}
+    assert commands >= {"train", "audit", "calibrate", "bounds", "reproduce", "ledger", "flower", "doctor"}
+
+
+# -- the page ------------------------------------------------------------------------------------------------------
+
+
+def page() -> str:
+    """``docs/mistakes.md``: what was done, what was said, what to do."""
+    lines = [
+        "# Mistakes that people make", "",
+        "What a command or a call says to them, word for word, and its [exit code](errors/README.md). Made by "
+        "`python -m tests.cli.test_mistakes` from the table that the tests hold; `HERE` is the folder of the command.",
+    ]  # fmt: skip
+    for area, mistakes in MISTAKES.items():
+        lines += ["", f"## {area}", "", "| what you did | message | what to do |", "| --- | --- | --- |"]
+        for mistake in mistakes:
+            ends = f"exit code {mistake.ends}" if isinstance(mistake.ends, int) else mistake.ends
+            remedy = mistake.remedy or f"`{' '.join(mistake.did.split()[:2])} --help` lists what there is."
+            lines.append(f"| `{_cell(mistake.did)}` | {_cell(mistake.cause)} ({ends}) | {_cell(remedy)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n  - ", "<br>• ")
+
+
+def test_the_page_is_made_from_this_table() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page()
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
