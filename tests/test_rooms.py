@@ -196,15 +196,6 @@ def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return (function.end_lineno or 0) - function.lineno - told
 
 
-MANY = {
-    "cli.audit.audit", "cli.calibrate.calibrate", "cli.reproduce.reproduce", "cli.train.train",
-    "data.dataset.Dataset", "data.dataset.from_tensors", "data.loading._read_folder", "engine.metrics.Tally",
-    "engine.settings.Settings", "engine.tables.Tables", "engine.tables.build_tables", "mechanism.protection.Protection",
-    "mechanism.protection.ProtectionSettings", "models.layers.pull",
-}  # fmt: skip
-"""Functions and dataclasses that still take more: for now."""
-
-
 def positional(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> list[str]:
     """The parameters that a function, or the constructor of a dataclass, takes by place."""
     if not isinstance(node, ast.ClassDef):
@@ -236,7 +227,7 @@ def test_nothing_takes_more_than_seven_positional_parameters() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and len(positional(node)) > 7
     }
-    assert many <= MANY
+    assert many == set()
 
 
 @pytest.mark.parametrize("module", [name for name, path in MODULES.items() if not path.name.startswith("__")])

@@ -44,7 +44,8 @@ def test_an_interval_is_that_of_the_best_membership_score() -> None:
 def test_notes() -> None:
     few = {"targets": 8, "evidence": "insufficient evidence"}
     said = notes({
-        "attacks": [row("own", None, 0.9, leakage=0.4, promised_leakage=0.98, **few)], "options": {"given": "nothing"},
+        "attacks": [row("own", None, 0.9, leakage=0.4, promised_leakage=0.98, **few)],
+        "options": {"condition_on": "nothing"},
         "baselines": {"mnist": {"class_mean": {"mse": 1.18, "leakage": 0.46}}}, "complete": False,
         "cap": [{"mechanism": "none", "attack": "lti", "round": 5, "cap": 0.03}],
     })  # fmt: skip

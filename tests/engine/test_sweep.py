@@ -199,7 +199,7 @@ def test_a_model_that_does_not_fit_is_refused_before_training(few: Dataset) -> N
 
 
 def test_settings_are_checked_before_anything_else(few: Dataset) -> None:
-    with pytest.raises(ConfigError, match=r"2 problem\(s\)"):
+    with pytest.raises(ConfigError, match="2 problems"):
         sweep_of(few, [Federation("few", "pl-learn", 1.5)], rounds=0)
 
 

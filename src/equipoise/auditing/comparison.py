@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ..mechanism.schedule import schedule_text
+from .summary import defence
 
 Row = dict[str, Any]
 BESIDE = ("static, equal lower bound", "static, equal final norm", "undistorted", "negative")
@@ -73,7 +74,8 @@ def notes(content: dict[str, Any]) -> list[str]:
     for row in content.get("cap", []):
         lines.append(f"CAP of {row['mechanism']} against {row['attack']}, round {row['round']}: {row['cap']:.3f}")
     if any(row["attack"] == "matched" for row in content["attacks"]):
-        lines.append(f"matched took responses given {content['options']['given']}; given=best is stronger, and slower")
+        how = content["options"]["condition_on"]
+        lines.append(f"matched conditioned its responses on {how}; condition_on=best is stronger, and slower")
     if not content.get("complete", True):
         lines.append("interrupted: these are the cells that were finished")
     few = {row["targets"] for row in content["attacks"] if row.get("evidence") == "insufficient evidence"}
@@ -86,7 +88,7 @@ def _combined(row: Row) -> str:
     shares = [row[f"identification_schedule_{kind}"] for kind in ("known", "unknown")]
     words = ["not measured" if share is None else f"{share:.0%}" for share in shares]
     return (
-        f"{row['mechanism']} @ {schedule_text(row['budget'])}, {row['rounds']} releases combined: identified "
+        f"{defence(row)}, {row['rounds']} releases combined: identified "
         f"{words[0]} with the schedule known, {words[1]} unknown ({row['targets']} examples, each among "
         f"{row['candidates']})"
     )

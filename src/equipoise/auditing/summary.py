@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..mechanism.schedule import schedule_text
 from .cells import OWN, POSITIVE
 from .results import ENOUGH
 
@@ -32,7 +33,9 @@ def defence(row: Row) -> str:
     >>> defence({"mechanism": "pl-learn", "budget": 0.98}), defence({"mechanism": "none", "budget": None})
     ('pl-learn @ 0.98', 'none')
     """
-    return str(row["mechanism"]) if row.get("budget") is None else f"{row['mechanism']} @ {row['budget']}"
+    return (
+        str(row["mechanism"]) if row.get("budget") is None else f"{row['mechanism']} @ {schedule_text(row['budget'])}"
+    )
 
 
 def percent(value: float) -> str:

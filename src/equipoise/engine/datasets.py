@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
@@ -34,7 +35,7 @@ def dataset_labels(names: Iterable[str]) -> dict[str, str]:
     {'mnist': 'mnist', '/a/scans': 'scans', '/b/scans': 'scans-2', '/c/mnist': 'mnist-2'}
     """
     names = list(dict.fromkeys(names))
-    bases = {name: name if name in BUNDLED else Path(name).resolve().name for name in names}
+    bases = {name: name if name in BUNDLED else Path(os.path.abspath(name)).name or "data" for name in names}
     labels = {name: name for name, base in bases.items() if name == base}
     taken = {*BUNDLED, *labels}
     for name in [name for name in names if name not in labels]:
