@@ -52,7 +52,7 @@ def test_notes() -> None:
     assert said[0] == "guesses that use no update (mnist): class mean: MSE 1.18, score 0.46"
     assert "score promised by the budgets: at most 0.98" in said
     assert "CAP of none against lti, round 5: 0.030" in said
-    assert any(line.startswith("matched took responses given nothing") for line in said)
+    assert any(line.startswith("matched conditioned its responses on nothing") for line in said)
     assert "interrupted: these are the cells that were finished" in said
     assert "insufficient evidence: 8 release(s) are fewer than 20" in said
 

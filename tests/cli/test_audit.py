@@ -307,9 +307,7 @@ def small_mnist(mnist: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     assert mnist.public is not None
     counts = {"train": 160, "validation": 80, "test": 80, "public": 480}
     parts = {name: (getattr(mnist, name).images[:n], getattr(mnist, name).labels[:n]) for name, n in counts.items()}
-    data = from_tensors(
-        parts["train"], parts["test"], parts["validation"], parts["public"], 10, "mnist", mnist.mean, mnist.std
-    )
+    data = from_tensors(**parts, classes=10, name="mnist", mean=mnist.mean, std=mnist.std)
     monkeypatch.setattr("equipoise.engine.datasets.load_with", lambda name, **_: data)
     quick = {**EFFORT, "releases": 2, "twins": False}
     monkeypatch.setattr("equipoise.auditing.options.AuditOptions", lambda **given: AuditOptions(**{**given, **quick}))

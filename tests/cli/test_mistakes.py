@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise import LeNetZhu, protect
+import equipoise as package
 from equipoise.errors import EquipoiseError
 from tests.helpers import Command, entry_point, write_dataset
 
@@ -356,6 +356,56 @@ MISTAKES: dict[str, list[Mistake]] = {
             "Expected labels in 0..9; at least one lies outside.",
             "Number the classes from 0, or give the model an output for each.",
         ),
+        Mistake(
+            'protect(model, received, (x, y), "laplace-dp", 1.0)', "ConfigError",
+            "The mechanism 'laplace-dp' cannot distort a model that was trained elsewhere: how far one example could "
+            "have moved it is not known.",
+            "Call protected_step, which makes the local step itself.",
+        ),
+        Mistake(
+            'protected_step(model, received, (x, y), "ls-static", 200, loss=nn.CrossEntropyLoss(reduction="none"))',
+            "ModelError",
+            "The loss returned shape (4,), expected one number.",
+            "Return the mean over the batch: reduction='mean', or .mean().",
+        ),
+        Mistake(
+            'protect(model, received, (x, y), "pl-learn", 0.98, settings=Settings())', "ConfigError",
+            "Expected the settings of a release, got Settings.",
+            "Pass ProtectionSettings, or the .protection of your Settings.",
+        ),
+        Mistake(
+            "Settings.flat(lr=0.1)", "ConfigError",
+            "Unknown setting 'lr'.", "It is called 'gamma' now.",
+        ),
+        Mistake(
+            "Update(model, received)", "ConfigError",
+            "Expected either the state after the update or a gradient.", "Give after= or gradient=.",
+        ),
+        Mistake(
+            "audit(Update(model, received, received), truth=x)", "DataError",
+            "Expected the truth as a pair (inputs, labels).", "Give truth=(x, y).",
+        ),
+        Mistake(
+            "audit(Update(model, received, received))", "DataError",
+            "An update of no known examples cannot be attacked.",
+            "Give truth=(inputs, labels), or Attacker(examples=) their number.",
+        ),
+        Mistake(
+            'audit(Update(model, received, received), truth=(x, y), options=AuditOptions(attacks=["lti"]))',
+            "ConfigError",
+            "lti needs public inputs: Attacker(public=(inputs, labels)).", "Give it, or leave the attack out.",
+        ),
+        Mistake(
+            'audit(Update(model, received, received), options=AuditOptions(attacks=["lit"]))', "ConfigError",
+            "Unknown attack 'lit'. Did you mean 'lti'?",
+            "Known: invgrad, dlg, idlg, likelihood, unrolled, lti, matched, membership, labels, multi-round.",
+        ),
+        Mistake(
+            "audit(Update(model, received, {}), truth=(x, y))", "ModelError",
+            "Missing tensors: conv1.weight, conv1.bias, conv2.weight, conv2.bias, conv3.weight, conv3.bias, fc.weight, "
+            "fc.bias.",
+            "Give the state dict of the same model.",
+        ),
     ],
 }  # fmt: skip
 
@@ -430,10 +480,17 @@ def test_a_command_says_what_is_wrong_and_what_to_do(equipoise: Command, world: 
 
 @pytest.mark.parametrize("mistake", CALLS, ids=lambda mistake: mistake.did)
 def test_a_call_says_what_is_wrong_and_what_to_do(mistake: Mistake) -> None:
-    model = LeNetZhu()
+    model = package.LeNetZhu()
     received = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     x, y = torch.randn(4, 1, 28, 28, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 2, 3])
-    known = {"protect": protect, "model": model, "received": received, "x": x, "y": y}
+    known = {
+        **{name: getattr(package, name) for name in package.__all__},
+        "nn": torch.nn,
+        "model": model,
+        "received": received,
+        "x": x,
+        "y": y,
+    }
     with pytest.raises(EquipoiseError) as caught:
         eval(mistake.did, known)
     assert (caught.value.cause, caught.value.remedy) == (mistake.cause, mistake.remedy)

@@ -93,7 +93,7 @@ def stopped(process: subprocess.Popen[str], how: signal.Signals) -> tuple[int, s
 
 
 def lines(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.strip()]
+    return [line for line in text.splitlines() if line.strip() and not line.startswith("training: ")]
 
 
 def finish(arguments: list[str], folder: Path, whole: dict[str, bytes]) -> str:

@@ -15,7 +15,7 @@ from equipoise.engine.federation import Federation
     [
         (Federation("mnist", "none"), "mnist none (seed 1)"),
         (Federation("fmnist", "pl-learn", 0.98, 7), "fmnist pl-learn @ 0.98 (seed 7)"),
-        (Federation("mnist", "ls-static", [80, 200], 2), "mnist ls-static @ [80, 200] (seed 2)"),
+        (Federation("mnist", "ls-static", [80, 200], 2), "mnist ls-static @ per client 80, 200 (seed 2)"),
         (Federation("mnist", "ls-static", 0), "mnist ls-static @ 0 (seed 1)"),  # refused elsewhere, shown here
     ],
 )

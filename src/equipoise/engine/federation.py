@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..mechanism.schedule import schedule_text
+
 
 @dataclass(frozen=True)
 class Federation:
@@ -20,5 +22,5 @@ class Federation:
         >>> Federation("mnist", "pl-learn", 0.98).label()
         'mnist pl-learn @ 0.98 (seed 1)'
         """
-        budget = "" if self.budget is None else f" @ {self.budget}"
+        budget = "" if self.budget is None else f" @ {schedule_text(self.budget)}"
         return f"{self.dataset} {self.mechanism}{budget} (seed {self.seed})"

@@ -101,7 +101,12 @@ class Settings:
         if isinstance(keys.get("leakage"), Mapping):
             keys["leakage"] = Leakage(**keys["leakage"])
         if unknown := sorted(set(keys) - set(GROUP_OF)):
-            raise ConfigError(f"Unknown setting {unknown[0]!r}.{closest(unknown[0], list(GROUP_OF))}", "See Settings.")
+            now = (
+                f"It is called {FORMER[unknown[0]]!r} now."
+                if unknown[0] in FORMER
+                else f"Known: {', '.join(GROUP_OF)}."
+            )
+            raise ConfigError(f"Unknown setting {unknown[0]!r}.{closest(unknown[0], list(GROUP_OF))}", now)
         groups = {name: {k: v for k, v in keys.items() if GROUP_OF[k] == name} for name in GROUPS}
         return Settings(**{name: replace(getattr(self, name), **mine) for name, mine in groups.items()})
 
