@@ -30,7 +30,7 @@ def test_the_bounds_of_a_run_are_shown_and_written(bounds: Command, tmp_path: Pa
     assert done.code == 0
     for words in ("bounds of run", "Theorem 5.1 (inner loop): does not", "no attack was asked for", "not claimed:"):
         assert words in " ".join(done.out.split())
-    assert "gamma < 1/L_alpha" in bounds("run", "--rounds", "3", "--targets", "0", "--all", *CHEAP).out
+    assert "gamma < 1/L_alpha" in bounds("run", "--snapshots", "3", "--targets", "0", "--all", *CHEAP).out
     assert "written: run/bounds.json, run/bounds.html" in done.out
     written = json.loads((tmp_path / "run" / "bounds.json").read_text())
     assert written["rounds"] == [3]
