@@ -378,7 +378,8 @@ def both_axes() -> str:
         f"MNIST, in percent. Accuracy after 5,000 rounds: mean and 95 % interval over {free['seeds']} seeds. *Image "
         "found*: how often the attack `matched`, which simulates the mechanism, picks the right one of 200 images "
         f"(chance: 0.5 %); 95 % interval over {releases} releases of one trajectory, static and learned at the same "
-        "weights. Damping happens after the release, so the first release is the same under either server.",
+        "weights. Damping happens after the release, so the first release is the same under either server. Later the "
+        "weights differ from budget to budget, so the last column need not fall with the budget.",
     ]
     return "\n".join(lines)
 

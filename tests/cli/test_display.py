@@ -88,6 +88,6 @@ def test_tables_fold_text_and_keep_numbers_whole() -> None:
 
 
 def test_an_interval_of_a_share_stays_within_what_shares_can_be() -> None:
-    assert display.share_range(-0.2, 0.5) == "0.0% to 50.0%"
-    assert display.share_range(0.9, 1.3) == "90.0% to 100.0%"
+    assert display.share_range(-0.2, 0.5) == "0.0 to 50.0%"
+    assert display.share_range(0.9, 1.3) == "90.0 to 100.0%"
     assert display.share_range(None, None) == "-"

@@ -38,7 +38,7 @@ def test_the_results_of_a_sweep_can_be_read(width: int) -> None:
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= width
     assert "{" not in text
-    assert "0.0% to 97.9%" in text  # Student's interval goes below; no accuracy does
+    assert "0.0 to 97.9%" in text  # Student's interval goes below; no accuracy does
     words = " ".join(text.split())
     for part in ("per client", "0.97→0.99", "(round", "501)", "-0.2500"):
         assert part in words, part

@@ -23,17 +23,17 @@ errors = Console(stderr=True)
 def table(title: str | None, columns: Sequence[str], *, numbers: Sequence[str] = ()) -> Table:
     """An empty table in the one style of all commands.
 
-    Text is folded where the terminal is narrow, never cut. Columns named in ``numbers`` are right-aligned and keep
-    their lines.
+    Text is folded where the terminal is narrow, never cut. Columns named in ``numbers`` are right-aligned; they and
+    names of mechanisms keep their lines.
     """
     result = Table(
         title=title and escape(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1),
         collapse_padding=True,
     )  # fmt: skip
     for name in columns:
-        number = name in numbers
+        number, whole = name in numbers, name in (*numbers, "mechanism")
         result.add_column(
-            escape(name), justify="right" if number else "left", overflow="fold", no_wrap=number, vertical="top"
+            escape(name), justify="right" if number else "left", overflow="fold", no_wrap=whole, vertical="top"
         )
     return result
 
@@ -47,9 +47,9 @@ def share_range(low: float | None, high: float | None) -> str:
     """An interval of a share; the parts of it that no share can take are left out.
 
     >>> share_range(-0.031, 0.2), share_range(None, None)
-    ('0.0% to 20.0%', '-')
+    ('0.0 to 20.0%', '-')
     """
-    return "-" if low is None or high is None else f"{max(0.0, low):.1%} to {min(1.0, high):.1%}"
+    return "-" if low is None or high is None else f"{100 * max(0.0, low):.1f} to {min(1.0, high):.1%}"
 
 
 def note(text: str) -> None:
