@@ -15,7 +15,18 @@ import pytest
 import torch
 
 from equipoise import errors
-from equipoise.errors import BudgetError, ConfigError, EquipoiseError, closest, is_number, is_whole, place, raise_all
+from equipoise.errors import (
+    BudgetError,
+    ConfigError,
+    EquipoiseError,
+    closest,
+    expected,
+    is_number,
+    is_whole,
+    place,
+    raise_all,
+    too_low,
+)
 
 PAGES = Path(__file__).parents[1] / "docs" / "errors"
 CLASSES = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, EquipoiseError)]
@@ -106,33 +117,20 @@ def test_what_is_a_number_and_what_is_a_whole_one(value: Any, number: bool, whol
 def test_all_problems_are_raised_together_each_once_in_their_order() -> None:
     raise_all([])
     with pytest.raises(ConfigError) as caught:
-        raise_all(["Second thing.", "First thing.", "Second thing."])
-    assert caught.value.cause.splitlines()[0] == "2 problems in the settings:"
-    assert [line.split(". ")[0] for line in caught.value.cause.splitlines()[1:]] == [
-        "  - Second thing",
-        "  - First thing",
+        raise_all([too_low("rounds", 0, 1), BudgetError("A budget.", "Another."), too_low("rounds", 0, 1)])
+    assert caught.value.cause.splitlines() == [
+        "2 problems in the settings:",
+        "  - Expected rounds=0 to be >= 1. Give rounds 1 or more.",
+        "  - A budget. Another.",
     ]
     assert str(caught.value).splitlines()[-1] == caught.value.remedy == "Correct each of them."
 
 
-@pytest.mark.parametrize(
-    ("problem", "remedy"),
-    [
-        ("Expected rounds=-5 to be >= 1.", "Give rounds 1 or more."),
-        ("Expected eta=-1 to be > 0.", "Give eta such a value, by --set eta=VALUE or in the TOML file."),
-        ("Unknown key 'rouns'. Did you mean 'rounds'?", "Did you mean 'rounds'?"),
-        ("mnist pl-learn: It needs a budget. Give one.", "Give one."),
-        ("sweep[0].seeds.0 = 'a': input should be a valid integer.",
-         "Correct --seed, or the [[sweep]] block of the TOML file."),
-        ("Expected sweep to be a table.", "Correct it in the TOML file, or by a flag."),
-        ("Unknown key 'qqqqq'.", "Remove it."),
-    ],
-)  # fmt: skip
-def test_every_problem_of_the_settings_has_a_remedy(problem: str, remedy: str) -> None:
+def test_one_problem_is_raised_with_its_own_cause_and_remedy() -> None:
     with pytest.raises(ConfigError) as caught:
-        raise_all([problem])
-    assert caught.value.remedy == remedy
-    assert str(caught.value) == f"{caught.value.cause} {remedy}"
+        raise_all([expected("device", "My. Gpu", "a word")])
+    assert caught.value.cause == "Expected device='My. Gpu' to be a word."
+    assert caught.value.remedy == "Set device to such a value (on the command line: --set device=VALUE)."
 
 
 # --- errors of other people's code --------------------------------------------------------------------------------

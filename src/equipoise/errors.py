@@ -6,11 +6,11 @@ Every class has its own exit code, so that scripts can tell them apart; ``docs/e
 from __future__ import annotations
 
 import math
-import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from traceback import walk_tb
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, TypeGuard
 
 
 class EquipoiseError(Exception):
@@ -271,35 +271,30 @@ def is_finite(value: Any) -> TypeGuard[float]:
     return is_number(value) and math.isfinite(value)
 
 
-def raise_all(problems: list[str]) -> None:
-    """Raise one ``ConfigError`` that lists every problem once, if there is any."""
-    if problems:
-        refuse(problems)
+def expected(name: str, value: Any, what: str, remedy: str | None = None) -> ConfigError:
+    """What is wrong with one setting.
 
-
-def refuse(problems: list[str]) -> NoReturn:
-    """One ``ConfigError`` for all problems of some settings, each with what to do about it.
-
-    >>> refuse(["Expected rounds=0 to be >= 1."])
-    Traceback (most recent call last):
-    equipoise.errors.ConfigError: Expected rounds=0 to be >= 1. Give rounds 1 or more.
+    >>> str(expected("eta", -1.0, "a finite number > 0"))
+    'Expected eta=-1.0 to be a finite number > 0. Set eta to such a value (on the command line: --set eta=VALUE).'
     """
-    result = [_with_remedy(problem) for problem in dict.fromkeys(problems)]
-    if len(result) == 1:
-        raise ConfigError(*result[0])
-    lines = [f"  - {cause} {remedy}" for cause, remedy in result]
-    raise ConfigError("\n".join([f"{len(result)} problems in the settings:", *lines]), "Correct each of them.")
+    usual = f"Set {name} to such a value (on the command line: --set {name}=VALUE)."
+    return ConfigError(f"Expected {name}={value!r} to be {what}.", usual if remedy is None else remedy)
 
 
-def _with_remedy(problem: str) -> tuple[str, str]:
-    """What is wrong, its first sentence, and what to do: the sentences after it, or what follows from its form."""
-    cause, _, remedy = re.sub(r"([.?]) (?=[A-Z])", r"\1\0", problem, count=1).partition("\0")
-    if remedy:
-        return cause, remedy
-    if least := re.fullmatch(r"Expected ([\w.]+)=.* to be >= (\d+)\.", cause):
-        return cause, f"Give {least[1]} {least[2]} or more."
-    if swept := re.match(r"sweep\[\d+\]\.(dataset|mechanism|budget|seed)s\b", cause):
-        return cause, f"Correct --{swept[1]}, or the [[sweep]] block of the TOML file."
-    if named := re.match(r"(?:Expected )?([\w.]+) ?= ?", cause):
-        return cause, f"Give {named[1]} such a value, by --set {named[1]}=VALUE or in the TOML file."
-    return cause, "Remove it." if cause.startswith("Unknown key") else "Correct it in the TOML file, or by a flag."
+def too_low(name: str, value: Any, least: int) -> ConfigError:
+    """
+    >>> str(too_low("rounds", 0, 1))
+    'Expected rounds=0 to be >= 1. Give rounds 1 or more.'
+    """
+    return expected(name, value, f">= {least}", f"Give {name} {least} or more.")
+
+
+def raise_all(problems: Iterable[EquipoiseError]) -> None:
+    """Raise one ``ConfigError`` that lists every problem once, each with its remedy, if there is any."""
+    different = {str(problem): problem for problem in problems}
+    if len(different) == 1:
+        (only,) = different.values()
+        raise ConfigError(only.cause, only.remedy)
+    if different:
+        lines = [f"{len(different)} problems in the settings:", *(f"  - {words}" for words in different)]
+        raise ConfigError("\n".join(lines), "Correct each of them.")

@@ -129,12 +129,12 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake(
             "equipoise train --mechanism none --set eta=fast", 11,
             "eta = 'fast': input should be a valid number, unable to parse string as a number.",
-            "Give eta such a value, by --set eta=VALUE or in the TOML file.",
+            "Set eta to such a value (on the command line: --set eta=VALUE).",
         ),
         Mistake(
             "equipoise train --mechanism none --set participants=9", 11,
-            "Expected participants=9 to lie in 1..clients=4.",
-            "Give participants such a value, by --set participants=VALUE or in the TOML file.",
+            "Expected participants=9 to be in 1..clients=4.",
+            "Set participants to such a value (on the command line: --set participants=VALUE).",
         ),
         Mistake(
             "equipoise train --mechanism none --device cuda", 11,
@@ -143,7 +143,7 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake(
             "equipoise train --mechanism none --device gpu", 11,
             "Expected device='gpu' to be 'cpu', 'cuda' or 'cuda:N'.",
-            "Give device such a value, by --set device=VALUE or in the TOML file.",
+            "Set device to such a value (on the command line: --set device=VALUE).",
         ),
     ],
     "Data": [
@@ -375,7 +375,7 @@ MISTAKES: dict[str, list[Mistake]] = {
         ),
         Mistake(
             "Settings.flat(lr=0.1)", "ConfigError",
-            "Unknown setting 'lr'.", "It is called 'gamma' now.",
+            "Unknown key 'lr'.", "It is called 'gamma' now.",
         ),
         Mistake(
             "Update(model, received)", "ConfigError",

@@ -16,6 +16,10 @@ from equipoise.mechanism.protection import Leakage, ProtectionSettings
 NONE = [Federation("mnist", "none")]
 
 
+def said(settings: Settings, federations: list[Federation]) -> list[str]:
+    return [str(problem) for problem in problems(settings, federations)]
+
+
 def test_defaults_are_the_papers_and_the_fitted_ones() -> None:
     s = Settings()
     assert s.protection == ProtectionSettings()
@@ -23,7 +27,7 @@ def test_defaults_are_the_papers_and_the_fitted_ones() -> None:
     assert (s.training.model, s.training.init, s.training.init_bound) == ("lenet-zhu", "uniform", 0.5)
     assert s.data.partition == "identical"
     assert (s.training.server_rate, s.training.sampling, s.run.device) == (1.0, "uniform", "cpu")
-    assert not problems(s, NONE)
+    assert not said(s, NONE)
 
 
 def test_a_damped_server_divides_by_the_expected_norm_of_one_distortion() -> None:
@@ -83,18 +87,18 @@ OUT_OF_RANGE: list[tuple[dict[str, Any], str]] = [
     ({"server_rate": "fast"}, "Expected server_rate='fast' to be"),
     ({"init_bound": 0.0}, "Expected init_bound=0.0 to be a finite number > 0."),
     ({"dirichlet": 0.0}, "Expected dirichlet=0.0 to be a finite number > 0."),
-    ({"participants": 0}, "Expected participants=0 to lie in 1..clients=4."),
-    ({"participants": 5}, "Expected participants=5 to lie in 1..clients=4."),
+    ({"participants": 0}, "Expected participants=0 to be in 1..clients=4."),
+    ({"participants": 5}, "Expected participants=5 to be in 1..clients=4."),
     ({"participants": 2, "min_clients": 3}, "Expected min_clients=3 to be at most"),
     ({"release_limit": 0}, "Expected release_limit=0 to be >= 1, or none."),
     ({"release_limit": 2.5}, "Expected release_limit=2.5 to be a whole number or none."),
     ({"release_limit": True}, "Expected release_limit=True to be a whole number or none."),
     ({"release_limit": 9, "ledger": False}, "Expected ledger=true with release_limit"),
     ({"ledger": 1}, "Expected ledger=1 to be true or false."),
-    ({"sizes": [1.0, 2.0]}, "Expected sizes=[1.0, 2.0] to hold one positive number for each of 4 clients."),
-    ({"sizes": [1.0, 2.0, 0.0, 1.0]}, "to hold one positive number for each of 4 clients."),
-    ({"sizes": []}, "to hold one positive number for each of 4 clients."),
-    ({"sizes": [math.nan, 1.0, 1.0, 1.0]}, "to hold one positive number for each of 4 clients."),
+    ({"sizes": [1.0, 2.0]}, "Expected sizes=[1.0, 2.0] to be one positive number for each of 4 clients."),
+    ({"sizes": [1.0, 2.0, 0.0, 1.0]}, "to be one positive number for each of 4 clients."),
+    ({"sizes": []}, "to be one positive number for each of 4 clients."),
+    ({"sizes": [math.nan, 1.0, 1.0, 1.0]}, "to be one positive number for each of 4 clients."),
     ({"sampling": "passes", "participants": 2}, "Expected sampling='uniform' with participants"),
     ({"device": "tpu"}, "Expected device='tpu'"),
     ({"rounds": 2.5}, "Expected rounds=2.5 to be a whole number."),
@@ -113,7 +117,7 @@ OUT_OF_RANGE: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("change", "words"), OUT_OF_RANGE, ids=lambda part: str(part)[:40])
 def test_a_setting_out_of_range_is_named_with_its_value_and_nothing_else_is(change: dict[str, Any], words: str) -> None:
-    (result,) = problems(Settings.flat(**change), NONE)
+    (result,) = said(Settings.flat(**change), NONE)
     assert words in result
     with pytest.raises(ConfigError):
         check(Settings.flat(**change), NONE)
@@ -138,37 +142,37 @@ def test_settings_without_a_federation_are_checked_alike() -> None:
     ],
 )
 def test_a_problem_of_a_federation_is_named(federation: Federation, words: str) -> None:
-    result = problems(Settings(), [federation])
+    result = said(Settings(), [federation])
     assert len(result) == 1
     assert words in result[0]
 
 
 def test_every_value_of_a_schedule_is_checked_not_only_the_first_and_the_last() -> None:
     plan = {"rounds": [1, 10, 20], "values": [0.96, 1.5, 0.98]}
-    result = problems(Settings.flat(rounds=100), [Federation("mnist", "pl-learn", plan)])
+    result = said(Settings.flat(rounds=100), [Federation("mnist", "pl-learn", plan)])
     assert any("Expected budget=1.5 to be < 1." in line for line in result), result
     for name in ("gamma", "negative_norm"):
         change = {name: {"rounds": [1, 10, 20], "values": [0.1, -0.1, 0.1]}}
-        assert any(name in line and ">= 0" in line for line in problems(Settings.flat(rounds=100, **change), NONE))
+        assert any(name in line and ">= 0" in line for line in said(Settings.flat(rounds=100, **change), NONE))
 
 
 def test_constants_of_the_measures_are_checked_before_the_run() -> None:
     fed = [Federation("mnist", "pl-learn", 0.96), Federation("mnist", "ls-learn", 80)]
-    assert any("factor=0.5" in line for line in problems(Settings.flat(factor=0.5), fed))
-    assert any("sensitivity=-1.0" in line for line in problems(Settings.flat(sensitivity=-1.0), fed))
-    assert any("p=1.5" in line for line in problems(Settings.flat(leakage=Leakage(p=1.5)), fed))
+    assert any("factor=0.5" in line for line in said(Settings.flat(factor=0.5), fed))
+    assert any("sensitivity=-1.0" in line for line in said(Settings.flat(sensitivity=-1.0), fed))
+    assert any("p=1.5" in line for line in said(Settings.flat(leakage=Leakage(p=1.5)), fed))
 
 
 def test_an_empty_sweep_and_a_repeated_federation_are_problems() -> None:
-    assert any("empty" in line for line in problems(Settings(), []))
-    assert any("twice" in line for line in problems(Settings(), NONE + NONE))
-    assert not problems(Settings(), [*NONE, Federation("mnist", "none", seed=2)])
+    assert any("empty" in line for line in said(Settings(), []))
+    assert any("twice" in line for line in said(Settings(), NONE + NONE))
+    assert not said(Settings(), [*NONE, Federation("mnist", "none", seed=2)])
 
 
 def test_all_problems_come_at_once() -> None:
     settings = Settings.flat(rounds=0, eta=-1.0, clip=0.0, model="x", gamma=-1.0)
     federations = [Federation("mnist", "pl-learn", 2.0), Federation("mnist", "none", 1.0)]
-    result = problems(settings, federations)
+    result = said(settings, federations)
     for words in ("rounds=0", "eta=-1.0", "clip=0.0", "'x'", "gamma=-1.0", "budget=2.0", "takes no budget"):
         assert any(words in line for line in result), words
     with pytest.raises(ConfigError) as caught:

@@ -236,4 +236,4 @@ def test_budgets_of_a_measure_of_the_users_own_are_checked_by_it() -> None:
     register(MeasureKind("strict", lambda s: Strict()))
     register(Mechanism("mine", "strict"))
     (result,) = problems(Settings(), [Federation("mnist", "mine", 0.5)])
-    assert "Expected budget=0.5 to be something else." in result
+    assert "Expected budget=0.5 to be something else." in str(result)

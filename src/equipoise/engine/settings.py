@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 from ..data.partition import SCHEMES
-from ..errors import ConfigError, EquipoiseError, closest, is_number, is_whole, raise_all
+from ..errors import ConfigError, EquipoiseError, closest, expected, is_number, is_whole, raise_all
 from ..mechanism import protection
 from ..mechanism.noise import NOISES
 from ..mechanism.protection import Leakage, ProtectionSettings
@@ -101,12 +101,7 @@ class Settings:
         if isinstance(keys.get("leakage"), Mapping):
             keys["leakage"] = Leakage(**keys["leakage"])
         if unknown := sorted(set(keys) - set(GROUP_OF)):
-            now = (
-                f"It is called {FORMER[unknown[0]]!r} now."
-                if unknown[0] in FORMER
-                else f"Known: {', '.join(GROUP_OF)}."
-            )
-            raise ConfigError(f"Unknown setting {unknown[0]!r}.{closest(unknown[0], list(GROUP_OF))}", now)
+            raise unknown_key(unknown[0], list(GROUP_OF))
         groups = {name: {k: v for k, v in keys.items() if GROUP_OF[k] == name} for name in GROUPS}
         return Settings(**{name: replace(getattr(self, name), **mine) for name, mine in groups.items()})
 
@@ -155,6 +150,15 @@ FORMER = {"lr": "gamma", "alpha": "dirichlet"}
 """Keys that files of schema 1 may hold under an earlier name."""
 
 
+def unknown_key(key: str, known: list[str], prefix: str = "") -> ConfigError:
+    """
+    >>> str(unknown_key("lr", [])), str(unknown_key("rouns", ["rounds"]))
+    ("Unknown key 'lr'. It is called 'gamma' now.", "Unknown key 'rouns'. Did you mean 'rounds'?")
+    """
+    now = f"It is called {FORMER[key]!r} now." if key in FORMER else closest(key, known).strip()
+    return ConfigError(f"Unknown key {prefix + key!r}.", now or "Remove it.")
+
+
 def present_names(keys: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a file of schema 1 under their present names."""
     return {FORMER.get(key, key): value for key, value in keys.items()}
@@ -191,7 +195,7 @@ def check_settings(settings: Settings) -> None:
     check(settings, [Federation(mechanism="none")])
 
 
-def problems(settings: Settings, federations: list[Federation]) -> list[str]:
+def problems(settings: Settings, federations: list[Federation]) -> list[ConfigError]:
     """Everything that is of the wrong type or out of range, at once."""
     own, others = settings.protection, _side_by_side(settings)
     wrong = [*protection.type_problems(own), *_types(others)]
@@ -210,67 +214,71 @@ def whole(value: Any) -> bool:
     return is_whole(value) and is_number(value)
 
 
-def _types(s: Any) -> Iterator[str]:
+def _types(s: Any) -> Iterator[ConfigError]:
     yield from protection.wrong_types(s, INTEGERS, NUMBERS, CHOICES)
-    for name in ("ledger",):
-        if type(getattr(s, name)) is not bool:
-            yield f"Expected {name}={getattr(s, name)!r} to be true or false."
+    if type(s.ledger) is not bool:
+        yield expected("ledger", s.ledger, "true or false")
     if s.server_rate != "auto" and not is_number(s.server_rate):
-        yield f"Expected server_rate={s.server_rate!r} to be a number or 'auto'."
+        yield expected("server_rate", s.server_rate, "a number or 'auto'")
     for name in ("participants", "release_limit"):
         if getattr(s, name) is not None and not whole(getattr(s, name)):
-            yield f"Expected {name}={getattr(s, name)!r} to be a whole number or none."
+            yield expected(name, getattr(s, name), "a whole number or none")
     for name in ("device", "model", "partition"):
         if not isinstance(getattr(s, name), str):
-            yield f"Expected {name}={getattr(s, name)!r} to be a word."
+            yield expected(name, getattr(s, name), "a word")
     if not isinstance(s.snapshots, list) or not all(whole(round_number) for round_number in s.snapshots):
-        yield f"Expected snapshots={s.snapshots!r} to be a list of rounds."
+        yield expected("snapshots", s.snapshots, "a list of rounds")
     if s.sizes is not None and not (isinstance(s.sizes, list) and all(is_number(size) for size in s.sizes)):
-        yield f"Expected sizes={s.sizes!r} to be a list of numbers or none."
+        yield expected("sizes", s.sizes, "a list of numbers or none")
 
 
-def _ranges(s: Any) -> Iterator[str]:
+def _ranges(s: Any) -> Iterator[ConfigError]:
     yield from protection.too_small(s, INTEGERS)
     damped = () if s.server_rate == "auto" else ("server_rate",)
     yield from protection.not_positive(s, ("init_bound", "dirichlet", *damped))
     if s.threads > (os.cpu_count() or 1):
-        yield f"Expected threads={s.threads!r} to be at most the {os.cpu_count()} of this machine."
+        yield expected("threads", s.threads, f"at most the {os.cpu_count()} of this machine")
     if s.release_limit is not None and s.release_limit < 1:
-        yield f"Expected release_limit={s.release_limit!r} to be >= 1, or none."
+        yield expected("release_limit", s.release_limit, ">= 1, or none")
     if s.release_limit is not None and not s.ledger:
-        yield "Expected ledger=true with release_limit: the ledger counts the releases."
+        cause = "Expected ledger=true with release_limit: the ledger counts the releases."
+        yield ConfigError(cause, "Set ledger to true.")
     if s.participants is not None and not 1 <= s.participants <= s.clients:
-        yield f"Expected participants={s.participants!r} to lie in 1..clients={s.clients}."
+        yield expected("participants", s.participants, f"in 1..clients={s.clients}")
     if s.participants not in (None, s.clients) and s.sampling == "passes":
-        yield "Expected sampling='uniform' with participants: a client that is not drawn would skip part of its pass."
+        yield ConfigError(
+            "Expected sampling='uniform' with participants: a client that is not drawn would skip part of its pass.",
+            "Set sampling to 'uniform', or participants to none.",
+        )
     if s.min_clients > (s.participants or s.clients):
-        yield f"Expected min_clients={s.min_clients!r} to be at most {s.participants or s.clients}, those of a round."
+        yield expected("min_clients", s.min_clients, f"at most {s.participants or s.clients}, those of a round")
     if s.sizes is not None and (len(s.sizes) != s.clients or not all(0 < size < math.inf for size in s.sizes)):
-        yield f"Expected sizes={s.sizes!r} to hold one positive number for each of {s.clients} clients."
+        yield expected("sizes", s.sizes, f"one positive number for each of {s.clients} clients")
     if not re.fullmatch(r"cpu|cuda(:\d+)?", s.device):
-        yield f"Expected device={s.device!r} to be 'cpu', 'cuda' or 'cuda:N'."
+        yield expected("device", s.device, "'cpu', 'cuda' or 'cuda:N'")
     if s.partition not in SCHEMES:
-        yield f"Expected partition={s.partition!r} to be one of {', '.join(SCHEMES)}."
+        yield expected("partition", s.partition, f"one of {', '.join(SCHEMES)}")
     if s.model not in MODELS:
-        yield f"Unknown model {s.model!r}.{closest(s.model, list(MODELS))} Known: {', '.join(MODELS)}."
+        yield ConfigError(f"Unknown model {s.model!r}.{closest(s.model, list(MODELS))}", f"Known: {', '.join(MODELS)}.")
     if any(round_number < 0 for round_number in s.snapshots):
-        yield f"Expected snapshots={s.snapshots!r} to be rounds >= 0."
+        yield expected("snapshots", s.snapshots, "rounds >= 0")
 
 
-def _federation_problems(settings: ProtectionSettings, federations: list[Federation]) -> Iterator[str]:
+def _federation_problems(settings: ProtectionSettings, federations: list[Federation]) -> Iterator[ConfigError]:
     if not federations:
-        yield "The sweep is empty. Name at least one mechanism, and a budget for all but 'none'."
+        yield ConfigError("The sweep is empty.", "Name at least one mechanism, and a budget for all but 'none'.")
     for fed in federations:
         if not whole(fed.seed):
-            yield f"Expected seed={fed.seed!r} to be a whole number."
+            yield expected("seed", fed.seed, "a whole number", "Give whole numbers, for example --seed 1,2.")
         try:
             checked(fed.mechanism, fed.budget)
             settings.scales(fed.mechanism, fed.budget, schedule_starts(fed.budget))
         except EquipoiseError as error:
-            yield f"{fed.dataset} {fed.mechanism}: {error}"
+            yield ConfigError(f"{fed.dataset} {fed.mechanism}: {error.cause}", error.remedy)
     seen = [repr(fed) for fed in federations]
     if len(set(seen)) != len(seen):
-        yield f"The sweep holds {len(seen) - len(set(seen))} federation(s) twice."
+        twice = len(seen) - len(set(seen))
+        yield ConfigError(f"The sweep holds {twice} federation(s) twice.", "Name every budget and seed once.")
 
 
 # -- the plain form ------------------------------------------------------------------------------------------------

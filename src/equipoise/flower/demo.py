@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..errors import FleetError, StorageError, raise_all
+from ..errors import FleetError, StorageError, raise_all, too_low
 from ..files import storage_errors, write_text
 from ..ledger.ledger import verify
 from ..runs.metrics_file import read_rows
@@ -29,7 +29,7 @@ def demo(
 ) -> dict[str, Any]:
     """Train, say what happens as it happens, and return what the server's files hold afterwards."""
     least = (("rounds", rounds, 1), ("nodes", nodes, 2))
-    raise_all([f"Expected {name}={value} to be >= {bound}." for name, value, bound in least if value < bound])
+    raise_all(too_low(name, value, bound) for name, value, bound in least if value < bound)
     app, logs, run = prepare(out)
     began = time.monotonic()
     follower = Follower(run / "metrics.jsonl", say)

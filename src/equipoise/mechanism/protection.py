@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..errors import ConfigError, is_finite, is_number, is_whole, raise_all
+from ..errors import ConfigError, expected, is_finite, is_number, is_whole, raise_all, too_low
 from .budget import Measure
 from .intensity import Norm
 from .registry import Mechanism, get_mechanism
@@ -146,60 +146,60 @@ def check_protection(settings: ProtectionSettings) -> None:
             f"Expected the settings of a release, got {type(settings).__name__}.",
             "Pass ProtectionSettings, or the .protection of your Settings.",
         )
-    raise_all(list(type_problems(settings)) or list(range_problems(settings)))
+    raise_all(list(type_problems(settings)) or range_problems(settings))
 
 
-def type_problems(s: ProtectionSettings) -> Iterator[str]:
+def type_problems(s: ProtectionSettings) -> Iterator[ConfigError]:
     """Everything of the wrong type; nothing else can be said of such settings."""
     yield from wrong_types(s, INTEGERS, NUMBERS, CHOICES)
     if s.clip is not None and not is_number(s.clip):
-        yield f"Expected clip={s.clip!r} to be a number or none."
+        yield expected("clip", s.clip, "a number or none")
     if is_whole(s.clients) and s.clients > MOST_CLIENTS:
-        yield f"Expected clients={s.clients!r} to be at most {MOST_CLIENTS}."
+        yield expected("clients", s.clients, f"at most {MOST_CLIENTS}")
 
 
 def wrong_types(
     settings: Any, integers: Iterable[str], numbers: Iterable[str], choices: Mapping[str, Sequence[str]]
-) -> Iterator[str]:
+) -> Iterator[ConfigError]:
     """Fields that are not the whole numbers, numbers or words that they should be."""
     for name in integers:
         if not is_whole(getattr(settings, name)) or not is_number(getattr(settings, name)):
-            yield f"Expected {name}={getattr(settings, name)!r} to be a whole number."
+            yield expected(name, getattr(settings, name), "a whole number")
     for name in numbers:
         if not is_number(getattr(settings, name)):
-            yield f"Expected {name}={getattr(settings, name)!r} to be a number."
+            yield expected(name, getattr(settings, name), "a number")
     for name, allowed in choices.items():
         if getattr(settings, name) not in allowed:
-            yield f"Expected {name}={getattr(settings, name)!r} to be one of {', '.join(allowed)}."
+            yield expected(name, getattr(settings, name), f"one of {', '.join(allowed)}")
 
 
-def too_small(settings: Any, least: Mapping[str, int]) -> Iterator[str]:
+def too_small(settings: Any, least: Mapping[str, int]) -> Iterator[ConfigError]:
     for name, bound in least.items():
         if getattr(settings, name) < bound:
-            yield f"Expected {name}={getattr(settings, name)!r} to be >= {bound}."
+            yield too_low(name, getattr(settings, name), bound)
 
 
-def not_positive(settings: Any, names: Iterable[str]) -> Iterator[str]:
+def not_positive(settings: Any, names: Iterable[str]) -> Iterator[ConfigError]:
     for name in names:
         if not (is_finite(getattr(settings, name)) and getattr(settings, name) > 0):
-            yield f"Expected {name}={getattr(settings, name)!r} to be a finite number > 0."
+            yield expected(name, getattr(settings, name), "a finite number > 0")
 
 
-def range_problems(s: ProtectionSettings) -> Iterator[str]:
+def range_problems(s: ProtectionSettings) -> Iterator[ConfigError]:
     """Everything out of range, in settings of the right types."""
     yield from too_small(s, INTEGERS)
     yield from not_positive(s, ("eta",))
     constants = {"sensitivity": s.sensitivity, "factor": s.factor}
     for name, value in (constants | {f"leakage.{key}": value for key, value in asdict(s.leakage).items()}).items():
         if not is_finite(value):  # config.toml could not hold it
-            yield f"Expected {name}={value!r} to be a finite number."
+            yield expected(name, value, "a finite number")
     if s.clip is not None and not (is_finite(s.clip) and s.clip > 0):
-        yield f"Expected clip={s.clip!r} to be a finite number > 0, or none."
+        yield expected("clip", s.clip, "a finite number > 0, or none")
     for name in ("gamma", "negative_norm") if s.clients >= 1 else ():
         try:
             value = getattr(s, name)
             rows = schedule(value, schedule_starts(value), s.clients, name)
             if min(min(row) for row in rows) < 0:
-                yield f"Expected {name}={value!r} to be >= 0."
+                yield expected(name, value, ">= 0")
         except ConfigError as error:
-            yield str(error)
+            yield error

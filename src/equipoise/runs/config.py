@@ -30,8 +30,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from ..engine.federation import Federation
-from ..engine.settings import FORMER, GROUP_OF, GROUPS, Settings, named_as_before, present_names, problems
-from ..errors import ConfigError, closest, is_number, is_whole, refuse
+from ..engine.settings import GROUP_OF, GROUPS, Settings, named_as_before, present_names, problems, unknown_key
+from ..errors import ConfigError, is_number, is_whole, raise_all
 from ..mechanism.protection import Leakage
 from ..mechanism.registry import MECHANISMS
 from ..mechanism.schedule import schedule_text
@@ -124,15 +124,14 @@ def _resolved(
     given = {key: list(values) for key, values in (sweep or {}).items() if values}
     if given:
         blocks = [{**block, **given} for block in blocks or [{}]]
-    results: list[str] = []
+    results: list[ConfigError] = []
     settings = _typed_settings(_nulls(raw), results)
     typed = [_typed(SweepBlock, block, f"sweep[{i}].", results) for i, block in enumerate(blocks or [{}])]
-    if settings is not None and None not in typed:
-        config = Config(settings, [block for block in typed if block is not None])
+    config = Config(settings, [block for block in typed if block is not None])
+    if len(config.sweep) == len(typed):
         results += problems(config.settings, config.federations())
-        if not results:
-            return config
-    refuse(results)
+    raise_all(results)
+    return config
 
 
 def differing(folder_config: Path, config: Config) -> list[str]:
@@ -196,11 +195,10 @@ def _nulls(raw: dict[str, Any]) -> dict[str, Any]:
     return {key: None if value == "none" else value for key, value in raw.items()}
 
 
-def _typed_settings(raw: dict[str, Any], problems: list[str]) -> Settings:
+def _typed_settings(raw: dict[str, Any], problems: list[ConfigError]) -> Settings:
     """Flat keys, each in its group; what is wrong with any of them is added to ``problems``."""
     for key in [key for key in raw if key not in GROUP_OF]:
-        hint = f" It is called {FORMER[key]!r} now." if key in FORMER else closest(key, list(GROUP_OF))
-        problems.append(f"Unknown key {key!r}.{hint}")
+        problems.append(unknown_key(key, list(GROUP_OF)))
     if isinstance(raw.get("leakage"), Mapping):
         raw = {**raw, "leakage": _known(Leakage, raw["leakage"], "leakage.", problems)}
     groups = {}
@@ -210,30 +208,40 @@ def _typed_settings(raw: dict[str, Any], problems: list[str]) -> Settings:
     return Settings(**groups)
 
 
-def _known(kind: Any, raw: Mapping[str, Any], prefix: str, problems: list[str]) -> dict[str, Any]:
+def _known(kind: Any, raw: Mapping[str, Any], prefix: str, problems: list[ConfigError]) -> dict[str, Any]:
     """The keys that a dataclass has; the others are problems."""
     known = [part.name for part in fields(kind)]
-    problems += [f"Unknown key {prefix + key!r}.{closest(key, known)}" for key in raw if key not in known]
+    problems += [unknown_key(key, known, prefix) for key in raw if key not in known]
     return {key: value for key, value in raw.items() if key in known}
 
 
-def _typed(kind: Any, raw: Any, prefix: str, problems: list[str]) -> Any:
+def _typed(kind: Any, raw: Any, prefix: str, problems: list[ConfigError]) -> Any:
     if not isinstance(raw, Mapping):
-        problems.append(f"Expected {prefix.rstrip('.')} to be a table, got {raw!r}.")
+        problems.append(ConfigError(f"Expected {prefix.rstrip('.')} to be a table, got {raw!r}.", "Write it as one."))
         return None
     kept = _known(kind, raw, prefix, problems)
     flags = [part.name for part in fields(kind) if part.type == "bool"]
     for key in [key for key, value in kept.items() if isinstance(value, bool) and key not in flags]:
         shown = str(kept.pop(key)).lower()  # pydantic would take true for 1
-        problems.append(f"Expected {prefix}{key} = {shown} to be a number, a word or a list.")
+        cause = f"Expected {prefix}{key} = {shown} to be a number, a word or a list."
+        problems.append(ConfigError(cause, _correct(prefix, key)))
     try:
         return _adapter(kind).validate_python(kept)
     except ValidationError as error:
         for item in error.errors():
             place = ".".join(str(part) for part in item["loc"])
-            problems.append(f"{prefix}{place} = {item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}.")
+            cause = f"{prefix}{place} = {item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}."
+            problems.append(ConfigError(cause, _correct(prefix, place)))
             kept.pop(str(item["loc"][0]), None)
     return _adapter(kind).validate_python(kept)  # the rest, so that its problems are found as well
+
+
+def _correct(prefix: str, place: str) -> str:
+    """Where a value is set right: a part of the sweep has its own flag."""
+    key = place.partition(".")[0]
+    if prefix.startswith("sweep"):
+        return f"Correct --{key.removesuffix('s')}, or the [[sweep]] block of the TOML file."
+    return f"Set {key} to such a value (on the command line: --set {key}=VALUE)."
 
 
 @cache
