@@ -47,7 +47,8 @@ def summary(config: Config, folder: Path) -> Tree:
         f"upper = {own.factor} x lower"
     )
     protection.add(
-        f"clip of scale mechanisms: {own.clip or 'off'} ({own.clip_norm.upper()}); S = {own.sensitivity}, a setting"
+        f"clip of scale mechanisms: {own.clip or 'off'} ({own.clip_norm.upper()}; laplace-dp: every example, in L1); "
+        f"S = {own.sensitivity}, a setting"
     )
     run = tree.add("run")
     run.add(f"seeds {', '.join(dict.fromkeys(str(f.seed) for f in federations))}: a seeded experiment")

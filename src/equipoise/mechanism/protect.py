@@ -79,8 +79,9 @@ def protect(
         whatever the model holds there (statistics fitted to private data, say). ``record`` stays with the client.
 
     Formal guarantees:
-        The distortion as it arrives lies within the bounds that the budget asks for, or ``ReleaseError`` is raised and
-        nothing is returned. This is a calibration of the noise: no (epsilon, delta) follows from it.
+        The distortion lies within the bounds that the budget asks for, up to rounding (1e-4 relative in float32), or
+        ``ReleaseError`` is raised and nothing is returned. Where ``received`` has a lower precision than the model,
+        rounding to it may change the distortion by up to 5 % of the lower bound; more is refused. This is a calibration of the noise: no (epsilon, delta) follows from it.
 
     >>> from equipoise import LeNetZhu
     >>> model = LeNetZhu()
