@@ -356,7 +356,7 @@ class Residual(nn.Module):
 
 def test_a_module_of_ones_own_sends_its_trainable_parameters_distorted(batch: tuple[Tensor, Tensor]) -> None:
     network = _filled(Residual(), 6)
-    sent = protect(network, network.state_dict(), batch, "pl-learn", 0.98)
+    sent = protect(network, copied(network), batch, "pl-learn", 0.98)
     trainable = {name: tensor for name, tensor in network.named_parameters() if tensor.requires_grad}
     assert set(sent.parameters) == set(network.state_dict())
     moved = {name: sent.parameters[name] for name in trainable}
@@ -773,14 +773,64 @@ def test_settings_that_make_no_sense_are_refused(
 def test_a_model_with_running_statistics_is_refused(batch: tuple[Tensor, Tensor]) -> None:
     network = nn.Sequential(nn.Conv2d(1, 2, 5), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(2 * 24 * 24, 10))
     with pytest.raises(ModelError, match=r"'1' \(BatchNorm2d\)"):
-        protect(network, network.state_dict(), batch, "pl-learn", 0.98)
+        protect(network, copied(network), batch, "pl-learn", 0.98)
 
 
 def test_a_model_put_back_into_train_mode_is_checked_again(batch: tuple[Tensor, Tensor]) -> None:
     network = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(784), nn.Linear(784, 10)).eval()
-    protect(network, network.state_dict(), batch, "pl-learn", 0.98)
+    protect(network, copied(network), batch, "pl-learn", 0.98)
     with pytest.raises(ModelError, match="BatchNorm1d"):
-        protect(network.train(), network.state_dict(), batch, "pl-learn", 0.98)
+        protect(network.train(), copied(network), batch, "pl-learn", 0.98)
+
+
+# --- what a forward may do to buffers -------------------------------------------------------------------------------
+
+
+def copied(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+class Remembering(nn.Module):
+    """Notes the largest input in a buffer, by a write that torch.func lets pass, while it is differentiated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("peak", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            torch.maximum(self.peak, x.amax(0), out=self.peak)
+        result: Tensor = self.layer(x)
+        return result
+
+
+@pytest.mark.parametrize("send", [protect, protected_step])
+def test_what_a_forward_writes_into_a_buffer_does_not_leave(send: Any) -> None:
+    model = Remembering()
+    received = copied(model)
+    sent = send(model, received, (torch.rand(5, 4) + 100, torch.tensor([0, 1, 2, 0, 1])), "pl-learn", 0.98)
+    assert sent.parameters["peak"].tolist() == [0.0] * 4
+    assert received["peak"].tolist() == [0.0] * 4, "nor does the caller's copy change"
+
+
+def test_a_module_with_two_names_keeps_its_own_tensors() -> None:
+    """torch's tie_weights would leave the received buffers in it, for later training to write into."""
+    shared = nn.BatchNorm1d(4, affine=False).eval()
+    model = nn.Sequential(shared, nn.Linear(4, 4), shared, nn.Linear(4, 3))
+    received, before = copied(model), {name: id(tensor) for name, tensor in model.state_dict(keep_vars=True).items()}
+    protect(model, received, (torch.rand(5, 4) + 50, torch.tensor([0, 1, 2, 0, 1])), "pl-learn", 0.98)
+    assert {name: id(tensor) for name, tensor in model.state_dict(keep_vars=True).items()} == before
+    assert all(isinstance(parameter, nn.Parameter) for parameter in model[1].parameters())
+
+
+@pytest.mark.parametrize("send", [protect, protected_step])
+def test_buffers_of_the_models_own_memory_are_not_taken_for_received_ones(send: Any) -> None:
+    """``model.state_dict()`` holds what training has left there."""
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)).eval()
+    batch = torch.rand(5, 4), torch.tensor([0, 1, 2, 0, 1])
+    with pytest.raises(ModelError, match=r"'0.running_mean' is the model's own memory.*copied before you train"):
+        send(model, model.state_dict(), batch, "pl-learn", 0.98)
 
 
 @pytest.mark.parametrize("name", WHOLE)

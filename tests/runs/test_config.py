@@ -459,6 +459,23 @@ def test_a_run_folder_of_schema_1_is_read_by_the_present_names(tmp_path: Path) -
     assert differing(written(tmp_path, before), FULL) == []
 
 
+def test_both_names_of_a_key_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'lr' and 'gamma' are one setting\. Remove 'lr'"):
+        stored(written(tmp_path, "lr = 9.0\ngamma = 0.1\n[[sweep]]\nmechanisms = ['none']"))
+
+
+@pytest.mark.parametrize("damage", ["seeds = 1", "leakage = 3", "mechanisms = 5"])
+def test_a_damaged_configuration_is_a_typed_error(tmp_path: Path, damage: str) -> None:
+    with pytest.raises(ConfigError):
+        differing(written(tmp_path, f"{damage}\n[[sweep]]\nmechanisms = ['none']"), FULL)
+
+
+def test_what_differs_names_a_folder_without_its_path(tmp_path: Path) -> None:
+    here = Config(Settings(), [SweepBlock(["mnist"], ["none"])])
+    there = Config(Settings(), [SweepBlock(["/home/someone/ward-7"], ["none"])])
+    assert differing(written(tmp_path, there.to_toml()), here) == ["dataset: ward-7 there, mnist here"]
+
+
 @pytest.mark.parametrize(("key", "now"), [("lr", "gamma"), ("alpha", "dirichlet")])
 def test_an_earlier_name_of_a_key_is_refused_with_its_present_one(tmp_path: Path, key: str, now: str) -> None:
     with pytest.raises(ConfigError, match=f"Unknown key '{key}'. It is called '{now}' now"):

@@ -161,6 +161,8 @@ def unknown_key(key: str, known: list[str], prefix: str = "") -> ConfigError:
 
 def present_names(keys: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a file of schema 1 under their present names."""
+    if twice := [old for old, new in FORMER.items() if old in keys and new in keys]:
+        raise ConfigError(f"{twice[0]!r} and {FORMER[twice[0]]!r} are one setting.", f"Remove {twice[0]!r}.")
     return {FORMER.get(key, key): value for key, value in keys.items()}
 
 

@@ -24,7 +24,7 @@ def of_budgets(mechanisms: Iterable[str | Mechanism], seeded: bool = False) -> s
     >>> of_budgets(["pl-learn"])
     'A budget of pl-learn calibrates the distortion of one release and does not compose. No (epsilon, delta) is ...'
     >>> of_budgets(["laplace-dp"])
-    'The budget of laplace-dp is the epsilon of one release, for replacing one example of the client; ...'
+    'The budget of laplace-dp is the epsilon of one release, for replacing one example of the client, ...'
     """
     used = list({mechanism.name: mechanism for mechanism in map(get_mechanism, mechanisms)}.values())
     formal = [mechanism.name for mechanism in used if mechanism.formal]
@@ -42,8 +42,7 @@ def of_budgets(mechanisms: Iterable[str | Mechanism], seeded: bool = False) -> s
 
 
 FORMAL = (
-    "the epsilon of one release, for replacing one example of the client, in exact arithmetic; those of several add up. "
-    "It covers the "
-    "parameters sent and nothing else that a client sends"
+    "the epsilon of one release, for replacing one example of the client, in exact arithmetic; those of several add "
+    "up. It covers the parameters sent and nothing else that a client sends"
 )
 SCORED = "calibrates the distortion of one release and does not compose"

@@ -62,7 +62,7 @@ def protect(
 
     Args:
         model: holds the parameters that your training reached. It is left as it is.
-        received: the state dict that came from the server, whole or with the trainable parameters alone.
+        received: a copy of the state dict that came from the server, whole or with the trainable parameters alone.
         batch: the inputs and labels that a learned distortion is learned on.
         mechanism: a name such as ``"pl-learn"``, or a ``Mechanism``; not ``laplace-dp``, see ``protected_step``.
         budget: the privacy budget: smaller is stricter. A number, one per client, or a schedule; none for ``"none"``.
@@ -81,7 +81,8 @@ def protect(
     Formal guarantees:
         The distortion lies within the bounds that the budget asks for, up to rounding (1e-4 relative in float32), or
         ``ReleaseError`` is raised and nothing is returned. Where ``received`` has a lower precision than the model,
-        rounding to it may change the distortion by up to 5 % of the lower bound; more is refused. This is a calibration of the noise: no (epsilon, delta) follows from it.
+        rounding to it may change the distortion by up to 5 % of the lower bound; more is refused. This is a
+        calibration of the noise: no (epsilon, delta) follows from it.
 
     >>> from equipoise import LeNetZhu
     >>> model = LeNetZhu()

@@ -25,6 +25,28 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs ``[B, ...]``, labels ``[B, ...]``) -> the mean loss of the batch, one number."""
 
 
+def places(model: nn.Module) -> dict[str, list[str]]:
+    """For every name of a tensor, the places that hold it: one for each module, whatever its names.
+
+    torch's own ``tie_weights`` puts a tensor twice into a module that has two names, and then leaves it there.
+
+    >>> layer = nn.Linear(2, 2, bias=False)
+    >>> places(nn.Sequential(layer, nn.ReLU(), layer))
+    {'0.weight': ['0.weight'], '2.weight': ['0.weight']}
+    """
+    held: dict[int, list[str]] = {}
+    for prefix, module in model.named_modules():  # every module once, by its first name
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is not None:
+                held.setdefault(id(tensor), []).append(f"{prefix}.{name}" if prefix else name)
+    return {name: held[id(tensor)] for name, tensor in every_name(model).items()}
+
+
+def every_name(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers under every name: tied weights and shared modules have several."""
+    return {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
+
+
 class Objective:
     """The loss of one mini-batch per replica as a function of the parameters ``[R, P]``."""
 
@@ -60,7 +82,7 @@ class Batched:
         fixed: Mapping[str, Tensor] | None = None,
     ):
         self.model, self.device = model, torch.device(device)
-        self._loss, self._fixed = loss, dict(fixed or {})
+        self._loss, self._fixed, self._places = loss, dict(fixed or {}), places(model)
         built = layers.build(model, self.device) if fast and loss is None else None
         self._layers: list[layers.Layer] | None
         self._layers, self.layout = built if built is not None else (None, Layout.of(model))
@@ -119,7 +141,8 @@ class Batched:
 
     def _call(self, flat: Tensor, images: Tensor) -> Tensor:
         tensors = {s.name: flat[s.start : s.stop].view(s.shape) for s in self.layout.slots}
-        result: Tensor = functional_call(self.model, {**self._fixed, **tensors}, (images,))
+        put = {place: tensor for name, tensor in {**self._fixed, **tensors}.items() for place in self._places[name]}
+        result: Tensor = functional_call(self.model, put, (images,), tie_weights=False)  # ``places`` has tied them
         return result
 
     def _value(self, flat: Tensor, images: Tensor, labels: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ def loss_error(error: Exception, model: nn.Module, loss: Loss | None, images: Te
 
     Raise it ``from None``: what the error itself says may quote the batch.
     """
-    if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+    if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in _words(error):
         return ModelError(
             f"A gradient of this batch does not fit into the memory of {images.device}.", "Use a smaller batch."
         )
@@ -126,7 +126,7 @@ def _plain_outputs(model: nn.Module, images: Tensor, classes: int | None) -> Ten
 
 def _forward_problem(error: Exception, model: nn.Module, images: Tensor) -> _Problem:
     """The remedy is guessed from what torch says of tensors that do not fit; none of it is quoted."""
-    like, words = next(model.parameters(), images), str(error).lower() if isinstance(error, RuntimeError) else ""
+    like, words = next(model.parameters(), images), _words(error).lower()
     about = f"batch of shape {tuple(images.shape)} and type {images.dtype}"
     reason = f"its forward failed on a {about}: {place(error)}"
     if images.device != like.device or "device" in words:
@@ -154,7 +154,7 @@ _TORCH_FUNC = (
 
 
 def _torch_func_problem(error: Exception, what: str) -> _Problem:
-    words = str(error).lower() if isinstance(error, RuntimeError) else ""
+    words = _words(error).lower()
     for signs, meaning, remedy in _TORCH_FUNC:
         if any(sign in words for sign in signs):
             return _Problem(f"{what} {meaning}, which torch.func cannot run ({place(error)})", remedy)
@@ -181,3 +181,8 @@ def _check_replicas(model: nn.Module, images: Tensor, plain: Tensor) -> None:
 
 def _close(one: Tensor, two: Tensor) -> bool:
     return torch.allclose(one, two, rtol=1e-3, atol=1e-4, equal_nan=True)
+
+
+def _words(error: BaseException) -> str:
+    """torch's own words, to tell causes apart; never shown. Those of other errors are not asked for."""
+    return str(error) if isinstance(error, RuntimeError) else ""

@@ -9,6 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ModelError
+from .batched import every_name
+
+MOST = 8
+"""Problems that one message names."""
 
 
 class Received:
@@ -17,7 +21,7 @@ class Received:
     Tied weights have several names for one tensor; an entry may come under one of them or under all.
 
     >>> model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1))
-    >>> received = Received(model, model.state_dict())
+    >>> received = Received(model, {name: tensor.clone() for name, tensor in model.state_dict().items()})
     >>> sorted(received.trainable()), sorted(received.fixed())
     (['0.bias', '0.weight', '1.bias', '1.weight'], ['0.num_batches_tracked', '0.running_mean', '0.running_var'])
     """
@@ -25,26 +29,27 @@ class Received:
     def __init__(self, model: nn.Module, entries: Mapping[str, Tensor]):
         if not isinstance(entries, Mapping):
             raise ModelError(f"Expected a state dict, got {type(entries).__name__}.", "Pass model.state_dict().")
-        self._model = {**_named(model.named_parameters), **_named(model.named_buffers)}
+        self._model = every_name(model)
         self._trained = {id(p): name for name, p in model.named_parameters() if p.requires_grad}  # as in a Layout
         self._entries: dict[str, Any] = dict(entries)
         problems = list(self._problems(set(model.state_dict(keep_vars=True))))
         if problems:
             raise ModelError(
-                f"The received state dict does not fit the model: {'; '.join(problems)}.",
-                "Pass the state dict of this very model, as it came from the server.",
+                f"The received state dict does not fit the model: {'; '.join(problems[:MOST])}"
+                + (f"; and {len(problems) - MOST} more." if len(problems) > MOST else "."),
+                "Pass the state dict of this very model as it came from the server, copied before you train.",
             )
-        self._entries = {name: tensor.detach() for name, tensor in entries.items()}
+        self._entries = {name: tensor.detach().clone() for name, tensor in entries.items()}  # whatever forward writes
 
     def trainable(self) -> dict[str, Tensor]:
         """The received values of all that is trained, by the names of the model's ``Layout``."""
         return {slot: self._entries[name] for name in self._entries if (slot := self._slot(name)) is not None}
 
     def fixed(self) -> dict[str, Tensor]:
-        """Frozen parameters and buffers as received, in the model's precision and place; one name for each."""
+        """Copies of frozen parameters and buffers as received, in the model's precision; one name for each."""
         names = {id(own): name for name, own in self._model.items() if name in self._entries}
         rest = {name: self._model[name] for name in names.values() if self._slot(name) is None}
-        return {name: self._entries[name].to(own.device, own.dtype) for name, own in rest.items()}
+        return {name: self._entries[name].to(own.device, own.dtype, copy=True) for name, own in rest.items()}
 
     def filled(self, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The received entries again, in their order and types, with new values for all that is trained."""
@@ -65,6 +70,8 @@ class Received:
                 yield f"{name!r} is {type(tensor).__name__}, not a tensor"
             elif name in self._model and tensor.shape != self._model[name].shape:
                 yield f"{name!r} has shape {tuple(tensor.shape)}, expected {tuple(self._model[name].shape)}"
+            elif name in self._model and self._slot(name) is None and _same_memory(tensor, self._model[name]):
+                yield f"{name!r} is the model's own memory, which may hold what was fitted to private data"
             elif self._slot(name) is not None and not tensor.is_floating_point():
                 yield f"{name!r} is {tensor.dtype}, not floating point"
         present = {slot for name in self._entries if (slot := self._slot(name)) is not None}
@@ -82,11 +89,10 @@ class Received:
                 yield f"{other!r} and {name!r} are one tensor of the model and hold different values"
 
 
-def _named(walk: Any) -> dict[str, Tensor]:
-    """Every name of every tensor: tied weights have several."""
-    return dict(walk(remove_duplicate=False))
-
-
 def _equal(one: Any, two: Any) -> bool:
     both = isinstance(one, Tensor) and isinstance(two, Tensor) and (one.dtype, one.device) == (two.dtype, two.device)
     return both and torch.equal(one, two)
+
+
+def _same_memory(one: Tensor, two: Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == two.untyped_storage().data_ptr() != 0

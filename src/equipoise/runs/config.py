@@ -29,6 +29,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from ..engine.datasets import dataset_labels
 from ..engine.federation import Federation
 from ..engine.settings import GROUP_OF, GROUPS, Settings, named_as_before, present_names, problems, unknown_key
 from ..errors import ConfigError, is_number, is_whole, raise_all
@@ -136,28 +137,26 @@ def _resolved(
 
 def differing(folder_config: Path, config: Config) -> list[str]:
     """What differs between a stored configuration and this one, as in ``budget: 0.96 there, 0.98 here``."""
-    there, here = _values(present_names(_read(folder_config))), _values(tomllib.loads(config.to_toml()))
+    there, here = _values(stored(folder_config)), _values(config)
     result = []
-    for key in sorted(key for key in {*there, *here} if there.get(key) != here.get(key)):
-        old, new = there.get(key, {}), here.get(key, {})
-        lost, gained = (", ".join(v for v in one if v not in two) for one, two in ((old, new), (new, old)))
+    for key in sorted(key for key in here if there[key] != here[key]):
+        lost, gained = (
+            ", ".join(value for value in one if value not in two)
+            for one, two in ((there[key], here[key]), (here[key], there[key]))
+        )
         both = f"{lost} there, {gained} here"
         result.append(f"{key}: {both if lost and gained else f'also {lost} there' if lost else f'also {gained} here'}")
     return result
 
 
-def _values(raw: Mapping[str, Any]) -> dict[str, dict[str, None]]:
-    """Every value of a configuration as text, by a flat key; a sweep's values by what they are, over all its blocks."""
-    result: dict[str, dict[str, None]] = {}
-    for key, value in raw.items():
-        if key == "sweep":
-            for name, text in ((name, schedule_text(v)) for block in value for name, vs in block.items() for v in vs):
-                result.setdefault(name.removesuffix("s"), {})[text] = None
-        elif key == "leakage":
-            result |= {f"leakage.{name}": {_toml(inner): None} for name, inner in value.items()}
-        else:
-            result[key] = {_toml(value): None}
-    return result
+def _values(config: Config) -> dict[str, list[str]]:
+    """Every value of a configuration as text, by a flat key; of a sweep, all that its blocks name, without paths."""
+    plain = config.settings.plain()
+    plain |= {f"leakage.{name}": value for name, value in plain.pop("leakage").items()}
+    swept = {part.name: [v for block in config.sweep for v in getattr(block, part.name)] for part in fields(SweepBlock)}
+    swept["datasets"] = list(dataset_labels(swept["datasets"]).values())
+    named = {name.removesuffix("s"): [schedule_text(value) for value in values] for name, values in swept.items()}
+    return {key: [_toml(value)] for key, value in plain.items()} | named
 
 
 def literal(text: str) -> Any:
