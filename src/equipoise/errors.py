@@ -290,11 +290,10 @@ def too_low(name: str, value: Any, least: int) -> ConfigError:
 
 
 def raise_all(problems: Iterable[EquipoiseError]) -> None:
-    """Raise one ``ConfigError`` that lists every problem once, each with its remedy, if there is any."""
+    """Raise the only problem, or one ``ConfigError`` that lists every problem once, each with its remedy."""
     different = {str(problem): problem for problem in problems}
     if len(different) == 1:
-        (only,) = different.values()
-        raise ConfigError(only.cause, only.remedy)
+        raise next(iter(different.values()))
     if different:
         lines = [f"{len(different)} problems in the settings:", *(f"  - {words}" for words in different)]
         raise ConfigError("\n".join(lines), "Correct each of them.")

@@ -64,22 +64,22 @@ MISTAKES: dict[str, list[Mistake]] = {
             "mnist pl-lern: Unknown mechanism 'pl-lern'.", f"Did you mean 'pl-learn'? Known: {MECHANISMS}.",
         ),
         Mistake(
-            "equipoise train --budget 98", 11,
+            "equipoise train --budget 98", 14,
             "mnist pl-learn: Expected budget=98.0 to be < 1.",
             "A leakage score is at most 1, and a smaller budget is stricter: choose one below 1, for example 0.98.",
         ),
         Mistake(
-            "equipoise train --budget -0.5", 11,
+            "equipoise train --budget -0.5", 14,
             "mnist pl-learn: Expected budget=-0.5 to be >= 0.",
             "Choose one between 0 and 1, for example 0.98: no reconstruction is assumed to lie farther away than D.",
         ),
         Mistake(
-            "equipoise train --mechanism ls-learn --budget 0", 11,
+            "equipoise train --mechanism ls-learn --budget 0", 14,
             "mnist ls-learn: Expected budget=0.0 to be > 0.",
             "Choose a positive one: the paper's are 80 to 800, and a smaller one is stricter.",
         ),
         Mistake(
-            "equipoise train --mechanism gs-static --budget -3", 11,
+            "equipoise train --mechanism gs-static --budget -3", 14,
             "mnist gs-static: Expected budget=-3.0 to be > 0.",
             "Choose a positive one: the paper's are 80 to 800, and a smaller one is stricter.",
         ),

@@ -37,7 +37,7 @@ def _show(result: dict[str, Any]) -> None:
 
     title = "releases of a deployment" if result["experiment"] is None else "releases of a seeded experiment"
     numbers = ("asked", "accepted", "refused", "intensity")
-    table = display.table(title, ("run", "clients", "mechanism", "budget", *numbers), numbers=numbers)
+    table = display.table(title, ("federation", "clients", "mechanism", "budget", *numbers), numbers=numbers)
     for row in alike(result["clients"]):
         display.add_row(
             table, str(row["federation"]), ", ".join(map(printable, row["clients"])),
@@ -46,7 +46,8 @@ def _show(result: dict[str, Any]) -> None:
         )  # fmt: skip
     display.console.print(table)
     display.note(
-        "run: the federation's number. asked, accepted, refused: releases of each client. intensity: from all."
+        "federation: its number, as configured. asked, accepted, refused: releases of each client. intensity: least "
+        "and largest of them."
     )
     mechanisms = {(row["federation"], row["client"]): row["mechanisms"] for row in result["clients"]}
     for row in result["composed"]:

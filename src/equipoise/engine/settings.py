@@ -197,10 +197,10 @@ def check_settings(settings: Settings) -> None:
     check(settings, [Federation(mechanism="none")])
 
 
-def problems(settings: Settings, federations: list[Federation]) -> list[ConfigError]:
+def problems(settings: Settings, federations: list[Federation]) -> list[EquipoiseError]:
     """Everything that is of the wrong type or out of range, at once."""
     own, others = settings.protection, _side_by_side(settings)
-    wrong = [*protection.type_problems(own), *_types(others)]
+    wrong: list[EquipoiseError] = [*protection.type_problems(own), *_types(others)]
     return wrong or [
         *protection.range_problems(own), *_ranges(others), *_federation_problems(own, federations)
     ]  # fmt: skip
@@ -266,7 +266,7 @@ def _ranges(s: Any) -> Iterator[ConfigError]:
         yield expected("snapshots", s.snapshots, "rounds >= 0")
 
 
-def _federation_problems(settings: ProtectionSettings, federations: list[Federation]) -> Iterator[ConfigError]:
+def _federation_problems(settings: ProtectionSettings, federations: list[Federation]) -> Iterator[EquipoiseError]:
     if not federations:
         yield ConfigError("The sweep is empty.", "Name at least one mechanism, and a budget for all but 'none'.")
     for fed in federations:
@@ -276,7 +276,7 @@ def _federation_problems(settings: ProtectionSettings, federations: list[Federat
             checked(fed.mechanism, fed.budget)
             settings.scales(fed.mechanism, fed.budget, schedule_starts(fed.budget))
         except EquipoiseError as error:
-            yield ConfigError(f"{fed.dataset} {fed.mechanism}: {error.cause}", error.remedy)
+            yield type(error)(f"{fed.dataset} {fed.mechanism}: {error.cause}", error.remedy)
     seen = [repr(fed) for fed in federations]
     if len(set(seen)) != len(seen):
         twice = len(seen) - len(set(seen))

@@ -4,7 +4,7 @@
 
 ====================  ==============================================================================================
 mechanism, budget     as everywhere; a list or a schedule is written as JSON in a string: ``budget = "[0.96, 0.98]"``
-eta, steps, gamma ... the settings of a release, by their names in ``Settings``; ``leakage.D`` and so on
+eta, gamma, ...       the settings of a release, by their names in ``Settings``; ``leakage.D`` and so on
 weight                the metric that weighs a reply; ``num-examples`` unless told otherwise
 metrics               other metrics that may be sent along, with commas between them; none unless told otherwise
 release-limit         the most releases of one client; 0 for no limit
@@ -127,7 +127,8 @@ def own_keys(config: Mapping[str, Any], known: tuple[str, ...], where: str) -> d
         name = key.removeprefix(PREFIX).replace("-", "_")
         if name not in known:
             raise ConfigError(
-                f"Unknown key {key!r} in the {where}.{closest(name, list(known))}", "See docs/deployment.md."
+                f"Unknown key {key!r} in the {where}.{closest(name, list(known))}",
+                "Known: " + ", ".join(PREFIX + one.replace("_", "-") for one in known) + ".",
             )
         result[name] = value
     return result

@@ -32,7 +32,7 @@ from pydantic import TypeAdapter, ValidationError
 from ..engine.datasets import dataset_labels
 from ..engine.federation import Federation
 from ..engine.settings import GROUP_OF, GROUPS, Settings, named_as_before, present_names, problems, unknown_key
-from ..errors import ConfigError, is_number, is_whole, raise_all
+from ..errors import ConfigError, EquipoiseError, is_number, is_whole, raise_all
 from ..mechanism.protection import Leakage
 from ..mechanism.registry import MECHANISMS
 from ..mechanism.schedule import schedule_text
@@ -125,7 +125,7 @@ def _resolved(
     given = {key: list(values) for key, values in (sweep or {}).items() if values}
     if given:
         blocks = [{**block, **given} for block in blocks or [{}]]
-    results: list[ConfigError] = []
+    results: list[EquipoiseError] = []
     settings = _typed_settings(_nulls(raw), results)
     typed = [_typed(SweepBlock, block, f"sweep[{i}].", results) for i, block in enumerate(blocks or [{}])]
     config = Config(settings, [block for block in typed if block is not None])
@@ -194,7 +194,7 @@ def _nulls(raw: dict[str, Any]) -> dict[str, Any]:
     return {key: None if value == "none" else value for key, value in raw.items()}
 
 
-def _typed_settings(raw: dict[str, Any], problems: list[ConfigError]) -> Settings:
+def _typed_settings(raw: dict[str, Any], problems: list[EquipoiseError]) -> Settings:
     """Flat keys, each in its group; what is wrong with any of them is added to ``problems``."""
     for key in [key for key in raw if key not in GROUP_OF]:
         problems.append(unknown_key(key, list(GROUP_OF)))
@@ -207,14 +207,14 @@ def _typed_settings(raw: dict[str, Any], problems: list[ConfigError]) -> Setting
     return Settings(**groups)
 
 
-def _known(kind: Any, raw: Mapping[str, Any], prefix: str, problems: list[ConfigError]) -> dict[str, Any]:
+def _known(kind: Any, raw: Mapping[str, Any], prefix: str, problems: list[EquipoiseError]) -> dict[str, Any]:
     """The keys that a dataclass has; the others are problems."""
     known = [part.name for part in fields(kind)]
     problems += [unknown_key(key, known, prefix) for key in raw if key not in known]
     return {key: value for key, value in raw.items() if key in known}
 
 
-def _typed(kind: Any, raw: Any, prefix: str, problems: list[ConfigError]) -> Any:
+def _typed(kind: Any, raw: Any, prefix: str, problems: list[EquipoiseError]) -> Any:
     if not isinstance(raw, Mapping):
         problems.append(ConfigError(f"Expected {prefix.rstrip('.')} to be a table, got {raw!r}.", "Write it as one."))
         return None
