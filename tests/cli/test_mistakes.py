@@ -235,7 +235,8 @@ MISTAKES: dict[str, list[Mistake]] = {
         ),
         Mistake(
             "equipoise bounds run --targets 1", 11,
-            "Expected targets=1 to be 0 or a whole number >= 2.", "Attack none or several: one release has no interval.",
+            "Expected targets=1 to be 0 or a whole number >= 2.",
+            "Attack none or several: one release has no interval.",
         ),
     ],
     "Choosing and reproducing": [
