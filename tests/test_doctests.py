@@ -13,7 +13,7 @@ import torch
 import equipoise
 
 SOURCE = Path(equipoise.__file__).parent
-FLAGS = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
+FLAGS = doctest.ELLIPSIS
 EXTRAS = {"flwr", "dp_accounting", "matplotlib"}
 """What only an extra installs; a module that needs one on import is left to the tests of that extra."""
 

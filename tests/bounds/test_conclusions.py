@@ -1,13 +1,14 @@
-"""Whether each result applies to a run, in a sentence."""
+"""What became of each result on a run, in a sentence; nothing is said to apply or to hold."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from equipoise.bounds.conclusions import conclusions, defence_label, headline, overview, violations
+from equipoise.bounds.conclusions import conclusions, headline, overview, verdict, violations
 from equipoise.bounds.rows import Row, compared, given, result_row
 from equipoise.bounds.run import Bounds
-from equipoise.bounds.summary import CITATIONS, RESULTS
+from equipoise.bounds.summary import CITATIONS, RESULTS, defence_label
 
 
 def row(result: str = "one_step", mechanism: str = "pl-learn", number: int | None = 0, **more: Any) -> Row:
@@ -31,13 +32,15 @@ def test_every_result_has_its_number_and_its_subject() -> None:
     assert list(CITATIONS) == list(RESULTS)
 
 
-def test_a_result_that_applies() -> None:
+def test_a_result_of_which_no_assumption_failed() -> None:
     rows = [row(bound=2.0, measured=1.0, holds=True), row(number=2, bound=2.0, measured=1.0, holds=True)]
-    assert said(*rows) == "Lemma C.1 (one round): applies to pl-learn @ 0.98; its inequality held in both places."
-    assert headline(conclusions(rows)) == "As this run was configured, Lemma C.1 applies."
+    assert said(*rows) == (
+        "Lemma C.1 (one round): no assumption was seen to fail for pl-learn @ 0.98; "
+        "its inequality was not violated in any of 2 places."
+    )
     failed = row(number=3, bound=1.0, measured=2.0, holds=False)
-    assert said(*rows, failed).endswith("its inequality failed in 1 of 3 places.")
-    assert said(rows[0]).endswith("its inequality held.")
+    assert said(*rows, failed).endswith("its inequality was violated in 1 of 3 places.")
+    assert said(rows[0]).endswith("its inequality was not violated.")
 
 
 def test_a_result_that_does_not_apply_says_why_and_what_a_smaller_step_gave() -> None:
@@ -47,18 +50,52 @@ def test_a_result_that_does_not_apply_says_why_and_what_a_smaller_step_gave() ->
     ]  # fmt: skip
     assert said(*rows) == (
         "Lemma C.1 (one round): does not apply to pl-learn @ 0.98 and none @ 0.98 (violated: eta <= 1/(4 L_F)). "
-        "With eta = 1/(8 L): its inequality held."
+        "With eta = 1/(8 L): its inequality was not violated."
     )
-    assert headline(conclusions(rows)) == "No result of the paper applies to this run as it was configured."
+    assert "(violated in 1 of 2 places: eta <= 1/(4 L_F))" in said(rows[0], row(number=2, bound=2.0, holds=True))
+
+
+def test_an_assumption_that_fails_with_a_smaller_step_too_is_named() -> None:
+    kinked = compared("smooth", given(2.0), given(1.0), strict=True)
+    other = row(setting="eta = 1/(8 L)", bound=2.0, measured=1.0, holds=True, assumptions=[kinked])
+    assert said(row(measured=1.0, assumptions=[too_large()]), other).endswith(
+        "With eta = 1/(8 L) (violated: smooth): its inequality was not violated."
+    )
 
 
 def test_what_is_not_stated_comes_last_with_its_reason() -> None:
     rows = [row(mechanism="none", status="not covered", reason="nothing is learned"), row(bound=1.0, holds=True)]
-    assert said(*rows).startswith("Lemma C.1 (one round): applies to pl-learn @ 0.98; ")
+    assert said(*rows).startswith("Lemma C.1 (one round): no assumption was seen to fail for pl-learn @ 0.98; ")
     assert said(*rows).endswith("Not stated for none @ 0.98 (nothing is learned).")
     none = [row(status="not covered", reason="why"), row(mechanism="none", status="not covered", reason="why")]
     assert said(*none) == "Lemma C.1 (one round): not stated for any defence of this run (why)."
-    assert "not checkable for pl-learn @ 0.98 (no attack)" in said(row(status="not checkable", reason="no attack"))
+
+
+def test_what_was_not_checked_is_never_taken_for_what_passed() -> None:
+    unchecked, uncovered = row(status="not checkable", reason="no attack"), row(status="not covered", reason="why")
+    alone = "Lemma C.1 (one round): not checked for pl-learn @ 0.98 (no attack)."
+    assert said(unchecked) == said(unchecked, uncovered) == said(uncovered, unchecked) == alone
+    passed = row(number=2, bound=2.0, measured=1.0, holds=True)
+    assert "(not checked in 1 of 2 places: no attack)" in said(unchecked, passed)
+
+
+def test_the_headline_names_results_and_defences_by_what_became_of_them() -> None:
+    rows = [
+        row(bound=2.0, holds=True), row(mechanism="none", assumptions=[too_large()]),
+        row("converge_rate", measured=1.0, assumptions=[too_large()]),
+        row("privacy_leakage", status="not checkable", reason="no attack was asked for"),
+        row("conditional_preservation", status="not checkable", reason="no attack was asked for"),
+        row("convex_suboptimality", status="not covered", reason="why"),
+    ]  # fmt: skip
+    assert headline(conclusions(rows)) == (
+        "As this run was configured, no assumption of Lemma C.1 (for pl-learn @ 0.98) was seen to fail; "
+        "assumptions of Lemma C.1 (for none @ 0.98) and Theorem 5.2 were violated; "
+        "Lemma D.1 and Remark 1 were not checked (no attack was asked for); "
+        "the paper does not state Corollary 5.1 here."
+    )
+    assert headline(conclusions(rows[:1])) == (
+        "As this run was configured, no assumption of Lemma C.1 (for pl-learn @ 0.98) was seen to fail."
+    )
 
 
 def test_a_bound_on_leakage_of_one_or_more_says_nothing() -> None:
@@ -66,11 +103,6 @@ def test_a_bound_on_leakage_of_one_or_more_says_nothing() -> None:
     assert "says nothing in 1 of 2 places" in said(*rows)
     assert "says nothing, since a bound of 1" in said(rows[0])
     assert "says nothing" not in said(rows[1])
-
-
-def test_results_that_apply_are_named_first() -> None:
-    rows = [row(bound=2.0, holds=True), row("converge_rate", measured=1.0, assumptions=[too_large()])]
-    assert headline(conclusions(rows)) == "As this run was configured, Lemma C.1 applies; the others do not apply."
 
 
 def test_datasets_are_named_where_there_are_several() -> None:
@@ -87,7 +119,20 @@ def test_the_overview_has_the_ends_of_both_sides_over_rounds_and_seeds() -> None
     ]  # fmt: skip
     (one,) = overview(rows)
     assert (one["result"], one["defence"]) == ("one_step", "pl-learn @ 0.98")
-    assert (one["bound"], one["measured"], one["holds"]) == ((2.0, 3.0), (0.5, 4.0), "no (1 of 3)")
+    assert (one["bound"], one["measured"], one["verdict"]) == ((2.0, 3.0), (0.5, 4.0), "violated in 1 of 3")
+
+
+def test_a_verdict_has_its_condition() -> None:
+    passed = row(bound=2.0, measured=1.0, holds=True)
+    broken = row(bound=2.0, measured=1.0, holds=True, assumptions=[too_large()])
+    assert verdict([passed]) == "not violated"
+    assert verdict([row(bound=1.0, measured=2.0, holds=False)]) == "violated"
+    assert verdict([broken]) == "does not apply; not violated"
+    assert verdict([broken, passed]) == "does not apply in 1 of 2; not violated"
+    assert verdict([row(measured=1.0, assumptions=[too_large()])]) == "does not apply"
+    assert verdict([row(status="not covered", bound=2.0, holds=True)]) == "not stated; not violated"
+    assert verdict([row(status="not checkable")]) == "not checked"
+    assert verdict([row(bound=2.0)]) == "-"
 
 
 def test_a_violation_is_shown_at_the_round_where_it_was_worst() -> None:
@@ -104,4 +149,5 @@ def test_the_conclusions_of_a_run(result: Bounds) -> None:
     found = conclusions(result.rows)
     assert [one.result for one in found] == list(RESULTS)
     assert all(one.sentence().endswith(".") for one in found)
-    assert not any(one.applies for one in found if one.result == "convex_suboptimality")
+    for one in found:
+        assert not re.search(r"\b(applies|holds|held)\b", one.sentence())

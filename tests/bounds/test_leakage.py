@@ -129,8 +129,10 @@ def test_other_budgets_are_not_covered(few: Dataset, monkeypatch: pytest.MonkeyP
 
 
 def test_an_attack_that_overflowed_says_nothing(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    (one,) = by_hand(few, monkeypatch, alive=torch.tensor([False] * 3))
-    assert (one["status"], one["reason"]) == ("not checkable", "the attack's cost overflowed")
+    result = by_hand(few, monkeypatch, alive=torch.tensor([False] * 3))
+    assert [one["result"] for one in result] == [LEMMA, REMARK]
+    for one in result:
+        assert (one["status"], one["reason"]) == ("not checkable", "the attack's cost overflowed")
 
 
 # --- without an attack ------------------------------------------------------------------------------------------
@@ -140,10 +142,18 @@ def test_no_attack_is_run_where_there_is_nothing_to_attack(few: Dataset) -> None
     train = few.train.images, few.train.labels
     bare = from_tensors(train, train, classes=10, name="bare")
     fed = replace(PL, dataset="bare")
-    (one,) = leakage_rows(untrained(bare, fed))
-    assert (one["status"], "public" in one["reason"]) == ("not checkable", True)
-    (one,) = leakage_rows(untrained(few, PL, options=replace(CHEAP, targets=0)))
-    assert (one["status"], one["reason"]) == ("not checkable", "no attack was asked for")
+    for one in leakage_rows(untrained(bare, fed)):
+        assert (one["status"], "public" in one["reason"]) == ("not checkable", True)
+
+
+def test_without_an_attack_neither_the_lemma_nor_the_remark_is_checked(few: Dataset) -> None:
+    result = leakage_rows(untrained(few, PL, LS, options=replace(CHEAP, targets=0)))
+    for one, (name, mechanism) in zip(result[:2], ((LEMMA, "pl-identical"), (REMARK, "pl-identical")), strict=True):
+        assert (one["result"], one["mechanism"]) == (name, mechanism)
+        assert (one["status"], one["reason"]) == ("not checkable", "no attack was asked for")
+    assert [(one["result"], one["status"]) for one in result[2:]] == [
+        (LEMMA, "not checkable"), (REMARK, "not covered"),
+    ]  # fmt: skip
 
 
 def test_what_the_attack_refuses_is_the_reason(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,13 +161,16 @@ def test_what_the_attack_refuses_is_the_reason(few: Dataset, monkeypatch: pytest
         raise DataError("There are 3 public images.", "Give more.")
 
     monkeypatch.setattr(leakage, "attack_releases", refuse)
-    (one,) = leakage_rows(untrained(few, PL))
-    assert (one["status"], "3 public images" in one["reason"]) == ("not checkable", True)
+    for one in leakage_rows(untrained(few, PL)):
+        assert (one["status"], "3 public images" in one["reason"]) == ("not checkable", True)
 
 
 def test_several_local_steps_are_not_covered(few: Dataset) -> None:
     result = leakage_rows(untrained(few, PL, snapshots=[0, 1], local_steps=2))
-    assert [(one["round"], one["status"]) for one in result] == [(0, "not covered"), (1, "not covered")]
+    assert [(one["round"], one["result"]) for one in result] == [
+        (0, LEMMA), (0, REMARK), (1, LEMMA), (1, REMARK),
+    ]  # fmt: skip
+    assert {one["status"] for one in result} == {"not covered"}
     assert checks(result[0]) == {"update is one mean gradient": "not covered"}
 
 

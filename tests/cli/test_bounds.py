@@ -47,7 +47,7 @@ def test_the_bounds_of_a_run_are_shown_and_written(bounds: Command, tmp_path: Pa
         (["--set", "repeat=3"], "Did you mean 'repeats'?"),
         (["--set", "targets=3"], "Unknown option 'targets'"),
         (["--set", "samples"], "Expected --set key=value, got 'samples'"),
-        (["--set", "samples=1"], "samples=1 (at least 2)"),
+        (["--set", "samples=1"], "Expected samples=1 to be >= 2. Give samples 2 or more."),
         (["--targets", "1"], "targets=1"),
         (["--snapshots", "x"], "Expected --snapshots x to be whole numbers"),
         ([], "There is no folder nowhere."),

@@ -45,14 +45,23 @@ def line(text: str, start: str) -> list[str]:
 def test_values_are_ranges_over_the_rounds() -> None:
     rows = [row(0, 20.0, 0.5, True), row(2, 3000.0, 0.5, True)]
     text = shown(compact_tables(rows))
-    assert line(text, "Lemma C.1")[2:] == ["eta/2", "|grad", "F|^2", "20", "to", "3000", "0.5", "yes"]
+    assert line(text, "Lemma C.1")[2:] == ["eta/2", "|grad", "F|^2", "20", "to", "3000", "0.5", "not", "violated"]
     assert "pl-learn @ 0.98" in text
 
 
 def test_a_bound_that_failed_somewhere_is_counted() -> None:
     rows = [row(0, 20.0, 30.0, False), row(2, 20.0, 0.5, True), row(3, None, 0.5, None, status="not checkable")]
-    assert line(shown(compact_tables(rows)), "Lemma C.1")[-4:] == ["no", "(1", "of", "2)"]
+    assert "violated in 1 of 2" in shown(compact_tables(rows), 120)
     assert shown(compact_tables([row(0, None, 0.5, None, status="not covered")])) == ""
+
+
+def test_what_does_not_apply_is_never_said_to_hold() -> None:
+    rows = [row(0, 20.0, 0.5, True, assumptions=[limit("eta <= 1/(4 L_F)", 0.02)])]
+    for tables in (compact_tables, all_tables):
+        text = shown(tables(rows), 120)
+        assert "does not apply; not violated" in text
+        assert "yes" not in text
+        assert "holds" not in text
 
 
 def test_violated_assumptions_are_those_of_the_run_as_it_was_with_their_round() -> None:

@@ -235,8 +235,8 @@ MISTAKES: dict[str, list[Mistake]] = {
         ),
         Mistake(
             "equipoise bounds run --targets 1", 11,
-            "Impossible options: targets=1 (0, or at least 2: one release has no interval).",
-            "Change these; docs/bounds.md explains them.",
+            "Expected targets=1 to be 0 or a whole number >= 2.",
+            "Attack none or several: one release has no interval.",
         ),
     ],
     "Choosing and reproducing": [

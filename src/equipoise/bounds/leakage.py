@@ -33,13 +33,16 @@ def leakage_rows(context: BoundsContext) -> list[Row]:
         if context.sweep.settings.protection.local_steps > 1:
             why = "several local steps: the update is no mean of single gradients"
             check = "update is one mean gradient"
-            rows += [not_covered(context.about(*cell), LEMMA, QUANTITY, check, why) for cell in cells]
+            rows += [
+                not_covered(context.about(*cell), *result, check, why)
+                for cell in cells for result in ((LEMMA, QUANTITY), (REMARK, SCORE))
+            ]  # fmt: skip
             continue
         attacked = _attacked(context, name, cells)
         for place, (index, round_number) in enumerate(cells):
             about = context.about(index, round_number)
             if isinstance(attacked, str):
-                rows.append(_unchecked(about, attacked))
+                rows += _unchecked(context, about, attacked)
             else:
                 rows += _rows(context, about, attacked, place)
     return rows
@@ -57,8 +60,18 @@ def _attacked(context: BoundsContext, name: str, cells: list[tuple[int, int]]) -
         return str(error)
 
 
-def _unchecked(about: Row, reason: str) -> Row:
-    return result_row(about, LEMMA, QUANTITY, CONFIGURED, status="not checkable", reason=reason)
+def _unchecked(context: BoundsContext, about: Row, reason: str) -> list[Row]:
+    """The lemma and the remark without an attack: the remark stands on the lemma."""
+    lemma, remark = (
+        result_row(about, *result, CONFIGURED, status="not checkable", reason=reason)
+        for result in ((LEMMA, QUANTITY), (REMARK, SCORE))
+    )
+    return [lemma, remark if _scored(context, about) else _no_remark(about)]
+
+
+def _scored(context: BoundsContext, about: Row) -> bool:
+    """Whether the mechanism's budget is a leakage score."""
+    return isinstance(context.sweep.settings.protection.measure(about["mechanism"]), LeakageBudget)
 
 
 @dataclass(frozen=True)
@@ -87,7 +100,7 @@ class Releases:
 def _rows(context: BoundsContext, about: Row, attacked: AttackedReleases, cell: int) -> list[Row]:
     seen, s = Releases.of(attacked, cell), context.sweep.settings
     if not len(seen.beta):
-        return [_unchecked(about, "the attack's cost overflowed")]
+        return _unchecked(context, about, "the attack's cost overflowed")
     iterations, grown = len(seen.residuals), envelope(seen.residuals, s.protection.leakage.p)
     constants = {
         "beta": average(seen.beta), "c_a": smallest(seen.pairs), "c_b": largest(seen.pairs),
@@ -100,7 +113,7 @@ def _rows(context: BoundsContext, about: Row, attacked: AttackedReleases, cell: 
     }  # fmt: skip
     score = LeakageBudget(**(asdict(s.protection.leakage) | {"iterations": iterations}))
     held = _assumptions(seen, grown, score)
-    scored = isinstance(s.protection.measure(about["mechanism"]), LeakageBudget)
+    scored = _scored(context, about)
     return [
         _configured(about, seen, score, scored, held, common),
         _estimated(about, seen, grown, score, held, common),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from ..errors import ConfigError
+from ..errors import ConfigError, expected, is_count, is_whole, raise_all
+from ..mechanism.protection import too_small, wrong_types
 
 LEAST = {
-    "subproblems": 2, "repeats": 2, "samples": 2, "examples": 1, "power": 1, "short": 1, "targets": 0, "iterations": 2,
-    "seed": 0,
+    "subproblems": 2, "repeats": 2, "samples": 2, "examples": 1, "power": 1, "short": 1, "iterations": 2, "seed": 0,
 }  # fmt: skip
+"""Whole numbers with the least that each may be."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +25,7 @@ class BoundsOptions:
     examples: int = 256  # drawn afresh for every such round, to measure F before and after it
     power: int = 12  # power iterations for a curvature
     short: int = 6  # rounds of the short run with a smaller eta, where the run's own is too large
-    targets: int = 8  # releases attacked per federation and snapshot; 0: no attack
+    targets: int = 8  # releases attacked per federation and snapshot: at least 2, or 0 for no attack
     iterations: int | None = None  # of the attack; None: leakage.iterations of the run
     seed: int = 0
 
@@ -32,21 +34,19 @@ class BoundsOptions:
 
         >>> BoundsOptions(samples=1).check()
         Traceback (most recent call last):
-        equipoise.errors.ConfigError: Impossible options: samples=1 (at least 2). See equipoise.BoundsOptions.
+        equipoise.errors.ConfigError: Expected samples=1 to be >= 2. Give samples 2 or more.
         """
-        wrong = []
-        for part in fields(self):
-            value = getattr(self, part.name)
-            if value is None and part.name in ("snapshots", "iterations"):
-                continue
-            if part.name == "snapshots":
-                if not isinstance(value, list) or not value or not all(type(number) is int for number in value):
-                    wrong.append(f"snapshots={value!r} (a list of rounds)")
-            elif type(value) is not int:
-                wrong.append(f"{part.name}={value!r} (a whole number)")
-            elif value < LEAST[part.name]:
-                wrong.append(f"{part.name}={value} (at least {LEAST[part.name]})")
-        if type(self.targets) is int and self.targets == 1:
-            wrong.append("targets=1 (0, or at least 2: one release has no interval)")
-        if wrong:
-            raise ConfigError(f"Impossible options: {', '.join(wrong)}.", "Change these; docs/bounds.md explains them.")
+        raise_all([*self._choices(), *self._numbers()])
+
+    def _choices(self) -> Iterator[ConfigError]:
+        rounds = self.snapshots
+        if rounds is not None and not (isinstance(rounds, list) and rounds and all(map(is_whole, rounds))):
+            yield expected("snapshots", rounds, "a list of rounds", "Give rounds of which the run has a snapshot.")
+        if not is_count(self.targets) or self.targets == 1:
+            remedy = "Attack none or several: one release has no interval."
+            yield expected("targets", self.targets, "0 or a whole number >= 2", remedy)
+
+    def _numbers(self) -> Iterator[ConfigError]:
+        least = {name: bound for name, bound in LEAST.items() if name != "iterations" or self.iterations is not None}
+        for name, bound in least.items():
+            yield from list(wrong_types(self, [name], (), {})) or too_small(self, {name: bound})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import Any
 
-from .conclusions import conclusions, headline
+from .conclusions import conclusions, headline, verdict
 from .rows import Row
 from .summary import CITATIONS, RESULTS, asked_by, checks_by_round, federation_label, figures_text, grouped
 
@@ -76,7 +76,7 @@ def _add(figure: Any, side: str, rows: list[Row]) -> None:
         error_x={"type": "data", "symmetric": False, "array": ahead, "arrayminus": behind},
         marker={"color": COLOURS[side], "size": 10, "symbol": "line-ns-open" if side == "bound" else "circle",
                 "line": {"width": 3}},
-        text=[row["status"] for row in rows], hovertemplate="%{x:.4g} (%{text})",
+        text=[verdict([row]) for row in rows], hovertemplate="%{x:.4g} (%{text})",
     )  # fmt: skip
 
 

@@ -30,13 +30,21 @@ CITATIONS = {
 SEVERITY = ("held", "not covered", "not checkable", "violated")
 
 
+def defence_label(row: Row, with_dataset: bool = True) -> str:
+    """
+    >>> defence_label({"dataset": "data/mnist", "mechanism": "pl-learn", "budget": 0.98})
+    'mnist pl-learn @ 0.98'
+    """
+    dataset = f"{Path(row['dataset']).name} " if with_dataset else ""
+    return f"{dataset}{row['mechanism']}" + ("" if row["budget"] is None else f" @ {schedule_text(row['budget'])}")
+
+
 def federation_label(row: Row) -> str:
     """
     >>> federation_label({"dataset": "data/mnist", "mechanism": "pl-learn", "budget": 0.98, "seed": 1})
     'mnist pl-learn @ 0.98 (seed 1)'
     """
-    budget = "" if row["budget"] is None else f" @ {schedule_text(row['budget'])}"
-    return f"{Path(row['dataset']).name} {row['mechanism']}{budget} (seed {row['seed']})"
+    return f"{defence_label(row)} (seed {row['seed']})"
 
 
 def grouped(rows: Iterable[Row], key: Callable[[Row], Any]) -> dict[Any, list[Row]]:
@@ -67,15 +75,15 @@ def checks_by_round(rows: Iterable[Row]) -> list[Row]:
         {**check, "result": row["result"], "round": row["round"]}
         for row in rows if row["setting"] == CONFIGURED for check in row["assumptions"]
     ]  # fmt: skip
+    return worst_checks(checks, lambda check: (check["name"], check["round"]))
+
+
+def worst_checks(checks: Iterable[Row], key: Callable[[Row], Any]) -> list[Row]:
+    """Of the checks with one ``key``, the one that stood worst, with all the results that ask for it."""
     return [
-        {**worst(several), "results": list(dict.fromkeys(check["result"] for check in several))}
-        for several in grouped(checks, lambda check: (check["name"], check["round"])).values()
+        {**sorted(several, key=_badness)[-1], "results": list(dict.fromkeys(check["result"] for check in several))}
+        for several in grouped(checks, key).values()
     ]
-
-
-def worst(checks: Iterable[Row]) -> Row:
-    """Of several checks of one assumption, the one that stood worst."""
-    return sorted(checks, key=_badness)[-1]
 
 
 def _badness(check: Row) -> tuple[int, float]:

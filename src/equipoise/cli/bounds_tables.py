@@ -7,7 +7,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from ..bounds.conclusions import conclusions, headline, overview, violations
+from ..bounds.conclusions import conclusions, headline, overview, verdict, violations
 from ..bounds.rows import Row
 from ..bounds.summary import CITATIONS, asked_by, checks_by_round, federation_label, figures_text, grouped, short
 from . import display
@@ -31,7 +31,7 @@ def show_bounds(content: dict[str, Any], everything: bool = False) -> None:
 
 def compact_tables(rows: list[Row]) -> list[Table]:
     """Both sides of every result over all rounds and seeds, then the assumptions that were violated."""
-    results = display.table("bounds and measurements as configured", ("result", "of", *SIDES, "holds"), numbers=SIDES)
+    results = display.table("bounds and measurements as configured", ("result", "of", *SIDES, "verdict"), numbers=SIDES)
     for label, mine in grouped(overview(rows), lambda row: row["defence"]).items():
         results.add_row(f"[bold]{escape(label)}[/]")
         for row in mine:
@@ -40,7 +40,7 @@ def compact_tables(rows: list[Row]) -> list[Table]:
                 f" {CITATIONS[row['result']]}",
                 row["quantity"],
                 *(_span(row[side]) for side in SIDES),
-                row["holds"],
+                row["verdict"],
             )
     broken = display.table("assumptions violated, at their worst round", ("assumption", "of", "round", "figures"))
     for label, checks in grouped(violations(rows), lambda check: check["defence"]).items():
@@ -54,13 +54,12 @@ def all_tables(rows: list[Row]) -> list[Table]:
     """For every federation a table of results and one of assumptions, round by round."""
     tables = []
     for label, mine in grouped(rows, federation_label).items():
-        results = display.table(label, ("of", "round", *SIDES, "holds", "status"), numbers=SIDES)
+        results = display.table(label, ("of", "round", *SIDES, "verdict"), numbers=SIDES)
         for (result, setting), several in grouped(mine, lambda row: (row["result"], row["setting"])).items():
             results.add_row(f"[bold]{CITATIONS[result]}[/], {escape(setting)}")
             for row in several:
-                holds = "-" if row["holds"] is None else "yes" if row["holds"] else "no"
                 sides = (_value(row[side]) for side in SIDES)
-                display.add_row(results, f" {row['quantity']}", _round(row), *sides, holds, row["status"])
+                display.add_row(results, f" {row['quantity']}", _round(row), *sides, verdict([row]))
         checks = display.table(None, ("assumption", "of", "round", "status", "figures"))
         for check in checks_by_round(mine):
             mark = MARKS.get(check["status"], check["status"])

@@ -70,7 +70,7 @@ def attack_options(incomplete: str) -> list[str]:
 def bounds_options(incomplete: str) -> list[str]:
     from ..bounds.options import LEAST
 
-    return _keys(incomplete, [name for name in LEAST if name != "targets"])
+    return _keys(incomplete, LEAST)
 
 
 def _keys(incomplete: str, known: Iterable[str]) -> list[str]:
