@@ -18,7 +18,7 @@ from equipoise.data.dataset import Dataset, from_tensors
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Event
-from equipoise.errors import ConfigError, DataError
+from equipoise.errors import BudgetError, ConfigError, DataError
 from equipoise.mechanism.budget import LaplaceBudget
 from equipoise.mechanism.registry import MEASURES, MECHANISMS, Mechanism
 
@@ -195,7 +195,7 @@ def test_the_strictest_is_the_last_before_the_first_failure() -> None:
 def test_an_unknown_mechanism_and_an_impossible_budget_are_refused(guarded: Dataset) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'pl-learn'"):
         search(guarded, ["pl-lern"], QUICK)
-    with pytest.raises(ConfigError, match=r"budget=1\.5"):
+    with pytest.raises(BudgetError, match=r"budget=1\.5"):
         search(guarded, ["pl-learn"], QUICK, [1.5])
 
 

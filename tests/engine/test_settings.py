@@ -10,7 +10,7 @@ import pytest
 
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings, check, check_settings, from_dict, problems, to_dict
-from equipoise.errors import ConfigError
+from equipoise.errors import BudgetError, ConfigError
 from equipoise.mechanism.protection import Leakage, ProtectionSettings
 
 NONE = [Federation("mnist", "none")]
@@ -184,7 +184,7 @@ def test_all_problems_come_at_once() -> None:
 
 def test_a_problem_shared_by_several_federations_is_reported_once() -> None:
     federations = [Federation("mnist", "pl-learn", b) for b in (0.96, 0.97)]
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(BudgetError) as caught:
         check(Settings.flat(factor=0.5), federations)
     assert "problems" not in str(caught.value)
 

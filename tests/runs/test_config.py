@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import GROUP_OF, Settings
-from equipoise.errors import ConfigError
+from equipoise.errors import ConfigError, EquipoiseError
 from equipoise.mechanism.protection import Leakage
 from equipoise.runs.config import Config, SweepBlock, differing, literal, resolve, stored
 
@@ -27,7 +27,7 @@ def written(folder: Path, text: str) -> Path:
 
 def problems_of(*arguments: Any, **named: Any) -> list[str]:
     """The lines of the one ``ConfigError`` that these arguments cause; the count in its head is right."""
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(EquipoiseError) as caught:
         resolve(*arguments, **named)
     assert caught.value.remedy
     head, *lines = caught.value.cause.splitlines()

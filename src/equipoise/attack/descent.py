@@ -92,7 +92,7 @@ def optimise(
     if still:
         raise AttackError(
             f"Release(s) {', '.join(map(str, still[:8]))} equal the weights they started from.",
-            "If they were trained, copy state_dict() before training: it shares the model's memory. Else leave them out.",
+            "If they were trained, copy state_dict() before training: it shares memory. Else leave them out.",
         )
     size = search.chunk or CHUNK[view.released.device.type]
     parts = []

@@ -139,7 +139,7 @@ def differing(folder_config: Path, config: Config) -> list[str]:
     """What differs between a stored configuration and this one, as in ``budget: 0.96 there, 0.98 here``."""
     there, here = _values(stored(folder_config)), _values(config)
     result = []
-    for key in sorted(key for key in here if there[key] != here[key]):
+    for key in sorted(key for key in here if set(there[key]) != set(here[key])):
         lost, gained = (
             ", ".join(value for value in one if value not in two)
             for one, two in ((there[key], here[key]), (here[key], there[key]))
@@ -155,7 +155,7 @@ def _values(config: Config) -> dict[str, list[str]]:
     plain |= {f"leakage.{name}": value for name, value in plain.pop("leakage").items()}
     swept = {part.name: [v for block in config.sweep for v in getattr(block, part.name)] for part in fields(SweepBlock)}
     swept["datasets"] = list(dataset_labels(swept["datasets"]).values())
-    named = {name.removesuffix("s"): [schedule_text(value) for value in values] for name, values in swept.items()}
+    named = {name.removesuffix("s"): list(dict.fromkeys(map(schedule_text, values))) for name, values in swept.items()}
     return {key: [_toml(value)] for key, value in plain.items()} | named
 
 
