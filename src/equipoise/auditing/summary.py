@@ -61,7 +61,7 @@ class Metric:
         return "" if ends is None else f"{self.form(ends[0]).removesuffix(' %')} to {self.form(ends[1])}"
 
     def chance(self, row: Row, control: Row | None) -> str:
-        """What is got without looking at the update, by a row's negative control; empty where that is not known."""
+        """What chance gives: one candidate of all, or a row's negative control; empty where there is neither."""
         if self.name == "identification" and "chance" in row:
             return str(row["chance"])
         return "" if control is None or control.get(self.name) is None else self.form(control[self.name])

@@ -15,9 +15,8 @@ from . import display
 NUMBERS = ("got", "95 %\ninterval", "static,\nlower", "static,\nnorm", "none", "chance")
 COLUMNS = (
     "got: what the attack got from this defence. static: from static noise at the lower bound of the learned one, or "
-    "of its final norm. none: from the same releases without distortion. chance: what is got without looking at the "
-    "update: one candidate of all for identification, random guesses for labels, and else the same result held "
-    "against images of another release. AUC: the best of the scores, chosen on these releases; so is its chance."
+    "of its final norm. none: from the same releases without distortion. chance: one candidate of all for "
+    "identification, random guesses for labels, and else the same result held against images of another release. AUC: the best of the scores, chosen on these releases; so is its chance."
 )
 
 
