@@ -16,7 +16,8 @@ NUMBERS = ("got", "95 %\ninterval", "static,\nlower", "static,\nnorm", "none", "
 COLUMNS = (
     "got: what the attack got from this defence. static: from static noise at the lower bound of the learned one, or "
     "of its final norm. none: from the same releases without distortion. chance: one candidate of all for "
-    "identification, random guesses for labels, and else the same result held against images of another release. AUC: the best of the scores, chosen on these releases; so is its chance."
+    "identification, random guesses for labels, and else the same result held against images of another release. "
+    "AUC: the best of the scores, chosen on these releases; so is its chance."
 )
 
 
