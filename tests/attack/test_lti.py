@@ -197,7 +197,7 @@ def test_too_few_samples_are_refused() -> None:
 def test_a_label_without_public_images_is_refused() -> None:
     known = case(4, 2)
     kept = LABELS != 2
-    with pytest.raises(DataError, match="No public image has label 2"):
+    with pytest.raises(DataError, match="No public input has label 2"):
         lti(known.server, known.view, (PUBLIC[0][kept], LABELS[kept]), samples=10)
 
 
