@@ -135,7 +135,7 @@ def test_public_data_must_fit() -> None:
     images, labels = public_of()
     with pytest.raises(DataError, match="shape"):
         infer_labels(server, view, (images[:, :, :5], labels))
-    with pytest.raises(DataError, match="no public images"):
+    with pytest.raises(DataError, match="no public inputs"):
         infer_labels(server, view, (images[:0], labels[:0]))
 
 

@@ -16,7 +16,7 @@ from equipoise.attack.view import Server, View
 from equipoise.auditing.image_scores import mse
 from equipoise.errors import AttackError, DataError
 from equipoise.mechanism.noise import standard_noise
-from equipoise.mechanism.protection import Protection
+from equipoise.mechanism.protection import NO_PROTECTION, Protection
 from equipoise.mechanism.registry import get_mechanism
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
@@ -106,7 +106,7 @@ def test_the_attack_adapts_to_the_learner() -> None:
     """An attacker who knows the learned distortion beats one who takes the release for an undistorted one."""
     known = case(4, 30, "pl-learn", 0.1)
     aware = lti(known.server, known.view, PUBLIC, samples=400)
-    unaware = lti(known.server.undefended(), known.view, PUBLIC, samples=400)
+    unaware = lti(replace(known.server, protection=NO_PROTECTION), known.view, PUBLIC, samples=400)
     assert known.error(aware) < 0.8 * known.class_mean()
     assert known.error(aware) < 0.8 * known.error(unaware)
     assert known.identified(aware) > 0.5
@@ -197,7 +197,7 @@ def test_too_few_samples_are_refused() -> None:
 def test_a_label_without_public_images_is_refused() -> None:
     known = case(4, 2)
     kept = LABELS != 2
-    with pytest.raises(DataError, match="No public image has label 2"):
+    with pytest.raises(DataError, match="No public input has label 2"):
         lti(known.server, known.view, (PUBLIC[0][kept], LABELS[kept]), samples=10)
 
 

@@ -19,7 +19,7 @@ from equipoise.attack.simulate import respond
 from equipoise.attack.view import Server, View
 from equipoise.errors import DataError
 from equipoise.mechanism.noise import standard_noise
-from equipoise.mechanism.protection import Protection
+from equipoise.mechanism.protection import NO_PROTECTION, Protection
 from equipoise.mechanism.registry import get_mechanism
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
@@ -163,7 +163,7 @@ def test_the_score_is_the_log_likelihood_under_gaussian_noise(monkeypatch: pytes
     monkeypatch.setattr(limit, "LIMITS", (math.inf,))
     scale, known = 0.04, case(1, 60, "gs-static", 0.04)
     result = known.scores(effort=replace(LITTLE, anchors=8, around=256))[:, 0].double()
-    quiet, weights = known.server.undefended(), known.view.previous[0]
+    quiet, weights = replace(known.server, protection=NO_PROTECTION), known.view.previous[0]
     labels = known.view.labels
     assert labels is not None
     each = labels.repeat_interleave(CANDIDATES, dim=0)
@@ -280,7 +280,7 @@ def test_the_options_of_an_audit_reach_the_filter() -> None:
 
 def test_a_label_without_public_images_is_refused() -> None:
     known, kept = case(4, 2), LABELS != 1
-    with pytest.raises(DataError, match="No public image has label 1"):
+    with pytest.raises(DataError, match="No public input has label 1"):
         matched(known.server, known.view, (PUBLIC[0][kept], LABELS[kept]), known.candidates, known.choices)
     with pytest.raises(DataError, match="granted the labels"):
         replace(known, view=replace(known.view, labels=None)).scores()

@@ -285,7 +285,7 @@ def test_labels_that_do_not_fit_are_refused() -> None:
 
 def test_references_without_one_of_the_labels_are_refused() -> None:
     known = small()
-    with pytest.raises(DataError, match="No public image has label 3"):
+    with pytest.raises(DataError, match="No public input has label 3"):
         known.scores(public=(images_of(9, 5), torch.arange(9) % 3))
 
 

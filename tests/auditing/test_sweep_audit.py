@@ -12,7 +12,7 @@ import torch
 
 from equipoise.auditing import sweep_audit
 from equipoise.auditing.options import AuditOptions
-from equipoise.auditing.results import Findings, Outcome, rows_of
+from equipoise.auditing.results import Findings, Outcome, differences, rows_of
 from equipoise.auditing.sweep_audit import audit_sweep, learned_against_static
 from equipoise.engine.datasets import load_dataset
 from equipoise.engine.federation import Federation
@@ -279,7 +279,7 @@ def test_a_learned_mechanism_is_compared_with_its_own_twins_and_its_own_sibling(
         (index, round_number, role): [outcome(10**index + round_number + 0.1 * place)]
         for index in range(5) for round_number in (0, 3) for place, role in enumerate(("own", *TWINS, "undistorted"))
     }  # fmt: skip
-    rows = list(learned_against_static(federations, result))
+    rows = list(learned_against_static(federations, result, 0))
     assert [(row["round"], row["against"]) for row in rows] == [
         (0, TWINS[0]), (0, TWINS[1]), (3, TWINS[0]), (3, TWINS[1]), (3, "static, own trajectory"),
     ]  # fmt: skip
@@ -294,5 +294,14 @@ def test_attacks_are_compared_with_themselves() -> None:
         (0, 0, "own"): [outcome(5.0, "invgrad"), outcome(7.0, "lti")],
         (0, 0, TWINS[0]): [outcome(1.0, "invgrad"), outcome(2.0, "lti")],
     }
-    rows = list(learned_against_static([learned], result))
+    rows = list(learned_against_static([learned], result, 0))
     assert [(row["attack"], row["mse"]) for row in rows] == [("invgrad", 4.0), ("lti", 5.0)]
+
+
+def test_intervals_of_differences_are_drawn_with_the_seed_of_the_audit(run: Run, federations: list[Federation]) -> None:
+    one, two = (run(cheap(attacks=["lti"], releases=8, seed=seed), (0,), federations[2:]) for seed in (0, 1))
+    for result, seed in ((one, 0), (two, 1)):
+        own, twin = (next(o for o in result.outcomes if o.about["role"] == role) for role in ("own", TWINS[0]))
+        gap = next(row for row in result.differences if row["against"] == TWINS[0])
+        assert {name: gap[name] for name in differences(own, twin, seed)} == differences(own, twin, seed)
+        assert differences(own, twin, seed) != differences(own, twin, 1 - seed)

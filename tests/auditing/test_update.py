@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from equipoise.attack.view import Server, View
 from equipoise.auditing.update import Truth, Update
-from equipoise.errors import ConfigError, DataError, ReleaseError
+from equipoise.errors import ConfigError, DataError, ModelError, ReleaseError
 from equipoise.mechanism.protection import ProtectionSettings
 from equipoise.models.batched import Batched
-from tests.auditing.updates import CLASSES, SHAPE, gradient_of, moved, numbers
+from tests.auditing.updates import CLASSES, SHAPE, gradient_of, moved, network, numbers
 
 
 def test_the_weights_are_those_of_the_states(model: nn.Module, batch: Any) -> None:
@@ -55,6 +55,39 @@ def test_an_update_shows_no_tensors(model: nn.Module) -> None:
     assert repr(Truth.of((numbers(2, *SHAPE), torch.tensor([0, 1])))) == "Truth()"
 
 
+def normalised(mean: float = 0.0) -> nn.Module:
+    """A network whose first layer is a normalisation in eval mode, with a frozen bias."""
+    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(36), network()[1:]).eval()
+    model[1].bias.requires_grad_(False)
+    model[1].running_mean.fill_(mean)
+    return model
+
+
+def test_buffers_and_frozen_parameters_are_those_that_the_server_had_sent() -> None:
+    model, sent = normalised(), normalised(0.7)
+    update = Update(model, sent.state_dict(), model.state_dict())
+    assert set(update.fixed()) == {
+        f"1.{name}" for name in ("bias", "running_mean", "running_var", "num_batches_tracked")
+    }
+    assert torch.equal(update.fixed()["1.running_mean"], torch.full((36,), 0.7))
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    assert Update(model, trained, trained).fixed() == {}
+    assert Update(model, {**trained, "another": torch.zeros(1)}, trained).fixed() == {}, "a state dict may hold more"
+
+
+def test_updates_that_started_from_other_buffers_are_refused() -> None:
+    model, before = normalised(), [normalised(mean).state_dict() for mean in (0.0, 0.7)]
+    with pytest.raises(ReleaseError, match=r"different values of '1\.running_mean'"):
+        Update(model, before, before).fixed()
+    assert Update(model, [before[1], before[1]], before).fixed()["1.running_mean"][0] == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize("before", [3, "state", [3], None])
+def test_what_is_no_state_dict_is_refused(before: Any) -> None:
+    with pytest.raises(ModelError, match="Expected a state dict"):
+        Update(network(), before, network().state_dict()).fixed()
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -65,7 +98,7 @@ def test_an_update_shows_no_tensors(model: nn.Module) -> None:
         ({"budget": 0.98}, "takes no budget"),
         ({"mechanism": "pl-lern", "budget": 0.98}, "Did you mean 'pl-learn'"),
         ({"settings": ProtectionSettings(eta=-1.0)}, "eta=-1.0"),
-        ({"settings": "paper"}, "Expected settings to be ProtectionSettings, got str"),
+        ({"settings": "paper"}, "Expected the settings of a release, got str"),
     ],
     ids=str,
 )

@@ -424,3 +424,20 @@ def test_public_data_may_be_sorted_by_label(call: Call, public: Any) -> None:
     order = public[1].argsort(stable=True)
     result = call(public=(public[0][order], public[1][order]), options=cheap())
     assert {row["attack"] for row in result.rows} == {"invgrad", "lti", "matched", "membership", "labels"}
+
+
+def test_the_loss_is_taken_with_the_buffers_that_the_server_had_sent(public: Any, batch: Any) -> None:
+    """As ``protect`` takes it: what the caller's model holds by now is of no account."""
+
+    def normalised(mean: float) -> nn.Module:
+        model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(36), network()[1:]).eval()
+        model[1].running_mean.fill_(mean)
+        return model
+
+    sent, drifted = normalised(0.5), normalised(-2.0)
+    after = protected_step(sent, sent.state_dict(), batch, "none").parameters
+    kind = {"truth": batch, "attacker": Attacker(public=public), "options": cheap(attacks=["lti", "matched"])}
+    right, same = (audit(Update(model, sent.state_dict(), after), **kind) for model in (sent, drifted))
+    assert right.rows == same.rows
+    trained = dict(drifted.named_parameters())
+    assert audit(Update(drifted, trained, after), **kind).rows != right.rows, "the model's own, where none were sent"

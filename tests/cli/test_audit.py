@@ -87,7 +87,7 @@ def test_the_table_shows_defences_controls_and_what_is_not_claimed(command: Comm
         "proved:",
         "measured:",
         "not claimed: That these results imply (epsilon, delta)",
-        "insufficient evidence: 2 release(s)",
+        "Insufficient evidence: 2 releases, and a result takes 20.",
     ):
         assert words in text
     for words in ("black: MSE", "class mean: MSE", "noise: MSE"):
@@ -137,7 +137,7 @@ def test_releases_of_all_rounds_can_be_combined(command: Command, folder: Path, 
     assert [row["mechanism"] for row in result["multi_round"]] == ["none", "pl-identical", "pl-learn"]
     done = command(*quick(attack=attack))
     assert done.code == 0
-    assert "3 releases combined" in " ".join(done.out.split())
+    assert "3 releases of one client together identify" in " ".join(done.out.split())
 
 
 def test_an_attack_of_ones_own_is_called_by_its_name(
@@ -260,7 +260,7 @@ def test_an_interrupted_audit_writes_what_was_finished(command: Command, folder:
     assert done.code == 130
     assert "Traceback" not in done.err
     text = " ".join(done.out.split())
-    assert "interrupted: these are the cells that were finished" in text
+    assert "Interrupted: these are the parts that were finished." in text
     assert "run/audit.json" in text
     stored = json.loads((folder / "audit.json").read_text(), parse_constant=refuse)
     assert stored["complete"] is False

@@ -387,7 +387,7 @@ MISTAKES: dict[str, list[Mistake]] = {
         ),
         Mistake(
             "audit(Update(model, received, received))", "DataError",
-            "An update of no known examples cannot be attacked.",
+            "It is not known how many examples are behind the update.",
             "Give truth=(inputs, labels), or Attacker(examples=) their number.",
         ),
         Mistake(

@@ -10,12 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.errors import ConfigError
-from equipoise.mechanism.schedule import Schedule, schedule, schedule_starts, value_at
+from equipoise.mechanism.schedule import Schedule, defence_label, schedule, schedule_starts, value_at
 
 
 def test_a_number_holds_for_everyone_always() -> None:
     assert schedule(0.96, [1, 7, 5000], clients=3) == [[0.96] * 3] * 3
     assert schedule(80, [1], clients=2) == [[80.0, 80.0]]
+
+
+@pytest.mark.parametrize(
+    ("budget", "words"),
+    [(None, "m"), (0.5, "m @ 0.5"), ([1, 2], "m @ per client 1, 2"),
+     ({"rounds": [1, 5], "values": [0.97, 0.99]}, "m @ 0.97→0.99 (round 5)")],
+)  # fmt: skip
+def test_a_defence_is_a_mechanism_with_its_budget_if_any(budget: Any, words: str) -> None:
+    assert defence_label("m", budget) == words
 
 
 def test_one_number_per_client() -> None:

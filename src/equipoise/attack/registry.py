@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from ..errors import ConfigError, closest
@@ -62,7 +61,6 @@ def find(name: Any) -> Attack:
     return ATTACKS[name]
 
 
-def options(attacks: Iterable[Attack] | None = None) -> dict[str, Option]:
-    """The options of the given attacks, or of all; attacks share an option of the same name."""
-    chosen = ATTACKS.values() if attacks is None else attacks
-    return {name: option for attack in chosen for name, option in attack.options.items()}
+def options() -> dict[str, Option]:
+    """The options of all attacks, which share an option of the same name."""
+    return {name: option for attack in ATTACKS.values() for name, option in attack.options.items()}

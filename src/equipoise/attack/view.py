@@ -8,8 +8,9 @@ public data where it says so; nothing in this package can reach private data (``
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,10 +51,6 @@ class Server:
     @property
     def pixels(self) -> int:
         return torch.Size(self.shape).numel()
-
-    def undefended(self) -> Server:
-        """The same server, facing releases without distortion."""
-        return replace(self, protection=NO_PROTECTION)
 
 
 @dataclass(frozen=True)
@@ -155,26 +152,43 @@ def check_differentiable(server: Server, previous: Tensor, soft: bool = False) -
         raise ModelError("The model's gradient does not depend on its inputs.", remedy)
 
 
-def check_public(server: Server, public: Public, labels: Tensor | None) -> Public:
-    """Public data with at least one image of every label that is asked for, in the precision of the weights."""
-    images, classes = public
-    if not images.is_floating_point():
-        raise DataError(f"Expected public images as floating point, got {images.dtype}.", "Normalise them first.")
-    if images.dim() < 2 or tuple(images.shape[1:]) != tuple(server.shape) or len(images) != len(classes):
+def check_pair(public: Any) -> None:
+    """Refuse what is no public data of any model: finite inputs ``[Q, ...]`` with labels ``[Q]``."""
+    pair = isinstance(public, tuple | list) and len(public) == 2
+    if not pair or not all(isinstance(part, Tensor) for part in public):
+        raise DataError("Expected the public data as a pair of tensors (inputs, labels).", "Give public=(x, y).")
+    inputs, labels = public
+    if not inputs.is_floating_point():
         raise DataError(
-            f"Expected public images of shape {server.shape} with as many labels, got {tuple(images.shape)} and "
-            f"{tuple(classes.shape)}.",
+            f"Expected the public inputs as floating point, got {inputs.dtype}.",
+            "Normalise them as the inputs of the model are.",
+        )
+    if inputs.dim() < 2 or tuple(labels.shape) != (len(inputs),) or labels.dtype != torch.int64:
+        raise DataError(
+            f"Expected public inputs [Q, ...] with int64 labels [Q], got {tuple(inputs.shape)} and {labels.dtype} "
+            f"{tuple(labels.shape)}.",
+            "Give one label for every input.",
+        )
+    if not len(inputs):
+        raise DataError("There are no public inputs.", "Give some, or leave public out.")
+    if not bool(torch.isfinite(inputs).all()):
+        raise DataError("The public inputs are not finite.", "Remove NaN and Inf.")
+
+
+def check_public(server: Server, public: Public, labels: Tensor | None) -> Public:
+    """Public data with at least one input of every label that is asked for, in the precision of the weights."""
+    check_pair(public)
+    images, classes = public
+    if tuple(images.shape[1:]) != tuple(server.shape):
+        raise DataError(
+            f"Expected public inputs of shape {server.shape}, got {tuple(images.shape[1:])}.",
             "Give data of the model's own shape.",
         )
-    if not len(images):
-        raise DataError("There are no public images.", "This attack learns from public data: give some.")
     check_labels(classes, (len(images),), server.classes)
-    if not torch.isfinite(images).all():
-        raise DataError("The public images are not finite.", "Remove NaN and Inf.")
     missing = sorted(set([] if labels is None else labels.unique().tolist()) - set(classes.unique().tolist()))
     if missing:
         raise DataError(
-            f"No public image has label {missing[0]}, which a release was trained on.", "Give some of every label."
+            f"No public input has label {missing[0]}, which a release was trained on.", "Give some of every label."
         )
     like = next(server.batched.model.parameters())
     return images.to(like.device, like.dtype), classes.to(like.device)

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
-from ..attack.view import Public, Server, check_labels
+from ..attack.view import Public, Server, check_labels, check_pair
 from ..errors import ConfigError, DataError, is_whole
 from .targets import FEWEST
 from .update import Truth
@@ -42,7 +41,7 @@ class Attacker:
 
     def __post_init__(self) -> None:
         if self.public is not None:
-            _check_public(self.public)
+            check_pair(self.public)
         wrong = self.labels != "infer" if isinstance(self.labels, str) else not isinstance(self.labels, Tensor | None)
         if wrong or (isinstance(self.labels, Tensor) and self.labels.dim() not in (1, 2)):
             raise DataError(
@@ -63,7 +62,7 @@ class Attacker:
         told += [self.examples] if self.examples is not None else []
         if not told or told[0] < 1:
             raise DataError(
-                "An update of no known examples cannot be attacked.",
+                "It is not known how many examples are behind the update.",
                 "Give truth=(inputs, labels), or Attacker(examples=) their number.",
             )
         if len(set(told)) > 1:
@@ -147,28 +146,6 @@ def _counts(public: Tensor, labels: Tensor) -> Iterator[tuple[int, int]]:
     """How many public inputs there are of every label behind an update."""
     for label in labels.unique().tolist():
         yield int(label), int((public == label).sum())
-
-
-def _check_public(public: Any) -> None:
-    pair = isinstance(public, tuple | list) and len(public) == 2
-    if not pair or not all(isinstance(part, Tensor) for part in public):
-        raise DataError("Expected the public data as a pair of tensors (inputs, labels).", "Give public=(x, y).")
-    inputs, labels = public
-    if not inputs.is_floating_point():
-        raise DataError(
-            f"Expected the public inputs as floating point, got {inputs.dtype}.",
-            "Normalise them as the inputs of the model are.",
-        )
-    if inputs.dim() < 2 or tuple(labels.shape) != (len(inputs),) or labels.dtype != torch.int64:
-        raise DataError(
-            f"Expected public inputs [Q, ...] with int64 labels [Q], got {tuple(inputs.shape)} and {labels.dtype} "
-            f"{tuple(labels.shape)}.",
-            "Give one label for every input.",
-        )
-    if not len(inputs):
-        raise DataError("There are no public inputs.", "Give some, or leave public out.")
-    if not bool(torch.isfinite(inputs).all()):
-        raise DataError("The public inputs are not finite.", "Remove NaN and Inf.")
 
 
 def _check_bounds(bounds: Any) -> None:

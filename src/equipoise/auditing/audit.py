@@ -16,23 +16,18 @@ from torch import Tensor
 from ..data.dataset import Dataset
 from ..files import storage_errors, write_json, write_text
 from ..mechanism.claims import NO_EPSILON, PROVED, sentence
+from ..mechanism.schedule import defence_label
 from .cells import OWN
 from .options import AuditOptions
 from .results import Findings, Outcome
-from .summary import counted, defence, headline, summary_text
+from .summary import GIVEN, UNKNOWN, counted, headline, summary_text
 from .svg import Row, Section, as_pixels, svg
 
-CLAIMS = {
-    "proved": [sentence(PROVED)],
-    "measured": [
-        "What these attacks got from these releases, with 95 % intervals by bootstrap over releases.",
-        "A stronger attack may get more: nothing here is an upper bound.",
-    ],
-    "not claimed": [
-        f"That these results imply {NO_EPSILON}, or protection against attacks that were not run.",
-        "That the constants of the paper's leakage score hold: what trivial guesses score stands beside it.",
-    ],
-}
+DECLARED = "Nothing about these updates: their mechanism and budget are as you declared them."
+NOT_CLAIMED = [
+    f"That these results imply {NO_EPSILON}, or protection against attacks that were not run.",
+    "That the constants of the paper's leakage score hold: what trivial guesses score stands beside it.",
+]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -82,13 +77,32 @@ class Audit:
         return written
 
 
+def claims(rows: list[dict[str, Any]], targets: str) -> dict[str, list[str]]:
+    """What is proved, measured and not claimed: of updates that someone else made, nothing is proved.
+
+    >>> claims([{"mse": 0.5, "mse_low": None}], "given")["measured"][0]
+    'What these attacks got from these releases.'
+    """
+    intervals = any(name.endswith("_low") and value is not None for row in rows for name, value in row.items())
+    got = "What these attacks got from these releases" + (
+        ", with 95 % intervals by bootstrap over releases." if intervals else "."
+    )
+    return {
+        "proved": [DECLARED if targets in (GIVEN, UNKNOWN) else sentence(PROVED)],
+        "measured": ["Nothing: no result was scored."]
+        if targets == UNKNOWN
+        else [got, "A stronger attack may get more: nothing here is an upper bound."],
+        "not claimed": NOT_CLAIMED,
+    }
+
+
 def content(findings: Findings, options: AuditOptions, targets: str, attacked: str) -> dict[str, Any]:
     """The content of ``audit.json``; ``targets`` says whose images were attacked, ``attacked`` how much of what."""
     return {
         "schema": 1,
         "experiment": "seeded",
         "complete": findings.complete,
-        "claims": CLAIMS,
+        "claims": claims(findings.rows, targets),
         "targets": targets,
         "attacked": attacked,
         "left_out": {},
@@ -122,7 +136,7 @@ def _caption(one: Outcome) -> str:
     about = one.about
     if about.get("control") == "positive":
         return "undistorted (control)"
-    return defence(about if about["role"] == OWN else {**about, "mechanism": about["role"]})
+    return defence_label(about["mechanism"] if about["role"] == OWN else about["role"], about["budget"])
 
 
 def remark(one: Outcome) -> str:

@@ -14,6 +14,7 @@ from .targets import Targets
 
 ENOUGH = 20
 """Releases below which a result says too little to be called one."""
+FEW = "insufficient evidence"
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def evidence(releases: int) -> str:
     >>> evidence(19), evidence(20)
     ('insufficient evidence', 'ok')
     """
-    return "ok" if releases >= ENOUGH else "insufficient evidence"
+    return "ok" if releases >= ENOUGH else FEW
 
 
 def summary(values: dict[str, Array], seed: int = 0) -> dict[str, Any]:
@@ -112,7 +113,7 @@ def renamed(rows: Iterable[Mapping[str, Any]], names: Mapping[str, str]) -> list
     return [{**row, "dataset": names[row["dataset"]]} if row.get("dataset") in names else {**row} for row in rows]
 
 
-def differences(one: Outcome, other: Outcome, seed: int = 0) -> dict[str, Any]:
+def differences(one: Outcome, other: Outcome, seed: int) -> dict[str, Any]:
     """``one - other`` on the same targets, release by release, with intervals."""
     results: dict[str, Any] = {}
     for name in ("mse", "ssim", "identification", "log_rank", "labels"):

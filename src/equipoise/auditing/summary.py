@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..mechanism.schedule import schedule_text
+from ..mechanism.schedule import defence_label
 from .cells import OWN, POSITIVE
-from .results import ENOUGH
+from .results import ENOUGH, FEW
 
 WIDTH = 80
 MOST = 20
@@ -17,6 +17,8 @@ MOST = 20
 Content = Mapping[str, Any]
 Row = Mapping[str, Any]
 Place = tuple[Any, ...]
+GIVEN, UNKNOWN = "given", "unknown"
+"""What ``targets`` says of updates of one's own, with their real examples and without."""
 
 
 def counted(number: int, word: str) -> str:
@@ -25,17 +27,6 @@ def counted(number: int, word: str) -> str:
     ('1 update', '3 updates')
     """
     return f"{number} {word}" + ("" if number == 1 else "s")
-
-
-def defence(row: Row) -> str:
-    """A mechanism with its budget, where it has one.
-
-    >>> defence({"mechanism": "pl-learn", "budget": 0.98}), defence({"mechanism": "none", "budget": None})
-    ('pl-learn @ 0.98', 'none')
-    """
-    return (
-        str(row["mechanism"]) if row.get("budget") is None else f"{row['mechanism']} @ {schedule_text(row['budget'])}"
-    )
 
 
 def percent(value: float) -> str:
@@ -52,18 +43,51 @@ class Metric:
 
     name: str
     column: str
-    words: str  # what the attack does, around the number
     form: Callable[[float], str]
+    words: str = ""  # what the attack does, around the number; none for a metric that stands in tables of runs alone
     more: bool = True  # whether more is worse for the client
+
+    def after(self, attack: str) -> str:
+        """The metric of an attack in few words.
+
+        >>> METRICS[0].after("lti"), METRICS[4].after("labels")
+        ('lti identified', 'labels right')
+        """
+        return self.column if self.column.startswith(attack) else f"{attack} {self.column}"
+
+    def interval(self, row: Row) -> str:
+        """The 95 % interval; empty where a row has none."""
+        ends = interval_of(row, self.name)
+        return "" if ends is None else f"{self.form(ends[0]).removesuffix(' %')} to {self.form(ends[1])}"
+
+    def chance(self, row: Row, control: Row | None) -> str:
+        """What chance gives: one candidate of all, or a row's negative control; empty where there is neither."""
+        if self.name == "identification" and "chance" in row:
+            return str(row["chance"])
+        return "" if control is None or control.get(self.name) is None else self.form(control[self.name])
+
+
+def _two_places(value: float) -> str:
+    return f"{value:.2f}"
 
 
 METRICS = (
-    Metric("identification", "identified", "identifies {} of the examples", percent),
-    Metric("mse", "MSE", "reconstructs the inputs with an MSE of {}", lambda value: f"{value:.3g}", more=False),
-    Metric("membership_auc", "AUC", "tells members from others with an AUC of {}", lambda value: f"{value:.2f}"),
-    Metric("labels", "labels right", "gets {} of the labels right", percent),
+    Metric("identification", "identified", percent, "identifies {} of the examples"),
+    Metric("mse", "MSE", lambda value: f"{value:.3g}", "reconstructs the inputs with an MSE of {}", more=False),
+    Metric("ssim", "SSIM", _two_places),
+    Metric("membership_auc", "AUC", _two_places, "tells members from others with an AUC of {}"),
+    Metric("labels", "labels right", percent, "gets {} of the labels right"),
+    Metric("leakage", "leakage score", _two_places),
 )
 """In the order in which they are said; the first that an attack has is its own."""
+SAID = tuple(metric for metric in METRICS if metric.words)
+
+
+def interval_of(row: Row, metric: str) -> tuple[float, float] | None:
+    """The 95 % interval of a number in a row; that of the AUC is the best score's."""
+    name = f"auc_{row.get('membership_score')}" if metric == "membership_auc" else metric
+    low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+    return None if low is None or high is None else (low, high)
 
 
 def headline(content: Content) -> str:
@@ -73,10 +97,11 @@ def headline(content: Content) -> str:
     >>> headline({"attacks": [row]})
     'lti identifies 50 % of the examples'
     """
-    for metric in METRICS:
+    for metric in SAID:
         row = _strongest(_scored(content), metric)
         if row is not None:
-            return f"{row['attack']} {metric.words.format(metric.form(row[metric.name]))}"
+            few = f" ({FEW})" if row.get("evidence") == FEW else ""
+            return f"{row['attack']} {metric.words.format(metric.form(row[metric.name]))}{few}"
     return "nothing scored"
 
 
@@ -96,19 +121,24 @@ def summary_text(content: Content) -> str:
 def _sentences(content: Content) -> Iterator[str]:
     yield f"Attacked: {content.get('attacked', content.get('targets', 'releases'))}."
     rows = _scored(content)
-    for metric in METRICS:
+    for metric in SAID:
         row = _strongest(rows, metric)
         if row is not None:
             yield f"{_where(content, row)}{row['attack']} {_result(content, row, metric)}"
     for row in content.get("attacks", []):
         if "guess" in row:
             yield f"The attacker takes the labels to be {row['guess']}."
-    if content.get("targets") == "unknown":
+    if content.get("targets") == UNKNOWN:
         yield "Nothing is scored: no truth was given to hold the results against."
+    yield from remarks(content)
+
+
+def remarks(content: Content) -> Iterator[str]:
+    """What has to be said beside the numbers: releases combined, too few of them, attacks left out, interruption."""
     yield from _combined(content)
-    few = [row["targets"] for row in rows if row.get("evidence") == "insufficient evidence"]
+    few = [row["targets"] for row in _scored(content) if row.get("evidence") == FEW]
     if few:
-        yield f"Insufficient evidence: {counted(min(few), 'release')}, and a result takes {ENOUGH}."
+        yield f"{FEW.capitalize()}: {counted(min(few), 'release')}, and a result takes {ENOUGH}."
     left_out = content.get("left_out", {})
     for why in dict.fromkeys(left_out.values()):
         yield f"Left out: {', '.join(name for name in left_out if left_out[name] == why)} ({why})."
@@ -120,7 +150,12 @@ def _sentences(content: Content) -> Iterator[str]:
 def _result(content: Content, row: Row, metric: Metric) -> str:
     """What an attack got, how sure that is, what guessing gets, and what it gets where nothing is distorted."""
     value = metric.form(row[metric.name])
-    asides = (_interval(row, metric, "95 % interval "), _chance(content, row, metric))
+    interval, scores = metric.interval(row), _scores(row) if metric.name == "membership_auc" else 0
+    asides = (
+        f"95 % interval {interval}" if interval else "",
+        f"best of {scores} scores" if scores > 1 else "",
+        _chance(content, row, metric),
+    )
     aside = "; ".join(part for part in asides if part)
     said = metric.words.format(value) + (f" ({aside})" if aside else "") + "."
     bare = _beside(content, row, POSITIVE, "positive")
@@ -132,12 +167,9 @@ def _result(content: Content, row: Row, metric: Metric) -> str:
     return said
 
 
-def _interval(row: Row, metric: Metric, before: str = "") -> str:
-    name = f"auc_{row.get('membership_score')}" if metric.name == "membership_auc" else metric.name
-    low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
-    if low is None or high is None:
-        return ""
-    return f"{before}{metric.form(low).removesuffix(' %')} to {metric.form(high)}"
+def _scores(row: Row) -> int:
+    """How many scores compared members and others."""
+    return sum(name.startswith("auc_") and not name.endswith(("_low", "_high")) for name in row)
 
 
 def _chance(content: Content, row: Row, metric: Metric) -> str:
@@ -153,16 +185,11 @@ def _chance_number(content: Content, row: Row, metric: Metric) -> str:
     if metric.name == "mse":
         guess = _best_guess(content, row)
         return "" if guess is None else metric.form(guess[1])
-    if metric.name == "membership_auc":
-        return metric.form(0.5)
-    if metric.name == "identification" and "chance" in row:
-        return str(row["chance"])
-    blind = _beside(content, row, OWN, "negative")
-    return "" if blind is None or blind.get(metric.name) is None else metric.form(blind[metric.name])
+    return metric.chance(row, _beside(content, row, OWN, "negative"))
 
 
 def _best_guess(content: Content, row: Row) -> tuple[str, float] | None:
-    guesses = content.get("baselines", {}).get(row.get("dataset", "given"), {})
+    guesses = content.get("baselines", {}).get(row.get("dataset", GIVEN), {})
     return min(((name, guess["mse"]) for name, guess in guesses.items()), key=lambda one: one[1], default=None)
 
 
@@ -171,8 +198,9 @@ def _combined(content: Content) -> Iterator[str]:
         shares = [row[f"identification_schedule_{kind}"] for kind in ("known", "unknown")]
         known, unknown = ("an unknown share" if share is None else percent(share) for share in shares)
         yield (
-            f"{defence(row)}: {row['rounds']} releases of one client together identify {known} of {row['targets']} "
-            f"examples if their schedule is known, and {unknown} if it is not."
+            f"{defence_label(row['mechanism'], row['budget'])}: {row['rounds']} releases of one client together "
+            f"identify {known} of {row['targets']} examples, each among {row['candidates']} candidates, if their "
+            f"schedule is known, and {unknown} if it is not."
         )
 
 
@@ -214,7 +242,8 @@ def _beside(content: Content, row: Row, role: str, control: str) -> Row | None:
 def _where(content: Content, row: Row) -> str:
     """Which of several defences and rounds a sentence is about."""
     rows = _scored(content)
-    parts = [defence(row)] if row["mechanism"] != "none" or len({_defended(one) for one in rows}) > 1 else []
+    several = len({_defended(one) for one in rows}) > 1
+    parts = [defence_label(row["mechanism"], row["budget"])] if row["mechanism"] != "none" or several else []
     parts += [f"at round {row['round']}"] if row.get("round") is not None else []
     return f"{' '.join(parts)}: " if parts else ""
 
@@ -229,12 +258,12 @@ def _table(content: Content) -> list[str]:
     lines: list[tuple[str, ...]] = []
     for place in dict.fromkeys((_defended(row), row["attack"]) for row in rows):
         mine = [row for row in rows if (_defended(row), row["attack"]) == place]
-        found = [(metric, row) for metric in METRICS if (row := _strongest(mine, metric)) is not None]
+        found = [(metric, row) for metric in SAID if (row := _strongest(mine, metric)) is not None]
         lines += [_line(content, row, metric, single) for metric, row in (found if single else found[:1])]
     if not lines:
         return []
     head = ("attack", "measure", "result", "95 % interval", "undistorted", "guessing")
-    head = head if single else ("defence", "round", *head[:3], "guessing")
+    head = head if single else ("defence", "round", "attack", "result", "95 % interval", "guessing")
     shown = [head, *lines[:MOST]]
     widths = [max(len(line[i]) for line in shown) for i in range(len(head))]
     widths[0] = min(widths[0], WIDTH - sum(widths[1:]) - 2 * (len(head) - 1))
@@ -244,12 +273,14 @@ def _table(content: Content) -> list[str]:
 
 
 def _line(content: Content, row: Row, metric: Metric, single: bool) -> tuple[str, ...]:
-    value, chance = metric.form(row[metric.name]), _chance_number(content, row, metric) or "-"
+    value, interval = metric.form(row[metric.name]), metric.interval(row) or "-"
+    chance = _chance_number(content, row, metric) or "-"
     if not single:
-        return defence(row), str(row.get("round", "-")), row["attack"], metric.column, value, chance
+        label, what = defence_label(row["mechanism"], row["budget"]), metric.after(row["attack"])
+        return label, str(row.get("round", "-")), what, value, interval, chance
     bare = _beside(content, row, POSITIVE, "positive")
     plain = "-" if bare is None or bare.get(metric.name) is None else metric.form(bare[metric.name])
-    return row["attack"], metric.column, value, _interval(row, metric) or "-", plain, chance
+    return row["attack"], metric.column, value, interval, plain, chance
 
 
 def _cell(text: str, width: int) -> str:

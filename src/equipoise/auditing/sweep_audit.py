@@ -67,7 +67,7 @@ class SweepAudit:
         outcomes = [one for several in self.outcomes.values() for one in several]
         rows = [row for one in outcomes for row in rows_of(one, self.targets[one.about["dataset"]], self.options.seed)]
         guesses = {name: self._guesses(name) for name in self.targets}
-        gaps = list(learned_against_static(self.federations, self.outcomes))
+        gaps = list(learned_against_static(self.federations, self.outcomes, self.options.seed))
         return Findings(rows, gaps, guesses, outcomes, self.targets, complete)
 
     def _guesses(self, name: str) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def audit_sweep(
     return audit.findings(complete)
 
 
-def learned_against_static(federations: list[Federation], result: Outcomes) -> Iterator[dict[str, Any]]:
+def learned_against_static(federations: list[Federation], result: Outcomes, seed: int) -> Iterator[dict[str, Any]]:
     """What learning adds to the leakage: each learned mechanism against static noise, attack by attack."""
     for (index, round_number, role), outcomes in result.items():
         federation = federations[index]
@@ -124,6 +124,6 @@ def learned_against_static(federations: list[Federation], result: Outcomes) -> I
             against["static, own trajectory"] = result.get((federations.index(sibling), round_number, OWN), [])
         for name, others in against.items():
             for one, other in zip(outcomes, others, strict=False):  # an interrupted audit lacks some
-                gap = differences(one, other)
+                gap = differences(one, other, seed)
                 if gap:
                     yield {**asdict(federation), "round": round_number, "attack": one.attack, "against": name, **gap}

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from ..attack.view import Server, View, check_labels
-from ..errors import ConfigError, DataError, ReleaseError
+from ..errors import ConfigError, DataError, ModelError, ReleaseError
 from ..mechanism.protection import Protection, ProtectionSettings, check_protection
 from ..mechanism.registry import Mechanism, checked
 from ..models.batched import Batched, Loss
+from ..models.received import Received
 
 State = Mapping[str, Tensor]
 """A state dict: names with tensors; it may hold more than the trainable ones."""
@@ -26,9 +27,9 @@ class Update:
     Several updates of one model are lists of state dicts.
 
     Args:
-        model: The module that was trained. Which parameters are trainable, its frozen ones and its buffers count; the
-            values of the trainable ones do not.
-        before: The parameters that the server had sent; one state dict may serve a list of updates.
+        model: The module that was trained. Which parameters are trainable counts, their values do not.
+        before: The state that the server had sent; one state dict may serve a list of updates. Frozen parameters and
+            buffers that it does not hold are taken from the model.
         after: The parameters that came back.
         gradient: The gradient that came back, in place of ``after``.
         mechanism: What distorted the update, by its name; ``"none"`` for a plain one.
@@ -59,11 +60,6 @@ class Update:
             )
         if (self.after is None) == (self.gradient is None):
             raise ConfigError("Expected either the state after the update or a gradient.", "Give after= or gradient=.")
-        if not isinstance(self.terms, ProtectionSettings):
-            raise ConfigError(
-                f"Expected settings to be ProtectionSettings, got {type(self.settings).__name__}.",
-                "Give what protected the update, for example ProtectionSettings(eta=0.1).",
-            )
         check_protection(self.terms)
         checked(self.mechanism, self.budget)
 
@@ -82,20 +78,47 @@ class Update:
         terms = replace(self.terms, batch=batch)
         return terms.at(checked(self.mechanism, self.budget), self.budget, 1)
 
+    def fixed(self) -> dict[str, Tensor]:
+        """The frozen parameters and buffers that the server had sent: the client's loss was taken with these."""
+        trained = {name: p for name, p in self.model.named_parameters(remove_duplicate=False) if p.requires_grad}
+        rest = self.model.state_dict().keys() - trained.keys()
+        first, *others = (
+            Received(self.model, trained | {name: state[name] for name in rest & state.keys()}).fixed()
+            for state in _listed(self.before)
+        )
+        for other in others:
+            unlike = [name for name in first.keys() | other.keys() if not _same(first.get(name), other.get(name))]
+            if unlike:
+                raise ReleaseError(
+                    f"The updates started from different values of {min(unlike)!r}, which is not trained.",
+                    "Audit them one by one, or those together that share their buffers and frozen parameters.",
+                )
+        return first
+
     def view(self, batched: Batched, like: Tensor) -> View:
         """Weights before and after, a row per update, in the precision of ``like`` and on its device."""
 
         def flat(states: Any) -> Tensor:
-            listed = [states] if isinstance(states, Mapping) else list(states)
-            if not listed:
-                raise ReleaseError("There is no update to audit.", "Give at least one state dict.")
-            return torch.stack([batched.layout.flatten(state).to(like.device, like.dtype) for state in listed])
+            return torch.stack([batched.layout.flatten(state).to(like.device, like.dtype) for state in _listed(states)])
 
         start, sent = flat(self.before), flat(self.after if self.gradient is None else self.gradient)
         if len(start) not in (1, len(sent)):
             raise ReleaseError(f"{len(start)} states before {len(sent)} updates.", "Give one for each, or one for all.")
         start = start.expand(len(sent), -1)
         return View(start, sent if self.gradient is None else start - self.terms.eta * sent)
+
+
+def _listed(states: Any) -> list[State]:
+    listed = [states] if isinstance(states, Mapping) else states
+    if not isinstance(listed, Sequence) or not all(isinstance(state, Mapping) for state in listed):
+        raise ModelError("Expected a state dict, or a list of them.", "Pass model.state_dict().")
+    if not listed:
+        raise ReleaseError("There is no update to audit.", "Give at least one state dict.")
+    return list(listed)
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is not None and other is not None and torch.equal(one, other)
 
 
 @dataclass(frozen=True, eq=False)

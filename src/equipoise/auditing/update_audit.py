@@ -23,7 +23,7 @@ from .examine import Progress, attack_cell, released, run_attack
 from .options import AuditOptions
 from .results import Findings, Outcome, rows_of, summary
 from .scoring import baselines
-from .summary import counted
+from .summary import GIVEN, UNKNOWN, counted
 from .svg import Row, Section, as_pixels
 from .targets import Targets, given_targets
 from .update import Truth, Update
@@ -131,7 +131,7 @@ def _server(update: Update, attacker: Attacker, truth: Truth | None) -> tuple[Se
     check_model(model, middle)
     with torch.no_grad():
         classes = int(model(middle).shape[-1])
-    batched = Batched(model, update.loss, like.device)
+    batched = Batched(model, update.loss, like.device, fixed=update.fixed())
     server = Server(
         batched, shape, classes, batch, *bounds, eta=terms.eta, protection=update.protection(batch),
         local_steps=terms.local_steps,
@@ -166,7 +166,7 @@ def _scored(case: _Case, real: Truth, diameter: float, show: bool, progress: Pro
             row for row in rows if row["control"] != "negative" or "labels" in row
         ]  # nothing to hold others against
     guesses = {name: summary(values) for name, values in baselines(targets, materials, server, diameter).items()}
-    result = case.content(rows, {"given": guesses}, "given") | {"notes": _shrunk(targets, options)}
+    result = case.content(rows, {GIVEN: guesses}, GIVEN) | {"notes": _shrunk(targets, options)}
     mine = [one for one in outcomes if one.about["role"] == OWN]
     sections = _sections(mine, real.inputs, low, high, options) if show and len(server.shape) == 3 else []
     return Audit(result, sections, {one.attack: one.images for one in mine if one.images is not None})
@@ -185,7 +185,7 @@ def _unscored(case: _Case, progress: Progress | None) -> Audit:
         rows.append(row)
     if not cell.about["labels_granted"]:
         rows.append({**cell.about, "attack": "labels", "targets": len(view), "guess": view.labels.tolist()})
-    return Audit(case.content(rows, {}, "unknown"), [], made)
+    return Audit(case.content(rows, {}, UNKNOWN), [], made)
 
 
 # -- what came of it ---------------------------------------------------------------------------------------------------

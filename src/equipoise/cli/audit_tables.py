@@ -8,22 +8,16 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from ..auditing.comparison import BESIDE, Defence, Sides, interval_of, notes, side_by_side
+from ..auditing.comparison import BESIDE, Defence, Sides, notes, side_by_side
+from ..auditing.summary import METRICS, Metric
 from . import display
 
-METRICS = {
-    "mse": ("MSE", "{:.2f}"),
-    "ssim": ("SSIM", "{:.2f}"),
-    "identification": ("identified", "{:.1%}"),
-    "membership_auc": ("AUC", "{:.2f}"),
-    "labels": ("labels right", "{:.1%}"),
-    "leakage": ("leakage score", "{:.2f}"),
-}
 NUMBERS = ("got", "95 %\ninterval", "static,\nlower", "static,\nnorm", "none", "chance")
 COLUMNS = (
     "got: what the attack got from this defence. static: from static noise at the lower bound of the learned one, or "
-    "of its final norm. none: from the same releases without distortion. chance: the same result held against "
-    "images of another release."
+    "of its final norm. none: from the same releases without distortion. chance: one candidate of all for "
+    "identification, random guesses for labels, and else the same result held against images of another release. "
+    "AUC: the best of the scores, chosen on these releases; so is its chance."
 )
 
 
@@ -46,22 +40,18 @@ def _table(round_number: Any, defences: dict[Defence, dict[str, Sides]]) -> Tabl
     several = len({(defence.dataset, defence.seed) for defence in defences}) > 1
     for defence, attacks in defences.items():
         where = f", {Path(defence.dataset or '').name}, seed {defence.seed}" if several else ""
-        table.add_row(f"[bold]{escape(defence.label())}[/]{escape(where)}")
+        table.add_row(f"[bold]{escape(defence.label)}[/]{escape(where)}")
         for attack, sides in attacks.items():
-            for metric, (word, form) in METRICS.items():
-                if sides.get("own", {}).get(metric) is not None:
-                    numbers = (_number(sides, role, metric, form) for role in ("own", *BESIDE))
-                    got, *others = numbers
-                    name = word if word.startswith(attack) else f"{attack} {word}"
-                    display.add_row(table, f" {name}", got, _interval(sides, metric, form), *others)
+            for metric in METRICS:
+                if sides.get("own", {}).get(metric.name) is not None:
+                    display.add_row(table, f" {metric.after(attack)}", *_numbers(sides, metric))
     return table
 
 
-def _number(sides: Sides, role: str, metric: str, form: str) -> str:
-    value = sides.get(role, {}).get(metric)
-    return "-" if value is None else form.format(value)
-
-
-def _interval(sides: Sides, metric: str, form: str) -> str:
-    ends = interval_of(sides["own"], metric)
-    return "-" if ends is None else f"{form.format(ends[0]).removesuffix('%')} to {form.format(ends[1])}"
+def _numbers(sides: Sides, metric: Metric) -> list[str]:
+    """What stands in the columns ``NUMBERS``."""
+    own = sides["own"]
+    values = [sides.get(role, {}).get(metric.name) for role in BESIDE]
+    others = ["-" if value is None else metric.form(value) for value in values]
+    chance = metric.chance(own, sides.get("negative"))
+    return [metric.form(own[metric.name]), metric.interval(own) or "-", *others, chance or "-"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..mechanism.schedule import schedule_text
+from ..mechanism.schedule import defence_label
 
 
 @dataclass(frozen=True)
@@ -22,5 +22,4 @@ class Federation:
         >>> Federation("mnist", "pl-learn", 0.98).label()
         'mnist pl-learn @ 0.98 (seed 1)'
         """
-        budget = "" if self.budget is None else f" @ {schedule_text(self.budget)}"
-        return f"{self.dataset} {self.mechanism}{budget} (seed {self.seed})"
+        return f"{self.dataset} {defence_label(self.mechanism, self.budget)} (seed {self.seed})"

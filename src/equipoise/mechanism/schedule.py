@@ -56,6 +56,15 @@ def schedule_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
+def defence_label(mechanism: str, budget: Any) -> str:
+    """A mechanism with its budget, where it has one.
+
+    >>> defence_label("pl-learn", 0.98), defence_label("none", None)
+    ('pl-learn @ 0.98', 'none')
+    """
+    return mechanism if budget is None else f"{mechanism} @ {schedule_text(budget)}"
+
+
 def _bracketed(value: Any) -> str:
     return f"({', '.join(map(schedule_text, value))})" if isinstance(value, list | tuple) else schedule_text(value)
 
