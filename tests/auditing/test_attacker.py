@@ -67,8 +67,9 @@ def test_what_it_lacks_says_where_that_is_given() -> None:
 @pytest.mark.parametrize(
     ("counts", "lacking"),
     [
-        ([4, 4, 4], {}), ([4, 0, 9], {}), ([3, 9, 4], {"candidates": "4 public inputs of label 0"}),
-        ([1, 9, 3], {"candidates": "4 public inputs of label 0"}), ([9, 9, 0], {"public": "a public input of label 2"}),
+        ([4, 4, 4], {}), ([4, 0, 9], {}), ([3, 9, 4], {"candidates": "4 public inputs of every label"}),
+        ([1, 9, 3], {"candidates": "4 public inputs of every label"}),
+        ([9, 9, 0], {"public": "public inputs of every label"}),
     ],
     ids=str,
 )  # fmt: skip

@@ -435,7 +435,8 @@ def test_the_loss_is_taken_with_the_buffers_that_the_server_had_sent(public: Any
         return model
 
     sent, drifted = normalised(0.5), normalised(-2.0)
-    after = protected_step(sent, sent.state_dict(), batch, "none").parameters
+    received = {name: tensor.clone() for name, tensor in sent.state_dict().items()}
+    after = protected_step(sent, received, batch, "none").parameters
     kind = {"truth": batch, "attacker": Attacker(public=public), "options": cheap(attacks=["lti", "matched"])}
     right, same = (audit(Update(model, sent.state_dict(), after), **kind) for model in (sent, drifted))
     assert right.rows == same.rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -132,20 +131,12 @@ class Attacker:
         """Likewise what public inputs are missing for updates that hold these labels."""
         if self.public is None:
             return {}
-        rare = {label: count for label, count in _counts(self.public[1], labels) if count < FEWEST}
-        if not rare:
-            return {}
-        fewest, most = min(rare, key=lambda label: rare[label]), "a label that an update was trained on"
-        if not rare[fewest]:
-            words = f"a public input of label {fewest}, {most}"
+        fewest = min(int((self.public[1] == label).sum()) for label in labels.unique())
+        if fewest == 0:  # which label it is would tell what the updates were trained on
+            words = "public inputs of every label behind the updates"
             return {"public": words, "candidates": words}
-        return {"candidates": f"{FEWEST} public inputs of label {fewest}, {most}; there are {rare[fewest]}"}
-
-
-def _counts(public: Tensor, labels: Tensor) -> Iterator[tuple[int, int]]:
-    """How many public inputs there are of every label behind an update."""
-    for label in labels.unique().tolist():
-        yield int(label), int((public == label).sum())
+        words = f"{FEWEST} public inputs of every label behind the updates"
+        return {"candidates": words} if fewest < FEWEST else {}
 
 
 def _check_bounds(bounds: Any) -> None:

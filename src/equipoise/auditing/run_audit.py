@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +87,15 @@ def audit_run(
             replayed(settings, fed, most, examples=24, labels=1, decoys=49, around=32, on_round=step)
             for fed in federations
         ]
+    if any(_per_client(fed.budget) for fed in federations):
+        result["notes"].append("Where every client has a budget of its own, that of client 0 was attacked.")
     result["environment"] = environment(device)
     return Audit(_without_paths(result, federations), run_sections(findings, datasets))
+
+
+def _per_client(budget: Any) -> bool:
+    parts = budget["values"] if isinstance(budget, Mapping) else [budget]
+    return any(isinstance(part, list) and len(set(part)) > 1 for part in parts)
 
 
 def _usual(snapshots: list[int]) -> list[int]:

@@ -83,7 +83,7 @@ class Update:
         trained = {name: p for name, p in self.model.named_parameters(remove_duplicate=False) if p.requires_grad}
         rest = self.model.state_dict().keys() - trained.keys()
         first, *others = (
-            Received(self.model, trained | {name: state[name] for name in rest & state.keys()}).fixed()
+            Received(self.model, trained | {name: state[name].clone() for name in rest & state.keys()}).fixed()
             for state in _listed(self.before)
         )
         for other in others:
@@ -156,7 +156,11 @@ class Truth:
         labels = labels.expand(len(view), -1) if labels.dim() == 1 else labels
         check_labels(labels, shape[:2], server.classes)
         if tuple(inputs.shape) != shape:
-            raise DataError(f"Expected the truth as {shape}, got {tuple(inputs.shape)}.", "Give one batch per update.")
+            raise DataError(
+                f"Expected the truth of {shape[0]} update(s) of {shape[1]} examples as [{shape[0]}, {shape[1]}, ...] in "
+                f"the shape of the public inputs, if any, got {tuple(inputs.shape)}.",
+                "Give one batch per update, as the model takes them.",
+            )
         low, high = float(server.low), float(server.high)
         slack = 0.01 * (high - low)
         if float(inputs.min()) < low - slack or float(inputs.max()) > high + slack:

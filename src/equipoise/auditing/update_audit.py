@@ -71,6 +71,10 @@ def audit(
             f"Expected an Update to audit, got {type(update).__name__}.",
             "Use audit(Update(model, before, after), ...).",
         )
+    if options is not None and not isinstance(options, AuditOptions):
+        raise ConfigError(
+            f"Expected options to be AuditOptions, got {type(options).__name__}.", "Use AuditOptions(iterations=300)."
+        )
     case = _case(update, attacker or Attacker(), None if truth is None else Truth.of(truth), options or AuditOptions())
     if case.truth is None:
         return _unscored(case, progress)
