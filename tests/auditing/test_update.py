@@ -132,7 +132,7 @@ def test_the_truth_has_a_row_for_every_update(model: nn.Module, pair: Any, count
     ("pair", "words"),
     [
         (X, "pair"), ((X, Y, Y), "pair"), ((X.int(), Y), "floating-point"), ((X[0, 0, 0], Y), r"\[E, \.\.\.\]"),
-        ((X, 3), "labels"), ((X / 0, Y), "not finite"), ((X, Y + 1), "got 1..3"), ((X[:1], Y), "Expected the truth of"),
+        ((X, 3), "labels"), ((X / 0, Y), "not finite"), ((X, Y + 1), "got 1..3"), ((X[:1], Y), "Expected a truth of"),
         ((X + 2, Y), r"outside 0\.\.1\. Give Attacker\(bounds="),
     ],
     ids=["tensor", "three", "integers", "pixels", "a label", "infinite", "labels", "one input", "range"],

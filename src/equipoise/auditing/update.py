@@ -157,7 +157,7 @@ class Truth:
         check_labels(labels, shape[:2], server.classes)
         if tuple(inputs.shape) != shape:
             raise DataError(
-                f"Expected the truth of {shape[0]} update(s) of {shape[1]} examples as [{shape[0]}, {shape[1]}, ...] in "
+                f"Expected a truth of {shape[0]} update(s) of {shape[1]} examples as [{shape[0]}, {shape[1]}, ...] in "
                 f"the shape of the public inputs, if any, got {tuple(inputs.shape)}.",
                 "Give one batch per update, as the model takes them.",
             )
