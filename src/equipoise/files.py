@@ -106,14 +106,14 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(plain(value), indent=1, allow_nan=False) + "\n")
 
 
-def read_json(path: Path, what: str) -> Any:
+def read_json(path: Path, what: str, remedy: str = "Use --fresh.") -> Any:
     """JSON of our own making; anything else is a typed error."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise CheckpointError(f"There is no {what} at {path.name}.", "Check the path.") from error
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"The {what} {path.name} cannot be read: {error}.", "Use --fresh.") from error
+        raise CheckpointError(f"The {what} {path.name} cannot be read: {error}.", remedy) from error
 
 
 @contextlib.contextmanager

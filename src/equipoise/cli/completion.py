@@ -5,9 +5,7 @@ Names are looked up when the shell asks for them, so that no command waits for a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
-Complete = Callable[[str], list[str]]
+from collections.abc import Iterable
 
 
 def last_of_list(incomplete: str, known: Iterable[str]) -> list[str]:
@@ -51,13 +49,11 @@ def devices(incomplete: str) -> list[str]:
 
 def settings(incomplete: str) -> list[str]:
     """Keys of the settings as ``--set`` takes them: those of a configuration file."""
-    import tomllib
+    from ..engine.settings import Settings
 
-    from ..runs.config import resolve
-
-    plain = tomllib.loads(resolve(sweep={"mechanisms": ["none"]}).to_toml())
+    plain = Settings().plain()
     inner = [f"leakage.{name}" for name in plain.pop("leakage")]
-    return _keys(incomplete, [*(name for name in plain if name != "sweep"), *inner])
+    return _keys(incomplete, [*plain, *inner])
 
 
 def attack_options(incomplete: str) -> list[str]:

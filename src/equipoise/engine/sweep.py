@@ -120,8 +120,8 @@ class Sweep:
             torch.device(settings.run.device),
             getattr(torch, settings.run.dtype),
         )
-        kinds = list(dict.fromkeys(fed.mechanism for fed in federations))
-        self.order = sorted(range(len(federations)), key=lambda i: kinds.index(federations[i].mechanism))
+        mechanisms = list(dict.fromkeys(fed.mechanism for fed in federations))
+        self.order = sorted(range(len(federations)), key=lambda i: mechanisms.index(federations[i].mechanism))
         self.federations = [federations[i] for i in self.order]  # one mechanism after the other
         given = datasets or {}
         names = dict.fromkeys(fed.dataset for fed in federations)
@@ -140,7 +140,7 @@ class Sweep:
         self._build = partial(build, settings.training.model, sample.shape, sample.classes)
         with torch.random.fork_rng(devices=[]):  # the weights drawn here are not used: leave the caller's state alone
             network = copy.deepcopy(model) if model is not None else self._build()
-        alone = any(get_mechanism(name).per_example for name in kinds)  # every example by itself
+        alone = any(get_mechanism(name).per_example for name in mechanisms)  # every example by itself
         some = sample.train.images[: 1 if alone else 2]
         check_model(network, some.to(next(network.parameters()).dtype), sample.classes)
         self.batched = Batched(network.to(self.device, self.dtype), device=self.device)

@@ -148,7 +148,7 @@ def _round(msg: Message) -> int:
     for record in msg.content.config_records.values():
         if "server-round" in record:
             return _whole(record["server-round"])
-    raise ConfigError("The message names no round.", "FedAvg and its kin send 'server-round'; do so too.")
+    raise ConfigError("The message names no round.", "Send it as 'server-round' in a config record, as FedAvg does.")
 
 
 def _whole(value: Any) -> int:

@@ -112,7 +112,10 @@ def _checked(msg: Message, reply: Message, passage: _Passage) -> Message:
         )
     names = [*content, *(key for part in content.metric_records.values() for key in part)]
     if len(content) > MOST_METRICS or any(len(name) > LONGEST_NAME for name in names):
-        raise ReleaseError("The reply has too many records, or too long a name: these could hold anything.", "Use few.")
+        raise ReleaseError(
+            "The reply has too many records, or too long a name: these could hold anything.",
+            "Send one record of arrays and one of metrics.",
+        )
     made = sent[0] if sent else None
     reply.content = _evaluation(content) if made is None else _allowed_content(content, made)
     return reply

@@ -1,6 +1,6 @@
 """The server's side: a strategy around any other that looks at every reply before it is averaged.
 
-FedAvg and its kin average a NaN, broadcast a shape of [1], count a weight of -1 or 1e12, and give up a round for one
+FedAvg would average a NaN, broadcast a shape of [1], count a weight of -1 or 1e12, and give up a round for one
 wrong shape. ``Validated`` refuses each such reply by name and hands the rest to the strategy inside, which stays the
 aggregator: FedAvg, the FedOpt family, or a robust one (FedMedian, Krum).
 """
@@ -55,7 +55,9 @@ class Validated(Strategy):
         seeded: bool = False,
     ):
         if not isinstance(strategy, Strategy):
-            raise ConfigError(f"Expected a Flower strategy, got {type(strategy).__name__}.", "Validated(FedAvg(), ...)")
+            raise ConfigError(
+                f"Expected a Flower strategy, got {type(strategy).__name__}.", "Use Validated(FedAvg(), ...)."
+            )
         if min_clients < 1 or not max_weight > 0:
             raise ConfigError("Expected min_clients >= 1 and max_weight > 0.", "1 and 1e7 are the defaults.")
         self.strategy, self.terms = strategy, read_terms(run_config)

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from ..errors import ConfigError, DataError, EquipoiseError, ModelError, ReleaseError, is_whole
+from ..errors import ConfigError, DataError, EquipoiseError, ModelError, ReleaseError, is_count
 from ..models.batched import Batched, Loss
 from ..models.check import check_model, loss_error
 from ..models.layout import Layout
@@ -155,7 +155,7 @@ class _Request:
         check_protection(settings)
         numbers = {"client": client, "round_number": round_number, "experiment_seed": 0 if seed is None else seed}
         for name, value in numbers.items():
-            if not is_whole(value) or value < 0:
+            if not is_count(value):
                 raise ConfigError(
                     f"Expected {name}={value!r} to be a whole number >= 0.", "Number your clients and rounds."
                 )

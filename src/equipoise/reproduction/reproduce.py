@@ -195,7 +195,7 @@ def results(out: Path) -> dict[str, Results]:
         raise CheckpointError(
             f"There are no results in {out.name}.", "Run in the source checkout, or give the folder with --out."
         )
-    mark = read_json(out / MARK, "mark of the results")
+    mark = read_json(out / MARK, "mark of the results", "Restore it, or use another --out.")
     if not isinstance(mark, dict) or (mark.get("schema"), mark.get("version")) != (SCHEMA, VERSION):
         raise CheckpointError(
             f"The folder {out.name} holds results of another version; this is {VERSION}, schema {SCHEMA}.",

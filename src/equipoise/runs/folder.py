@@ -89,7 +89,7 @@ class RunFolder:
         path = self.path / RESULT
         if not path.is_file():
             return []
-        result = read_json(path, "result")
+        result = read_json(path, "result", "Restore it, or train again.")
         rows = result.get("federations") if isinstance(result, dict) else None
         fits = isinstance(rows, list) and len(rows) == len(self.config.federations())
         return rows if fits and all(isinstance(row, dict) for row in rows) else []  # type: ignore[union-attr,return-value]
