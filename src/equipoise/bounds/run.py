@@ -84,6 +84,14 @@ def bounds_run(folder: Path | str, options: BoundsOptions | None = None, progres
 
     The clients' own data are used to measure losses and gradients, as numbers only; the attack sees public images.
 
+    Args:
+        folder: a run folder, as ``equipoise train`` or ``Run`` writes it.
+        options: how much is measured; ``BoundsOptions`` says what each costs.
+        progress: called with (what, amount) while it works.
+
+    Returns:
+        ``rows``, one per result and place; ``save(folder)`` writes bounds.json and bounds.html.
+
     >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
     >>> from equipoise import Run, resolve

@@ -61,9 +61,18 @@ class StationarityBounds:
 def distortion_bounds(
     gap: float, gamma: float, smoothness: float, steps: int, error: float | None = None
 ) -> StationarityBounds:
-    """Theorem 5.1: ``gap`` is Delta_phi, ``smoothness`` L_alpha, ``error`` nu_alpha.
+    """Theorem 5.1: how far from stationary the inner loop can be, on average over its steps.
 
-    Without ``error`` the gradient is exact, and the constants are the better ones that the theorem ends with.
+    Args:
+        gap: Delta_phi, what the objective can still fall by.
+        gamma: the step size, below 1 / smoothness.
+        smoothness: L_alpha.
+        steps: M.
+        error: nu_alpha; without it the gradient is exact, and the constants are the better ones that the theorem ends
+            with.
+
+    Returns:
+        Bounds on the mean squares of the residual and of the distance from stationarity.
 
     >>> distortion_bounds(gap=1.0, gamma=0.5, smoothness=1.0, steps=4)
     StationarityBounds(residual=2.0, stationarity=4.5)

@@ -94,8 +94,21 @@ def follow(
 ) -> Trajectory:
     """Run ``learn_distortion`` one step at a time on the L2 annulus, and measure every step in float64.
 
-    ``gradient`` is the implementation's, ``exact`` and ``loss`` the objective's own in float64 (``exact`` is
-    ``gradient`` unless given). ``visit`` sees (m, alpha_{m+1}) and must not keep it.
+    Args:
+        gradient: that of the implementation, ``[R, P] -> [R, P]``.
+        loss: the objective's own in float64, ``[R, P] -> [R]``.
+        base: the undistorted models ``[R, P]``.
+        init: feasible first distortions ``[R, P]``.
+        lower: of the annulus, ``[R]``.
+        upper: likewise.
+        steps: M.
+        gamma: step size, a number or ``[R]``.
+        negative_norm: lambda, likewise.
+        exact: the objective's own gradient in float64; ``gradient`` unless given.
+        visit: sees (m, alpha_{m+1}) and must not keep it.
+
+    Returns:
+        The iterates' objective, residuals and distances from stationarity, step by step.
 
     >>> one, start = torch.ones(1).double(), torch.tensor([[0.0, 2.0]]).double()
     >>> bowl = lambda w: w.square().sum(1) / 2

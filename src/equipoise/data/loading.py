@@ -72,6 +72,13 @@ def load(name_or_path: str | Path, **options: Unpack[FolderOptions]) -> Dataset:
     the name is that of MNIST or Fashion-MNIST, else to those of the train split: pass your own if even
     these two numbers must not be taken from private images. Write ``"./mnist"`` for a folder called mnist.
 
+    Args:
+        name_or_path: the name of a bundled dataset, or a folder.
+        options: of a folder: ``validation_fraction``, ``public_fraction``, ``mean``, ``std``.
+
+    Returns:
+        Four disjoint splits, normalised.
+
     >>> load("fmnist").public
     Split(images=[6000, 1, 28, 28])
     """

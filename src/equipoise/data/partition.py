@@ -66,10 +66,19 @@ def partition(
     sizes: Sequence[float] | None = None,
     seed: int = 0,
 ) -> list[Tensor]:
-    """Row numbers of each client, int64.
+    """Deal rows to clients.
 
-    ``sizes`` are relative (``[1, 1, 2]``: the last client gets half), for ``identical`` and ``iid``.
-    ``dirichlet`` belongs to ``dirichlet``, ``shards`` to ``shards``; ``identical`` ignores ``seed``.
+    Args:
+        labels: of all rows, ``[N]``.
+        clients: how many there are.
+        scheme: ``identical``, ``iid``, ``dirichlet`` or ``shards``.
+        dirichlet: concentration of the ``dirichlet`` scheme: the smaller, the more skewed.
+        shards: per client, of the ``shards`` scheme.
+        sizes: relative (``[1, 1, 2]``: the last client gets half), for ``identical`` and ``iid``.
+        seed: of every scheme but ``identical``.
+
+    Returns:
+        Row numbers of each client, int64.
 
     >>> import torch
     >>> partition(torch.tensor([0, 1, 0, 1, 0, 1, 0, 1]), clients=2)

@@ -66,8 +66,19 @@ def learn_distortion(
 ) -> Tensor:
     """Algorithm 2, l. 12-18, from a feasible ``init`` ``[R, P]``.
 
-    ``gradient`` is any callable ``[R, P] -> [R, P]``: the mini-batch gradient at the distorted model.
-    ``gamma`` and ``negative_norm`` (lambda) are numbers or ``[R, 1]``.
+    Args:
+        gradient: the mini-batch gradient at the distorted models, ``[R, P] -> [R, P]``.
+        base: the undistorted models ``[R, P]``.
+        init: feasible first distortions ``[R, P]``.
+        lower: bound of the intensity, ``[R]``.
+        upper: likewise.
+        norm: of the intensity.
+        steps: M.
+        gamma: step size, a number or ``[R, 1]``.
+        negative_norm: lambda, likewise.
+
+    Returns:
+        The learned distortions ``[R, P]``, within their bounds.
 
     >>> bowl = lambda w: w                                   # gradient of |w|^2 / 2
     >>> one = torch.ones(1)

@@ -43,7 +43,15 @@ def scale_clip(
 ) -> Tensor:
     """ScaleClip of Algorithm 2, l. 16: rescale rows whose intensity is outside ``[lower, upper]``.
 
-    ``out`` may be ``distortion`` itself.
+    Args:
+        distortion: ``[R, P]``.
+        lower: of the intensity, ``[R]``.
+        upper: likewise.
+        norm: of the intensity.
+        out: where the result goes; may be ``distortion`` itself.
+
+    Returns:
+        The rows, each with an intensity within its bounds.
 
     >>> scale_clip(torch.tensor([[3.0, 4.0]]), torch.tensor([10.0]), torch.tensor([20.0]))
     tensor([[6., 8.]])

@@ -65,6 +65,10 @@ NOISES: Mapping[str, NoiseFamily] = MappingProxyType(_KNOWN)
 def register_noise(name: str, family: NoiseFamily) -> None:
     """Add a family under a name of its own; a ``Mechanism`` then names it.
 
+    Args:
+        name: not one of those that exist.
+        family: its quantile function, variance, and how attacks fit and weigh it.
+
     >>> from equipoise import Mechanism
     >>> def misfit(rest, scale):  # of a triangular distribution on [-1, 1]
     ...     return -torch.log((1 - rest.abs() / scale).clamp_min(1e-9)).sum(1)

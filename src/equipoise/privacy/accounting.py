@@ -39,8 +39,13 @@ def basic_epsilon(budgets: Mapping[float, int]) -> float:
 def composed_epsilon(budgets: Mapping[float, int], delta: float) -> float:
     """The smallest epsilon known to hold, with ``delta``, for all releases of one client; never above their sum.
 
-    ``budgets`` maps the epsilon of a release to the number of releases with it. They must have been fixed beforehand,
-    not chosen in the light of earlier releases.
+    Args:
+        budgets: the epsilon of a release, with the number of releases that have it. They must have been fixed
+            beforehand, not chosen in the light of earlier releases.
+        delta: of the composed guarantee.
+
+    Returns:
+        The epsilon of all of them together.
 
     Formal guarantee: mechanisms that are epsilon-DP each, in the numbers given, are together (result, delta)-DP.
 

@@ -98,7 +98,15 @@ def resolve(
     overrides: Mapping[str, Any] | None = None,
     sweep: Mapping[str, Sequence[Any]] | None = None,
 ) -> Config:
-    """Settings from a file, then overrides (dotted keys allowed), then a sweep given by flags.
+    """Settings from a file, then overrides, then a sweep.
+
+    Args:
+        file: TOML with settings and ``[[sweep]]`` blocks.
+        overrides: flat keys, dotted ones (``leakage.D``) allowed.
+        sweep: ``datasets``, ``mechanisms``, ``budgets``, ``seeds``: these replace what the blocks name.
+
+    Returns:
+        The configuration, checked: every problem is reported at once.
 
     >>> config = resolve(overrides={"rounds": 10}, sweep={"mechanisms": ["pl-learn"], "budgets": [0.98]})
     >>> config.settings.training.rounds, config.federations()[0].mechanism
