@@ -258,8 +258,8 @@ def _table(content: Content) -> list[str]:
     lines: list[tuple[str, ...]] = []
     for place in dict.fromkeys((_defended(row), row["attack"]) for row in rows):
         mine = [row for row in rows if (_defended(row), row["attack"]) == place]
-        found = [(metric, row) for metric in SAID if (row := _strongest(mine, metric)) is not None]
-        lines += [_line(content, row, metric, single) for metric, row in (found if single else found[:1])]
+        strongest = [(metric, row) for metric in SAID if (row := _strongest(mine, metric)) is not None]
+        lines += [_line(content, row, metric, single) for metric, row in (strongest if single else strongest[:1])]
     if not lines:
         return []
     head = ("attack", "measure", "result", "95 % interval", "undistorted", "guessing")

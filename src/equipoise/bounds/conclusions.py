@@ -46,14 +46,14 @@ def conclusions(rows: list[Row]) -> list[Conclusion]:
 
 def headline(conclusions: list[Conclusion]) -> str:
     """One sentence over all of them: which results had no assumption seen to fail, and what became of the others."""
-    found: dict[tuple[str, str], list[str]] = {}
+    results: dict[tuple[str, str], list[str]] = {}
     for one in conclusions:
         reasons = [(how, why if how == NOT_CHECKED else "") for how, why in one.outcomes.values()]
         for reason, labels in _alike(dict(zip(one.outcomes, reasons, strict=True))).items():
             everywhere = len(labels) == len(reasons) and reason[0] != NOT_SEEN
             named = CITATIONS[one.result] + ("" if everywhere else f" (for {_listed(labels)})")
-            found.setdefault(reason, []).append(named)
-    parts = [_clause(how, why, found[how, why]) for how, why in sorted(found, key=_place)]
+            results.setdefault(reason, []).append(named)
+    parts = [_clause(how, why, results[how, why]) for how, why in sorted(results, key=_place)]
     return f"As this run was configured, {'; '.join(parts)}."
 
 
