@@ -48,7 +48,7 @@ def api_page() -> str:
         "# Public names",
         GENERATED,
         "Everything that other code may import, by package. What is not here is private and may change without notice. "
-        "Every example is run by a test; those of `equipoise.flower` inside a client app, where Flower has set its ids.",
+        "Every example is run by a test; those of `equipoise.flower` in a client app, where Flower sets its ids.",
     ]
     for package in PACKAGES:
         names = importlib.import_module(package).__all__
