@@ -45,9 +45,9 @@ from equipoise.engine.settings import from_dict
 
 settings, federations = from_dict(json.loads(sys.argv[1]))
 rounds = []
-found = simulate(settings, federations[0], rounds.append)
-assert rounds == list(range(settings.rounds + 1)), rounds
-save_file(found, sys.argv[2])
+result = simulate(settings, federations[0], rounds.append)
+assert rounds == list(range(settings.training.rounds + 1)), rounds
+save_file(result, sys.argv[2])
 """
 
 
