@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -231,8 +232,8 @@ def claims(short: bool = False) -> str:
         holds, fails = ([c["claim"] for c in result if c["holds"] is verdict] for verdict in (True, False))
         words = "; ".join(f"*{claim}*" for claim in fails)
         return f"Of {len(result)} claims of the paper {len(holds)} hold in this reproduction. These fail: {words}."
-    lines = ["| the paper's claim | here | figures (95 % intervals in parentheses) |", "|---|---|---|"]
-    lines += [f"| {c['claim']} | {'holds' if c['holds'] else '**fails**'} | {c['evidence']} |" for c in result]
+    lines = ["Each with its verdict here and the figures behind it (95 % intervals in parentheses).", ""]
+    lines += [f"- *{c['claim']}*: **{'holds' if c['holds'] else 'fails'}**; {c['evidence']}." for c in result]
     return "\n".join(lines)
 
 
@@ -375,11 +376,10 @@ def both_axes() -> str:
     releases = rows["matched", "none", None, 0, "own"]["targets"]
     lines += [
         "",
-        f"MNIST, in percent. Accuracy after 5,000 rounds: mean and 95 % interval over {free['seeds']} seeds. *Image "
-        "identified*: how often the attack `matched`, which simulates the mechanism, picks the right one of 200 images "
-        f"(chance: 0.5 %); 95 % interval over {releases} releases of one training run (seed 1) under a plain server. "
-        "First releases come from the same weights; by round 2,000 each row has weights of its own, so that the last "
-        "column need not fall with the budget.",
+        f"MNIST, percent, 95 % intervals: of accuracy after 5,000 rounds over {free['seeds']} seeds; of the other "
+        f"columns over {releases} releases of one run (seed 1, plain server). *Identified*: the attack `matched`, "
+        "which simulates the mechanism, picks the right one of 200 images (chance 0.5 %). First releases share their "
+        "weights; at round 2,000 each row has its own, so that column need not fall with the budget.",
     ]
     return "\n".join(lines)
 
@@ -414,7 +414,17 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
 
 def filled(name: str, text: str) -> str:
     """The text of a page with its parts as the committed results have them."""
-    return put(text, {part: make() for part, make in PAGES[name].items()})
+    return put(text, {part: wrapped(make()) for part, make in PAGES[name].items()})
+
+
+def wrapped(text: str) -> str:
+    """Sentences in lines of 120 columns; rows of tables stay as they are."""
+    lines = []
+    for line in text.split("\n"):
+        hang = "  " if line.startswith("- ") else ""
+        folded = textwrap.wrap(line, 120, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False)
+        lines += [line] if line.startswith("|") else folded or [""]
+    return "\n".join(lines)
 
 
 def main() -> int:

@@ -19,13 +19,13 @@ def for_type_checkers() -> dict[str, str]:
     """Name -> module, as the block under ``TYPE_CHECKING`` has it."""
     tree = ast.parse(Path(equipoise.__file__).read_text(encoding="utf-8"))
     (block,) = [node for node in tree.body if isinstance(node, ast.If)]
-    found = {}
+    result = {}
     for node in block.body:
         assert isinstance(node, ast.ImportFrom)
         for alias in node.names:
             assert alias.name == alias.asname, "anything else is no export for mypy"
-            found[alias.name] = node.module or ""
-    return found
+            result[alias.name] = node.module or ""
+    return result
 
 
 @pytest.mark.parametrize("name", equipoise.__all__)

@@ -123,7 +123,7 @@ def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path) -> None:
         write_bytes(tmp_path / "result.json", b"y")
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="Linux")
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="writes below /proc, which Linux has")
 def test_a_file_system_without_new_files_says_nothing_of_space() -> None:
     with pytest.raises(StorageError) as caught, locked(Path("/proc/equipoise-run")):
         pass

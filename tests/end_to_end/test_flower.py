@@ -30,7 +30,12 @@ from equipoise.ledger.ledger import verify
 from equipoise.mechanism.budget import LeakageBudget
 from equipoise.runs.metrics_file import read_rows as rows
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not Path("/proc/self/environ").exists(), reason="stray processes are found by /proc, which Linux has"
+    ),
+]
 
 HONEST, KILLED, UNPROTECTED, HOSTILE = (0, 1), 2, 3, 4
 ROUNDS = 3

@@ -17,7 +17,9 @@ from equipoise.flower.new_app import new_app
 from equipoise.flower.processes import marked
 from tests.flower.test_processes import wait_for
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="stray processes are found by /proc, which Linux has"
+)
 
 HELD = """
 import sys, time

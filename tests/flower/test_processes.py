@@ -15,7 +15,9 @@ import pytest
 from equipoise.errors import ConfigError, FleetError
 from equipoise.flower import processes
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="stray processes are found by /proc, which Linux has"
+)
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 STUBBORN = """

@@ -136,6 +136,7 @@ def _read_idx_split(files: tuple[Path, ...]) -> tuple[Array, Array]:
 NPZ_FAULTS = (
     ValueError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError, MemoryError, OverflowError,
 )  # fmt: skip
+"""What numpy and zipfile raise for a damaged file; NotImplementedError is zipfile's word for an unknown compression."""
 
 
 def read_npz(path: Path, content: bytes, names: list[str]) -> dict[str, Array]:
