@@ -1,6 +1,8 @@
-"""Ranks, membership scores, and how sure a number is: Student's intervals over seeds, bootstrap over releases.
+"""Ranks, membership scores, and how sure a number is: Student's intervals over seeds, others over releases.
 
-Releases are what is independent; the images inside one share its noise. Every bootstrap here resamples whole releases.
+Releases are what is independent; the images inside one share its noise. Every bootstrap here resamples whole releases,
+and its percentiles are those that make up for few of them; rates get an interval that is not empty at 0 and 1.
+``studies/coverage`` shows how often these intervals hold what they should.
 
 ==========================  ==========================================================================
 edge case                   result
@@ -18,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import mean, stdev
+from statistics import NormalDist, mean, stdev
 from typing import Any
 
 import numpy as np
@@ -77,14 +79,17 @@ class Ranking:
         return self.rank.log1p()
 
 
-def ranks(scores: Tensor, truth: int = 0) -> Ranking:
+def ranks(scores: Tensor, truth: int | Tensor = 0) -> Ranking:
     """The place of candidate ``truth`` among K, higher scores being better: ``[..., K]`` -> ``[...]``.
+
+    ``truth`` is a column for all, or one for each.
 
     >>> ranking = ranks(torch.tensor([[3.0, 1.0, 2.0], [1.0, 1.0, 0.0], [0.0, 1.0, 2.0]]))
     >>> ranking.rank.tolist(), ranking.first.tolist()
     ([0.0, 0.5, 2.0], [1.0, 0.5, 0.0])
     """
-    own = scores[..., truth].unsqueeze(-1)
+    column = torch.as_tensor(truth, device=scores.device).expand(scores.shape[:-1]).unsqueeze(-1)
+    own = scores.gather(-1, column)
     better, tied = (scores > own).sum(-1), (scores == own).sum(-1) - 1
     lost = torch.isnan(own.squeeze(-1))
     return Ranking(better.masked_fill(lost, scores.shape[-1] - 1), tied.masked_fill(lost, 0))
@@ -159,7 +164,7 @@ def bootstrap(
     seed: int = 0,
     level: float = 0.95,
 ) -> Interval | None:
-    """Percentile interval of a statistic of N releases, ``values`` ``[N, ...]``; None for fewer than two.
+    """Bootstrap interval of a statistic of N releases, ``values`` ``[N, ...]``; None for fewer than two.
 
     ``statistic`` takes an array of the shape of ``values``. The same N, draws and seed
     resample the same releases, here and in ``bootstrap_auc``, so that two intervals can be compared.
@@ -179,7 +184,7 @@ def bootstrap(
             results.append(weights @ array.reshape(count, -1).mean(1) / count)
         else:
             results.append(np.array([float(statistic(array[np.repeat(np.arange(count), row)])) for row in weights]))
-    return _percentiles(np.concatenate(results), level)
+    return _percentiles(np.concatenate(results), count, level)
 
 
 def bootstrap_auc(
@@ -190,7 +195,7 @@ def bootstrap_auc(
     fpr: float = 0.01,
     level: float = 0.95,
 ) -> tuple[Interval, Interval] | None:
-    """Percentile intervals of ``auc`` and of ``tpr_at``, from ``[N, a]`` members and ``[N, b]`` others of N releases.
+    """Bootstrap intervals of ``auc`` and of ``tpr_at``, from ``[N, a]`` members and ``[N, b]`` others of N releases.
 
     A release is drawn with all of its members and others. None for fewer than two.
 
@@ -224,7 +229,8 @@ def bootstrap_auc(
         upto_threshold = np.searchsorted(sorted_in, sorted_out[place], "right")
         missed = np.take_along_axis(_sums(heavy_in), upto_threshold[:, None], 1)[:, 0]
         rates.append((inside.size - missed) / inside.size)
-    return _percentiles(np.concatenate(areas), level), _percentiles(np.concatenate(rates), level)
+    count = len(inside)
+    return _percentiles(np.concatenate(areas), count, level), _percentiles(np.concatenate(rates), count, level)
 
 
 def _by_score(what: str, values: Array) -> tuple[Array, Array]:
@@ -249,6 +255,55 @@ def _resampled(count: int, draws: int, seed: int, width: int) -> Iterator[Array]
         yield random.multinomial(count, np.full(count, 1 / count), size=min(step, draws - start))
 
 
-def _percentiles(result: Array, level: float) -> Interval:
-    low, high = np.quantile(result, [(1 - level) / 2, (1 + level) / 2])
+def _percentiles(result: Array, count: int, level: float) -> Interval:
+    """Percentiles further out than ``level`` says, by as much as Student's interval of ``count`` values is wider.
+
+    A plain percentile interval of n values is too short by about sqrt(1 - 1/n) and by z instead of t: Hesterberg, What
+    Teachers Should Know About the Bootstrap (2015), section 3.
+    """
+    tail = (1 - NormalDist().cdf(student(count - 1, level) * math.sqrt(count / (count - 1)))) if count > 2 else 0.0
+    low, high = np.quantile(result, [tail, 1 - tail])
     return float(low), float(high)
+
+
+def student(freedom: int, level: float = 0.95) -> float:
+    """The two-sided quantile of Student's distribution, by its expansion in 1 / freedom (Cornish and Fisher).
+
+    Right to 0.1 % from 5 degrees of freedom on: a machine without scipy has intervals too.
+
+    >>> round(student(31), 3), round(student(10**9), 3)
+    (2.04, 1.96)
+    """
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + math.fsum(term / freedom ** (i + 1) for i, term in enumerate(terms))
+
+
+def rate_interval(values: Values, level: float = 0.95) -> Interval | None:
+    """Interval of a rate, from the shares ``[N, E]`` that E examples of N releases each add to it; None for N < 2.
+
+    Agresti and Coull's interval with the number of independent examples that the spread between releases shows
+    (Kish's design effect). Unlike a bootstrap it says something where nothing or all was found.
+
+    >>> low, high = rate_interval(np.zeros((32, 4)))
+    >>> low, round(high, 3)
+    (0.0, 0.038)
+    """
+    array = as_array(values)
+    check_finite("shares", array)
+    count, total = len(array), array.size
+    if count < 2:
+        return None
+    rate, t = float(array.mean()), student(count - 1, level)
+    variance = float(array.reshape(count, -1).mean(1).var(ddof=1)) / count
+    alone = rate * (1 - rate) / total  # the variance, were all examples independent
+    independent = total / max(1.0, variance / alone) if alone > 0 else total
+    heavier = independent + t**2
+    middle = (rate * independent + t**2 / 2) / heavier
+    half = t * math.sqrt(middle * (1 - middle) / heavier)
+    return max(0.0, min(rate, middle - half)), min(1.0, max(rate, middle + half))

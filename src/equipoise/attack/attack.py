@@ -33,10 +33,11 @@ class Knowledge:
 
 @dataclass(frozen=True)
 class Hooks:
-    """Who looks on while an attack runs."""
+    """Who looks on while an attack runs, and what it shares with others."""
 
     watch: Watch | None = None
     step: Callable[[int], None] | None = None  # called with the number of releases that made a step
+    memory: dict[str, Any] | None = None  # what attacks on the same releases share; None: nothing
 
 
 UNWATCHED = Hooks()

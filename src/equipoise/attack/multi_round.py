@@ -26,8 +26,8 @@ from ..errors import AttackError
 from ..mechanism.distortion import draw_bounds
 from ..mechanism.noise import standard_noise
 from ..randomness import experiment_key, uniform
+from .filter import Filter
 from .limiter import Limiter
-from .matched import Filter
 from .simulate import chunk, pieces, respond
 from .view import Public, Server, View, check, check_public
 

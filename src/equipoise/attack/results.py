@@ -34,13 +34,13 @@ class CandidateScores:
 
 @dataclass(frozen=True)
 class MembershipScores:
-    """How much each example that was asked about looks like a member; one table per score, higher for members.
+    """How much each example that was asked about looks like a member; higher for members.
 
-    >>> list(MembershipScores({"inner product": torch.rand(2, 24)}).values)
-    ['inner product']
+    >>> MembershipScores(torch.rand(2, 24)).values.shape
+    torch.Size([2, 24])
     """
 
-    values: dict[str, Tensor]  # [N, O] each, in the order of ``Knowledge.asked``
+    values: Tensor  # [N, O], in the order of ``Knowledge.asked``
 
 
 @dataclass(frozen=True)

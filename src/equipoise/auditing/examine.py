@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..attack.attack import Hooks, Knowledge, Watch
+from ..attack.attack import Hooks, Knowledge
 from ..attack.registry import find
 from ..attack.results import Result
 from ..attack.simulate import chunk, pieces, respond
@@ -28,7 +29,7 @@ def released(cell: Cell, targets: Targets, options: AuditOptions) -> Tensor:
     """The releases ``[N, P]`` of all target batches, with noise that no attack draws."""
     key = experiment_key(options.seed, "audit/noise")
     parts = []
-    for rows in pieces(len(targets.truth), chunk(cell.server, cell.weights), cell.weights.device):
+    for rows in pieces(len(targets), chunk(cell.server, cell.weights), cell.weights.device):
         drawn = draw_noise(cell.server, key, rows, cell.weights)
         parts.append(respond(cell.server, cell.weights, targets.images[rows], targets.labels[rows], drawn))
     return torch.cat(parts)
@@ -45,33 +46,29 @@ def attack_cell(
     """All attacks that the options name, on the cell's own releases or on simulated ones of the targets."""
     view = cell.view
     if view is None:
-        view = View(cell.weights.expand(len(targets.truth), -1), released(cell, targets, options), targets.labels)
+        view = View(cell.weights.expand(len(targets), -1), released(cell, targets, options), targets.labels)
     knowledge, results = targets.knowledge(materials.attack), []
+    several = sum("candidates" in find(name).needs for name in options.attacks) > 1
+    memory: dict[str, Any] | None = {} if several else None  # these ask about the same candidates: simulated once
     for name in options.attacks:
         trace = Trace(targets.images, diameter)
-        result = run_attack(name, cell.server, view, knowledge, options, progress, trace.watch)
+        hooks = Hooks(trace.watch, steps(name, progress), memory)
+        result = run_attack(name, cell.server, view, knowledge, options, hooks)
         results.append(score(result, Case(cell, name, view, targets, materials, options, trace)))
     return results
 
 
 def run_attack(
-    name: str,
-    server: Server,
-    view: View,
-    knowledge: Knowledge,
-    options: AuditOptions,
-    progress: Progress | None = None,
-    watch: Watch | None = None,
+    name: str, server: Server, view: View, knowledge: Knowledge, options: AuditOptions, hooks: Hooks
 ) -> Result:
     """One attack by its name, handed what it needs of the knowledge."""
     attack = find(name)
+    return attack.run(server, view, attack.granted(knowledge), {**options.settings, "seed": options.seed}, hooks)
 
-    def step(count: int) -> None:
-        if progress is not None:
-            progress(name, count * attack.seconds)
 
-    settings = {**options.settings, "seed": options.seed}
-    return attack.run(server, view, attack.granted(knowledge), settings, Hooks(watch, step))
+def steps(name: str, progress: Progress | None) -> Callable[[int], None] | None:
+    """Steps of an attack as progress."""
+    return None if progress is None else lambda count: progress(name, count * find(name).seconds)
 
 
 def told_where(progress: Progress | None, where: str) -> Progress | None:

@@ -11,7 +11,7 @@ from ..attack.registry import ATTACKS, find
 from ..attack.registry import options as attack_options
 from ..errors import ConfigError, closest
 
-USUAL = ("invgrad", "lti", "matched", "membership", "labels")
+USUAL = ("matched", "lti", "membership", "labels")
 OWN = {
     "releases": Option(32, least=2),
     "label_sets": Option(3, least=1),

@@ -76,7 +76,7 @@ def suspects(sweep: Sweep, dataset: str, client: int, rounds: int, examples: int
     often = _appearances(sweep, client, rounds)[part]
     part = part[often.argsort(descending=True, stable=True)]
     rows = torch.cat([part[sweep.labels[part] == label][:each] for label in known])
-    images, classes = (t.to(sweep.device) for t in Materials.of(sweep.datasets[dataset]).candidates)
+    images, classes = (t.to(sweep.device) for t in Materials.of(sweep.datasets[dataset]).pool)
     pools = [(classes == label).nonzero().flatten()[:decoys] for label in known.tolist()]
     width = min(len(pool) for pool in pools)
     order = torch.cat([pool[:width] for pool in pools])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..statistics import Array, auc, bootstrap, bootstrap_auc, tpr_at
+from ..statistics import Array, auc, bootstrap, bootstrap_auc, rate_interval, tpr_at
 from .targets import Targets
 
 ENOUGH = 20
@@ -58,54 +58,99 @@ def evidence(releases: int) -> str:
     return "ok" if releases >= ENOUGH else FEW
 
 
-def summary(values: dict[str, Array], seed: int = 0) -> dict[str, Any]:
-    """Means with 95 % intervals by bootstrap over releases; membership as AUC and TPR at 1 % FPR, score by score."""
+RATES = ("identification", "labels_exact")
+"""Of these, shares of examples or releases that an attack got right."""
+
+
+def summary(values: dict[str, Array], seed: int = 0, *, intervals: bool = True) -> dict[str, Any]:
+    """Means with 95 % intervals over releases; membership as AUC and TPR at 1 % FPR.
+
+    ``intervals=False`` where releases are not independent.
+    """
     results: dict[str, Any] = {}
     for name in REPORTED:
         if name not in values:
             continue
-        per_release = values[name].reshape(len(values[name]), -1).mean(1)
-        finite = per_release[np.isfinite(per_release)]
-        if len(finite) < len(per_release):
-            results["not_finite"] = max(results.get("not_finite", 0), len(per_release) - len(finite))
-        results |= _with_interval(name, finite, seed)
-    for name in membership_scores(values):
-        members, others = values[f"{name}_members"], values[f"{name}_others"]
-        areas, rates = bootstrap_auc(members, others, seed=seed) or (None, None)
-        results[f"auc_{name}"], results[f"tpr_{name}"] = auc(members, others), tpr_at(members, others)
-        results[f"auc_{name}_low"], results[f"auc_{name}_high"] = areas or (None, None)
-        results[f"tpr_{name}_low"], results[f"tpr_{name}_high"] = rates or (None, None)
+        table = values[name].reshape(len(values[name]), -1)
+        finite = table[np.isfinite(table).all(1)]
+        if len(finite) < len(table):
+            results["not_finite"] = max(results.get("not_finite", 0), len(table) - len(finite))
+        results |= _with_interval(name, finite, seed if intervals else None)
+    if "members" in values:
+        members, others = values["members"], values["others"]
+        areas, rates = (bootstrap_auc(members, others, seed=seed) if intervals else None) or (None, None)
+        results["membership_auc"], results["membership_tpr"] = auc(members, others), tpr_at(members, others)
+        results["membership_auc_low"], results["membership_auc_high"] = areas or (None, None)
+        results["membership_tpr_low"], results["membership_tpr_high"] = rates or (None, None)
     return results
 
 
-def membership_scores(values: dict[str, Array]) -> list[str]:
-    """The scores by which members and others were compared."""
-    return [name.removesuffix("_members") for name in values if name.endswith("_members")]
-
-
-def _with_interval(name: str, per_release: Array, seed: int) -> dict[str, Any]:
-    interval = bootstrap(per_release, seed=seed) if len(per_release) else None
+def _with_interval(name: str, table: Array, seed: int | None) -> dict[str, Any]:
+    """The mean of a table ``[N, ...]``, and its interval over releases unless there is no seed."""
+    interval = None
+    if len(table) and seed is not None:
+        interval = rate_interval(table) if name in RATES else bootstrap(table, seed=seed)
     low, high = interval or (None, None)
-    return {name: float(per_release.mean()) if len(per_release) else None, f"{name}_low": low, f"{name}_high": high}
+    return {name: float(table.mean()) if len(table) else None, f"{name}_low": low, f"{name}_high": high}
 
 
 def rows_of(outcome: Outcome, targets: Targets, seed: int = 0) -> list[dict[str, Any]]:
     """The result of an attack and its negative control, as rows of ``audit.json``."""
-    releases = len(targets.truth)
     rows = []
     for control, values in ((outcome.about.get("control"), outcome.values), ("negative", outcome.negative)):
-        row = {**outcome.about, "attack": outcome.attack, "control": control, "targets": releases}
+        if not values:
+            continue
+        row = {**outcome.about, "attack": outcome.attack, "control": control, "targets": len(targets)}
         row |= {"label_sets": targets.label_sets, "distinct_images": len(targets.truth.unique())}
-        row |= {"evidence": evidence(releases), **summary(values, seed)}
-        if "identification" in values:
-            row["chance"] = f"1 in {targets.decoys.shape[2] + 1}"  # of identifying an example
-        if scores := membership_scores(values):
-            best = max(scores, key=lambda name: row[f"auc_{name}"])
-            row |= {"membership_auc": row[f"auc_{best}"], "membership_score": best}
+        row |= {"evidence": evidence(len(targets)), **summary(values, seed, intervals=not targets.recurring)}
+        if "identification" in values:  # a control leaves the truth out
+            row["chance"] = f"1 in {targets.candidates - (control == 'negative')}"
         if control != "negative":
             row |= outcome.notes
         rows.append(row)
     return rows
+
+
+ABLE = {"identification": 10.0, "membership_auc": 0.75, "labels": 0.5}
+"""What the lower end of an attack's interval must exceed on undistorted releases for its results to say anything at
+these weights: so many times chance; this area; this share of the way from guessing to certainty."""
+
+
+def mark_controls(rows: list[dict[str, Any]]) -> None:
+    """Set ``control_failed`` in every row whose attack does not work on undistorted releases at the same weights."""
+    table = {(_weights(row), row["role"], row["control"] == "negative"): row for row in rows}
+    for row in rows:
+        if row["control"] is not None:
+            continue
+        positive = table.get((_weights(row), "undistorted", False))
+        if positive is None and row["mechanism"] == "none":
+            positive = row
+        if positive is not None and not able(positive, table.get((_weights(positive), positive["role"], True))):
+            row["control_failed"] = True
+
+
+def able(row: Mapping[str, Any], negative: Mapping[str, Any] | None) -> bool:
+    """Whether an attack on undistorted releases got clearly more than chance; where nothing tells, it is believed."""
+    for name, least in ABLE.items():
+        got = row.get(f"{name}_low")
+        if got is None:
+            got = row.get(name)
+        if got is None:
+            continue
+        if name == "identification":
+            least = min(least / int(row["chance"].removeprefix("1 in ")), 0.5)
+        elif name == "labels":
+            guessed = (negative or {}).get(name) or 0.0
+            least = guessed + least * (1 - guessed)
+        return bool(got > least)
+    return True
+
+
+def _weights(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Which attack, at the weights of which federation and round."""
+    return (
+        row["attack"], row.get("dataset"), row["mechanism"], str(row.get("budget")), row.get("seed"), row.get("round"),
+    )  # fmt: skip
 
 
 def renamed(rows: Iterable[Mapping[str, Any]], names: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """What attacks found, reduced to numbers per release: by the kind of result, never by the attack's name.
 
-Every result is also held against images of another release, the *negative* control: what chance does.
+Every result is also held against images that were not in the release, the *negative* control: what chance does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..attack.results import CandidateScores, Inversion, LabelGuesses, Membershi
 from ..attack.simulate import Companions
 from ..attack.view import Server, View
 from ..randomness import experiment_key, uniform
-from ..statistics import Array, Ranking, ranks
+from ..statistics import Array, ranks
 from . import image_scores as scores
 from .cells import Cell
 from .options import AuditOptions
@@ -60,36 +60,38 @@ def _inversion(result: Inversion, case: Case) -> Outcome:
     else:  # an inferred label binds no place
         free = torch.where((view.labels == free).all(1, keepdim=True), free, 0)
     guess, assigned = scores.arranged(result.images, targets.images, free)
-    values = image_values(guess, targets, targets.truth, materials) | {"cost": result.cost}
+    values = image_values(guess, targets, materials) | {"cost": result.cost}
     if case.trace.iterations:
         values["leakage"], values["beyond_D"] = case.trace.leakage(assigned)
     if result.labels is not None:
         right = (result.labels.sort(1).values == targets.labels.sort(1).values).all(1)
         values["labels_exact"] = right
-    other = scores.arranged(result.images, targets.pool[targets.impostor], free)[0]
+    other = scores.arranged(result.images, targets.pool[targets.false], free)[0]
     pixels = materials.to_pixels(guess[: case.options.pictures]).clamp(0, 1).mul(255).round().to(torch.uint8)
     stopped = 0 if result.stopped is None else int((result.stopped > 0).sum())
     return case.outcome(
-        values, image_values(other, targets, targets.impostor, materials), images=guess,
+        values, image_values(other, targets, materials, negative=True), images=guess,
         pictures=pixels.cpu().numpy() if pixels.dim() == 5 else None, notes={"stopped": stopped} if stopped else {},
     )  # fmt: skip
 
 
 @score.register
 def _candidates(result: CandidateScores, case: Case) -> Outcome:
-    own, impostor, decoys = result.values.split([1, 1, result.values.shape[2] - 2], dim=2)
-    return case.outcome(*(_places(ranks(torch.cat([one, decoys], 2))) for one in (own, impostor)))
+    return case.outcome(*(_places(result.values, case.targets, negative) for negative in (False, True)))
 
 
 @score.register
 def _membership(result: MembershipScores, case: Case) -> Outcome:
-    count = case.targets.truth.shape[1]
-    broken = sum(int((~torch.isfinite(values)).sum()) for values in result.values.values())
-    tables = {name: torch.nan_to_num(values.double(), 0.0, 0.0, 0.0) for name, values in result.values.items()}
-    others = {f"{name}_others": values[:, 2 * count :] for name, values in tables.items()}
-    members = {f"{name}_members": values[:, :count] for name, values in tables.items()}
-    impostors = {f"{name}_members": values[:, count : 2 * count] for name, values in tables.items()}
-    return case.outcome(members | others, impostors | others, notes={"not_finite": broken} if broken else {})
+    values, member = result.values.double(), case.targets.member
+    broken = int((~torch.isfinite(values)).sum())
+    values = torch.nan_to_num(values, 0.0, 0.0, 0.0)
+    inside, outside = (values[which].view(len(values), -1) for which in (member, ~member))
+    negative = {}
+    if outside.shape[1] > 1:  # chance: some that were not in it against others that were not
+        negative = {"members": outside[:, ::2], "others": outside[:, 1::2]}
+    return case.outcome(
+        {"members": inside, "others": outside}, negative, notes={"not_finite": broken} if broken else {}
+    )
 
 
 @score.register
@@ -142,9 +144,10 @@ MOST_DECIBELS = 100.0
 """A perfect reconstruction has an infinite PSNR; means and intervals need a number."""
 
 
-def image_values(guess: Tensor, targets: Targets, truth: Tensor, materials: Materials) -> dict[str, Tensor]:
-    """Errors of matched guesses ``[N, E, ...]`` and the truth's place among the decoys by correlation."""
-    images = targets.pool[truth]
+def image_values(guess: Tensor, targets: Targets, materials: Materials, *, negative: bool = False) -> dict[str, Tensor]:
+    """Errors of matched guesses ``[N, E, ...]`` and the truth's place among the candidates by correlation."""
+    images = targets.pool[targets.false if negative else targets.truth]
+    like = guess
     if images.dim() < 5:  # inputs that are not images: one row of pixels
         images, guess = (part.flatten(2).unflatten(2, (1, 1, -1)) for part in (images, guess))
     shown, real = (materials.to_pixels(part).clamp(0, 1) for part in (guess, images))
@@ -155,13 +158,13 @@ def image_values(guess: Tensor, targets: Targets, truth: Tensor, materials: Mate
     }
     if min(guess.shape[-2:]) >= 11:
         results["ssim"] = scores.ssim(shown, real)
-    if targets.decoys.shape[2]:
-        results |= _places(ranks(_correlations(guess, targets, truth)))
+    if targets.candidates > 1:
+        results |= _places(_correlations(like, targets), targets, negative)
     return results
 
 
-def _correlations(guess: Tensor, targets: Targets, truth: Tensor) -> Tensor:
-    """Of every guess with its truth (column 0) and the decoys: ``[N, E, K]``."""
+def _correlations(guess: Tensor, targets: Targets) -> Tensor:
+    """Of every guess with its candidates: ``[N, E, K]``."""
 
     def centred(images: Tensor, batch: int) -> Tensor:
         flat = images.flatten(batch)
@@ -170,15 +173,17 @@ def _correlations(guess: Tensor, targets: Targets, truth: Tensor) -> Tensor:
         length: Tensor = flat.norm(dim=-1, keepdim=True)
         return torch.where(length > 1e-5 * scale, flat / length.clamp_min(1e-30), 0)  # a constant resembles nothing
 
-    pool, rows = centred(targets.pool, 1), centred(guess, 2)
-    parts = []
-    for some in range(len(guess)):  # a release at a time: the decoys of all at once would not fit
-        choices = torch.cat([truth[some].unsqueeze(1), targets.decoys[some]], dim=1)
-        parts.append((pool[choices] @ rows[some].unsqueeze(2)).squeeze(2))
-    return torch.stack(parts)
+    pool, rows = centred(targets.pool, 1), centred(guess, 2)  # a release at a time: all at once would not fit
+    return torch.stack(
+        [(pool[mine] @ row.unsqueeze(2)).squeeze(2) for mine, row in zip(targets.choices, rows, strict=True)]
+    )
 
 
-def _places(ranking: Ranking) -> dict[str, Tensor]:
+def _places(values: Tensor, targets: Targets, negative: bool) -> dict[str, Tensor]:
+    """The place of the truth among the candidates by their scores ``[N, E, K]``; of an impostor, the truth left out."""
+    if negative:
+        values = values.scatter(2, targets.place.unsqueeze(2), torch.nan)
+    ranking = ranks(values, targets.impostor if negative else targets.place)
     return {"identification": ranking.first, "log_rank": ranking.log}
 
 
@@ -202,6 +207,6 @@ def baselines(
     result = {}
     for name, guess in guesses.items():
         distance = (guess - truth).flatten(2).norm(dim=2)
-        values = image_values(guess, targets, targets.truth, materials)
+        values = image_values(guess, targets, materials)
         result[name] = _arrays(values | {"leakage": 1 - distance.mean(1) / diameter})
     return result

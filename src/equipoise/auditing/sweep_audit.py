@@ -23,7 +23,7 @@ from ..models.batched import Batched
 from .cells import OWN, Cell, federation_cell, server_of, static_name, with_controls
 from .examine import Progress, attack_cell, told_where
 from .options import AuditOptions
-from .results import Findings, Outcome, differences, rows_of, summary
+from .results import Findings, Outcome, differences, mark_controls, rows_of, summary
 from .scoring import baselines
 from .targets import Materials, Targets, build_targets
 
@@ -66,6 +66,7 @@ class SweepAudit:
     def findings(self, complete: bool) -> Findings:
         outcomes = [one for several in self.outcomes.values() for one in several]
         rows = [row for one in outcomes for row in rows_of(one, self.targets[one.about["dataset"]], self.options.seed)]
+        mark_controls(rows)
         guesses = {name: self._guesses(name) for name in self.targets}
         gaps = list(learned_against_static(self.federations, self.outcomes, self.options.seed))
         return Findings(rows, gaps, guesses, outcomes, self.targets, complete)

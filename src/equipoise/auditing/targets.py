@@ -1,180 +1,266 @@
 """What is attacked: batches of public images that play the private ones.
 
-``Targets`` come with the candidates and non-members they are told apart from. All defences see the same targets.
+Targets, decoys and non-members come from one exchangeable pool: before a release is made, nothing tells the image that
+will be in it from those that will not. No image is a target or a non-member twice, so that releases are independent
+and an interval over releases is one over images too; a small pool gives fewer releases. All defences see the same ones.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from ..attack.attack import Knowledge
-from ..attack.simulate import Companions
 from ..attack.view import Server
 from ..data.dataset import Dataset
-from ..errors import ConfigError
+from ..errors import DataError
 from .options import AuditOptions
 
 FEWEST = 4
 """Public inputs of a label from which targets of one's own can be told apart: two to simulate with, two as decoys."""
 
+Pair = tuple[Tensor, Tensor]
+
 
 @dataclass(frozen=True)
 class Materials:
-    """Public images of one dataset, by what they serve for; labels alike. ``to_pixels`` undoes the normalisation."""
+    """Images of one dataset, by what they serve for; labels alike. ``to_pixels`` undoes the normalisation."""
 
-    attack: tuple[Tensor, Tensor] | None  # None: the attacker has no public images
-    candidates: tuple[Tensor, Tensor]
-    targets: tuple[Tensor, Tensor]
+    attack: Pair | None  # public, for the attacker to simulate with; None: it has none
+    pool: Pair  # targets, decoys and non-members
     to_pixels: Callable[[Tensor], Tensor]
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Materials:
-        def moved(pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        def moved(pair: Pair) -> Pair:
             return pair[0].to(device, dtype), pair[1].to(device)
 
-        attack = None if self.attack is None else moved(self.attack)
-        return Materials(attack, moved(self.candidates), moved(self.targets), self.to_pixels)
+        return Materials(None if self.attack is None else moved(self.attack), moved(self.pool), self.to_pixels)
 
     @classmethod
     def of(cls, dataset: Dataset, private: bool = False) -> Materials:
-        """The public parts of a dataset, by what they serve for; ``private`` targets are the clients' own."""
-        targets = dataset.train if private else dataset.public_targets
-        attack, candidates, held = (
-            (part.images, part.labels) for part in (dataset.public_attack, dataset.public_candidates, targets)
-        )
-        return cls(attack, candidates, held, dataset.pixels)
+        """The public parts of a dataset, by what they serve for; a ``private`` pool is all that the clients hold."""
+        attack, pool = dataset.public_attack, dataset.train if private else dataset.public_pool
+        return cls((attack.images, attack.labels), (pool.images, pool.labels), dataset.pixels)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Targets:
-    """N batches to be attacked. ``pool`` holds candidates and targets; the rest are its rows."""
+    """N batches of E images to be attacked, as rows of ``pool``."""
 
     pool: Tensor  # [Q, ...]
     pool_labels: Tensor  # [Q]
-    truth: Tensor  # [N, E]
     labels: Tensor  # [N, E]
-    impostor: Tensor  # [N, E]: images of another batch with the same labels
-    decoys: Tensor  # [N, E, K - 1]
-    others: Tensor  # [N, O]: non-members of the same labels
+    choices: Tensor  # [N, E, K]: each image among candidates of its label
+    place: Tensor  # [N, E]: the column of the image itself
+    impostor: Tensor  # [N, E]: the column of another one, which chance is measured by; meaningless if K = 1
+    asked: Tensor  # [N, O]: images of which membership is asked, of the labels of the batch
+    member: Tensor  # [N, O] bool: whether they are in the batch; the same number in every row
     label_sets: int
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @cached_property
+    def truth(self) -> Tensor:
+        """``[N, E]``"""
+        return self.choices.gather(2, self.place.unsqueeze(2)).squeeze(2)
+
+    @cached_property
+    def false(self) -> Tensor:
+        """``[N, E]``: the impostors."""
+        return self.choices.gather(2, self.impostor.unsqueeze(2)).squeeze(2)
 
     @property
     def images(self) -> Tensor:
         return self.pool[self.truth]
 
-    def knowledge(self, public: tuple[Tensor, Tensor] | None) -> Knowledge:
-        """What the attacker holds: the truth stands first among the choices, an impostor second."""
-        first = torch.stack([self.truth, self.impostor], dim=2)
-        return Knowledge(
-            public, self.pool, self.pool_labels,
-            choices=torch.cat([first, self.decoys], dim=2),
-            asked=torch.cat([self.truth, self.impostor, self.others], dim=1),
-        )  # fmt: skip
+    @property
+    def candidates(self) -> int:
+        """Among how many an image is sought."""
+        return self.choices.shape[2]
+
+    @property
+    def others(self) -> int:
+        """Non-members of every release."""
+        return int((~self.member[:1]).sum())
+
+    @cached_property
+    def recurring(self) -> bool:
+        """Whether any image plays one part twice: then releases are not independent, and no interval is given."""
+        return any(len(rows) != len(rows.unique()) for rows in (self.truth.flatten(), self.asked[~self.member]))
+
+    def to(self, device: torch.device) -> Targets:
+        """The same with all indices where the pool is."""
+        return replace(self, **{
+            part.name: getattr(self, part.name).to(device) for part in fields(self) if part.name != "label_sets"
+        })  # fmt: skip
+
+    def knowledge(self, public: Pair | None) -> Knowledge:
+        """What the attacker holds."""
+        return Knowledge(public, self.pool, self.pool_labels, choices=self.choices, asked=self.asked)
 
 
 def build_targets(materials: Materials, server: Server, options: AuditOptions) -> Targets:
-    """Batches of target images over several label sets, each with impostors, decoys and non-members."""
-    images, labels = materials.targets
-    known = labels.unique()
-    generator = torch.Generator().manual_seed(options.seed)
-    sets = []
-    for _ in range(options.label_sets):
-        if len(known) >= server.examples:  # distinct labels, where there are enough
-            chosen = known.cpu()[torch.randperm(len(known), generator=generator)[: server.examples]]
-        else:
-            chosen = known.cpu()[torch.randint(len(known), (server.examples,), generator=generator)]
-        sets.append(chosen.sort().values)
-    asked = torch.stack([sets[i % len(sets)] for i in range(options.releases)]).to(images.device)
-    rows = torch.arange(options.releases, device=images.device)
-    offset = len(materials.candidates[0])
-    truth = _dealt(labels, asked, generator) + offset
-    impostor = _dealt(labels, asked, generator) + offset
-    decoys = _decoys(materials.candidates[1], asked, options.candidates - 1, generator)
-    spread = asked[:, torch.arange(options.others, device=asked.device) % server.examples]
-    others = Companions(materials.candidates, options.seed, "audit/others").draw(spread, rows)
-    pool = torch.cat([materials.candidates[0], images])
-    pool_labels = torch.cat([materials.candidates[1], labels])
-    impostor = _outside(impostor - offset, truth - offset, labels) + offset
+    """Batches over all labels, none of whose images occurs twice, with decoys and non-members of the same pool.
+
+    Where the pool is too small for all that the options ask for, there are fewer non-members, then fewer releases, then
+    fewer candidates.
+    """
+    labels, generator = materials.pool[1].cpu(), torch.Generator().manual_seed(options.seed)
+    sets = label_sets(_usable(materials, server), server.batch, server.local_steps, options.label_sets, generator)
+    counts = torch.bincount(labels)
+
+    def asked(releases: int, others: int) -> Tensor:
+        return with_others(sets[torch.arange(releases) % len(sets)], others)
+
+    releases = most(options.releases, lambda n: fits(counts, asked(n, 1)))
+    others = most(options.others, lambda n: fits(counts, asked(releases, n)))
+    dealt = deal(labels, asked(releases, others), generator)
+    truth, outside = dealt.split([server.examples, others], dim=1)
+    known = labels[truth]
+    choices, place, impostor = among(labels, truth, known, options.candidates, generator)
+    everyone, member = shuffled(truth, outside, generator)
     return Targets(
-        pool=pool, pool_labels=pool_labels, truth=truth, labels=asked, impostor=impostor, decoys=decoys, others=others,
-        label_sets=len({tuple(s.tolist()) for s in sets}),
-    )  # fmt: skip
+        pool=materials.pool[0], pool_labels=labels, labels=known, choices=choices, place=place, impostor=impostor,
+        asked=everyone, member=member, label_sets=min(releases, len({tuple(row) for row in sets.tolist()})),
+    ).to(materials.pool[1].device)  # fmt: skip
 
 
-def _dealt(labels: Tensor, asked: Tensor, generator: torch.Generator) -> Tensor:
-    """Images with the labels ``asked`` ``[N, E]``: each once, in random order, before any is used again."""
+def _usable(materials: Materials, server: Server) -> Tensor:
+    """Labels of which there are enough images in the pool for a batch and a decoy, and some to simulate with."""
+    labels = materials.pool[1].cpu()
+    counts = torch.bincount(labels)
+    known = counts.nonzero().flatten()
+    if materials.attack is not None:
+        known = known[torch.isin(known, materials.attack[1].cpu())]
+    while len(known):
+        least = -(-server.batch // len(known)) * server.local_steps + 1
+        if bool((counts[known] >= least).all()):
+            return known
+        known = known[counts[known] >= least]
+    raise DataError(
+        f"There are too few public images to play batches of {server.examples}, with decoys, from one pool.",
+        "Give more public images of every label.",
+    )
+
+
+def label_sets(known: Tensor, batch: int, steps: int, count: int, generator: torch.Generator) -> Tensor:
+    """``[count, steps * batch]`` labels: over all sets every label is dealt about equally often, and no step has one
+    twice before it has all. Sorted within a step.
+    """
+    deck: list[int] = []
+    rows = []
+    for _ in range(count * steps):
+        hand = known.repeat(batch // len(known)).tolist()
+        rest: list[int] = []
+        while len(hand) + len(rest) < batch:
+            free = [label for label in deck if label not in rest]
+            if not free:
+                deck += known[torch.randperm(len(known), generator=generator)].tolist()
+                continue
+            rest.append(free[0])
+            deck.remove(free[0])
+        rows.append(sorted(hand + rest))
+    return torch.tensor(rows).view(count, steps * batch)
+
+
+def with_others(labels: Tensor, count: int) -> Tensor:
+    """Labels of batches ``[N, E]``, and behind them of ``count`` non-members each: the same labels in turn."""
+    return torch.cat([labels, labels[:, torch.arange(count) % labels.shape[1]]], dim=1)
+
+
+def fits(counts: Tensor, asked: Tensor) -> bool:
+    """Whether there are enough images of every label to play each of ``asked`` by one of its own."""
+    return bool((torch.bincount(asked.flatten(), minlength=len(counts)) <= counts).all())
+
+
+def most(limit: int, possible: Callable[[int], bool]) -> int:
+    """The largest number up to ``limit`` that is possible; 1 if none is."""
+    return max(1, bisect_left(range(1, limit + 1), True, key=lambda n: not possible(n)))
+
+
+def deal(labels: Tensor, asked: Tensor, generator: torch.Generator) -> Tensor:
+    """Rows with the labels ``asked`` ``[N, A]`` in random order, none twice unless there are too few of a label."""
     out = torch.empty_like(asked)
     for label in asked.unique().tolist():
         own = (labels == label).nonzero().flatten()
-        own = own[torch.randperm(len(own), generator=generator).to(own.device)]
+        own = own[torch.randperm(len(own), generator=generator)]
         here = asked == label
-        out[here] = own[torch.arange(int(here.sum()), device=own.device) % len(own)]
+        out[here] = own[torch.arange(int(here.sum())) % len(own)]
     return out
 
 
-def _outside(rows: Tensor, batch: Tensor, labels: Tensor) -> Tensor:
-    """``rows`` ``[N, E]``, each moved on to the next image of its label until it is in no place of its ``batch``."""
-    order = labels.argsort(stable=True)
-    place, count = order.argsort(), torch.bincount(labels)
-    start = (count.cumsum(0) - count)[labels[rows]]
-    for _ in range(batch.shape[1]):
-        inside = (rows.unsqueeze(2) == batch.unsqueeze(1)).any(2)
-        following = order[start + (place[rows] - start + 1) % count[labels[rows]]]
-        rows = torch.where(inside, following, rows)
-    return rows
+def among(
+    labels: Tensor, truth: Tensor, known: Tensor, width: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Each image ``truth`` ``[N, E]`` of label ``known`` among random others of that label that are not in its batch.
 
-
-def _decoys(labels: Tensor, asked: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """The same ``count`` random candidates for all targets of a label: ``[N, E, count]``, fewer if there are fewer."""
-    most = int(torch.bincount(labels, minlength=int(asked.max()) + 1)[asked].min())
-    if most < 1:
-        raise ConfigError("A label of the targets has no candidate images.", "Give public data of every label.")
-    table = torch.zeros(int(asked.max()) + 1, min(count, most), dtype=torch.int64, device=asked.device)
-    for label in asked.unique().tolist():
+    ``labels`` ``[Q]`` are those of the decoys' pool; a truth beyond its end is not from there. Gives choices ``[N, E,
+    K]`` in random order, the column of the image itself and that of another. K is less than ``width`` if a label has
+    fewer.
+    """
+    inside = (known.unsqueeze(2) == known.unsqueeze(1)) & (truth < len(labels)).unsqueeze(1)
+    free = torch.bincount(labels, minlength=int(known.max()) + 1)[known] - inside.sum(2)
+    width = min(width, 1 + int(free.min()))
+    choices = torch.empty(*truth.shape, width, dtype=torch.int64)
+    for label in known.unique().tolist():
         own = (labels == label).nonzero().flatten()
-        order = torch.randperm(len(own), generator=generator).to(own.device)
-        table[label] = own[order[: table.shape[1]]]
-    return table[asked]
+        release, example = (known == label).nonzero().unbind(1)
+        order = torch.rand(len(release), len(own), generator=generator)
+        order[(own.view(1, -1, 1) == truth[release].unsqueeze(1)).any(2)] = 2.0  # nobody of the batch is a decoy
+        decoys = own[order.argsort(1)[:, : width - 1]]
+        choices[release, example] = torch.cat([truth[release, example].unsqueeze(1), decoys], dim=1)
+    order = torch.rand(choices.shape, generator=generator).argsort(2)
+    place = order.argmin(2)
+    impostor = (place + 1 + torch.randint(max(1, width - 1), truth.shape, generator=generator)) % width
+    return choices.gather(2, order), place, impostor
+
+
+def shuffled(members: Tensor, others: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Members ``[N, E]`` and others ``[N, O]`` in random order, and which are members."""
+    everyone = torch.cat([members, others], dim=1)
+    order = torch.rand(everyone.shape, generator=generator).argsort(1)
+    return everyone.gather(1, order), order < members.shape[1]
 
 
 def given_targets(
-    images: Tensor, labels: Tensor, public: tuple[Tensor, Tensor] | None, low: float, high: float, options: AuditOptions
+    images: Tensor, labels: Tensor, public: Pair | None, low: float, high: float, options: AuditOptions
 ) -> tuple[Targets, Materials]:
     """Targets around given inputs; half of the public data serve as decoys and non-members, half for the attacks.
 
     Where a label of the targets has fewer than ``FEWEST`` public inputs, all serve the attacks: there are no decoys.
     """
-    count, examples = labels.shape
-    own = images.flatten(0, 1), labels.flatten()
-    place = torch.arange(count * examples, device=labels.device).view(count, examples)
+    own, device = (images.flatten(0, 1), labels.flatten()), labels.device
     sets = len(labels.sort(1).values.unique(dim=0))
 
     def to_pixels(values: Tensor) -> Tensor:
         return (values - low) / max(high - low, 1e-30)
 
     if public is None or min(int((public[1] == label).sum()) for label in labels.unique()) < FEWEST:
+        place = torch.arange(labels.numel(), device=device).view(labels.shape)
+        first, none = torch.zeros_like(place), place[:, :0]
         targets = Targets(
-            pool=own[0], pool_labels=own[1], truth=place, labels=labels, impostor=place,
-            decoys=place[..., None][..., :0], others=place[:, :0], label_sets=sets,
+            pool=own[0], pool_labels=own[1], labels=labels, choices=place.unsqueeze(2), place=first, impostor=first,
+            asked=none, member=none.bool(), label_sets=sets,
         )  # fmt: skip
-        return targets, Materials(public, own, own, to_pixels)
+        return targets, Materials(public, own, to_pixels)
+    generator = torch.Generator().manual_seed(options.seed)
     order = public[1].argsort(stable=True)  # label after label, so that both halves have some of each
     attack, decoys = ((public[0][rows], public[1][rows]) for rows in (order[::2], order[1::2]))
-    of = [(decoys[1] == label).nonzero().flatten() for label in range(int(labels.max()) + 1)]
-    width = min(min(len(of[label]) for label in labels.unique().tolist()), options.candidates)
-    table = torch.stack([rows[:width] if len(rows) >= width else rows.new_zeros(width) for rows in of])[labels]
-    offset = len(decoys[0])
+    held, known = decoys[1].cpu(), labels.cpu()
+    counts = torch.bincount(held, minlength=int(known.max()) + 1)
+    others = most(options.others, lambda n: fits(counts, with_others(known, n)[:, known.shape[1] :]))
+    outside = deal(held, with_others(known, others)[:, known.shape[1] :], generator)
+    truth = torch.arange(known.numel()).view(known.shape) + len(held)
+    choices, place, impostor = among(held, truth, known, options.candidates, generator)
+    asked, member = shuffled(truth, outside, generator)
     targets = Targets(
-        pool=torch.cat([decoys[0], own[0]]),
-        pool_labels=torch.cat([decoys[1], own[1]]),
-        truth=place + offset,
-        labels=labels,
-        impostor=table[..., 0],
-        decoys=table[..., 1:],
-        others=table[..., 1:].transpose(1, 2).flatten(1)[:, : options.others],  # all labels in turn
-        label_sets=sets,
-    )
-    return targets, Materials(attack, decoys, own, to_pixels)
+        pool=torch.cat([decoys[0], own[0]]), pool_labels=torch.cat([held, own[1].cpu()]), labels=known,
+        choices=choices, place=place, impostor=impostor, asked=asked, member=member, label_sets=sets,
+    )  # fmt: skip
+    return targets.to(device), Materials(attack, decoys, to_pixels)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attack.attack import Knowledge
+from ..attack.attack import Hooks, Knowledge
 from ..attack.labels import infer_labels, last_layer_labels
 from ..attack.results import Inversion
 from ..attack.view import Public, Server, View, check, check_public
@@ -19,9 +19,9 @@ from ..models.check import check_model
 from .attacker import Attacker
 from .audit import Audit, content, remark
 from .cells import OWN, Cell, with_controls
-from .examine import Progress, attack_cell, released, run_attack
+from .examine import Progress, attack_cell, released, run_attack, steps
 from .options import AuditOptions
-from .results import Findings, Outcome, rows_of, summary
+from .results import Findings, Outcome, mark_controls, rows_of, summary
 from .scoring import baselines
 from .summary import GIVEN, UNKNOWN, counted
 from .svg import Row, Section, as_pixels
@@ -165,7 +165,8 @@ def _scored(case: _Case, real: Truth, diameter: float, show: bool, progress: Pro
             cell = replace(cell, view=seen)
         outcomes += attack_cell(cell, targets, materials, options, diameter, progress)
     rows = [row for one in outcomes for row in rows_of(one, targets, options.seed)]
-    if not targets.decoys.shape[2]:
+    mark_controls(rows)
+    if targets.candidates == 1:
         rows = [
             row for row in rows if row["control"] != "negative" or "labels" in row
         ]  # nothing to hold others against
@@ -181,7 +182,8 @@ def _unscored(case: _Case, progress: Progress | None) -> Audit:
     cell, view, made, rows = case.cell, case.view, {}, []
     assert view.labels is not None
     for name in case.options.attacks:
-        result = run_attack(name, cell.server, view, Knowledge(case.public), case.options, progress)
+        hooks = Hooks(step=steps(name, progress))
+        result = run_attack(name, cell.server, view, Knowledge(case.public), case.options, hooks)
         row = {**cell.about, "attack": name, "targets": len(view)}
         if isinstance(result, Inversion):
             made[name] = result.images
@@ -197,7 +199,7 @@ def _unscored(case: _Case, progress: Progress | None) -> Audit:
 
 def _shrunk(targets: Targets, options: AuditOptions) -> list[str]:
     """What the public inputs were too few for."""
-    width, asked, notes = targets.decoys.shape[2] + 1, targets.others.shape[1], []
+    width, asked, notes = targets.candidates, targets.others, []
     if 1 < width < options.candidates:
         notes.append(
             f"Each example is sought among {width} candidates, not {options.candidates}: half of the public inputs of "

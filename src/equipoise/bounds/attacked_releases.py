@@ -196,7 +196,7 @@ def _own_ratios(server: Server, view: View, images: Tensor, truth: Tensor) -> Te
 
 def _public_ratios(server: Server, materials: Materials, weights: Tensor, count: int = 32) -> Tensor:
     """Of pairs of public images with one label: ``[pairs]``."""
-    images, labels = materials.targets[0], materials.targets[1]
+    images, labels = materials.pool
     order = labels.argsort(stable=True)
     one, other = order[:-1], order[1:]
     same = (labels[one] == labels[other]).nonzero().flatten()

@@ -47,10 +47,10 @@ def calibration(settings: ProtectionSettings, name: str, budget: float | None) -
 def guess_scores(name: str, diameter: float) -> dict[str, float]:
     """The paper's leakage score of two guesses that use no update: black, and the mean of the class.
 
-    Measured on the 500 public target images; the class means come from the other public images.
+    Measured on the public images that play private ones in audits; the class means come from other public images.
     """
     data = load(name)
-    targets, known = data.public_targets, data.public_attack
+    targets, known = data.public_pool, data.public_attack
     centre = torch.stack([known.images[known.labels == label].mean(0) for label in range(data.classes)])
     black = known.images.min().expand_as(targets.images)
 

@@ -54,10 +54,9 @@ def public_dataset(dataset: Dataset) -> Dataset:
             f"The dataset {dataset.name!r} has no public part to search on.",
             "Set some of it apart: --set public_fraction=0.1.",
         )
-    train, test = dataset.public_attack, dataset.public_candidates
-    rest_images = [dataset.public_targets.images, dataset.public_tuning.images]
-    rest_labels = [dataset.public_targets.labels, dataset.public_tuning.labels]
-    rest = (torch.cat(rest_images), torch.cat(rest_labels))
+    train, pool, tuning = dataset.public_attack, dataset.public_pool, dataset.public_tuning
+    test, more = (pool.take(part) for part in (slice(len(pool) * 4 // 5), slice(len(pool) * 4 // 5, None)))
+    rest = torch.cat([more.images, tuning.images]), torch.cat([more.labels, tuning.labels])
     return from_tensors(
         (train.images, train.labels), (test.images, test.labels), rest, classes=dataset.classes, name=dataset.name
     )

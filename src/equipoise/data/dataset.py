@@ -19,7 +19,7 @@ from .splits import Split, hold_out, mixed
 
 Pair = tuple[Tensor, Tensor]
 
-PUBLIC_PARTS = {"attack": 3000, "candidates": 2000, "targets": 500, "tuning": 500}
+PUBLIC_PARTS = {"attack": 3000, "pool": 2500, "tuning": 500}
 """Of the bundled public split, in this order; that of another dataset is cut in the same proportions."""
 
 
@@ -29,8 +29,8 @@ class Dataset:
 
     >>> from equipoise import load
     >>> data = load("mnist")
-    >>> data.shape, len(data.train), len(data.public_candidates)
-    ((1, 28, 28), 4000, 2000)
+    >>> data.shape, len(data.train), len(data.public_pool)
+    ((1, 28, 28), 4000, 2500)
     """
 
     name: str
@@ -54,14 +54,9 @@ class Dataset:
         return self._public_part("attack")
 
     @property
-    def public_candidates(self) -> Split:
-        """Decoys for identification: a third of ``public`` (2,000 bundled, 200 of each class)."""
-        return self._public_part("candidates")
-
-    @property
-    def public_targets(self) -> Split:
-        """Images an attack is scored on, and non-members: a twelfth of ``public`` (500 bundled)."""
-        return self._public_part("targets")
+    def public_pool(self) -> Split:
+        """What attacks are scored on: targets, decoys and non-members, 5 in 12 of ``public`` (2,500 bundled)."""
+        return self._public_part("pool")
 
     @property
     def public_tuning(self) -> Split:

@@ -23,7 +23,7 @@ from ..auditing.cells import Cell, server_of
 from ..auditing.examine import released
 from ..auditing.options import AuditOptions
 from ..auditing.scoring import Trace, baselines
-from ..auditing.targets import Materials, Targets, build_targets
+from ..auditing.targets import Materials, build_targets, given_targets
 from ..engine.evaluation import by_client, full_loss, score
 from ..engine.sweep import Sweep
 from ..mechanism.distortion import draw_bounds
@@ -177,13 +177,7 @@ def _inverted(
 
 def _guesses(server: Server, materials: Materials, truth: Tensor, labels: Tensor) -> dict[str, dict[str, float]]:
     """Mean MSE and SSIM of guesses that use no update, on the distinct batches."""
-    pool = truth.flatten(0, 1)
-    place = torch.arange(len(pool), device=pool.device).view(labels.shape)
-    none = place.new_empty(*place.shape, 0)
-    targets = Targets(
-        pool=pool, pool_labels=labels.flatten(), truth=place, labels=labels, impostor=place, decoys=none,
-        others=place[:, :0], label_sets=1,
-    )  # fmt: skip
+    targets = given_targets(truth, labels, None, 0.0, 1.0, AuditOptions())[0]
     return {
         name: {key: float(values[key].mean()) for key in ("mse", "ssim", "leakage")}
         for name, values in baselines(targets, materials, server).items()
@@ -207,8 +201,8 @@ def pictures(sweep: Sweep, scale: Scale, report: Report) -> tuple[list[dict[str,
             protection = sweep.settings.protection.at(federation.mechanism, federation.budget, sweep.state.round + 1)
             cell = Cell(weights, replace(server, protection=protection), {})
             sent.append(released(cell, targets, options))
-            previous.append(weights.expand(len(targets.truth), -1))
-        count = len(targets.truth)
+            previous.append(weights.expand(len(targets), -1))
+        count = len(targets)
         truth, labels = targets.images.repeat(len(mine), 1, 1, 1, 1), targets.labels.repeat(len(mine), 1)
         view = View(torch.cat(previous), torch.cat(sent), labels)
         tell = partial(report, f"attacking {len(view)} releases on {name}")

@@ -1,0 +1,319 @@
+"""The mechanism under the microscope: how likely is a release with a given candidate in it?
+
+Every candidate's *response*, what it adds to a release, is taken from simulating the mechanism with it and public
+companions, so the filter knows the learner. The likelihood is the Gaussian one around that response, whose covariance
+has two parts, both estimated by simulation: the variation that the companions cause (low rank) and the noise of the
+mechanism (diagonal). What makes it strong:
+
+* noise comes in pairs of opposite sign, and all candidates share companions and noise, so that neither blurs the
+  comparison;
+* ``condition_on="release"`` takes each candidate's response under the noise that the release itself shows instead of
+  the mean over fresh noise: a learner's gradients are those at the distorted weights, and the server sees these
+  weights. Scores are then set against the candidate's scores on simulated releases that do not hold it;
+* updates are limited at a few noise scales (``limiter.py``);
+* limit and floor of the noise, and with ``condition_on="best"`` the kind of response, are chosen on simulated releases
+  of public *references*.
+
+``matched.py`` ranks candidates by it; ``membership.py`` sets each against the references.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..mechanism.distortion import draw_bounds
+from ..randomness import experiment_key
+from .attack import Hooks, Knowledge, Option, held
+from .filter import Filter, Products
+from .limiter import Limiter
+from .simulate import Companions, chunk, noise, pieces, respond
+from .view import Public, Server, View, check, check_public, groups
+
+FLOORS = (1e-6, 1e-4, 1e-2, 1.0)
+"""Noise that is added to the mechanism's, as a share of the companions' variance."""
+
+AT_ONCE = 128
+"""Updates whose likelihoods are computed together."""
+
+Condition = Literal["nothing", "release", "best"]
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is simulated, for every group of releases and every label in it."""
+
+    pairs: int = 16  # pairs of opposite noise per candidate, each with companions of its own
+    anchors: int = 8  # images around which the companions' covariance is estimated ...
+    around: int = 64  # ... from this many pairs each
+    tuning: int = 32  # public references, among which the filter's settings are tried
+    trials: int = 96  # simulated releases for that
+    companions: int = 4  # per candidate and release, for responses under the release's own noise
+    nulls: int = 16  # simulated releases that hold no candidate, for those
+
+
+OPTIONS = {
+    "condition_on": Option("nothing", choices=("nothing", "release", "best")),  # what responses are conditioned on
+    "pairs": Option(2, least=1), "anchors": Option(4, least=1), "around": Option(32, least=4),
+    "tuning": Option(16, least=2), "trials": Option(32, least=2), "companions": Option(4, least=1),
+    "nulls": Option(16, least=2),
+}  # fmt: skip
+"""Of the attacks that decide by these likelihoods."""
+
+
+@dataclass(frozen=True)
+class Likelihoods:
+    """How likely n releases are with each of U candidates of one label in one local step."""
+
+    rows: Tensor  # [n]: the releases
+    place: Tensor  # [n, E] bool: their examples of that label in that step
+    label: int
+    candidates: Tensor  # [U], ascending
+    values: Tensor  # [n, U] log-likelihoods, up to a constant of the release
+    references: Tensor  # [n, R] likewise, of public images
+
+
+def likelihoods(
+    server: Server,
+    view: View,
+    knowledge: Knowledge,
+    options: Mapping[str, Any],
+    hooks: Hooks,
+    wanted: tuple[str, ...],
+) -> list[Likelihoods]:
+    """For every group of releases, step and label; ``wanted`` names the parts of the knowledge that list candidates.
+
+    Where attacks share ``hooks.memory``, the first of them has all candidates scored that any may ask about.
+    """
+    memory = hooks.memory
+    if memory is not None and "likelihoods" in memory:
+        known: list[Likelihoods] = memory["likelihoods"]
+        return known
+    check(server, view)
+    public = check_public(server, held(knowledge, "public"), view.labels)
+    wanted = ("choices", "asked") if memory is not None else wanted
+    effort = Effort(**{part.name: options[part.name] for part in fields(Effort)})
+    condition: Condition = options["condition_on"] if server.protection.mechanism.learns else "nothing"
+    images, result = held(knowledge, "candidates"), []
+    for rows, previous, labels, step, label in _benches(server, view):
+        assert view.labels is not None
+        place = torch.zeros_like(view.labels[rows], dtype=torch.bool)
+        place[:, step] = view.labels[rows][:, step] == label
+        ids = _candidates(knowledge, rows, place, label, wanted)
+        position = step.start + int((labels[step] == label).nonzero()[0])
+        bench = Bench(server, previous, public, labels, position, effort, options["seed"], on_release=hooks.step)
+        values, references = bench.scores(view.released[rows] - previous, images[ids], condition)
+        result.append(Likelihoods(rows, place, label, ids, values, references))
+    if memory is not None:
+        memory["likelihoods"] = result
+    return result
+
+
+def _benches(server: Server, view: View) -> Iterator[tuple[Tensor, Tensor, Tensor, slice, int]]:
+    """Releases that one simulation serves, their weights and labels, and each local step and label in them."""
+    for rows, previous, labels in groups(server, view):
+        for start in range(0, server.examples, server.batch):
+            step = slice(start, start + server.batch)
+            for label in labels[step].unique().tolist():
+                yield rows, previous, labels, step, int(label)
+
+
+def _candidates(knowledge: Knowledge, rows: Tensor, place: Tensor, label: int, wanted: tuple[str, ...]) -> Tensor:
+    """Which candidates matter to releases: the choices for their examples, and those asked about with that label."""
+    parts = []
+    if "choices" in wanted and knowledge.choices is not None:
+        parts.append(knowledge.choices[rows][place].flatten())
+    if "asked" in wanted and knowledge.asked is not None:
+        asked = knowledge.asked[rows].flatten()
+        parts.append(asked[held(knowledge, "candidate_labels")[asked] == label])
+    result: Tensor = torch.cat(parts).unique()
+    return result
+
+
+class Chosen(NamedTuple):
+    """The settings of a filter that simulated releases of references showed to be the best."""
+
+    condition_on: Condition
+    limit: int
+    floor: float
+
+
+class Bench:
+    """The mechanism under one label's microscope: responses, the companions' covariance, the noise."""
+
+    def __init__(
+        self,
+        server: Server,
+        previous: Tensor,
+        public: Public,
+        labels: Tensor,
+        position: int,
+        effort: Effort,
+        seed: int,
+        *,
+        on_release: Progress | None = None,
+    ):
+        self.server, self.previous, self.public, self.labels, self.effort = server, previous, public, labels, effort
+        self.position, label = position, int(labels[position])
+        self.seed, self.name, self.on_release = seed, f"matched/{position // server.batch}/{label}", on_release
+        self.signs = 2 if server.protection.mechanism.distorts else 1  # nothing to pair without noise
+        self.most = chunk(server, previous)
+        own = (public[1] == label).nonzero().flatten()
+        self.own = own[torch.randperm(len(own), generator=torch.Generator().manual_seed(seed)).to(own.device)]
+        self.filter = self._filter()
+
+    def scores(self, updates: Tensor, images: Tensor, condition: Condition) -> tuple[Tensor, Tensor]:
+        """Log-likelihoods ``[n, U]`` of updates ``[n, P]`` under the given images, and ``[n, R]`` under references.
+
+        What one image scores does not depend on the others.
+        """
+        references = self.public[0][self.own[-self.effort.tuning :]]
+        means = self.responses(references)
+        self.centre = means.mean(0)
+        means = means - self.centre
+        trials, truth = self._simulated("trials", references, self.effort.trials)
+        kinds: list[Condition] = ["nothing", "release"] if condition == "best" else [condition]
+        tried = [self._tuned(kind, trials, truth, references, means) for kind in kinds]
+        best = min(range(len(kinds)), key=lambda i: tried[i][0])
+        self.chosen = Chosen(kinds[best], *tried[best][1:])
+        against = self._scored(updates, references, means)
+        parts = [
+            self._scored(updates, images[some], self.responses(images[some]) - self.centre)
+            for some in pieces(len(images), AT_ONCE, updates.device)
+        ]
+        return torch.cat(parts, dim=1), against
+
+    def _scored(self, updates: Tensor, images: Tensor, means: Tensor) -> Tensor:
+        """``[n, U]``, with the settings that were chosen."""
+        kind, limit, floor = self.chosen
+        nulls = self._nulls(kind, images, means)
+        parts = [
+            self._score(self._products(kind, updates[some], images, means), nulls, limit, floor)
+            for some in pieces(len(updates), AT_ONCE, updates.device)
+        ]
+        return torch.cat(parts).to(updates.dtype)
+
+    # -- simulation --------------------------------------------------------------------------------------------
+
+    def _respond(self, centre: Tensor, companions: Tensor, drawn: Tensor | None) -> Tensor:
+        """Updates ``[R, P]`` of batches that hold ``centre`` ``[R, ...]`` at the label's position."""
+        batch = self.public[0][companions]
+        batch[:, self.position] = centre
+        result = respond(self.server, self.previous, batch, self.labels.expand(len(batch), -1), drawn)
+        if self.on_release:
+            self.on_release(len(batch))
+        return result.sub_(self.previous)
+
+    def _drawn(self, purpose: str, rows: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Companions and noise for the given rows."""
+        pool = Companions(self.public, self.seed, f"{self.name}/{purpose}")
+        companions = pool.draw(self.labels.expand(len(rows), -1), rows)
+        key = experiment_key(self.seed, f"{self.name}/{purpose}/noise")
+        return companions, noise(self.server, key, rows, self.previous)
+
+    def _pairs(self, purpose: str, rows: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Likewise, where two neighbouring rows are a pair with the same companions and opposite noise."""
+        unique, place = torch.unique(rows // self.signs, return_inverse=True)
+        companions, drawn = self._drawn(purpose, unique)
+        if drawn is None:
+            return companions[place], None
+        return companions[place], drawn[place] * (1 - 2 * (rows % 2)).to(drawn).unsqueeze(1)
+
+    def responses(self, images: Tensor) -> Tensor:
+        """Mean update ``[U, P]`` of every image; all of them meet the same companions and the same noise."""
+        each = self.effort.pairs * self.signs
+        total = self.previous.new_zeros(len(images), self.previous.numel())
+        for part in pieces(each, self.most, self.previous.device):
+            companions, drawn = self._pairs("responses", part)
+            for some in pieces(len(images), max(1, self.most // len(part)), self.previous.device):
+                again = None if drawn is None else drawn.repeat(len(some), 1)
+                centre = images[some].repeat_interleave(len(part), dim=0)
+                result = self._respond(centre, companions.repeat(len(some), 1), again)
+                total[some] += result.view(len(some), len(part), -1).sum(1)
+        return total / each
+
+    def responses_given(self, updates: Tensor, images: Tensor) -> Tensor:
+        """Responses ``[n, U, P]`` about the centre under the noise that every update ``[n, P]`` shows."""
+        protection, each = self.server.protection, self.effort.companions
+        shown = updates - self.centre  # the noise, as far as the mean response tells
+        standard = shown if protection.mechanism.on_sphere else shown / float(protection.scale)
+        first = draw_bounds(standard, protection)[0]
+        companions = self._drawn("given", torch.arange(each, device=updates.device))[0]
+        out = updates.new_empty(len(updates) * len(images), updates.shape[1])
+        for some in pieces(len(out), max(1, self.most // each), updates.device):
+            release, image = some // len(images), some % len(images)
+            result = self._respond(
+                images[image].repeat_interleave(each, dim=0),
+                companions.repeat(len(some), 1),
+                standard[release].repeat_interleave(each, dim=0),
+            )
+            out[some] = result.view(len(some), each, -1).mean(1) - first[release] - self.centre
+        return out.view(len(updates), len(images), -1)
+
+    def _filter(self) -> Filter:
+        anchors = self.own[: self.effort.anchors]
+        each = self.effort.around * self.signs
+        clean, half = [], []
+        for part in pieces(len(anchors) * each, self.most, self.previous.device):
+            companions, drawn = self._pairs("covariance", part)
+            result = self._respond(self.public[0][anchors[part // each]], companions, drawn)
+            result = result.view(-1, self.signs, self.previous.numel())
+            clean.append(result.mean(1))
+            if self.signs == 2:
+                half.append((result[:, 0] - result[:, 1]) / 2)
+        about = torch.cat(clean).view(len(anchors), self.effort.around, -1)
+        spread = (about - about.mean(1, keepdim=True)).flatten(0, 1)  # [S, P]
+        limiter = Limiter(torch.cat(half) if half else None, self.previous)
+        return Filter(spread, limiter, max(1, len(spread) - len(anchors)))
+
+    def _simulated(self, purpose: str, images: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Updates ``[n, P]`` of simulated releases that hold one of the images, and which."""
+        truth = torch.arange(count, device=self.previous.device) % len(images)
+        results = []
+        for rows in pieces(count, self.most, self.previous.device):
+            companions, drawn = self._drawn(purpose, rows)
+            results.append(self._respond(images[truth[rows]], companions, drawn))
+        return torch.cat(results), truth
+
+    # -- the choice of the filter ----------------------------------------------------------------------------------
+
+    def _products(self, condition: Condition, updates: Tensor, images: Tensor, means: Tensor) -> Products:
+        if condition == "nothing":
+            return self.filter.products(updates - self.centre, means.unsqueeze(0))
+        width = max(1, self.most // (2 * len(images)))
+        parts = [
+            self.filter.products(updates[some] - self.centre, self.responses_given(updates[some], images))
+            for some in pieces(len(updates), width, updates.device)
+        ]
+        return Products.joined(parts)
+
+    def _nulls(self, condition: Condition, images: Tensor, means: Tensor) -> Products | None:
+        if condition == "nothing":
+            return None  # the mean response does not depend on the noise: nothing to put right
+        middle = self.own[self.effort.anchors : -self.effort.tuning or None]
+        middle = middle if len(middle) else self.own
+        updates, _ = self._simulated("nulls", self.public[0][middle], self.effort.nulls)
+        return self._products(condition, updates, images, means)
+
+    def _score(self, result: Products, nulls: Products | None, limit: int, floor: float) -> Tensor:
+        score = self.filter.likelihood(result, limit, floor)
+        return score if nulls is None else score - self.filter.likelihood(nulls, limit, floor).mean(0)
+
+    def _tuned(
+        self, condition: Condition, trials: Tensor, truth: Tensor, images: Tensor, means: Tensor
+    ) -> tuple[float, int, float]:
+        """The best mean log-rank on the trials, and the limit and floor that reach it."""
+        result, nulls = self._products(condition, trials, images, means), self._nulls(condition, images, means)
+        tried = []
+        for limit in range(len(self.filter.limiter)):
+            for floor in FLOORS:
+                score = self._score(result, nulls, limit, floor)
+                own = score.gather(1, truth.unsqueeze(1))
+                rank = (score > own).sum(1) + 0.5 * ((score == own).sum(1) - 1)
+                tried.append((float((rank + 1).log().mean()), limit, floor))
+        return min(tried)
