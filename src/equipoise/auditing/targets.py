@@ -170,8 +170,12 @@ def label_sets(known: Tensor, batch: int, steps: int, count: int, generator: tor
 
 
 def with_others(labels: Tensor, count: int) -> Tensor:
-    """Labels of batches ``[N, E]``, and behind them of ``count`` non-members each: the same labels in turn."""
-    return torch.cat([labels, labels[:, torch.arange(count) % labels.shape[1]]], dim=1)
+    """Labels of batches ``[N, E]``, and behind them of ``count`` non-members each: those of the batch in turn, or, if
+    they are fewer, evenly over it.
+    """
+    examples = labels.shape[1]
+    turns = torch.arange(count)
+    return torch.cat([labels, labels[:, turns % examples if count > examples else turns * examples // count]], dim=1)
 
 
 def fits(counts: Tensor, asked: Tensor) -> bool:
