@@ -195,13 +195,14 @@ def bootstrap_auc(
     fpr: float = 0.01,
     level: float = 0.95,
 ) -> tuple[Interval, Interval] | None:
-    """Bootstrap intervals of ``auc`` and of ``tpr_at``, from ``[N, a]`` members and ``[N, b]`` others of N releases.
+    """Intervals of ``auc`` and of ``tpr_at``, from ``[N, a]`` members and ``[N, b]`` others of N releases.
 
-    A release is drawn with all of its members and others. None for fewer than two.
+    Both are shares, so their intervals are those of a rate with the variance that a bootstrap shows. A release is drawn
+    with all of its members and others. None for fewer than two.
 
     >>> scores = np.arange(40.0).reshape(20, 2)
-    >>> bootstrap_auc(scores + 100, scores)
-    ((1.0, 1.0), (1.0, 1.0))
+    >>> [(round(low, 2), high) for low, high in bootstrap_auc(scores + 100, scores)]
+    [(0.89, 1.0), (0.89, 1.0)]
     """
     inside, outside = as_array(members), as_array(others)
     if inside.ndim != 2 or outside.ndim != 2 or len(inside) != len(outside) or 0 in (*inside.shape, *outside.shape):
@@ -229,8 +230,14 @@ def bootstrap_auc(
         upto_threshold = np.searchsorted(sorted_in, sorted_out[place], "right")
         missed = np.take_along_axis(_sums(heavy_in), upto_threshold[:, None], 1)[:, 0]
         rates.append((inside.size - missed) / inside.size)
-    count = len(inside)
-    return _percentiles(np.concatenate(areas), count, level), _percentiles(np.concatenate(rates), count, level)
+    few = min(inside.size, outside.size)
+    one, two = (
+        _share_interval(share, float(np.concatenate(drawn).var()), len(inside), size, level)
+        for share, drawn, size in (
+            (auc(inside, outside), areas, few), (tpr_at(inside, outside, fpr), rates, inside.size),
+        )
+    )  # fmt: skip
+    return one, two
 
 
 def _by_score(what: str, values: Array) -> tuple[Array, Array]:
@@ -299,11 +306,21 @@ def rate_interval(values: Values, level: float = 0.95) -> Interval | None:
     count, total = len(array), array.size
     if count < 2:
         return None
-    rate, t = float(array.mean()), student(count - 1, level)
-    variance = float(array.reshape(count, -1).mean(1).var(ddof=1)) / count
-    alone = rate * (1 - rate) / total  # the variance, were all examples independent
-    independent = total / max(1.0, variance / alone) if alone > 0 else total
-    heavier = independent + t**2
-    middle = (rate * independent + t**2 / 2) / heavier
+    rate = float(array.mean())
+    between = float(array.reshape(count, -1).mean(1).var()) / count  # the variance that a bootstrap would show
+    alone = rate * (1 - rate) / total  # the same, were all examples independent
+    return _share_interval(rate, max(between, alone * (count - 1) / count), count, total, level)
+
+
+def _share_interval(share: float, variance: float, count: int, size: int, level: float) -> Interval:
+    """Agresti and Coull's interval of a share: that of as many independent trials as ``variance`` is worth.
+
+    ``variance`` is a bootstrap's over ``count`` releases, too small by one of them; where it is zero, the share counts
+    as one of ``size`` trials.
+    """
+    t, variance = student(count - 1, level), variance * count / (count - 1)
+    trials = share * (1 - share) / variance if variance > 0 and 0 < share < 1 else size
+    heavier = trials + t**2
+    middle = (share * trials + t**2 / 2) / heavier
     half = t * math.sqrt(middle * (1 - middle) / heavier)
-    return max(0.0, min(rate, middle - half)), min(1.0, max(rate, middle + half))
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
