@@ -202,7 +202,7 @@ def bootstrap_auc(
 
     >>> scores = np.arange(40.0).reshape(20, 2)
     >>> [(round(low, 2), high) for low, high in bootstrap_auc(scores + 100, scores)]
-    [(0.89, 1.0), (0.89, 1.0)]
+    [(0.88, 1.0), (0.88, 1.0)]
     """
     inside, outside = as_array(members), as_array(others)
     if inside.ndim != 2 or outside.ndim != 2 or len(inside) != len(outside) or 0 in (*inside.shape, *outside.shape):

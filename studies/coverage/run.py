@@ -6,12 +6,13 @@ because they are repeated a thousand times. A candidate x scores in release r
     strength * own_x * shared_r * [x is in the batch] + attraction_x + noise,
 
 where own and attraction are an image's (some are easy to find; some look like members under any release), shared
-belongs to the release (its examples succeed and fail together) and noise is fresh. Every repetition draws all of them anew, and new targets every
-``SAME`` repetitions. The truth is the mean over all repetitions; the figure is how often a repetition's 95 % interval
-holds it. *twice* is the control: every batch is dealt a second time with the same images, as if it were another.
+belongs to the release (its examples succeed and fail together) and noise is fresh. Every repetition draws all of them
+anew, and new targets every ``SAME`` repetitions. The truth is the mean over all repetitions; the figure is how often a
+repetition's 95 % interval holds it. *twice* is the control: every batch is dealt a second time with the same images, as
+if it were another.
 
-The rule, written before the figures were seen: 93 to 97 % where at least ten hits are expected, and at least 93 % elsewhere
-(an interval of a rate cannot cover exactly 95 % where it is made of few hits). *twice* must fall below 93 %.
+The rule, written before the figures were seen: 93 to 97 % where at least ten hits are expected, and at least 93 %
+elsewhere (an interval of a rate cannot cover exactly 95 % where it is made of few hits). *twice* must fall below 93 %.
 """
 
 from __future__ import annotations
