@@ -440,7 +440,7 @@ def test_quick_results_say_so_in_their_command_and_status(quick_page: Path, comm
 
 def test_the_configuration_needs_no_records(tmp_path: Path) -> None:
     result = shell.reproduce(["configuration"], FULL, tmp_path / "out", draw=False)
-    assert result == {"artefacts": [], "claims": []}
+    assert result == {"headline": [], "artefacts": [], "claims": []}
     written = json.loads((tmp_path / "out/configuration/results.json").read_text())
     assert len(written["rows"]) > 20
     assert "Nothing is computed for it." in (tmp_path / "out/configuration/README.md").read_text()
