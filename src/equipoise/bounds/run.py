@@ -5,6 +5,7 @@ measured, whether the inequality holds, and what became of every assumption.
 
 =================  =============================================================================================
 applies            no assumption was seen to fail
+applies in part    none was in some of the subproblems; ``subproblems`` counts them
 does not apply     one was
 not covered        the paper does not state the result for this mechanism
 not checkable      what it takes is not there: no attack, no metrics
