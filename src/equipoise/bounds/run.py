@@ -38,7 +38,7 @@ METRICS = ("round", "rounds_averaged", "distortion_norm_squared", "accepted", "r
 """What Theorem 5.2 takes from every line of metrics.jsonl."""
 CLAIMS = {
     "proved": [
-        "Each inequality, under its assumptions and with their true constants.",
+        "Each inequality, by the paper's proof, under its assumptions and with their true constants.",
         "phi and F are bounded below, since cross-entropy is never negative.",
     ],
     "measured": [
