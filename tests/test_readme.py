@@ -59,3 +59,28 @@ def test_every_local_link_of_the_documents_exists() -> None:
     for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "reproduction").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+@pytest.mark.parametrize("name", ["docs/guarantees.md", "docs/bounds.md"])
+def test_what_pages_say_of_gamma_is_what_the_study_counted(name: str) -> None:
+    """In how many subproblems gamma is too large, at the loosest and the strictest budget of PL-Learn."""
+    rows = [
+        row for row in SCRIPT.read("studies", "bounds", "bounds.json")["rows"]
+        if row["setting"] == "as configured" and "subproblems" in row
+    ]  # fmt: skip
+    words = " ".join((ROOT / name).read_text().split())
+    for budget in (0.995, 0.96):
+        parts = [row["subproblems"] for row in rows if row["budget"] == budget]
+        (share,) = {f"{part['count'] - part['covered']} of {part['count']}" for part in parts}
+        assert re.search(rf"{share}( subproblems)? at( a budget of)? {budget}", words), (budget, share)
+
+
+def test_guarantees_call_proved_what_has_a_proof_and_name_the_tests_of_the_rest() -> None:
+    text = (ROOT / "docs" / "guarantees.md").read_text()
+    proved, tested = (re.split(r"^## ", text, flags=re.MULTILINE)[i] for i in (1, 2))
+    for part, mark in ((proved, r"\*Proof\*|the paper's proofs"), (tested, r"`tests/")):
+        points = re.split(r"^- ", part, flags=re.MULTILINE)[1:]
+        assert len(points) >= 5
+        assert [point[:40] for point in points if not re.search(mark, point)] == []
+    for path in re.findall(r"`(tests/[^`]+)`", text):
+        assert (ROOT / path).is_file(), path

@@ -45,6 +45,9 @@ def reduced(rows: list[Row]) -> list[Row]:
     for key, several in groups.items():
         constants = {name: span(several, "constants", name) for name in several[0]["constants"]}
         violated = sorted({a["name"] for row in several for a in row["assumptions"] if a["status"] == "violated"})
+        parts = [row["subproblems"] for row in several if "subproblems" in row]
+        split = {name: sum(part[name] for part in parts) for name in ("count", "covered", "checked", "violated")}
+        own = {name: [value for part in parts for value in part[name]] for name in ("L_alpha", "gamma")}
         results.append(
             {
                 **dict(zip(("mechanism", "budget", "round", "result", "quantity", "setting"), key, strict=True)),
@@ -56,6 +59,7 @@ def reduced(rows: list[Row]) -> list[Row]:
                 "margin": span(several, "margin"),
                 "constants": constants,
                 "violated": violated,
+                **({"subproblems": {**split, **own}} if parts else {}),
             }
         )
     return results

@@ -17,6 +17,7 @@ from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.results import Findings, Outcome
 from equipoise.auditing.svg import Row, Section, as_pixels, png
 from equipoise.data.dataset import Dataset
+from equipoise.mechanism.claims import PROVED, sentence
 from tests.audit_helpers import cheap
 from tests.auditing.small import TWINS, targets_of
 from tests.auditing.updates import SHAPE, Call, images_of, refuse
@@ -108,7 +109,7 @@ def test_of_an_update_that_someone_else_made_nothing_is_proved(call: Call, chang
 
 def test_of_a_run_the_bounds_are_proved_and_intervals_are_claimed_where_there_are_some(audited: Audit) -> None:
     said = audited.content["claims"]
-    assert said["proved"] == ["Every accepted release is finite and its distortion lies within its bounds."]
+    assert said["proved"] == [sentence(PROVED)]
     assert "95 % intervals by bootstrap" in said["measured"][0]
     assert "bootstrap" not in str(claims([{"mse": 1.0, "mse_low": None, "mse_high": None}], "public"))
 

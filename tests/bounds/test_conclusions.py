@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import torch
+
 from equipoise.bounds.conclusions import conclusions, headline, overview, verdict, violations
-from equipoise.bounds.rows import Row, compared, given, result_row
+from equipoise.bounds.rows import Row, compared, for_each, given, result_row
 from equipoise.bounds.run import Bounds
 from equipoise.bounds.summary import CITATIONS, RESULTS, defence_label
 
@@ -61,6 +63,51 @@ def test_an_assumption_that_fails_with_a_smaller_step_too_is_named() -> None:
     assert said(row(measured=1.0, assumptions=[too_large()]), other).endswith(
         "With eta = 1/(8 L) (violated: smooth): its inequality was not violated."
     )
+
+
+def split(number: int, covered: int, *, violated: int = 0, count: int = 8, **more: Any) -> list[Row]:
+    """The two rows of Theorem 5.1 on ``count`` subproblems, ``covered`` of which have gamma < 1/L_alpha."""
+    about = {"count": count, "covered": covered, "checked": covered, "violated": violated}
+    status = "applies" if covered == count else "applies in part" if covered else "does not apply"
+    check = for_each("gamma < 1/L_alpha", torch.arange(count) < covered, value=given(0.1), limit=given(0.02))
+    sides = {"bound": 2.0, "holds": violated == 0} if covered else {}
+    return [
+        {
+            **row("distortion_stationarity", number=number, measured=1.0, **sides, status=status, assumptions=[check],
+                  subproblems=about, **more),
+            "quantity": quantity,
+        }
+        for quantity in ("mean |R_m|^2", "mean s(alpha)^2")
+    ]  # fmt: skip
+
+
+def test_subproblems_are_counted_each_and_once() -> None:
+    """One whose gamma is too large does not speak for the others, and two inequalities do not count it twice."""
+    some = [*split(200, 7), *split(2000, 5)]
+    assert said(*some) == (
+        "Theorem 5.1 (inner loop): does not apply to some subproblems of pl-learn @ 0.98 (violated in 4 of 16 "
+        "subproblems: gamma < 1/L_alpha); its inequality was not violated in any of 24 checks."
+    )
+    assert headline(conclusions(some)) == (
+        "As this run was configured, assumptions of Theorem 5.1 were violated in some subproblems."
+    )
+    none = [*split(200, 0), *split(200, 8, setting="gamma <= 1/(2 L)")]
+    assert said(*none) == (
+        "Theorem 5.1 (inner loop): does not apply to pl-learn @ 0.98 (violated in all 8 subproblems: gamma < "
+        "1/L_alpha). With gamma <= 1/(2 L): its inequality was not violated in any of 16 checks."
+    )
+    assert headline(conclusions(none)).endswith("assumptions of Theorem 5.1 were violated.")
+    assert "no assumption was seen to fail for pl-learn @ 0.98" in said(*split(200, 8))
+    assert "was violated in 2 of 14 checks" in said(*split(200, 7, violated=1))
+
+
+def test_a_verdict_counts_subproblems_too() -> None:
+    rows = [split(200, 7)[0], split(2000, 0)[0]]
+    assert verdict(rows) == "does not apply in 9 of 16 subproblems; not violated"
+    assert verdict(rows[1:]) == "does not apply"
+    assert verdict([split(200, 7, violated=2)[0]]) == "does not apply in 1 of 8 subproblems; violated in 2 of 7"
+    (one,) = violations(rows)
+    assert (one["round"], one["violated"], one["subproblems"]) == (2000, 8, 8)
 
 
 def test_what_is_not_stated_comes_last_with_its_reason() -> None:

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from equipoise.bounds.rows import assumption, average, compared, given, largest, not_covered, result_row, smallest
+from equipoise.bounds.rows import (
+    assumption,
+    average,
+    compared,
+    for_each,
+    given,
+    largest,
+    not_covered,
+    result_row,
+    smallest,
+)
 
 ABOUT = {"mechanism": "pl-learn", "round": 3}
 
@@ -40,6 +50,13 @@ def test_a_number_is_compared_with_its_limit(value: float, strict: bool, status:
     check = compared("x < 2", given(value), given(2.0), strict, "why")
     assert (check["name"], check["status"], check["note"]) == ("x < 2", status, "why")
     assert check["figures"]["limit"]["value"] == 2.0
+
+
+def test_an_assumption_on_each_subproblem_counts_those_that_violate_it() -> None:
+    good, bad = (for_each("a", torch.tensor(held), "why", x=given(1.0)) for held in ([True] * 3, [True, False, False]))
+    assert (good["status"], good["violated"], good["subproblems"], good["note"]) == ("held", 0, 3, "why")
+    assert (bad["status"], bad["violated"], bad["subproblems"]) == ("violated", 2, 3)
+    assert bad["figures"]["x"]["value"] == 1.0
 
 
 def test_a_violated_assumption_makes_a_result_not_apply() -> None:

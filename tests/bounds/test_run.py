@@ -27,7 +27,7 @@ RESULTS = {
     "distortion_stationarity", "convex_suboptimality", "one_step", "converge_rate", "privacy_leakage",
     "conditional_preservation",
 }  # fmt: skip
-STATUSES = {"applies", "does not apply", "not covered", "not checkable"}
+STATUSES = {"applies", "applies in part", "does not apply", "not covered", "not checkable"}
 OF_ASSUMPTIONS = {"held", "violated", "not checkable", "not covered"}
 
 
@@ -79,9 +79,9 @@ def test_every_number_has_a_count_and_every_mean_an_interval(result: Bounds) -> 
     for one in seen:
         assert one["count"] >= 1
         if one["kind"] == "mean":
-            assert one["count"] > 1
-            assert one["error"] >= 0
-            assert one["low"] <= one["value"] <= one["high"]
+            assert (one["low"], one["high"]) == (None, None) or one["low"] <= one["value"] <= one["high"]
+            assert (one["count"] == 1) == (one["low"] is None) == (one["error"] is None), "a single one has none"
+    assert sum(one["kind"] == "mean" and one["count"] > 1 for one in seen) > 50
 
 
 def test_claims_say_what_is_proved_measured_and_not_claimed(result: Bounds) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from equipoise.bounds.rows import Row, assumption, compared, given, result_row
+from equipoise.bounds.rows import Row, assumption, compared, for_each, given, result_row
 from equipoise.bounds.run import Bounds
 from equipoise.bounds.summary import asked_by, checks_by_round, federation_label, figures_text, grouped, short
 
@@ -58,6 +59,11 @@ def test_figures_in_words() -> None:
     named = assumption("a", "held", lower=given(8.0), upper=given(1600.4), unknown=given(None), none=None)
     assert figures_text(named) == "lower 8, upper 1600"
     assert figures_text(assumption("a", "held")) == ""
+    steps = {"value": given(0.1), "limit": given(0.02)}
+    assert figures_text(for_each("a", torch.tensor([True, False, False]), **steps)) == (
+        "0.1 against 0.02, violated in 2 of 3 subproblems"
+    )
+    assert figures_text(for_each("a", torch.tensor([True]), **steps)) == "0.1 against 0.02"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from equipoise.reproduction import job as work
 from equipoise.reproduction import plan
 from equipoise.reproduction import reproduce as shell
 from equipoise.reproduction.artefacts.registry import ARTEFACTS, needs
+from equipoise.reproduction.claims import RULE
 from equipoise.reproduction.plan import Scale
 from tests.helpers import Command, Done, contents, document, entry_point
 
@@ -70,10 +71,10 @@ def test_the_status_as_json_is_the_documented_object(command: Command, tmp_path:
     done = command("--status", "--json")
     assert done.code == 0
     result = document(done)
-    assert list(result) == ["artefacts", "claims"]
+    assert list(result) == ["headline", "artefacts", "claims"]
     assert [row["name"] for row in result["artefacts"]] == JUDGED
     assert all(set(row) == {"name", "kind", "cells", "agree"} for row in result["artefacts"])
-    assert all(set(row) == {"claim", "holds", "evidence"} for row in result["claims"])
+    assert all(set(row) == {"claim", "verdict", "evidence"} for row in result["claims"])
     assert result == shell.status(shell.committed())
     assert list(tmp_path.iterdir()) == []
 
@@ -95,7 +96,10 @@ def test_the_status_for_readers_names_every_artefact_and_verdict(command: Comman
     done = command("--status")
     assert done.code == 0
     assert all(name in done.out for name in JUDGED)
-    assert done.out.count("holds") + done.out.count("fails") >= 16
+    assert sum(done.out.count(verdict) for verdict in ("holds", "fails", "not shown")) >= 16
+    words = " ".join(done.out.split())
+    assert all(line in words for line in shell.status(shell.committed())["headline"])
+    assert " ".join(RULE.split()) in words
     assert "nothing was computed" not in done.out
     assert "no (epsilon, delta) is claimed" in " ".join(done.out.split())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 from rich.console import Console
 
@@ -16,9 +17,13 @@ def rendered(table: object) -> str:
 
 
 def test_the_status_shows_verdicts() -> None:
-    claims = [{"claim": "it [grows]", "holds": False, "evidence": "3 of 4"}]
+    claims = [
+        {"claim": "it [grows]", "verdict": "fails", "evidence": "3 of 4"},
+        {"claim": "it falls", "verdict": "not shown", "evidence": "-1 to 1"},
+    ]
     artefacts = [{"name": "cap", "kind": "summary", "cells": 8, "agree": 1}]
     shown = "".join(rendered(table) for table in status_tables({"artefacts": artefacts, "claims": claims}))
     assert "it [grows]" in shown, "what a claim says is no markup"
-    assert "fails" in shown
+    assert re.search(r"it \[grows\]\s+fails\s", shown)
+    assert re.search(r"it falls\s+not shown\s", shown)
     assert "cap" in shown

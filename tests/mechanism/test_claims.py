@@ -44,5 +44,6 @@ def test_a_measure_that_cannot_be_hashed_is_no_obstacle() -> None:
 
 def test_the_words_stand_alone_and_in_a_sentence() -> None:
     assert sentence(PROVED).startswith("Every accepted release is finite")
+    assert "because one that fails this check is not accepted" in PROVED, "what is proved names its proof"
     assert sentence(PROVED).endswith(".")
     assert NO_EPSILON.startswith("(epsilon, delta)")

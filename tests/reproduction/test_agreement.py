@@ -14,12 +14,14 @@ from equipoise.reproduction.agreement import (
     REACH,
     above,
     below,
+    between,
     compared,
     paired,
     rank_correlation,
     reach,
     rule,
     spread,
+    together,
 )
 
 VALUES = [50.0, 51.0, 53.0, 52.5, 49.0, 50.5, 51.5, 52.0]
@@ -133,3 +135,40 @@ def test_values_are_paired_by_seed_and_none_is_left_over() -> None:
     assert paired([1.0, 5.0], [4.0, 2.0]) == [-3.0, 3.0]
     with pytest.raises(ValueError, match="zip"):
         paired([1.0, 5.0], [4.0])
+
+
+@pytest.mark.parametrize(
+    ("interval", "state"),
+    [
+        ((1.1, 1.9), "holds"),
+        ((0.1, 0.9), "fails"),
+        ((2.1, 2.9), "fails"),
+        ((0.9, 1.1), "not shown"),
+        ((0.5, 2.5), "not shown"),
+        ((1.0, 1.5), "not shown"),
+        ((0.5, 1.0), "not shown"),
+        ((1.5, 2.0), "not shown"),
+        ((2.0, 2.5), "not shown"),
+        ((float("nan"), float("nan")), "not shown"),
+        (None, "not shown"),
+    ],
+)
+def test_an_interval_lies_between_two_levels_beyond_one_of_them_or_neither(
+    interval: tuple[float, float] | None, state: str
+) -> None:
+    """One that touches a level decides nothing."""
+    assert between({"interval": interval}, 1.0, 2.0) == state
+
+
+def test_one_side_may_be_open() -> None:
+    assert between({"interval": (5.0, 6.0)}, low=4.0) == "holds"
+    assert between({"interval": (5.0, 6.0)}, low=7.0) == "fails"
+    assert between({"interval": (5.0, 6.0)}, high=7.0) == "holds"
+    assert between({"interval": (5.0, 6.0)}, high=4.0) == "fails"
+
+
+def test_all_cells_show_a_claim_and_one_refutes_it() -> None:
+    assert together(["holds", "holds"]) == "holds"
+    assert together(["holds", "fails", "not shown"]) == "fails"
+    assert together(["not shown", "holds"]) == "not shown"
+    assert together([]) == "not shown"

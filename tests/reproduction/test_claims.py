@@ -1,4 +1,4 @@
-"""Every claim holds where the figures support it, and fails where they are turned around."""
+"""Every claim holds where intervals show it, fails where they contradict it, and is not shown where they do neither."""
 
 from __future__ import annotations
 
@@ -128,14 +128,14 @@ def higher_on(where: str, fed: Federation) -> tuple[list[float], list[float]]:
 
 
 def falling(fed: Federation) -> tuple[list[int], list[float]]:
-    """At 800 as large as at 1000, in MNIST alone."""
+    """At 800 smaller than at 1000, in MNIST alone."""
     rounds, values = syn.gradients(fed)
-    return rounds, [value - 1.0 for value in values] if fed.dataset == "mnist" and fed.budget == 800 else values
+    return rounds, [value - 1.1 for value in values] if fed.dataset == "mnist" and fed.budget == 800 else values
 
 
 def no_rebound(fed: Federation) -> tuple[list[int], list[float]]:
     rounds, values = syn.gradients(fed)
-    return rounds, [*values[:-1], values[0] - wobble(fed.seed)] if fed.dataset == "fmnist" else values
+    return rounds, [*values[:-1], values[0] - 0.1 - wobble(fed.seed)] if fed.dataset == "fmnist" else values
 
 
 REVERSED: list[tuple[World, set[str]]] = [
@@ -173,6 +173,11 @@ def judged(world: World) -> list[dict[str, Any]]:
     return judge({name: artefact.score(records) for name, artefact in ARTEFACTS.items()})
 
 
+def among(result: list[dict[str, Any]], verdict: str) -> set[str]:
+    """The claims with one verdict."""
+    return {claim["claim"] for claim in result if claim["verdict"] == verdict}
+
+
 def test_there_are_sixteen_claims_on_the_papers_artefacts() -> None:
     assert len(CLAIMS) == 16
     assert set(CLAIMS) == set().union(*(failing for _, failing in REVERSED)), "every one is turned around below"
@@ -184,14 +189,14 @@ def test_there_are_sixteen_claims_on_the_papers_artefacts() -> None:
 def test_every_claim_holds_where_the_figures_support_it(synthetic: Tables) -> None:
     result = judge(synthetic)
     assert [claim["claim"] for claim in result] == list(CLAIMS)
-    assert [claim["claim"] for claim in result if claim["holds"] is not True] == []
+    assert [claim["claim"] for claim in result if claim["verdict"] != "holds"] == []
 
 
 @pytest.mark.parametrize(("world", "failing"), REVERSED, ids=[" and ".join(sorted(names)) for _, names in REVERSED])
 def test_a_claim_fails_where_its_figures_are_turned_around(world: World, failing: set[str]) -> None:
     result = judged(world)
-    assert {claim["claim"] for claim in result if not claim["holds"]} == failing
-    assert all(isinstance(claim["holds"], bool) for claim in result)
+    assert among(result, "fails") == failing
+    assert among(result, "not shown") == set()
 
 
 @pytest.mark.parametrize(
@@ -206,7 +211,7 @@ def test_a_claim_fails_where_its_figures_are_turned_around(world: World, failing
     ],
 )
 def test_a_claim_still_holds_just_inside_of_its_margin(world: World) -> None:
-    assert all(claim["holds"] for claim in judged(world))
+    assert among(judged(world), "holds") == set(CLAIMS)
 
 
 def test_seeds_that_contradict_each_other_support_no_claim_about_intervals() -> None:
@@ -227,17 +232,47 @@ def test_seeds_that_contradict_each_other_support_no_claim_about_intervals() -> 
         rounds, values = syn.gradients(fed)
         return rounds, [v + wobble(fed.seed, 2.0) * (fed.budget == 600) * (i + 1) for i, v in enumerate(values)]
 
-    result = judged(World(mse=noisy, curve=lucky, stepwise=jumpy, gradients=wild))
-    failing = {claim["claim"] for claim in result if not claim["holds"]}
-    assert failing == {SIMILAR, CAP, CLIENTS, STEP_BATCH, STEP_FULL, GROWS, REBOUNDS}
+    def torn(fed: Federation, group: str) -> float:
+        """Below 20 % in the mean, with one seed of three far above."""
+        strict = fed.mechanism == "pl-identical" and (fed.budget == 0.96 or fed.budget == BELOW["PL"])
+        return 0.1 + (0.28 if fed.seed == 3 else 0.0) if strict and group == "paper" else syn.accuracy(fed, group)
+
+    def ragged(fed: Federation, which: str) -> dict[str, float]:
+        result = syn.tensor(fed, which)
+        return {key: value + wobble(fed.seed, 0.4) for key, value in result.items()}
+
+    def blurred(fed: Federation) -> dict[str, Any]:
+        return {**syn.pictures(fed), "ssim": [[-0.1] * 4, [0.02] * 4, [0.14] * 4]}
+
+    def unsure(fed: Federation) -> float:
+        return 0.02 + wobble(fed.seed, 0.05)
+
+    result = judged(
+        World(
+            accuracy=torn, mse=noisy, ssim=unsure, curve=lucky, stepwise=jumpy, gradients=wild, tensor=ragged,
+            pictures=blurred,
+        )
+    )  # fmt: skip
+    assert among(result, "fails") == set()
+    assert among(result, "holds") == {EVERYWHERE, STRICT, LS_BELOW}
+
+
+def test_a_gain_that_is_higher_in_the_mean_alone_is_not_shown() -> None:
+    def lucky(fed: Federation, group: str) -> float:
+        base = syn.accuracy(fed, group)
+        return base + wobble(fed.seed, 0.15) if is_(fed, "fmnist", "pl-learn", 0.995) and group == "paper" else base
+
+    result = judged(World(accuracy=lucky))
+    assert among(result, "not shown") == {EVERYWHERE}
+    assert "higher mean in 20 of 20 cells, beyond the 95 % interval in 19" in result[0]["evidence"]
 
 
 def test_one_seed_supports_no_claim_that_needs_an_interval() -> None:
     scale = replace(syn.SCALE, seeds=(2,))
     records = records_of(scale=scale)
     result = judge({name: artefact.score(records) for name, artefact in ARTEFACTS.items()})
-    failing = {claim["claim"] for claim in result if not claim["holds"]}
-    assert failing == {STRICT, COLLAPSE, SIMILAR, CAP, CLIENTS, STEP_BATCH, STEP_FULL, GROWS, REBOUNDS}
+    assert among(result, "holds") == {UNRECOGNISABLE}, "its intervals are over batches"
+    assert among(result, "fails") == set()
 
 
 def test_layers_are_judged_by_the_last_round_alone(synthetic: Tables) -> None:
@@ -246,8 +281,8 @@ def test_layers_are_judged_by_the_last_round_alone(synthetic: Tables) -> None:
         for cell in synthetic["layers"]["earlier_rounds"]
     ]
     result = judge({"layers": {**synthetic["layers"], "earlier_rounds": early}})
-    assert [(claim["claim"], claim["holds"]) for claim in result] == [(LAYERS, True), (DEVIATIONS, True)]
-    assert "0 of 32 are as listed" in result[0]["evidence"]
+    assert [(claim["claim"], claim["verdict"]) for claim in result] == [(LAYERS, "holds"), (DEVIATIONS, "holds")]
+    assert "at the initial weights 0 of 32" in result[0]["evidence"]
     assert "1.500" in result[1]["evidence"], "and what was before it is told"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from equipoise.reproduction.artefacts.registry import ARTEFACTS
-from equipoise.reproduction.claims import CLAIMS, Tables
+from equipoise.reproduction.claims import CLAIMS, RULE, Tables
 from equipoise.reproduction.pages import artefact_text, page_html, page_text
 from equipoise.reproduction.sections import Section, section
 from equipoise.reproduction.tables import Table
@@ -164,7 +164,7 @@ def section_of_cap(synthetic: Tables) -> Section:
 
 
 def claim(**change: Any) -> dict[str, Any]:
-    return {"claim": "It <b>works</b>", "holds": True, "evidence": "3 < 4 & 5", **change}
+    return {"claim": "It <b>works</b>", "verdict": "holds", "evidence": "3 < 4 & 5", **change}
 
 
 def test_what_is_shown_is_escaped(section_of_cap: Section) -> None:
@@ -175,12 +175,17 @@ def test_what_is_shown_is_escaped(section_of_cap: Section) -> None:
     Page(result)
 
 
-@pytest.mark.parametrize(("holds", "word", "colour"), [(True, "holds", "good"), (False, "fails", "bad")])
-def test_verdicts_are_words_and_colours(section_of_cap: Section, holds: bool, word: str, colour: str) -> None:
-    result = page_html([], [section_of_cap], [claim(holds=holds)], {}, quick=False)
-    assert f'<span class="{colour}">{word}</span>' in result
-    text = page_text([], [section_of_cap], [claim(holds=holds)], {})
-    assert ("**fails**" in text) == (not holds)
+@pytest.mark.parametrize(
+    ("verdict", "word", "colour"),
+    [("holds", "holds", "good"), ("fails", "**fails**", "bad"), ("not shown", "*not shown*", "open")],
+)
+def test_verdicts_are_words_and_colours(section_of_cap: Section, verdict: str, word: str, colour: str) -> None:
+    result = page_html([], [section_of_cap], [claim(verdict=verdict)], {}, quick=False)
+    assert f'<span class="{colour}">{verdict}</span>' in result
+    text = page_text([], [section_of_cap], [claim(verdict=verdict)], {})
+    assert f"| It <b>works</b> | {word} | 3 < 4 & 5 |" in text
+    assert RULE in text
+    assert RULE in result
 
 
 def test_only_quick_pages_carry_the_banner(section_of_cap: Section) -> None:

@@ -18,6 +18,7 @@ from equipoise.errors import CheckpointError, ConfigError, EquipoiseError
 from equipoise.files import locked, write_json
 from equipoise.reproduction import reproduce as shell
 from equipoise.reproduction.artefacts.registry import ARTEFACTS, needs
+from equipoise.reproduction.headline import headline
 from equipoise.reproduction.plan import FULL, SCHEMA, Scale
 from equipoise.reproduction.records import Records, read
 from tests.helpers import contents
@@ -64,7 +65,8 @@ def made(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_status_of_the_committed_results(committed: Path) -> None:
     result = shell.status(committed)
-    assert set(result) == {"artefacts", "claims"}
+    assert list(result) == ["headline", "artefacts", "claims"]
+    assert result["headline"] == headline(shell.results(committed))
     assert [row["name"] for row in result["artefacts"]] == list(KINDS)
     for row in result["artefacts"]:
         assert list(row) == ["name", "kind", "cells", "agree"]
@@ -78,8 +80,8 @@ def test_the_status_of_the_committed_results(committed: Path) -> None:
     assert cells["defence"] == 80
     assert len(result["claims"]) == 16
     for claim in result["claims"]:
-        assert list(claim) == ["claim", "holds", "evidence"]
-        assert isinstance(claim["holds"], bool)
+        assert list(claim) == ["claim", "verdict", "evidence"]
+        assert claim["verdict"] in ("holds", "fails", "not shown")
         assert claim["claim"]
         assert claim["evidence"]
     assert json.loads(json.dumps(result)) == result
@@ -438,7 +440,7 @@ def test_quick_results_say_so_in_their_command_and_status(quick_page: Path, comm
 
 def test_the_configuration_needs_no_records(tmp_path: Path) -> None:
     result = shell.reproduce(["configuration"], FULL, tmp_path / "out", draw=False)
-    assert result == {"artefacts": [], "claims": []}
+    assert result == {"headline": [], "artefacts": [], "claims": []}
     written = json.loads((tmp_path / "out/configuration/results.json").read_text())
     assert len(written["rows"]) > 20
     assert "Nothing is computed for it." in (tmp_path / "out/configuration/README.md").read_text()

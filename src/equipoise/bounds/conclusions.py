@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from .leakage import ESTIMATED, LEMMA, STEP
-from .rows import CONFIGURED, Row
+from .rows import CONFIGURED, IN_PART, Row
 from .summary import CITATIONS, RESULTS, defence_label, grouped, worst_checks
 
-ORDER = NOT_SEEN, DOES_NOT, NOT_CHECKED, NOT_STATED = (
-    "no assumption was seen to fail for", "does not apply to", "not checked for", "not stated for"
+ORDER = NOT_SEEN, SOME_DO_NOT, DOES_NOT, NOT_CHECKED, NOT_STATED = (
+    "no assumption was seen to fail for", "does not apply to some subproblems of", "does not apply to",
+    "not checked for", "not stated for",
 )  # fmt: skip
+BROKEN = ("does not apply", IN_PART)
 OTHERWISE = {
     ESTIMATED: "with constants estimated on these releases",
     STEP: "a step of its proof, which needs c_a alone",
@@ -77,16 +79,16 @@ def overview(rows: list[Row]) -> list[Row]:
 
 def verdict(rows: list[Row]) -> str:
     """What became of one inequality in the cell of a table; with its condition, where an assumption was violated."""
-    conditions = {"does not apply": "does not apply", "not covered": "not stated", "not checkable": "not checked"}
-    parts = []
+    conditions = {"not covered": "not stated", "not checkable": "not checked"}
+    broken, places, unit = _broken(rows)
+    parts = [_share("does not apply", broken, places, unit)] if broken else []
     for status, words in conditions.items():
         count = sum(row["status"] == status for row in rows)
         if count:
-            parts.append(words if count == len(rows) else f"{words} in {count} of {len(rows)}")
-    known = [row["holds"] for row in rows if row["holds"] is not None]
+            parts.append(_share(words, count, len(rows), ""))
+    failed, known = _failed(rows)
     if known:
-        failed = known.count(False)
-        share = f" in {failed} of {len(known)}" if len(known) > 1 else ""
+        share = f" in {failed} of {known}" if known > 1 else ""
         parts.append(f"violated{share}" if failed else "not violated")
     return "; ".join(parts) or "-"
 
@@ -97,7 +99,7 @@ def violations(rows: list[Row]) -> list[Row]:
     checks = [
         {**check, "result": row["result"], "round": row["round"], "defence": label(row)}
         for row in rows
-        if row["setting"] == CONFIGURED and row["status"] == "does not apply"
+        if row["setting"] == CONFIGURED and row["status"] in BROKEN
         for check in row["assumptions"]
         if check["status"] == "violated"
     ]
@@ -137,8 +139,9 @@ def _place(outcome: tuple[str, str]) -> int:
 def _assumptions(rows: list[Row]) -> tuple[str, str]:
     """What became of the assumptions for one defence, and why."""
     statuses = {row["status"] for row in rows}
-    if "does not apply" in statuses:
-        return DOES_NOT, _violated(rows)
+    if statuses & set(BROKEN):
+        broken, places, unit = _broken(rows)
+        return SOME_DO_NOT if unit and broken < places else DOES_NOT, _violated(rows)
     if "applies" in statuses:
         return NOT_SEEN, _unchecked(rows)
     how, status = (NOT_CHECKED, "not checkable") if "not checkable" in statuses else (NOT_STATED, "not covered")
@@ -147,12 +150,39 @@ def _assumptions(rows: list[Row]) -> tuple[str, str]:
 
 def _violated(rows: list[Row]) -> str:
     """``violated: gamma < 1/L_alpha``, with the number of places where it was not so at all of them."""
-    broken = [row for row in rows if row["status"] == "does not apply"]
+    broken = [row for row in rows if row["status"] in BROKEN]
     names = dict.fromkeys(
         check["name"] for row in broken for check in row["assumptions"] if check["status"] == "violated"
     )
-    where = "" if len(broken) == len(rows) else f" in {len(broken)} of {len(rows)} places"
-    return f"violated{where}: {', '.join(names)}" if names else ""
+    count, places, unit = _broken(rows)
+    where = "" if count == places and not unit else f" in {'all' if count == places else f'{count} of'} {places}"
+    return f"violated{where and where + (unit or ' places')}: {', '.join(names)}" if names else ""
+
+
+def _broken(rows: list[Row]) -> tuple[int, int, str]:
+    """At how many places an assumption was violated, of how many, and what these are called if not places.
+
+    Rows on several subproblems count each of them, once for all the inequalities of a result.
+    """
+    split = [row for row in rows if "subproblems" in row]
+    if not split:
+        return sum(row["status"] in BROKEN for row in rows), len(rows), ""
+    parts = [row["subproblems"] for row in split if row["quantity"] == split[0]["quantity"]]
+    return sum(part["count"] - part["covered"] for part in parts), sum(part["count"] for part in parts), " subproblems"
+
+
+def _failed(rows: list[Row]) -> tuple[int, int]:
+    """How often the inequality was violated, of how many times that it was evaluated."""
+    known = [
+        row.get("subproblems") or {"violated": not row["holds"], "checked": 1}
+        for row in rows
+        if row["holds"] is not None
+    ]
+    return sum(part["violated"] for part in known), sum(part["checked"] for part in known)
+
+
+def _share(words: str, count: int, places: int, unit: str) -> str:
+    return words if count == places else f"{words} in {count} of {places}{unit}"
 
 
 def _unchecked(rows: list[Row]) -> str:
@@ -167,14 +197,15 @@ def _inequality(result: str, rows: list[Row]) -> str:
     known = [row for row in rows if row["holds"] is not None and row["status"] != "not covered"]
     if not known:
         return ""
-    failed = sum(not row["holds"] for row in known)
+    failed, count = _failed(known)
+    unit = "checks" if any("subproblems" in row for row in known) else "places"
     if failed:
-        return f"its inequality was violated in {failed} of {len(known)} places"
+        return f"its inequality was violated in {failed} of {count} {unit}"
     empty = sum(row["bound"]["value"] >= 1 for row in known) if result == LEMMA else 0
     if empty:
         share = "" if empty == len(known) else f" in {empty} of {len(known)} places"
         return f"its inequality was not violated and says nothing{share}, since a bound of 1 or more bounds no leakage"
-    return "its inequality was not violated" + (f" in any of {len(known)} places" if len(known) > 1 else "")
+    return "its inequality was not violated" + (f" in any of {count} {unit}" if count > 1 else "")
 
 
 def _other_settings(result: str, rows: Iterable[Row]) -> list[str]:
@@ -194,8 +225,8 @@ def _clause(how: str, why: str, results: list[str]) -> str:
     listed = _listed(results)
     if how == NOT_SEEN:
         return f"no assumption of {listed} was seen to fail"
-    if how == DOES_NOT:
-        return f"assumptions of {listed} were violated"
+    if how in (DOES_NOT, SOME_DO_NOT):
+        return f"assumptions of {listed} were violated{' in some subproblems' if how == SOME_DO_NOT else ''}"
     if how == NOT_CHECKED:
         return f"{listed} {'were' if len(results) > 1 else 'was'} not checked ({why})"
     return f"the paper does not state {listed} here"

@@ -18,6 +18,8 @@ Row = dict[str, Any]
 
 CONFIGURED = "as configured"
 """The setting of a row that is about the run as it was; other settings name the smaller step they are about."""
+IN_PART = "applies in part"
+"""The status of a row on several subproblems, of which some violate an assumption and the others were not seen to."""
 
 
 # -- figures -------------------------------------------------------------------------------------------------------
@@ -60,6 +62,12 @@ def compared(name: str, value: Row, limit: Row, strict: bool, note: str = "") ->
     low, high = value["value"], limit["value"]
     status: Status = "held" if low < high or (not strict and low == high) else "violated"
     return assumption(name, status, note, value=value, limit=limit)
+
+
+def for_each(name: str, held: Tensor, note: str = "", **figures: Row | None) -> Row:
+    """An assumption on each of R subproblems, ``held`` ``[R]``: violated where one violates it, and in how many."""
+    check = assumption(name, "held" if bool(held.all()) else "violated", note, **figures)
+    return {**check, "subproblems": len(held), "violated": int((~held).sum())}
 
 
 def result_row(

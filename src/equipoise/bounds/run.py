@@ -5,6 +5,7 @@ measured, whether the inequality holds, and what became of every assumption.
 
 =================  =============================================================================================
 applies            no assumption was seen to fail
+applies in part    none was in some of the subproblems; ``subproblems`` counts them
 does not apply     one was
 not covered        the paper does not state the result for this mechanism
 not checkable      what it takes is not there: no attack, no metrics
@@ -37,7 +38,7 @@ METRICS = ("round", "rounds_averaged", "distortion_norm_squared", "accepted", "r
 """What Theorem 5.2 takes from every line of metrics.jsonl."""
 CLAIMS = {
     "proved": [
-        "Each inequality, under its assumptions and with their true constants.",
+        "Each inequality, by the paper's proof, under its assumptions and with their true constants.",
         "phi and F are bounded below, since cross-entropy is never negative.",
     ],
     "measured": [

@@ -18,7 +18,6 @@ from ..models.batched import Objective
 from .context import BoundsContext
 from .estimates import curvature, in_annulus, ratios
 from .options import BoundsOptions
-from .rows import Row, largest
 from .trajectory import Trajectory, follow
 
 
@@ -50,10 +49,11 @@ class Subproblems:
             visit=visit,
         )  # fmt: skip
 
-    def smoothness(self, points: Sequence[Tensor], learned: Sequence[Trajectory], options: BoundsOptions) -> Row:
-        """L_alpha from below: Hessians at ``points``, pairs in the annulus, and every step that was taken.
+    def smoothness(self, points: Sequence[Tensor], learned: Sequence[Trajectory], options: BoundsOptions) -> Tensor:
+        """L_alpha of every subproblem, K times from below: ``[K, R]``, of which the largest of a column counts.
 
-        The negative norm adds at most lambda/lower to the loss's own; the steps are measured on phi as a whole.
+        Hessians at ``points``, pairs in the annulus, and every step that was taken. The negative norm adds at
+        most lambda/lower to the loss's own; the steps are measured on phi as a whole.
         """
         base, gradient = self.local.double(), self.exact.gradient
         lower, upper = self.lower.double(), self.upper.double()
@@ -65,9 +65,8 @@ class Subproblems:
         one, other = (in_annulus(base, lower, upper, options.seed + i) for i in (101, 102))
         results.append(ratios(gradient, base + one, base + other) + extra)
         results.append(ratios(gradient, base + points[-1].double(), base + one) + extra)
-        for seen in learned:
-            results += [seen.lipschitz.flatten(), seen.descent.flatten()]
-        return largest(torch.cat(results))
+        steps = [part for seen in learned for part in (seen.lipschitz, seen.descent)]
+        return torch.cat([torch.stack(results), *steps])
 
 
 def subproblems(context: BoundsContext, index: int, round_number: int) -> Subproblems:

@@ -94,11 +94,14 @@ def _badness(check: Row) -> tuple[int, float]:
 
 
 def figures_text(check: Row) -> str:
-    """``0.1 against 0.0057`` or the figures by name."""
+    """``0.1 against 0.0057`` or the figures by name; and in how many subproblems an assumption was violated."""
     shown = {name: one["value"] for name, one in check["figures"].items() if one and one["value"] is not None}
+    words = [f"{name} {short(value)}" for name, value in shown.items()]
     if set(shown) == {"value", "limit"}:
-        return f"{short(shown['value'])} against {short(shown['limit'])}"
-    return ", ".join(f"{name} {short(value)}" for name, value in shown.items())
+        words = [f"{short(shown['value'])} against {short(shown['limit'])}"]
+    if check.get("violated"):
+        words.append(f"violated in {check['violated']} of {check['subproblems']} subproblems")
+    return ", ".join(words)
 
 
 def asked_by(check: Row) -> str:

@@ -114,15 +114,20 @@ def _summary(spec: dict[str, Any], names: list[str], scale: Any, folder: Path, g
 
 
 def _show_status(result: dict[str, Any], as_json: bool) -> None:
+    from rich.markup import escape
+
+    from ..reproduction.claims import RULE
     from . import display
     from .reproduce_tables import status_tables
 
     if as_json:
         print_json(result)
         return
+    for line in result["headline"]:
+        display.console.print(f"[bold]{escape(line)}[/]")
     for table in status_tables(result):
         display.console.print(table)
     display.console.print(
-        "[dim]agreement is by stated rules (docs/reproduction.md); eta, T, S and the initialisation were fitted to the "
-        "paper's tables; no (epsilon, delta) is claimed[/]"
+        f"[dim]{RULE}. Cells agree by stated rules (docs/reproduction.md); eta, T, S and the initialisation were "
+        "fitted to the paper's tables; no (epsilon, delta) is claimed[/]"
     )

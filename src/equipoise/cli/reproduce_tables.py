@@ -9,6 +9,8 @@ from rich.table import Table
 
 from . import display
 
+COLOURS = {"holds": "green", "fails": "red", "not shown": "yellow"}
+
 
 def status_tables(result: dict[str, Any]) -> list[Table]:
     """What ``reproduce --status`` shows: artefacts, then claims."""
@@ -17,6 +19,6 @@ def status_tables(result: dict[str, Any]) -> list[Table]:
         display.add_row(artefacts, row["name"], row["kind"], str(row["cells"]), str(row["agree"]))
     claims = display.table("claims", ("the paper's claim", "here", "figures"))
     for row in result["claims"]:
-        verdict = "[green]holds[/]" if row["holds"] else "[red]fails[/]"
-        claims.add_row(escape(row["claim"]), verdict, escape(row["evidence"]))
+        verdict = row["verdict"]
+        claims.add_row(escape(row["claim"]), f"[{COLOURS[verdict]}]{verdict}[/]", escape(row["evidence"]))
     return [artefacts, claims]

@@ -6,7 +6,10 @@ from collections.abc import Iterable
 
 from .registry import Mechanism, get_mechanism
 
-PROVED = "every accepted release is finite and its distortion lies within its bounds"
+PROVED = (
+    "every accepted release is finite and its distortion lies within its bounds, because one that fails this check is "
+    "not accepted"
+)
 NO_EPSILON = "(epsilon, delta) of any kind"
 
 

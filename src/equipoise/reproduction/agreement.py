@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import sqrt
+from collections.abc import Iterable, Sequence
+from math import inf, sqrt
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, Literal
 
 from scipy.stats import spearmanr
 from scipy.stats import t as student
@@ -14,6 +14,8 @@ from ..statistics import interval
 
 Cell = dict[str, Any]
 """What ``spread`` says of some values, with whatever belongs beside it: where it was measured, the paper's value."""
+State = Literal["holds", "fails", "not shown"]
+"""What data say of a claim: the intervals show it, they contradict it, or they do neither."""
 REACH = {"accuracy": (3.0, 10.0), "mse": (0.1, 0.33), "ssim": (1.0, 3.3), "cap": (0.1, 0.33)}
 """The least and the most that a prediction interval is taken to reach to each side, by quantity.
 
@@ -95,3 +97,32 @@ def above(cell: Cell, level: float = 0.0) -> bool:
 def below(cell: Cell, level: float = 0.0) -> bool:
     """Whether the whole 95 % interval lies below a level."""
     return cell["interval"] is not None and cell["interval"][1] < level
+
+
+def between(cell: Cell, low: float = -inf, high: float = inf) -> State:
+    """Whether a mean lies between two levels, by its 95 % interval.
+
+    It holds where the whole interval lies between them, fails where the whole interval lies beyond one of them, and is
+    not shown otherwise: an interval that holds or touches a level decides nothing, and one seed has no interval.
+
+    >>> [between({"interval": ends}, low=0.0) for ends in ((0.1, 0.3), (-0.3, -0.1), (0.0, 0.3), None)]
+    ['holds', 'fails', 'not shown', 'not shown']
+    """
+    if cell["interval"] is None:
+        return "not shown"
+    start, end = cell["interval"]
+    if low < start and end < high:
+        return "holds"
+    return "fails" if end < low or start > high else "not shown"
+
+
+def together(states: Iterable[State]) -> State:
+    """Of a claim about several cells: one that fails refutes it, and all must hold to show it.
+
+    >>> together(["holds", "not shown"]), together(["holds", "not shown", "fails"]), together(["holds", "holds"])
+    ('not shown', 'fails', 'holds')
+    """
+    seen = set(states)
+    if "fails" in seen:
+        return "fails"
+    return "holds" if seen == {"holds"} else "not shown"

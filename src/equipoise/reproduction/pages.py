@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from ..mechanism.claims import NO_EPSILON, PROVED
+from .claims import RULE
 from .sections import Section
 from .tables import Table
 
@@ -43,9 +44,12 @@ def artefact_text(section: Section, command: str, origins: str, figure: bool) ->
     return "\n\n".join(parts) + "\n"
 
 
+STATES = {"holds": "holds", "fails": "**fails**", "not shown": "*not shown*"}
+
+
 def claims_table(claims: list[dict[str, Any]]) -> Table:
-    rows = [[claim["claim"], "holds" if claim["holds"] else "**fails**", claim["evidence"]] for claim in claims]
-    return Table("Every claim with the figures behind it", ["the paper's claim", "here", "figures"], rows)
+    rows = [[claim["claim"], STATES[claim["verdict"]], claim["evidence"]] for claim in claims]
+    return Table(f"{RULE}; the figures behind each verdict", ["the paper's claim", "here", "figures"], rows)
 
 
 def overview_table(sections: list[Section]) -> Table:
@@ -89,6 +93,7 @@ table { border-collapse: collapse; width: 100%; font-size: 13px; margin: .6rem 0
 caption { text-align: left; font-weight: 600; padding: .3rem 0; }
 th, td { text-align: left; padding: .28rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { font-weight: 600; color: var(--soft); } .good { color: var(--good); } .bad { color: var(--bad); font-weight: 600; }
+.open { color: var(--soft); font-style: italic; }
 figure { margin: 1rem 0; overflow-x: auto; } figure svg { max-width: 100%; height: auto; }
 details > summary { cursor: pointer; color: var(--soft); } .wide { overflow-x: auto; }
 ul.plain { list-style: none; padding: 0; }
@@ -97,7 +102,7 @@ ul.plain { list-style: none; padding: 0; }
 """
 
 LINK = re.compile(r"\[([^\]]+)\]\((#[a-z-]+)\)")
-WORDS = {"agrees": "good", "holds": "good", "**differs**": "bad", "**fails**": "bad"}
+WORDS = {"agrees": "good", "holds": "good", "**differs**": "bad", "**fails**": "bad", "*not shown*": "open"}
 
 
 def page_html(

@@ -21,6 +21,7 @@ from . import figures
 from .artefacts.artefact import Artefact, Results
 from .artefacts.registry import ARTEFACTS, check_names, needs
 from .claims import judge
+from .headline import headline
 from .job import Report, run
 from .pages import artefact_text, page_html, page_text
 from .plan import SCHEMA, Scale, jobs, spec, without
@@ -223,7 +224,7 @@ def _load(artefact: Artefact, path: Path) -> Results:
 
 
 def status(out: Path) -> dict[str, Any]:
-    """Where things stand, from the results themselves: artefacts with cells that agree, claims with verdicts."""
+    """Where things stand, from the results themselves: a headline, artefacts with cells that agree, claims."""
     tables = results(out)
     artefacts = []
     for name, result in tables.items():
@@ -233,10 +234,10 @@ def status(out: Path) -> dict[str, Any]:
             artefacts.append(row)
     mark = QUICK_MARK if any(table["scale"] != "full" for table in tables.values()) else ""
     claims = [
-        {"claim": claim["claim"], "holds": claim["holds"], "evidence": mark + claim["evidence"]}
+        {"claim": claim["claim"], "verdict": claim["verdict"], "evidence": mark + claim["evidence"]}
         for claim in judge(tables)
     ]
-    return {"artefacts": artefacts, "claims": claims}
+    return {"headline": [mark + line for line in headline(tables)], "artefacts": artefacts, "claims": claims}
 
 
 def _write_page(out: Path) -> None:
@@ -249,5 +250,6 @@ def _write_page(out: Path) -> None:
     scored = next((table for table in tables.values() if table["origins"]), None)
     seeds = max((cell.get("seeds", 0) for table in tables.values() for cell in table.get("cells", [])), default=0)
     head = [f"equipoise {VERSION}; {seeds} seeds; {_origin_line(scored['origins'] if scored else [])}"]
+    head += headline(tables)
     write_text(out / "README.md", page_text(head, sections, claims, shown, quick))
     write_text(out / "index.html", page_html(head, sections, claims, shown, quick))
