@@ -6,7 +6,7 @@ STAMP := $(VENV)/.stamp
 EVERY := $(VENV)/.stamp-every
 RUN := $(VENV)/bin/python -m
 
-.PHONY: help demo flower-demo test test-slow lint bench clean
+.PHONY: help demo flower-demo test test-slow lint bench stale clean
 
 help:
 	@echo "make demo       train and report on the bundled data, in about a minute"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-slow  the slow tests: crashes, deployments, whole commands"
 	@echo "make lint       ruff and mypy alone"
 	@echo "make bench      the scripts in benchmarks/"
+	@echo "make stale      which committed results are older than what they were made from, and how to make them again"
 	@echo "make clean      remove caches and build products; keeps .venv and results"
 
 demo: $(STAMP)
@@ -41,6 +42,9 @@ bench: $(EVERY)
 		$(VENV)/bin/python "$$script"; \
 	done; \
 	[ $$found = yes ] || { echo "There is no script in benchmarks/." >&2; exit 1; }
+
+stale: $(STAMP)
+	$(VENV)/bin/python scripts/stale.py
 
 # The stamp comes last, so an interrupted installation is taken up again. A .venv without a working pip is built anew.
 $(STAMP): pyproject.toml constraints.txt

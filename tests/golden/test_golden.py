@@ -66,14 +66,17 @@ def test_the_numbers_are_the_recorded_ones(name: str, tmp_path: Path) -> None:
     assert not wrong, f"{len(wrong)} of {len(expected)} differ:\n" + "\n".join(wrong[:20])
 
 
-def test_the_committed_records_score_to_the_committed_tables(tmp_path: Path) -> None:
+def test_the_committed_records_score_to_the_committed_pages(tmp_path: Path) -> None:
+    """Tables, figures and pages, byte for byte."""
     committed = Path(__file__).parents[2] / "reproduction"
     reproduce(list(ARTEFACTS), FULL, tmp_path, "cpu", [committed / "raw"], True)
-    files = sorted([*committed.glob("*/results.json"), *committed.glob("*/README.md"), committed / "README.md"])
-    assert len(files) == 2 * len(ARTEFACTS) + 1
+    files = sorted(path for path in committed.rglob("*") if path.is_file() and path.parent.name != "raw")
+    names = {path.name for path in files}
+    assert names == {"README.md", "results.json", "figure.svg", "index.html", "reproduction.json"}
+    assert sum(path.name == "results.json" for path in files) == len(ARTEFACTS)
     for path in files:
         again = tmp_path / path.relative_to(committed)
-        assert again.read_text() == path.read_text(), path.relative_to(committed)
+        assert again.read_bytes() == path.read_bytes(), path.relative_to(committed)
 
 
 def test_every_scenario_is_recorded() -> None:
