@@ -109,6 +109,29 @@ def auc(members: Values, others: Values) -> float:
     return float((below + upto).mean()) / (2 * len(outside))
 
 
+def auc_by_release(members: Values, others: Values) -> Array:
+    """What each of N releases adds to the area: ``[N]``, of mean ``auc``, from ``[N, a]`` members and ``[N, b]`` others.
+
+    A release counts by where its members stand among all others and its others among all members, so that two attacks
+    on the same releases can be compared release by release.
+
+    >>> auc_by_release([[2.0], [3.0]], [[1.0], [2.0]]).tolist()
+    [0.875, 0.875]
+    """
+    inside, outside = as_array(members), as_array(others)
+    above = _places(inside, np.sort(outside, axis=None)).mean(1)  # share of all others that a member is above
+    below = 1 - _places(outside, np.sort(inside, axis=None)).mean(1)  # share of all members that an other is below
+    result: Array = above + below - above.mean()
+    return result
+
+
+def _places(scores: Array, among: Array) -> Array:
+    """The share of ``among`` that every score exceeds, ties counting half."""
+    low, high = (np.searchsorted(among, scores, side) for side in ("left", "right"))
+    result: Array = (low + high) / (2 * among.size)
+    return result
+
+
 def tpr_at(members: Values, others: Values, fpr: float = 0.01) -> float:
     """The share of members above the lowest threshold that at most a share ``fpr`` of the others is above.
 
