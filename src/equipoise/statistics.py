@@ -255,7 +255,7 @@ def bootstrap_auc(
         rates.append((inside.size - missed) / inside.size)
     few = min(inside.size, outside.size)
     one, two = (
-        _share_interval(share, float(np.concatenate(drawn).var()), len(inside), size, level)
+        share_interval(share, float(np.concatenate(drawn).var()), len(inside), size, level)
         for share, drawn, size in (
             (auc(inside, outside), areas, few), (tpr_at(inside, outside, fpr), rates, inside.size),
         )
@@ -332,10 +332,10 @@ def rate_interval(values: Values, level: float = 0.95) -> Interval | None:
     rate = float(array.mean())
     between = float(array.reshape(count, -1).mean(1).var()) / count  # the variance that a bootstrap would show
     alone = rate * (1 - rate) / total  # the same, were all examples independent
-    return _share_interval(rate, max(between, alone * (count - 1) / count), count, total, level)
+    return share_interval(rate, max(between, alone * (count - 1) / count), count, total, level)
 
 
-def _share_interval(share: float, variance: float, count: int, size: int, level: float) -> Interval:
+def share_interval(share: float, variance: float, count: int, size: int, level: float = 0.95) -> Interval:
     """Agresti and Coull's interval of a share: that of as many independent trials as ``variance`` is worth.
 
     ``variance`` is a bootstrap's over ``count`` releases, too small by one of them; where it is zero, the share counts

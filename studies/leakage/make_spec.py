@@ -1,11 +1,17 @@
 """Write the SPECs of the leakage study: ``python studies/leakage/make_spec.py OUT/``.
 
-=================  =============================================================================================
-main.json          500 releases, rounds 0, 200 and 2000 of every mechanism's own trajectory, seed 1: every attack
-seeds.json         120 releases, two further trajectories (seeds 2 and 3), rounds 200 and 2000
-multi_round.json   all 5,000 releases of one client combined, budget 0.98
-multi_round_cpu    the first 1,000, with fewer candidates, for a machine without a GPU
-=================  =============================================================================================
+====================  ==========================================================================================
+batch-4-DATASET       none, static and learned with batches of 4
+batch-44-DATASET      none and static with batches of 44: as many gradients a round as learning spends with 4
+eleven-steps-DATASET  static with eleven local steps of 4: likewise, and the first and last round alone
+lti-DATASET           the first design again for ``lti``, one trajectory
+multi_round           5,000 rounds of one client combined, 100 of its images: static, learned at lower bound 8
+multi_round_2         the same at lower bound 2
+multi_round_cpu       the first 300 rounds at lower bound 8, for a machine without a GPU
+====================  ==========================================================================================
+
+Each mechanism is attacked on three trajectories of its own (seeds 1, 2, 3), at the first round and after 4, 40 and
+100 % of 5,000 rounds. Designs differ in how many releases the pool of 2,500 images has distinct images for.
 """
 
 from __future__ import annotations
@@ -15,37 +21,66 @@ import sys
 from pathlib import Path
 from typing import Any
 
-BUDGETS = {2: 0.995, 8: 0.98, 16: 0.96, 32: 0.92}
-"""Lower bound of the distortion's L2 norm, to three digits, by the PL budget that asks for it."""
+BUDGETS = {2: 0.995, 8: 0.98}
+"""PL budget by the lower bound of the distortion's L2 norm that it asks for, to three digits."""
+DATASETS = ("mnist", "fmnist")
+ROUNDS = [0, 200, 2000, 5000]
+STATIC, LEARNED = "pl-identical", "pl-learn"
 
-EFFORT = {
-    "label_sets": 5, "samples": 2000, "condition_on": "best", "pairs": 8, "anchors": 8, "around": 64, "tuning": 32,
-    "trials": 64, "companions": 2, "nulls": 16, "pictures": 0,
+EFFORT = {"condition_on": "best", "around": 64, "tuning": 32, "trials": 64, "companions": 2, "nulls": 16, "pictures": 0}
+"""Of ``matched`` and ``membership``, more than an audit takes by default."""
+DESIGNS: dict[str, dict[str, Any]] = {
+    "batch-4": {
+        "settings": {}, "mechanisms": (STATIC, LEARNED), "snapshots": ROUNDS,
+        "audit": {"releases": 200, "others": 8, "label_sets": 5, "pairs": 2, "anchors": 4},
+    },
+    "batch-44": {
+        "settings": {"batch": 44}, "mechanisms": (STATIC,), "snapshots": ROUNDS,
+        "audit": {"releases": 27, "others": 44, "label_sets": 1, "pairs": 1, "anchors": 4},
+    },
+    "eleven-steps": {
+        "settings": {"local_steps": 11}, "mechanisms": (STATIC,), "snapshots": [0, 5000],
+        "audit": {"releases": 27, "others": 44, "label_sets": 1, "pairs": 1, "anchors": 2},
+    },
 }  # fmt: skip
-ATTACKS = ["lti", "matched", "membership", "labels"]
+"""With one local step and static noise, one pair gives responses without error: all candidates share the companions."""
 
 
-def spec(snapshots: list[int], seeds: list[int], releases: int, device: str = "cuda", **other: Any) -> dict[str, Any]:
-    kinds = [("none", None)]
-    kinds += [(mechanism, budget) for budget in BUDGETS.values() for mechanism in ("pl-identical", "pl-learn")]
-    federations = [{"mechanism": name, "budget": budget, "seed": seed} for seed in seeds for name, budget in kinds]
-    audit = {"snapshots": snapshots, "attacks": ATTACKS, "releases": releases, **EFFORT, **other}
-    return {"settings": {"rounds": max(snapshots), "device": device}, "federations": federations, "audit": audit}
+def spec(design: str, dataset: str, seeds: tuple[int, ...] = (1, 2, 3), **audit: Any) -> dict[str, Any]:
+    about = DESIGNS[design]
+    kinds = [("none", None)] + [(name, budget) for budget in BUDGETS.values() for name in about["mechanisms"]]
+    federations = [
+        {"dataset": dataset, "mechanism": name, "budget": budget, "seed": seed}
+        for seed in seeds for name, budget in kinds
+    ]  # fmt: skip
+    attacks = {"attacks": ["matched", "membership", "labels"], "samples": 2000, "snapshots": about["snapshots"]}
+    settings = {"rounds": max(ROUNDS), "device": "cuda", **about["settings"]}
+    return {"settings": settings, "federations": federations, "audit": {**EFFORT, **about["audit"], **attacks, **audit}}
 
 
-def multi_round(settings: dict[str, Any], **how: int) -> dict[str, Any]:
-    federations = [{"mechanism": name, "budget": 0.98} for name in ("pl-identical", "pl-learn")]
+WHOLE = {"examples": 100, "decoys": 49, "around": 32, "pairs": 2}
+"""Images of the client and how much is simulated, where a GPU combines a whole run."""
+
+
+def multi_round(settings: dict[str, Any], lower: int, **how: int) -> dict[str, Any]:
+    federations = [{"mechanism": name, "budget": BUDGETS[lower]} for name in (STATIC, LEARNED)]
     return {"settings": settings, "federations": federations, "multi_round": how}
+
+
+def specs() -> dict[str, dict[str, Any]]:
+    """All of them by name."""
+    result = {f"{design}-{dataset}": spec(design, dataset) for design in DESIGNS for dataset in DATASETS}
+    result |= {f"lti-{dataset}": spec("batch-4", dataset, (1,), attacks=["lti"]) for dataset in DATASETS}
+    whole = {"rounds": max(ROUNDS), "device": "cuda"}
+    return result | {
+        "multi_round": multi_round(whole, 8, **WHOLE),
+        "multi_round_2": multi_round(whole, 2, **WHOLE),
+        "multi_round_cpu": multi_round({"rounds": 300, "threads": 1}, 8),
+    }
 
 
 if __name__ == "__main__":
     out = Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
-    specs = {
-        "main": spec([0, 200, 2000], [1], 500),
-        "seeds": spec([200, 2000], [2, 3], 120, label_sets=3, samples=1000, twins=False),
-        "multi_round": multi_round({"rounds": 5000, "device": "cuda"}, examples=40, labels=2, decoys=199),
-        "multi_round_cpu": multi_round({"rounds": 1000, "threads": 1}, examples=24, labels=1, decoys=49, around=32),
-    }
-    for name, value in specs.items():
+    for name, value in specs().items():
         (out / f"{name}.json").write_text(json.dumps(value, indent=1) + "\n")

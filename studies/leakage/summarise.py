@@ -1,7 +1,17 @@
-"""Bring the parts of the study together: ``python studies/leakage/summarise.py PARTS.json leakage.json``.
+"""Bring the parts of the study together: ``python studies/leakage/summarise.py PARTS.json studies/leakage``.
 
-PARTS.json lists what was run: {"file", "attacks", "commit", "command", "machine"}. Of every file only the rows of the
-named attacks are taken.
+PARTS.json lists what was run: {"folder", "design", "commit", "command", "machine"}; a folder is what
+``python -m equipoise.compute SPEC.json FOLDER`` wrote. ``values.npz`` gets what was measured on every release and
+``leakage.json`` all that follows from it: ``summarise`` makes the second of the first, and a test does it again.
+
+Rules, written before the figures:
+
+* A figure is the mean over three trajectories. Its interval resamples whole releases, with all three trajectories of
+  each, so it covers other images and noise; ``least`` and ``most`` are over the trajectories.
+* Learned is set against static noise release by release: it *leaks more* or *less* if the 95 % interval of the mean
+  difference excludes zero, else there is *no clear difference*.
+* *control failed* where the attack does not work on undistorted releases at these weights, by the rule of
+  ``auditing/results.py`` applied to the mean over trajectories: then there is no verdict.
 """
 
 from __future__ import annotations
@@ -12,119 +22,228 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-KEPT = (
-    "mechanism", "budget", "seed", "round", "role", "lower", "attack", "control", "targets", "label_sets", "evidence",
-    "mse", "ssim", "identification", "log_rank", "labels", "labels_exact", "membership_score", "membership_auc",
-    "auc_loss", "auc_first", "auc_last", "tpr_loss", "tpr_first", "tpr_last",
-)  # fmt: skip
-ABLE = 0.05
-"""An attack that identifies fewer undistorted releases than this, ten times chance, says nothing at these weights."""
-LOWER, NORM, OWN = "static, equal lower bound", "static, equal final norm", "static, own trajectory"
+import numpy as np
+
+from equipoise.auditing.results import Outcome, able
+from equipoise.auditing.store import Values, packed, unpacked
+from equipoise.statistics import Array, auc_by_release, bootstrap, interval, rate_interval, share_interval, tpr_at
+
+OWN, POSITIVE, LOWER, NORM = "own", "undistorted", "static, equal lower bound", "static, equal final norm"
+STATIC, LEARNED = "pl-identical", "pl-learn"
+TRAJECTORY = "static, own trajectory"
+PLACE = ("design", "dataset", "mechanism", "budget", "round", "role", "attack")
+MEASURES = {
+    "matched": ("identification", "log_rank"), "lti": ("identification", "log_rank"), "membership": ("membership_auc",),
+    "labels": ("labels_exact",),
+}  # fmt: skip
+LESS_IS_WORSE = ("log_rank",)
+Place = tuple[Any, ...]
+Cells = dict[Place, list[Outcome]]
+"""Outcomes of all trajectories, in the order of their seeds."""
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+def kept(outcome: Outcome, design: str) -> Outcome:
+    """What verdicts need, as small as loses none: of membership scores, their order."""
+    about = {
+        name: outcome.about.get(name) for name in ("dataset", "mechanism", "budget", "seed", "round", "role", "lower")
+    }
+    values, negative = (_small(part) for part in (outcome.values, outcome.negative))
+    return Outcome({**about, "design": design}, outcome.attack, values, negative)
+
+
+def _small(values: dict[str, Array]) -> dict[str, Array]:
+    names = ("identification", "log_rank", "labels", "labels_exact", "mse", "ssim")
+    result = {name: values[name] for name in names if name in values}
+    if "log_rank" in result:
+        result["rank"] = np.round(2 * np.expm1(result.pop("log_rank"))) / 2
+    if "members" in values:
+        _, place = np.unique(np.concatenate([values["members"].ravel(), values["others"].ravel()]), return_inverse=True)
+        size = values["members"].size
+        result["members"] = place[:size].reshape(values["members"].shape)
+        result["others"] = place[size:].reshape(values["others"].shape)
+    return result
+
+
+def by_release(outcome: Outcome, measure: str, negative: bool = False) -> Array:
+    """A measure ``[N, ...]`` of one outcome, the mean of which is the figure."""
+    values = outcome.negative if negative else outcome.values
+    if measure == "membership_auc":
+        return auc_by_release(values["members"], values["others"])[:, None]
+    table = np.log1p(values["rank"]) if measure == "log_rank" else values[measure]
+    return table.reshape(len(table), -1).astype(np.float64)
+
+
+def cells_of(values: Values) -> Cells:
+    cells: Cells = {}
+    for one in values.outcomes:
+        cells.setdefault(tuple({**one.about, "attack": one.attack}[name] for name in PLACE), []).append(one)
+    return {place: sorted(several, key=lambda one: one.about["seed"]) for place, several in cells.items()}
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+def figure(several: list[Outcome], measure: str, negative: bool = False) -> dict[str, float | None]:
+    """A measure over all trajectories: mean, interval over releases, least and most."""
+    tables = [by_release(one, measure, negative) for one in several]
+    joined = np.concatenate(tables, axis=1)
+    if measure == "membership_auc":
+        area = joined.mean(1)
+        ends = share_interval(
+            float(area.mean()), float(area.var()) / len(area), len(area), several[0].values["members"].size
+        )
+    else:
+        rate = measure in ("identification", "labels_exact")
+        ends = (rate_interval(joined) if rate else bootstrap(joined)) or (np.nan, np.nan)
+    each = [float(table.mean()) for table in tables]
+    result = {"": float(joined.mean()), "_low": ends[0], "_high": ends[1], "_least": min(each), "_most": max(each)}
+    return {f"{measure}{end}": value for end, value in result.items()}
+
+
+def rows_of(cells: Cells) -> list[dict[str, Any]]:
+    rows = []
+    for place, several in cells.items():
+        about = dict(zip(PLACE, place, strict=True))
+        about |= {"trajectories": len(several), "releases": len(next(iter(several[0].values.values())))}
+        about["lower"] = float(np.mean([one.about["lower"] for one in several]))
+        for negative in (False, True):
+            row = {**about, "control": "negative" if negative else "positive" if about["role"] == POSITIVE else None}
+            for measure in (*MEASURES[about["attack"]], "labels", "mse", "ssim"):
+                needed = {"membership_auc": "members", "log_rank": "rank"}.get(measure, measure)
+                if needed in (several[0].negative if negative else several[0].values):
+                    row |= figure(several, measure, negative)
+            if about["attack"] == "membership":
+                sides = [one.negative if negative else one.values for one in several]
+                rates = [tpr_at(side["members"], side["others"]) for side in sides]
+                row |= {"membership_tpr": float(np.mean(rates)), "membership_tpr_least": min(rates)}
+                row["membership_tpr_most"] = max(rates)
+            if "identification" in row:
+                row["chance"] = "1 in 199" if negative else "1 in 200"
+            rows.append(row)
+    _mark(rows)
+    return rows
+
+
+def _mark(rows: list[dict[str, Any]]) -> None:
+    """Say of every row whether its attack works on undistorted releases at the same weights."""
+    table = {(*(row[name] for name in PLACE), row["control"] == "negative"): row for row in rows}
+    for row in rows:
+        if row["control"] is None:
+            role = OWN if row["mechanism"] == "none" else POSITIVE
+            there = tuple(role if name == "role" else row[name] for name in PLACE)
+            row["control_failed"] = not able(table[*there, False], table.get((*there, True)))
+
+
+# -- verdicts ----------------------------------------------------------------------------------------------------------
+
+
+def comparisons(cells: Cells) -> Iterator[tuple[dict[str, Any], list[Outcome], list[Outcome]]]:
+    """Learned distortion and what it is set against, on the same targets with the same standard noise."""
+    for place, learned in cells.items():
+        about = dict(zip(PLACE, place, strict=True))
+        if (about["mechanism"], about["role"]) != (LEARNED, OWN):
+            continue
+        others = {role: {**about, "role": role} for role in (LOWER, NORM)}
+        if about["round"]:  # at round 0 all federations of a seed have the same weights
+            others[TRAJECTORY] = {**about, "mechanism": STATIC}
+        for against, other in others.items():
+            yield {**about, "against": against}, learned, cells[tuple(other[name] for name in PLACE)]
+
+
+def verdicts(cells: Cells, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Every comparison by every measure, with the interval of the difference and a word."""
+    failed = {tuple(row[name] for name in PLACE) for row in rows if row.get("control_failed")}
+    result = []
+    for about, learned, static in comparisons(cells):
+        for measure in MEASURES[about["attack"]]:
+            gaps = [
+                by_release(a, measure).mean(1) - by_release(b, measure).mean(1)
+                for a, b in zip(learned, static, strict=True)
+            ]
+            low, high = bootstrap(np.mean(gaps, axis=0)) or (np.nan, np.nan)
+            sign = -1 if measure in LESS_IS_WORSE else 1
+            word = (
+                "no clear difference"
+                if low <= 0 <= high
+                else "learned leaks more"
+                if low * sign > 0
+                else "static leaks more"
+            )
+            if tuple(about[name] for name in PLACE) in failed:
+                word = "control failed"
+            result.append({
+                **{name: about[name] for name in (*PLACE, "against")}, "measure": measure, "gap": float(np.mean(gaps)),
+                "low": low, "high": high, "trajectories": [float(gap.mean()) for gap in gaps], "verdict": word,
+            })  # fmt: skip
+    return result
+
+
+def counts(answers: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    result: dict[str, dict[str, int]] = {}
+    for answer in answers:
+        place = result.setdefault(f"{answer['attack']} ({answer['measure']}) against {answer['against']}", {})
+        place[answer["verdict"]] = place.get(answer["verdict"], 0) + 1
+    return result
+
+
+def summarise(values: Values) -> dict[str, Any]:
+    """All that follows from the values of every release."""
+    cells = cells_of(values)
+    rows = rows_of(cells)
+    answers = verdicts(cells, rows)
+    accuracies = []
+    for one in values.about["accuracy"]:
+        low, high = interval(one["values"]) or (None, None)
+        accuracies.append(
+            {**one, "accuracy": float(np.mean(one["values"])), "accuracy_low": low, "accuracy_high": high}
+        )
+    return {"rows": rows, "accuracy": accuracies, "verdicts": answers, "counts": counts(answers)}
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
 
 
 def rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: rounded(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [rounded(one) for one in value]
     return round(value, 5) if isinstance(value, float) else value
 
 
-def kept(row: dict[str, Any]) -> dict[str, Any]:
-    names = [name for name in row if name in KEPT or name.removesuffix("_low").removesuffix("_high") in KEPT]
-    return {name: rounded(row[name]) for name in names if row[name] is not None or name in ("budget", "control")}
-
-
-def verdict(low: float, high: float, worse_is: int) -> str:
-    """From the paired interval of learned - static; ``worse_is`` is the sign of a gap that means more leakage."""
-    if low <= 0 <= high:
-        return "no clear difference"
-    return "learned leaks more" if (low > 0) == (worse_is > 0) else "static leaks more"
-
-
-def apart(one: dict[str, Any], other: dict[str, Any], name: str) -> str:
-    """Likewise from two unpaired intervals: clear only where they do not overlap."""
-    if one[f"{name[0]}_low"] > other[f"{name[1]}_high"]:
-        return "learned leaks more"
-    return "static leaks more" if one[f"{name[0]}_high"] < other[f"{name[1]}_low"] else "no clear difference"
-
-
-Rows = dict[tuple[Any, ...], dict[str, Any]]
-
-
-def positive_controls(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], float]:
-    """Identification from undistorted releases at the weights of every learned federation."""
-    return {
-        (row["attack"], row["budget"], row["round"]): row["identification"]
-        for row in rows
-        if row["role"] == "undistorted" and row["mechanism"] == "pl-learn" and row["control"] != "negative"
-        if "identification" in row
-    }
-
-
-def pairs(rows: Rows, attack: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
-    """(what is compared, learned row, static row); at round 0 both trajectories have the same weights."""
-    for (name, mechanism, budget, round_number, role), row in rows.items():
-        if (name, mechanism, role) != (attack, "pl-learn", "own"):
+def collected(parts: list[dict[str, Any]], folder: Path) -> tuple[Values, list[dict[str, Any]], list[dict[str, Any]]]:
+    """The values of all parts, how each was made, and the rows of releases combined over rounds."""
+    outcomes, runs, multi = [], [], []
+    accuracy: dict[Place, list[float]] = {}
+    for part in parts:
+        name = "multi_round.json" if part["design"] == "multi-round" else "audit.json"
+        raw = json.loads((folder / part["folder"] / name).read_text())
+        runs.append({**part, "spec": raw["spec"], "environment": raw["environment"], "seconds": raw["seconds"]})
+        if part["design"] == "multi-round":
+            multi += raw["attacks"]
             continue
-        others = {LOWER: (name, "pl-learn", budget, round_number, LOWER)}
-        others |= {OWN: (name, "pl-identical", budget, round_number, "own")} if round_number else {}
-        for against, key in others.items():
-            yield {"attack": attack, "budget": budget, "round": round_number, "against": against}, row, rows[key]
-
-
-def unpaired(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Membership (the best of three scores on either side) and labels (exact multisets)."""
-    table: Rows = {
-        (row["attack"], row["mechanism"], row["budget"], row["round"], row["role"]): row
-        for row in rows
-        if row["control"] != "negative"
-    }
-    for about, learned, static in pairs(table, "membership"):
-        names = tuple(f"auc_{row['membership_score']}" for row in (learned, static))
-        values = {"learned": learned["membership_auc"], "static": static["membership_auc"], "measure": "best AUC"}
-        yield {**about, **values, "verdict": apart(learned, static, names)}
-    for about, learned, static in pairs(table, "labels"):
-        names = ("labels_exact", "labels_exact")
-        values = {"learned": learned["labels_exact"], "static": static["labels_exact"], "measure": "exact multisets"}
-        yield {**about, **values, "verdict": apart(learned, static, names)}
+        read = unpacked((folder / part["folder"] / "audit.npz").read_bytes())
+        outcomes += [kept(one, part["design"]) for one in read.outcomes]
+        for row in raw["accuracy"]:
+            place = (part["design"], row["dataset"], row["mechanism"], row["budget"], row["round"])
+            accuracy.setdefault(place, []).append(row["accuracy"])
+    names = ("design", "dataset", "mechanism", "budget", "round")
+    about = [{**dict(zip(names, place, strict=True)), "values": several} for place, several in accuracy.items()]
+    return Values(outcomes, about={"accuracy": about}), runs, multi
 
 
 def main() -> None:
-    parts = json.loads(Path(sys.argv[1]).read_text())
-    rows, gaps, runs, multi = [], [], [], []
-    baselines: dict[str, Any] = {}
-    for part in parts:
-        raw = json.loads((Path(sys.argv[1]).parent / part["file"]).read_text())
-        if "multi_round" in raw["spec"]:
-            multi += [{name: rounded(value) for name, value in row.items()} for row in raw["attacks"]]
-        else:
-            rows += [kept(row) for row in raw["attacks"] if row["attack"] in part["attacks"]]
-            gaps += [row for row in raw["differences"] if row["attack"] in part["attacks"]]
-            baselines = baselines or {
-                name: {key: rounded(value) for key, value in guess.items()}
-                for name, guess in raw["baselines"]["mnist"].items()
-            }
-        runs.append({**part, "spec": raw["spec"], "environment": raw["environment"], "seconds": raw.get("seconds")})
-    controls = positive_controls(rows)
-    answers = []
-    for gap in gaps:
-        if "log_rank" not in gap or (gap["against"] == OWN and gap["round"] == 0):
-            continue
-        able = controls[gap["attack"], gap["budget"], gap["round"]] >= ABLE
-        about = {name: gap[name] for name in ("attack", "budget", "round", "against")}
-        for measure, sign in (("log_rank", -1), ("identification", 1)):
-            low, high = gap[f"{measure}_low"], gap[f"{measure}_high"]
-            word = verdict(low, high, sign) if able else "control failed"
-            values = {"gap": rounded(gap[measure]), "low": rounded(low), "high": rounded(high)}
-            answers.append({**about, "measure": measure.replace("_", "-"), **values, "verdict": word})
-    answers += unpaired(rows)
-    counts: dict[str, dict[str, int]] = {}
-    for answer in answers:
-        place = counts.setdefault(f"{answer['attack']} ({answer['measure']}) against {answer['against']}", {})
-        place[answer["verdict"]] = place.get(answer["verdict"], 0) + 1
-    result = {
-        "schema": 1, "experiment": "seeded", "dataset": "mnist", "runs": runs, "counts": counts, "answers": answers,
-        "rows": rows, "multi_round": multi, "baselines": baselines,
-    }  # fmt: skip
-    Path(sys.argv[2]).write_text(json.dumps(result, indent=0) + "\n")
-    print(json.dumps(counts, indent=1))
+    parts, out = Path(sys.argv[1]), Path(sys.argv[2])
+    values, runs, multi = collected(json.loads(parts.read_text()), parts.parent)
+    content = packed(values)
+    (out / "values.npz").write_bytes(content)
+    result = summarise(unpacked(content))
+    whole = {"schema": 2, "experiment": "seeded", "runs": runs, **rounded(result), "multi_round": rounded(multi)}
+    (out / "leakage.json").write_text(json.dumps(whole, indent=0) + "\n")
+    print(json.dumps(result["counts"], indent=1))
 
 
 if __name__ == "__main__":
