@@ -110,7 +110,7 @@ def auc(members: Values, others: Values) -> float:
 
 
 def auc_by_release(members: Values, others: Values) -> Array:
-    """What each of N releases adds to the area: ``[N]``, of mean ``auc``, from ``[N, a]`` members and ``[N, b]`` others.
+    """What each of N releases adds to ``auc``: ``[N]``, its mean, from ``[N, a]`` members and ``[N, b]`` others.
 
     A release counts by where its members stand among all others and its others among all members, so that two attacks
     on the same releases can be compared release by release.
