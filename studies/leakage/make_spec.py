@@ -3,8 +3,9 @@
 =================  =============================================================================================
 main.json          500 releases, rounds 0, 200 and 2000 of every mechanism's own trajectory, seed 1: every attack
 seeds.json         120 releases, two further trajectories (seeds 2 and 3), rounds 200 and 2000
-multi_round.json   all 5,000 releases of one client combined, budget 0.98
-multi_round_cpu    the first 1,000, with fewer candidates, for a machine without a GPU
+multi_round.json   5,000 rounds of one client combined, 100 of its images: static, learned at lower bound 8
+multi_round_2      the same at lower bound 2
+multi_round_cpu    the first 300 rounds at lower bound 8, for a machine without a GPU
 =================  =============================================================================================
 """
 
@@ -33,8 +34,12 @@ def spec(snapshots: list[int], seeds: list[int], releases: int, device: str = "c
     return {"settings": {"rounds": max(snapshots), "device": device}, "federations": federations, "audit": audit}
 
 
-def multi_round(settings: dict[str, Any], **how: int) -> dict[str, Any]:
-    federations = [{"mechanism": name, "budget": 0.98} for name in ("pl-identical", "pl-learn")]
+WHOLE = {"examples": 100, "decoys": 49, "around": 32, "pairs": 2}
+"""Images of the client and how much is simulated, where a GPU combines a whole run."""
+
+
+def multi_round(settings: dict[str, Any], lower: int, **how: int) -> dict[str, Any]:
+    federations = [{"mechanism": name, "budget": BUDGETS[lower]} for name in ("pl-identical", "pl-learn")]
     return {"settings": settings, "federations": federations, "multi_round": how}
 
 
@@ -44,8 +49,9 @@ if __name__ == "__main__":
     specs = {
         "main": spec([0, 200, 2000], [1], 500),
         "seeds": spec([200, 2000], [2, 3], 120, label_sets=3, samples=1000, twins=False),
-        "multi_round": multi_round({"rounds": 5000, "device": "cuda"}, examples=40, labels=2, decoys=199),
-        "multi_round_cpu": multi_round({"rounds": 1000, "threads": 1}, examples=24, labels=1, decoys=49, around=32),
+        "multi_round": multi_round({"rounds": 5000, "device": "cuda"}, 8, **WHOLE),
+        "multi_round_2": multi_round({"rounds": 5000, "device": "cuda"}, 2, **WHOLE),
+        "multi_round_cpu": multi_round({"rounds": 300, "threads": 1}, 8),
     }
     for name, value in specs.items():
         (out / f"{name}.json").write_text(json.dumps(value, indent=1) + "\n")

@@ -215,7 +215,7 @@ def test_a_learner_is_simulated_for_the_labels_of_a_round_and_counts_there_alone
     ]
     result = scores_of(server, only)
     assert result.learned is not None
-    same = CANDIDATE_LABELS == KINDS[0]
+    same = torch.isin(CANDIDATE_LABELS, KINDS[:1])
     assert bool((result.learned[:, same] != 0).all())
     assert bool((result.learned[:, ~same] == 0).all())
     table = combine(result.own, result.learned, result.present, CHOICES, 0.1)

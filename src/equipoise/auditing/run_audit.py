@@ -46,8 +46,8 @@ def audit_run(
         options: which attacks, and how hard; see ``AuditOptions``.
         snapshots: the rounds to attack; the run kept the weights of each.
         private: attack the clients' own images, and show them in the picture, instead of public ones.
-        multi_rounds: if > 0, also replay each federation for so many rounds and combine the releases of client 0 that hold
-            the same image.
+        multi_rounds: if > 0, also replay each federation for so many rounds and combine those releases of client 0
+            that hold the same image.
         progress: called with (what, amount) while it works.
 
     Returns:
