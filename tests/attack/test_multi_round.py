@@ -12,12 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from equipoise.attack.limiter import Limiter
 from equipoise.attack.multi_round import (
     WINDOW,
     Candidates,
     Combined,
     Observation,
     Scores,
+    _Bench,
     against_others,
     combine,
     multi_round,
@@ -171,6 +173,22 @@ def test_undistorted_clients_still_clip() -> None:
     start = weights * (1 + 1e-3)
     assert float((tight - start).norm()) == pytest.approx(server.eta * 1e-3, rel=1e-2)
     assert float((loose - start).norm()) > 2 * server.eta * 1e-3
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_what_shared_companions_add_is_taken_off(bare: bool) -> None:
+    """All candidates have the same companions, which are not those of the release: they must not blur the scores."""
+    server, weights = server_of("gs-static", 0.05)
+    one = next(rounds_of(server, weights, 1))
+    bench = _Bench(server, PUBLIC, Candidates(POOL, CANDIDATE_LABELS, CHOICES), 32, 1, 0)
+    result = bench.simulated(one, torch.arange(33 * 4).view(33, 4), None)
+    moved = result.clone()
+    moved[32:] += torch.rand(len(weights), generator=torch.Generator().manual_seed(6))
+    limiter = (
+        None if bare else Limiter(torch.randn(8, len(weights), generator=torch.Generator().manual_seed(7)), weights)
+    )
+    scores = [bench.likelihoods(one.released - one.previous, table, limiter) for table in (result, moved)]
+    torch.testing.assert_close(scores[0], scores[1], rtol=1e-3, atol=1e-2)
 
 
 # --- sums ----------------------------------------------------------------------------------------------------

@@ -215,4 +215,4 @@ def test_a_run_has_a_summary_too(audited: Audit) -> None:
 
 def test_a_run_with_nothing_but_combined_releases_has_one(trained: Path) -> None:
     result = audit_run(trained, cheap(attacks=[]), multi_rounds=2)
-    assert "none: 2 releases of one client together identify" in one_line(result.summary())
+    assert "none, over 2 rounds: an image of the client is in " in one_line(result.summary())
