@@ -22,7 +22,7 @@ from tests.helpers import single_threaded
 from tests.test_compute_alone import BLOCKER
 
 SETTINGS = Settings.flat(rounds=2, evaluate_every=2, model="mlp", init="torch", batch=2, steps=2, public_fraction=0.6)
-REPLAY = {"examples": 4, "labels": 1, "decoys": 4, "around": 4}
+REPLAY = {"examples": 4, "decoys": 4, "around": 4}
 CHEAP = {**EFFORT, "releases": 2}
 
 
@@ -211,7 +211,7 @@ def test_an_audit_that_cannot_be_is_refused(
         ({"rounds": -1}, "rounds"),
         ({"rounds": "2"}, "rounds"),
         ({"client": 9}, "client"),
-        ({"labels": 0}, "labels"),
+        ({"pairs": 0}, "pairs"),
         (None, "multi_round"),
     ],
     ids=str,

@@ -696,7 +696,7 @@ def test_spec_files(bombs: list[bytes], tmp_path: Path, capfd: pytest.CaptureFix
     kinds = {
         "federations": ([], {}),
         "audit": ({"attacks": ["lti"], "releases": 4, "lr": 1.0, "condition_on": "nothing"}, {"snapshots": ["never"]}),
-        "multi_round": ({"rounds": 2, "examples": 9, "labels": 2, "around": 8, "client": 0, "seed": 1}, {"no": 1}),
+        "multi_round": ({"rounds": 2, "examples": 9, "pairs": 2, "around": 8, "client": 0, "seed": 1}, {"no": 1}),
         "reproduction": ({"schema": 1, "version": VERSION, "jobs": [{"name": "a", "scale": {}}]}, {"schema": 0}),
     }
 

@@ -73,7 +73,7 @@ def compute(spec: dict[str, Any], out: Path) -> dict[str, Any]:
 
 OLD_NAMES = {"rounds": "snapshots", "given": "condition_on"}
 """What the entry ``audit`` of an older SPEC calls them."""
-MULTI_ROUND = ("rounds", "examples", "labels", "decoys", "around", "client", "seed")
+MULTI_ROUND = ("rounds", "examples", "decoys", "around", "pairs", "client", "seed")
 
 
 def _table(value: Any, name: str) -> dict[str, Any]:

@@ -12,7 +12,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.attack.multi_round import WINDOW, Combined, Observation, multi_round
+from equipoise.attack.limiter import Limiter
+from equipoise.attack.multi_round import (
+    WINDOW,
+    Candidates,
+    Combined,
+    Observation,
+    Scores,
+    _Bench,
+    against_others,
+    combine,
+    multi_round,
+    undistorted,
+)
 from equipoise.attack.simulate import respond
 from equipoise.attack.view import Server
 from equipoise.errors import AttackError, DataError, ReleaseError
@@ -64,14 +76,20 @@ def rounds_of(
         kind = server.protection.mechanism
         drawn = standard_noise(torch.rand(1, len(weights), generator=local), kind.noise) if kind.distorts else None
         released = respond(server, start, images[rows].unsqueeze(0), labels[rows].unsqueeze(0), drawn)[0]
+        plain = respond(undistorted(server), start, images[rows].unsqueeze(0), labels[rows].unsqueeze(0), None)[0]
         present = torch.zeros(len(images), dtype=torch.bool)
         present[rows] = True
-        yield Observation(round_number, start, released, present)
+        yield Observation(round_number, start, released, present, plain)
 
 
-def combine(server: Server, observations: Any, **options: Any) -> Combined:
-    given = {"public": PUBLIC, "candidates": POOL, "labels": CANDIDATE_LABELS, "choices": CHOICES, "around": 32}
-    return multi_round(server, observations, **{**given, "chance": server.examples / EXAMPLES, **options})
+def scores_of(server: Server, observations: Any, **options: Any) -> Scores:
+    given = {"public": PUBLIC, "candidates": Candidates(POOL, CANDIDATE_LABELS, CHOICES), "around": 32}
+    return multi_round(server, observations, **{**given, **options})
+
+
+def combined(server: Server, observations: Any, chance: float | None = None, **options: Any) -> Combined:
+    result = scores_of(server, observations, **options)
+    return combine(result.own, result.learned, result.present, CHOICES, chance or server.examples / EXAMPLES)
 
 
 def found_by(table: Tensor) -> float:
@@ -93,105 +111,178 @@ def chance(count: int = EXAMPLES, deviations: float = 4.0) -> float:
 )
 def test_many_releases_show_what_one_hides(name: str, scale: float) -> None:
     server, weights = server_of(name, scale)
-    result = combine(server, rounds_of(server, weights, 150))
-    assert result.seen == 150
-    assert int(result.rounds.sum()) == 150 * server.examples
+    result = combined(server, rounds_of(server, weights, 150))
     assert found_by(result.single) < 0.45
     assert found_by(result.known) > 0.8
     assert found_by(result.unknown) > chance()
     assert float(ranks(result.known).log.mean()) < float(ranks(result.single).log.mean()) - 0.5
 
 
+@pytest.mark.parametrize(("name", "scale"), [("gs-static", 1000.0), ("pl-learn", 1000.0)])
+def test_what_large_noise_hides_is_there_without_it(name: str, scale: float) -> None:
+    """The positive control: nearly all are found in the same releases undistorted, and chance is left in these."""
+    server, weights = server_of(name, scale)
+    result = scores_of(server, rounds_of(server, weights, 50))
+    assert result.undistorted is not None
+    own = combine(result.own, result.learned, result.present, CHOICES, 1 / 3)
+    plain = combine(result.undistorted, None, result.present, CHOICES, 1 / 3)
+    assert found_by(own.known) < chance()
+    assert found_by(own.unknown) < chance()
+    assert found_by(plain.known) > 0.9
+    assert found_by(plain.unknown) > 0.7
+    assert found_by(plain.elsewhere) < chance(), "rounds that do not hold an example say nothing of it"
+
+
 def test_one_release_without_noise_is_enough() -> None:
     server, weights = server_of("none", 0.0, batch=1)
-    result = combine(server, rounds_of(server, weights, 20))
-    took = result.rounds > 0
+    observations = list(rounds_of(server, weights, 20))
+    took = torch.stack([one.present for one in observations]).any(0)
+    result = combined(server, observations)
     assert found_by(result.single[took]) > 0.9
     assert found_by(result.known[took]) > 0.9
 
 
-@pytest.mark.parametrize("name", ["gs-static", "pl-learn"])
-def test_large_noise_leaves_chance_after_all_rounds(name: str) -> None:
-    server, weights = server_of(name, 1000.0)
-    result = combine(server, rounds_of(server, weights, 50))
-    assert found_by(result.known) < chance()
-    assert found_by(result.unknown) < chance()
+def test_without_distortion_the_release_is_its_own_control() -> None:
+    server, weights = server_of("none", 0.0)
+    result = scores_of(server, rounds_of(server, weights, 3))
+    assert result.undistorted is not None
+    assert torch.equal(result.own, result.undistorted)
 
 
 @pytest.mark.parametrize(("name", "scale"), [("none", 0.0), ("gs-static", 0.01)])
 def test_examples_that_never_take_part_are_not_found(name: str, scale: float) -> None:
     server, weights = server_of(name, scale)
-    others = images_of(KINDS, 55)
-    observations = (replace(one, present=None) for one in rounds_of(server, weights, 60, others))
-    result = combine(server, observations)
+    observations = [
+        replace(one, present=torch.zeros(EXAMPLES, dtype=torch.bool))
+        for one in rounds_of(server, weights, 60, images_of(KINDS, 55))
+    ]
+    result = combined(server, observations)
     assert found_by(result.unknown) < chance()
-    assert result.rounds.tolist() == [0] * EXAMPLES
-    assert torch.equal(result.known, torch.zeros_like(result.known))
-    assert torch.equal(result.single, torch.zeros_like(result.single))
+    for table in (result.known, result.single, result.elsewhere):
+        assert torch.equal(table, torch.zeros_like(table))
     assert found_by(result.known) == pytest.approx(1 / CANDIDATES), "a constant score names each one as often"
 
 
-def test_an_example_in_every_release_is_found_without_the_schedule() -> None:
-    """One example per release, always the same: the unknown schedule costs little."""
-    server, weights = server_of("gs-static", 0.1, batch=1)
-    observations = [list(rounds_of(server, weights, 60, TRUTH[i : i + 1], KINDS[i : i + 1])) for i in range(4)]
-    for example, mine in enumerate(observations):
-        only = {"choices": CHOICES[example : example + 1], "chance": 0.9}
-        result = combine(server, mine, **only)
-        assert result.rounds.tolist() == [60]
-        assert found_by(result.known) == 1.0
-        assert found_by(result.unknown) == 1.0
+def test_undistorted_clients_still_clip() -> None:
+    """What the control leaves out is the distortion alone."""
+    server, weights = server_of("gs-static", 0.05)
+    clipped = replace(server, protection=replace(server.protection, clip=1e-3))
+    loose, tight = (next(rounds_of(one, weights, 1)).undistorted for one in (server, clipped))
+    assert loose is not None
+    assert tight is not None
+    start = weights * (1 + 1e-3)
+    assert float((tight - start).norm()) == pytest.approx(server.eta * 1e-3, rel=1e-2)
+    assert float((loose - start).norm()) > 2 * server.eta * 1e-3
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_what_shared_companions_add_is_taken_off(bare: bool) -> None:
+    """All candidates have the same companions, which are not those of the release: they must not blur the scores."""
+    server, weights = server_of("gs-static", 0.05)
+    one = next(rounds_of(server, weights, 1))
+    bench = _Bench(server, PUBLIC, Candidates(POOL, CANDIDATE_LABELS, CHOICES), 32, 1, 0)
+    result = bench.simulated(one, torch.arange(33 * 4).view(33, 4), None)
+    moved = result.clone()
+    local = torch.Generator().manual_seed(6)
+    moved[32:] += result.std() * torch.rand(len(weights), generator=local)
+    limiter = (
+        None if bare else Limiter(torch.randn(8, len(weights), generator=torch.Generator().manual_seed(7)), weights)
+    )
+    scores = [bench.likelihoods(one.released - one.previous, table, limiter) for table in (result, moved)]
+    torch.testing.assert_close(scores[0], scores[1], rtol=1e-2, atol=1e-2 * float(scores[0].std()))
 
 
 # --- sums ----------------------------------------------------------------------------------------------------
 
+SCORES = 5 * torch.randn(7, EXAMPLES * CANDIDATES, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+PRESENT = torch.rand(7, EXAMPLES, generator=torch.Generator().manual_seed(3)) < 0.3
+PRESENT[:, 0], PRESENT[:, 1] = False, torch.arange(7) == 4
 
-@pytest.mark.parametrize("name", ["none", "gs-static", "pl-learn"])
-def test_ratios_add_up_over_rounds(name: str) -> None:
-    server, weights = server_of(name, 0.05)
-    observations = list(rounds_of(server, weights, 6))
-    whole = combine(server, observations)
-    each = [combine(server, [one]) for one in observations]
-    torch.testing.assert_close(sum(one.known for one in each), whole.known, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(sum(one.unknown for one in each), whole.unknown, rtol=1e-5, atol=1e-5)
-    assert torch.equal(sum(one.rounds for one in each), whole.rounds)
+
+def differences(table: Tensor) -> Tensor:
+    """Scores are up to a constant for each example."""
+    return table - table[:, :1]
+
+
+def test_scores_of_the_rounds_that_hold_an_example_are_summed_and_no_others() -> None:
+    result = combine(SCORES, None, PRESENT, CHOICES, 0.1)
     for example in range(EXAMPLES):
-        mine = [one for one in each if int(one.rounds[example])]
-        first = mine[0].known[example] if mine else torch.zeros(CANDIDATES, dtype=torch.float64)
-        torch.testing.assert_close(whole.single[example], first, rtol=1e-5, atol=1e-5)
+        rounds = PRESENT[:, example].nonzero().flatten().tolist()
+        mine = SCORES[:, CHOICES[example]]
+        known, single = mine[rounds].sum(0), mine[rounds[:1]].sum(0)
+        torch.testing.assert_close(differences(result.known)[example], known - known[0])
+        torch.testing.assert_close(differences(result.single)[example], single - single[0])
+    torch.testing.assert_close(result.known[1], result.single[1])
+    assert not torch.allclose(result.known, result.single)
+
+
+def test_as_many_other_rounds_are_those_that_do_not_hold_an_example() -> None:
+    """Every candidate scores in one round alone, so that the sums tell which rounds were counted."""
+    choices = torch.arange(7).expand(EXAMPLES, 7)
+    result = combine(7 * torch.eye(7, dtype=torch.float64), None, PRESENT, choices, 0.1).elsewhere
+    for example in range(EXAMPLES):
+        held = PRESENT[:, example]
+        counted = result[example] > result[example].mean()
+        assert not bool((counted & held).any())
+        assert int(counted.sum()) == min(int(held.sum()), int((~held).sum()))
+
+
+def test_a_learner_is_simulated_for_the_labels_of_a_round_and_counts_there_alone() -> None:
+    server, weights = server_of("pl-learn", 0.5)
+    only = [
+        replace(one, present=torch.arange(EXAMPLES) == 2 * i) for i, one in enumerate(rounds_of(server, weights, 2))
+    ]
+    result = scores_of(server, only)
+    assert result.learned is not None
+    same = torch.isin(CANDIDATE_LABELS, KINDS[:1])
+    assert bool((result.learned[:, same] != 0).all())
+    assert bool((result.learned[:, ~same] == 0).all())
+    table = combine(result.own, result.learned, result.present, CHOICES, 0.1)
+    assert torch.equal(table.known[2], result.learned[1, CHOICES[2]])
+    assert not torch.allclose(
+        differences(table.known), differences(combine(result.own, None, result.present, CHOICES, 0.1).known)
+    )
+
+
+def test_a_ratio_is_against_the_mean_of_all_other_candidates() -> None:
+    expected = SCORES.clone()
+    for candidate in range(SCORES.shape[1]):
+        rest = torch.cat([SCORES[:, :candidate], SCORES[:, candidate + 1 :]], 1)
+        expected[:, candidate] -= rest.exp().mean(1).log()
+    torch.testing.assert_close(against_others(SCORES), expected)
+    assert torch.isfinite(against_others(1e4 * SCORES)).all()
 
 
 def test_the_unknown_schedule_weighs_a_round_by_its_chance() -> None:
-    """log(1 - q + q exp(ratio)) of the ratio that a known schedule would count in full."""
-    server, weights = server_of("gs-static", 0.05)
-    one = next(rounds_of(server, weights, 1))
-    everyone = replace(one, present=torch.ones(EXAMPLES, dtype=torch.bool))
     for q in (0.01, 0.5, 0.99):
-        result = combine(server, [everyone], chance=q)
-        torch.testing.assert_close(result.unknown, (1 - q + q * result.known.exp()).log(), rtol=1e-9, atol=1e-9)
+        result = combine(SCORES, None, PRESENT, CHOICES, q).unknown
+        torch.testing.assert_close(result, (1 - q + q * against_others(SCORES).exp()).log().sum(0)[CHOICES])
 
 
-def test_a_ratio_is_against_the_mean_candidate_of_its_label() -> None:
-    server, weights = server_of("gs-static", 0.05)
-    one = replace(next(rounds_of(server, weights, 1)), present=torch.ones(EXAMPLES, dtype=torch.bool))
-    result = combine(server, [one]).known
-    for label in range(CLASSES):
-        assert float(result[label == KINDS].exp().mean()) == pytest.approx(1)
+def test_one_release_beyond_doubt_outweighs_many_that_say_little() -> None:
+    """Against a mean that holds the candidate itself no ratio would exceed the number of candidates."""
+    scores = torch.randn(300, 20, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    scores[17, 3] += 500
+    result = combine(scores, None, torch.zeros(300, 1, dtype=torch.bool), torch.arange(20).unsqueeze(0), 0.004)
+    assert int(result.unknown.argmax()) == 3
 
 
-def test_no_rounds_say_nothing() -> None:
-    server, _ = server_of("gs-static", 0.05)
-    result = combine(server, [])
-    assert result.seen == 0
-    assert torch.equal(result.unknown, torch.zeros_like(result.unknown))
+@pytest.mark.parametrize("name", ["none", "gs-static", "pl-learn"])
+def test_a_round_does_not_depend_on_the_rounds_beside_it(name: str) -> None:
+    server, weights = server_of(name, 0.05)
+    observations = list(rounds_of(server, weights, 4))
+    whole = scores_of(server, observations)
+    each = torch.cat([scores_of(server, [one]).own for one in observations])
+    torch.testing.assert_close(each, whole.own, rtol=1e-5, atol=1e-5)
+    assert whole.present.sum() == 4 * server.examples
 
 
 def test_the_same_seed_gives_the_same_bits() -> None:
     server, weights = server_of("pl-learn", 0.5)
     observations = list(rounds_of(server, weights, 3))
-    result = combine(server, observations, seed=1)
-    assert torch.equal(combine(server, iter(observations), seed=1).unknown, result.unknown)
-    assert not torch.equal(combine(server, observations, seed=2).unknown, result.unknown)
+    result = scores_of(server, observations, seed=1)
+    assert torch.equal(scores_of(server, iter(observations), seed=1).own, result.own)
+    assert not torch.equal(scores_of(server, observations, seed=2).own, result.own)
 
 
 def test_releases_are_let_go_of_as_they_pass() -> None:
@@ -206,7 +297,8 @@ def test_releases_are_let_go_of_as_they_pass() -> None:
             most = max(most, sum(ref() is not None for ref in alive))
             yield one
 
-    assert combine(server, passing(), choices=CHOICES[:, :2], around=4).seen == 3 * WINDOW
+    few = {"candidates": Candidates(POOL[:4], CANDIDATE_LABELS[:4], CHOICES[:1, :4]), "around": 4}
+    assert len(scores_of(server, passing(), **few).own) == 3 * WINDOW
     assert most <= 2 * WINDOW + 1
 
 
@@ -215,21 +307,26 @@ def test_releases_are_let_go_of_as_they_pass() -> None:
 
 @pytest.mark.parametrize("wrong", [0.0, 1.0, -0.1, 1.5, math.nan])
 def test_an_impossible_chance_is_refused(wrong: float) -> None:
-    server, weights = server_of("none", 0.0)
     with pytest.raises(AttackError, match="chance of taking part"):
-        combine(server, rounds_of(server, weights, 1), chance=wrong)
+        combine(SCORES, None, PRESENT, CHOICES, wrong)
+
+
+def test_no_releases_are_refused() -> None:
+    server, _ = server_of("none", 0.0)
+    with pytest.raises(AttackError, match="no releases"):
+        scores_of(server, [])
 
 
 def test_a_release_that_is_not_finite_is_refused() -> None:
     server, weights = server_of("none", 0.0)
     one = next(rounds_of(server, weights, 1))
     with pytest.raises(ReleaseError, match="not finite"):
-        combine(server, [replace(one, released=one.released * math.nan)])
+        scores_of(server, [replace(one, released=one.released * math.nan)])
     with pytest.raises(ReleaseError, match="Expected the released weights"):
-        combine(server, [replace(one, released=one.released[:-1])])
+        scores_of(server, [replace(one, released=one.released[:-1])])
 
 
 def test_public_data_of_another_shape_are_refused() -> None:
     server, weights = server_of("none", 0.0)
     with pytest.raises(DataError, match="shape"):
-        combine(server, rounds_of(server, weights, 1), public=(PUBLIC[0][..., :5], LABELS))
+        scores_of(server, rounds_of(server, weights, 1), public=(PUBLIC[0][..., :5], LABELS))

@@ -43,11 +43,3 @@ def test_notes() -> None:
     assert any(line.startswith("matched conditioned its responses on nothing") for line in said)
     assert "Interrupted: these are the parts that were finished." in said
     assert "Insufficient evidence: 8 releases, and a result takes 20." in said
-
-
-def test_examples_that_never_took_part_have_no_rate_to_print() -> None:
-    combined = {"mechanism": "none", "budget": None, "rounds": 1, "targets": 4, "candidates": 5}
-    combined |= {"identification_schedule_known": None, "identification_schedule_unknown": 0.25}
-    (line,) = notes({"baselines": {}, "multi_round": [combined], "attacks": []})
-    assert "identify an unknown share of 4 examples, each among 5 candidates, if" in line
-    assert line.endswith("and 25 % if it is not.")

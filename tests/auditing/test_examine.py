@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from equipoise.attack.attack import Attack, Hooks, Knowledge
-from equipoise.attack.multi_round import Observation, multi_round
+from equipoise.attack.multi_round import Candidates, Observation, multi_round
 from equipoise.attack.registry import ATTACKS
 from equipoise.attack.results import Inversion
 from equipoise.attack.view import Server, View
@@ -126,7 +126,9 @@ def test_no_attack_draws_the_noise_of_the_client(monkeypatch: pytest.MonkeyPatch
     attack_cell(replace(cell, view=view), targets, materials(), options)
     public = materials().attack
     assert public is not None
-    multi_round(server, [Observation(1, weights, view.released[0])], public, *public, torch.zeros(1, 2).long(), 0.1)
+    present = torch.ones(1, dtype=torch.bool)
+    held = Candidates(*public, torch.zeros(1, 2).long())
+    multi_round(server, [Observation(1, weights, view.released[0], present)], public, held)
     assert len(clients) == 1
     assert len(set(drawn)) > 10
     assert not clients & set(drawn)

@@ -1,4 +1,4 @@
-"""A replayed federation: the bits of the run itself, who was present, and no image in what comes out."""
+"""A replayed federation: the bits of the run itself, who was present, its controls, and no image in what comes out."""
 
 from __future__ import annotations
 
@@ -10,14 +10,27 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.attack.multi_round import Combined, Observation
+from equipoise.attack.multi_round import Observation, Scores, undistorted
+from equipoise.attack.simulate import respond
+from equipoise.attack.view import Server
 from equipoise.auditing import replay
-from equipoise.auditing.replay import replayed, stream, suspects
+from equipoise.auditing.cells import server_of
+from equipoise.auditing.replay import (
+    Suspects,
+    decoy_first,
+    decoy_pool,
+    planned,
+    replayed,
+    stream,
+    suspects,
+    truth_first,
+)
 from equipoise.data.dataset import Dataset
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
 from equipoise.errors import ConfigError
+from equipoise.models.batched import Batched, Objective
 
 BUDGETS = {"none": None, "pl-identical": 0.98, "pl-learn": 0.98, "ls-static": 200, "gs-learn": 200}
 
@@ -28,7 +41,13 @@ def sweep_of(few: Dataset, mechanism: str = "pl-learn", **change: Any) -> Sweep:
 
 def watched(sweep: Sweep, rounds: int, client: int = 0, examples: Tensor | None = None) -> list[Observation]:
     rows = sweep.parts["few"][client] if examples is None else examples
-    return list(stream(sweep, client, rows, rounds))
+    return list(stream(sweep, client, rows, rounds, attacker(sweep)))
+
+
+def attacker(sweep: Sweep) -> Server:
+    (federation,) = sweep.federations
+    protection = sweep.settings.protection.at(federation.mechanism, federation.budget, 1)
+    return server_of(sweep.settings, sweep.datasets["few"], sweep.batched, protection)
 
 
 # --- the run itself ------------------------------------------------------------------------------------------
@@ -50,7 +69,7 @@ def test_a_replay_has_the_bits_of_the_run(few: Dataset, mechanism: str, chunk: i
 def test_a_replay_goes_on_over_several_stretches(few: Dataset) -> None:
     replay, run = sweep_of(few, "pl-identical"), sweep_of(few, "pl-identical")
     heard: list[int] = []
-    seen = list(stream(replay, 0, replay.parts["few"][0], 53, heard.append))
+    seen = list(stream(replay, 0, replay.parts["few"][0], 53, attacker(replay), heard.append))
     run.train(53)
     assert [one.round for one in seen] == heard == list(range(1, 54))
     assert torch.equal(replay.state.params, run.state.params)
@@ -73,12 +92,29 @@ def test_the_release_is_that_of_the_client(few: Dataset, chunk: int) -> None:
 
 def test_observations_are_not_overwritten_by_later_rounds(few: Dataset) -> None:
     sweep = sweep_of(few)
-    source = stream(sweep, 0, sweep.parts["few"][0], 3)
+    source = stream(sweep, 0, sweep.parts["few"][0], 3, attacker(sweep))
     first = next(source)
     before = first.previous.clone(), first.released.clone()
     list(source)
     assert torch.equal(first.previous, before[0])
     assert torch.equal(first.released, before[1])
+
+
+@pytest.mark.parametrize("mechanism", ["none", "pl-learn", "gs-learn"])
+def test_the_control_is_the_same_release_without_its_distortion(few: Dataset, mechanism: str) -> None:
+    """The same weights, the same batch, nothing added: so it differs from the release by the distortion alone."""
+    sweep = sweep_of(few, mechanism)
+    drawn = sweep.draws.batches([1, 2, 3], 4, sweep.parts["few"], "uniform")[:, 2]
+    for one, rows in zip(watched(sweep, 3, client=2), drawn, strict=True):
+        batch = sweep.images[rows].unsqueeze(0), sweep.labels[rows].unsqueeze(0)
+        expected = respond(undistorted(attacker(sweep)), one.previous, *batch, None)[0]
+        assert one.undistorted is not None
+        torch.testing.assert_close(one.undistorted, expected)
+        size = float((one.released - one.undistorted).norm())
+        if mechanism == "none":
+            assert size < 1e-5
+        elif mechanism == "pl-learn":
+            assert 7.99 < size < 16.01
 
 
 # --- who was present -----------------------------------------------------------------------------------------
@@ -91,7 +127,6 @@ def test_presence_is_what_was_drawn(few: Dataset, sampling: str, client: int) ->
     part = sweep.parts["few"][client]
     drawn = sweep.draws.batches([1, 2, 3], sweep.settings.protection.batch, sweep.parts["few"], sampling)[:, client]
     for one, rows in zip(watched(sweep, 3, client), drawn.tolist(), strict=True):
-        assert one.present is not None
         assert one.present.tolist() == [row in rows for row in part.tolist()]
         assert int(one.present.sum()) == sweep.settings.protection.batch
 
@@ -99,13 +134,12 @@ def test_presence_is_what_was_drawn(few: Dataset, sampling: str, client: int) ->
 def test_examples_of_another_client_are_never_present(few: Dataset) -> None:
     sweep = sweep_of(few, "none")
     seen = watched(sweep, 3, client=1, examples=sweep.parts["few"][0])
-    assert not any(bool(one.present.any()) for one in seen if one.present is not None)
+    assert not any(bool(one.present.any()) for one in seen)
 
 
 def test_presence_counts_every_local_step(few: Dataset) -> None:
     sweep = sweep_of(few, "none", local_steps=2)
     for one in watched(sweep, 2):
-        assert one.present is not None
         assert int(one.present.sum()) == 8
 
 
@@ -118,47 +152,120 @@ def rows_in(images: Tensor, pool: Tensor) -> list[bool]:
     return [image.numpy().tobytes() in known for image in images]
 
 
+def asked(
+    sweep: Sweep, client: int = 0, rounds: int = 3, examples: int = 6, decoys: int = 9, seed: int = 0
+) -> Suspects:
+    return suspects(sweep, "few", client, rounds, examples, decoys, seed)
+
+
 @pytest.mark.parametrize("client", [0, 3])
-def test_decoys_are_public_candidates_of_the_label_and_no_clients_images(few: Dataset, client: int) -> None:
+def test_decoys_are_public_images_of_the_label_and_no_clients_images(few: Dataset, client: int) -> None:
     """Decoys that a client holds may have been trained on: to name one of them would count as a mistake."""
     sweep = sweep_of(few, "none")
-    result = suspects(sweep, "few", client, rounds=3, examples=6, labels=2, decoys=9)
-    count = len(result.examples)
-    own, decoys = result.candidates[:count], result.candidates[count:]
+    result = asked(sweep, client)
+    held, count = result.candidates, len(result.examples)
+    own, decoys = held.images[:count], held.images[count:]
     assert torch.equal(own, sweep.images[result.examples])
-    assert rows_in(decoys, few.public_candidates.images) == [True] * 18
-    assert rows_in(decoys, few.train.images) == [False] * 18
-    assert rows_in(decoys, few.public_attack.images) == [False] * 18, "nor images that the attack simulates with"
-    assert result.choices.shape == (6, 10)
-    assert result.choices[:, 0].tolist() == list(range(6)), "the example itself stands first"
-    assert bool((result.choices[:, 1:] >= count).all())
-    assert torch.equal(result.labels[result.choices], sweep.labels[result.examples].unsqueeze(1).expand(-1, 10))
-    assert all(len(set(row)) == 10 for row in result.choices.tolist())
+    assert rows_in(decoys, decoy_pool(few)[0]) == [True] * len(decoys)
+    assert rows_in(decoys, few.train.images) == [False] * len(decoys)
+    assert rows_in(decoys, few.public_attack.images) == [False] * len(decoys), (
+        "nor images that the attack simulates with"
+    )
+    assert held.choices.shape == (6, 10)
+    assert torch.equal(held.choices[torch.arange(6), result.place], torch.arange(6))
+    assert int((held.choices < count).sum()) == 6, "no other example is among the candidates of an example"
+    assert torch.equal(held.labels[held.choices], sweep.labels[result.examples].unsqueeze(1).expand(-1, 10))
+    assert all(len(set(row)) == 10 for row in held.choices.tolist())
+
+
+def test_the_truth_stands_at_a_random_place(few: Dataset) -> None:
+    places = torch.cat([asked(sweep_of(few, "none"), examples=12, seed=seed).place for seed in range(10)])
+    assert set(places.tolist()) == set(range(10))
+    assert int(torch.bincount(places).max()) < 30
 
 
 @pytest.mark.parametrize("client", [0, 3])
-def test_the_examples_are_those_of_the_client_that_recur_most(few: Dataset, client: int) -> None:
+def test_the_examples_are_random_ones_that_took_part_over_all_labels(few: Dataset, client: int) -> None:
     sweep = sweep_of(few, "none", sampling="uniform")
-    part = sweep.parts["few"][client]
-    drawn = sweep.draws.batches(list(range(1, 13)), sweep.settings.protection.batch, sweep.parts["few"], "uniform")[
-        :, client
-    ]
-    often = {row: int((drawn == row).sum()) for row in part.tolist()}
-    actual = suspects(sweep, "few", client, rounds=12, examples=6, labels=2, decoys=5)
-    assert set(actual.examples.tolist()) <= set(part.tolist())
-    kept = sweep.labels[actual.examples]
-    assert kept.tolist() == [0] * 3 + [1] * 3, "as many of each of the first labels"
-    for label in (0, 1):
-        mine = [row for row in part.tolist() if int(sweep.labels[row]) == label]
-        expected = sorted((often[row] for row in mine), reverse=True)[:3]
-        assert [often[row] for row in actual.examples[kept == label].tolist()] == expected
-    assert max(often.values()) > min(often.values())
+    batches = sweep.draws.batches(list(range(1, 31)), 4, sweep.parts["few"], "uniform")[:, client]
+    took = set(batches.flatten().tolist())
+    results = [asked(sweep, client, 30, 20, seed=seed) for seed in (0, 0, 1)]
+    for result in results:
+        rows = result.examples.tolist()
+        assert len(set(rows)) == 20
+        assert set(rows) <= took
+        assert result.never == 40 - len(took)
+        assert int(torch.bincount(sweep.labels[result.examples], minlength=10).min()) >= 1
+        assert int(torch.bincount(sweep.labels[result.examples]).max()) <= 3
+    assert results[0].examples.tolist() == results[1].examples.tolist() != results[2].examples.tolist()
+
+
+def test_no_example_is_asked_for_that_took_no_part(few: Dataset) -> None:
+    result = asked(sweep_of(few, "none"), rounds=1, examples=24)
+    assert len(result.examples) == 4
+    assert result.never == 36
 
 
 def test_all_labels_have_as_many_decoys_as_the_rarest(few: Dataset) -> None:
-    result = suspects(sweep_of(few, "none"), "few", 0, rounds=2, examples=4, labels=2, decoys=10_000)
-    least = min(few.public_candidates.labels.bincount()[:2].tolist())
-    assert result.choices.shape == (4, 1 + least)
+    sweep = sweep_of(few, "none")
+    result = asked(sweep, rounds=40, examples=40, decoys=10_000)
+    least = min(decoy_pool(few)[1].bincount()[sweep.labels[result.examples].unique()].tolist())
+    assert result.candidates.choices.shape[1] == 1 + least
+
+
+def test_a_label_without_public_images_is_refused(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, labels = decoy_pool(few)
+    monkeypatch.setattr(replay, "decoy_pool", lambda data: (images[labels > 5], labels[labels > 5]))
+    with pytest.raises(ConfigError, match="no public image to serve as a decoy"):
+        asked(sweep_of(few, "none"), rounds=30, examples=40)
+
+
+# --- controls ------------------------------------------------------------------------------------------------
+
+
+def test_the_truth_is_turned_to_the_front_wherever_it_stands() -> None:
+    table = torch.tensor([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0], [6.0, 7.0, 8.0]])
+    assert truth_first(table, torch.tensor([0, 2, 1])).tolist() == [[0, 1, 2], [5, 3, 4], [7, 8, 6]]
+
+
+def test_the_negative_control_names_a_random_decoy_and_never_the_truth() -> None:
+    """The truth beats all; left out, the decoys are ranked among themselves."""
+    table = torch.arange(6.0).expand(4000, 6).clone()
+    place = torch.arange(4000) % 6
+    table[torch.arange(4000), place] = 100.0
+    decoys = decoy_first(table, place, seed=0)
+    assert decoys.shape == (4000, 5)
+    assert float(decoys.max()) == 5
+    first = (decoys[:, 0] == decoys.max(1).values).double().mean()
+    assert abs(float(first) - 1 / 5) < 4 * math.sqrt(0.16 / 4000)
+
+
+def few_replayed(few: Dataset, monkeypatch: pytest.MonkeyPatch, federation: Federation, **more: Any) -> dict[str, Any]:
+    monkeypatch.setattr("equipoise.engine.datasets.load_with", lambda *given, **loaded: few)
+    return replayed(Settings.flat(partition="iid", **more), federation, 24, examples=40, decoys=12)
+
+
+def test_large_noise_hides_what_the_positive_control_finds(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undistorted, the releases give nearly all images away; noise at weights that hardly move leaves chance."""
+    row = few_replayed(few, monkeypatch, Federation("mnist", "ls-static", 0.1), server_rate=1e-6)
+    chance = 1 / 13
+    guessed = chance + 4 * math.sqrt(chance / row["targets"])
+    assert row["candidates"] == 13
+    assert 30 <= row["targets"] <= 40 == row["targets"] + row["client_images_in_no_release"]
+    assert row["identification_schedule_known_undistorted"] > 0.9
+    assert row["identification_schedule_known_undistorted_low"] > 10 * chance
+    assert (row["control_failed"], row["control_failed_schedule_unknown"]) == (False, True)
+    for name in ("schedule_known", "schedule_unknown", "one_release"):
+        assert row[f"identification_{name}"] < guessed
+        assert row[f"identification_{name}_decoy"] < guessed
+
+
+def test_without_protection_the_result_is_its_positive_control(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = few_replayed(few, monkeypatch, Federation("mnist", "none"))
+    for name in ("schedule_known", "schedule_unknown", "one_release"):
+        assert row[f"identification_{name}"] == pytest.approx(row[f"identification_{name}_undistorted"], abs=0.06)
+    assert row["identification_schedule_known"] > 0.8
+    assert row["identification_schedule_known"] > row["identification_other_releases"] + 0.4
 
 
 # --- what comes out ------------------------------------------------------------------------------------------
@@ -176,24 +283,33 @@ def test_a_replay_yields_numbers_and_no_image(mechanism: str) -> None:
     result = quick(mechanism, on_round=heard.append)
     assert heard == [1, 2, 3]
     assert all(value is None or isinstance(value, str | int | float) for value in result.values())
-    assert len(json.dumps(result)) < 2000
+    assert len(json.dumps(result)) < 4000
     assert result["rounds"] == 3
     assert result["targets"] == 6
-    assert result["candidates"] == 10
+    assert (result["candidates"], result["chance"]) == (10, "1 in 10")
     assert result["evidence"] == "insufficient evidence"
+    assert result["control_failed"] is True, "ten times chance is beyond reach"
+    assert result["note"] == "10 times chance is out of reach of any control with 10 candidates: give more decoys."
+    assert "not other runs" in result["interval_over"]
     assert result["learns"] == (mechanism == "pl-learn")
     assert (result["mechanism"], result["budget"]) == (mechanism, BUDGETS[mechanism])
-    assert 0 < result["releases_per_example"] <= 3
+    assert 1 <= result["releases_per_example_least"] <= result["releases_per_example"]
+    assert result["releases_per_example"] <= result["releases_per_example_most"] <= 3
+    assert result["client_images"] == 100
+    assert 100 - 3 * 4 <= result["client_images_in_no_release"] < 100
     for name in ("one_release", "schedule_known", "schedule_unknown"):
-        value = result[f"identification_{name}"]
-        assert 0 <= result[f"identification_{name}_low"] <= value <= result[f"identification_{name}_high"] <= 1
+        for what in ("", "_undistorted", "_decoy"):
+            value = result[f"identification_{name}{what}"]
+            low, high = (result[f"identification_{name}{what}_{end}"] for end in ("low", "high"))
+            assert 0 <= low <= value <= high <= 1
         assert result[f"log_rank_{name}"] >= 0
 
 
-def test_a_replay_finds_examples_that_nothing_protects() -> None:
-    result = quick(examples=10, around=32)
-    assert result["identification_schedule_known"] > 0.5
-    assert result["log_rank_schedule_known"] < 1.0
+def test_fewer_images_than_were_asked_for_are_noted_and_are_the_evidence() -> None:
+    result = quick(examples=30, decoys=12)
+    assert result["targets"] < 13
+    assert result["note"] == f"Only {result['targets']} of the client's 100 images took part, where 30 were asked for."
+    assert result["evidence"] == "insufficient evidence"
 
 
 def test_a_replay_is_the_same_every_time() -> None:
@@ -201,34 +317,63 @@ def test_a_replay_is_the_same_every_time() -> None:
 
 
 def test_what_comes_out_is_what_the_attack_found(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The truth, which stands first, wins with the schedule known, ties with all where it is not, and loses alone."""
+    """In releases that hold it the truth wins, in their first it loses; undistorted it is the other way round."""
     seen: dict[str, Any] = {}
 
-    def result(
-        server: Any, observations: Any, public: Any, candidates: Any, labels: Any, choices: Tensor, chance: float,
-        **more: Any,
-    ) -> Combined:  # fmt: skip
-        seen.update(server=server, public=public, choices=choices, chance=chance, more=more)
-        seen["rounds"] = [one.round for one in observations]
-        wins = torch.zeros(choices.shape, dtype=torch.float64)
-        wins[:, 0] = 1
-        took = torch.arange(len(choices)) % 2  # half of the examples took part in one round each
-        return Combined(wins, 0 * wins, -wins, took, seen=3)
+    def result(server: Server, observations: Any, public: Any, candidates: Any, **more: Any) -> Scores:
+        present = torch.stack([one.present for one in observations])
+        rounds, count = present.shape
+        seen.update(server=server, public=public, more=more, present=present)
+        scores = torch.zeros(rounds, len(candidates.labels), dtype=torch.float64)
+        first = present & (present.cumsum(0) == 1)
+        scores[:, :count] = torch.where(present, 3.0, 0.0) - torch.where(first, 4.0, 0.0)
+        return Scores(scores, -scores, None, present)
 
     monkeypatch.setattr(replay, "multi_round", result)
     monkeypatch.setattr("equipoise.engine.datasets.load_with", lambda *given, **more: few)
     settings = Settings.flat(local_steps=2, batch=3, partition="iid")
-    rows = replayed(settings, Federation("mnist", "pl-learn", 0.98), 3, examples=6, decoys=4, around=8, seed=5)
-    assert [rows[f"identification_{name}"] for name in ("one_release", "schedule_known", "schedule_unknown")] == [
-        0, 1, pytest.approx(1 / 5),
-    ]  # fmt: skip
-    assert (rows["log_rank_schedule_known"], rows["log_rank_one_release"]) == (0, pytest.approx(math.log(5)))
-    assert (rows["releases_per_example"], rows["rounds"], rows["targets"], rows["candidates"]) == (0.5, 3, 6, 5)
-    assert seen["rounds"] == [1, 2, 3]
-    assert seen["chance"] == 2 * 3 / 40, "that of an example in all local steps"
-    assert seen["more"] == {"around": 8, "seed": 5}
+    row = replayed(settings, Federation("mnist", "pl-learn", 0.98), 30, examples=24, decoys=4, around=8, seed=5)
+    often = seen["present"].sum(0)
+    assert len(often) == 24
+    twice = float((often > 1).double().mean())
+    assert (row["identification_one_release"], row["identification_one_release_undistorted"]) == (0, 1)
+    assert row["identification_schedule_known"] == pytest.approx(twice)
+    assert row["identification_schedule_known_undistorted"] == pytest.approx(1 - twice)
+    assert row["log_rank_one_release"] == pytest.approx(math.log(5))
+    assert row["identification_one_release_decoy"] == pytest.approx(1 / 4), "decoys tie, and the truth is not there"
+    assert row["releases_per_example"] == pytest.approx(float(often.double().mean()))
+    assert (row["releases_per_example_least"], row["releases_per_example_most"]) == (int(often.min()), int(often.max()))
+    assert (row["rounds"], row["targets"], row["candidates"], row["evidence"]) == (30, 24, 5, "ok")
+    assert seen["more"] == {"around": 8, "pairs": 1, "seed": 5}
     assert float(seen["server"].protection.scale) == pytest.approx(7.99975)
     assert torch.equal(seen["public"][0], few.public_attack.images)
+
+
+@pytest.mark.parametrize("mechanism", ["pl-identical", "pl-learn"])
+@pytest.mark.parametrize("rounds", [6, 25])
+def test_the_planned_gradients_are_about_those_that_are_computed(
+    few: Dataset, monkeypatch: pytest.MonkeyPatch, mechanism: str, rounds: int
+) -> None:
+    monkeypatch.setattr("equipoise.engine.datasets.load_with", lambda *given, **more: few)
+    counted, genuine = 0, Batched.at
+
+    def counting(batched: Batched, images: Tensor, labels: Tensor) -> Objective:
+        objective = genuine(batched, images, labels)
+        inner = objective.gradient
+
+        def gradient(*arguments: Any, **more: Any) -> Tensor:
+            nonlocal counted
+            counted += labels.numel()
+            return inner(*arguments, **more)
+
+        objective.gradient = gradient
+        return objective
+
+    monkeypatch.setattr(Batched, "at", counting)
+    settings, federation = Settings.flat(partition="iid", steps=3), Federation("mnist", mechanism, 0.98)
+    plan = planned(settings, federation, rounds, classes=10, size=40, examples=10, decoys=5, around=8)
+    replayed(settings, federation, rounds, examples=10, decoys=5, around=8)
+    assert 0.7 * plan < counted < 1.3 * plan
 
 
 # --- what is refused -----------------------------------------------------------------------------------------
@@ -239,7 +384,7 @@ def test_what_comes_out_is_what_the_attack_found(few: Dataset, monkeypatch: pyte
     [
         ({"examples": 0}, "examples=0"),
         ({"decoys": True}, "decoys=True"),
-        ({"labels": 1.5}, "labels=1.5"),
+        ({"pairs": 1.5}, "pairs=1.5"),
         ({"around": 3}, "around=3"),
         ({"client": 40}, "client=40"),
         ({"client": -1}, "client=-1"),

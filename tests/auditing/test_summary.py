@@ -129,15 +129,39 @@ def test_it_stays_narrow_and_short() -> None:
     assert f"... and {50 - MOST} more: see rows." in text
 
 
-def test_combined_releases_are_a_sentence_and_no_budget_is_not_printed() -> None:
-    combined = {"mechanism": "none", "budget": None, "rounds": 300, "targets": 24, "candidates": 50}
-    combined |= {"identification_schedule_known": 0.5, "identification_schedule_unknown": None}
-    text = one_line(summary_text(content(multi_round=[combined])))
+def combined(**change: Any) -> dict[str, Any]:
+    row = {"mechanism": "none", "budget": None, "rounds": 5000, "targets": 100, "candidates": 50, "chance": "1 in 50"}
+    row |= {"releases_per_example": 20.31, "releases_per_example_least": 8, "releases_per_example_most": 34}
+    row |= {"evidence": "ok", "control_failed": False, "note": None, "interval_over": "other images, not other runs"}
+    for i, name in enumerate(("one_release", "schedule_known", "schedule_unknown")):
+        for j, what in enumerate(("", "_undistorted", "_decoy")):
+            value = round(0.1 + 0.2 * i + 0.03 * j, 2)
+            row |= {f"identification_{name}{what}{end}": value for end in ("", "_low", "_high")}
+    return {**row, **change}
+
+
+def test_combined_releases_say_how_many_hold_an_image_and_no_budget_is_not_printed() -> None:
+    text = one_line(summary_text(content(multi_round=[combined()])))
     assert (
-        "none: 300 releases of one client together identify 50 % of 24 examples, each among 50 candidates, if their "
-        "schedule is known, and an unknown share if it is not." in text
+        "none, over 5000 rounds: an image of the client is in 20.3 releases on average (8 to 34). Among 50 candidates, "
+        "100 images are identified in 10 % (10 to 10 %) of cases from one of these releases, in 30 % (30 to 30 %) from "
+        "all that hold the image if the schedule is granted, and in 50 % (50 to 50 %) from all 5000 if it is not. "
+        "Without distortion: 13 % (13 to 13 %), 33 % (33 to 33 %), 53 % (53 to 53 %). With a decoy in the image's "
+        "place: 16 % (16 to 16 %), 36 % (36 to 36 %), 56 % (56 to 56 %); by chance 1 in 50." in text
     )
+    assert "Intervals over combined releases cover other images, not other runs." in text
+    assert "Control failed" not in text
     assert "None" not in text
+
+
+def test_combined_releases_whose_control_failed_or_that_are_few_say_so() -> None:
+    bare = {f"identification_schedule_known_{end}": None for end in ("low", "high")}
+    row = combined(control_failed=True, note="Only 3 took part.", evidence="insufficient evidence", **bare)
+    text = one_line(summary_text(content(multi_round=[row])))
+    assert "if it is not (insufficient evidence)." in text
+    assert "in 30 % from all that hold the image" in text, "no interval"
+    assert "Control failed: without distortion this attack did not work well enough either" in text
+    assert "Only 3 took part." in text
 
 
 def test_an_interval_is_that_of_the_best_membership_score() -> None:
@@ -191,4 +215,4 @@ def test_a_run_has_a_summary_too(audited: Audit) -> None:
 
 def test_a_run_with_nothing_but_combined_releases_has_one(trained: Path) -> None:
     result = audit_run(trained, cheap(attacks=[]), multi_rounds=2)
-    assert "none: 2 releases of one client together identify" in one_line(result.summary())
+    assert "none, over 2 rounds: an image of the client is in " in one_line(result.summary())

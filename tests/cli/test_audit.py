@@ -137,7 +137,7 @@ def test_releases_of_all_rounds_can_be_combined(command: Command, folder: Path, 
     assert [row["mechanism"] for row in result["multi_round"]] == ["none", "pl-identical", "pl-learn"]
     done = command(*quick(attack=attack))
     assert done.code == 0
-    assert "3 releases of one client together identify" in " ".join(done.out.split())
+    assert "over 3 rounds: an image of the client is in" in " ".join(done.out.split())
 
 
 def test_an_attack_of_ones_own_is_called_by_its_name(

@@ -1,22 +1,29 @@
 """Multi-round: the releases of one client over a whole run, combined.
 
 An example that recurs is in many releases; noise is fresh in each, the example is not. Every release gives each
-candidate a log-likelihood ratio: how much more probable the release is with this candidate in it than with another of
-its label. Ratios of different rounds add up.
+candidate a log-likelihood, as in ``matched.py``: its response is simulated anew at the weights of every round, among
+public companions of any label. Of the labels behind a release nothing is assumed. Log-likelihoods of rounds add up.
 
-* *Schedule known*: the ratios of the rounds in which the example took part are summed. No server knows this much.
+* *One release*: the first that holds the example.
+* *Schedule known*: the log-likelihoods of the rounds in which the example took part are summed. No server knows this.
 * *Schedule unknown*: every round counts, with the probability that it held the example as public knowledge gives it
-  (batch size over size of the client's data): sum of log(1 - q + q * exp(ratio)).
+  (batch size over size of the client's data): sum of log(1 - q + q * ratio), where ratio compares the candidate with
+  the mean of all *other* candidates. With the mean of all, no ratio would exceed their number, and a release that
+  shows a candidate beyond doubt would count little more than one that shows nothing.
 
-Responses and covariance are simulated anew in every round, as in ``matched.py``, with one pair of opposite noise and
-public companions of any label: of the labels behind a release nothing is assumed.
+All candidates share their companions; what these add is taken off by simulating the same public images with these
+companions and with others. Responses without distortion serve all rounds, for they cost one gradient a local step.
+Where the mechanism learns, those of the learner (under pairs of opposite noise, as in ``matched.py``) are simulated for
+one release and the known schedule, in the rounds and for the labels that need them: a whole run of them would cost
+twenty times as much. Whether they would find more over an unknown schedule is open: a trial with 33
+images did not tell.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import torch
@@ -24,129 +31,237 @@ from torch import Tensor
 
 from ..errors import AttackError
 from ..mechanism.distortion import draw_bounds
-from ..mechanism.noise import standard_noise
 from ..randomness import experiment_key, uniform
 from .filter import Filter
 from .limiter import Limiter
-from .simulate import chunk, pieces, respond
+from .simulate import chunk, noise, pieces, respond
 from .view import Public, Server, View, check, check_public
 
 LIMIT, FLOOR = 1, 1e-2  # which of limiter.LIMITS, and the floor of the noise: no round can afford to tune them
-
+DRAWS = 8
+"""Draws of noise from which its scale is taken: it is the same in every round."""
 WINDOW = 50
 """Rounds whose random numbers are drawn together."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """One round of one client, as the server sees it, and, for the upper bound, which examples took part."""
+    """One round of one client: what the server sees, and what only experiments know."""
 
     round: int
     previous: Tensor  # [P]
     released: Tensor  # [P]
-    present: Tensor | None = None  # [X] bool: examples whose schedule is taken as known
+    present: Tensor  # [X] bool: which examples took part
+    undistorted: Tensor | None = None  # [P]: the same release without its distortion, for the positive control
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Images that the attacker holds: K of them for each of X examples."""
+
+    images: Tensor  # [Q, ...]
+    labels: Tensor  # [Q]
+    choices: Tensor  # [X, K]: rows of the images; all of an example's candidates have its label
+
+    @property
+    def kinds(self) -> Tensor:
+        """The label of every example, ``[X]``."""
+        return self.labels[self.choices[:, 0]]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Log-likelihoods ``[T, Q]``, up to a constant in every round, of Q candidates in T releases."""
+
+    own: Tensor
+    undistorted: Tensor | None  # of the same releases without their distortion
+    learned: Tensor | None  # with the learner simulated; 0 where no example of the candidate's label took part
+    present: Tensor  # [T, X]
 
 
 @dataclass(frozen=True)
 class Combined:
-    """Log-likelihood ratios ``[X, K]`` of the candidates for X examples."""
+    """Log-likelihoods ``[X, K]`` of the candidates for X examples."""
 
-    known: Tensor  # summed over the rounds in which the example took part
-    unknown: Tensor  # over all rounds, weighted by the chance that it took part
-    single: Tensor  # of the first of its rounds alone
-    rounds: Tensor  # [X]: how many rounds the example took part in
-    seen: int  # rounds in all
+    single: Tensor  # in the first release that holds the example
+    known: Tensor  # in all of those together
+    unknown: Tensor  # in all releases, weighted by the chance that they hold it
+    elsewhere: Tensor  # in as many releases that do not hold it
 
 
 def multi_round(
     server: Server,
     observations: Iterable[Observation],
     public: Public,
-    candidates: Tensor,
-    labels: Tensor,
-    choices: Tensor,
-    chance: float,
+    candidates: Candidates,
     *,
-    around: int = 64,
+    around: int = 32,
+    pairs: int = 1,
     seed: int = 0,
-) -> Combined:
-    """Combine a stream of releases, a few at a time: memory does not grow with the run.
+) -> Scores:
+    """Score a stream of releases; of each one number per candidate is kept.
 
-    ``candidates`` ``[Q, ...]`` with ``labels`` ``[Q]`` are images that the attacker holds; ``choices`` ``[X, K]`` are
-    the candidates for each of X examples, ``chance`` the probability that a given example is in a given release.
+    The companions' covariance is taken from ``around`` batches in every round; a learner is simulated under ``pairs``
+    pairs of opposite noise.
     """
-    public = check_public(server, public, None)
+    bench = _Bench(server, check_public(server, public, None), candidates, around, pairs, seed)
+    own, plain, learned, present = [], [], [], []
+    limiter = None
+    for one, companions in _with_companions(server, observations, len(public[1]), around, seed):
+        limiter = limiter or _limiter(server, one.previous, seed)
+        result = bench.simulated(one, companions, None)
+        own.append(bench.likelihoods(one.released - one.previous, result, limiter))
+        if one.undistorted is not None:
+            plain.append(bench.likelihoods(one.undistorted - one.previous, result, None))
+        if server.protection.mechanism.learns:
+            learned.append(bench.of_the_learner(one, companions, limiter))
+        present.append(one.present)
+    if limiter is None:
+        raise AttackError("There are no releases to combine.", "Give at least one round.")
+    return Scores(torch.stack(own), _stacked(plain), _stacked(learned), torch.stack(present))
+
+
+def _stacked(tables: list[Tensor]) -> Tensor | None:
+    return torch.stack(tables) if tables else None
+
+
+def undistorted(server: Server) -> Server:
+    """The same clients, clipping and all, with nothing added to their updates."""
+    plain = replace(server.protection.mechanism, measure=None, learns=False)
+    return replace(server, protection=replace(server.protection, mechanism=plain))
+
+
+# -- one round -----------------------------------------------------------------------------------------------------
+
+
+def _with_companions(
+    server: Server, observations: Iterable[Observation], images: int, around: int, seed: int
+) -> Iterator[tuple[Observation, Tensor]]:
+    """Every observation with public companions ``[around + 1, E]``, drawn for many at a time."""
+    key, source = experiment_key(seed, "attack/rounds/companions"), iter(observations)
+    while window := list(islice(source, WINDOW)):
+        previous, released = (torch.stack([getattr(one, name) for one in window]) for name in ("previous", "released"))
+        check(server, View(previous, released), needs_labels=False)
+        numbers = uniform([key], [0], [one.round for one in window], (around + 1) * server.examples, torch.float64)
+        places = (numbers[:, 0].to(previous.device) * images).long()
+        yield from zip(window, places.view(len(window), around + 1, server.examples), strict=True)
+
+
+def _limiter(server: Server, like: Tensor, seed: int) -> Limiter:
+    """The noise of the mechanism, which is the same in every round."""
+    drawn = noise(server, experiment_key(seed, "attack/rounds/scale"), torch.arange(DRAWS), like)
+    return Limiter(None if drawn is None else draw_bounds(drawn, server.protection)[0], like)
+
+
+class _Bench:
+    """Simulated releases of one round, and what they say of each candidate."""
+
+    def __init__(self, server: Server, public: Public, candidates: Candidates, around: int, pairs: int, seed: int):
+        self.server, self.public, self.candidates = server, public, candidates
+        self.around, self.pairs, self.key = around, pairs, experiment_key(seed, "attack/rounds/noise")
+        self.plain = undistorted(server)
+
+    def simulated(
+        self, one: Observation, companions: Tensor, drawn: Tensor | None, which: Tensor | None = None
+    ) -> Tensor:
+        """Updates ``[R, P]``, undistorted or averaged over noise ``[pairs, P]`` of both signs.
+
+        First ``around`` public images with companions of their own, then the same with those that the candidates have,
+        then the candidates (all, or those in ``which``).
+        """
+        images, labels = self.candidates.images, self.candidates.labels
+        if which is not None:
+            images, labels = images[which], labels[which]
+        own, shared = companions[: self.around], companions[self.around :]
+        chosen = torch.cat([own, shared.expand(self.around + len(images), -1)])
+        batch, known = self.public[0][chosen], self.public[1][chosen]
+        batch[self.around :, 0] = torch.cat([self.public[0][own[:, 0]], images])
+        known[self.around :, 0] = torch.cat([self.public[1][own[:, 0]], labels])
+        if drawn is None:
+            return _updates(self.plain, one.previous, batch, known, None)
+        signed = torch.cat([drawn, -drawn]).split(1)
+        total = _updates(self.server, one.previous, batch, known, signed[0])
+        for each in signed[1:]:
+            total += _updates(self.server, one.previous, batch, known, each)
+        return total / len(signed)
+
+    def of_the_learner(self, one: Observation, companions: Tensor, limiter: Limiter) -> Tensor:
+        """Log-likelihoods ``[Q]`` of the candidates whose label an example of this round has; 0 for the others."""
+        candidates = self.candidates
+        score = torch.zeros(len(candidates.labels), dtype=torch.float64, device=one.previous.device)
+        which = torch.isin(candidates.labels, candidates.kinds[one.present]).nonzero().flatten()
+        if len(which):
+            drawn = noise(self.server, self.key, torch.arange(self.pairs), one.previous, tag=one.round)
+            result = self.simulated(one, companions, drawn, which)
+            score[which] = self.likelihoods(one.released - one.previous, result, limiter)
+        return score
+
+    def likelihoods(self, update: Tensor, result: Tensor, limiter: Limiter | None) -> Tensor:
+        """Log-likelihoods ``[.]`` of an update under the last of the simulated ones, up to a constant.
+
+        Without a limiter nothing is distorted: coordinates are then measured by how the companions vary in each.
+        """
+        centre, around = result[: self.around].mean(0), self.around
+        spread = result[:around] - centre
+        bare = limiter is None or len(limiter) == 1
+        limiter = Limiter(spread, update) if limiter is None or bare else limiter
+        filter = Filter(spread, limiter, around - 1)
+        responses = result[2 * around :] - result[around : 2 * around].mean(0)
+        products = filter.products((update - centre).unsqueeze(0), responses.unsqueeze(0))
+        return filter.likelihood(products, 0 if bare else LIMIT, FLOOR)[0]
+
+
+def _updates(server: Server, start: Tensor, images: Tensor, labels: Tensor, drawn: Tensor | None) -> Tensor:
+    """Simulated updates ``[R, P]``; all share the noise ``[1, P]``."""
+    parts = [
+        respond(server, start, images[some], labels[some], None if drawn is None else drawn.expand(len(some), -1))
+        for some in pieces(len(images), chunk(server, start), start.device)
+    ]
+    return torch.cat(parts).sub_(start)
+
+
+# -- all rounds ----------------------------------------------------------------------------------------------------
+
+
+def against_others(scores: Tensor) -> Tensor:
+    """Log-ratios ``[T, Q]`` of each candidate to the mean of all other candidates of the round.
+
+    >>> against_others(torch.tensor([[0.0, 0.0, 1000.0]]).double()).round().tolist()
+    [[-999.0, -999.0, 1000.0]]
+    """
+    largest, place = scores.max(1, keepdim=True)
+    share = (scores - largest).exp()
+    # the sum of the others: for the largest itself without it from the start, as a difference would cancel
+    others = (share.sum(1, keepdim=True) - share).log() + largest
+    rest = scores.scatter(1, place, -math.inf).logsumexp(1, keepdim=True)
+    return scores - others.scatter(1, place, rest) + math.log(scores.shape[1] - 1)
+
+
+def combine(
+    scores: Tensor, learned: Tensor | None, present: Tensor, choices: Tensor, chance: float, *, seed: int = 0
+) -> Combined:
+    """Add up the log-likelihoods ``[T, Q]`` of all rounds for examples that took part in the rounds ``[T, X]``.
+
+    ``learned`` are those with the learner simulated, for rounds that hold the example; ``choices`` ``[X, K]`` are the
+    candidates for each example, ``chance`` the probability that a given example is in a given release.
+    """
     if not 0 < chance < 1:
         raise AttackError(f"Expected the chance of taking part in (0, 1), got {chance}.", "Batch over client size.")
-    total = {name: torch.zeros_like(choices, dtype=torch.float64) for name in ("known", "unknown", "single")}
-    rounds = torch.zeros(len(choices), dtype=torch.int64, device=choices.device)
-    seen = 0
-    groups = [(labels == label).nonzero().flatten() for label in labels.unique()]
-    for one, companions, drawn in _with_draws(server, observations, len(public[1]), around, seed):
-        score = round_scores(server, one, public, candidates, labels, companions, drawn)
-        for same in groups:  # against the mean candidate of the same label
-            score[same] -= score[same].logsumexp(0) - math.log(len(same))
-        ratio = score[choices]
-        outside = torch.full_like(ratio, math.log1p(-chance))
-        total["unknown"] += torch.logaddexp(outside, ratio + math.log(chance))
-        seen += 1
-        if one.present is not None:
-            here = one.present.unsqueeze(1)
-            total["known"] += torch.where(here, ratio, 0)
-            total["single"] = torch.where(here & (rounds == 0).unsqueeze(1), ratio, total["single"])
-            rounds += one.present
-    return Combined(total["known"], total["unknown"], total["single"], rounds, seen)
+    scores = scores.double()
+    scores = scores - scores.mean(1, keepdim=True)  # a constant of the round says nothing, and large ones cost digits
+    ratio = against_others(scores)
+    weighted = torch.logaddexp(torch.full_like(ratio, math.log1p(-chance)), ratio + math.log(chance)).sum(0)
+    held = scores if learned is None else learned.double()
+    first = present & (present.cumsum(0) == 1)
+    single, known, elsewhere = (
+        (rounds.T.double() @ table).gather(1, choices)
+        for rounds, table in ((first, held), (present, held), (_elsewhere(present, seed), scores))
+    )
+    return Combined(single, known, weighted[choices], elsewhere)
 
 
-def _with_draws(
-    server: Server, observations: Iterable[Observation], images: int, around: int, seed: int
-) -> Iterator[tuple[Observation, Tensor, Tensor | None]]:
-    """Every observation with public companions ``[around + 1, E]`` and noise ``[1, P]``, drawn for many at a time."""
-    keys = [experiment_key(seed, f"attack/rounds/{purpose}") for purpose in ("companions", "noise")]
-    mechanism, source = server.protection.mechanism, iter(observations)
-    while window := list(islice(source, WINDOW)):
-        for one in window:
-            check(server, View(one.previous.unsqueeze(0), one.released.unsqueeze(0)), needs_labels=False)
-        like, rounds = window[0].previous, [one.round for one in window]
-        numbers = uniform([keys[0]], [0], rounds, (around + 1) * server.examples, torch.float64)[:, 0].to(like.device)
-        companions = (numbers * images).long().view(len(window), around + 1, server.examples)
-        drawn: list[Tensor | None] = [None] * len(window)
-        if mechanism.distorts:
-            numbers = uniform([keys[1]], [0], rounds, server.batched.layout.size, like.dtype, like.device)
-            drawn = list(standard_noise(numbers, mechanism.noise))
-        yield from zip(window, companions, drawn, strict=True)
-
-
-def round_scores(
-    server: Server,
-    one: Observation,
-    public: Public,
-    candidates: Tensor,
-    labels: Tensor,
-    companions: Tensor,
-    drawn: Tensor | None,
-) -> Tensor:
-    """Log-likelihoods ``[Q]`` of one release, up to a constant."""
-    start, around = one.previous, len(companions) - 1
-    chosen = torch.cat([companions[:around], companions[around:].expand(len(candidates), -1)])
-    batch, known = public[0][chosen], public[1][chosen]  # companions among themselves, then around every candidate
-    batch[around:, 0], known[around:, 0] = candidates, labels
-    result = _paired(server, start, batch, known, drawn)
-    half = None if drawn is None else draw_bounds(drawn, server.protection)[0]
-    centre = result[:around].mean(0)
-    filter = Filter(result[:around] - centre, Limiter(half, start), around - 1)
-    products = filter.products((one.released - start - centre).unsqueeze(0), (result[around:] - centre).unsqueeze(0))
-    return filter.likelihood(products, min(LIMIT, len(filter.limiter) - 1), FLOOR)[0]
-
-
-def _paired(server: Server, start: Tensor, images: Tensor, labels: Tensor, drawn: Tensor | None) -> Tensor:
-    """Updates ``[R, P]`` averaged over one pair of opposite noise that all share."""
-    signs = 1 if drawn is None else 2
-    parts = []
-    for some in pieces(len(images), chunk(server, start) // 2, start.device):
-        both = None
-        if drawn is not None:
-            both = torch.cat([drawn.expand(len(some), -1), -drawn.expand(len(some), -1)])
-        result = respond(server, start, torch.cat([images[some]] * signs), torch.cat([labels[some]] * signs), both)
-        parts.append(result.view(signs, len(some), -1).mean(0))
-    return torch.cat(parts).sub_(start)
+def _elsewhere(present: Tensor, seed: int) -> Tensor:
+    """For every example as many random rounds as it took part in, all among those in which it did not."""
+    order = torch.rand(present.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    place = order.to(present.device).masked_fill(present, 2.0).argsort(0).argsort(0)
+    return (place < present.sum(0)) & ~present

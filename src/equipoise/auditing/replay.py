@@ -2,6 +2,11 @@
 
 The run's own code trains again; every release passes by once and is not kept. Examples of the client, which only a
 replay knows, are the truth that the attacker looks for among public decoys: no image of theirs leaves this function.
+
+Every result stands between two controls. *Positive*: the same attack on the same client's releases at the same weights
+without their distortion. *Negative*: a random decoy in the truth's place, the truth left out. By a rule that was fixed
+before any result, the positive control fails where the lower end of its interval is not above ``ABLE`` times chance; a
+low result then says nothing about the protection.
 """
 
 from __future__ import annotations
@@ -13,7 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attack.multi_round import Combined, Observation, multi_round
+from ..attack.multi_round import Candidates, Combined, Observation, combine, multi_round, undistorted
+from ..attack.simulate import chunk, pieces, respond
+from ..attack.view import Public, Server
+from ..data.dataset import Dataset
 from ..engine.federation import Federation
 from ..engine.settings import Settings
 from ..engine.sweep import Sweep
@@ -25,11 +33,30 @@ from .cells import server_of
 from .results import evidence
 from .targets import Materials
 
+EXAMPLES, DECOYS, AROUND = 100, 24, 32
+"""Images of the client, decoys for each of their labels, and batches of companions, unless told otherwise."""
+GRADIENTS = 6000
+"""Gradients of one image that a core computes in a second, with the bundled LeNet; an H200 about 350,000."""
+ABLE = 10
+"""How many times chance the lower end of a positive control has to exceed."""
+OVER = "other images of this client; all share the releases of one run, so not other runs, noise or clients"
+"""What the intervals cover."""
+
+
+def decoy_pool(data: Dataset) -> Public:
+    """Public images, and their labels, from which decoys are taken."""
+    return Materials.of(data).pool
+
 
 def stream(
-    sweep: Sweep, client: int, examples: Tensor, rounds: int, on_round: Callable[[int], None] | None = None
+    sweep: Sweep,
+    client: int,
+    examples: Tensor,
+    rounds: int,
+    server: Server,
+    on_round: Callable[[int], None] | None = None,
 ) -> Iterator[Observation]:
-    """The releases of one client, as the server sees them; ``examples`` are rows of the training images."""
+    """The releases of one client, with and without distortion; ``examples`` are rows of the training images."""
     seen: list[tuple[Tensor, Tensor]] = []
 
     def keep(block: Block, released: Tensor) -> None:
@@ -42,11 +69,65 @@ def stream(
         batches = sweep.tables(window).batches[:, client]
         seen.clear()
         sweep.train(window[-1])
-        for round_number, rows, (previous, released) in zip(window, batches, seen, strict=True):
-            present = (rows.unsqueeze(0) == examples.unsqueeze(1)).any(1)
-            yield Observation(round_number, previous, released, present)
+        plain = _undistorted(sweep, server, torch.stack([previous for previous, _ in seen]), batches)
+        for i, (round_number, (previous, released)) in enumerate(zip(window, seen, strict=True)):
+            present = (batches[i].unsqueeze(0) == examples.unsqueeze(1)).any(1)
+            yield Observation(round_number, previous, released, present, plain[i])
             if on_round:
                 on_round(round_number)
+
+
+def _undistorted(sweep: Sweep, server: Server, previous: Tensor, batches: Tensor) -> Tensor:
+    """What the client would have released in these rounds with nothing added: ``[rounds, P]``."""
+    parts = [
+        respond(undistorted(server), previous[some], sweep.images[batches[some]], sweep.labels[batches[some]], None)
+        for some in pieces(len(batches), chunk(server, previous[0]), previous.device)
+    ]
+    return torch.cat(parts)
+
+
+# -- whom the attacker looks for -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Suspects:
+    """Examples of one client, each at a random place among decoys of its label that no client has."""
+
+    examples: Tensor  # [X]: rows of the training images
+    candidates: Candidates  # the examples, then the decoys
+    place: Tensor  # [X]: the column of the choices where the example itself stands
+    never: int  # images of the client that took part in no round
+
+
+def suspects(sweep: Sweep, dataset: str, client: int, rounds: int, examples: int, decoys: int, seed: int) -> Suspects:
+    """Random examples among those that took part, as many of each label as there are; decoys are public."""
+    generator = torch.Generator().manual_seed(seed)
+    part = sweep.parts[dataset][client]
+    took = part[_appearances(sweep, client, rounds).cpu()[part] > 0]
+    rows = _balanced(took, sweep.labels.cpu()[took], examples, generator)
+    labels = sweep.labels.cpu()[rows]
+    known = labels.unique()
+    images, classes = (t.cpu() for t in decoy_pool(sweep.datasets[dataset]))
+    pools = [(classes == label).nonzero().flatten() for label in known.tolist()]
+    width = min(decoys, *(len(pool) for pool in pools))
+    if width < 1:
+        raise ConfigError(
+            "A label of the client's images has no public image to serve as a decoy.",
+            "Give public data of every label.",
+        )
+    order = torch.cat([pool[torch.randperm(len(pool), generator=generator)[:width]] for pool in pools])
+    others = len(rows) + torch.searchsorted(known, labels).unsqueeze(1) * width + torch.arange(width)
+    choices = torch.cat([torch.arange(len(rows)).unsqueeze(1), others], dim=1)  # the example first, then ...
+    place = torch.randint(width + 1, (len(rows),), generator=generator)
+    column = torch.arange(len(rows))
+    choices[column, 0], choices[column, place] = choices[column, place], choices[column, 0].clone()
+    device = sweep.device
+    held = Candidates(
+        torch.cat([sweep.images[rows.to(device)], images[order].to(device, sweep.dtype)]),
+        torch.cat([labels, classes[order]]).to(device),
+        choices.to(device),
+    )
+    return Suspects(rows.to(device), held, place.to(device), len(part) - len(took))
 
 
 def _appearances(sweep: Sweep, client: int, rounds: int) -> Tensor:
@@ -58,36 +139,17 @@ def _appearances(sweep: Sweep, client: int, rounds: int) -> Tensor:
     return total
 
 
-@dataclass(frozen=True)
-class Suspects:
-    """Examples of one client, each with decoys of its label that no client has."""
+def _balanced(rows: Tensor, labels: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """At most ``count`` of the rows at random: one of every label in turn, for as long as there are some."""
+    rows, labels = (t[order] for order in [torch.randperm(len(rows), generator=generator)] for t in (rows, labels))
+    turn = torch.zeros_like(labels)
+    for label in labels.unique().tolist():
+        own = labels == label
+        turn[own] = torch.arange(int(own.sum()))
+    return rows[turn.argsort(stable=True)[:count]]  # the first of each label, in random order, then the second ...
 
-    examples: Tensor  # [X]: rows of the training images
-    candidates: Tensor  # [Q, ...]: the examples, then the decoys
-    labels: Tensor  # [Q]
-    choices: Tensor  # [X, K]: rows of the candidates; the example itself stands first
 
-
-def suspects(sweep: Sweep, dataset: str, client: int, rounds: int, examples: int, labels: int, decoys: int) -> Suspects:
-    """Those examples of the client that recur most, of the first few labels; decoys are public candidates."""
-    part = sweep.parts[dataset][client].to(sweep.device)
-    known = sweep.labels[part].unique()[:labels]
-    each = max(1, examples // len(known))
-    often = _appearances(sweep, client, rounds)[part]
-    part = part[often.argsort(descending=True, stable=True)]
-    rows = torch.cat([part[sweep.labels[part] == label][:each] for label in known])
-    images, classes = (t.to(sweep.device) for t in Materials.of(sweep.datasets[dataset]).pool)
-    pools = [(classes == label).nonzero().flatten()[:decoys] for label in known.tolist()]
-    width = min(len(pool) for pool in pools)
-    order = torch.cat([pool[:width] for pool in pools])
-    place = torch.searchsorted(known, sweep.labels[rows])
-    offset = len(rows) + place.unsqueeze(1) * width + torch.arange(width, device=rows.device)
-    return Suspects(
-        rows,
-        torch.cat([sweep.images[rows], images[order].to(sweep.dtype)]),
-        torch.cat([sweep.labels[rows], classes[order]]),
-        torch.cat([torch.arange(len(rows), device=rows.device).unsqueeze(1), offset], dim=1),
-    )
+# -- the replay ----------------------------------------------------------------------------------------------------
 
 
 def replayed(
@@ -95,55 +157,151 @@ def replayed(
     federation: Federation,
     rounds: int,
     *,
-    examples: int = 40,
-    labels: int = 2,
-    decoys: int = 199,
-    around: int = 64,
+    examples: int = EXAMPLES,
+    decoys: int = DECOYS,
+    around: int = AROUND,
+    pairs: int = 1,
     client: int = 0,
     seed: int = 0,
     on_round: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """How often examples of a client are found among decoys from its releases of all rounds, and from one alone."""
-    numbers = {"rounds": rounds, "examples": examples, "labels": labels, "decoys": decoys, "around": around}
+    """How often examples of a client are found among decoys from the releases that hold them, and from all.
+
+    Args:
+        settings: those of the run.
+        federation: which of its federations.
+        rounds: how many of its rounds, from the first.
+        examples: how many images of the client to look for, over all labels; fewer where fewer took part.
+        decoys: how many public images of its label each is hidden among; those of a label share them.
+        around: batches of public images from which the companions' covariance is taken in every round.
+        pairs: pairs of opposite noise under which a learner is simulated.
+        client: whose releases.
+        seed: of examples, decoys and whatever the attacker draws.
+        on_round: called after every round.
+
+    Returns:
+        A row of numbers and words: identification and log-rank with intervals, both controls, and how many releases
+        hold an example.
+    """
+    numbers = {"rounds": rounds, "examples": examples, "decoys": decoys, "around": around, "pairs": pairs}
     _check(settings, federation, numbers, client)
     sweep = Sweep(settings, [federation])
     data = sweep.datasets[federation.dataset]
-    asked = suspects(sweep, federation.dataset, client, rounds, examples, labels, decoys)
-    server = server_of(
-        settings, data, sweep.batched, settings.protection.at(federation.mechanism, federation.budget, 1)
-    )
+    asked = suspects(sweep, federation.dataset, client, rounds, examples, decoys, seed)
+    protection = settings.protection.at(federation.mechanism, federation.budget, 1)
+    server = server_of(settings, data, sweep.batched, protection)
     public = Materials.of(data).to(sweep.device, sweep.dtype).attack
     assert public is not None
-    chance = settings.protection.batch * settings.protection.local_steps / len(sweep.parts[federation.dataset][client])
-    result = multi_round(
-        server, stream(sweep, client, asked.examples, rounds, on_round), public,
-        asked.candidates, asked.labels, asked.choices, chance, around=around, seed=seed,
+    scores = multi_round(
+        server, stream(sweep, client, asked.examples, rounds, server, on_round), public, asked.candidates,
+        around=around, pairs=pairs, seed=seed,
     )  # fmt: skip
-    count, width = asked.choices.shape
+    assert scores.undistorted is not None
+    size = len(sweep.parts[federation.dataset][client])
+    how = (scores.present, asked.candidates.choices, server.examples / size)
+    own = combine(scores.own, scores.learned, *how, seed=seed)
+    plain = combine(scores.undistorted, None, *how, seed=seed)
     about = {
         "attack": "multi-round", "dataset": federation.dataset, "mechanism": federation.mechanism,
-        "budget": federation.budget, "seed": federation.seed, "rounds": result.seen, "targets": count,
-        "candidates": width, "releases_per_example": float(result.rounds.double().mean()),
-        "evidence": evidence(count), "learns": get_mechanism(federation.mechanism).learns,
+        "budget": federation.budget, "seed": federation.seed, "learns": get_mechanism(federation.mechanism).learns,
     }  # fmt: skip
-    return {**about, **_identified(result, seed)}
+    return {**about, **_counts(scores.present, asked, size, examples), **_rates(own, plain, asked, seed)}
 
 
-def _identified(result: Combined, seed: int) -> dict[str, Any]:
-    """Identification and log-rank with intervals: from one release, and from all, the schedule known or not."""
-    out: dict[str, Any] = {}
-    took = result.rounds > 0
-    for name, table, who in (
-        ("one_release", result.single, took), ("schedule_known", result.known, took),
-        ("schedule_unknown", result.unknown, torch.ones_like(took)),
+def planned(
+    settings: Settings,
+    federation: Federation,
+    rounds: int,
+    *,
+    classes: int,
+    size: int,
+    examples: int = EXAMPLES,
+    decoys: int = DECOYS,
+    around: int = AROUND,
+    pairs: int = 1,
+) -> int:
+    """About how many gradients of one image ``replayed`` will compute: nearly all of its time.
+
+    ``size`` is how many images the client has. Divided by ``GRADIENTS`` the result is the seconds on one core.
+
+    >>> static, learned = (Federation("mnist", name, 0.98) for name in ("pl-identical", "pl-learn"))
+    >>> [planned(Settings(), fed, 5000, classes=10, size=1000) for fed in (static, learned)]
+    [8160000, 24625000]
+    """
+    own = settings.protection
+    batch, learning = own.batch * own.local_steps, own.steps * own.batch
+    simulated = (2 * around + examples + decoys * classes) * batch
+    trained = own.clients * batch
+    if get_mechanism(federation.mechanism).learns:
+        took = 1 - (1 - batch / size) ** rounds  # the share of the client's images that take part at all ...
+        slots = batch * min(1.0, examples / max(1.0, took * size))  # ... and examples looked for, in a round
+        held = 1 - (1 - slots / batch) ** batch
+        candidates = min(classes, slots / max(held, 1e-9)) * (decoys + examples / classes)
+        simulated += int(held * (2 * around + candidates) * 2 * pairs * (batch + learning))
+        trained += own.clients * learning
+    return rounds * (trained + simulated)
+
+
+# -- the row -------------------------------------------------------------------------------------------------------
+
+
+def _counts(present: Tensor, asked: Suspects, size: int, wanted: int) -> dict[str, Any]:
+    """How much there was to find, and in how many releases."""
+    often, (count, width) = present.sum(0), asked.candidates.choices.shape
+    notes = []
+    if count < wanted:
+        notes.append(f"Only {count} of the client's {size} images took part, where {wanted} were asked for.")
+    if width <= ABLE:
+        notes.append(f"{ABLE} times chance is out of reach of any control with {width} candidates: give more decoys.")
+    return {
+        "rounds": len(present), "targets": count, "labels": len(asked.candidates.labels.unique()), "candidates": width,
+        "chance": f"1 in {width}", "client_images": size, "client_images_in_no_release": asked.never,
+        "releases_per_example": float(often.double().mean()), "releases_per_example_least": int(often.min()),
+        "releases_per_example_most": int(often.max()), "evidence": evidence(int((often > 0).sum())),
+        "interval_over": OVER, "note": " ".join(notes) or None,
+    }  # fmt: skip
+
+
+def _rates(own: Combined, plain: Combined, asked: Suspects, seed: int) -> dict[str, Any]:
+    """Identification and log-rank with intervals: the result, both controls, and what failed by the rule."""
+    found: dict[str, Any] = {}
+    for name, table, control in (
+        ("one_release", own.single, plain.single), ("schedule_known", own.known, plain.known),
+        ("schedule_unknown", own.unknown, plain.unknown),
     ):  # fmt: skip
-        ranking = ranks(table[who])
-        for kind, values in (("identification", ranking.first), ("log_rank", ranking.log)):
-            array = values.cpu().numpy()
-            interval = bootstrap(array, seed=seed) if len(array) > 1 else None
-            out[f"{kind}_{name}"] = float(array.mean()) if len(array) else None
-            out[f"{kind}_{name}_low"], out[f"{kind}_{name}_high"] = interval or (None, None)
+        found |= _rate(name, truth_first(table, asked.place), seed, ("identification", "log_rank"))
+        found |= _rate(f"{name}_undistorted", truth_first(control, asked.place), seed)
+        found |= _rate(f"{name}_decoy", decoy_first(table, asked.place, seed), seed)
+    found |= _rate("other_releases", truth_first(own.elsewhere, asked.place), seed)
+    chance = 1 / asked.candidates.choices.shape[1]
+    for name in ("schedule_known", "schedule_unknown"):
+        low = found[f"identification_{name}_undistorted_low"]
+        found[f"control_failed_{name}"] = low is None or not low > ABLE * chance
+    return {**found, "control_failed": found["control_failed_schedule_known"]}
+
+
+def _rate(name: str, table: Tensor, seed: int, kinds: tuple[str, ...] = ("identification",)) -> dict[str, Any]:
+    """Of scores ``[X, K]`` in which what is looked for stands first."""
+    ranking, out = ranks(table), dict[str, Any]()
+    values = {"identification": ranking.first, "log_rank": ranking.log}
+    for kind in kinds:
+        array = values[kind].cpu().numpy()
+        out[f"{kind}_{name}"] = float(array.mean())
+        out[f"{kind}_{name}_low"], out[f"{kind}_{name}_high"] = bootstrap(array, seed=seed) or (None, None)
     return out
+
+
+def truth_first(table: Tensor, place: Tensor) -> Tensor:
+    """Scores ``[X, K]``, every row turned so that the column ``place`` ``[X]`` stands first."""
+    columns = torch.arange(table.shape[1], device=table.device)
+    return table.gather(1, (columns + place.unsqueeze(1)) % table.shape[1])
+
+
+def decoy_first(table: Tensor, place: Tensor, seed: int) -> Tensor:
+    """Scores ``[X, K - 1]`` without the truth: a random decoy stands in its place."""
+    decoys = truth_first(table, place)[:, 1:]
+    drawn = torch.randint(decoys.shape[1], (len(decoys),), generator=torch.Generator().manual_seed(seed + 1))
+    return truth_first(decoys, drawn.to(table.device))
 
 
 def _check(settings: Settings, federation: Federation, numbers: dict[str, int], client: int) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..data.dataset import Dataset
 from ..engine.datasets import dataset_labels, load_datasets
 from ..engine.federation import Federation
+from ..engine.settings import Settings
 from ..environment import environment
 from ..models.batched import Batched
 from ..models.bundled import build
@@ -19,11 +21,12 @@ from .audit import Audit, content, run_sections
 from .cells import OWN
 from .examine import Progress
 from .options import AuditOptions
-from .replay import replayed
+from .replay import GRADIENTS, planned, replayed
 from .results import Findings, renamed
 from .summary import counted
 from .sweep_audit import audit_sweep
 
+Step = Callable[[int], None]
 LISTS = ("attacks", "differences", "cap", "multi_round")
 """The parts of a result that are rows, each with its dataset."""
 
@@ -43,7 +46,8 @@ def audit_run(
         options: which attacks, and how hard; see ``AuditOptions``.
         snapshots: the rounds to attack; the run kept the weights of each.
         private: attack the clients' own images, and show them in the picture, instead of public ones.
-        multi_rounds: if > 0, also replay each federation for so many rounds and combine the releases of client 0.
+        multi_rounds: if > 0, also replay each federation for so many rounds and combine those releases of client 0
+            that hold the same image.
         progress: called with (what, amount) while it works.
 
     Returns:
@@ -82,15 +86,26 @@ def audit_run(
     result["cap"] = _cap(run.results(), findings, federations, settings.training.rounds)
     if multi_rounds and findings.complete:
         most = min(multi_rounds, settings.training.rounds)
-        step = None if progress is None else (lambda number: progress("multi-round", 0.3))
         result["multi_round"] = [
-            replayed(settings, fed, most, examples=24, labels=1, decoys=49, around=32, on_round=step)
+            replayed(settings, fed, most, on_round=_step(settings, fed, most, datasets[fed.dataset], progress))
             for fed in federations
         ]
     if any(_per_client(fed.budget) for fed in federations):
         result["notes"].append("Where every client has a budget of its own, that of client 0 was attacked.")
     result["environment"] = environment(device)
     return Audit(_without_paths(result, federations), run_sections(findings, datasets))
+
+
+def _step(settings: Settings, federation: Federation, rounds: int, data: Dataset, progress: Progress | None) -> Step:
+    """Tells of every round that was combined, in seconds of one core."""
+    size = len(data.train) // settings.protection.clients
+    seconds = planned(settings, federation, rounds, classes=data.classes, size=size) / GRADIENTS / rounds
+
+    def step(round_number: int) -> None:
+        if progress is not None:
+            progress("multi-round", seconds)
+
+    return step
 
 
 def _per_client(budget: Any) -> bool:

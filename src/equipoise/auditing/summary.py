@@ -194,14 +194,42 @@ def _best_guess(content: Content, row: Row) -> tuple[str, float] | None:
 
 
 def _combined(content: Content) -> Iterator[str]:
-    for row in content.get("multi_round", []):
-        shares = [row[f"identification_schedule_{kind}"] for kind in ("known", "unknown")]
-        known, unknown = ("an unknown share" if share is None else percent(share) for share in shares)
+    rows = content.get("multi_round", [])
+    for row in rows:
+        few = f" ({FEW})" if row["evidence"] == FEW else ""
         yield (
-            f"{defence_label(row['mechanism'], row['budget'])}: {row['rounds']} releases of one client together "
-            f"identify {known} of {row['targets']} examples, each among {row['candidates']} candidates, if their "
-            f"schedule is known, and {unknown} if it is not."
+            f"{defence_label(row['mechanism'], row['budget'])}, over {row['rounds']} rounds: an image of the client is "
+            f"in {row['releases_per_example']:.3g} releases on average ({row['releases_per_example_least']} to "
+            f"{row['releases_per_example_most']}). Among {row['candidates']} candidates, {row['targets']} images are "
+            f"identified in {_share(row, 'one_release')} of cases from one of these releases, in "
+            f"{_share(row, 'schedule_known')} from all that hold the image if the schedule is granted, and in "
+            f"{_share(row, 'schedule_unknown')} from all {row['rounds']} if it is not{few}. Without distortion: "
+            f"{', '.join(_share(row, f'{name}_undistorted') for name in COMBINED)}. With a decoy in the image's place: "
+            f"{', '.join(_share(row, f'{name}_decoy') for name in COMBINED)}; by chance {row['chance']}."
         )
+        if row["control_failed"]:
+            yield (
+                "Control failed: without distortion this attack did not work well enough either, so a low figure is no "
+                "evidence of protection."
+            )
+        if row["note"]:
+            yield row["note"]
+    if rows:
+        yield f"Intervals over combined releases cover {rows[0]['interval_over']}."
+
+
+COMBINED = ("one_release", "schedule_known", "schedule_unknown")
+"""From which releases an image of the client was looked for."""
+
+
+def _share(row: Row, name: str) -> str:
+    """
+    >>> _share({"identification_x": 0.5, "identification_x_low": 0.4, "identification_x_high": 0.62}, "x")
+    '50 % (40 to 62 %)'
+    """
+    value, low, high = (row[f"identification_{name}{end}"] for end in ("", "_low", "_high"))
+    interval = "" if low is None else f" ({percent(low).removesuffix(' %')} to {percent(high)})"
+    return percent(value) + interval
 
 
 # -- rows ----------------------------------------------------------------------------------------------------------
