@@ -14,6 +14,12 @@ from .arguments import Json, existing_folder, pairs, print_json, whole_numbers, 
 if TYPE_CHECKING:
     from ..auditing.options import AuditOptions
 
+Public = Annotated[
+    str | None, typer.Option(help="Public images to attack with: a bundled dataset, a folder, an npz file.")
+]
+Model = Annotated[
+    str | None, typer.Option(help="Of a deployment: a bundled model, or module:callable, which is imported.")
+]
 EXAMPLES = (
     "Examples: equipoise audit runs/a   |   equipoise audit runs/a --attack lti,matched --targets 100 "
     "--snapshots 0,200   |   equipoise audit runs/a --attack invgrad --set lr=0.1 --set signed=false"
@@ -38,13 +44,8 @@ def audit(
     private: Annotated[
         bool, typer.Option("--private", help="Attack the clients' own images, and SHOW them in the picture.")
     ] = False,
-    public: Annotated[
-        str | None,
-        typer.Option(help="Public images to attack with: a bundled dataset, a folder, an npz file."),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Of a deployment: a bundled model, or module:callable, which is imported.")
-    ] = None,
+    public: Public = None,
+    model: Model = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +56,7 @@ class Terms:
     metrics: tuple[str, ...] = ()
     release_limit: int | None = None
     out: Path | None = None
+    _: KW_ONLY
     audit: AuditTerms = field(default_factory=AuditTerms)
 
     def budgets(self, round_number: int) -> list[float]:
