@@ -6,10 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from equipoise.auditing.options import AuditOptions
-from equipoise.runs.config import resolve
+from equipoise.engine.settings import Settings
+from equipoise.files import write_text
+from equipoise.runs.config import Config, SweepBlock, resolve
+from equipoise.runs.deployment import DATASET, MARK, Deployment
 from equipoise.runs.run import Run
+from equipoise.runs.snapshot import save_snapshot, snapshot_path
 
 SIDE = 12
 EFFORT: dict[str, Any] = {
@@ -47,4 +52,17 @@ def train_run(
     """A run folder as ``train`` writes it."""
     sweep = {"datasets": [str(data)], "mechanisms": list(mechanisms), "budgets": [0.98]}
     Run(folder, resolve(overrides=settings_for(**change), sweep=sweep)).execute()
+    return folder
+
+
+def deployed(
+    folder: Path, states: dict[int, dict[str, Tensor]], told: dict[str, Any] | None = None, **change: Any
+) -> Path:
+    """A folder as the server of a deployment writes it: the global weights of some rounds, and what it asked for."""
+    settings = Settings.flat(**{"rounds": max(states), "batch": 2, "steps": 2, **change})
+    block = SweepBlock(datasets=[DATASET], mechanisms=["pl-learn"], budgets=[0.98], seeds=[0])
+    write_text(folder / "config.toml", f"{MARK}\n{Config(settings, [block], Deployment(**told or {})).to_toml()}")
+    for number, state in states.items():
+        tensors = {f"federation-0/{name}": tensor for name, tensor in state.items()}
+        save_snapshot(snapshot_path(folder, number), tensors, {"round": str(number)})
     return folder

@@ -216,9 +216,17 @@ MISTAKES: dict[str, list[Mistake]] = {
         ),
         Mistake(
             "equipoise audit run --attack lti", 12,
-            "Dataset 'digits' has no public images, so no public_targets.",
-            "Set some apart: public_fraction=0.1 with load, --set public_fraction=0.1 before training, "
-            "public=(images, labels) with from_tensors.",
+            "Dataset 'digits' has no public images to attack with.",
+            "Name public data: --public PATH, or public= in Python (a bundled dataset, a folder, an npz file).",
+        ),
+        Mistake(
+            "equipoise audit run --public mnits", 12,
+            "'mnits' is neither a bundled dataset nor a folder nor a file. Did you mean 'mnist'?",
+            "Bundled: mnist, fmnist. Otherwise give a folder of idx or npz files, or an npz file.",
+        ),
+        Mistake(
+            "equipoise audit run --public mnist --model mlp", 11,
+            "The configuration of this run names its model.", "Leave the model out.",
         ),
         Mistake(
             "equipoise bounds run --snapshots 9", 11,

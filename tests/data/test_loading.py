@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from equipoise.data.formats import Array
-from equipoise.data.loading import BUNDLED, BUNDLED_FOLDER, load, load_with, read_bundled
+from equipoise.data.loading import BUNDLED, BUNDLED_FOLDER, load, load_public, load_with, read_bundled
 from equipoise.data.splits import Split
 from equipoise.errors import DataError
 from tests.data.folders import small, write_idx, write_npz
@@ -293,3 +293,58 @@ def test_impossible_requests_are_refused(
     np.savez(write_npz(tmp_path) / "train.npz", **({"images": images, "labels": labels} | replace))
     with pytest.raises(DataError, match=words):
         load(tmp_path, **options)
+
+
+# --- public data that an auditor names ----------------------------------------------------------------------
+
+
+def test_the_public_split_of_a_bundled_dataset_is_public() -> None:
+    split, mean, std = load_public("mnist")
+    data = load("mnist")
+    assert (mean, std) == (data.mean, data.std)
+    assert data.public is not None
+    assert torch.allclose(split.images, data.public.images, atol=1e-5)
+    assert split.images.data_ptr() != data.public.images.data_ptr(), "nobody else's images are changed"
+
+
+def test_every_image_of_a_folder_or_file_is_public(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    for name, count in (("train", 6), ("test", 4)):
+        images = rng.integers(0, 256, (count, 5, 5), dtype=np.uint8)
+        np.savez(tmp_path / f"{name}.npz", images=images, labels=np.arange(count))
+    split, mean, std = load_public(tmp_path)
+    assert split.labels.tolist() == [*range(6), *range(4)]
+    assert float(split.images.mean()) == pytest.approx(0.0, abs=1e-6)
+    file, *_ = load_public(str(tmp_path / "test.npz"), mean, std)
+    assert torch.equal(file.images, split.images[6:])
+    other, low, high = load_public(tmp_path / "test.npz", 0.5, 0.25)
+    assert (low, high) == (0.5, 0.25)
+    assert torch.allclose(other.images * 0.25 + 0.5, file.images * float(std) + float(mean), atol=1e-5)  # type: ignore[arg-type]
+
+
+def test_public_tensors_stay_as_they_are() -> None:
+    images, labels = torch.linspace(-2, 6, 18).view(2, 1, 3, 3), torch.tensor([0, 1])
+    split, mean, std = load_public((images, labels))
+    assert torch.equal(split.images, images)
+    assert (mean, std) == (0.25, 0.125)
+    assert load_public((images, labels), 0.1, 0.2)[1:] == (0.1, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("no/such/place", "neither a bundled dataset nor a folder nor a file"),
+        ("mnits", "Did you mean 'mnist'"),
+        ((torch.zeros(2, 1, 3, 3), torch.tensor([0, 1])), "all of one value"),
+        ((torch.zeros(2, 3), torch.tensor([0, 1])), r"shape \[N, C, H, W\]"),
+    ],
+)
+def test_what_is_no_public_data_is_refused(source: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        load_public(source)
+
+
+def test_a_public_file_that_is_no_npz_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.npz").write_text("no")
+    with pytest.raises(DataError, match="is not an npz file"):
+        load_public(tmp_path / "x.npz")

@@ -22,8 +22,13 @@ from equipoise.flower.server_folder import ServerFolder
 from equipoise.ledger.ledger import Ledger, verify
 from equipoise.ledger.lines import NO_REPLY
 from equipoise.runs.checkpoint import load_checkpoint, save_checkpoint
+from equipoise.runs.config import resolve
+from equipoise.runs.folder import RunFolder
+from equipoise.runs.run import Run
+from equipoise.runs.snapshot import snapshot_path
 from tests.flower.messages import RUN, LocalGrid, nodes, reply, start
-from tests.flower.servers import Interrupted, interrupt, rows, validated
+from tests.flower.servers import Interrupted, equal, interrupt, rows, validated, weights_of
+from tests.helpers import contents
 
 
 def opened(path: Path | None, **changed: Any) -> ServerFolder:
@@ -344,3 +349,90 @@ def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest
 def test_the_run_config_can_name_the_folder(tmp_path: Path) -> None:
     validated(None, **{"equipoise.out": str(tmp_path / "run")}).start(nodes(), ArrayRecord(start()), 1)
     assert (tmp_path / "run" / "result.json").exists()
+
+
+# --- for an audit -------------------------------------------------------------------------------------------
+
+
+def kept(folder: Path) -> dict[int, dict[str, Any]]:
+    """The global weights of every snapshot."""
+    run = RunFolder(folder)
+    return {number: run.state(number) for number in run.snapshots()}
+
+
+def test_the_weights_before_the_first_round_of_chosen_rounds_and_of_the_last_are_kept(tmp_path: Path) -> None:
+    asked: dict[int, dict[str, Any]] = {}
+    grid, answer = nodes(), nodes().answer
+
+    def seen(message: Message) -> Iterable[Message]:
+        sent = dict(message.content["arrays"].to_torch_state_dict())
+        asked[message.content["config"]["server-round"] - 1] = sent
+        return answer(message)
+
+    grid.answer = seen
+    done = validated(tmp_path, **{"equipoise.audit.snapshots": "[0, 2]"}).start(grid, ArrayRecord(start()), 4)
+    result = kept(tmp_path)
+    assert list(result) == [0, 2, 4]
+    for number, expected in ((0, start()), (2, asked[2]), (4, weights_of(done))):
+        assert equal(result[number], expected), f"the model that round {number} ended with, and nothing else"
+
+
+def test_the_configuration_says_what_was_asked(tmp_path: Path) -> None:
+    run = {"equipoise.eta": 0.05, "equipoise.audit.batch": 6, "equipoise.audit.model": "task:Net"}
+    validated(tmp_path, **run).start(nodes(), ArrayRecord(start()), 2)
+    config = RunFolder(tmp_path).config
+    assert config == read_terms({**RUN, **run}).config(2, "float32")
+    assert config.deployment is not None
+    assert config.deployment.model == "task:Net"
+    validated(tmp_path, **run).start(nodes(), ArrayRecord(start()), 3)
+    assert RunFolder(tmp_path).config.settings.training.rounds == 3
+    double = {name: tensor.double() for name, tensor in start().items()}
+    folder = ServerFolder(tmp_path / "other", read_terms(RUN), seeded=False, strategy="FedAvg")
+    folder.begin(double, 0, 1)
+    assert RunFolder(tmp_path / "other").config.settings.run.dtype == "float64"
+
+
+def test_a_server_that_goes_on_keeps_the_snapshots_of_the_first(tmp_path: Path) -> None:
+    settings = {"equipoise.audit.snapshots": "[0, 1, 3]"}
+    interrupt(validated(tmp_path, **settings), 3)
+    before = kept(tmp_path)
+    assert list(before) == [0, 1], "what was finished is there after a crash"
+    other = {name: tensor + 1 for name, tensor in start().items()}  # a new server draws other initial weights
+    validated(tmp_path, **settings).start(nodes(), ArrayRecord(other), 3)
+    after = kept(tmp_path)
+    assert list(after) == [0, 1, 3]
+    assert equal(after[0], start())
+    assert equal(after[1], before[1])
+
+
+def test_snapshots_of_rounds_that_are_asked_again_are_dropped(tmp_path: Path) -> None:
+    """The server died between a snapshot and its checkpoint: the round is trained again, with other noise."""
+    interrupt(validated(tmp_path), 3)
+    stale = snapshot_path(tmp_path, 3)
+    stale.write_bytes(snapshot_path(tmp_path, 1).read_bytes())
+    interrupt(validated(tmp_path), 4)
+    assert not stale.exists()
+
+
+def test_without_a_checkpoint_the_snapshots_begin_again(tmp_path: Path) -> None:
+    interrupt(validated(tmp_path), 1)
+    assert equal(kept(tmp_path)[0], start())
+    other = {name: tensor + 1 for name, tensor in start().items()}
+    validated(tmp_path).start(nodes(), ArrayRecord(other), 1)
+    assert equal(kept(tmp_path)[0], other)
+
+
+def test_a_run_of_the_engine_is_not_overwritten(tmp_path: Path) -> None:
+    Run(tmp_path, resolve(overrides={"rounds": 1, "ledger": False}, sweep={"mechanisms": ["none"]})).execute()
+    before = contents(tmp_path)
+    with pytest.raises(CheckpointError, match="another run than a deployment's"):
+        validated(tmp_path).start(nodes(), ArrayRecord(start()), 1)
+    assert contents(tmp_path) == before
+
+
+def test_nothing_of_a_client_is_in_what_an_audit_reads(tmp_path: Path) -> None:
+    validated(tmp_path).start(nodes(), ArrayRecord(start()), 2)
+    for state in kept(tmp_path).values():
+        assert state.keys() == start().keys(), "the global model, and no update"
+    text = (tmp_path / "config.toml").read_text()
+    assert not any(node in text for node in ("101", "102", "103", "104"))

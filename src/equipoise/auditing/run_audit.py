@@ -6,15 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..data.dataset import Dataset
-from ..engine.datasets import dataset_labels, load_datasets
+from ..data.loading import Public
+from ..engine.datasets import dataset_labels
 from ..engine.federation import Federation
 from ..engine.settings import Settings
 from ..environment import environment
-from ..models.batched import Batched
-from ..models.bundled import build
+from ..errors import ConfigError
+from ..models.named import Model
 from ..runs.folder import RunFolder
 from . import image_scores as scores
 from .audit import Audit, content, run_sections
@@ -23,6 +22,7 @@ from .examine import Progress
 from .options import AuditOptions
 from .replay import GRADIENTS, planned, replayed
 from .results import Findings, renamed
+from .subject import subject_of
 from .summary import counted
 from .sweep_audit import audit_sweep
 
@@ -38,17 +38,23 @@ def audit_run(
     private: bool = False,
     multi_rounds: int = 0,
     progress: Progress | None = None,
+    *,
+    public: Public | None = None,
+    model: Model | None = None,
 ) -> Audit:
     """Attack every federation of a run at its own snapshots: first, early and last, unless ``snapshots`` lists others.
 
     Args:
-        folder: a run folder, as ``equipoise train`` or ``Run`` writes it.
+        folder: a run folder, as ``equipoise train``, ``Run`` or the server of a deployment writes it.
         options: which attacks, and how hard; see ``AuditOptions``.
         snapshots: the rounds to attack; the run kept the weights of each.
         private: attack the clients' own images, and show them in the picture, instead of public ones.
         multi_rounds: if > 0, also replay each federation for so many rounds and combine those releases of client 0
             that hold the same image.
         progress: called with (what, amount) while it works.
+        public: images that belong to no client, for data without a public part and for deployments: the name of a
+            bundled dataset, a folder, an npz file, or tensors (images, labels) normalised as the clients do.
+        model: of a deployment: a bundled name, ``module:callable``, a function that builds it, or the module itself.
 
     Returns:
         What the attacks got: ``summary()`` in words, ``rows`` with intervals, ``save(folder)`` for audit.json.
@@ -67,16 +73,20 @@ def audit_run(
     options.check()
     run = RunFolder(folder)
     settings, federations = run.config.settings, run.config.federations()
-    datasets = load_datasets(settings, [fed.dataset for fed in federations])
-    sample = next(iter(datasets.values()))
-    device, dtype = torch.device(settings.run.device), getattr(torch, settings.run.dtype)
-    with torch.random.fork_rng(devices=[]):
-        batched = Batched(build(settings.training.model, sample.shape, sample.classes).to(device, dtype), device=device)
+    if run.config.deployment is not None and (private or multi_rounds):
+        asked = "images" if private else "training, which multi-round replays"
+        raise ConfigError(
+            f"The folder of a deployment holds nothing of its clients' {asked}.",
+            "Leave out --private." if private else "Leave out multi-round.",
+        )
     chosen = run.chosen(_usual(run.snapshots()) if snapshots is None else snapshots)
-    weights = {round_number: run.weights(round_number, batched.layout).to(device, dtype) for round_number in chosen}
+    subject = subject_of(run, chosen, public, model)
+    datasets = subject.datasets
     findings = Findings([], [], {}, [], {})
     if options.attacks:
-        findings = audit_sweep(settings, federations, datasets, batched, weights, options, progress, private=private)
+        findings = audit_sweep(
+            settings, federations, datasets, subject.batched, subject.weights, options, progress, private=private
+        )
     if not findings.complete and not findings.rows:
         raise KeyboardInterrupt  # nothing was finished: an earlier audit stays as it is
     whose = "private" if private else "public"
@@ -90,9 +100,10 @@ def audit_run(
             replayed(settings, fed, most, on_round=_step(settings, fed, most, datasets[fed.dataset], progress))
             for fed in federations
         ]
+    result["notes"] += subject.notes
     if any(_per_client(fed.budget) for fed in federations):
         result["notes"].append("Where every client has a budget of its own, that of client 0 was attacked.")
-    result["environment"] = environment(device)
+    result["environment"] = environment(subject.batched.device)
     return Audit(_without_paths(result, federations), run_sections(findings, datasets))
 
 
@@ -129,7 +140,7 @@ def _cap(
     results: list[dict[str, Any]], findings: Findings, federations: list[Federation], last: int
 ) -> list[dict[str, Any]]:
     """Calibrated Averaged Performance at the last round: mean over budgets of accuracy times reconstruction error."""
-    if not results:
+    if not results or not all("accuracy" in row for row in results):  # a deployment need not evaluate
         return []
     errors: dict[tuple[str, str, int, str], dict[int, float]] = {}
     for row in findings.rows:

@@ -24,6 +24,7 @@ from typing import Any
 from ..engine.federation import Federation
 from ..engine.sweep import Sweep
 from ..environment import environment
+from ..errors import ConfigError
 from ..files import write_json, write_text
 from ..runs.folder import RunFolder
 from .context import BoundsContext, Progress
@@ -108,6 +109,11 @@ def bounds_run(folder: Path | str, options: BoundsOptions | None = None, progres
     options = options or BoundsOptions()
     options.check()
     run = RunFolder(folder)
+    if run.config.deployment is not None:
+        raise ConfigError(
+            f"The folder {run.path.name} is a deployment's: the bounds need the clients' data.",
+            "Check them on a run of equipoise train.",
+        )
     context, metrics = context_of(run, options, progress), run.metrics(METRICS)
     sweep, snapshots = context.sweep, context.snapshots
     places = [(index, number) for index in range(len(sweep.federations)) for number in snapshots]

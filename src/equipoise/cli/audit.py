@@ -14,6 +14,12 @@ from .arguments import Json, existing_folder, pairs, print_json, whole_numbers, 
 if TYPE_CHECKING:
     from ..auditing.options import AuditOptions
 
+Public = Annotated[
+    str | None, typer.Option(help="Public images to attack with: a bundled dataset, a folder, an npz file.")
+]
+Model = Annotated[
+    str | None, typer.Option(help="Of a deployment: a bundled model, or module:callable, which is imported.")
+]
 EXAMPLES = (
     "Examples: equipoise audit runs/a   |   equipoise audit runs/a --attack lti,matched --targets 100 "
     "--snapshots 0,200   |   equipoise audit runs/a --attack invgrad --set lr=0.1 --set signed=false"
@@ -21,7 +27,7 @@ EXAMPLES = (
 
 
 def audit(
-    run: Annotated[Path, typer.Argument(help="A run folder, as train writes it.")],
+    run: Annotated[Path, typer.Argument(help="A run folder, as train or a deployment's server writes it.")],
     *,
     attack: Annotated[
         str,
@@ -38,6 +44,8 @@ def audit(
     private: Annotated[
         bool, typer.Option("--private", help="Attack the clients' own images, and SHOW them in the picture.")
     ] = False,
+    public: Public = None,
+    model: Model = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -64,7 +72,9 @@ def audit(
     whose = f"{targets} releases of {'PRIVATE' if private else 'public'} images over {options.label_sets} label sets"
     first = f"auditing {run}: {', '.join(names)}; {whose}"
     with locked(run), display.attack_progress(as_json, first=first) as progress:
-        result = audit_run(run, options, wanted, private, multi_rounds if combined else 0, progress)
+        result = audit_run(
+            run, options, wanted, private, multi_rounds if combined else 0, progress, public=public, model=model
+        )
         written = result.save(run)
     if as_json:
         print_json(result.content)

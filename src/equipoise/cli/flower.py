@@ -70,4 +70,5 @@ def demo(
         say("refused: none")
     say(f"ledger: verified; {releases['accepted']} of {releases['asked']} releases by {releases['clients']} clients")
     say(f"run: {result['run']}   logs: {out / 'logs'}   app: {out / shell.PARTS[0]}")
+    say(f"what could its server see? in the folder of the app: {result['audit']}")
     say(result["claim"])

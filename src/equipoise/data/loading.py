@@ -20,10 +20,11 @@ from typing import TypedDict, Unpack
 from weakref import WeakValueDictionary
 
 import torch
+from torch import Tensor
 
 from ..errors import DataError, closest
-from .dataset import Dataset, assembled, checked
-from .formats import Array, Format, as_classes, as_pixels, format_of, read_npz
+from .dataset import Dataset, Pair, assembled, checked
+from .formats import FORMATS, Array, Format, as_classes, as_pixels, format_of, read_npz
 from .normalisation import Moment, as_moment, check_moments, measured_moments, normalise_
 from .splits import Split, hold_out, mixed
 
@@ -110,6 +111,68 @@ def load_with(name_or_path: str | Path, *, validation_fraction: float, public_fr
     if isinstance(name_or_path, str) and name_or_path in BUNDLED:
         return load(name_or_path)
     return load(name_or_path, validation_fraction=validation_fraction, public_fraction=public_fraction)
+
+
+Public = str | Path | Pair
+"""Public data as a user names it: a bundled dataset, a folder, an npz file, or tensors (images, labels)."""
+
+
+def load_public(source: Public, mean: Moment | None = None, std: Moment | None = None) -> tuple[Split, Moment, Moment]:
+    """Images that belong to no client, for an attacker to work with, and the normalisation that they are in.
+
+    Args:
+        source: the name of a bundled dataset, of which its public split is taken; a folder as ``load`` takes it or one
+            npz file with ``images`` and ``labels``, of which every image is; or tensors (images ``[N, C, H, W]``,
+            labels ``[N]``) that are normalised already.
+        mean: with which the clients normalise. Not given: the usual one of a known name, else that of these images; of
+            tensors, that which puts their lowest value at pixel 0 and their highest at pixel 1.
+        std: likewise.
+
+    Returns:
+        The images, normalised, with mean and standard deviation.
+
+    >>> split, mean, std = load_public("mnist")
+    >>> len(split), mean, std
+    (6000, 0.1307, 0.3081)
+    """
+    if isinstance(source, tuple | list):
+        split = checked("public", source)
+        mean, std = (mean, std) if mean is not None and std is not None else _range_moments(split.images)
+        check_moments(mean, std, split.images.shape[1])
+        return split, mean, std
+    split, name = _public_pixels(source)
+    mean, std = _moments(name, mean, std, split)
+    normalise_(split.images, mean, std)
+    return split, mean, std
+
+
+def _public_pixels(source: str | Path) -> tuple[Split, str]:
+    """Pixels in [0, 1] of a bundled dataset's public split, or of a file or folder whole; and the name that it has."""
+    if isinstance(source, str) and source in BUNDLED:
+        data = load(source)
+        assert data.public is not None
+        return Split(data.pixels(data.public.images), data.public.labels), source
+    path = Path(source)
+    if os.path.isfile(path):
+        return _read_split(FORMATS["npz"], (path,), "public"), path.stem
+    if not os.path.isdir(path):
+        raise DataError(
+            f"{str(source)!r} is neither a bundled dataset nor a folder nor a file.{closest(str(source), [*BUNDLED])}",
+            f"Bundled: {', '.join(BUNDLED)}. Otherwise give a folder of idx or npz files, or an npz file.",
+        )
+    kind = format_of(path)
+    parts = [_read_split(kind, kind.files(path, what), what) for what in ("train", "test")]
+    if parts[0].images.shape[1:] != parts[1].images.shape[1:]:
+        raise DataError(f"The images of {path.name} have two shapes.", "Resize or crop one part.")
+    images, labels = (torch.cat([getattr(part, name) for part in parts]) for name in ("images", "labels"))
+    return Split(images, labels), path.resolve().name
+
+
+def _range_moments(images: Tensor) -> tuple[float, float]:
+    low, high = float(images.min()), float(images.max())
+    if not low < high:
+        raise DataError("The public images are all of one value.", "Give images.")
+    return -low / (high - low), 1 / (high - low)
 
 
 # --- bundled files ----------------------------------------------------------------------------------------------------

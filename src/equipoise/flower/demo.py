@@ -108,6 +108,7 @@ def outcome(run: Path, log: Path) -> dict[str, Any]:
             "clients": len(ledger.counts),
         },
         "run": str(run),
+        "audit": f"equipoise audit {run} --public mnist --model {PARTS[0]}.task:Net",
         "claim": result["claim"],
     }
 

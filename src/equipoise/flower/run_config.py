@@ -9,6 +9,7 @@ weight                the metric that weighs a reply; ``num-examples`` unless to
 metrics               other metrics that may be sent along, with commas between them; none unless told otherwise
 release-limit         the most releases of one client; 0 for no limit
 out                   for the server app: the folder of its run; empty for none
+audit.model, ...      what an audit of the server's folder is told: see ``audit_terms.py``
 ====================  ==============================================================================================
 """
 
@@ -16,14 +17,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, closest, is_count
 from ..mechanism.protection import Leakage, ProtectionSettings, check_protection
 from ..mechanism.registry import Mechanism, checked
 from ..mechanism.schedule import Schedule, schedule, schedule_starts
+from ..runs.deployment import DATASET
+from .audit_terms import KEYS as AUDIT_KEYS
+from .audit_terms import AuditTerms, read_audit_terms
+
+if TYPE_CHECKING:
+    from ..runs.config import Config
 
 PREFIX = "equipoise."
 WEIGHT = "num-examples"
@@ -34,6 +41,7 @@ OF_A_RELEASE = tuple(
 )
 """Settings of a release that a run may set; what a client trains on is its own."""
 _LEAKAGE = tuple(f"leakage.{part.name}" for part in fields(Leakage))
+_AUDIT = tuple(f"audit.{name}" for name in AUDIT_KEYS)
 _OTHER = ("mechanism", "budget", "weight", "metrics", "release_limit", "out")
 
 
@@ -48,6 +56,8 @@ class Terms:
     metrics: tuple[str, ...] = ()
     release_limit: int | None = None
     out: Path | None = None
+    _: KW_ONLY
+    audit: AuditTerms = field(default_factory=AuditTerms)
 
     def budgets(self, round_number: int) -> list[float]:
         """The budgets that the clients of a round may have; empty without distortion."""
@@ -61,6 +71,20 @@ class Terms:
         row = self.budgets(round_number)
         return None if not row else row[client] if client < len(row) else max(row)
 
+    def config(self, rounds: int, dtype: str) -> Config:
+        """What an auditor of the server's folder needs, in the form of every run folder's config.toml."""
+        from ..engine.settings import Settings  # a client, whose every message costs a process, never comes here
+        from ..runs.config import Config, SweepBlock
+
+        clients = len(self.budget) if isinstance(self.budget, list) else self.settings.clients
+        asked = replace(self.settings, clients=clients, batch=self.audit.batch, local_steps=self.audit.local_steps)
+        settings = replace(Settings(), protection=asked).replace(
+            rounds=rounds, snapshots=list(self.audit.snapshots), dtype=dtype, release_limit=self.release_limit
+        )
+        budgets = [] if self.budget is None else [self.budget]
+        block = SweepBlock(datasets=[DATASET], mechanisms=[self.mechanism.name], budgets=budgets, seeds=[0])
+        return Config(settings, [block], self.audit.deployment)
+
 
 def read_terms(run_config: Mapping[str, Any]) -> Terms:
     """The run's terms; unknown keys, wrong types and a missing mechanism are errors.
@@ -69,7 +93,7 @@ def read_terms(run_config: Mapping[str, Any]) -> Terms:
     >>> result.mechanism.name, result.budget, result.settings.steps
     ('pl-learn', 0.98, 10)
     """
-    given = own_keys(run_config, (*OF_A_RELEASE, *_LEAKAGE, *_OTHER), "run config")
+    given = own_keys(run_config, (*OF_A_RELEASE, *_LEAKAGE, *_AUDIT, *_OTHER), "run config")
     if not given.get("mechanism"):
         raise ConfigError(
             "The run config names no mechanism.", 'Set equipoise.mechanism, for example to "pl-learn", or to "none".'
@@ -88,6 +112,7 @@ def read_terms(run_config: Mapping[str, Any]) -> Terms:
         metrics=words(given.get("metrics", "")),
         release_limit=limit(given.get("release_limit", 0)),
         out=path("out", given.get("out")),
+        audit=read_audit_terms({key.removeprefix("audit."): _value(given[key]) for key in _AUDIT if key in given}),
     )
     _check_budget(result)
     _check_metrics(result)

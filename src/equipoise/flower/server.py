@@ -40,8 +40,8 @@ class Validated(Strategy):
 
     ``run_config`` is the server context's: it holds the mechanism, the budget and the limit on releases. A round with
     fewer than ``min_clients`` good replies is void: the model stays as it was. With ``folder`` (or ``equipoise.out``)
-    the run keeps a ledger, metrics and a checkpoint there, and ``start`` goes on from it. ``seeded`` accepts replies
-    with reproducible noise: for experiments.
+    the run keeps a ledger, metrics, a checkpoint and what ``equipoise audit`` needs there, and ``start`` goes on from
+    it. ``seeded`` accepts replies with reproducible noise: for experiments.
     """
 
     def __init__(
@@ -122,6 +122,7 @@ class Validated(Strategy):
         refused = self.refused.get(round_number, {})
         row = {"round": round_number, "accepted": len(good), "refused": refused, "void": arrays is None}
         self.folder.metrics({**row, **(metrics or {})})
+        self.folder.snapshot(self._tensors, round_number)
         self.folder.checkpoint({**_named("model", self._tensors), **self._memory()}, round_number)
         return arrays, metrics
 
@@ -179,6 +180,7 @@ class Validated(Strategy):
         try:
             initial_arrays = self._resume(initial_arrays)
             Intake(dict(initial_arrays.to_torch_state_dict()), 0, averages=False)  # a broken model is an error at once
+            self.folder.begin(initial_arrays.to_torch_state_dict(), self._past, num_rounds)
             evaluate = None if evaluate_fn is None else self._evaluated(evaluate_fn)
             left = max(0, num_rounds - self._past)
             done = super().start(grid, initial_arrays, left, timeout, train_config, evaluate_config, evaluate)

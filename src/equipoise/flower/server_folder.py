@@ -1,8 +1,9 @@
-"""What a server keeps of a deployed run: ledger, metrics, checkpoint, result; or nothing, without a folder.
+"""What a server keeps of a deployed run: ledger, metrics, checkpoint, result, and configuration and snapshots for an
+audit; or nothing, without a folder.
 
 The order of writing is the guarantee. ``asked`` is in the ledger before a message goes out, so that a release that may
 have been seen is always counted; ``answered`` and the metrics come before the checkpoint that covers them. After a
-crash the ledger is never cut back, because what was seen was seen; the metrics are.
+crash the ledger is never cut back, because what was seen was seen; metrics and snapshots are.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..environment import environment
 from ..errors import CheckpointError, LimitError, is_count
-from ..files import locked, write_json
+from ..files import locked, storage_errors, write_json, write_text
 from ..ledger.ledger import FILE, Ledger, verify
 from ..mechanism.claims import of_budgets
 from ..runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from ..runs.deployment import MARK
 from ..runs.metrics_file import METRICS, append_rows, cut, read_rows, size_of
-from ..runs.snapshot import save_snapshot
+from ..runs.snapshot import save_snapshot, snapshot_path
 from .run_config import OF_A_RELEASE, Terms
 
 
@@ -41,10 +44,46 @@ class ServerFolder:
         if self.path is None:
             return None
         self._open.enter_context(locked(self.path))
+        self._refuse_other_run(self.path / "config.toml")
         self.ledger = Ledger.open(self.path / FILE, "seeded" if self.seeded else None, self.terms.release_limit)
         result = load_checkpoint(self.path / "checkpoint")
         cut(self.path / METRICS, 0 if result is None else self._checked(result[1]))
+        self._drop_snapshots(-1 if result is None else result[1]["round"])
         return result
+
+    def _refuse_other_run(self, config: Path) -> None:
+        """A run of the embedded engine keeps its configuration."""
+        with storage_errors(config):
+            other = config.is_file() and not config.read_bytes().startswith(MARK.encode())
+        if other:
+            raise CheckpointError(
+                f"The folder {config.parent.name} holds another run than a deployment's.", "Use another equipoise.out."
+            )
+
+    def _drop_snapshots(self, last: int) -> None:
+        """Those of rounds after ``last`` are of a trajectory that a crash ended: these rounds are asked again."""
+        assert self.path is not None
+        with storage_errors(self.path):
+            for path in (self.path / "snapshots").glob("round-*.safetensors"):
+                number = path.stem.removeprefix("round-")
+                if number.isdecimal() and int(number) > last:
+                    path.unlink(missing_ok=True)
+
+    def begin(self, model: Mapping[str, Tensor], round_number: int, rounds: int) -> None:
+        """Write down what was asked of the clients; ``model`` is that of ``round_number``, the rounds done before."""
+        if self.path is None:
+            return
+        kinds = [tensor.dtype for tensor in model.values() if tensor.is_floating_point()]
+        dtype = "float64" if kinds and set(kinds) == {torch.float64} else "float32"
+        write_text(self.path / "config.toml", f"{MARK}\n{self.terms.config(max(1, rounds), dtype).to_toml()}")
+        if round_number == 0:
+            self.snapshot(model, 0)
+
+    def snapshot(self, model: Mapping[str, Tensor], round_number: int, last: bool = False) -> None:
+        """Keep the global model of a round that was asked for, or of the last one."""
+        if self.path is not None and (last or round_number in self.terms.audit.snapshots):
+            tensors = {f"federation-0/{name}": tensor for name, tensor in model.items()}
+            save_snapshot(snapshot_path(self.path, round_number), tensors, {"round": str(round_number)})
 
     def _checked(self, notes: dict[str, Any]) -> int:
         """Refuse a checkpoint of another run, or one whose ledger was changed; the bytes of its metrics."""
@@ -130,6 +169,7 @@ class ServerFolder:
         if self.path is None or self.ledger is None:
             return
         save_snapshot(self.path / "model.safetensors", model, {"round": str(about["rounds"])})
+        self.snapshot(model, about["rounds"], last=True)
         mechanism = self.terms.mechanism
         federation = {"dataset": None, "mechanism": mechanism.name, "budget": self.terms.budget, "seed": None, **about}
         outcome = {

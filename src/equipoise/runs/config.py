@@ -22,7 +22,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,19 @@ from ..engine.datasets import dataset_labels
 from ..engine.federation import Federation
 from ..engine.settings import GROUP_OF, GROUPS, Settings, named_as_before, present_names, problems, unknown_key
 from ..errors import ConfigError, EquipoiseError, is_number, is_whole, raise_all
-from ..mechanism.protection import Leakage
+from ..mechanism.protection import Leakage, ProtectionSettings
 from ..mechanism.registry import MECHANISMS
 from ..mechanism.schedule import schedule_text
+from .deployment import Deployment
+
+KNOWN_TO_A_SERVER = (
+    *(part.name for part in fields(ProtectionSettings)),
+    "rounds",
+    "snapshots",
+    "dtype",
+    "release_limit",
+)
+"""The settings that the server of a deployment can write down; the others belong to the embedded engine."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,7 @@ class Config:
 
     settings: Settings
     sweep: list[SweepBlock]
+    deployment: Deployment | None = None  # None: a run of the embedded engine
 
     def federations(self) -> list[Federation]:
         return list({repr(fed): fed for block in self.sweep for fed in block.federations()}.values())
@@ -85,11 +96,15 @@ class Config:
 
     def to_toml(self) -> str:
         plain = self.settings.plain()
+        if self.deployment is not None:
+            plain = {key: value for key, value in plain.items() if key in KNOWN_TO_A_SERVER}
         leakage = plain.pop("leakage")
         lines = [f"{key} = {_toml(value)}" for key, value in plain.items()]
         lines += ["", "[leakage]", *(f"{key} = {_toml(value)}" for key, value in leakage.items())]
         for block in self.sweep:
             lines += ["", "[[sweep]]", *(f"{key} = {_toml(value)}" for key, value in asdict(block).items())]
+        if self.deployment is not None:
+            lines += ["", "[deployment]", *(f"{key} = {_toml(v)}" for key, v in self.deployment.told().items())]
         return "\n".join(lines) + "\n"
 
 
@@ -117,7 +132,16 @@ def resolve(
 
 def stored(file: Path) -> Config:
     """The configuration that a run folder holds; keys may have the names of schema 1."""
-    return _resolved(present_names(_read(file)), None, None)
+    raw = present_names(_read(file))
+    told = raw.pop("deployment", None)
+    config = _resolved(raw, None, None)
+    if told is None:
+        return config
+    problems: list[EquipoiseError] = []
+    deployment = _typed(Deployment, told, "deployment.", problems)
+    raise_all(problems)
+    deployment.check()
+    return replace(config, deployment=deployment)
 
 
 def _resolved(

@@ -21,7 +21,7 @@ from ..files import read_json
 from ..models.layout import Layout
 from .config import Config, stored
 from .metrics_file import METRICS, read_rows
-from .snapshot import snapshot_weights
+from .snapshot import snapshot_path, snapshot_states, snapshot_weights
 
 RESULT = "result.json"
 
@@ -54,9 +54,10 @@ class RunFolder:
         names = (path.stem.removeprefix("round-") for path in (self.path / "snapshots").glob("round-*.safetensors"))
         result = sorted(int(name) for name in names if name.isdecimal())
         if not result:
-            raise CheckpointError(
-                f"The run folder {self.path.name} has no snapshots.", "Train it with snapshots=[0, 200]."
-            )
+            remedy = "Train it with snapshots=[0, 200]."
+            if self.config.deployment is not None:
+                remedy = 'Its server writes them: run it with equipoise.audit.snapshots = "[0, 1]".'
+            raise CheckpointError(f"The run folder {self.path.name} has no snapshots.", remedy)
         return result
 
     def chosen(self, snapshots: Sequence[int] | None) -> list[int]:
@@ -75,8 +76,11 @@ class RunFolder:
 
     def weights(self, round_number: int, layout: Layout) -> Tensor:
         """The global models ``[F, P]`` after a round, in the order of the configuration."""
-        path = self.path / "snapshots" / f"round-{round_number:06d}.safetensors"
-        return snapshot_weights(path, layout, len(self.config.federations()))
+        return snapshot_weights(snapshot_path(self.path, round_number), layout, len(self.config.federations()))
+
+    def state(self, round_number: int) -> dict[str, Tensor]:
+        """The global model of the first federation after a round, buffers and frozen layers too where it has them."""
+        return snapshot_states(snapshot_path(self.path, round_number), 1)[0]
 
     def metrics(self, needed: Collection[str] = ()) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, each with numbers under the ``needed`` keys; none before the first evaluation."""

@@ -29,7 +29,7 @@ from .checkpoint import Checkpoint, load_checkpoint, save_checkpoint, tidy
 from .config import Config, differing
 from .entries import last_round, round_entries
 from .metrics_file import METRICS, append_rows, cut, read_rows, size_of
-from .snapshot import save_snapshot
+from .snapshot import save_snapshot, snapshot_path
 
 CHECKPOINT_SECONDS = 15.0
 """The most work that a crash can cost, apart from the rounds under way."""
@@ -115,7 +115,7 @@ class Run:
         if event.rows:
             append_rows(self.metrics, event.rows, "seeded")
         if event.snapshot:
-            self._snapshot(self.folder / "snapshots" / f"round-{event.round:06d}.safetensors")
+            self._snapshot(snapshot_path(self.folder, event.round))
 
     def _snapshot(self, path: Path) -> None:
         """The global models as ``federation-i/tensor name``, in the order of the configuration."""

@@ -23,6 +23,11 @@ TENSOR_FAULTS = (SafetensorError, ValueError, TypeError, KeyError, RuntimeError)
 """What bytes can do to safetensors and torch: a header may name types and sizes that torch does not have."""
 
 
+def snapshot_path(folder: Path, round_number: int) -> Path:
+    """Where a run folder keeps the weights after a round."""
+    return folder / "snapshots" / f"round-{round_number:06d}.safetensors"
+
+
 def save_snapshot(path: Path, tensors: dict[str, Tensor], notes: dict[str, str]) -> None:
     """Tensors as safetensors, with notes and a SHA-256 in the header; the same content gives the same bytes."""
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -47,8 +52,8 @@ def _noted_digest(content: bytes) -> str | None:
     return notes.get("sha256") if isinstance(notes, dict) else None
 
 
-def snapshot_weights(path: Path, layout: Layout, federations: int) -> Tensor:
-    """The weights ``[F, P]`` of all federations of a run, from one of its snapshots."""
+def snapshot_states(path: Path, federations: int) -> list[dict[str, Tensor]]:
+    """The tensors of every federation of a run, from one of its snapshots, as they were saved."""
     try:
         content = path.read_bytes()
         tensors, noted = load_tensors(content), _noted_digest(content)
@@ -56,17 +61,19 @@ def snapshot_weights(path: Path, layout: Layout, federations: int) -> Tensor:
         raise CheckpointError(
             f"The snapshot {path.name} cannot be read: {first_line(error)}.", "Train the run again."
         ) from error
-    odd = [name for name, tensor in tensors.items() if tensor.dtype not in (torch.float32, torch.float64)]
-    if odd:
-        raise CheckpointError(f"The snapshot {path.name} has weights of type {tensors[odd[0]].dtype}.", "Train again.")
     if noted is not None and noted != tensors_digest(tensors):
         raise CheckpointError(f"The snapshot {path.name} is damaged (SHA-256 differs).", "Train the run again.")
-    rows = []
-    for place in range(federations):
-        head = f"federation-{place}/"
-        mine = {name.removeprefix(head): tensor for name, tensor in tensors.items() if name.startswith(head)}
-        rows.append(layout.flatten(mine))
-    stacked = torch.stack(rows)
+    heads = [f"federation-{place}/" for place in range(federations)]
+    return [{name.removeprefix(head): t for name, t in tensors.items() if name.startswith(head)} for head in heads]
+
+
+def snapshot_weights(path: Path, layout: Layout, federations: int) -> Tensor:
+    """The weights ``[F, P]`` of all federations of a run, from one of its snapshots."""
+    states = snapshot_states(path, federations)
+    odd = [t.dtype for state in states for t in state.values() if t.dtype not in (torch.float32, torch.float64)]
+    if odd:
+        raise CheckpointError(f"The snapshot {path.name} has weights of type {odd[0]}.", "Train again.")
+    stacked = torch.stack([layout.flatten(state) for state in states])
     if not bool(torch.isfinite(stacked).all()):
         raise CheckpointError(
             f"The snapshot {path.name} holds weights that are not finite.", "Train with a smaller eta."

@@ -1,0 +1,211 @@
+"""What of a run folder is attacked: the model, its weights after chosen rounds, and public images that fit it.
+
+A run of the embedded engine names its own datasets and model. The folder of a deployment has neither data nor code: the
+auditor names both, and what the server could not know is said in notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data.dataset import Dataset
+from ..data.loading import Public, load_public
+from ..data.splits import Split, mixed
+from ..engine.datasets import load_datasets
+from ..engine.settings import Settings
+from ..errors import CheckpointError, ConfigError, DataError, ModelError
+from ..mechanism.schedule import defence_label
+from ..models.batched import Batched
+from ..models.bundled import MODELS, build
+from ..models.check import check_model
+from ..models.named import Model, model_of
+from ..models.received import Received
+from ..runs.deployment import Deployment
+from ..runs.folder import RunFolder
+from .targets import FEWEST
+
+NAME_PUBLIC = "Name public data: --public PATH, or public= in Python (a bundled dataset, a folder, an npz file)."
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Model, weights by round ``[F, P]`` and datasets by name, with what to say of them."""
+
+    datasets: dict[str, Dataset]
+    batched: Batched
+    weights: dict[int, Tensor]
+    notes: list[str]
+
+
+def subject_of(
+    run: RunFolder, rounds: Sequence[int], public: Public | None = None, model: Model | None = None
+) -> Subject:
+    """What of the folder is attacked at these rounds, with ``public`` data and a ``model`` where it names none."""
+    deployment = run.config.deployment
+    if deployment is not None:
+        return _deployed(run, deployment, rounds, public, model)
+    if model is not None:
+        raise ConfigError("The configuration of this run names its model.", "Leave the model out.")
+    settings = run.config.settings
+    datasets = load_datasets(settings, [fed.dataset for fed in run.config.federations()])
+    if public is not None:
+        datasets = {name: _with_public(data, public) for name, data in datasets.items()}
+    for data in datasets.values():
+        if data.public is None:
+            raise DataError(f"Dataset {data.name!r} has no public images to attack with.", NAME_PUBLIC)
+    sample, (device, dtype) = next(iter(datasets.values())), _kind(settings)
+    with torch.random.fork_rng(devices=[]):
+        batched = Batched(build(settings.training.model, sample.shape, sample.classes).to(device, dtype), device=device)
+    weights = {number: run.weights(number, batched.layout).to(device, dtype) for number in rounds}
+    return Subject(datasets, batched, weights, [])
+
+
+def _kind(settings: Settings) -> tuple[torch.device, torch.dtype]:
+    return torch.device(settings.run.device), getattr(torch, settings.run.dtype)
+
+
+def _with_public(dataset: Dataset, public: Public) -> Dataset:
+    """The dataset with these public images, normalised as its own are."""
+    split, _, _ = load_public(public, dataset.mean, dataset.std)
+    if tuple(split.images.shape[1:]) != dataset.shape:
+        raise DataError(
+            f"The public images have shape {tuple(split.images.shape[1:])}, those of the run {dataset.shape}.",
+            "Give public images of the shape that the clients train on.",
+        )
+    _check_classes(split, dataset.classes)
+    return replace(dataset, public=mixed(split))
+
+
+def _check_classes(split: Split, classes: int) -> None:
+    """Every class needs images to simulate with and others to be told apart from."""
+    if int(split.labels.max()) >= classes:
+        raise DataError(
+            f"The public labels go up to {int(split.labels.max())}, the model tells {classes} classes apart.",
+            "Number the classes from 0, as the clients do.",
+        )
+    counts = torch.bincount(split.labels, minlength=classes)
+    rare = (counts < FEWEST).nonzero().flatten().tolist()
+    if rare:
+        few = ", ".join(map(str, rare[:8])) + (", ..." if len(rare) > 8 else "")
+        raise DataError(
+            f"The public data have fewer than {FEWEST} images of class {few}.",
+            f"Give at least {FEWEST} of each of the {classes} classes.",
+        )
+
+
+# -- deployments -------------------------------------------------------------------------------------------------------
+
+
+def _deployed(
+    run: RunFolder, deployment: Deployment, rounds: Sequence[int], public: Public | None, model: Model | None
+) -> Subject:
+    if public is None:
+        raise DataError(f"The folder {run.path.name} is a deployment's, and its server has no data.", NAME_PUBLIC)
+    mean, std = (tuple(m) if isinstance(m, list) else m for m in (deployment.mean, deployment.std))
+    split, mean, std = load_public(public, mean, std)
+    module, (device, dtype) = _module(deployment, split, model), _kind(run.config.settings)
+    module = module.to(device, dtype)
+    states = {number: _received(run, number, module) for number in rounds}
+    classes = _classes(module, split)
+    _check_classes(split, classes)
+    batched = Batched(module, device=device, fixed=_fixed(states))
+    (federation,) = run.config.federations()
+    dataset = Dataset(
+        name=federation.dataset, classes=classes, mean=mean, std=std, train=split, validation=split, test=split,
+        public=mixed(split),
+    )  # fmt: skip
+    weights = {number: _weights(number, state, batched).to(device, dtype) for number, state in states.items()}
+    return Subject({federation.dataset: dataset}, batched, weights, _notes(run, deployment))
+
+
+def _module(deployment: Deployment, split: Split, model: Model | None) -> nn.Module:
+    """The model that the auditor names, or the bundled one that the folder names."""
+    if model is None and deployment.model not in MODELS:
+        hint = deployment.model or "my_app.task:Net"
+        cause = f"is {deployment.model}" if deployment.model else "was not told"
+        raise ConfigError(
+            f"The model of this deployment {cause}; a folder's word is not enough to run code.",
+            f"Give it, in the folder of its app: --model {hint} (model= in Python).",
+        )
+    channels, height, width = split.images.shape[1:]
+    classes = deployment.classes or 1 + int(split.labels.max())
+    with torch.random.fork_rng(devices=[]):
+        return model_of(model or str(deployment.model), (channels, height, width), classes)
+
+
+def _received(run: RunFolder, round_number: int, module: nn.Module) -> Received:
+    try:
+        return Received(module, run.state(round_number))
+    except ModelError as error:
+        cause = error.cause.replace(
+            "The received state dict does not", f"The snapshot of round {round_number} does not"
+        )
+        raise ModelError(
+            cause, "Give the run's own model with --model, and public images of the shape that its clients train on."
+        ) from error
+
+
+def _weights(round_number: int, state: Received, batched: Batched) -> Tensor:
+    flat = batched.layout.flatten(state.trainable())
+    if not bool(torch.isfinite(flat).all()):
+        raise CheckpointError(
+            f"The snapshot of round {round_number} holds weights that are not finite.", "Choose others: --snapshots."
+        )
+    return flat.unsqueeze(0)
+
+
+def _fixed(states: Mapping[int, Received]) -> dict[str, Tensor]:
+    """Buffers and frozen layers, which clients send back as they came: the same in every round."""
+    (first, known), *others = ((number, state.fixed()) for number, state in states.items())
+    for number, other in others:
+        unlike = [name for name, tensor in known.items() if name not in other or not torch.equal(tensor, other[name])]
+        if unlike:
+            raise ConfigError(
+                f"{unlike[0]!r}, which is not trained, differs between the snapshots of rounds {first} and {number}.",
+                f"Audit them one by one: --snapshots {number}.",
+            )
+    return known
+
+
+def _classes(module: nn.Module, split: Split) -> int:
+    """The outputs of the model for one of the public images."""
+    like = next(module.parameters())
+    images = split.images[:2].to(like.device, like.dtype)
+    try:
+        check_model(module, images)
+        with torch.no_grad():
+            outputs = module(images)
+    except ModelError as error:
+        shape = tuple(split.images.shape[1:])
+        raise ModelError(f"With public images of shape {shape}: {error.cause}", error.remedy) from error
+    if outputs.dim() != 2:
+        raise ModelError(
+            f"The model returns {tuple(outputs.shape)} for two images.", "An audit needs one output for each class."
+        )
+    return int(outputs.shape[1])
+
+
+def _notes(run: RunFolder, deployment: Deployment) -> list[str]:
+    """What the server could not know."""
+    asked, (fed,) = run.config.settings.protection, run.config.federations()
+    steps = f"{asked.local_steps} local step{'s' if asked.local_steps > 1 else ''} of {asked.batch} examples"
+    notes = [
+        f"Attacked is what the server asked for, {_defence(fed.mechanism, fed.budget)}, on releases of {steps} at eta "
+        f"{asked.eta:g} with cross-entropy. Clients whose app trains longer or with another loss were not attacked as "
+        "they are: the server cannot know it (equipoise.audit.batch, .local_steps and equipoise.eta tell it)."
+    ]
+    if deployment.mean is None:
+        notes.append(
+            "The run does not say how its clients normalise their inputs (equipoise.audit.mean and .std): the public "
+            "data were taken in their own normalisation."
+        )
+    return notes
+
+
+def _defence(mechanism: str, budget: Any) -> str:
+    return "no distortion" if budget is None else defence_label(mechanism, budget)
