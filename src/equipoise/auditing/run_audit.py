@@ -15,10 +15,11 @@ from ..models.batched import Batched
 from ..models.bundled import build
 from ..runs.folder import RunFolder
 from . import image_scores as scores
-from .audit import Audit, content, run_sections
+from .audit import Audit, content, with_verdict
 from .cells import OWN
 from .examine import Progress
 from .options import AuditOptions
+from .pictures import run_sections
 from .replay import replayed
 from .results import Findings, renamed
 from .summary import counted
@@ -90,7 +91,7 @@ def audit_run(
     if any(_per_client(fed.budget) for fed in federations):
         result["notes"].append("Where every client has a budget of its own, that of client 0 was attacked.")
     result["environment"] = environment(device)
-    return Audit(_without_paths(result, federations), run_sections(findings, datasets))
+    return Audit(with_verdict(_without_paths(result, federations)), run_sections(findings, datasets))
 
 
 def _per_client(budget: Any) -> bool:
