@@ -15,16 +15,16 @@ from torch import Tensor
 from ..files import storage_errors, write_json, write_text
 from ..mechanism.claims import NO_EPSILON, PROVED, sentence
 from .options import AuditOptions
-from .results import Findings
+from .results import FEW, Findings
 from .summary import GIVEN, UNKNOWN, counted, headline, summary_text
 from .svg import Section, svg
 from .verdict import verdict
 
 DECLARED = "Nothing about these updates: their mechanism and budget are as you declared them."
-TITLE = "What the server could see (labels granted)"
+TITLE = "What the server could see"
 LABELS_GRANTED = (
-    "Labels granted: the attacker knows the class of every image, so a picture that looks like the class mean shows the "
-    "class and not the image."
+    "Labels granted: the attacker was told the class of every image. A picture that looks like the class mean shows "
+    "the class, not the image. "
 )
 NOT_CLAIMED = [
     f"That these results imply {NO_EPSILON}, or protection against attacks that were not run.",
@@ -63,10 +63,13 @@ class Audit:
             f"{name.replace('_', ' ')} {row['mse']:.2f}"
             for guesses in self.content["baselines"].values() for name, row in guesses.items()
         ]  # fmt: skip
-        footer = f"{LABELS_GRANTED} {self.content['targets']} images; means over all releases. MSE of guesses that use "
+        granted = any(row.get("labels_granted", True) for row in self.content.get("attacks", []))
+        title, first = (f"{TITLE} (labels granted)", LABELS_GRANTED) if granted else (TITLE, "")
+        footer = f"{first}Targets: {self.content['targets']} images; figures are means over all releases. "
         said = self.content.get("verdict", [])
         few = 2 if said and said[0].startswith(FEW.capitalize()) else 1
-        return svg(TITLE, self.sections, f"{footer}no update: {', '.join(guesses)}.", " ".join(said[:few]))
+        footer += f"MSE of guesses that use no update: {', '.join(guesses)}."
+        return svg(title, self.sections, footer, " ".join(said[:few]))
 
     def save(self, folder: Path | str) -> list[Path]:
         """``audit.json`` and, where there are pictures, ``audit.svg``; returns what was written."""

@@ -1,7 +1,7 @@
 """The rows of an audit's picture: originals, what labels alone would show, then what was made of each defence.
 
-A section holds one dataset at one round: the original, the mean of the class, no protection, and the defences from strict
-to loose, static before learned. The one that leaks most is marked.
+A section holds one dataset at one round: the original, the mean of the class, no protection, and the defences from
+strict to loose, static before learned. The one that leaks most is marked.
 """
 
 from __future__ import annotations

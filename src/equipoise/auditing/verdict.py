@@ -65,7 +65,8 @@ class Speaker:
 
     def _too_few(self, statement: Statement) -> Iterator[str]:
         fewest = min(row["targets"] for row in self.content["attacks"] if row.get("evidence") == FEW)
-        yield f"{FEW.capitalize()}: {counted(fewest, 'release')}, and a result takes {ENOUGH}. Read the rest as examples."
+        releases = counted(fewest, "release")
+        yield f"{FEW.capitalize()}: {releases}, and a result takes {ENOUGH}. Read the rest as examples."
 
     def _unscored(self, statement: Statement) -> Iterator[str]:
         yield "Nothing is scored: no truth was given to hold the results against."
@@ -99,8 +100,11 @@ class Speaker:
             count = counted(len(every), "comparison")
             yield f"At equal budget and weights there is {UNCLEAR} between learned and static noise ({count})."
             return
-        own = tuple(one for one in every if one.round and one.against(STATIC))
-        more = f"; than the run's own static federations, at other weights, {self._counts(own, STATIC)}" if own else ""
+        own = [one for one in every if one.round and one.against(STATIC) and one.metric == every[0].metric]
+        more = ""
+        if own:  # at round 0 all federations of a seed have the same weights
+            above = sum(one.against(STATIC) == MORE for one in own)
+            more = f"; against the run's own static federations, at other weights, in {above} of {len(own)}"
         same = self._counts(every, TWIN)
         yield f"At equal budget and weights, learned noise leaks more than static noise {same}{more}."
 
@@ -145,7 +149,7 @@ class Speaker:
         if best is not None and one.value >= best[1]:
             yield (
                 f"No picture comes closer to its original than {_guess(best[0])} (MSE {one.value:.3g} against "
-                f"{best[1]:.3g}). That is a failure of the reconstruction, no sign that the {self.thing}s are safe."
+                f"{best[1]:.3g}): these attacks failed to draw, which does not make the {self.thing}s safe."
             )
         elif one.key not in self.said:
             beside = "" if best is None else f"; {_guess(best[0])} has {best[1]:.3g}"
