@@ -27,6 +27,8 @@ def test_a_stricter_budget_unless_the_strictest_leaked_most() -> None:
     assert "use a stricter budget than that of pl-identical @ 0.995" in steps(*usual)
     turned = [*cell("matched", 0.9, 1.0, **strict), *cell("matched", 0.1, 1.0, **loose)]
     assert "stricter" not in steps(*turned)
+    labels = cell("labels", 0.99, 1.0, mechanism="pl-identical", budget=0.9)
+    assert "than that of pl-identical @ 0.995" in steps(*labels, *usual), "identified images count before labels"
     assert "use a larger batch" in steps(*turned)
 
 

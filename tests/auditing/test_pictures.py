@@ -38,7 +38,8 @@ def captions(outcomes: list[Outcome]) -> list[str]:
 
 def test_no_protection_first_then_strict_to_loose_and_static_before_learned_each_once() -> None:
     ordered = [
-        "no protection", "pl-identical @ 0.98", "pl-learn @ 0.98", "pl-identical @ 0.995", "pl-learn @ 0.995",
+        "no protection", "pl-identical @ 0.98", "pl-learn @ 0.98", "pl-identical @ 0.995",
+        "pl-learn @ 0.995: leaks most",
     ]  # fmt: skip
     assert captions(SWEEP) == ordered
     assert captions([*SWEEP, *SWEEP, *(outcome("none", seed=2) for _ in range(2))]) == ordered
@@ -47,15 +48,15 @@ def test_no_protection_first_then_strict_to_loose_and_static_before_learned_each
 def test_a_twin_stands_in_for_a_static_federation_that_the_run_lacks() -> None:
     some = [one for one in SWEEP if one.about["mechanism"] == "pl-learn"]
     assert captions(some) == [
-        "undistorted (control)", "pl-learn @ 0.98", "static noise @ 0.995", "pl-learn @ 0.995",
+        "undistorted (control)", "pl-learn @ 0.98", "static noise @ 0.995", "pl-learn @ 0.995: leaks most",
     ]  # fmt: skip
 
 
 def test_the_defence_that_leaks_most_is_marked_also_by_an_attack_without_pictures() -> None:
-    assert [row.caption for row in defence_rows(SWEEP) if row.marked] == ["pl-learn @ 0.995"]
+    assert [row.caption for row in defence_rows(SWEEP) if row.marked] == ["pl-learn @ 0.995: leaks most"]
     stronger = outcome("pl-identical", 0.98, found=0.95, attack="matched")
     rows = defence_rows([*SWEEP, stronger])
-    assert [row.caption for row in rows if row.marked] == ["pl-identical @ 0.98"]
+    assert [row.caption for row in rows if row.marked] == ["pl-identical @ 0.98: leaks most"]
     assert next(row.remark for row in rows if row.marked) == "identified: matched 95 %, lti 25 %; MSE 1.50"
     assert not any(row.marked for row in defence_rows([outcome("none", found=1.0)])), "nothing defends there"
     assert not any(row.marked for row in defence_rows([outcome("pl-learn", 0.98, found=0.0)])), "nothing was found"

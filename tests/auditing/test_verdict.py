@@ -63,6 +63,12 @@ def test_a_sweep_is_grouped_and_ranked_in_few_sentences() -> None:
     assert "unprotected 0.99, static noise of equal budget 0.75" in membership
 
 
+def test_the_ranking_goes_round_by_round() -> None:
+    rows = [*cell("matched", 0.9, 1.0, round=60), *cell("matched", 0.8, 1.0, budget=0.96)]
+    ranking = next(line for line in verdict(content(*rows)) if line.startswith("Images identified"))
+    assert ranking.endswith(": at the first round pl-learn @ 0.96 80 %; after 60 rounds pl-learn @ 0.98 90 %.")
+
+
 def test_what_is_worse_than_no_protection_comes_first() -> None:
     rows = [*cell("matched", 0.99, 1.0, 0.3, budget=0.995), *cell("matched", 0.7, 0.4, 0.3, round=60)]
     said = verdict(content(*rows))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .cells import static_name
-from .comparison import MORE, TWIN, Reading, strictness
+from .comparison import JUDGED, MORE, TWIN, Reading, strictness
 from .results import ENOUGH, FEW
 from .summary import GIVEN
 
@@ -60,7 +60,8 @@ def _stricter(leaking: list[Reading], given: bool) -> Iterator[str]:
     if not defended:
         return
     yield "use a larger batch" + ("" if given else " (--set batch=...)")
-    worst = max((one for one in defended if one.metric == defended[0].metric), key=lambda one: one.value)
+    first = min((one.metric for one in defended), key=lambda metric: JUDGED.index(metric.name))
+    worst = max((one for one in defended if one.metric == first), key=lambda one: one.value)
     alike = [one for one in defended if (one.metric, _kind(one)) == (worst.metric, _kind(worst))]
     strictest = min(alike, key=lambda one: strictness(one.own["mechanism"], one.own["budget"]))
     if len({one.defence.label for one in alike}) == 1 or strictest.defence.label != worst.defence.label:

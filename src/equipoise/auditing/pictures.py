@@ -87,12 +87,14 @@ def defence_rows(outcomes: list[Outcome], own: str | None = None) -> list[Row]:
     shown = _chosen([one for one in outcomes if one.pictures is not None and len(one.pictures)])
     rates = _rates(outcomes)
     several = len({one.attack for one in shown}) > 1
-    worst = max((one for one in shown if _defends(one)), key=lambda one: _most(rates, one), default=None)
+    defended = [one for one in shown if _defends(one)]
+    worst = max(defended, key=lambda one: _most(rates, one), default=None)
+    most = ": leaks most" if len(set(map(_place, defended))) > 1 else ""
     rows = []
     for one in shown:
         assert one.pictures is not None
-        caption = f"{_caption(one, own)}{f', {one.attack}' if several else ''}"
         marked = worst is not None and _place(one) == _place(worst) and _most(rates, one) > 0
+        caption = f"{_caption(one, own)}{f', {one.attack}' if several else ''}{most if marked else ''}"
         images = one.pictures.reshape(-1, *one.pictures.shape[2:])
         rows.append(Row(caption, remark(one, rates.get(_place(one), {})), images, marked))
     return rows

@@ -53,7 +53,7 @@ def png(image: Pixels) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + part(b"IHDR", header) + part(b"IDAT", zlib.compress(raw, 9)) + part(b"IEND", b"")
 
 
-TILE, GAP, LEFT, LINE, HEAD = 56, 6, 270, 66, 40
+TILE, GAP, LEFT, LINE, HEAD = 56, 6, 300, 66, 40
 DARK, GREY, TEAL, RED, ROSE = "#1b1f24", "#656d76", "#00798c", "#b3261e", "#fdecea"
 STYLE = "font-family:system-ui,-apple-system,'Segoe UI',sans-serif"
 
@@ -70,6 +70,7 @@ def svg(title: str, sections: Sequence[Section], footer: str = "", headline: str
         parts.append(f'<text x="{x}" y="{at}" {font}>{escape(words)}</text>')
 
     text(20, y, 18, DARK, title, 600)
+    y += 6 if headline else 0
     for line in wrap(headline, (width - 40) // 7):
         y += 20
         text(20, y, 13, RED, line)
@@ -82,8 +83,7 @@ def svg(title: str, sections: Sequence[Section], footer: str = "", headline: str
             if row.marked:
                 parts.append(f'<rect x="8" y="{y - 4}" width="{width - 16}" height="{TILE + 8}" fill="{ROSE}"/>')
                 parts.append(f'<rect x="8" y="{y - 4}" width="4" height="{TILE + 8}" fill="{RED}"/>')
-            caption = f"{row.caption}: leaks most" if row.marked else row.caption
-            text(20, y + TILE / 2 - 3, 13, RED if row.marked else DARK, caption, 600 if row.marked else 400)
+            text(20, y + TILE / 2 - 3, 13, RED if row.marked else DARK, row.caption, 600 if row.marked else 400)
             text(20, y + TILE / 2 + 14, 11, RED if row.marked else GREY, row.remark)
             for i, image in enumerate(row.images):
                 data = base64.b64encode(png(image)).decode()

@@ -124,7 +124,7 @@ class Speaker:
         metric = statement.readings[0].metric
         what = {"identification": f"{self.thing.capitalize()}s identified", "membership_auc": "AUC of membership"}
         by_round: dict[str, list[str]] = {}
-        for one in statement.readings[:LISTED]:
+        for one in sorted(statement.readings[:LISTED], key=lambda one: one.round or 0):  # a stable sort: ranked within
             failed = " (control failed)" if one.failed else ""
             by_round.setdefault(_when(one), []).append(f"{self._name(one)} {metric.form(one.value)}{failed}")
         listed = "; ".join(f"{when} {', '.join(names)}".strip() for when, names in by_round.items())

@@ -30,6 +30,7 @@ def show_verdict(content: dict[str, Any]) -> None:
     """What leaks, to whom, and what to do next: before any table."""
     for line in content.get("verdict", []):
         display.console.print(wrapped(line, display.console.width), markup=False, highlight=False)
+    display.console.print()
 
 
 def show_audit(content: dict[str, Any]) -> None:
