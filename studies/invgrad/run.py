@@ -1,7 +1,7 @@
 """Inversions of single releases: InvGrad by start, rate and sign, and every other attack that optimises inputs.
 
 ``python studies/invgrad/run.py OUT/ COMMIT [DEVICE]``: 32 releases of four MNIST images over 8 label sets at the first
-round, LeNetZhu; torch and numpy alone. OUT gets ``invgrad.json`` and ``values.npz``, what was measured on every release.
+round, LeNetZhu; torch and numpy alone. OUT gets ``invgrad.json`` and ``values.npz``, with the values of every release.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Case = dict[str, Any]
 
 
 def cases() -> list[Case]:
-    """InvGrad undistorted with every setting and distorted with two; the others undistorted at both starts, distorted."""
+    """InvGrad undistorted with every setting, distorted with two; the others with their own settings."""
     plain = [
         {"attack": "invgrad", "init": init, "lr": lr, "signed": signed, "mechanism": "none", "budget": None}
         for init in ("torch", "uniform") for lr in (1.0, 0.1) for signed in (True, False)

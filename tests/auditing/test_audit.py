@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,12 @@ import torch
 
 import equipoise
 from equipoise.attack.results import Inversion
-from equipoise.auditing.audit import DECLARED, Audit, claims, content, remark, run_sections
+from equipoise.auditing.audit import DECLARED, Audit, claims, content, with_verdict
 from equipoise.auditing.options import AuditOptions
-from equipoise.auditing.results import Findings, Outcome
+from equipoise.auditing.results import Findings
 from equipoise.auditing.svg import Row, Section, as_pixels, png
-from equipoise.data.dataset import Dataset
 from equipoise.mechanism.claims import PROVED, sentence
 from tests.audit_helpers import cheap
-from tests.auditing.small import TWINS, targets_of
 from tests.auditing.updates import SHAPE, Call, images_of, refuse
 
 # --- what is written --------------------------------------------------------------------------------------------
@@ -36,7 +35,7 @@ def test_an_audit_is_saved_as_json_and_picture(call: Call, public: Any, tmp_path
     assert [row["attack"] for row in stored["attacks"]] == ["invgrad", "invgrad", "lti", "lti"]
     drawn = (tmp_path / "deep" / "place" / "audit.svg").read_text(encoding="utf-8")
     assert drawn == result.picture()
-    assert len(images_of(drawn)) == 3 * 2, "originals and two reconstructions of a batch of two"
+    assert len(images_of(drawn)) == 4 * 2, "originals, class means and two reconstructions of a batch of two"
     for word in (str(tmp_path), str(Path.home()), str(Path(equipoise.__file__).parents[1])):
         assert word not in text + drawn
 
@@ -89,7 +88,7 @@ def test_the_content_is_what_was_found_with_its_options_and_claims(complete: boo
     findings = Findings([{"mse": 1.0}], [{"gap": 2.0}], {"a": {"black": {"mse": 3.0}}}, [], {}, complete)
     result = content(findings, AuditOptions(attacks=["lti"], samples=30), "public", "all there is")
     assert result == {
-        "schema": 1, "experiment": "seeded", "complete": complete, "targets": "public",
+        "schema": 1, "experiment": "seeded", "complete": complete, "verdict": [], "targets": "public",
         "claims": claims(findings.rows, "public"), "attacked": "all there is", "left_out": {}, "notes": [],
         "attacks": findings.rows,
         "differences": findings.differences, "baselines": findings.baselines,
@@ -121,41 +120,34 @@ def test_without_a_score_nothing_is_measured(call: Call) -> None:
 def test_the_footer_says_whose_images_they_are_and_what_guesses_reach() -> None:
     black = np.zeros((1, 1, 2, 2), dtype=np.uint8)
     result = {"targets": "public", "baselines": {"a": {"black": {"mse": 1.234}, "class_mean": {"mse": 0.5}}}}
-    drawn = Audit(result, [Section("one", [Row("original", "", black)])]).picture()
-    assert "public images. Means over all releases; baselines: black MSE 1.23, class mean MSE 0.50" in drawn
+    section = [Section("one", [Row("original", "", black)])]
+    drawn = Audit(
+        {**result, "attacks": [{"attack": "lti"}], "verdict": ["Something leaks.", "More."]}, section
+    ).picture()
+    words = " ".join(re.findall(r">([^<]+)</text>", drawn))
+    assert words.startswith("What the server could see (labels granted) Something leaks. one")
+    assert (
+        "Labels granted: the attacker was told the class of every image. A picture that looks like the class" in words
+    )
+    assert "Targets: public images" in words
+    assert "MSE of guesses that use no update: black 1.23, class mean 0.50." in words
+    assert "More." not in words
     assert len(images_of(drawn)) == 1
+    inferred = {**result, "attacks": [{"attack": "lti", "labels_granted": False}]}
+    assert "granted" not in Audit(inferred, section).picture()
 
 
-# --- pictures of a run ------------------------------------------------------------------------------------------
+def test_too_few_releases_stand_above_the_picture_with_the_finding() -> None:
+    said = ["Insufficient evidence: 2 releases, and a result takes 20.", "It leaks.", "More."]
+    drawn = Audit({"targets": "public", "baselines": {}, "verdict": said}).picture()
+    words = " ".join(re.findall(r">([^<]+)</text>", drawn))
+    assert "a result takes 20. It leaks." in words
+    assert "More." not in words
 
 
-def outcome(attack: str, round_number: int, role: str, budget: Any = 0.98, **change: Any) -> Outcome:
-    about = {"dataset": "data/few", "mechanism": "pl-learn", "budget": budget, "round": round_number, "role": role}
-    about["control"] = "positive" if role == "undistorted" else None
-    values = {"mse": np.array([[1.0, 2.0]]), "identification": np.array([[0.0, 0.5]])}
-    given: dict[str, Any] = {"values": values, "negative": {}, "pictures": np.zeros((1, 4, *SHAPE), dtype=np.uint8)}
-    return Outcome(about, attack, **{**given, **change})
-
-
-def test_a_section_for_every_attack_and_round_with_a_row_for_every_defence(few: Dataset) -> None:
-    outcomes = [
-        outcome("invgrad", 0, "own"), outcome("invgrad", 0, TWINS[0]), outcome("invgrad", 0, "undistorted"),
-        outcome("invgrad", 0, "own"), outcome("lti", 0, "own"), outcome("invgrad", 3, "own", None),
-        outcome("labels", 0, "own", pictures=None),
-    ]  # fmt: skip
-    targets = targets_of()
-    sections = run_sections(Findings([], [], {}, outcomes, {"data/few": targets}), {"data/few": few})
-    assert [section.title for section in sections] == [
-        "few, round 0, invgrad", "few, round 0, lti", "few, round 3, invgrad",
-    ]  # fmt: skip
-    captions = [[row.caption for row in section.rows] for section in sections]
-    assert captions[0] == ["original", "pl-learn @ 0.98", f"{TWINS[0]} @ 0.98", "undistorted (control)"], "each once"
-    assert captions[1:] == [["original", "pl-learn @ 0.98"], ["original", "pl-learn"]]
-    original = sections[0].rows[0].images
-    np.testing.assert_array_equal(original, as_pixels(few.pixels(targets.images[:1]).flatten(0, 1)))
-    assert [len(row.images) for row in sections[0].rows] == [4, 4, 4, 4]
-
-
-def test_a_remark_has_the_error_and_the_share_that_was_identified() -> None:
-    assert remark(outcome("lti", 0, "own")) == "MSE 1.50, identified 25%"
-    assert remark(outcome("lti", 0, "own", values={"mse": np.ones((1, 2))})) == "MSE 1.00"
+def test_the_verdict_is_stored_and_opens_the_summary(audited: Audit) -> None:
+    said = audited.content["verdict"]
+    assert said == with_verdict(audited.content)["verdict"]
+    assert said[0].startswith("Insufficient evidence: 2 releases")
+    assert " ".join(audited.summary().split()).startswith(" ".join(said))
+    assert "data/" not in " ".join(said), "datasets go by their names"

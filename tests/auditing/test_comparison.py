@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from equipoise.auditing.comparison import Defence, notes, side_by_side
+import pytest
+
+from equipoise.auditing.comparison import Defence, notes, readings, side_by_side, strictness
 
 CELL = {"dataset": "mnist", "mechanism": "pl-learn", "budget": 0.98, "seed": 1, "round": 0, "attack": "matched"}
 
@@ -23,10 +25,72 @@ def test_rows_are_placed_by_round_defence_attack_and_role() -> None:
     assert list(result) == [0, 5]
     sides = result[0][Defence("mnist", "pl-learn @ 0.98", 1)]["matched"]
     assert {role: one["identification"] for role, one in sides.items()} == {
-        "own": 0.9, "negative": 0.01, "static, equal lower bound": 0.3, "undistorted": 1.0
+        "own": 0.9, "negative": 0.01, "static, equal lower bound": 0.3, "undistorted": 1.0,
+        "none, own trajectory": 0.4,
     }  # fmt: skip
     plain = result[0][Defence("mnist", "none", 1)]["matched"]
     assert plain["undistorted"] is plain["own"]
+
+
+def test_rounds_ascend_and_defences_go_from_none_and_strict_to_loose() -> None:
+    names = [("pl-learn", 0.995), ("pl-identical", 0.995), ("pl-learn", 0.96), ("none", None), ("ls-identical", 80)]
+    rows = [
+        row("own", None, 0.5, mechanism=name, budget=budget, round=number)
+        for number in (2000, 0, 200) for name, budget in names
+    ]  # fmt: skip
+    result = side_by_side([*rows, *rows])
+    assert list(result) == [0, 200, 2000]
+    assert [defence.label for defence in result[0]] == [
+        "none", "ls-identical @ 80", "pl-learn @ 0.96", "pl-identical @ 0.995", "pl-learn @ 0.995",
+    ]  # fmt: skip
+
+
+def test_other_federations_of_the_run_stand_beside_a_defence() -> None:
+    rows = [
+        row("own", None, 0.9), row("own", None, 0.4, mechanism="none", budget=None),
+        row("own", None, 0.3, mechanism="pl-identical"), row("own", None, 0.2, mechanism="pl-identical", budget=0.96),
+    ]  # fmt: skip
+    sides = side_by_side(rows)[0][Defence("mnist", "pl-learn @ 0.98", 1)]["matched"]
+    assert {role: one["identification"] for role, one in sides.items()} == {
+        "own": 0.9, "none, own trajectory": 0.4, "static, own trajectory": 0.3
+    }  # fmt: skip
+
+
+def test_budgets_of_all_forms_are_ordered_by_what_client_0_starts_with() -> None:
+    schedule = {"rounds": [1, 5], "values": [[0.97, 0.9], 0.99]}
+    order = sorted([0.98, [0.96, 0.99], schedule], key=lambda budget: strictness("pl-learn", budget))
+    assert order == [[0.96, 0.99], schedule, 0.98]
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "gap", "result"),
+    [
+        ((0.5, 0.6), (0.3, 0.4), None, "more"), ((0.1, 0.2), (0.3, 0.4), None, "less"),
+        ((0.3, 0.5), (0.4, 0.6), None, "no clear difference"), ((0.3, 0.5), (0.4, 0.6), (0.01, 0.2), "more"),
+        ((0.5, 0.6), (0.3, 0.4), (-0.1, 0.2), "no clear difference"), (None, (0.3, 0.4), None, "no clear difference"),
+    ],
+)  # fmt: skip
+def test_a_difference_is_one_by_its_own_interval_else_by_two_that_do_not_overlap(
+    own: Any, other: Any, gap: Any, result: str
+) -> None:
+    def sure(ends: Any) -> dict[str, Any]:
+        return {} if ends is None else {"identification_low": ends[0], "identification_high": ends[1]}
+
+    twin = "static, equal lower bound"
+    gaps = [] if gap is None else [{**CELL, "against": twin, "identification": 0.1, **sure(gap)}]
+    rows = [row("own", None, 0.55, **sure(own)), row(twin, None, 0.35, **sure(other))]
+    (one,) = readings({"attacks": rows, "differences": gaps})
+    assert one.against(twin) == result
+    assert one.against("undistorted") is None
+
+
+def test_chance_is_one_candidate_an_even_auc_or_the_negative_control() -> None:
+    rows = [
+        row("own", None, 0.9, chance="1 in 50"), row("own", None, 0.0, attack="membership", membership_auc=0.6),
+        row("own", None, 0.0, attack="labels", labels=0.5), row("own", "negative", 0.0, attack="labels", labels=0.1),
+    ]  # fmt: skip
+    found = {one.metric.name: one.chance for one in readings({"attacks": rows}) if one.value}
+    assert found == {"identification": 0.02, "membership_auc": 0.5, "labels": 0.1}
 
 
 def test_notes() -> None:

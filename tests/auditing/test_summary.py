@@ -7,7 +7,7 @@ from typing import Any
 
 from equipoise.auditing.audit import Audit, claims
 from equipoise.auditing.run_audit import audit_run
-from equipoise.auditing.summary import MOST, WIDTH, headline, interval_of, summary_text
+from equipoise.auditing.summary import MOST, WIDTH, headline, interval_of, summary_text, wrapped
 from tests.audit_helpers import cheap
 from tests.auditing.updates import SHAPE, Call, searched
 
@@ -26,6 +26,7 @@ def content(*rows: dict[str, Any], **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+RATE = {"membership_tpr": 0.4, "membership_tpr_low": 0.3, "membership_tpr_high": 0.5}
 FOUND = content(
     row("invgrad", mse=0.5, mse_low=0.4, mse_high=0.6, identification=0.25, chance="1 in 10"),
     row("lti", mse=0.7, mse_low=0.6, mse_high=0.8, identification=0.5, chance="1 in 10"),
@@ -33,18 +34,8 @@ FOUND = content(
     row("matched", control="negative", identification=0.1, chance="1 in 10"),
     row("matched", role="undistorted", control="positive", identification=1.0, chance="1 in 10"),
     row("matched", role="static, equal lower bound", identification=0.97, chance="1 in 10"),
-    row(
-        "membership",
-        membership_auc=0.83,
-        membership_score="last",
-        auc_last=0.83,
-        auc_last_low=0.75,
-        auc_last_high=0.9,
-        auc_loss=0.6,
-        auc_loss_low=0.5,
-        auc_loss_high=0.7,
-    ),
-    row("membership", control="negative", membership_auc=0.56, membership_score="loss", auc_last=0.5, auc_loss=0.56),
+    row("membership", membership_auc=0.83, membership_auc_low=0.75, membership_auc_high=0.9, **RATE),
+    row("membership", control="negative", membership_auc=0.56),
     row("labels", labels=0.75, labels_low=0.7, labels_high=0.8),
     row("labels", control="negative", labels=0.1),
 )
@@ -54,38 +45,23 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_the_strongest_attack_stands_first_with_its_interval_chance_and_control() -> None:
-    lines = one_line(summary_text(FOUND))
-    assert lines.startswith(
-        "Attacked: 32 updates of 4 examples. pl-learn @ 0.98: matched identifies 88 % of the examples (95 % interval "
-        "80 to 95 %; by chance 1 in 10). Without the distortion it is 100 %."
-    )
-    assert (
-        "invgrad reconstructs the inputs with an MSE of 0.5 (95 % interval 0.4 to 0.6; guessing black: 1.2)." in lines
-    )
-    assert (
-        "membership tells members from others with an AUC of 0.83 (95 % interval 0.75 to 0.90; best of 2 scores; by "
-        "chance 0.56)." in lines
-    ), "the control is the best of as many scores"
-    assert "labels gets 75 % of the labels right (95 % interval 70 to 80 %; by chance 10 %)." in lines
-    assert "nsufficient evidence" not in lines
-    assert "97 %" not in lines, "a static twin is no result of the update"
-
-
-def test_a_reconstruction_that_is_worse_than_a_guess_is_called_a_failure() -> None:
-    text = one_line(summary_text(content(row("invgrad", mse=3.4))))
-    assert "worse than guessing: the attack failed, which does not show that the inputs are safe" in text
-    assert "worse than guessing" not in one_line(summary_text(FOUND))
+def test_the_verdict_stands_first_word_by_word() -> None:
+    said = ["Something leaks 50 % of all.", "Next: stop it."]
+    text = summary_text({**FOUND, "verdict": said})
+    assert text.startswith("Something leaks 50 % of all.\nNext: stop it.\nAttacked: 32 updates of 4 examples.\n\n")
 
 
 def test_the_table_has_every_measure_beside_the_control_and_guessing() -> None:
     lines = summary_text(FOUND).splitlines()
     head = next(i for i, line in enumerate(lines) if line.startswith("attack "))
-    cells = [[part.strip() for part in line.split("  ") if part] for line in lines[head + 2 : head + 9]]
-    assert cells[0] == ["invgrad", "identified", "25 %", "-", "-", "1 in 10"]
-    assert cells[1] == ["invgrad", "MSE", "0.5", "0.4 to 0.6", "-", "1.2"]
-    assert cells[4] == ["matched", "identified", "88 %", "80 to 95 %", "100 %", "1 in 10"]
-    assert cells[6] == ["labels", "labels right", "75 %", "70 to 80 %", "-", "10 %"]
+    cells = [[part.strip() for part in line.split("  ") if part] for line in lines[head + 2 : head + 11]]
+    assert cells[0] == ["pl-learn @ 0.98"]
+    assert cells[1] == ["invgrad identified", "-", "25 %", "-", "-", "1 in 10"]
+    assert cells[2] == ["invgrad MSE", "-", "0.5", "0.4 to 0.6", "-", "1.2"]
+    assert cells[5] == ["matched identified", "-", "88 %", "80 to 95 %", "100 %", "1 in 10"]
+    assert cells[6] == ["membership AUC", "-", "0.83", "0.75 to 0.90", "-", "0.56"]
+    assert cells[7] == ["membership TPR at 1 % FPR", "-", "40 %", "30 to 50 %", "-", "-"]
+    assert cells[8] == ["labels right", "-", "75 %", "70 to 80 %", "-", "10 %"]
 
 
 def test_the_claims_end_it() -> None:
@@ -94,31 +70,45 @@ def test_the_claims_end_it() -> None:
     assert text.index("attack ") < text.index("\nProved: ") < text.index("\nMeasured: ") < text.index("\nNot claimed: ")
 
 
-def test_what_was_left_out_shrunk_cut_short_or_too_little_is_said() -> None:
-    few = {**row(identification=1.0), "targets": 1, "evidence": "insufficient evidence"}
+def test_what_was_left_out_shrunk_or_cut_short_is_said() -> None:
+    few = row(identification=1.0)
     left_out = {"lti": "needs public inputs", "labels": "needs public inputs"}
     text = one_line(summary_text(content(few, left_out=left_out, notes=["Among 3 candidates."], complete=False)))
-    assert "Insufficient evidence: 1 release, and a result takes 20." in text
     assert "Left out: lti, labels (needs public inputs)." in text
     assert "Among 3 candidates." in text
     assert "Interrupted: these are the parts that were finished." in text
 
 
-def test_of_many_defences_the_strongest_round_of_each_is_a_line_and_the_first_sentence_says_where() -> None:
+def test_of_many_defences_the_strongest_round_of_each_is_a_line_beside_the_undistorted_figure() -> None:
     sure = {"identification_low": 0.3, "identification_high": 0.95}
     rows = [
         row(mechanism=name, budget=budget, dataset="mnist", seed=1, round=number, identification=value, **sure)
         for name, budget, value in (("none", None, 0.9), ("pl-learn", 0.98, 0.4))
         for number, value in ((0, value), (200, value / 2))
     ]
-    text = summary_text(content(*rows, baselines={"mnist": {"black": {"mse": 1.2}}}))
-    assert "none at round 0: matched identifies 90 % of the examples (95 % interval 30 to 95 %)." in one_line(text)
+    bare = row(role="undistorted", control="positive", dataset="mnist", seed=1, identification=0.7)
+    text = summary_text(content(*rows, {**bare, "round": 0}, baselines={"mnist": {"black": {"mse": 1.2}}}))
     cells = [[part.strip() for part in line.split("  ") if part] for line in text.splitlines()]
     assert [line for line in cells if "matched identified" in line] == [
-        ["none", "0", "matched identified", "90 %", "30 to 95 %", "-"],
-        ["pl-learn @ 0.98", "0", "matched identified", "40 %", "30 to 95 %", "-"],
+        ["matched identified", "0", "90 %", "30 to 95 %", "90 %", "-"],
+        ["matched identified", "0", "40 %", "30 to 95 %", "70 %", "-"],
     ]
+    assert cells.index(["none"]) < cells.index(["pl-learn @ 0.98"]), "each defence above its lines"
     assert "None" not in text
+
+
+def test_defences_of_several_seeds_are_told_apart() -> None:
+    rows = [row(dataset="mnist", seed=seed, identification=0.5) for seed in (1, 2)]
+    text = summary_text(content(*rows))
+    assert "pl-learn @ 0.98, seed 1\n" in text
+    assert "pl-learn @ 0.98, seed 2\n" in text
+
+
+def test_a_failed_control_is_marked_and_explained() -> None:
+    text = summary_text(content(row(identification=0.01, control_failed=True)))
+    assert "1.0 % *" in text
+    assert "*: control failed: the attack gets little without distortion too" in one_line(text)
+    assert "*" not in summary_text(FOUND)
 
 
 def test_it_stays_narrow_and_short() -> None:
@@ -126,7 +116,7 @@ def test_it_stays_narrow_and_short() -> None:
     rows = [row(mechanism=f"m{i}", budget=schedule, round=200, identification=i / 50) for i in range(50)]
     text = summary_text(content(*rows))
     assert max(map(len, text.splitlines())) <= WIDTH
-    assert f"... and {50 - MOST} more: see rows." in text
+    assert f"... and {100 - MOST} more: see rows." in text, "a line for each defence, and one for its attack"
 
 
 def combined(**change: Any) -> dict[str, Any]:
@@ -164,11 +154,17 @@ def test_combined_releases_whose_control_failed_or_that_are_few_say_so() -> None
     assert "Only 3 took part." in text
 
 
-def test_an_interval_is_that_of_the_best_membership_score() -> None:
-    found = {"membership_score": "loss", "auc_loss_low": 0.4, "auc_loss_high": 0.6, "mse_low": None, "mse_high": None}
+def test_an_interval_is_that_of_its_number() -> None:
+    found = {"membership_auc_low": 0.4, "membership_auc_high": 0.6, "mse_low": None, "mse_high": None}
     assert interval_of(found, "membership_auc") == (0.4, 0.6)
     assert interval_of(found, "mse") is None
     assert interval_of(found, "ssim") is None
+
+
+def test_a_percent_sign_and_a_budget_stay_with_their_number() -> None:
+    text = wrapped("of pl-identical @ 0.98 leak 50 % and more of it all.", 24)
+    assert text.splitlines() == ["of pl-identical @ 0.98", "  leak 50 % and more of", "  it all."]
+    assert wrapped("short", 24) == "short"
 
 
 def test_the_headline_is_the_strongest_of_the_first_measure() -> None:
@@ -187,8 +183,11 @@ def test_the_audit_of_an_update_says_what_it_is(call: Call, public: Any) -> None
     assert repr(result) == (
         "Audit(1 attack on 1 update of 2 examples; invgrad identifies 100 % of the examples (insufficient evidence))"
     )
-    assert "invgrad identifies 100 % of the examples (by chance 1 in 5)." in one_line(result.summary())
-    assert "Insufficient evidence: 1 release" in result.summary()
+    assert one_line(result.summary()).startswith(
+        "Insufficient evidence: 1 release, and a result takes 20. Read the rest as examples. Nothing protects this "
+        "update: a server that follows the protocol (labels granted) reconstructs examples (invgrad) that point to the "
+        "right one out of 5 in 100 % of cases from this update."
+    )
 
 
 def test_an_audit_shows_no_tensor_and_no_dictionary(call: Call) -> None:

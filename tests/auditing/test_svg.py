@@ -116,3 +116,15 @@ def test_a_long_footer_goes_on_in_another_line() -> None:
     lines = [part.text or "" for part in root.iter("{http://www.w3.org/2000/svg}text")][1:]
     assert " ".join(lines) == words
     assert max(map(len, lines)) * 6 <= float(root.attrib["width"]) - 40
+
+
+def test_the_headline_stands_on_top_and_a_marked_row_stands_out() -> None:
+    rows = [Row("plain", "1 %", some(1, 1, 2, 2)), Row("worst", "90 %", some(1, 1, 2, 2), marked=True)]
+    drawn = svg("Title", [Section("s", rows)], "end", " ".join(["headline"] * 40))
+    root = ElementTree.fromstring(drawn)
+    said = texts(root)
+    assert said[0] == "Title"
+    assert " ".join(said[1:]).startswith(" ".join(["headline"] * 40) + " s plain")
+    fills = {part.text: part.attrib["fill"] for part in root.iter(f"{SVG}text")}
+    assert fills["worst"] != fills["plain"]
+    assert len(list(root.iter(f"{SVG}rect"))) == 3, "the ground, and two for the marked row"

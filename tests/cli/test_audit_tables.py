@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from equipoise.auditing.summary import summary_text
 from equipoise.cli import display
 from equipoise.cli.audit_tables import audit_tables, show_audit
 
@@ -51,23 +50,34 @@ def test_a_defence_stands_beside_its_twins_and_controls(width: int) -> None:
     assert "…" not in text
 
 
-def test_chance_is_what_the_summary_of_the_same_file_says() -> None:
-    """The AUC is the best of several scores, and so is its control; the chance to identify is one in the candidates."""
-    auc = {"attack": "membership", "membership_score": "last"}
+def test_the_rate_at_one_percent_false_alarms_stands_beside_the_auc_and_a_failed_control_is_marked() -> None:
+    rates = {"attack": "membership", "identification": None, "membership_tpr_low": 0.3, "membership_tpr_high": 0.5}
     rows = [
-        row("own", None, 0.9, chance="1 in 50"), row("own", "negative", 0.01, chance="1 in 50"),
-        row("own", None, 0.9, identification=None, membership_auc=0.83, **auc),
-        row("own", "negative", 0.01, identification=None, membership_auc=0.56, **auc),
+        row("own", None, 0.9, membership_auc=0.83, membership_tpr=0.4, control_failed=True, **rates),
+        row("own", "negative", 0.01, membership_auc=0.56, membership_tpr=0.02, **rates),
+        row("undistorted", "positive", 0.9, membership_auc=0.6, membership_tpr=0.05, **rates),
     ]  # fmt: skip
     content = {**FOUND, "attacks": rows}
     (table,) = audit_tables(content)
-    console = Console(file=io.StringIO(), width=110)
+    console = Console(file=io.StringIO(), width=80)
     console.print(table)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    auc = next(line for line in lines if "membership AUC" in line)
+    assert auc.split()[2:] == ["0.83", "*", "-", "-", "-", "0.60", "0.56"]
+    rate = next(line for line in lines if "30 to 50 %" in line)
+    assert rate.split()[-4:] == ["5.0", "%", "2.0", "%"]
+
+
+def test_the_verdict_opens_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console(file=io.StringIO(), width=80)
+    monkeypatch.setattr(display, "console", console)
+    rows = [row("own", None, 0.9, control_failed=True)]
+    show_audit({**FOUND, "attacks": rows, "verdict": [f"Leaks {'so much ' * 12}that 90 % is found."]})
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    summary = " ".join(summary_text(content).split())
-    for name, chance in (("matched identified", "1 in 50"), ("membership AUC", "0.56")):
-        assert next(line for line in text.splitlines() if name in line).rstrip().endswith(chance)
-        assert f"by chance {chance}" in summary
+    assert text.startswith("Leaks so much so much")
+    assert text.index("is found.") < text.index("what the attacks got")
+    assert "control failed: the attack gets little without distortion too" in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_the_notes_say_what_the_table_cannot(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,24 +6,26 @@ not claimed. ``run_audit.py`` makes one of a run folder, ``update_audit.py`` of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from ..data.dataset import Dataset
 from ..files import storage_errors, write_json, write_text
 from ..mechanism.claims import NO_EPSILON, PROVED, sentence
-from ..mechanism.schedule import defence_label
-from .cells import OWN
 from .options import AuditOptions
-from .results import Findings, Outcome
+from .results import FEW, Findings
 from .summary import GIVEN, UNKNOWN, counted, headline, summary_text
-from .svg import Row, Section, as_pixels, svg
+from .svg import Section, svg
+from .verdict import verdict
 
 DECLARED = "Nothing about these updates: their mechanism and budget are as you declared them."
+TITLE = "What the server could see"
+LABELS_GRANTED = (
+    "Labels granted: the attacker was told the class of every image. A picture that looks like the class mean shows "
+    "the class, not the image. "
+)
 NOT_CLAIMED = [
     f"That these results imply {NO_EPSILON}, or protection against attacks that were not run.",
     "That the constants of the paper's leakage score hold: what trivial guesses score stands beside it.",
@@ -52,16 +54,22 @@ class Audit:
         return f"Audit({attacks} on {self.content.get('attacked', 'releases')}; {headline(self.content)})"
 
     def summary(self) -> str:
-        """Plain sentences on the strongest attacks, a small table, and what is proved, measured and not claimed."""
+        """The verdict in plain sentences, a small table, and what is proved, measured and not claimed."""
         return summary_text(self.content)
 
     def picture(self) -> str:
-        """The originals and the reconstructions as SVG."""
-        footer = f"{self.content['targets']} images. Means over all releases; baselines: " + ", ".join(
-            f"{name.replace('_', ' ')} MSE {row['mse']:.2f}"
+        """The originals and the reconstructions as SVG, below the first sentence of the verdict."""
+        guesses = [
+            f"{name.replace('_', ' ')} {row['mse']:.2f}"
             for guesses in self.content["baselines"].values() for name, row in guesses.items()
-        )  # fmt: skip
-        return svg("What the server could see", self.sections, footer)
+        ]  # fmt: skip
+        granted = any(row.get("labels_granted", True) for row in self.content.get("attacks", []))
+        title, first = (f"{TITLE} (labels granted)", LABELS_GRANTED) if granted else (TITLE, "")
+        footer = f"{first}Targets: {self.content['targets']} images; figures are means over all releases. "
+        said = self.content.get("verdict", [])
+        few = 2 if said and said[0].startswith(FEW.capitalize()) else 1
+        footer += f"MSE of guesses that use no update: {', '.join(guesses)}."
+        return svg(title, self.sections, footer, " ".join(said[:few]))
 
     def save(self, folder: Path | str) -> list[Path]:
         """``audit.json`` and, where there are pictures, ``audit.svg``; returns what was written."""
@@ -96,12 +104,18 @@ def claims(rows: list[dict[str, Any]], targets: str) -> dict[str, list[str]]:
     }
 
 
+def with_verdict(content: dict[str, Any]) -> dict[str, Any]:
+    """The same with its verdict: once all that it rests on is there."""
+    return {**content, "verdict": verdict(content)}
+
+
 def content(findings: Findings, options: AuditOptions, targets: str, attacked: str) -> dict[str, Any]:
     """The content of ``audit.json``; ``targets`` says whose images were attacked, ``attacked`` how much of what."""
     return {
         "schema": 1,
         "experiment": "seeded",
         "complete": findings.complete,
+        "verdict": [],
         "claims": claims(findings.rows, targets),
         "targets": targets,
         "attacked": attacked,
@@ -112,35 +126,3 @@ def content(findings: Findings, options: AuditOptions, targets: str, attacked: s
         "baselines": findings.baselines,
         "options": options.plain(),
     }
-
-
-def run_sections(findings: Findings, datasets: Mapping[str, Dataset]) -> list[Section]:
-    """For every dataset, attack and round: the originals, then what was made of each defence's releases."""
-    sections: dict[tuple[str, str, int], Section] = {}
-    for one in findings.outcomes:
-        if one.pictures is None or not len(one.pictures):
-            continue
-        name = one.about["dataset"]
-        key = (name, one.attack, one.about["round"])
-        if key not in sections:
-            truth = datasets[name].pixels(findings.targets[name].images[: len(one.pictures)].cpu().float())
-            title = f"{Path(name).name}, round {one.about['round']}, {one.attack}"
-            sections[key] = Section(title, [Row("original", "", as_pixels(truth.flatten(0, 1)))])
-        row = Row(_caption(one), remark(one), one.pictures.reshape(-1, *one.pictures.shape[2:]))
-        if not any(other.caption == row.caption and other.remark == row.remark for other in sections[key].rows):
-            sections[key].rows.append(row)
-    return list(sections.values())
-
-
-def _caption(one: Outcome) -> str:
-    about = one.about
-    if about.get("control") == "positive":
-        return "undistorted (control)"
-    return defence_label(about["mechanism"] if about["role"] == OWN else about["role"], about["budget"])
-
-
-def remark(one: Outcome) -> str:
-    words = [f"MSE {one.values['mse'].mean():.2f}"]
-    if "identification" in one.values:
-        words.append(f"identified {one.values['identification'].mean():.0%}")
-    return ", ".join(words)

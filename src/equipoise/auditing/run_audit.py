@@ -16,10 +16,11 @@ from ..errors import ConfigError
 from ..models.named import Model
 from ..runs.folder import RunFolder
 from . import image_scores as scores
-from .audit import Audit, content, run_sections
+from .audit import Audit, content, with_verdict
 from .cells import OWN
 from .examine import Progress
 from .options import AuditOptions
+from .pictures import run_sections
 from .replay import GRADIENTS, planned, replayed
 from .results import Findings, renamed
 from .subject import subject_of
@@ -104,7 +105,7 @@ def audit_run(
     if any(_per_client(fed.budget) for fed in federations):
         result["notes"].append("Where every client has a budget of its own, that of client 0 was attacked.")
     result["environment"] = environment(subject.batched.device)
-    return Audit(_without_paths(result, federations), run_sections(findings, datasets))
+    return Audit(with_verdict(_without_paths(result, federations)), run_sections(findings, datasets))
 
 
 def _step(settings: Settings, federation: Federation, rounds: int, data: Dataset, progress: Progress | None) -> Step:

@@ -1,4 +1,4 @@
-"""An audit in words: what the strongest attacks got, a small table, and what is proved, measured and not claimed."""
+"""An audit in words: the verdict, a small table, and what is proved, measured and not claimed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from ..mechanism.schedule import defence_label
 from .cells import OWN, POSITIVE
-from .results import ENOUGH, FEW
+from .results import FEW
 
 WIDTH = 80
 MOST = 20
@@ -19,6 +19,8 @@ Row = Mapping[str, Any]
 Place = tuple[Any, ...]
 GIVEN, UNKNOWN = "given", "unknown"
 """What ``targets`` says of updates of one's own, with their real examples and without."""
+FAILED = "*"
+FAILED_WORDS = "control failed: the attack gets little without distortion too, so a low figure is no evidence."
 
 
 def counted(number: int, word: str) -> str:
@@ -44,16 +46,21 @@ class Metric:
     name: str
     column: str
     form: Callable[[float], str]
-    words: str = ""  # what the attack does, around the number; none for a metric that stands in tables of runs alone
+    words: str = ""  # what the attack does, around the number; none for a metric that stands in tables alone
     more: bool = True  # whether more is worse for the client
+    short: bool = True  # whether it stands in the short table of a summary, too
 
     def after(self, attack: str) -> str:
         """The metric of an attack in few words.
 
-        >>> METRICS[0].after("lti"), METRICS[4].after("labels")
+        >>> METRICS[0].after("lti"), METRICS[5].after("labels")
         ('lti identified', 'labels right')
         """
         return self.column if self.column.startswith(attack) else f"{attack} {self.column}"
+
+    def result(self, row: Row) -> str:
+        """The number, marked where the attack's control failed."""
+        return self.form(row[self.name]) + (f" {FAILED}" if row.get("control_failed") else "")
 
     def interval(self, row: Row) -> str:
         """The 95 % interval; empty where a row has none."""
@@ -74,18 +81,20 @@ def _two_places(value: float) -> str:
 METRICS = (
     Metric("identification", "identified", percent, "identifies {} of the examples"),
     Metric("mse", "MSE", lambda value: f"{value:.3g}", "reconstructs the inputs with an MSE of {}", more=False),
-    Metric("ssim", "SSIM", _two_places),
+    Metric("ssim", "SSIM", _two_places, short=False),
     Metric("membership_auc", "AUC", _two_places, "tells members from others with an AUC of {}"),
+    Metric("membership_tpr", "TPR at 1 % FPR", percent),
     Metric("labels", "labels right", percent, "gets {} of the labels right"),
-    Metric("leakage", "leakage score", _two_places),
+    Metric("leakage", "leakage score", _two_places, short=False),
 )
 """In the order in which they are said; the first that an attack has is its own."""
 SAID = tuple(metric for metric in METRICS if metric.words)
 
 
 def interval_of(row: Row, metric: str) -> tuple[float, float] | None:
-    """The 95 % interval of a number in a row; that of the AUC is the best score's."""
-    name = f"auc_{row.get('membership_score')}" if metric == "membership_auc" else metric
+    """The 95 % interval of a number in a row; where several membership scores were tried, that of the best."""
+    score = row.get("membership_score")
+    name = f"auc_{score}" if metric == "membership_auc" and score else metric
     low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
     return None if low is None or high is None else (low, high)
 
@@ -106,91 +115,35 @@ def headline(content: Content) -> str:
 
 
 def summary_text(content: Content) -> str:
-    """Sentences, then a table of at most 80 columns, then the claims."""
-    claims = [
-        textwrap.fill(f"{kind.capitalize()}: {' '.join(words)}", WIDTH, subsequent_indent="  ")
-        for kind, words in content.get("claims", {}).items()
-    ]
-    said = [textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in _sentences(content)]
-    return "\n".join([*said, "", *_table(content), "", *claims]).replace("\n\n\n", "\n\n")
+    """The verdict, then a table of at most 80 columns, what has to be said beside it, and the claims."""
+    claims = [f"{kind.capitalize()}: {' '.join(words)}" for kind, words in content.get("claims", {}).items()]
+    attacked = f"Attacked: {content.get('attacked', content.get('targets', 'releases'))}."
+    parts = [[*content.get("verdict", []), attacked], _table(content), list(remarks(content)), claims]
+    return "\n\n".join("\n".join(wrapped(line) for line in part) for part in parts if part)
 
 
-# -- sentences -----------------------------------------------------------------------------------------------------
+def wrapped(line: str, width: int = WIDTH) -> str:
+    """A sentence in lines; a number keeps its percent sign, and a defence its budget.
 
-
-def _sentences(content: Content) -> Iterator[str]:
-    yield f"Attacked: {content.get('attacked', content.get('targets', 'releases'))}."
-    rows = _scored(content)
-    for metric in SAID:
-        row = _strongest(rows, metric)
-        if row is not None:
-            yield f"{_where(content, row)}{row['attack']} {_result(content, row, metric)}"
-    for row in content.get("attacks", []):
-        if "guess" in row:
-            yield f"The attacker takes the labels to be {row['guess']}."
-    if content.get("targets") == UNKNOWN:
-        yield "Nothing is scored: no truth was given to hold the results against."
-    yield from remarks(content)
+    >>> wrapped("pl-learn @ 0.98 leaks 90 % at the first round.", 25).splitlines()
+    ['pl-learn @ 0.98 leaks', '  90 % at the first', '  round.']
+    """
+    if len(line) <= width:
+        return line
+    kept = line.replace(" %", "\0%").replace(" @ ", "\0@\0")
+    lines = textwrap.wrap(kept, width, subsequent_indent="  ", break_on_hyphens=False)
+    return "\n".join(lines).replace("\0", " ")
 
 
 def remarks(content: Content) -> Iterator[str]:
-    """What has to be said beside the numbers: releases combined, too few of them, attacks left out, interruption."""
+    """What has to be said beside the numbers: releases combined, attacks left out, interruption."""
     yield from _combined(content)
-    few = [row["targets"] for row in _scored(content) if row.get("evidence") == FEW]
-    if few:
-        yield f"{FEW.capitalize()}: {counted(min(few), 'release')}, and a result takes {ENOUGH}."
     left_out = content.get("left_out", {})
     for why in dict.fromkeys(left_out.values()):
         yield f"Left out: {', '.join(name for name in left_out if left_out[name] == why)} ({why})."
     yield from content.get("notes", [])
     if not content.get("complete", True):
         yield "Interrupted: these are the parts that were finished."
-
-
-def _result(content: Content, row: Row, metric: Metric) -> str:
-    """What an attack got, how sure that is, what guessing gets, and what it gets where nothing is distorted."""
-    value = metric.form(row[metric.name])
-    interval, scores = metric.interval(row), _scores(row) if metric.name == "membership_auc" else 0
-    asides = (
-        f"95 % interval {interval}" if interval else "",
-        f"best of {scores} scores" if scores > 1 else "",
-        _chance(content, row, metric),
-    )
-    aside = "; ".join(part for part in asides if part)
-    said = metric.words.format(value) + (f" ({aside})" if aside else "") + "."
-    bare = _beside(content, row, POSITIVE, "positive")
-    if bare is not None and bare.get(metric.name) is not None:
-        said += f" Without the distortion it is {metric.form(bare[metric.name])}."
-    guess = _best_guess(content, row)
-    if metric.name == "mse" and guess is not None and row["mse"] > guess[1]:
-        said += " That is worse than guessing: the attack failed, which does not show that the inputs are safe."
-    return said
-
-
-def _scores(row: Row) -> int:
-    """How many scores compared members and others."""
-    return sum(name.startswith("auc_") and not name.endswith(("_low", "_high")) for name in row)
-
-
-def _chance(content: Content, row: Row, metric: Metric) -> str:
-    """What is got without looking at the update."""
-    if metric.name == "mse":
-        guess = _best_guess(content, row)
-        return "" if guess is None else f"guessing {guess[0].replace('_', ' ')}: {metric.form(guess[1])}"
-    number = _chance_number(content, row, metric)
-    return f"by chance {number}" if number else ""
-
-
-def _chance_number(content: Content, row: Row, metric: Metric) -> str:
-    if metric.name == "mse":
-        guess = _best_guess(content, row)
-        return "" if guess is None else metric.form(guess[1])
-    return metric.chance(row, _beside(content, row, OWN, "negative"))
-
-
-def _best_guess(content: Content, row: Row) -> tuple[str, float] | None:
-    guesses = content.get("baselines", {}).get(row.get("dataset", GIVEN), {})
-    return min(((name, guess["mse"]) for name, guess in guesses.items()), key=lambda one: one[1], default=None)
 
 
 def _combined(content: Content) -> Iterator[str]:
@@ -246,6 +199,12 @@ def _strongest(rows: list[Row], metric: Metric) -> Row | None:
     return (max if metric.more else min)(able, key=lambda row: row[metric.name], default=None)
 
 
+def best_guess(content: Content, row: Row) -> tuple[str, float] | None:
+    """The guess without any update that comes closest to the inputs, and its MSE."""
+    guesses = content.get("baselines", {}).get(row.get("dataset", GIVEN), {})
+    return min(((name, guess["mse"]) for name, guess in guesses.items()), key=lambda one: one[1], default=None)
+
+
 def _place(row: Row) -> Place:
     """Which defence, at which weights, attacked how."""
     return (*_defended(row), row.get("round"), row["attack"])
@@ -267,49 +226,57 @@ def _beside(content: Content, row: Row, role: str, control: str) -> Row | None:
     )
 
 
-def _where(content: Content, row: Row) -> str:
-    """Which of several defences and rounds a sentence is about."""
-    rows = _scored(content)
-    several = len({_defended(one) for one in rows}) > 1
-    parts = [defence_label(row["mechanism"], row["budget"])] if row["mechanism"] != "none" or several else []
-    parts += [f"at round {row['round']}"] if row.get("round") is not None else []
-    return f"{' '.join(parts)}: " if parts else ""
-
-
 # -- the table -----------------------------------------------------------------------------------------------------
+
+HEAD = ("attack", "round", "result", "95 % interval", "undistorted", "guessing")
 
 
 def _table(content: Content) -> list[str]:
-    """A line for every defence and attack, at the round where it got most; all metrics, if there is one defence."""
+    """Below every defence what each attack got, at the round where it got most."""
     rows = _scored(content)
-    single = len({_place(row)[:-1] for row in rows}) == 1
     lines: list[tuple[str, ...]] = []
-    for place in dict.fromkeys((_defended(row), row["attack"]) for row in rows):
-        mine = [row for row in rows if (_defended(row), row["attack"]) == place]
-        strongest = [(metric, row) for metric in SAID if (row := _strongest(mine, metric)) is not None]
-        lines += [_line(content, row, metric, single) for metric, row in (strongest if single else strongest[:1])]
+    for place in dict.fromkeys(map(_defended, rows)):
+        mine = [row for row in rows if _defended(row) == place]
+        lines.append((_named(mine[0], rows),))
+        for attack in dict.fromkeys(row["attack"] for row in mine):
+            several = [row for row in mine if row["attack"] == attack]
+            tried = [(metric, _strongest(several, metric)) for metric in METRICS if metric.short]
+            lines += [_line(content, row, metric) for metric, row in tried if row is not None]
     if not lines:
         return []
-    head = ("attack", "measure", "result", "95 % interval", "undistorted", "guessing")
-    head = head if single else ("defence", "round", "attack", "result", "95 % interval", "guessing")
-    shown = [head, *lines[:MOST]]
-    widths = [max(len(line[i]) for line in shown) for i in range(len(head))]
-    widths[0] = min(widths[0], WIDTH - sum(widths[1:]) - 2 * (len(head) - 1))
-    drawn = ["  ".join(_cell(cell, width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in shown]
+    shown = [HEAD, *lines[:MOST]]
+    widths = [max(len(line[i]) for line in shown if len(line) > i and len(line) > 1) for i in range(len(HEAD))]
+    drawn = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=False)).rstrip() for line in shown]
+    drawn = [line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in drawn]
     more = [f"... and {len(lines) - MOST} more: see rows."] if len(lines) > MOST else []
-    return [drawn[0], "-" * max(map(len, drawn)), *drawn[1:], *more]
+    failed = [f"{FAILED}: {FAILED_WORDS}"] if any(cell.endswith(FAILED) for line in shown for cell in line) else []
+    return [drawn[0], "-" * max(map(len, drawn)), *drawn[1:], *more, *failed]
 
 
-def _line(content: Content, row: Row, metric: Metric, single: bool) -> tuple[str, ...]:
-    value, interval = metric.form(row[metric.name]), metric.interval(row) or "-"
-    chance = _chance_number(content, row, metric) or "-"
-    if not single:
-        label, what = defence_label(row["mechanism"], row["budget"]), metric.after(row["attack"])
-        return label, str(row.get("round", "-")), what, value, interval, chance
-    bare = _beside(content, row, POSITIVE, "positive")
+def _named(row: Row, rows: list[Row]) -> str:
+    """A defence, with its dataset and seed where there are several."""
+    several = [name for name in ("dataset", "seed") if len({one.get(name) for one in rows}) > 1]
+    said = {"dataset": row.get("dataset"), "seed": f"seed {row.get('seed')}"}
+    return ", ".join([defence_label(row["mechanism"], row["budget"]), *(str(said[name]) for name in several)])
+
+
+def _line(content: Content, row: Row, metric: Metric) -> tuple[str, ...]:
+    bare = row if row["mechanism"] == "none" else _beside(content, row, POSITIVE, "positive")
     plain = "-" if bare is None or bare.get(metric.name) is None else metric.form(bare[metric.name])
-    return row["attack"], metric.column, value, interval, plain, chance
+    place = "-" if row.get("round") is None else str(row["round"])
+    return (
+        f"  {metric.after(row['attack'])}",
+        place,
+        metric.result(row),
+        metric.interval(row) or "-",
+        plain,
+        (_chance(content, row, metric) or "-"),
+    )
 
 
-def _cell(text: str, width: int) -> str:
-    return text.ljust(width) if len(text) <= width else text[: width - 1] + "…"
+def _chance(content: Content, row: Row, metric: Metric) -> str:
+    """What is got without looking at the update."""
+    if metric.name == "mse":
+        guess = best_guess(content, row)
+        return "" if guess is None else metric.form(guess[1])
+    return metric.chance(row, _beside(content, row, OWN, "negative"))

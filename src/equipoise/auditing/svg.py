@@ -19,11 +19,12 @@ Pixels = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Row:
-    """A caption, a remark in grey, and images ``[n, C, H, W]``."""
+    """A caption, a remark in grey, and images ``[n, C, H, W]``; a marked row stands out."""
 
     caption: str
     remark: str
     images: Pixels
+    marked: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,14 +53,15 @@ def png(image: Pixels) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + part(b"IHDR", header) + part(b"IDAT", zlib.compress(raw, 9)) + part(b"IEND", b"")
 
 
-TILE, GAP, LEFT, LINE, HEAD = 56, 6, 250, 66, 40
+TILE, GAP, LEFT, LINE, HEAD = 56, 6, 300, 66, 40
+DARK, GREY, TEAL, RED, ROSE = "#1b1f24", "#656d76", "#00798c", "#b3261e", "#fdecea"
 STYLE = "font-family:system-ui,-apple-system,'Segoe UI',sans-serif"
 
 
-def svg(title: str, sections: Sequence[Section], footer: str = "") -> str:
-    """All sections below each other."""
+def svg(title: str, sections: Sequence[Section], footer: str = "", headline: str = "") -> str:
+    """All sections below each other, with the finding on top."""
     most = max((len(row.images) for section in sections for row in section.rows), default=0)
-    width = max(LEFT + most * (TILE + GAP) + 24, 640)
+    width = max(LEFT + most * (TILE + GAP) + 24, 800)
     parts: list[str] = []
     y = 36
 
@@ -67,15 +69,22 @@ def svg(title: str, sections: Sequence[Section], footer: str = "") -> str:
         font = f'font-size="{size}" font-weight="{weight}" fill="{colour}"'
         parts.append(f'<text x="{x}" y="{at}" {font}>{escape(words)}</text>')
 
-    text(20, y, 18, "#1b1f24", title, 600)
+    text(20, y, 18, DARK, title, 600)
+    y += 6 if headline else 0
+    for line in wrap(headline, (width - 40) // 7):
+        y += 20
+        text(20, y, 13, RED, line)
     y += 14
     for section in sections:
         y += HEAD - 8
-        text(20, y, 14, "#00798c", section.title, 600)
+        text(20, y, 14, TEAL, section.title, 600)
         y += 12
         for row in section.rows:
-            text(20, y + TILE / 2 - 3, 13, "#1b1f24", row.caption)
-            text(20, y + TILE / 2 + 14, 11, "#656d76", row.remark)
+            if row.marked:
+                parts.append(f'<rect x="8" y="{y - 4}" width="{width - 16}" height="{TILE + 8}" fill="{ROSE}"/>')
+                parts.append(f'<rect x="8" y="{y - 4}" width="4" height="{TILE + 8}" fill="{RED}"/>')
+            text(20, y + TILE / 2 - 3, 13, RED if row.marked else DARK, row.caption, 600 if row.marked else 400)
+            text(20, y + TILE / 2 + 14, 11, RED if row.marked else GREY, row.remark)
             for i, image in enumerate(row.images):
                 data = base64.b64encode(png(image)).decode()
                 place = f'x="{LEFT + i * (TILE + GAP)}" y="{y}" width="{TILE}" height="{TILE}"'
@@ -83,7 +92,7 @@ def svg(title: str, sections: Sequence[Section], footer: str = "") -> str:
             y += LINE
     for line in [piece for words in footer.splitlines() for piece in wrap(words, (width - 40) // 6)]:
         y += 18
-        text(20, y, 11, "#656d76", line)
+        text(20, y, 11, GREY, line)
     y += 20
     size = f'width="{width}" height="{y}" viewBox="0 0 {width} {y}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} style="{STYLE}">'

@@ -17,15 +17,17 @@ from ..errors import ConfigError, ModelError
 from ..models.batched import Batched
 from ..models.check import check_model
 from .attacker import Attacker
-from .audit import Audit, content, remark
+from .audit import Audit, content, with_verdict
 from .cells import OWN, Cell, with_controls
 from .examine import Progress, attack_cell, released, run_attack, steps
 from .options import AuditOptions
+from .pictures import Truth as Drawn
+from .pictures import defence_rows
 from .results import Findings, Outcome, mark_controls, rows_of, summary
 from .scoring import baselines
 from .summary import GIVEN, UNKNOWN, counted
-from .svg import Row, Section, as_pixels
-from .targets import Targets, given_targets
+from .svg import Section
+from .targets import Materials, Targets, given_targets
 from .update import Truth, Update
 
 
@@ -173,8 +175,8 @@ def _scored(case: _Case, real: Truth, diameter: float, show: bool, progress: Pro
     guesses = {name: summary(values) for name, values in baselines(targets, materials, server, diameter).items()}
     result = case.content(rows, {GIVEN: guesses}, GIVEN) | {"notes": _shrunk(targets, options)}
     mine = [one for one in outcomes if one.about["role"] == OWN]
-    sections = _sections(mine, real.inputs, low, high, options) if show and len(server.shape) == 3 else []
-    return Audit(result, sections, {one.attack: one.images for one in mine if one.images is not None})
+    sections = _sections(outcomes, real, public, materials, options) if show and len(server.shape) == 3 else []
+    return Audit(with_verdict(result), sections, {one.attack: one.images for one in mine if one.images is not None})
 
 
 def _unscored(case: _Case, progress: Progress | None) -> Audit:
@@ -191,7 +193,7 @@ def _unscored(case: _Case, progress: Progress | None) -> Audit:
         rows.append(row)
     if not cell.about["labels_granted"]:
         rows.append({**cell.about, "attack": "labels", "targets": len(view), "guess": view.labels.tolist()})
-    return Audit(case.content(rows, {}, UNKNOWN), [], made)
+    return Audit(with_verdict(case.content(rows, {}, UNKNOWN)), [], made)
 
 
 # -- what came of it ---------------------------------------------------------------------------------------------------
@@ -210,10 +212,10 @@ def _shrunk(targets: Targets, options: AuditOptions) -> list[str]:
     return notes
 
 
-def _sections(outcomes: list[Outcome], images: Tensor, low: float, high: float, options: AuditOptions) -> list[Section]:
-    shown = (images[: options.pictures] - low) / max(high - low, 1e-30)
-    rows = [Row("original", "", as_pixels(shown.flatten(0, 1).cpu().float().numpy()))]
-    for one in outcomes:
-        if one.pictures is not None and len(one.pictures):
-            rows.append(Row(one.attack, remark(one), one.pictures.reshape(-1, *one.pictures.shape[2:])))
-    return [Section("your update", rows)] if len(rows) > 1 else []
+def _sections(
+    outcomes: list[Outcome], truth: Truth, public: Public | None, materials: Materials, options: AuditOptions
+) -> list[Section]:
+    count = options.pictures
+    shown = Drawn(truth.inputs[:count], truth.labels[:count], public, materials.to_pixels)
+    rows = defence_rows(outcomes, "your update")
+    return [Section("your update", shown.rows({}) + rows)] if rows else []

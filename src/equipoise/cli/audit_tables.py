@@ -1,4 +1,4 @@
-"""What ``audit`` shows: a table per round, then what its columns hold, baselines, evidence and claims."""
+"""What ``audit`` shows: the verdict, a table per round, what its columns hold, baselines, evidence and claims."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..auditing.comparison import BESIDE, Defence, Sides, notes, side_by_side
-from ..auditing.summary import METRICS, Metric
+from ..auditing.summary import FAILED, FAILED_WORDS, METRICS, Metric, wrapped
 from . import display
 
 NUMBERS = ("got", "95 %\ninterval", "static,\nlower", "static,\nnorm", "none", "chance")
@@ -17,7 +17,7 @@ COLUMNS = (
     "got: what the attack got from this defence. static: from static noise at the lower bound of the learned one, or "
     "of its final norm. none: from the same releases without distortion. chance: one candidate of all for "
     "identification, random guesses for labels, and else the same result held against images of another release. "
-    "AUC: the best of the scores, chosen on these releases; so is its chance."
+    "AUC: how well members are told from others; TPR at 1 % FPR: the share of members found at 1 % false alarms."
 )
 
 
@@ -26,11 +26,20 @@ def audit_tables(content: dict[str, Any]) -> list[Table]:
     return [_table(round_number, mine) for round_number, mine in side_by_side(content["attacks"]).items()]
 
 
+def show_verdict(content: dict[str, Any]) -> None:
+    """What leaks, to whom, and what to do next: before any table."""
+    for line in content.get("verdict", []):
+        display.console.print(wrapped(line, display.console.width), markup=False, highlight=False)
+    display.console.print()
+
+
 def show_audit(content: dict[str, Any]) -> None:
-    """The tables and all that has to be said beside them."""
+    """The verdict, the tables and all that has to be said beside them."""
+    show_verdict(content)
     for table in audit_tables(content):
         display.console.print(table)
-    display.note("\n".join([COLUMNS, *notes(content)]))
+    failed = [f"{FAILED}: {FAILED_WORDS}"] if any(row.get("control_failed") for row in content["attacks"]) else []
+    display.note("\n".join([COLUMNS, *failed, *notes(content)]))
     display.claims(content["claims"])
 
 
@@ -54,4 +63,4 @@ def _numbers(sides: Sides, metric: Metric) -> list[str]:
     values = [sides.get(role, {}).get(metric.name) for role in BESIDE]
     others = ["-" if value is None else metric.form(value) for value in values]
     chance = metric.chance(own, sides.get("negative"))
-    return [metric.form(own[metric.name]), metric.interval(own) or "-", *others, chance or "-"]
+    return [metric.result(own), metric.interval(own) or "-", *others, chance or "-"]

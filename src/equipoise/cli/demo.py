@@ -23,7 +23,7 @@ def demo(
     from ..report.demonstration import demo_audit, demo_config, demo_page
     from ..runs.run import Run
     from . import display
-    from .audit_tables import audit_tables
+    from .audit_tables import audit_tables, show_verdict
     from .run_tables import show_claims, show_results
 
     result = execute(Run(out, demo_config(rounds), fresh=True), quiet=as_json)
@@ -36,6 +36,7 @@ def demo(
         print_json({**result, "plot": str(plot), "audit": audited, "picture": str(out / "audit.svg")})
         return
     show_results(result["federations"])
+    show_verdict(audited)
     for table in audit_tables(audited):
         display.console.print(table)
     show_claims(result["federations"])

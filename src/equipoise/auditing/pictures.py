@@ -1,0 +1,164 @@
+"""The rows of an audit's picture: originals, what labels alone would show, then what was made of each defence.
+
+A section holds one dataset at one round: the original, the mean of the class, no protection, and the defences from
+strict to loose, static before learned. The one that leaks most is marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data.dataset import Dataset
+from ..mechanism.schedule import defence_label
+from .cells import OWN, POSITIVE, static_name
+from .comparison import TWIN, strictness
+from .results import Findings, Outcome
+from .summary import percent
+from .svg import Row, Section, as_pixels
+
+Place = tuple[Any, ...]
+Public = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What was attacked, as far as it is drawn: ``[n, E, ...]`` and ``[n, E]``, and public inputs of the same kind."""
+
+    images: Tensor
+    labels: Tensor
+    public: Public | None
+    to_pixels: Callable[[Tensor], Tensor]
+
+    def rows(self, guesses: Mapping[str, Any]) -> list[Row]:
+        """The originals, and the mean public image of each label: a guess that uses nothing but the labels."""
+        rows = [Row("original", "", self._drawn(self.images))]
+        if self.public is not None:
+            means = class_means(*self.public, self.labels)
+            error = f", MSE {guesses['class_mean']['mse']:.2f}" if "class_mean" in guesses else ""
+            rows.append(Row("class mean", f"a guess from the labels alone{error}", self._drawn(means)))
+        return rows
+
+    def _drawn(self, images: Tensor) -> Any:
+        return as_pixels(self.to_pixels(images).flatten(0, 1).cpu().float().numpy())
+
+
+def class_means(images: Tensor, labels: Tensor, wanted: Tensor) -> Tensor:
+    """The mean image of each of the ``wanted`` labels; zeros for a label that no image has.
+
+    >>> class_means(torch.tensor([[1.0], [3.0], [5.0]]), torch.tensor([0, 0, 1]), torch.tensor([[1, 0]])).tolist()
+    [[[5.0], [2.0]]]
+    """
+    result = torch.zeros(*wanted.shape, *images.shape[1:], dtype=images.dtype, device=images.device)
+    for label in wanted.unique().tolist():
+        if bool((labels == label).any()):
+            result[wanted.to(images.device) == label] = images[labels == label].mean(0)
+    return result
+
+
+def run_sections(findings: Findings, datasets: Mapping[str, Dataset]) -> list[Section]:
+    """A section for every dataset and round of which attacks made pictures."""
+    places: dict[tuple[str, int], list[Outcome]] = {}
+    for one in findings.outcomes:
+        places.setdefault((one.about["dataset"], one.about["round"]), []).append(one)
+    sections = []
+    for (name, round_number), outcomes in sorted(places.items()):
+        drawn = [one for one in outcomes if one.pictures is not None and len(one.pictures)]
+        if not drawn:
+            continue
+        assert drawn[0].pictures is not None
+        count, targets, public = len(drawn[0].pictures), findings.targets[name], datasets[name].public_attack
+        known = public.images.to(targets.pool), public.labels.to(targets.labels)
+        truth = Truth(targets.images[:count], targets.labels[:count], known, datasets[name].pixels)
+        rows = truth.rows(findings.baselines.get(name, {})) + defence_rows(outcomes)
+        when = f"after {round_number:,} rounds" if round_number else "at the first round"
+        attacks = " and ".join(dict.fromkeys(one.attack for one in drawn))
+        sections.append(Section(f"{Path(name).name} {when}, reconstructed by {attacks}", rows))
+    return sections
+
+
+def defence_rows(outcomes: list[Outcome], own: str | None = None) -> list[Row]:
+    """What was made of each defence's releases, each once; ``own`` names the only one there is."""
+    shown = _chosen([one for one in outcomes if one.pictures is not None and len(one.pictures)])
+    rates = _rates(outcomes)
+    several = len({one.attack for one in shown}) > 1
+    defended = [one for one in shown if _defends(one)]
+    worst = max(defended, key=lambda one: _most(rates, one), default=None)
+    most = ": leaks most" if len(set(map(_place, defended))) > 1 else ""
+    rows = []
+    for one in shown:
+        assert one.pictures is not None
+        marked = worst is not None and _place(one) == _place(worst) and _most(rates, one) > 0
+        caption = f"{_caption(one, own)}{f', {one.attack}' if several else ''}{most if marked else ''}"
+        images = one.pictures.reshape(-1, *one.pictures.shape[2:])
+        rows.append(Row(caption, remark(one, rates.get(_place(one), {})), images, marked))
+    return rows
+
+
+def remark(one: Outcome, rates: Mapping[str, float]) -> str:
+    """The error, and how often the original was found among candidates, by the strongest attack first."""
+    found = [f"{attack} {percent(rate)}" for attack, rate in sorted(rates.items(), key=lambda part: -part[1])]
+    return "; ".join([*([f"identified: {', '.join(found)}"] if found else []), f"MSE {one.values['mse'].mean():.2f}"])
+
+
+def _chosen(outcomes: list[Outcome]) -> list[Outcome]:
+    """One seed; one row without protection; a static twin where the run has no static federation of that budget."""
+    seeds = [one.about["seed"] for one in outcomes if one.about.get("seed") is not None]
+    ordered = sorted((one for one in outcomes if not seeds or one.about["seed"] == min(seeds)), key=_order)
+    there = {_defence(one) for one in ordered if one.about["role"] == OWN}
+    kept: dict[Place, Outcome] = {}
+    for one in ordered:
+        role, name = one.about["role"], one.about["mechanism"]
+        doubled = role == TWIN and (static_name(name), str(one.about["budget"])) in there
+        if doubled or role not in (OWN, POSITIVE, TWIN):
+            continue
+        bare = role == POSITIVE or name == "none"
+        kept.setdefault(("bare" if bare else (role, *_defence(one)), one.attack), one)
+    return list(kept.values())
+
+
+def _order(one: Outcome) -> tuple[Any, ...]:
+    """No protection first, then strict to loose; of one budget static first."""
+    role, name = one.about["role"], one.about["mechanism"]
+    bare = role == POSITIVE or name == "none"
+    kind, budget, learns = strictness(name, one.about["budget"])[1:4]
+    return not bare, name != "none", kind, budget, learns and role == OWN, name
+
+
+def _rates(outcomes: list[Outcome]) -> dict[Place, dict[str, float]]:
+    """How often each attack found the original, by defence; also attacks that make no pictures."""
+    rates: dict[Place, dict[str, float]] = {}
+    for one in outcomes:
+        if "identification" in one.values:
+            rates.setdefault(_place(one), {})[one.attack] = float(one.values["identification"].mean())
+    return rates
+
+
+def _most(rates: Mapping[Place, Mapping[str, float]], one: Outcome) -> float:
+    return max(rates.get(_place(one), {}).values(), default=0.0)
+
+
+def _defends(one: Outcome) -> bool:
+    return bool(one.about["role"] == OWN and one.about["mechanism"] != "none")
+
+
+def _defence(one: Outcome) -> Place:
+    return one.about["mechanism"], str(one.about["budget"])
+
+
+def _place(one: Outcome) -> Place:
+    return one.about["role"], *_defence(one), one.about.get("seed")
+
+
+def _caption(one: Outcome, own: str | None) -> str:
+    role, name, budget = one.about["role"], one.about["mechanism"], one.about["budget"]
+    if role == POSITIVE:
+        return "undistorted (control)"
+    if role == TWIN:
+        return defence_label("static noise", budget)
+    return own or ("no protection" if name == "none" else defence_label(name, budget))

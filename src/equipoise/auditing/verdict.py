@@ -1,0 +1,288 @@
+"""The verdict of an audit in plain sentences: what leaks, to whom, against what, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ..attack.registry import ATTACKS
+from .cells import POSITIVE
+from .comparison import LESS, MORE, NONE, STATIC, TWIN, UNCLEAR, Reading
+from .results import ENOUGH, FEW
+from .statements import (
+    ALSO,
+    CONTROL,
+    LEARNED,
+    NEXT,
+    PIXELS,
+    RANKING,
+    STRONGEST,
+    TALLY,
+    TOO_FEW,
+    UNSCORED,
+    WORSE,
+    Statement,
+    statements,
+)  # fmt: skip
+from .summary import GIVEN, best_guess, counted, percent
+
+Content = Mapping[str, Any]
+LISTED = 8
+"""Defences that are listed by name; the table has all."""
+LABELS = frozenset({"invgrad", "likelihood", "unrolled", "lti"})
+"""Attacks that take labels as they are granted, beside those that need them."""
+BLIND = frozenset({"invgrad", "dlg", "idlg"})
+"""Attacks that do not use what they know of the mechanism."""
+
+
+def verdict(content: Content) -> list[str]:
+    """Plain sentences, for ``audit.json`` and to be printed before any table."""
+    speaker = Speaker(content)
+    return [words for statement in statements(content) for words in speaker.say(statement)]
+
+
+class Speaker:
+    """Says the statements of one audit: who attacks is said once in full."""
+
+    def __init__(self, content: Content):
+        self.content = content
+        self.said: set[Any] = set()  # readings that need no second mention
+        self.known = False  # whether the attacker was described
+        rows = content.get("attacks", [])
+        self.several = [name for name in ("dataset", "seed") if len({row.get(name) for row in rows}) > 1]
+        self.given = content.get("targets") == GIVEN
+        self.thing = "example" if self.given else "image"
+
+    def say(self, statement: Statement) -> Iterator[str]:
+        saying: dict[str, Callable[[Statement], Iterator[str]]] = {
+            TOO_FEW: self._too_few, UNSCORED: self._unscored, WORSE: self._worse, LEARNED: self._example,
+            TALLY: self._tally, STRONGEST: self._example, RANKING: self._ranking, ALSO: self._also,
+            PIXELS: self._pixels, CONTROL: self._control, NEXT: self._next,
+        }  # fmt: skip
+        return saying[statement.kind](statement)
+
+    # -- what there is to say --------------------------------------------------------------------------------------
+
+    def _too_few(self, statement: Statement) -> Iterator[str]:
+        fewest = min(row["targets"] for row in self.content["attacks"] if row.get("evidence") == FEW)
+        releases = counted(fewest, "release")
+        yield f"{FEW.capitalize()}: {releases}, and a result takes {ENOUGH}. Read the rest as examples."
+
+    def _unscored(self, statement: Statement) -> Iterator[str]:
+        yield "Nothing is scored: no truth was given to hold the results against."
+        for row in self.content.get("attacks", []):
+            if "guess" in row:
+                yield f"The attacker takes the labels to be {row['guess']}."
+
+    def _worse(self, statement: Statement) -> Iterator[str]:
+        worst, *others = statement.readings
+        yield f"Worse than no protection: {_lower(self._sentence(worst))}"
+        cases = list(dict.fromkeys(self._case(one) for one in others if self._case(one) != self._case(worst)))
+        if cases:
+            more = f" and {len(cases) - 4} more" if len(cases) > 4 else ""
+            yield f"Worse than no protection as well: {', '.join(cases[:4])}{more}."
+
+    def _example(self, statement: Statement) -> Iterator[str]:
+        """The worst reading in full, unless it has been said."""
+        one = statement.readings[0]
+        if one.key in self.said:
+            return
+        words = self._sentence(one)
+        if not one.distorts:
+            these = "this update" if self.given and one.own["targets"] == 1 else "these updates"
+            words = f"Nothing protects {these}: {_lower(words)}"
+        yield words
+
+    def _tally(self, statement: Statement) -> Iterator[str]:
+        """In how many comparisons learned noise leaks more than static noise: at the same weights, and at others."""
+        every = statement.readings
+        if all(one.against(TWIN) == UNCLEAR for one in every):
+            count = counted(len(every), "comparison")
+            yield f"At equal budget and weights there is {UNCLEAR} between learned and static noise ({count})."
+            return
+        own = [one for one in every if one.round and one.against(STATIC) and one.metric == every[0].metric]
+        more = ""
+        if own:  # at round 0 all federations of a seed have the same weights
+            above = sum(one.against(STATIC) == MORE for one in own)
+            more = f"; against the run's own static federations, at other weights, in {above} of {len(own)}"
+        same = self._counts(every, TWIN)
+        yield f"At equal budget and weights, learned noise leaks more than static noise {same}{more}."
+
+    def _counts(self, among: tuple[Reading, ...], role: str) -> str:
+        """In how many comparisons it leaks more, and what became of the others, metric by metric."""
+        parts: list[str] = []
+        by = {"identification": f"identified {self.thing}s", "membership_auc": "membership"}
+        for name in dict.fromkeys(one.metric.name for one in among):
+            results = [one.against(role) for one in among if one.metric.name == name]
+            tail = [f"{word} in {results.count(word)}" for word in (LESS, UNCLEAR) if word in results]
+            of = f"{results.count(MORE)} of {len(results)}" + ("" if parts else " comparisons")
+            parts.append(f"in {of} by {by.get(name, 'labels')}{_aside(tail)}")
+        return _and(parts)
+
+    def _ranking(self, statement: Statement) -> Iterator[str]:
+        """The worst round of each defence, round by round."""
+        metric = statement.readings[0].metric
+        what = {"identification": f"{self.thing.capitalize()}s identified", "membership_auc": "AUC of membership"}
+        by_round: dict[str, list[str]] = {}
+        for one in sorted(statement.readings[:LISTED], key=lambda one: one.round or 0):  # a stable sort: ranked within
+            failed = " (control failed)" if one.failed else ""
+            by_round.setdefault(_when(one), []).append(f"{self._name(one)} {metric.form(one.value)}{failed}")
+        listed = "; ".join(f"{when} {', '.join(names)}".strip() for when, names in by_round.items())
+        more = len(statement.readings) - LISTED
+        rest = f"; and {more} more in the table" if more > 0 else ""
+        at = ", at the worst round of each" if len(by_round) > 1 else ""
+        yield f"{what.get(metric.name, 'Labels inferred')} by the strongest attack{at}: {listed}{rest}."
+
+    def _also(self, statement: Statement) -> Iterator[str]:
+        """The worst by a further metric, in short."""
+        one = statement.readings[0]
+        what = {"membership_auc": "Membership: at worst an AUC of {}", "labels": "Labels: at worst {} inferred"}
+        sure = [*_interval(one, ""), *self._guessing(one), *_false_alarms(one)]
+        where = f" for {self._case(one)}" if one.distorts or self.several else f" {_when(one)}".rstrip()
+        said = f"{what[one.metric.name].format(one.metric.form(one.value))}{_aside(sure)}{where}"
+        yield f"{said}{self._otherwise(one, 'unprotected {}', 'static noise of equal budget {}')}."
+
+    def _pixels(self, statement: Statement) -> Iterator[str]:
+        """How close the best picture comes, beside the best guess: labels alone give the mean of a class."""
+        one = statement.readings[0]
+        best = best_guess(self.content, one.own)
+        if best is not None and one.value >= best[1]:
+            yield (
+                f"No picture comes closer to its original than {_guess(best[0])} (MSE {one.value:.3g} against "
+                f"{best[1]:.3g}): these attacks failed to draw, which does not make the {self.thing}s safe."
+            )
+        elif one.key not in self.said:
+            beside = "" if best is None else f"; {_guess(best[0])} has {best[1]:.3g}"
+            yield f"The closest pictures have an MSE of {one.value:.3g} ({one.attack} on {self._case(one)}){beside}."
+
+    def _control(self, statement: Statement) -> Iterator[str]:
+        by_attack: dict[str, list[str]] = {}
+        for one in statement.readings:
+            by_attack.setdefault(one.attack, []).append(_when(one))
+        for attack, when in by_attack.items():
+            rounds = [words for words in dict.fromkeys(when) if words]
+            where = f" {_and(rounds)}" if rounds else ""
+            yield f"Low figures of {attack}{where} are no evidence: its control, without distortion, failed too."
+
+    def _next(self, statement: Statement) -> Iterator[str]:
+        yield f"Next: {'; '.join(statement.steps)}."
+
+    # -- parts of a sentence ---------------------------------------------------------------------------------------
+
+    def _sentence(self, one: Reading) -> str:
+        """Who gets what from which release, and what it would be otherwise."""
+        self.said.add(one.key)
+        said = f"{self._who(one)} {self._does(one)} {self._from(one)}{self._otherwise(one)}."
+        if one.failed:
+            said += f" The control of {one.attack} failed there, so a low figure is no evidence of protection."
+        elif not one.above_chance:
+            said += " That is not clearly more than guessing, and no proof of safety: a stronger attack may get more."
+        return said
+
+    def _who(self, one: Reading) -> str:
+        if self.known:
+            return "The same server"
+        self.known = True
+        needs = ATTACKS[one.attack].needs if one.attack in ATTACKS else frozenset()
+        labels = one.own.get("labels_granted", True) and (one.attack in LABELS or "labels" in needs)
+        knows = ["knows the mechanism"] if one.distorts and one.attack not in BLIND else []
+        knows += [f"holds public {self.thing}s of the same kind"] if "public" in needs else []
+        return f"A server that {_and(['follows the protocol', *knows])}{' (labels granted)' if labels else ''}"
+
+    def _does(self, one: Reading) -> str:
+        value, name, sure = one.metric.form(one.value), one.metric.name, _interval(one, "95 % interval ")
+        if name == "identification":
+            pool = str(one.own.get("chance", "")).removeprefix("1 in ")
+            how = f"picks the right {self.thing}"
+            if one.attack != "matched":
+                how = f"reconstructs {self.thing}s ({one.attack}) that point to the right one"
+            return f"{how}{f' out of {pool}' if pool else ''} in {value} of cases{_aside(sure)}"
+        sure += self._guessing(one)
+        if name == "mse":
+            return f"reconstructs the inputs ({one.attack}) with an MSE of {value}{_aside(sure)}"
+        if name == "labels":
+            return f"infers {value} of the labels{_aside(sure)}"
+        asked = f"tells whether an {self.thing} was in the batch"
+        return f"{asked} with an AUC of {value}{_aside(sure + _false_alarms(one))}"
+
+    def _guessing(self, one: Reading) -> list[str]:
+        if one.metric.name == "mse":
+            best = best_guess(self.content, one.own)
+            return [] if best is None else [f"{_guess(best[0])} {best[1]:.3g}"]
+        return [] if one.chance is None else [f"by chance {one.metric.form(one.chance)}"]
+
+    def _from(self, one: Reading) -> str:
+        if self.given:
+            updates = "this update" if one.own["targets"] == 1 else "one of these updates"
+            return f"from {updates}" + (f" under {one.defence.label}" if one.distorts else "")
+        of = f" of {self._name(one)}" if one.distorts or self.several else ""
+        return f"from a release{of} {_when(one)}" if one.round else f"from the first release{of}"
+
+    def _otherwise(
+        self,
+        one: Reading,
+        bare: str = "without any protection it would be {}",
+        static: str = "with static noise of the same budget {}",
+    ) -> str:
+        """What it would be without protection and under static noise of equal budget."""
+        others = [(POSITIVE, bare), (TWIN, static)]
+        if one.against(NONE) == MORE:
+            others.append((NONE, "in the run's own federation without protection it is {} at that round"))
+        parts = []
+        for role, words in others if one.distorts else []:
+            value = one.beside(role)
+            if value is not None:
+                unclear = f" ({UNCLEAR})" if one.against(role) == UNCLEAR else ""
+                parts.append(words.format(one.metric.form(value)) + unclear)
+        return f"; {', '.join(parts)}" if parts else ""
+
+    def _name(self, one: Reading) -> str:
+        """A defence, with its dataset and seed where there are several."""
+        said = {"dataset": one.defence.dataset, "seed": f"seed {one.defence.seed}"}
+        extra = ", ".join(str(said[name]) for name in self.several)
+        return one.defence.label + (f" ({extra})" if extra else "")
+
+    def _case(self, one: Reading) -> str:
+        return f"{self._name(one)} {_when(one)}".strip()
+
+
+def _when(one: Reading) -> str:
+    """Rounds as people say them: "at the first round", "after 2,000 rounds"."""
+    if one.round is None:
+        return ""
+    return f"after {one.round:,} rounds" if one.round else "at the first round"
+
+
+def _interval(one: Reading, before: str) -> list[str]:
+    ends = one.metric.interval(one.own).removesuffix(" %")
+    return [f"{before}{ends}"] if ends else []
+
+
+def _guess(name: str) -> str:
+    """
+    >>> _guess("class_mean"), _guess("another_image")
+    ('the class mean', 'another image')
+    """
+    words = {"class_mean": "the class mean", "black": "a black image"}
+    return words.get(name, name.replace("_", " "))
+
+
+def _false_alarms(one: Reading) -> list[str]:
+    rate = one.own.get("membership_tpr") if one.metric.name == "membership_auc" else None
+    return [] if rate is None else [f"{percent(rate)} of members at 1 % false alarms"]
+
+
+def _aside(parts: list[str]) -> str:
+    return f" ({'; '.join(parts)})" if parts else ""
+
+
+def _and(parts: list[str]) -> str:
+    """
+    >>> _and(["a"]), _and(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def _lower(words: str) -> str:
+    return words[0].lower() + words[1:]

@@ -1,0 +1,53 @@
+"""What to do next: only what fits the result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from equipoise.auditing.advice import next_steps
+from equipoise.auditing.comparison import readings
+from tests.auditing.findings import cell, content, row
+
+
+def steps(*rows: dict[str, Any], **more: Any) -> str:
+    found = content(*rows, **more)
+    return "; ".join(next_steps(found, list(readings(found))))
+
+
+def test_static_instead_of_learned_only_where_learned_leaks_more() -> None:
+    assert "use static noise (pl-identical) instead of pl-learn" in steps(*cell("matched", 0.9, 1.0, 0.3))
+    assert "server_rate=auto" in steps(*cell("matched", 0.9, 1.0, 0.3))
+    assert "static" not in steps(*cell("matched", 0.9, 1.0, 0.9))
+    assert "static" not in steps(*cell("matched", 0.3, 1.0, 0.9)), "learned leaks less here"
+
+
+def test_a_stricter_budget_unless_the_strictest_leaked_most() -> None:
+    strict, loose = {"mechanism": "pl-identical", "budget": 0.96}, {"mechanism": "pl-identical", "budget": 0.995}
+    usual = [*cell("matched", 0.1, 1.0, **strict), *cell("matched", 0.9, 1.0, **loose)]
+    assert "use a stricter budget than that of pl-identical @ 0.995" in steps(*usual)
+    turned = [*cell("matched", 0.9, 1.0, **strict), *cell("matched", 0.1, 1.0, **loose)]
+    assert "stricter" not in steps(*turned)
+    labels = cell("labels", 0.99, 1.0, mechanism="pl-identical", budget=0.9)
+    assert "than that of pl-identical @ 0.995" in steps(*labels, *usual), "identified images count before labels"
+    assert "use a larger batch" in steps(*turned)
+
+
+def test_what_is_not_clearly_above_chance_asks_for_nothing() -> None:
+    assert steps(*cell("matched", 0.01, 1.0, mechanism="pl-identical", mse=0.7)) == ""
+
+
+def test_no_protection_asks_for_some() -> None:
+    bare = row("matched", 1.0, mechanism="none", budget=None, mse=0.2)
+    assert steps(bare) == "protect the updates, for example with static noise (--mechanism pl-identical --budget 0.98)"
+
+
+def test_more_releases_or_more_public_images() -> None:
+    few = row("matched", 0.01, mse=0.7, targets=8, evidence="insufficient evidence")
+    assert steps(few, options={"releases": 8}) == "attack more releases (--targets 20 or more)"
+    assert steps(few, options={"releases": 32}).startswith("set more public images apart")
+    assert steps(few, targets="given") == "give a list of at least 20 updates"
+
+
+def test_pictures_are_named_where_none_were_made() -> None:
+    assert steps(*cell("matched", 0.01, 1.0)).endswith("add --attack invgrad")
+    assert "invgrad" not in steps(*cell("lti", 0.01, 1.0, mse=0.5))

@@ -1,0 +1,93 @@
+"""The rows of a picture: in order, each once, the class mean among them, and the one that leaks most marked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from equipoise.auditing.pictures import class_means, defence_rows, remark, run_sections
+from equipoise.auditing.results import Findings, Outcome
+from equipoise.auditing.svg import as_pixels
+from equipoise.data.dataset import Dataset
+from tests.auditing.small import TWINS, targets_of
+from tests.auditing.updates import SHAPE
+
+
+def outcome(
+    mechanism: str, budget: Any = None, role: str = "own", found: float = 0.25, attack: str = "lti", **about: Any
+) -> Outcome:
+    who = {"dataset": "data/few", "mechanism": mechanism, "budget": budget, "seed": 1, "round": 0, "role": role}
+    values = {"mse": np.array([[1.0, 2.0]]), "identification": np.array([[found, found]])}
+    drawn = None if attack == "matched" else np.zeros((1, 4, *SHAPE), dtype=np.uint8)
+    return Outcome({**who, **about}, attack, values, {}, drawn)
+
+
+SWEEP = [
+    outcome("pl-learn", 0.995, found=0.9), outcome("pl-learn", 0.995, TWINS[0]), outcome("pl-learn", 0.995, TWINS[1]),
+    outcome("pl-learn", 0.995, "undistorted"), outcome("pl-learn", 0.98, found=0.4),
+    outcome("pl-identical", 0.995), outcome("pl-identical", 0.98), outcome("pl-identical", 0.98, "undistorted"),
+    outcome("none"), outcome("pl-learn", 0.98, "undistorted"),
+]  # fmt: skip
+
+
+def captions(outcomes: list[Outcome]) -> list[str]:
+    return [row.caption for row in defence_rows(outcomes)]
+
+
+def test_no_protection_first_then_strict_to_loose_and_static_before_learned_each_once() -> None:
+    ordered = [
+        "no protection", "pl-identical @ 0.98", "pl-learn @ 0.98", "pl-identical @ 0.995",
+        "pl-learn @ 0.995: leaks most",
+    ]  # fmt: skip
+    assert captions(SWEEP) == ordered
+    assert captions([*SWEEP, *SWEEP, *(outcome("none", seed=2) for _ in range(2))]) == ordered
+
+
+def test_a_twin_stands_in_for_a_static_federation_that_the_run_lacks() -> None:
+    some = [one for one in SWEEP if one.about["mechanism"] == "pl-learn"]
+    assert captions(some) == [
+        "undistorted (control)", "pl-learn @ 0.98", "static noise @ 0.995", "pl-learn @ 0.995: leaks most",
+    ]  # fmt: skip
+
+
+def test_the_defence_that_leaks_most_is_marked_also_by_an_attack_without_pictures() -> None:
+    assert [row.caption for row in defence_rows(SWEEP) if row.marked] == ["pl-learn @ 0.995: leaks most"]
+    stronger = outcome("pl-identical", 0.98, found=0.95, attack="matched")
+    rows = defence_rows([*SWEEP, stronger])
+    assert [row.caption for row in rows if row.marked] == ["pl-identical @ 0.98: leaks most"]
+    assert next(row.remark for row in rows if row.marked) == "identified: matched 95 %, lti 25 %; MSE 1.50"
+    assert not any(row.marked for row in defence_rows([outcome("none", found=1.0)])), "nothing defends there"
+    assert not any(row.marked for row in defence_rows([outcome("pl-learn", 0.98, found=0.0)])), "nothing was found"
+
+
+def test_several_attacks_are_rows_of_one_section() -> None:
+    some = [outcome("pl-learn", 0.98, attack=name) for name in ("invgrad", "lti")]
+    assert captions(some) == ["pl-learn @ 0.98, invgrad", "pl-learn @ 0.98, lti"]
+
+
+def test_a_section_for_every_round_begins_with_originals_and_class_means(few: Dataset) -> None:
+    targets, later = targets_of(), [outcome("pl-learn", 0.98, round=2000)]
+    guesses = {"data/few": {"class_mean": {"mse": 0.664}}}
+    found = Findings([], [], guesses, [*later, *SWEEP, outcome("none", attack="matched")], {"data/few": targets})
+    sections = run_sections(found, {"data/few": few})
+    assert [section.title for section in sections] == [
+        "few at the first round, reconstructed by lti", "few after 2,000 rounds, reconstructed by lti",
+    ]  # fmt: skip
+    original, mean, *_ = sections[0].rows
+    np.testing.assert_array_equal(original.images, as_pixels(few.pixels(targets.images[:1]).flatten(0, 1)))
+    assert (original.caption, mean.caption) == ("original", "class mean")
+    assert mean.remark == "a guess from the labels alone, MSE 0.66"
+    public, label = few.public_attack, int(targets.labels[0, 0])
+    own = few.pixels(public.images[public.labels == label].mean(0, keepdim=True))
+    np.testing.assert_array_equal(mean.images[:1], as_pixels(own))
+
+
+def test_a_label_without_images_has_a_blank_mean() -> None:
+    images, labels = torch.ones(2, 1, 2, 2), torch.tensor([0, 0])
+    assert class_means(images, labels, torch.tensor([[0, 3]])).flatten(2).mean(2).tolist() == [[1.0, 0.0]]
+
+
+def test_a_remark_without_candidates_is_the_error() -> None:
+    assert remark(outcome("none"), {}) == "MSE 1.50"

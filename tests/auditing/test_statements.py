@@ -1,0 +1,67 @@
+"""What the rows show, ranked, before it is put into words."""
+
+from __future__ import annotations
+
+from equipoise.auditing.statements import (
+    ALSO,
+    CONTROL,
+    LEARNED,
+    NEXT,
+    PIXELS,
+    RANKING,
+    STRONGEST,
+    TALLY,
+    TOO_FEW,
+    UNSCORED,
+    WORSE,
+    Statement,
+    statements,
+)  # fmt: skip
+from tests.auditing.findings import cell, content, row, study
+
+
+def kinds(found: list[Statement]) -> list[str]:
+    return [one.kind for one in found]
+
+
+def test_the_order_is_that_of_weight() -> None:
+    assert kinds(statements(study())) == [LEARNED, TALLY, RANKING, ALSO, PIXELS, CONTROL, NEXT]
+    few = {"targets": 4, "evidence": "insufficient evidence"}
+    rows = [*cell("matched", 0.7, 0.4, 0.3, **few), *cell("matched", 0.6, 0.5, 0.6, budget=0.96, **few)]
+    assert kinds(statements(content(*rows))) == [TOO_FEW, WORSE, LEARNED, TALLY, RANKING, NEXT]
+
+
+def test_the_worst_example_of_learning_is_the_widest_gap() -> None:
+    learned = statements(study())[0]
+    assert [(one.own["budget"], one.round) for one in learned.readings[:2]] == [(0.98, 0), (0.96, 0)]
+    assert all(one.against("static, equal lower bound") == "more" for one in learned.readings)
+
+
+def test_worse_than_none_is_by_the_interval_and_also_against_the_runs_own_federation() -> None:
+    touching = content(*cell("matched", 0.44, 0.4, mechanism="pl-identical"))
+    assert WORSE not in kinds(statements(touching)), "intervals of 0.42 to 0.46 and 0.38 to 0.42"
+    apart = content(*cell("matched", 0.45, 0.4, mechanism="pl-identical"))
+    assert kinds(statements(apart))[0] == WORSE
+    plain = row("matched", 0.3, mechanism="none", budget=None, round=60)
+    own = content(plain, *cell("matched", 0.5, 0.9, mechanism="pl-identical", round=60))
+    assert kinds(statements(own))[0] == WORSE, "at its own weights a run without protection leaks less"
+
+
+def test_the_worst_of_each_defence_is_ranked_once() -> None:
+    ranking = next(one for one in statements(study()) if one.kind == RANKING)
+    values = [one.value for one in ranking.readings]
+    assert values == sorted(values, reverse=True)
+    assert len({one.defence for one in ranking.readings}) == len(ranking.readings) == 7
+
+
+def test_an_attack_whose_control_failed_is_no_comparison() -> None:
+    rows = cell("lti", 0.03, 0.02, 0.01, failed=True, half=0.001)
+    found = statements(content(*rows))
+    assert not {LEARNED, TALLY} & set(kinds(found))
+    assert CONTROL in kinds(found)
+
+
+def test_one_defence_has_no_ranking_and_nothing_scored_no_statement_but_that() -> None:
+    assert kinds(statements(content(*cell("matched", 0.5, 1.0, mechanism="pl-identical")))) == [STRONGEST, NEXT]
+    assert kinds(statements(content(targets="unknown"))) == [UNSCORED]
+    assert statements(content()) == []

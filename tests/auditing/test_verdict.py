@@ -1,0 +1,151 @@
+"""The verdict in words: for a run without protection, with learned and with static noise, and where evidence lacks."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from equipoise.auditing.summary import wrapped
+from equipoise.auditing.verdict import verdict
+from tests.auditing.findings import cell, content, gap, row, study
+
+
+def only(mechanism: str, budget: float | None) -> dict[str, Any]:
+    found = study()
+    rows = [one for one in found["attacks"] if (one["mechanism"], one["budget"]) == (mechanism, budget)]
+    return {**found, "attacks": rows}
+
+
+def test_without_protection_the_first_sentence_says_that_nothing_protects() -> None:
+    said = verdict(only("none", None))
+    assert said[0] == (
+        "Nothing protects these updates: a server that follows the protocol and holds public images of the same kind "
+        "(labels granted) picks the right image out of 200 in 100 % of cases (95 % interval 98 to 100) from the first "
+        "release."
+    )
+    assert said[-1].startswith("Next: protect the updates")
+    assert "static" not in " ".join(said[:-1])
+
+
+def test_a_learned_run_is_held_against_no_protection_and_static_noise() -> None:
+    said = verdict(only("pl-learn", 0.98))
+    assert said[0] == (
+        "A server that follows the protocol, knows the mechanism and holds public images of the same kind (labels "
+        "granted) picks the right image out of 200 in 90 % of cases (95 % interval 88 to 92) from the first release of "
+        "pl-learn @ 0.98; without any protection it would be 100 %, with static noise of the same budget 33 %."
+    )
+    assert said[1].startswith("At equal budget and weights, learned noise leaks more than static noise in ")
+    assert "use static noise (pl-identical) instead of pl-learn at the same budget" in said[-1]
+
+
+def test_a_static_run_names_its_worst_round() -> None:
+    said = verdict(only("pl-identical", 0.98))
+    assert "41 % of cases (95 % interval 39 to 43) from a release of pl-identical @ 0.98 after 2,000 rounds" in said[0]
+    assert said[0].endswith("; without any protection it would be 58 %.")
+    assert "instead of" not in said[-1]
+    assert "use a larger batch" in said[-1]
+
+
+def test_a_sweep_is_grouped_and_ranked_in_few_sentences() -> None:
+    said = verdict(study())
+    assert len(said) <= 12
+    assert len("\n".join(map(wrapped, said)).splitlines()) <= 24
+    ranking = next(line for line in said if line.startswith("Images identified"))
+    assert ranking == (
+        "Images identified by the strongest attack, at the worst round of each: at the first round none 100 %, "
+        "pl-learn @ 0.995 100 %, pl-identical @ 0.995 91 %, pl-learn @ 0.98 90 %; after 200 rounds pl-learn @ 0.96 "
+        "58 %, pl-identical @ 0.96 10 %; after 2,000 rounds pl-identical @ 0.98 41 %."
+    )
+    membership = next(line for line in said if line.startswith("Membership"))
+    assert "20 % of members at 1 % false alarms" in membership
+    assert "unprotected 0.99, static noise of equal budget 0.75" in membership
+
+
+def test_the_ranking_goes_round_by_round() -> None:
+    rows = [*cell("matched", 0.9, 1.0, round=60), *cell("matched", 0.8, 1.0, budget=0.96)]
+    ranking = next(line for line in verdict(content(*rows)) if line.startswith("Images identified"))
+    assert ranking.endswith(": at the first round pl-learn @ 0.96 80 %; after 60 rounds pl-learn @ 0.98 90 %.")
+
+
+def test_what_is_worse_than_no_protection_comes_first() -> None:
+    rows = [*cell("matched", 0.99, 1.0, 0.3, budget=0.995), *cell("matched", 0.7, 0.4, 0.3, round=60)]
+    said = verdict(content(*rows))
+    assert said[0].startswith("Worse than no protection: a server that")
+    assert "70 % of cases" in said[0]
+    assert "after 60 rounds; without any protection it would be 40 %" in said[0]
+
+
+def test_where_intervals_overlap_there_is_no_clear_difference() -> None:
+    said = " ".join(verdict(content(*cell("matched", 0.52, 0.53, 0.51))))
+    assert "without any protection it would be 53 % (no clear difference)" in said
+    assert "with static noise of the same budget 51 % (no clear difference)" in said
+    assert "there is no clear difference between learned and static noise (1 comparison)" in said
+    assert "Worse" not in said
+    assert "instead of" not in said
+
+
+def test_paired_differences_decide_where_they_are_there() -> None:
+    rows = cell("matched", 0.52, 1.0, 0.51)
+    assert "in 1 of 1 comparisons" in " ".join(verdict(content(*rows, differences=[gap("matched", 0.01, 0.005)])))
+    far = cell("matched", 0.9, 1.0, 0.3)
+    assert "there is no clear difference" in " ".join(
+        verdict(content(*far, differences=[gap("matched", 0.6, 0.7)]))
+    )  # fmt: skip
+
+
+def test_too_few_releases_are_the_first_thing_said() -> None:
+    few = {"targets": 8, "evidence": "insufficient evidence"}
+    said = verdict(content(*cell("matched", 0.9, 1.0, 0.3, **few), options={"releases": 8}))
+    assert said[0] == "Insufficient evidence: 8 releases, and a result takes 20. Read the rest as examples."
+    assert said[-1].startswith("Next: attack more releases (--targets 20 or more)")
+
+
+def test_a_failed_control_is_no_evidence_of_protection() -> None:
+    said = verdict(content(*cell("lti", 0.01, 0.02, failed=True, round=2000, mechanism="pl-identical")))
+    assert "The control of lti failed there, so a low figure is no evidence of protection." in said[0]
+    assert "Low figures of lti after 2,000 rounds are no evidence: its control, without distortion, failed too." in said
+
+
+def test_guessing_is_not_called_safe() -> None:
+    (first, *_) = verdict(content(*cell("matched", 0.01, 1.0, mechanism="pl-identical")))
+    assert "That is not clearly more than guessing, and no proof of safety: a stronger attack may get more." in first
+
+
+def test_pictures_no_better_than_a_guess_are_said_to_show_nothing() -> None:
+    said = " ".join(verdict(content(*cell("lti", 0.3, 0.9, mse=0.7))))
+    assert "No picture comes closer to its original than the class mean (MSE 0.7 against 0.66)" in said
+    said = " ".join(verdict(content(*cell("lti", 0.3, 0.9, mse=0.5))))
+    assert "The closest pictures have an MSE of 0.5 (lti on pl-learn @ 0.98 at the first round); the class mean" in said
+
+
+def test_of_an_update_of_ones_own_it_says_this_update() -> None:
+    about = {"dataset": None, "seed": None, "round": None, "mechanism": "none", "budget": None, "targets": 1}
+    found = content(row("invgrad", None, **about, labels_granted=False, mse=0.5), targets="given", baselines={})
+    assert verdict(found) == [
+        "Nothing protects this update: a server that follows the protocol reconstructs the inputs (invgrad) with an "
+        "MSE of 0.5 from this update."
+    ]  # fmt: skip
+    guess = {"attack": "labels", "guess": [[1, 2]], "role": "own", "control": None, **about}
+    assert verdict(content(guess, targets="unknown")) == [
+        "Nothing is scored: no truth was given to hold the results against.",
+        "The attacker takes the labels to be [[1, 2]].",
+    ]
+
+
+def test_several_datasets_and_seeds_are_told_apart() -> None:
+    rows = [
+        one for name in ("mnist", "fmnist") for seed in (1, 2)
+        for one in cell("matched", 0.5 + 0.1 * seed, 1.0, 0.3, dataset=name, seed=seed)
+    ]  # fmt: skip
+    said = " ".join(verdict(content(*rows)))
+    assert "pl-learn @ 0.98 (fmnist, seed 2) 70 %" in said
+    assert "seed 1) " not in said, "the worse of two seeds stands for both"
+
+
+@pytest.mark.parametrize("found", [study(), only("none", None), content(*cell("matched", 0.01, 1.0))])
+def test_no_epsilon_and_no_claim_of_safety(found: dict[str, Any]) -> None:
+    said = " ".join(verdict(found))
+    assert "epsilon" not in said
+    assert not re.search(r"\b(is|are) (safe|private|protected)\b", said)
