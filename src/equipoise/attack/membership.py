@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError
-from .attack import Attack, Hooks, Knowledge, held
+from .attack import Attack, Hooks, Knowledge, Work, held
 from .results import MembershipScores
 from .simulate import Companions, chunk
 from .view import Public, Server, View, check, check_labels, check_public
@@ -110,4 +110,9 @@ def _run(
     return MembershipScores(result)
 
 
-MEMBERSHIP = Attack("membership", _run, frozenset({"public", "candidates"}), seconds=1 / 100)
+def _work(server: Server, labels: Tensor, knowledge: Knowledge, options: Mapping[str, Any]) -> Work:
+    seen = held(knowledge, "asked").shape[1] + REFERENCES * server.examples  # two gradients and two losses of each
+    return Work(len(labels), 3 * seen / server.batch)
+
+
+MEMBERSHIP = Attack("membership", _run, frozenset({"public", "candidates"}), work=_work)

@@ -20,6 +20,7 @@ from ..mechanism.schedule import defence_label
 from .cells import OWN
 from .options import AuditOptions
 from .results import Findings, Outcome
+from .store import set_aside
 from .summary import GIVEN, UNKNOWN, counted, headline, summary_text
 from .svg import Row, Section, as_pixels, svg
 
@@ -64,8 +65,12 @@ class Audit:
         return svg("What the server could see", self.sections, footer)
 
     def save(self, folder: Path | str) -> list[Path]:
-        """``audit.json`` and, where there are pictures, ``audit.svg``; returns what was written."""
+        """``audit.json`` and, where there are pictures, ``audit.svg``; returns what was written.
+
+        An earlier one with rows that this one lacks is kept beside it as ``audit-1.json``, with its picture.
+        """
         folder = Path(folder)
+        set_aside(folder, self.content)
         written = [folder / "audit.json"]
         write_json(written[0], self.content)
         picture = folder / "audit.svg"

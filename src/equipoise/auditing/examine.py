@@ -21,7 +21,7 @@ from .scoring import Case, Trace, score
 from .targets import Materials, Targets
 
 Progress = Callable[[str, float], None]
-"""Called with what is being done and how much of it, in seconds on a slow machine."""
+"""Called with what is being done and how many steps of it were made, see ``Attack.work``."""
 
 
 def released(cell: Cell, targets: Targets, options: AuditOptions) -> Tensor:
@@ -41,8 +41,12 @@ def attack_cell(
     options: AuditOptions,
     diameter: float = 56.0,
     progress: Progress | None = None,
+    keep: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
-    """All attacks that the options name, on the cell's own releases or on simulated ones of the targets."""
+    """All attacks that the options name, on the cell's own releases or on simulated ones of the targets.
+
+    ``keep`` gets each outcome as soon as there is one.
+    """
     view = cell.view
     if view is None:
         view = View(cell.weights.expand(len(targets.truth), -1), released(cell, targets, options), targets.labels)
@@ -51,6 +55,7 @@ def attack_cell(
         trace = Trace(targets.images, diameter)
         result = run_attack(name, cell.server, view, knowledge, options, progress, trace.watch)
         results.append(score(result, Case(cell, name, view, targets, materials, options, trace)))
+        keep(results[-1])
     return results
 
 
@@ -68,12 +73,7 @@ def run_attack(
 
     def step(count: int) -> None:
         if progress is not None:
-            progress(name, count * attack.seconds)
+            progress(name, count)
 
     settings = {**options.settings, "seed": options.seed}
     return attack.run(server, view, attack.granted(knowledge), settings, Hooks(watch, step))
-
-
-def told_where(progress: Progress | None, where: str) -> Progress | None:
-    """Progress that says in front of the attack where it is."""
-    return None if progress is None else lambda attack, amount: progress(f"{where}: {attack}", amount)

@@ -11,7 +11,7 @@ from ..attack.registry import ATTACKS, find
 from ..attack.registry import options as attack_options
 from ..errors import ConfigError, closest
 
-USUAL = ("invgrad", "lti", "matched", "membership", "labels")
+USUAL = ("matched", "lti", "membership", "labels")
 OWN = {
     "releases": Option(32, least=2),
     "label_sets": Option(3, least=1),
@@ -22,6 +22,11 @@ OWN = {
     "pictures": Option(2, least=0),
 }
 """What concerns the audit as a whole; every attack brings its own options along (``attack/registry.py``)."""
+QUICK: dict[str, Any] = {
+    "releases": 20, "label_sets": 2, "candidates": 50, "pairs": 1, "anchors": 2, "around": 16, "samples": 200,
+    "iterations": 400,
+}  # fmt: skip
+"""A preset for a first look, in about a tenth of the time: still as many releases as a result takes."""
 NEEDS = ("public", "truth", "candidates", "labels")
 """Of several that are not met, the first is named."""
 

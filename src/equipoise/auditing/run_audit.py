@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..data.dataset import Dataset
 from ..engine.datasets import dataset_labels, load_datasets
 from ..engine.federation import Federation
 from ..environment import environment
+from ..errors import DataError
 from ..models.batched import Batched
 from ..models.bundled import build
 from ..runs.folder import RunFolder
@@ -19,8 +22,10 @@ from .audit import Audit, content, run_sections
 from .cells import OWN
 from .examine import Progress
 from .options import AuditOptions
+from .plan import Plan
 from .replay import replayed
 from .results import Findings, renamed
+from .store import Store
 from .summary import counted
 from .sweep_audit import audit_sweep
 
@@ -35,6 +40,9 @@ def audit_run(
     private: bool = False,
     multi_rounds: int = 0,
     progress: Progress | None = None,
+    *,
+    store: Store | None = None,
+    planned: Callable[[Plan], None] = lambda plan: None,
 ) -> Audit:
     """Attack every federation of a run at its own snapshots: first, early and last, unless ``snapshots`` lists others.
 
@@ -44,7 +52,9 @@ def audit_run(
         snapshots: the rounds to attack; the run kept the weights of each.
         private: attack the clients' own images, and show them in the picture, instead of public ones.
         multi_rounds: if > 0, also replay each federation for so many rounds and combine the releases of client 0.
-        progress: called with (what, amount) while it works.
+        progress: called with (what, seconds of the plan that this took) while it works.
+        store: where finished parts are kept, and taken from: ``Store(folder)``. Without one nothing is written.
+        planned: called with what will be done, before it begins.
 
     Returns:
         What the attacks got: ``summary()`` in words, ``rows`` with intervals, ``save(folder)`` for audit.json.
@@ -64,15 +74,26 @@ def audit_run(
     run = RunFolder(folder)
     settings, federations = run.config.settings, run.config.federations()
     datasets = load_datasets(settings, [fed.dataset for fed in federations])
+    _check_public(datasets)
     sample = next(iter(datasets.values()))
     device, dtype = torch.device(settings.run.device), getattr(torch, settings.run.dtype)
     with torch.random.fork_rng(devices=[]):
         batched = Batched(build(settings.training.model, sample.shape, sample.classes).to(device, dtype), device=device)
     chosen = run.chosen(_usual(run.snapshots()) if snapshots is None else snapshots)
     weights = {round_number: run.weights(round_number, batched.layout).to(device, dtype) for round_number in chosen}
+    most = min(multi_rounds, settings.training.rounds)
+
+    def with_replays(plan: Plan) -> None:
+        planned(replace(plan, replayed=most))
+
     findings = Findings([], [], {}, [], {})
     if options.attacks:
-        findings = audit_sweep(settings, federations, datasets, batched, weights, options, progress, private=private)
+        findings = audit_sweep(
+            settings, federations, datasets, batched, weights, options, progress,
+            private=private, store=store, planned=with_replays,
+        )  # fmt: skip
+    else:
+        planned(Plan(federations=len(federations), snapshots=len(chosen), replayed=most))
     if not findings.complete and not findings.rows:
         raise KeyboardInterrupt  # nothing was finished: an earlier audit stays as it is
     whose = "private" if private else "public"
@@ -80,9 +101,8 @@ def audit_run(
     attacked = f"{options.releases} releases of {whose} images at {places}"
     result = content(findings, options, whose, attacked)
     result["cap"] = _cap(run.results(), findings, federations, settings.training.rounds)
-    if multi_rounds and findings.complete:
-        most = min(multi_rounds, settings.training.rounds)
-        step = None if progress is None else (lambda number: progress("multi-round", 0.3))
+    if most and findings.complete:
+        step = None if progress is None else (lambda number: progress(f"multi-round, round {number} of {most}", 0.0))
         result["multi_round"] = [
             replayed(settings, fed, most, examples=24, labels=1, decoys=49, around=32, on_round=step)
             for fed in federations
@@ -91,6 +111,15 @@ def audit_run(
         result["notes"].append("Where every client has a budget of its own, that of client 0 was attacked.")
     result["environment"] = environment(device)
     return Audit(_without_paths(result, federations), run_sections(findings, datasets))
+
+
+def _check_public(datasets: Mapping[str, Dataset]) -> None:
+    for data in datasets.values():
+        if data.public is None:
+            raise DataError(
+                f"Dataset {data.name!r} has no public images, which the attacks learn from and are scored on.",
+                "Train again with --set public_fraction=0.1, or name public data with --public PATH.",
+            )
 
 
 def _per_client(budget: Any) -> bool:
