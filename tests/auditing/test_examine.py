@@ -310,5 +310,6 @@ def test_every_attack_says_before_how_many_steps_it_makes(mechanism: str, scale:
     attack_cell(Cell(weights, server, {}), targets, materials(), options, progress=told)
     for name, made in steps.items():
         work = work_of(name, server, targets, materials(), options)
-        assert work.steps == pytest.approx(made, rel=0.1), name
+        most = name == "matched" and condition_on == "best"  # it may find that it needs less
+        assert work.steps >= made if most else work.steps == pytest.approx(made, rel=0.1), name
         assert work.gradients > 0
