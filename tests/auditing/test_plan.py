@@ -39,7 +39,7 @@ def test_of_what_was_not_there_nothing_is_said() -> None:
     assert "already" not in text
     assert "multi-round" not in text
     assert text.startswith("1 federation x 1 snapshot: 1 cell (")
-    assert "lti" not in Plan(federations=1, snapshots=1, replayed=3).text()
+    assert "releases" not in Plan(federations=1, snapshots=1, replayed=3).text()
 
 
 def test_a_rough_time_is_no_promise_of_seconds() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import zipfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -41,16 +40,20 @@ def outcome(**change: Any) -> Outcome:
     return replace(made, **change)
 
 
+def alike(mine: dict[str, Any], its: dict[str, Any]) -> bool:
+    """The same arrays in the same order, bit for bit but for the payload of NaN."""
+    pairs = zip(mine.values(), its.values(), strict=True)
+    return list(mine) == list(its) and all(
+        one.dtype == other.dtype and np.array_equal(one, other, equal_nan=True) for one, other in pairs
+    )
+
+
 def same(one: Outcome, other: Outcome) -> bool:
     arrays = [
         (part.values, part.negative, {} if part.pictures is None else {"": part.pictures}) for part in (one, other)
     ]
-    return (one.about, one.attack, one.notes) == (other.about, other.attack, other.notes) and all(
-        list(mine) == list(its) and all(
-            mine[name].dtype == its[name].dtype and np.array_equal(mine[name], its[name], equal_nan=True) for name in mine
-        )
-        for mine, its in zip(*arrays, strict=True)
-    )  # fmt: skip
+    words = (one.about, one.attack, one.notes) == (other.about, other.attack, other.notes)
+    return words and all(alike(mine, its) for mine, its in zip(*arrays, strict=True))
 
 
 # --- to bytes and back ------------------------------------------------------------------------------------------------
@@ -93,12 +96,10 @@ def test_the_images_themselves_are_not_kept() -> None:
     assert small == large
 
 
-def test_nothing_in_it_needs_a_pickle() -> None:
-    for name in zipfile.ZipFile(io.BytesIO(packed(Values([outcome()])))).namelist():
-        assert b"pickle" not in name.encode()
-    with pytest.raises(CheckpointError, match="cannot be read"):
-        content = io.BytesIO()
-        np.savez(content, index=np.array([{}], dtype=object), digest=np.array("x"))
+def test_a_pickle_is_refused() -> None:
+    content = io.BytesIO()
+    np.savez(content, index=np.array([{}], dtype=object), digest=np.array("x"))
+    with pytest.raises(CheckpointError, match="Object arrays cannot be loaded"):
         unpacked(content.getvalue())
 
 
