@@ -360,6 +360,7 @@ def test_quick_says_what_it_reduces_and_explicit_options_win(command: Command, f
     assert done.code == 0
     text = " ".join(done.out.split())
     assert "--quick: releases 3 (usually 32)" in text
+    assert max(map(len, done.out.partition("About")[0].splitlines())) <= 80
     assert "candidates 50 (usually 200)" in text
     stored = json.loads((folder / "audit.json").read_text())["options"]
     assert (stored["releases"], stored["samples"], stored["around"]) == (3, 200, 4)

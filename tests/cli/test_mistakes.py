@@ -216,9 +216,8 @@ MISTAKES: dict[str, list[Mistake]] = {
         ),
         Mistake(
             "equipoise audit run --attack lti", 12,
-            "Dataset 'digits' has no public images, so no public_targets.",
-            "Set some apart: public_fraction=0.1 with load, --set public_fraction=0.1 before training, "
-            "public=(images, labels) with from_tensors.",
+            "Dataset 'digits' has no public images, which the attacks learn from and are scored on.",
+            "Train again with --set public_fraction=0.1, or name public data with --public PATH.",
         ),
         Mistake(
             "equipoise bounds run --snapshots 9", 11,

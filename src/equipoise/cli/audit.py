@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -19,19 +20,36 @@ EXAMPLES = (
     "Examples: equipoise audit runs/a   |   equipoise audit runs/a --quick   |   equipoise audit runs/a --attack "
     "lti,matched --targets 100 --snapshots 0,200   |   equipoise audit runs/a --attack invgrad --set lr=0.1"
 )
+Attacks = Annotated[
+    str,
+    typer.Option(
+        help="matched, lti, membership, labels, invgrad, dlg, idlg, likelihood, unrolled, multi-round.",
+        autocompletion=completion.attacks,
+    ),
+]
+Quick = Annotated[
+    bool,
+    typer.Option(
+        "--quick",
+        help="A first look in about a tenth of the time: 20 releases over 2 label sets, 50 candidates, and fewer "
+        "simulations for each attack. --targets and --set have the last word.",
+    ),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Any attack option, e.g. --set samples=2000 --set condition_on=best.",
+        autocompletion=completion.attack_options,
+    ),
+]
 GO_ON = "What is finished is kept: run the same command again to go on."
 
 
 def audit(
     run: Annotated[Path, typer.Argument(help="A run folder, as train writes it.")],
     *,
-    attack: Annotated[
-        str,
-        typer.Option(
-            help="matched, lti, membership, labels, invgrad, dlg, idlg, likelihood, unrolled, multi-round.",
-            autocompletion=completion.attacks,
-        ),
-    ] = "matched,lti,membership,labels",
+    attack: Attacks = "matched,lti,membership,labels",
     targets: Annotated[
         int | None,
         typer.Option(help="Releases to attack; under 20 is insufficient evidence.", show_default="32; --quick: 20"),
@@ -39,26 +57,12 @@ def audit(
     snapshots: Annotated[
         str | None, typer.Option(help="Rounds of the snapshots to attack; default first, early and last.")
     ] = None,
-    quick: Annotated[
-        bool,
-        typer.Option(
-            "--quick",
-            help="A first look in about a tenth of the time: 20 releases over 2 label sets, 50 candidates, and fewer "
-            "simulations for each attack. --targets and --set have the last word.",
-        ),
-    ] = False,
+    quick: Quick = False,
     multi_rounds: Annotated[int, typer.Option(help="Releases that the attack multi-round combines.")] = 300,
     private: Annotated[
         bool, typer.Option("--private", help="Attack the clients' own images, and SHOW them in the picture.")
     ] = False,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="Any attack option, e.g. --set samples=2000 --set condition_on=best.",
-            autocompletion=completion.attack_options,
-        ),
-    ] = None,
+    settings: Set = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Compute all again, also what an earlier audit kept.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -139,4 +143,4 @@ def _reduced(options: AuditOptions) -> str:
 
     usual, mine = AuditOptions().plain(), options.plain()
     less = [f"{name} {mine[name]} (usually {usual[name]})" for name in QUICK if mine[name] != usual[name]]
-    return "--quick: " + ", ".join(less)
+    return "\n".join(textwrap.wrap("--quick: " + ", ".join(less), 80))

@@ -57,7 +57,7 @@ def train(
     def first() -> None:
         display.console.print(summary(resolved, folder))
         for name in (data.name for data in run.sweep.datasets.values() if data.public is None):
-            display.errors.print(
+            display.console.print(
                 f"warning: {name} has no public images, so this run cannot be audited as it is. To set some apart: "
                 "--set public_fraction=0.1",
                 markup=False, highlight=False, soft_wrap=True,
