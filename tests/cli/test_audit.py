@@ -363,9 +363,9 @@ def test_quick_says_what_it_reduces_and_explicit_options_win(command: Command, f
     assert max(map(len, done.out.partition("About")[0].splitlines())) <= 80
     assert "candidates 50 (usually 200)" in text
     stored = json.loads((folder / "audit.json").read_text())["options"]
-    assert (stored["releases"], stored["samples"], stored["around"]) == (3, 200, 4)
+    assert (stored["releases"], stored["samples"], stored["around"]) == (3, 300, 4)
     help_text = " ".join(command("audit", "--help").out.replace("│", " ").split())
-    assert "20 releases over 2 label sets" in help_text
+    assert "20 releases over 1 label set" in help_text
 
 
 def test_a_run_without_public_images_is_refused_with_what_helps(command: Command, tmp_path: Path) -> None:

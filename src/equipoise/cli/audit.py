@@ -31,8 +31,8 @@ Quick = Annotated[
     bool,
     typer.Option(
         "--quick",
-        help="A first look in about a tenth of the time: 20 releases over 2 label sets, 50 candidates, and fewer "
-        "simulations for each attack. --targets and --set have the last word.",
+        help="A first look in about a fifth of the time: 20 releases over 1 label set, 50 candidates, fewer "
+        "simulations for lti and labels. --targets and --set have the last word.",
     ),
 ]
 Set = Annotated[
