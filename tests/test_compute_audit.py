@@ -13,7 +13,8 @@ import pytest
 
 import equipoise
 from equipoise.auditing.options import AuditOptions
-from equipoise.auditing.results import REPORTED
+from equipoise.auditing.results import summary
+from equipoise.auditing.store import unpacked
 from equipoise.compute import OLD_NAMES, compute_audit, main
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings, to_dict
@@ -111,31 +112,29 @@ def test_no_path_of_a_dataset_is_written(audited: Path, replayed: Path, spec: di
         text = path.read_text()
         assert place not in text
         assert {row["dataset"] for row in json.loads(text)["attacks"]} == {"pictures"}
+    stored = unpacked((audited / "audit.npz").read_bytes())
+    assert {one.about["dataset"] for one in stored.outcomes} == {"pictures"}
+    assert set(stored.arrays) == {"pictures/truth", "pictures/labels"}
     with np.load(audited / "audit.npz", allow_pickle=False) as arrays:
-        assert place not in str(arrays["about"])
+        assert place not in str(arrays["index"])
 
 
 def test_the_values_per_release_give_the_rows(audited: Path) -> None:
     result = json.loads((audited / "audit.json").read_text())
-    with np.load(audited / "audit.npz", allow_pickle=False) as arrays:
-        about = json.loads(str(arrays["about"]))
-        values = {name: arrays[name] for name in arrays.files if name != "about"}
-    assert all(array.dtype == np.float32 and len(array) == 2 for array in values.values())
-    assert {name.partition("/")[2] for name in values} <= set(REPORTED)
+    outcomes = unpacked((audited / "audit.npz").read_bytes()).outcomes
     rows = [row for row in result["attacks"] if row["control"] != "negative"]
-    assert len(rows) == len(about)
-    for i, (one, row) in enumerate(zip(about, rows, strict=True)):
-        assert one.items() <= row.items()
-        for name in ("mse", "identification", "labels"):
-            assert (f"{i}/{name}" in values) == (name in row)
-            if name in row:
-                assert values[f"{i}/{name}"].mean() == pytest.approx(row[name], rel=1e-5)
+    for one, row in zip(outcomes, rows, strict=True):
+        assert {**one.about, "attack": one.attack}.items() <= row.items()
+        assert summary(one.values, result["options"]["seed"]).items() <= row.items(), "the intervals, too"
+    negative = [row for row in result["attacks"] if row["control"] == "negative"]
+    for one, row in zip(outcomes, negative, strict=True):
+        assert summary(one.negative, result["options"]["seed"]).items() <= row.items()
 
 
 def test_no_image_and_no_weight_is_written(audited: Path, replayed: Path) -> None:
     """A picture has 144 numbers and the model 9,540: no array holds as many for a release."""
     with np.load(audited / "audit.npz", allow_pickle=False) as arrays:
-        assert all(arrays[name].size <= 2 * 2 for name in arrays.files if name != "about")
+        assert all(arrays[name].size <= 2 * 4 for name in arrays.files)
 
     def longest(value: Any) -> int:
         if isinstance(value, dict):

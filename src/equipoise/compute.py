@@ -3,10 +3,10 @@
 A SPEC is what ``settings.to_dict`` writes. OUT gets ``result.json`` (as in a run folder, plus seconds) and
 ``curves.npz`` (``rounds`` and ``[F, evaluations]`` arrays). With an entry ``audit`` (the options of an audit,
 and ``snapshots``) the federations are attacked at the weights of those rounds instead, and OUT gets ``audit.json`` and
-``audit.npz`` (values per release). With an entry ``multi_round`` (the arguments of ``replay.replayed``) every
-federation is replayed and its releases combined, and OUT gets ``multi_round.json``. A SPEC with the single entry
-``reproduction`` holds the jobs of ``equipoise reproduce --plan``; OUT gets a raw file for each. Nothing else is
-written: no weights, no private images.
+``audit.npz`` (values per release, which ``auditing/store.py`` reads). With an entry ``multi_round`` (the arguments of
+``replay.replayed``) every federation is replayed and its releases combined, and OUT gets ``multi_round.json``. A SPEC
+with the single entry ``reproduction`` holds the jobs of ``equipoise reproduce --plan``; OUT gets a raw file for each.
+Nothing else is written: no weights, no private images.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import io
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ import torch
 
 from .auditing.options import AuditOptions
 from .auditing.replay import replayed
-from .auditing.results import REPORTED, Outcome, renamed
+from .auditing.results import Findings, renamed
+from .auditing.store import Values, packed
 from .auditing.sweep_audit import audit_sweep
 from .engine.datasets import dataset_labels
 from .engine.result import result
@@ -65,9 +67,9 @@ def compute(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         for name in CURVES
     }
     curves["rounds"] = np.array(settings.evaluated())
-    packed = io.BytesIO()
-    np.savez_compressed(packed, **curves)  # type: ignore[arg-type]
-    write_bytes(out / "curves.npz", packed.getvalue())
+    content = io.BytesIO()
+    np.savez_compressed(content, **curves)  # type: ignore[arg-type]
+    write_bytes(out / "curves.npz", content.getvalue())
     return outcome
 
 
@@ -128,7 +130,7 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         "spec": {**_named(spec, names), "audit": {**raw, "snapshots": snapshots}},
     }
     write_json(out / "audit.json", outcome)
-    write_bytes(out / "audit.npz", _values(findings.outcomes, names))
+    write_bytes(out / "audit.npz", packed(_values(findings, names)))
     return outcome
 
 
@@ -142,18 +144,15 @@ def _rounds(snapshots: Any, last: int) -> list[int]:
     return sorted(snapshots)
 
 
-def _values(outcomes: list[Outcome], names: dict[str, str]) -> bytes:
-    """What was measured on every release, as the bytes of an npz file."""
-    packed = io.BytesIO()
+def _values(findings: Findings, names: dict[str, str]) -> Values:
+    """What was measured on every release, and which of the public images stood behind it; no image."""
+    abouts = renamed((one.about for one in findings.outcomes), names)
+    outcomes = [replace(one, about=about, pictures=None) for one, about in zip(findings.outcomes, abouts, strict=True)]
     arrays = {
-        f"{i}/{name}": values.astype(np.float32)
-        for i, one in enumerate(outcomes)
-        for name, values in one.values.items()
-        if name in REPORTED
-    }
-    about = renamed(({**one.about, "attack": one.attack} for one in outcomes), names)
-    np.savez_compressed(packed, **arrays, about=np.array(json.dumps(about)))  # type: ignore[arg-type]
-    return packed.getvalue()
+        f"{names[name]}/{what}": getattr(targets, what).cpu().numpy()
+        for name, targets in findings.targets.items() for what in ("truth", "labels")
+    }  # fmt: skip
+    return Values(outcomes, arrays)
 
 
 def compute_multi_round(spec: dict[str, Any], out: Path) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from torch import Tensor
 from equipoise.attack.simulate import respond
 from equipoise.attack.view import Server, View
 from equipoise.auditing import cells
-from equipoise.auditing.cells import Cell, federation_cell, static_name, static_twins, with_controls
+from equipoise.auditing.cells import Cell, federation_cell, planned_cells, static_name, with_controls
 from equipoise.data.dataset import from_tensors
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings
 from equipoise.mechanism.intensity import intensity
 from equipoise.mechanism.noise import standard_noise
-from equipoise.mechanism.protection import NO_PROTECTION
+from equipoise.mechanism.protection import NO_PROTECTION, Protection
 from equipoise.mechanism.registry import MECHANISMS, get_mechanism
 from equipoise.mechanism.release import observed_release
 from tests.auditing.small import CLASSES, QUICK, TWINS, images_of, materials, server_of
@@ -122,11 +122,34 @@ def mean_intensity(server: Server, weights: Tensor, count: int = 400) -> float:
     return float(intensity(alpha, kind.norm).mean())
 
 
+def static_twins(server: Server, weights: Tensor) -> dict[str, Protection]:
+    cells = with_controls(Cell(weights, server, {}), materials(), QUICK)
+    return {cell.role: cell.server.protection for cell in cells if cell.role in TWINS}
+
+
+def test_a_cell_is_known_by_its_key_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an audit will do can be counted at once: no norm is simulated for that, and no key needs one."""
+    server, weights = server_of("pl-learn", 0.5)
+    cell = Cell(weights, server, {"round": 3})
+    planned = list(planned_cells(cell, materials(), QUICK))
+    made = list(with_controls(cell, materials(), QUICK))
+    assert [one.about for one in planned] == [one.about for one in made]
+    assert len({one.key for one in planned}) == 4
+    for one, other in zip(planned, made, strict=True):
+        assert (one.key == other.key()) == (other.role != TWINS[1])
+    monkeypatch.setattr(cells, "SIMULATED", 0)  # whoever simulates now divides by zero
+    assert [one.key for one in planned_cells(cell, materials(), QUICK)] == [one.key for one in planned]
+    other = replace(server, protection=replace(server.protection, scale=0.6))
+    assert not {one.key for one in planned_cells(replace(cell, server=other), materials(), QUICK)} & {
+        one.key for one in planned[:3]
+    }
+
+
 @pytest.mark.parametrize("clip", [None, 0.2], ids=["unclipped", "clipped"])
 @pytest.mark.parametrize(("name", "scale"), [("pl-learn", 0.5), ("ls-learn", 0.01), ("gs-learn", 0.02)])
 def test_twins_have_the_noise_without_the_learner(name: str, scale: float, clip: float | None) -> None:
     server, weights = server_of(name, scale, gamma=1.0, steps=5, clip=clip)
-    twins = static_twins(server, weights, PUBLIC, QUICK)
+    twins = static_twins(server, weights)
     assert set(twins) == {"static, equal lower bound", "static, equal final norm"}
     lower, final = twins["static, equal lower bound"], twins["static, equal final norm"]
     assert lower.scale == scale
@@ -143,7 +166,7 @@ def test_twins_have_the_noise_without_the_learner(name: str, scale: float, clip:
 
 def test_a_learner_that_stands_still_is_its_own_twin() -> None:
     server, weights = server_of("pl-learn", 0.5, steps=0)
-    final = static_twins(server, weights, PUBLIC, QUICK)["static, equal final norm"]
+    final = static_twins(server, weights)["static, equal final norm"]
     assert float(final.scale) == pytest.approx(0.5, rel=1e-5)
     labels = (torch.arange(4) % CLASSES).expand(3, -1)
     images, noise = images_of(labels, 5), torch.randn(3, len(weights), generator=torch.Generator().manual_seed(1))
@@ -197,5 +220,5 @@ def test_undistorted_releases_are_one_defence_whatever_the_mechanism_was_set_to(
 def test_the_twin_of_equal_lower_bound_is_the_static_mechanism_of_the_registry() -> None:
     """So that it is attacked once where a sweep holds both."""
     own = cell_of("gs-learn")
-    twin = static_twins(own.server, own.weights, PUBLIC, QUICK)["static, equal lower bound"]
+    twin = static_twins(own.server, own.weights)["static, equal lower bound"]
     assert replace(own, server=replace(own.server, protection=twin)).key() == cell_of("gs-static").key()

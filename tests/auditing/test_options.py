@@ -12,7 +12,8 @@ from equipoise.attack.attack import Attack, Option
 from equipoise.attack.invgrad import INVGRAD
 from equipoise.attack.registry import ATTACKS, find
 from equipoise.attack.registry import options as attack_options
-from equipoise.auditing.options import OWN, USUAL, AuditOptions
+from equipoise.auditing.options import OWN, QUICK, USUAL, AuditOptions
+from equipoise.auditing.results import ENOUGH
 from equipoise.errors import ConfigError
 
 
@@ -54,10 +55,18 @@ def test_the_usual_attacks_are_taken_where_none_are_named() -> None:
     assert AuditOptions() == AuditOptions(attacks=list(USUAL))
 
 
+def test_quick_asks_for_less_of_what_there_is_and_still_for_enough_releases() -> None:
+    usual, quick = AuditOptions(), AuditOptions(**QUICK)
+    quick.check()
+    assert all(quick.plain()[name] <= usual.plain()[name] for name in QUICK)
+    assert quick.releases >= ENOUGH
+
+
 def test_of_the_usual_attacks_those_that_cannot_run_are_left_out() -> None:
+    """Where none of them can, the one that needs nothing takes their place."""
     limited, why = AuditOptions(samples=20).possible({"public": "public inputs", "labels": "labels"})
     assert (limited.attacks, limited.settings["samples"]) == (["invgrad"], 20)
-    assert why == dict.fromkeys(["lti", "matched", "membership", "labels"], "needs public inputs")
+    assert why == dict.fromkeys(["matched", "lti", "membership", "labels"], "needs public inputs")
     again, why = limited.possible({"candidates": "candidates"})
     assert (again.attacks, why) == (["invgrad"], {})
     assert AuditOptions().possible({"candidates": "more"})[1] == {"matched": "needs more", "membership": "needs more"}

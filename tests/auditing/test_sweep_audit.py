@@ -12,7 +12,9 @@ import torch
 
 from equipoise.auditing import sweep_audit
 from equipoise.auditing.options import AuditOptions
+from equipoise.auditing.plan import Plan
 from equipoise.auditing.results import Findings, Outcome, differences, rows_of
+from equipoise.auditing.store import Store
 from equipoise.auditing.sweep_audit import audit_sweep, learned_against_static
 from equipoise.engine.datasets import load_dataset
 from equipoise.engine.federation import Federation
@@ -146,12 +148,127 @@ def test_static_mechanisms_have_no_differences(run: Run, federations: list[Feder
 def test_progress_is_told_with_the_federation_the_round_and_the_role(run: Run, federations: list[Federation]) -> None:
     """Of all cells at round 0; one that occurs twice is told of once, where it is attacked."""
     told: list[tuple[str, float]] = []
-    run(cheap(attacks=["lti", "labels"]), progress=lambda what, amount: told.append((what, amount)))
+    plans: list[Plan] = []
+    run(
+        cheap(attacks=["lti", "labels"]), planned=plans.append,
+        progress=lambda what, amount: told.append((what, amount)),
+    )  # fmt: skip
     plain, static, learned = (federation.label() for federation in federations)
     cells = [f"{plain} at 0, own", f"{static} at 0, own", f"{learned} at 0, own", f"{learned} at 0, {TWINS[1]}"]
     expected = [f"{cell}: {attack}" for cell in cells for attack in ("lti", "labels")]
     assert list(dict.fromkeys(what for what, _ in told)) == expected
-    assert all(amount > 0 for _, amount in told)
+    assert sum(amount for _, amount in told) == pytest.approx(plans[0].seconds), "all of the plan, and no more"
+    assert plans[0].seconds > 0
+
+
+def test_the_plan_counts_each_cell_once_and_comes_before_the_first_attack(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[Plan] = []
+    cells = interrupt(monkeypatch, 1)
+    run(cheap(attacks=["lti", "labels"]), (0, 2), planned=lambda plan: plans.append(plan) or cells.clear())
+    (plan,) = plans
+    assert (plan.federations, plan.snapshots, plan.cells, plan.there) == (3, 2, 11, 0)
+    assert (plan.attacks, plan.releases) == (["lti", "labels"], 2)
+    assert len(cells) == 1
+
+
+# --- what was finished before ----------------------------------------------------------------------------------
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
+    """The role of every cell that is attacked from now on, and by which attacks."""
+    seen: list[tuple[str, list[str]]] = []
+
+    def counting(cell: Any, targets: Any, materials: Any, options: AuditOptions, *rest: Any) -> Any:
+        seen.append((cell.role, options.attacks))
+        return genuine(cell, targets, materials, options, *rest)
+
+    genuine = sweep_audit.attack_cell
+    monkeypatch.setattr(sweep_audit, "attack_cell", counting)
+    return seen
+
+
+def test_what_was_finished_is_not_computed_again_and_gives_the_same(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options, plans = cheap(attacks=["lti", "matched", "membership", "labels"]), list[Plan]()
+    whole = run(options, (0, 2), store=Store(tmp_path))
+    seen = counted(monkeypatch)
+    again = run(options, (0, 2), store=Store(tmp_path), planned=plans.append)
+    assert seen == []
+    assert (plans[0].cells, plans[0].there, plans[0].seconds) == (11, 11, 0)
+    assert again.rows == whole.rows
+    assert again.differences == whole.differences
+    for one, other in zip(whole.outcomes, again.outcomes, strict=True):
+        assert (one.pictures is None) == (other.pictures is None)
+        assert one.pictures is None or np.array_equal(one.pictures, other.pictures)
+
+
+def test_an_interrupted_audit_goes_on_with_the_attack_that_was_under_way(
+    run: Run, federations: list[Federation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted in the second attack on the second cell: of that cell the first attack is kept."""
+    options = cheap(attacks=["lti", "labels"])
+    whole = run(options, (2,))
+    kept: list[str] = []
+
+    class Interrupted(Store):
+        def put(self, name: str, outcome: Outcome) -> None:
+            super().put(name, outcome)
+            kept.append(outcome.attack)
+            if len(kept) == 3:
+                raise KeyboardInterrupt
+
+    partial = run(options, (2,), store=Interrupted(tmp_path))
+    assert not partial.complete
+    assert partial.rows == whole.rows[: len(partial.rows)]
+    seen, plans = counted(monkeypatch), list[Plan]()
+    result = run(options, (2,), store=Store(tmp_path), planned=plans.append)
+    assert (plans[0].there, plans[0].cells) == (1, 7)
+    assert seen[0] == ("own", ["labels"])
+    assert len(seen) == 6
+    assert result.complete
+    assert (result.rows, result.differences) == (whole.rows, whole.differences)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"seed": 1}, {"samples": 21}, {"releases": 3}, {"candidates": 4}, {"label_sets": 1}, {"pictures": 2}],
+    ids=str,
+)
+def test_other_options_are_another_result(
+    run: Run, federations: list[Federation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    run(cheap(attacks=["lti"]), (0,), federations[:1], store=Store(tmp_path))
+    seen = counted(monkeypatch)
+    result = run(cheap(attacks=["lti"], **change), (0,), federations[:1], store=Store(tmp_path))
+    assert len(seen) == 1
+    assert result.rows == run(cheap(attacks=["lti"], **change), (0,), federations[:1]).rows
+
+
+def test_options_of_other_attacks_change_nothing(
+    run: Run, federations: list[Federation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(cheap(attacks=["lti"]), (0,), federations[:1], store=Store(tmp_path))
+    seen = counted(monkeypatch)
+    run(cheap(attacks=["lti", "labels"], around=5, iterations=3), (0,), federations[:1], store=Store(tmp_path))
+    assert seen == [("own", ["labels"])]
+
+
+def test_private_targets_other_settings_and_other_weights_are_another_result(
+    run: Run, federations: list[Federation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = cheap(attacks=["lti"])
+    run(options, (0,), federations[:1], store=Store(tmp_path))
+    seen = counted(monkeypatch)
+    run(options, (0,), federations[:1], store=Store(tmp_path), private=True)
+    run(options, (0,), federations[:1], SETTINGS.replace(eta=0.2), store=Store(tmp_path))
+    run(options, (0,), federations[:1], SETTINGS.replace(leakage=Leakage(D=10.0)), store=Store(tmp_path))
+    run(options, (2,), federations[:1], store=Store(tmp_path))
+    assert len(seen) == 4
+    run(options, (2,), federations[:1], store=Store(tmp_path, fresh=True))
+    assert len(seen) == 5, "and fresh overlooks what is there"
 
 
 # --- an interrupted audit ------------------------------------------------------------------------------------

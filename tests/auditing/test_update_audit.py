@@ -232,12 +232,12 @@ def test_all_attacks_run_by_default_where_all_is_given(
     call: Call, public: Any, batch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(update_audit, "AuditOptions", cheap)
-    usual = ["invgrad", "lti", "matched", "membership", "labels"]
+    usual = ["matched", "lti", "membership", "labels"]
     for given, attacks in (
         ({}, ["invgrad"]),
         ({"public": public}, usual),
-        ({"public": public, "truth": None, "labels": batch[1]}, ["invgrad", "lti"]),
-        ({"public": public, "labels": "infer"}, ["invgrad", "lti", "membership", "labels"]),
+        ({"public": public, "truth": None, "labels": batch[1]}, ["lti"]),
+        ({"public": public, "labels": "infer"}, ["lti", "membership", "labels"]),
     ):
         result = call(options=None, **given)
         assert list(dict.fromkeys(row["attack"] for row in result.rows)) == attacks
@@ -253,7 +253,7 @@ def test_the_call_of_the_readme_works_with_its_defaults(batch: Any, count: int, 
     after = moved(model, gradient_of(model, x, y))
     public = (numbers(count, *SHAPE, seed=4), torch.arange(count) % CLASSES) if count else None
     result = audit(Update(model, before, after), truth=(x, y), attacker=Attacker(public=public))
-    attacks = ["invgrad", "lti", "matched", "membership", "labels"] if count else ["invgrad"]
+    attacks = ["matched", "lti", "membership", "labels"] if count else ["invgrad"]
     assert list(dict.fromkeys(row["attack"] for row in result.rows)) == attacks
     assert (f"sought among {candidates} candidates, not 200" in " ".join(result.content["notes"])) == (count > 0)
     assert len(result.content["left_out"]) == (0 if count else 4)
@@ -283,12 +283,12 @@ def test_a_mechanism_with_its_budget_is_simulated(
         model, model.state_dict(), batch, name, budget, settings=settings, experiment_seed=1
     ).parameters
     actual = call(after=sent, mechanism=name, budget=budget, settings=settings, public=public, options=cheap())
-    assert {row["attack"] for row in actual.rows} == {"invgrad", "lti", "matched", "membership", "labels"}
+    assert {row["attack"] for row in actual.rows} == {"lti", "matched", "membership", "labels"}
     assert {(row["mechanism"], row["budget"]) for row in actual.rows} == {(name, budget)}
     roles = ["own", *TWINS] if name == "pl-learn" else ["own"]
     expected = {(role, control) for role in roles for control in (None, "negative")}
     expected |= {("undistorted", "positive"), ("undistorted", "negative")}
-    for attack in ("invgrad", "lti", "matched", "membership", "labels"):
+    for attack in ("lti", "matched", "membership", "labels"):
         mine = [(row["role"], row["control"]) for row in actual.rows if row["attack"] == attack]
         assert set(mine) == expected
         assert len(mine) == len(expected), "each once"
@@ -423,7 +423,7 @@ def test_few_releases_are_insufficient_evidence(
 def test_public_data_may_be_sorted_by_label(call: Call, public: Any) -> None:
     order = public[1].argsort(stable=True)
     result = call(public=(public[0][order], public[1][order]), options=cheap())
-    assert {row["attack"] for row in result.rows} == {"invgrad", "lti", "matched", "membership", "labels"}
+    assert {row["attack"] for row in result.rows} == {"lti", "matched", "membership", "labels"}
 
 
 def test_the_loss_is_taken_with_the_buffers_that_the_server_had_sent(public: Any, batch: Any) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +22,10 @@ from equipoise.auditing import sweep_audit
 from equipoise.auditing.options import AuditOptions
 from equipoise.data.dataset import Dataset, from_tensors
 from tests.audit_helpers import EFFORT, train_run, write_pictures
-from tests.helpers import Command, Done, contents, entry_point, equipoise
+from tests.helpers import Command, Done, contents, entry_point, equipoise, single_threaded
 
 CHEAP = [word for key, value in EFFORT.items() for word in ("--set", f"{key}={value}")]
-ATTACKS = ["invgrad", "lti", "matched", "membership", "labels"]
+ATTACKS = ["matched", "lti", "membership", "labels"]
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +96,9 @@ def test_the_table_shows_defences_controls_and_what_is_not_claimed(command: Comm
     for words in ("black: MSE", "class mean: MSE", "noise: MSE"):
         assert words in text
     assert "CAP of" not in text, "the accuracy is that of the last round, the error would be that of the first"
-    assert "2 releases of public images over 2 label sets" in text
+    assert "auditing run, public images over 2 label sets" in text
+    assert "3 federations x 1 snapshot: 4 cells" in text
+    assert re.search(r"each attacked by lti, membership, labels on 2 releases. About \d+ s on this machine.", text)
     assert not re.search(r"(epsilon|delta)\s*[=<]\s*\d", text)
     ElementTree.parse(folder / "audit.svg")
 
@@ -114,16 +119,25 @@ def test_private_images_are_announced(command: Command, folder: Path) -> None:
     assert json.loads((folder / "audit.json").read_text())["targets"] == "private"
 
 
-def test_a_second_audit_replaces_the_first(command: Command, folder: Path) -> None:
+def test_a_second_audit_keeps_what_it_lacks_of_the_first(command: Command, folder: Path) -> None:
     command(*quick(attack="lti"))
     first = contents(folder)
-    command(*quick(attack="labels"))
+    done = command(*quick(attack="labels"))
     second = contents(folder)
     assert {row["attack"] for row in json.loads(second["audit.json"])["attacks"]} == {"labels"}
+    assert second["audit-1.json"] == first["audit.json"]
+    assert second["audit-1.svg"] == first["audit.svg"]
+    assert "audit.svg" not in second, "no picture of another audit is left beside it"
+    assert "it is kept as audit-1.json" in " ".join(done.out.split())
     for name in first.keys() - {"audit.json", "audit.svg"}:
         assert second[name] == first[name], f"{name} is the run's own"
-    if "audit.svg" in second:
-        assert second["audit.svg"] != first["audit.svg"], "no picture of another audit is left beside it"
+    done = command(*quick(attack="labels,lti"))
+    third = contents(folder)
+    assert "kept as" not in done.out, "this one has all of the second"
+    assert {name for name in third if name.startswith("audit") and "/" not in name} == {
+        "audit.json", "audit.svg", "audit-1.json", "audit-1.svg",
+    }  # fmt: skip
+    assert "4 of 4 cells were already there." in done.out
 
 
 def test_the_options_reach_the_attacks(command: Command, folder: Path) -> None:
@@ -158,7 +172,7 @@ def test_help_has_examples(command: Command) -> None:
     done = command("audit", "--help")
     assert done.code == 0
     assert re.search(r"Examples:\s+equipoise audit runs/a", done.out)
-    for option in ("--attack", "--targets", "--snapshots", "--private", "--set", "--json"):
+    for option in ("--attack", "--targets", "--snapshots", "--private", "--quick", "--fresh", "--set", "--json"):
         assert option in done.out
 
 
@@ -266,6 +280,103 @@ def test_an_interrupted_audit_writes_what_was_finished(command: Command, folder:
     assert stored["complete"] is False
     assert [(row["mechanism"], row["control"]) for row in stored["attacks"]] == [("none", None), ("none", "negative")]
     ElementTree.parse(folder / "audit.svg")
+
+
+@pytest.mark.usefixtures("interrupted")
+def test_an_interrupted_audit_says_how_to_go_on_and_does(command: Command, folder: Path) -> None:
+    assert "run the same command again to go on" in " ".join(command(*quick()).err.split())
+    done = command(*quick())  # the third cell that is attacked is not interrupted
+    assert done.code == 0
+    assert "1 of 4 cells were already there." in done.out
+    assert json.loads((folder / "audit.json").read_text())["complete"] is True
+    assert not (folder / "audit-1.json").exists(), "the partial one is part of the whole"
+
+
+def test_interrupted_before_anything_is_finished_it_says_so_too(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def attack(*arguments: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweep_audit, "attack_cell", attack)
+    done = command(*quick())
+    assert done.code == 130
+    assert "interrupted" in done.err
+    assert not (folder / "audit.json").exists()
+
+
+KILLED = """
+import os, signal, sys
+from equipoise.auditing.store import Store
+from equipoise.cli.app import main
+genuine, kept = Store.put, []
+def put(self, name, outcome):
+    genuine(self, name, outcome)
+    kept.append(name)
+    if len(kept) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+Store.put = put
+sys.argv = ["equipoise", *sys.argv[1:]]
+main()
+"""
+
+
+def test_an_audit_that_was_killed_between_two_cells_goes_on(
+    command: Command, folder: Path, tmp_path: Path, trained: Path
+) -> None:
+    """kill -9 after the second cell; then one of the two is damaged, and half of another was being written."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, *quick()], cwd=tmp_path, env=single_threaded(), capture_output=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert not (folder / "audit.json").exists()
+    kept = sorted((folder / "audit").iterdir())
+    assert len(kept) == 2
+    (folder / "audit" / ".half.npz.partial").write_bytes(kept[0].read_bytes()[:50])
+    kept[0].write_bytes(kept[0].read_bytes()[:-40])
+    second = command(*quick())
+    assert second.code == 0
+    assert "1 of 4 cells were already there." in second.out
+    went_on = json.loads((folder / "audit.json").read_text())
+    shutil.copytree(trained, tmp_path / "whole")
+    assert command("audit", "whole", *quick()[2:]).code == 0
+    assert went_on == json.loads((tmp_path / "whole" / "audit.json").read_text())
+    assert (folder / "audit.svg").read_bytes() == (tmp_path / "whole" / "audit.svg").read_bytes()
+
+
+def test_fresh_computes_all_again(command: Command, folder: Path) -> None:
+    assert command(*quick()).code == 0
+    before = contents(folder)
+    done = command(*quick("--fresh"))
+    assert done.code == 0
+    assert "already there" not in done.out
+    assert contents(folder) == before, "and comes to the same"
+
+
+def test_quick_says_what_it_reduces_and_explicit_options_win(command: Command, folder: Path) -> None:
+    effort = [word for word in CHEAP if not word.startswith(("--set", "samples", "candidates"))]
+    more = [part for word in effort for part in ("--set", word)]
+    done = command("audit", "run", "--attack", "labels", "--snapshots", "0", "--quick", "--targets", "3", *more)
+    assert done.code == 0
+    text = " ".join(done.out.split())
+    assert "--quick: releases 3 (usually 32)" in text
+    assert max(map(len, done.out.partition("About")[0].splitlines())) <= 80
+    assert "candidates 50 (usually 200)" in text
+    stored = json.loads((folder / "audit.json").read_text())["options"]
+    assert (stored["releases"], stored["samples"], stored["around"]) == (3, 300, 4)
+    help_text = " ".join(command("audit", "--help").out.replace("│", " ").split())
+    assert "20 releases over 1 label set" in help_text
+
+
+def test_a_run_without_public_images_is_refused_with_what_helps(command: Command, tmp_path: Path) -> None:
+    data = write_pictures(tmp_path / "pictures")
+    train_run(tmp_path / "run", data, ("none",), public_fraction=0.0)
+    done = command("audit", "run")
+    assert done.code == 12
+    line = only_line(done)
+    assert "Dataset 'pictures' has no public images" in line
+    assert "Train again with --set public_fraction=0.1, or name public data with --public PATH." in line
+    assert not (tmp_path / "run" / "audit").exists()
 
 
 @pytest.mark.usefixtures("interrupted")

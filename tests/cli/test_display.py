@@ -67,6 +67,80 @@ def test_a_terminal_has_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(word in text for word in ("training", "attacking: lti"))
 
 
+LONGEST = "fashion-mnist-scans pl-identical @ 0.98765 (seed 123) at 20000, static, equal lower bound: membership"
+
+
+@pytest.fixture(name="terminal")
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> Console:
+    """Standard error is a terminal of 80 columns, standard output is not looked at."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, legacy_windows=False, _environ={})
+    monkeypatch.setattr(display, "errors", console)
+    monkeypatch.setattr(display, "console", Console(file=io.StringIO(), width=80))
+    return console
+
+
+@pytest.mark.parametrize("share", [0.0, 0.37, 0.995, 1.0])
+def test_the_bar_of_an_audit_fits_80_columns(terminal: Console, share: float) -> None:
+    """One line with the share, the time left and as much of the label as there is room for."""
+    with display.audit_progress(quiet=False) as progress:
+        assert progress is not None
+        progress.planned("an audit", 36000.0)
+        progress(LONGEST, 36000.0 * share)
+        assert progress.bar is not None
+        shown = Console(file=io.StringIO(), width=80)
+        shown.print(progress.bar.get_renderable())
+    (line,) = shown.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(line) <= 80
+    assert f"{100 * share:3.0f} %" in line
+    assert ("left" in line) == (share < 1)
+    assert "fashion-mnist-scans pl-ide" in line
+
+
+def test_a_label_is_no_markup(terminal: Console) -> None:
+    with display.audit_progress(quiet=False) as progress:
+        assert progress is not None
+        progress.planned("an audit", 10.0)
+        progress("[bold]mine[/bold]", 1.0)
+        assert progress.bar is not None
+        shown = Console(file=io.StringIO(), width=80)
+        shown.print(progress.bar.get_renderable())
+    assert "[bold]mine" in shown.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_an_audit_in_a_pipe_tells_share_and_time_left_every_ten_seconds(
+    capfd: pytest.CaptureFixture[str], consoles: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(display.time, "monotonic", lambda: clock[0])
+    with display.audit_progress(quiet=False) as progress:
+        assert progress is not None
+        progress.planned("what it will do", 200.0)
+        for _ in range(12):
+            clock[0] += 4
+            progress("a cell: lti", 8.0)
+    out, err = capfd.readouterr()
+    assert "what it will do" in out
+    lines = err.splitlines()
+    assert [line.partition(" after ")[0] for line in lines] == ["12%", "24%", "36%", "48%"]
+    assert lines[-1] == "48% after 48 s, 57 s left: a cell: lti"
+
+
+def test_the_time_left_begins_as_planned_and_then_goes_by_the_pace() -> None:
+    progress = display.AuditProgress()
+    progress.total = 1000.0
+    assert progress.left(0.0) == 1000
+    progress.done = 500.0
+    assert progress.left(1000.0) == pytest.approx(500 * 2, rel=0.02), "twice as slow as planned"
+    progress.done = 1001.0
+    assert progress.left(5.0) == 0
+
+
+def test_a_quiet_audit_shows_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    with display.audit_progress(quiet=True) as progress:
+        assert progress is None
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_bar_of_rounds_begins_with_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
     monkeypatch.setattr(display, "errors", console)

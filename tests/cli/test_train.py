@@ -27,6 +27,22 @@ def test_train_prints_settings_table_and_place(command: Command, tiny: Path, tmp
     assert (tmp_path / "run" / "result.json").exists()
 
 
+def test_train_warns_of_data_that_could_not_be_audited_afterwards(command: Command, tiny: Path) -> None:
+    warning = "warning: tiny has no public images, so this run cannot be audited as it is."
+    first = command(*tiny_train(tiny, "--mechanism", "none"))
+    assert f"{warning} To set some apart: --set public_fraction=0.1" in first.out.splitlines(), "one line"
+    done = command(*tiny_train(tiny, "--mechanism", "none", "--fresh", "--set", "public_fraction=0.3"))
+    assert done.code == 0
+    assert "warning" not in done.out
+    document(command(*tiny_train(tiny, "--mechanism", "none", "--fresh", "--json")))
+
+
+def test_the_bundled_data_can_be_audited(command: Command, small_mnist: None) -> None:
+    done = command("train", "--mechanism", "none", "--rounds", "1", "--out", "run")
+    assert done.code == 0
+    assert "warning" not in done.out
+
+
 def test_train_again_says_where_it_resumed_and_changes_nothing(command: Command, tiny: Path, tmp_path: Path) -> None:
     arguments = tiny_train(tiny, "--mechanism", "none")
     command(*arguments)

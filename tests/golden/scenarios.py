@@ -39,6 +39,8 @@ from equipoise.attack.likelihood import likelihood
 from equipoise.attack.simulate import noise, respond
 from equipoise.attack.unrolled import unrolled
 from equipoise.attack.view import Server, View
+from equipoise.auditing.results import REPORTED
+from equipoise.auditing.store import unpacked
 from equipoise.bounds.options import BoundsOptions
 from equipoise.choosing.search import search
 from equipoise.compute import compute, compute_audit, compute_multi_round
@@ -298,8 +300,12 @@ def computed_audit(folder: Path) -> dict[str, Any]:
         "releases": 6,
     } | effort
     result = compute_audit(spec, folder)
-    with np.load(folder / "audit.npz") as stored:
-        return {"result": result, "values": {name: stored[name].tolist() for name in stored.files if name != "about"}}
+    outcomes = unpacked((folder / "audit.npz").read_bytes()).outcomes
+    values = {
+        f"{place}/{name}": array.astype(np.float32).tolist()
+        for place, one in enumerate(outcomes) for name, array in one.values.items() if name in REPORTED
+    }  # fmt: skip
+    return {"result": result, "values": values}
 
 
 def combined(folder: Path) -> dict[str, Any]:

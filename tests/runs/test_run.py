@@ -251,6 +251,9 @@ def test_fresh_replaces_our_own_files_and_nothing_else(whole: Path, config: Conf
     for name, content in mine.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)
+    for name in ("audit.json", "audit-1.json", "audit-1.svg", "audit/0123.npz"):  # of the weights that are replaced
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"old")
     run = Run(tmp_path, config, fresh=True)
     run.execute()
     assert run.resumed_from == 0

@@ -57,6 +57,27 @@ class Option:
 
 
 @dataclass(frozen=True)
+class Work:
+    """What an attack will do, counted before it begins: steps of ``Hooks.step``, and what one of them takes."""
+
+    steps: int
+    gradients: float  # of one batch, for one step
+
+    @property
+    def total(self) -> float:
+        """In gradients of one batch.
+
+        >>> Work(steps=500, gradients=11).total
+        5500
+        """
+        return self.steps * self.gradients
+
+
+Count = Callable[[Server, Tensor, Knowledge, Mapping[str, Any]], Work]
+"""(server, labels ``[N, E]``, knowledge, options) -> what an attack on these releases will do."""
+
+
+@dataclass(frozen=True)
 class Attack:
     """One attack. ``needs`` names what must be there: ``labels`` that are granted, ``public`` data, ``candidates`` (the
     truth among them), ``truth`` to be scored by, which it is not handed.
@@ -72,7 +93,7 @@ class Attack:
     run: Callable[[Server, View, Knowledge, Mapping[str, Any], Hooks], Result]  # the options hold the seed, too
     needs: frozenset[str] = frozenset()
     options: Mapping[str, Option] = field(default_factory=dict)
-    seconds: float = 1 / 1700  # that one step of ``Hooks.step`` takes on a slow machine, about
+    work: Count | None = None  # for the time left; None: its time is not foretold
 
     def granted(self, knowledge: Knowledge) -> Knowledge:
         """The part of the attacker's knowledge that this attack says it needs."""

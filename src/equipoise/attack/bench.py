@@ -28,11 +28,11 @@ from torch import Tensor
 
 from ..mechanism.distortion import draw_bounds
 from ..randomness import experiment_key
-from .attack import Hooks, Knowledge, Option, held
+from .attack import Hooks, Knowledge, Option, Work, held
 from .filter import Filter, Products
 from .limiter import Limiter
-from .simulate import Companions, chunk, noise, pieces, respond
-from .view import Public, Server, View, check, check_public, groups
+from .simulate import Companions, chunk, gradients, noise, pieces, respond, signs
+from .view import Public, Server, View, check, check_public, groups, ordered_labels
 
 FLOORS = (1e-6, 1e-4, 1e-2, 1.0)
 """Noise that is added to the mechanism's, as a share of the companions' variance."""
@@ -135,6 +135,27 @@ def _candidates(knowledge: Knowledge, rows: Tensor, place: Tensor, label: int, w
     return result
 
 
+def work(server: Server, labels: Tensor, knowledge: Knowledge, options: Mapping[str, Any]) -> Work:
+    """What all candidates of releases with ``labels`` ``[N, E]`` take; attacks that share a memory take it once."""
+    ordered, both, total = ordered_labels(server, labels), signs(server), 0
+    given = server.protection.mechanism.learns and options["condition_on"] != "nothing"
+    for group in ordered.unique(dim=0):
+        rows = (ordered == group).all(1).nonzero().flatten()
+        for start in range(0, server.examples, server.batch):
+            step = slice(start, start + server.batch)
+            for label in group[step].unique().tolist():
+                place = torch.zeros_like(labels[rows], dtype=torch.bool)
+                place[:, step] = labels[rows][:, step] == label
+                known = len(_candidates(knowledge, rows, place, int(label), ("choices", "asked")))
+                total += options["anchors"] * options["around"] * both + options["trials"]
+                total += (known + options["tuning"]) * options["pairs"] * both
+                if given:
+                    nulls, each = options["nulls"], options["companions"]
+                    total += each * (len(rows) + options["trials"] + nulls) * options["tuning"] + 2 * nulls
+                    total += each * (len(rows) + nulls) * known + nulls * -(-known // AT_ONCE)
+    return Work(total, gradients(server))
+
+
 class Chosen(NamedTuple):
     """The settings of a filter that simulated releases of references showed to be the best."""
 
@@ -161,7 +182,7 @@ class Bench:
         self.server, self.previous, self.public, self.labels, self.effort = server, previous, public, labels, effort
         self.position, label = position, int(labels[position])
         self.seed, self.name, self.on_release = seed, f"matched/{position // server.batch}/{label}", on_release
-        self.signs = 2 if server.protection.mechanism.distorts else 1  # nothing to pair without noise
+        self.signs = signs(server)
         self.most = chunk(server, previous)
         own = (public[1] == label).nonzero().flatten()
         self.own = own[torch.randperm(len(own), generator=torch.Generator().manual_seed(seed)).to(own.device)]

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..errors import AttackError
 from ..mechanism.noise import standard_noise
 from ..randomness import experiment_key, uniform
-from .attack import UNWATCHED, Hooks
+from .attack import UNWATCHED, Hooks, Work
 from .results import Inversion
 from .view import Server, View, check_differentiable, even
 
@@ -52,6 +52,19 @@ class Search:
         wrong += [f"tv={self.tv!r}"] if not 0 <= self.tv < float("inf") else []
         if wrong:
             raise AttackError(f"Impossible search settings: {', '.join(wrong)}.", "See attack.descent.Search.")
+
+
+SECOND = 4.0
+"""Gradients that one step of a search takes: the gradient of a gradient, about."""
+
+
+def search_work(search: Search, releases: int, gradients: float = SECOND) -> Work:
+    """What ``optimise`` will do.
+
+    >>> search_work(Search(iterations=100, restarts=2), releases=3).steps
+    600
+    """
+    return Work(search.iterations * search.restarts * releases, gradients)
 
 
 def total_variation(images: Tensor) -> Tensor:

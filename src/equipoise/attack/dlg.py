@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from .attack import UNWATCHED, Attack, Hooks, Knowledge, Option
-from .descent import Search, optimise
+from .attack import UNWATCHED, Attack, Hooks, Knowledge, Option, Work
+from .descent import Search, optimise, search_work
 from .labels import last_layer_labels
 from .results import Inversion
 from .view import Server, View, check
@@ -53,6 +53,10 @@ def _run(
     return attack(server, view, search, hooks)
 
 
+def _work(server: Server, labels: Tensor, knowledge: Knowledge, options: Mapping[str, Any]) -> Work:
+    return search_work(replace(SEARCH, restarts=options["restarts"]), len(labels))
+
+
 OPTIONS = {"restarts": Option(1, least=1)}
-DLG = Attack("dlg", partial(_run, dlg), options=OPTIONS)
-IDLG = Attack("idlg", partial(_run, idlg), options=OPTIONS)
+DLG = Attack("dlg", partial(_run, dlg), options=OPTIONS, work=_work)
+IDLG = Attack("idlg", partial(_run, idlg), options=OPTIONS, work=_work)

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .attack import UNWATCHED, Attack, Hooks, Knowledge, Option
-from .descent import Search, optimise
+from .attack import UNWATCHED, Attack, Hooks, Knowledge, Option, Work
+from .descent import Search, optimise, search_work
 from .results import Inversion
 from .view import Server, View, check
 
@@ -39,8 +39,15 @@ def _dot(one: Tensor, other: Tensor) -> Tensor:
 
 
 def _run(server: Server, view: View, knowledge: Knowledge, options: Mapping[str, Any], hooks: Hooks) -> Inversion:
-    search = Search(**{name: options[name] for name in (*OPTIONS, "seed")})
-    return invgrad(server, view, search, hooks)
+    return invgrad(server, view, _search(options), hooks)
+
+
+def _search(options: Mapping[str, Any]) -> Search:
+    return Search(**{name: options[name] for name in (*OPTIONS, "seed")})
+
+
+def _work(server: Server, labels: Tensor, knowledge: Knowledge, options: Mapping[str, Any]) -> Work:
+    return search_work(_search(options), len(labels))
 
 
 OPTIONS = {
@@ -50,4 +57,4 @@ OPTIONS = {
     "tv": Option(1e-5),
     "restarts": Option(1, least=1),
 }
-INVGRAD = Attack("invgrad", _run, options=OPTIONS)
+INVGRAD = Attack("invgrad", _run, options=OPTIONS, work=_work)

@@ -16,9 +16,9 @@ from torch import Tensor
 from ..errors import ModelError
 from ..models.layout import Slot
 from ..randomness import experiment_key, uniform
-from .attack import Attack, Hooks, Knowledge, Option, held
+from .attack import Attack, Hooks, Knowledge, Option, Work, held
 from .results import LabelGuesses
-from .simulate import simulate
+from .simulate import gradients, simulate
 from .view import Public, Server, View, check, check_public, groups_of_weights
 
 
@@ -116,6 +116,8 @@ def _run(server: Server, view: View, knowledge: Knowledge, options: Mapping[str,
     return LabelGuesses(infer_labels(server, bare, public, options["samples"], options["seed"], hooks.step))
 
 
-LABELS = Attack(
-    "labels", _run, frozenset({"public", "truth"}), {"samples": Option(500, least=10)}, seconds=1 / 450
-)  # fmt: skip
+def _work(server: Server, labels: Tensor, knowledge: Knowledge, options: Mapping[str, Any]) -> Work:
+    return Work(options["samples"], gradients(server))
+
+
+LABELS = Attack("labels", _run, frozenset({"public", "truth"}), {"samples": Option(500, least=10)}, _work)

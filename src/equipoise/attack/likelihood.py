@@ -12,8 +12,8 @@ from torch import Tensor
 from ..mechanism.distortion import draw_bounds
 from ..mechanism.noise import NOISES, standard_noise
 from ..randomness import experiment_key, uniform
-from .attack import UNWATCHED, Attack, Hooks, Knowledge, Option
-from .descent import Search, optimise
+from .attack import UNWATCHED, Attack, Hooks, Knowledge, Option, Work
+from .descent import Search, optimise, search_work
 from .results import Inversion
 from .view import Server, View, check
 
@@ -66,4 +66,8 @@ def _run(server: Server, view: View, knowledge: Knowledge, options: Mapping[str,
     return likelihood(server, view, search, hooks)
 
 
-LIKELIHOOD = Attack("likelihood", _run, options={"restarts": Option(1, least=1)})
+def _work(server: Server, labels: Tensor, knowledge: Knowledge, options: Mapping[str, Any]) -> Work:
+    return search_work(replace(SEARCH, restarts=options["restarts"]), len(labels))
+
+
+LIKELIHOOD = Attack("likelihood", _run, options={"restarts": Option(1, least=1)}, work=_work)

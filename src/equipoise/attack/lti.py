@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from ..errors import AttackError
-from .attack import Attack, Hooks, Knowledge, Option, held
+from .attack import Attack, Hooks, Knowledge, Option, Work, held
 from .descent import boxed
 from .limiter import Limiter
 from .results import Inversion
-from .simulate import simulate
-from .view import Public, Server, View, check, check_public, groups, restore_order
+from .simulate import gradients, signs, simulate
+from .view import Public, Server, View, check, check_public, groups, ordered_labels, restore_order
 
 PENALTIES = tuple(10.0**power for power in range(-7, 4))  # of the kernel's mean diagonal
 KERNELS = ("linear", "rbf")
@@ -72,8 +72,8 @@ def learn(
         ("lti", "lti/held out"), _split(public[1]), (kept, samples - kept), strict=True
     ):  # no image serves both to learn from and to choose by
         own, many = (public[0][rows], public[1][rows]), labels.expand(count, -1)
-        signs = (1.0, -1.0) if server.protection.mechanism.distorts else (1.0,)
-        made = [simulate(server, previous, own, many, seed, purpose, on_release, sign=sign) for sign in signs]
+        both = (1.0, -1.0)[: signs(server)]
+        made = [simulate(server, previous, own, many, seed, purpose, on_release, sign=sign) for sign in both]
         parts.append((made[0][0], made[-1][0], own[0][made[0][1]].flatten(1)))
     updates, opposite, targets = (torch.cat([part[i] for part in parts]) for i in range(3))
     clean, half = updates, None
@@ -91,9 +91,8 @@ def learn(
         regression = Regression(clean[:kept], targets[:kept], kernel)
         held = [regression.against(limiter.cut(noisy, which)) for which in range(len(limiter))]
         for penalty in PENALTIES:
-            weights = regression.solve(penalty)
-            for which, row in enumerate(held):
-                error = float((row @ weights + regression.mean - targets[kept:]).square().mean())
+            for which, guess in enumerate(regression.predictions(held, penalty)):
+                error = float((guess - targets[kept:]).square().mean())
                 if math.isfinite(error) and (best is None or error < best[0]):
                     best = (error, kernel, penalty, which)
     if best is None:
@@ -139,13 +138,24 @@ class Regression:
         return (-distance / self.width).exp().to(rows.dtype)
 
     def solve(self, penalty: float) -> Tensor:
-        """Weights ``[n, Q]``; where rounding spoils the factorisation the penalty is raised until it holds."""
+        """Weights ``[n, Q]``."""
+        return torch.cholesky_solve(self.targets, self._factor(penalty)).to(self.features.dtype)
+
+    def predictions(self, rows: list[Tensor], penalty: float) -> list[Tensor]:
+        """What rows of ``against`` ``[m, n]`` predict; there are fewer of them than columns of the targets."""
+        solved = torch.cholesky_solve(torch.cat(rows).double().T, self._factor(penalty)).T.to(self.features.dtype)
+        guesses = solved @ self.targets.to(self.features.dtype) + self.mean
+        return list(guesses.split([len(part) for part in rows]))
+
+    def _factor(self, penalty: float) -> Tensor:
+        """Where rounding spoils the factorisation the penalty is raised until it holds."""
         while True:
             ridge = self.gram.clone()
             ridge.diagonal().add_(penalty * self.unit)
+            factor: Tensor
             factor, failed = torch.linalg.cholesky_ex(ridge)
             if not bool(failed) or penalty > 1e6:
-                return torch.cholesky_solve(self.targets, factor).to(self.features.dtype)
+                return factor
             penalty *= 10
 
 
@@ -153,4 +163,9 @@ def _run(server: Server, view: View, knowledge: Knowledge, options: Mapping[str,
     return lti(server, view, held(knowledge, "public"), options["samples"], options["seed"], hooks.step)
 
 
-LTI = Attack("lti", _run, frozenset({"public"}), {"samples": Option(500, least=10)}, seconds=1 / 450)
+def _work(server: Server, labels: Tensor, knowledge: Knowledge, options: Mapping[str, Any]) -> Work:
+    sets = len(ordered_labels(server, labels).unique(dim=0))
+    return Work(sets * options["samples"] * signs(server), gradients(server))
+
+
+LTI = Attack("lti", _run, frozenset({"public"}), {"samples": Option(500, least=10)}, _work)

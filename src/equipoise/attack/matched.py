@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .attack import Attack, Hooks, Knowledge, held
-from .bench import OPTIONS, likelihoods
+from .bench import OPTIONS, likelihoods, work
 from .results import CandidateScores
 from .view import Server, View
 
@@ -29,4 +29,4 @@ def matched(
     return CandidateScores(scores)
 
 
-MATCHED = Attack("matched", matched, frozenset({"public", "candidates", "labels"}), OPTIONS, seconds=1 / 450)
+MATCHED = Attack("matched", matched, frozenset({"public", "candidates", "labels"}), OPTIONS, work)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from .attack import Attack, Hooks, Knowledge, held
-from .bench import OPTIONS, likelihoods
+from .bench import OPTIONS, likelihoods, work
 from .results import MembershipScores
 from .view import Server, View
 
@@ -42,4 +42,4 @@ def membership(
     return MembershipScores(torch.where(missing, least.masked_fill(least == torch.inf, 0) - 1, scores))
 
 
-MEMBERSHIP = Attack("membership", membership, frozenset({"public", "candidates"}), OPTIONS, seconds=1 / 450)
+MEMBERSHIP = Attack("membership", membership, frozenset({"public", "candidates"}), OPTIONS, work)

@@ -45,6 +45,17 @@ def noise(server: Server, key: Key, rows: Tensor, like: Tensor, tag: int = 0) ->
     return standard_noise(numbers, mechanism.noise)
 
 
+def gradients(server: Server) -> int:
+    """How many gradients of a batch one simulated release takes."""
+    protection = server.protection
+    return server.local_steps + (protection.steps if protection.mechanism.learns else 0)
+
+
+def signs(server: Server) -> int:
+    """How many releases make a pair of opposite noise: without noise there is nothing to pair."""
+    return 2 if server.protection.mechanism.distorts else 1
+
+
 def chunk(server: Server, like: Tensor) -> int:
     """How many releases to simulate at once."""
     each = like.element_size() * (12 * server.batched.layout.size + 60 * server.examples * server.pixels)

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from ..mechanism.clipping import clip_gradient, clipped_mean
 from ..mechanism.distortion import draw_bounds, learn_distortion
-from .attack import UNWATCHED, Attack, Hooks, Knowledge, Option
-from .descent import Search, optimise
+from .attack import UNWATCHED, Attack, Hooks, Knowledge, Option, Work
+from .descent import SECOND, Search, optimise, search_work
 from .likelihood import SEARCH, Likelihood, differences, noise_likelihood
 from .results import Inversion
+from .simulate import gradients
 from .view import Server, View, check
 
 
@@ -72,4 +73,8 @@ def _run(server: Server, view: View, knowledge: Knowledge, options: Mapping[str,
     return unrolled(server, view, search, hooks)
 
 
-UNROLLED = Attack("unrolled", _run, options={"restarts": Option(1, least=1)}, seconds=1 / 100)
+def _work(server: Server, labels: Tensor, knowledge: Knowledge, options: Mapping[str, Any]) -> Work:
+    return search_work(replace(SEARCH, restarts=options["restarts"]), len(labels), SECOND * gradients(server))
+
+
+UNROLLED = Attack("unrolled", _run, options={"restarts": Option(1, least=1)}, work=_work)

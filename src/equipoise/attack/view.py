@@ -210,11 +210,17 @@ def groups(server: Server, view: View) -> Iterator[tuple[Tensor, Tensor, Tensor]
     Labels are sorted within each step. Whatever an attack learns from simulation serves a whole group.
     """
     assert view.labels is not None
-    ordered = view.labels.unflatten(1, (server.local_steps, -1)).sort(dim=2).values.flatten(1)
+    ordered = ordered_labels(server, view.labels)
     for rows, previous in groups_of_weights(view):
         sets, place = torch.unique(ordered[rows], dim=0, return_inverse=True)
         for number, labels in enumerate(sets):
             yield rows[place == number], previous, labels
+
+
+def ordered_labels(server: Server, labels: Tensor) -> Tensor:
+    """``[N, E]`` sorted within each local step: releases with equal rows are of one group."""
+    result: Tensor = labels.unflatten(1, (server.local_steps, -1)).sort(dim=2).values.flatten(1)
+    return result
 
 
 def restore_order(server: Server, images: Tensor, labels: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from ..files import storage_errors, write_json, write_text
 from ..mechanism.claims import NO_EPSILON, PROVED, sentence
 from .options import AuditOptions
 from .results import FEW, Findings
+from .store import set_aside
 from .summary import GIVEN, UNKNOWN, counted, headline, summary_text
 from .svg import Section, svg
 from .verdict import verdict
@@ -72,8 +73,12 @@ class Audit:
         return svg(title, self.sections, footer, " ".join(said[:few]))
 
     def save(self, folder: Path | str) -> list[Path]:
-        """``audit.json`` and, where there are pictures, ``audit.svg``; returns what was written."""
+        """``audit.json`` and, where there are pictures, ``audit.svg``; returns what was written.
+
+        An earlier one with rows that this one lacks is kept beside it as ``audit-1.json``, with its picture.
+        """
         folder = Path(folder)
+        set_aside(folder, self.content)
         written = [folder / "audit.json"]
         write_json(written[0], self.content)
         picture = folder / "audit.svg"

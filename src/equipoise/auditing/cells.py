@@ -7,7 +7,8 @@ releases show what they can do at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -32,6 +33,7 @@ from .options import AuditOptions
 from .targets import Materials
 
 OWN, POSITIVE = "own", "undistorted"
+EQUAL_LOWER, EQUAL_NORM = "static, equal lower bound", "static, equal final norm"
 SIMULATED = 64
 """Releases from which the final norm of a learned distortion is estimated."""
 
@@ -52,7 +54,7 @@ class Cell:
     def key(self) -> tuple[Any, ...]:
         """What tells one defence at some weights from another; a mechanism that does not learn has no steps."""
         protection = self.server.protection
-        weights, mechanism = hash(self.weights.cpu().numpy().tobytes()), protection.mechanism
+        weights, mechanism = hashlib.sha256(self.weights.cpu().numpy().tobytes()).hexdigest(), protection.mechanism
         if not mechanism.distorts:
             return (weights,)
         learner = (
@@ -101,29 +103,58 @@ def federation_cell(
     return Cell(weights, replace(plain, protection=protection), about)
 
 
+@dataclass(frozen=True)
+class Planned:
+    """A cell that is made when it is attacked: the norm of a twin takes a simulation, its key does not."""
+
+    about: dict[str, Any]
+    key: tuple[Any, ...]  # of ``Cell.key``; of a twin of equal final norm, that of the learned one and how it is found
+    weights: Tensor
+    server: Server  # as costly to attack as the cell's own
+    make: Callable[[], Cell]
+
+
 def with_controls(cell: Cell, materials: Materials, options: AuditOptions) -> Iterator[Cell]:
     """The defence itself, its static twins where it learns (these need public data), and no defence at all."""
+    return (planned.make() for planned in planned_cells(cell, materials, options))
 
-    def playing(role: str, protection: Protection, **more: Any) -> Cell:
-        about = {**cell.about, "role": role, "control": "positive" if role == POSITIVE else None, **more}
-        return replace(cell, server=replace(cell.server, protection=protection), about=about)
 
-    own = cell.server.protection
-    yield playing(OWN, own)
-    if own.mechanism.learns and options.twins and materials.attack is not None:
-        for role, protection in static_twins(cell.server, cell.weights, materials.attack, options).items():
-            yield replace(playing(role, protection), view=None)
+def planned_cells(cell: Cell, materials: Materials, options: AuditOptions) -> Iterator[Planned]:
+    """Likewise, none of them made yet."""
+
+    def playing(role: str, protection: Protection) -> Cell:
+        about = {**cell.about, "role": role, "control": "positive" if role == POSITIVE else None}
+        view = cell.view if role == OWN else None
+        return replace(cell, server=replace(cell.server, protection=protection), about=about, view=view)
+
+    def at_hand(role: str, protection: Protection) -> Planned:
+        made = playing(role, protection)
+        return Planned(made.about, made.key(), made.weights, made.server, lambda: made)
+
+    own, public = cell.server.protection, materials.attack
+    yield at_hand(OWN, own)
+    if own.mechanism.learns and options.twins and public is not None:
+        same = unlearned(own)
+        yield at_hand(EQUAL_LOWER, same)
+        like = playing(EQUAL_NORM, same)
+        yield Planned(
+            like.about, (*cell.key(), EQUAL_NORM, options.seed), like.weights, like.server,
+            lambda: playing(EQUAL_NORM, replace(same, scale=final_norm(cell.server, cell.weights, public, options))),
+        )  # fmt: skip
     if own.mechanism.distorts:
-        yield replace(playing(POSITIVE, NO_PROTECTION), view=None)
+        yield at_hand(POSITIVE, NO_PROTECTION)
 
 
-def static_twins(server: Server, weights: Tensor, public: Public, options: AuditOptions) -> dict[str, Protection]:
-    """For a learned mechanism, the same noise unlearned: of equal lower bound and of equal final norm.
+def unlearned(protection: Protection) -> Protection:
+    """The same noise, as it is drawn."""
+    mechanism = protection.mechanism
+    return replace(protection, mechanism=replace(mechanism, name=f"{mechanism.name} unlearned", learns=False))
 
-    The final norm is the mean over simulated releases at these weights.
-    """
+
+def final_norm(server: Server, weights: Tensor, public: Public, options: AuditOptions) -> float:
+    """The noise scale at which static noise has the final norm of a learned one: its mean over simulated releases."""
     protection, mechanism = server.protection, server.protection.mechanism
-    same = replace(protection, mechanism=replace(mechanism, name=f"{mechanism.name} unlearned", learns=False))
+    same = unlearned(protection)
     key = experiment_key(options.seed, "audit/twins")
     pool = Companions(public, options.seed, "audit/twins")
     known = public[1].unique()
@@ -134,14 +165,11 @@ def static_twins(server: Server, weights: Tensor, public: Public, options: Audit
         assert drawn is not None
         batch = public[0][pool.draw(labels[some], some)]
         start = draw_bounds(drawn, protection)[0]
-        unlearned = respond(replace(server, protection=same), weights, batch, labels[some], drawn)
+        static = respond(replace(server, protection=same), weights, batch, labels[some], drawn)
         learned = respond(server, weights, batch, labels[some], drawn)
         first += float(intensity(start, mechanism.norm).double().sum())
-        final += float(intensity(learned - (unlearned - start), mechanism.norm).double().sum())
-    return {
-        "static, equal lower bound": same,
-        "static, equal final norm": replace(same, scale=float(protection.scale) * final / first),
-    }
+        final += float(intensity(learned - (static - start), mechanism.norm).double().sum())
+    return float(protection.scale) * final / first
 
 
 def static_name(name: str) -> str | None:

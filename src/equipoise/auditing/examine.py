@@ -22,7 +22,7 @@ from .scoring import Case, Trace, score
 from .targets import Materials, Targets
 
 Progress = Callable[[str, float], None]
-"""Called with what is being done and how much of it, in seconds on a slow machine."""
+"""Called with what is being done and how many steps of it were made, see ``Attack.work``."""
 
 
 def released(cell: Cell, targets: Targets, options: AuditOptions) -> Tensor:
@@ -42,8 +42,12 @@ def attack_cell(
     options: AuditOptions,
     diameter: float = 56.0,
     progress: Progress | None = None,
+    keep: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
-    """All attacks that the options name, on the cell's own releases or on simulated ones of the targets."""
+    """All attacks that the options name, on the cell's own releases or on simulated ones of the targets.
+
+    ``keep`` gets each outcome as soon as there is one.
+    """
     view = cell.view
     if view is None:
         view = View(cell.weights.expand(len(targets), -1), released(cell, targets, options), targets.labels)
@@ -55,6 +59,7 @@ def attack_cell(
         hooks = Hooks(trace.watch, steps(name, progress), memory)
         result = run_attack(name, cell.server, view, knowledge, options, hooks)
         results.append(score(result, Case(cell, name, view, targets, materials, options, trace)))
+        keep(results[-1])
     return results
 
 
@@ -68,9 +73,4 @@ def run_attack(
 
 def steps(name: str, progress: Progress | None) -> Callable[[int], None] | None:
     """Steps of an attack as progress."""
-    return None if progress is None else lambda count: progress(name, count * find(name).seconds)
-
-
-def told_where(progress: Progress | None, where: str) -> Progress | None:
-    """Progress that says in front of the attack where it is."""
-    return None if progress is None else lambda attack, amount: progress(f"{where}: {attack}", amount)
+    return None if progress is None else lambda count: progress(name, count)

@@ -22,6 +22,13 @@ OWN = {
     "pictures": Option(2, least=0),
 }
 """What concerns the audit as a whole; every attack brings its own options along (``attack/registry.py``)."""
+QUICK: dict[str, Any] = {"releases": 20, "label_sets": 1, "candidates": 50, "samples": 300, "iterations": 400}
+"""A preset for a first look, in about a fifth of the time: still as many releases as a result takes.
+
+It spares the simulations behind the filter of ``matched``: with fewer, that attack misses much of what learning leaks.
+"""
+ALONE = "invgrad"
+"""The attack that needs nothing but a release."""
 NEEDS = ("public", "truth", "candidates", "labels")
 """Of several that are not met, the first is named."""
 
@@ -65,6 +72,7 @@ class AuditOptions:
     def possible(self, lacking: Mapping[str, str]) -> tuple[AuditOptions, dict[str, str]]:
         """The same with the attacks that can run, and why the others cannot; those that were named must be able to.
 
+        Where none of the usual ones can, ``ALONE`` takes their place.
         ``lacking`` has what is not there of what attacks may need, with words that say how to give it.
         """
         unmet = {name: [need for need in NEEDS if need in find(name).needs & lacking.keys()] for name in self.attacks}
@@ -73,7 +81,8 @@ class AuditOptions:
             raise ConfigError(
                 "; ".join(f"{name} {words}" for name, words in why.items()) + ".", "Give it, or leave the attack out."
             )
-        limited = AuditOptions(**{**self.plain(), "attacks": [name for name in self.attacks if name not in why]})
+        able = [name for name in self.attacks if name not in why] or ([] if self.named else [ALONE])
+        limited = AuditOptions(**{**self.plain(), "attacks": able})
         object.__setattr__(limited, "named", self.named)
         return limited, why
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,15 @@ from ..errors import ConfigError
 from ..models.named import Model
 from ..runs.folder import RunFolder
 from . import image_scores as scores
+from . import replay
 from .audit import Audit, content, with_verdict
 from .cells import OWN
 from .examine import Progress
 from .options import AuditOptions
 from .pictures import run_sections
-from .replay import GRADIENTS, planned, replayed
+from .plan import Plan
 from .results import Findings, renamed
+from .store import Store
 from .subject import subject_of
 from .summary import counted
 from .sweep_audit import audit_sweep
@@ -42,6 +45,8 @@ def audit_run(
     *,
     public: Public | None = None,
     model: Model | None = None,
+    store: Store | None = None,
+    planned: Callable[[Plan], None] = lambda plan: None,
 ) -> Audit:
     """Attack every federation of a run at its own snapshots: first, early and last, unless ``snapshots`` lists others.
 
@@ -52,10 +57,12 @@ def audit_run(
         private: attack the clients' own images, and show them in the picture, instead of public ones.
         multi_rounds: if > 0, also replay each federation for so many rounds and combine those releases of client 0
             that hold the same image.
-        progress: called with (what, amount) while it works.
+        progress: called with (what, seconds of the plan that this took) while it works.
         public: images that belong to no client, for data without a public part and for deployments: the name of a
             bundled dataset, a folder, an npz file, or tensors (images, labels) normalised as the clients do.
         model: of a deployment: a bundled name, ``module:callable``, a function that builds it, or the module itself.
+        store: where finished parts are kept, and taken from: ``Store(folder)``. Without one nothing is written.
+        planned: called with what will be done, before it begins.
 
     Returns:
         What the attacks got: ``summary()`` in words, ``rows`` with intervals, ``save(folder)`` for audit.json.
@@ -74,20 +81,24 @@ def audit_run(
     options.check()
     run = RunFolder(folder)
     settings, federations = run.config.settings, run.config.federations()
-    if run.config.deployment is not None and (private or multi_rounds):
-        asked = "images" if private else "training, which multi-round replays"
-        raise ConfigError(
-            f"The folder of a deployment holds nothing of its clients' {asked}.",
-            "Leave out --private." if private else "Leave out multi-round.",
-        )
+    _check_deployed(run, private, multi_rounds)
     chosen = run.chosen(_usual(run.snapshots()) if snapshots is None else snapshots)
     subject = subject_of(run, chosen, public, model)
     datasets = subject.datasets
+    most = min(multi_rounds, settings.training.rounds)
+    replays = [_replay_seconds(settings, fed, most, datasets[fed.dataset]) for fed in federations] if most else []
+
+    def with_replays(plan: Plan) -> None:
+        planned(replace(plan, replayed=most, seconds=plan.seconds + sum(replays)))
+
     findings = Findings([], [], {}, [], {})
     if options.attacks:
         findings = audit_sweep(
-            settings, federations, datasets, subject.batched, subject.weights, options, progress, private=private
-        )
+            settings, federations, datasets, subject.batched, subject.weights, options, progress,
+            private=private, store=store, planned=with_replays,
+        )  # fmt: skip
+    else:
+        with_replays(Plan(federations=len(federations), snapshots=len(chosen)))
     if not findings.complete and not findings.rows:
         raise KeyboardInterrupt  # nothing was finished: an earlier audit stays as it is
     whose = "private" if private else "public"
@@ -95,11 +106,10 @@ def audit_run(
     attacked = f"{options.releases} releases of {whose} images at {places}"
     result = content(findings, options, whose, attacked)
     result["cap"] = _cap(run.results(), findings, federations, settings.training.rounds)
-    if multi_rounds and findings.complete:
-        most = min(multi_rounds, settings.training.rounds)
+    if most and findings.complete:
         result["multi_round"] = [
-            replayed(settings, fed, most, on_round=_step(settings, fed, most, datasets[fed.dataset], progress))
-            for fed in federations
+            replay.replayed(settings, fed, most, on_round=_step(progress, seconds / most))
+            for fed, seconds in zip(federations, replays, strict=True)
         ]
     result["notes"] += subject.notes
     if any(_per_client(fed.budget) for fed in federations):
@@ -108,16 +118,24 @@ def audit_run(
     return Audit(with_verdict(_without_paths(result, federations)), run_sections(findings, datasets))
 
 
-def _step(settings: Settings, federation: Federation, rounds: int, data: Dataset, progress: Progress | None) -> Step:
-    """Tells of every round that was combined, in seconds of one core."""
+def _check_deployed(run: RunFolder, private: bool, multi_rounds: int) -> None:
+    if run.config.deployment is not None and (private or multi_rounds):
+        asked = "images" if private else "training, which multi-round replays"
+        raise ConfigError(
+            f"The folder of a deployment holds nothing of its clients' {asked}.",
+            "Leave out --private." if private else "Leave out multi-round.",
+        )
+
+
+def _replay_seconds(settings: Settings, federation: Federation, rounds: int, data: Dataset) -> float:
+    """How long a replay takes on one core, about."""
     size = len(data.train) // settings.protection.clients
-    seconds = planned(settings, federation, rounds, classes=data.classes, size=size) / GRADIENTS / rounds
+    return replay.planned(settings, federation, rounds, classes=data.classes, size=size) / replay.GRADIENTS
 
-    def step(round_number: int) -> None:
-        if progress is not None:
-            progress("multi-round", seconds)
 
-    return step
+def _step(progress: Progress | None, seconds: float) -> Step:
+    """Tells of every round that was combined."""
+    return lambda round_number: None if progress is None else progress("multi-round", seconds)
 
 
 def _per_client(budget: Any) -> bool:

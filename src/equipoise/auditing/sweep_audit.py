@@ -7,12 +7,14 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
 
+from ..attack.attack import Work
+from ..attack.registry import find
 from ..attack.view import Server
 from ..data.dataset import Dataset
 from ..engine.federation import Federation
@@ -20,15 +22,32 @@ from ..engine.settings import Settings
 from ..mechanism.protection import NO_PROTECTION
 from ..mechanism.registry import get_mechanism
 from ..models.batched import Batched
-from .cells import OWN, Cell, federation_cell, server_of, static_name, with_controls
-from .examine import Progress, attack_cell, told_where
+from .cells import OWN, Planned, federation_cell, planned_cells, server_of, static_name
+from .examine import Progress, attack_cell
 from .options import AuditOptions
+from .plan import Plan, Stopwatch, work_of
 from .results import Findings, Outcome, differences, mark_controls, rows_of, summary
 from .scoring import baselines
+from .store import Store, fingerprint, source_of
 from .targets import Materials, Targets, build_targets
 
 Outcomes = dict[tuple[int, int, str], list[Outcome]]
 """By federation, round and role."""
+
+
+@dataclass(kw_only=True)
+class CellAudit:
+    """One cell: what was found in it before, and what each attack will take."""
+
+    dataset: str
+    planned: Planned
+    names: dict[str, str]  # by attack: all that its outcome depends on, as a digest
+    found: dict[str, Outcome]  # by attack
+    seconds: dict[str, float]  # of one step, by attack
+    left: dict[str, float]  # seconds, by attack
+
+    def missing(self, attacks: list[str]) -> list[str]:
+        return [name for name in attacks if name not in self.found]
 
 
 @dataclass(kw_only=True)
@@ -41,27 +60,106 @@ class SweepAudit:
     materials: dict[str, Materials]
     targets: dict[str, Targets]
     options: AuditOptions
+    weights: dict[int, Tensor]  # by round: [F, P]
     progress: Progress | None
+    store: Store | None
     outcomes: Outcomes = field(default_factory=dict)
-    known: dict[Any, list[Outcome]] = field(default_factory=dict)  # by defence and weights: attacked once
+    cells: dict[Any, CellAudit] = field(default_factory=dict)  # by dataset, defence and weights: attacked once
 
-    def attack(self, index: int, round_number: int, weights: Tensor) -> None:
-        """One federation at the weights after one round, with its twins and controls."""
+    def occurrences(self) -> Iterator[tuple[int, int, Planned]]:
+        """Every federation at every round, with its twins and controls."""
+        for round_number, params in self.weights.items():
+            for index, federation in enumerate(self.federations):
+                name = federation.dataset
+                own = federation_cell(self.settings, federation, round_number, params[index], self.servers[name])
+                for planned in planned_cells(own, self.materials[name], self.options):
+                    yield index, round_number, planned
+
+    def plan(self) -> Plan:
+        """Look up what is there, and count what is not."""
+        watch, common = Stopwatch(), {name: self._common(name) for name in self.targets}
+        for index, _, planned in self.occurrences():
+            name = self.federations[index].dataset
+            if (name, *planned.key) not in self.cells:
+                self.cells[name, *planned.key] = self._cell(name, planned, common[name], watch)
+        cells = self.cells.values()
+        return Plan(
+            federations=len(self.federations), snapshots=len(self.weights), cells=len(cells),
+            there=sum(not cell.missing(self.options.attacks) for cell in cells), attacks=self.options.attacks,
+            releases=max(len(targets.labels) for targets in self.targets.values()),
+            seconds=sum(sum(cell.left.values()) for cell in cells),
+        )  # fmt: skip
+
+    def _common(self, name: str) -> str:
+        """A digest of what all cells of a dataset depend on."""
+        server, materials, targets = self.servers[name], self.materials[name], self.targets[name]
+        like = next(iter(self.weights.values()))
+        facts = [getattr(server, part) for part in ("shape", "classes", "batch", "low", "high", "eta", "local_steps")]
+        pixels = materials.to_pixels(like.new_tensor([0.0, 1.0]).view(1, 2, *[1] * (len(server.shape) - 1)))
+        return fingerprint(
+            repr(server.batched.model), str(like.dtype), like.device.type, self.settings.protection.leakage.D,
+            facts, materials.attack, targets, pixels, self.options.seed, self.options.pictures,
+        )  # fmt: skip
+
+    def _cell(self, name: str, planned: Planned, common: str, watch: Stopwatch) -> CellAudit:
+        attacks, settings = {one: find(one) for one in self.options.attacks}, self.options.settings
+        names = {
+            one: fingerprint(
+                common, planned.key, one, {key: settings[key] for key in attack.options}, source_of(attack)
+            )
+            for one, attack in attacks.items()
+        }
+        stored = {one: None if self.store is None else self.store.get(names[one]) for one in attacks}
+        found = {one: outcome for one, outcome in stored.items() if outcome is not None}
+        work: dict[str, Work] = {}
+        counted: set[object] = set()  # attacks that count alike share what they simulate
+        for one, attack in attacks.items():
+            if one not in found:
+                again = attack.work in counted
+                counted.add(attack.work)
+                planned_work = work_of(one, planned.server, self.targets[name], self.materials[name], self.options)
+                work[one] = Work(0, 0.0) if again else planned_work
+        pace = watch.seconds(planned.server, planned.weights) if work else 0.0
+        return CellAudit(
+            dataset=name, planned=planned, names=names, found=found,
+            seconds={one: pace * each.gradients for one, each in work.items()},
+            left={one: pace * each.total for one, each in work.items()},
+        )  # fmt: skip
+
+    def attack(self, index: int, round_number: int, planned: Planned) -> None:
+        """One federation at the weights after one round, or one of its twins and controls."""
         federation = self.federations[index]
-        name = federation.dataset
-        own = federation_cell(self.settings, federation, round_number, weights, self.servers[name])
-        for cell in with_controls(own, self.materials[name], self.options):
-            where = f"{federation.label()} at {round_number}, {cell.role}"
-            about = cell.about | {"lower": float(cell.server.protection.scale)}
-            outcomes = self._attacked(name, cell, where)
-            self.outcomes[index, round_number, cell.role] = [replace(one, about=about) for one in outcomes]
+        cell = self.cells[federation.dataset, *planned.key]
+        where = f"{federation.label()} at {round_number}, {planned.about['role']}"
+        if missing := cell.missing(self.options.attacks):
+            self._attack(cell, missing, where)
+        outcomes = (cell.found[name] for name in self.options.attacks)
+        self.outcomes[index, round_number, planned.about["role"]] = [
+            replace(one, about={**planned.about, "lower": one.about["lower"]}) for one in outcomes
+        ]
 
-    def _attacked(self, name: str, cell: Cell, where: str) -> list[Outcome]:
-        key = (name, *cell.key())
-        if key not in self.known:
-            told, diameter = told_where(self.progress, where), self.settings.protection.leakage.D
-            self.known[key] = attack_cell(cell, self.targets[name], self.materials[name], self.options, diameter, told)
-        return self.known[key]
+    def _attack(self, cell: CellAudit, missing: list[str], where: str) -> None:
+        made = cell.planned.make()
+        about = {**made.about, "lower": float(made.server.protection.scale)}
+        made = replace(made, about=about)
+
+        def told(attack: str, steps: float) -> None:
+            seconds = min(steps * cell.seconds[attack], cell.left[attack])
+            cell.left[attack] -= seconds
+            if self.progress is not None:
+                self.progress(f"{where}: {attack}", seconds)
+
+        def keep(outcome: Outcome) -> None:
+            cell.found[outcome.attack] = outcome
+            if self.store is not None:
+                self.store.put(cell.names[outcome.attack], outcome)
+            told(outcome.attack, float("inf"))  # what was not told of in steps
+
+        options = AuditOptions(**{**self.options.plain(), "attacks": missing})
+        attack_cell(
+            made, self.targets[cell.dataset], self.materials[cell.dataset], options,
+            self.settings.protection.leakage.D, told, keep,
+        )  # fmt: skip
 
     def findings(self, complete: bool) -> Findings:
         outcomes = [one for several in self.outcomes.values() for one in several]
@@ -88,8 +186,14 @@ def audit_sweep(
     progress: Progress | None = None,
     *,
     private: bool = False,
+    store: Store | None = None,
+    planned: Callable[[Plan], None] = lambda plan: None,
 ) -> Findings:
-    """Attack all federations at ``weights``: round -> ``[F, P]``, in the order of ``federations``."""
+    """Attack all federations at ``weights``: round -> ``[F, P]``, in the order of ``federations``.
+
+    ``planned`` is told what will be done before it begins; ``progress`` then gets seconds of that plan. What is
+    finished goes into ``store`` at once, and what was found there before is not computed again.
+    """
     options.check()
     like = next(iter(weights.values()))
     servers = {name: server_of(settings, data, batched, NO_PROTECTION) for name, data in datasets.items()}
@@ -97,13 +201,13 @@ def audit_sweep(
     targets = {name: build_targets(materials[name], servers[name], options) for name in datasets}
     audit = SweepAudit(
         settings=settings, federations=federations, servers=servers, materials=materials, targets=targets,
-        options=options, progress=progress,
+        options=options, weights=weights, progress=progress, store=store,
     )  # fmt: skip
+    planned(audit.plan())
     complete = True
     try:
-        for round_number, params in weights.items():
-            for index in range(len(federations)):
-                audit.attack(index, round_number, params[index])
+        for occurrence in audit.occurrences():
+            audit.attack(*occurrence)
     except KeyboardInterrupt:  # what was finished is worth keeping
         complete = False
     return audit.findings(complete)

@@ -53,7 +53,7 @@ def audit(
         options: Which attacks, and how hard. Of the usual attacks those are left out that cannot run on what is known;
             attacks that are asked for by name raise ``ConfigError`` instead.
         show: Whether the picture holds the real inputs: mind where it goes.
-        progress: Called with what is being done and how much of it, in seconds on a slow machine.
+        progress: Called with the name of the attack and how many steps it has made since.
 
     Returns:
         The numbers with intervals, baselines, controls and claims; ``summary()`` says them in words, ``save(folder)``

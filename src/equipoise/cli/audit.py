@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -12,6 +13,7 @@ from . import completion
 from .arguments import Json, existing_folder, pairs, print_json, whole_numbers, words
 
 if TYPE_CHECKING:
+    from ..auditing.audit import Audit
     from ..auditing.options import AuditOptions
 
 Public = Annotated[
@@ -21,76 +23,133 @@ Model = Annotated[
     str | None, typer.Option(help="Of a deployment: a bundled model, or module:callable, which is imported.")
 ]
 EXAMPLES = (
-    "Examples: equipoise audit runs/a   |   equipoise audit runs/a --attack lti,matched --targets 100 "
-    "--snapshots 0,200   |   equipoise audit runs/a --attack invgrad --set lr=0.1 --set signed=false"
+    "Examples: equipoise audit runs/a   |   equipoise audit runs/a --quick   |   equipoise audit runs/a --attack "
+    "lti,matched --targets 100 --snapshots 0,200   |   equipoise audit runs/a --attack invgrad --set lr=0.1"
 )
+Attacks = Annotated[
+    str,
+    typer.Option(
+        help="matched, lti, membership, labels, invgrad, dlg, idlg, likelihood, unrolled, multi-round.",
+        autocompletion=completion.attacks,
+    ),
+]
+Quick = Annotated[
+    bool,
+    typer.Option(
+        "--quick",
+        help="A first look in about a fifth of the time: 20 releases over 1 label set, 50 candidates, fewer "
+        "simulations for lti and labels. --targets and --set have the last word.",
+    ),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Any attack option, e.g. --set samples=2000 --set condition_on=best.",
+        autocompletion=completion.attack_options,
+    ),
+]
+GO_ON = "What is finished is kept: run the same command again to go on."
 
 
 def audit(
     run: Annotated[Path, typer.Argument(help="A run folder, as train or a deployment's server writes it.")],
     *,
-    attack: Annotated[
-        str,
-        typer.Option(
-            help="invgrad, dlg, idlg, likelihood, unrolled, lti, matched, membership, labels, multi-round.",
-            autocompletion=completion.attacks,
-        ),
-    ] = "invgrad,lti,matched,membership,labels",
-    targets: Annotated[int, typer.Option(help="Releases to attack; under 20 is insufficient evidence.")] = 32,
+    attack: Attacks = "matched,lti,membership,labels",
+    targets: Annotated[
+        int | None,
+        typer.Option(help="Releases to attack; under 20 is insufficient evidence.", show_default="32; --quick: 20"),
+    ] = None,
     snapshots: Annotated[
         str | None, typer.Option(help="Rounds of the snapshots to attack; default first, early and last.")
     ] = None,
+    quick: Quick = False,
     multi_rounds: Annotated[int, typer.Option(help="Releases that the attack multi-round combines.")] = 300,
     private: Annotated[
         bool, typer.Option("--private", help="Attack the clients' own images, and SHOW them in the picture.")
     ] = False,
     public: Public = None,
     model: Model = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="Any attack option, e.g. --set samples=2000 --set condition_on=best.",
-            autocompletion=completion.attack_options,
-        ),
-    ] = None,
+    settings: Set = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Compute all again, also what an earlier audit kept.")] = False,
     as_json: Json = False,
 ) -> None:
-    """What could the server see? Attack a run's releases at its own snapshots; writes audit.json and audit.svg."""
+    """What could the server see? Attack a run's releases at its own snapshots; writes audit.json and audit.svg.
+
+    Killed, or stopped with Ctrl-C? Run the same command again: finished parts are taken from the run folder.
+    """
+    from ..auditing.plan import Plan
     from ..auditing.run_audit import audit_run
+    from ..auditing.store import Store, set_aside
     from ..files import locked
+    from . import display
+
+    names = words(attack)
+    if not names:
+        raise ConfigError("No attack was named.", "For example --attack lti,matched.")
+    options = _attack_options([name for name in names if name != "multi-round"], targets, quick, pairs(settings))
+    wanted = whole_numbers(snapshots, "--snapshots")
+    existing_folder(run)
+    whose = f"{'PRIVATE' if private else 'public'} images over {options.label_sets} label sets"
+    with locked(run), display.audit_progress(as_json) as progress:
+
+        def planned(plan: Plan) -> None:
+            if progress is not None:
+                more = [_reduced(options)] if quick else []
+                progress.planned("\n".join([f"auditing {run}, {whose}", *more, plan.text()]), plan.seconds)
+
+        try:
+            replays = multi_rounds if "multi-round" in names else 0
+            result = audit_run(
+                run, options, wanted, private, replays, progress,
+                public=public, model=model, store=Store(run, fresh=fresh), planned=planned,
+            )
+        except KeyboardInterrupt:
+            _stopped(as_json)
+        earlier = set_aside(run, result.content)
+        written = result.save(run)
+    _show(result, written, earlier, as_json)
+
+
+def _show(result: Audit, written: list[Path], earlier: Path | None, as_json: bool) -> None:
     from . import display
     from .audit_tables import show_audit
 
-    names = words(attack)
-    combined = "multi-round" in names
-    options = _attack_options([name for name in names if name != "multi-round"], targets, pairs(settings))
-    if not names:
-        raise ConfigError("No attack was named.", "For example --attack lti,matched.")
-    wanted = whole_numbers(snapshots, "--snapshots")
-    existing_folder(run)
-    whose = f"{targets} releases of {'PRIVATE' if private else 'public'} images over {options.label_sets} label sets"
-    first = f"auditing {run}: {', '.join(names)}; {whose}"
-    with locked(run), display.attack_progress(as_json, first=first) as progress:
-        result = audit_run(
-            run, options, wanted, private, multi_rounds if combined else 0, progress, public=public, model=model
-        )
-        written = result.save(run)
     if as_json:
         print_json(result.content)
     else:
         show_audit(result.content)
         display.console.print("written: " + ", ".join(str(path) for path in written), markup=False)
+        if earlier is not None:
+            display.note(f"The earlier audit has results that this one lacks; it is kept as {earlier.name}.")
     if not result.content["complete"]:
-        raise typer.Exit(130)
+        _stopped(as_json)
 
 
-def _attack_options(names: list[str], targets: int, given: dict[str, Any]) -> AuditOptions:
-    from ..auditing.options import AuditOptions
+def _stopped(quiet: bool) -> NoReturn:
+    from . import display
+
+    if not quiet:
+        display.errors.print(f"interrupted. {GO_ON}", style="bold", soft_wrap=True)
+    raise typer.Exit(130)
+
+
+def _attack_options(names: list[str], targets: int | None, quick: bool, given: dict[str, Any]) -> AuditOptions:
+    from ..auditing.options import QUICK, AuditOptions
 
     for key in ("attacks", "releases"):
         if key in given:
             raise ConfigError(f"Unknown attack option {key!r}.", "Use --attack and --targets.")
-    options = AuditOptions(attacks=names, releases=targets, **given)
+    releases = {} if targets is None else {"releases": targets}
+    options = AuditOptions(attacks=names, **{**(QUICK if quick else {}), **releases, **given})
     options.check()
     return options
+
+
+def _reduced(options: AuditOptions) -> str:
+    """What ``--quick`` makes smaller than it would be, in words."""
+    from ..auditing.options import QUICK, AuditOptions
+
+    usual, mine = AuditOptions().plain(), options.plain()
+    less = [f"{name} {mine[name]} (usually {usual[name]})" for name in QUICK if mine[name] != usual[name]]
+    return "\n".join(textwrap.wrap("--quick: " + ", ".join(less), 80))

@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 console = Console()
 errors = Console(stderr=True)
@@ -101,6 +101,69 @@ def attack_progress(quiet: bool, doing: str = "attacking", first: str = "") -> I
     finally:
         if bar is not None:
             bar.stop()
+
+
+class AuditProgress:
+    """An audit under way: what it will do, then a bar with the time left, or a line now and then in a pipe.
+
+    ``planned`` is called first, with the seconds that all of it takes about; then every part that was done tells the
+    seconds of the plan that it stood for. The time left begins as planned, and soon goes by the pace so far.
+    """
+
+    TRUST = 10.0
+    """Seconds for which the plan counts as much as what was seen."""
+
+    def __init__(self) -> None:
+        self.total = self.done = 0.0
+        self.began = time.monotonic()
+        self.told = self.began
+        self.bar: Progress | None = None
+
+    def planned(self, text: str, seconds: float) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self.total, self.began = seconds, time.monotonic()
+        self.told = self.began
+        if errors.is_terminal:
+            label = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1))
+            share, left = TextColumn("{task.percentage:>3.0f} %"), TextColumn("{task.fields[left]}")
+            self.bar = Progress(
+                share, BarColumn(bar_width=16), left, label, console=errors, transient=True, expand=True
+            )
+            self.bar.add_task("", total=1.0, left="")
+            self.bar.start()
+
+    def __call__(self, what: str, seconds: float) -> None:
+        self.done += seconds
+        share = min(1.0, self.done / self.total) if self.total else 0.0
+        now = time.monotonic()
+        left = f"{duration(self.left(now - self.began))} left" if share < 1 else "nearly done"
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], completed=share, description=escape(what), left=left)
+        elif now - self.told >= EVERY:
+            self.told = now
+            text = f"{share:.0%} after {duration(now - self.began)}, {left}: {what}"
+            errors.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def left(self, elapsed: float) -> float:
+        """Seconds, about: what is left of the plan at the pace so far."""
+        return max(0.0, self.total - self.done) * (elapsed + self.TRUST) / (self.done + self.TRUST)
+
+    def stop(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+
+@contextmanager
+def audit_progress(quiet: bool) -> Iterator[AuditProgress | None]:
+    """Progress of an audit; None where nothing may be shown."""
+    if quiet:
+        yield None
+        return
+    progress = AuditProgress()
+    try:
+        yield progress
+    finally:
+        progress.stop()
 
 
 @contextmanager

@@ -53,7 +53,17 @@ def train(
     resolved = resolve(config, overrides, sweep)
     folder = out or Path("runs") / resolved.digest()[:12]
     run = Run(folder, resolved, fresh)
-    result = execute(run, quiet=as_json, first=lambda: display.console.print(summary(resolved, folder)))
+
+    def first() -> None:
+        display.console.print(summary(resolved, folder))
+        for name in (data.name for data in run.sweep.datasets.values() if data.public is None):
+            display.console.print(
+                f"warning: {name} has no public images, so this run cannot be audited as it is. To set some apart: "
+                "--set public_fraction=0.1",
+                markup=False, highlight=False, soft_wrap=True,
+            )  # fmt: skip
+
+    result = execute(run, quiet=as_json, first=first)
     if as_json:
         print_json(result)
         return

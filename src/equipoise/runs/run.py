@@ -38,7 +38,10 @@ OWN = (
     "metrics.jsonl", "ledger.jsonl", "result.json", "model.safetensors", "accuracy.html", "audit.json", "audit.svg",
     "bounds.json", "bounds.html", "checkpoint/latest.json",
 )  # fmt: skip
-OWN_PATTERNS = ("checkpoint/state-*.safetensors", "snapshots/round-*.safetensors", "**/.*.partial")
+OWN_PATTERNS = (
+    "checkpoint/state-*.safetensors", "snapshots/round-*.safetensors", "audit/*.npz", "audit-*.json", "audit-*.svg",
+    "**/.*.partial",
+)  # fmt: skip
 MARK = "# Resolved settings of an equipoise run."
 
 

@@ -1,0 +1,116 @@
+"""What an audit will do and about how long that takes, counted before it begins.
+
+Attacks count their own work in gradients of a batch (``Attack.work``); how long one takes is measured, with this model
+and each mechanism, on this machine.
+"""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..attack.attack import Work
+from ..attack.registry import find
+from ..attack.simulate import gradients, noise, respond
+from ..attack.view import Server
+from ..randomness import experiment_key
+from .options import AuditOptions
+from .targets import Materials, Targets
+
+TIMED = 32
+"""Releases that are simulated to measure how long one takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What an audit will do.
+
+    >>> print(Plan(federations=2, snapshots=3, cells=9, there=4, attacks=["lti"], releases=32, seconds=130).text())
+    2 federations x 3 snapshots: 9 cells (a defence at certain weights), each attacked
+    by lti on 32 releases.
+    4 of 9 cells were already there.
+    About 2 min on this machine.
+    """
+
+    federations: int
+    snapshots: int
+    cells: int = 0  # each counted once, controls and twins included
+    there: int = 0  # of them, finished before
+    attacks: Sequence[str] = ()
+    releases: int = 0
+    seconds: float = 0.0  # for all that is not there
+    replayed: int = 0  # rounds of each federation that multi-round replays
+
+    def text(self) -> str:
+        """What a reader should know before it starts, in lines of at most 80 columns."""
+        first = (
+            f"{_counted(self.federations, 'federation')} x {_counted(self.snapshots, 'snapshot')}: "
+            f"{_counted(self.cells, 'cell')} (a defence at certain weights), each attacked by "
+            f"{', '.join(self.attacks)} on {self.releases} releases."
+        )
+        lines = textwrap.wrap(first, 80) if self.attacks else []
+        if self.there:
+            lines.append(f"{self.there} of {self.cells} cells were already there.")
+        if self.attacks:
+            lines.append(f"About {rough(self.seconds)} on this machine.")
+        if self.replayed:
+            replays = f"Of that, multi-round replays {self.replayed} rounds of each federation."
+            lines += textwrap.wrap(replays, 80)
+        return "\n".join(lines)
+
+
+def rough(seconds: float) -> str:
+    """
+    >>> rough(0), rough(42), rough(130), rough(8000)
+    ('5 s', '45 s', '2 min', '2.2 h')
+    """
+    if seconds < 90:
+        return f"{max(5, -(-seconds // 5) * 5):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def work_of(attack: str, server: Server, targets: Targets, materials: Materials, options: AuditOptions) -> Work:
+    """What an attack will do to one cell; one that does not tell counts as nothing."""
+    found = find(attack)
+    if found.work is None:
+        return Work(0, 0.0)
+    knowledge = found.granted(targets.knowledge(materials.attack))
+    return found.work(server, targets.labels, knowledge, {**options.settings, "seed": options.seed})
+
+
+@dataclass
+class Stopwatch:
+    """How long a gradient takes with each kind of mechanism, measured once for each."""
+
+    known: dict[tuple[object, ...], float] = field(default_factory=dict)
+
+    def seconds(self, server: Server, weights: Tensor) -> float:
+        """Of one gradient of a batch, as part of a simulated release."""
+        protection = server.protection
+        mechanism = protection.mechanism
+        kind = (mechanism.distorts, mechanism.learns, mechanism.per_example, mechanism.clips, gradients(server))
+        if kind not in self.known:
+            self._simulate(server, weights, 8)  # the first one prepares kernels and memory
+            started = time.perf_counter()
+            self._simulate(server, weights, TIMED)
+            self.known[kind] = (time.perf_counter() - started) / (TIMED * gradients(server))
+        return self.known[kind]
+
+    @staticmethod
+    def _simulate(server: Server, weights: Tensor, count: int) -> None:
+        rows = torch.arange(count, device=weights.device)
+        images = weights.new_full((count, server.examples, *server.shape), 0.5)
+        labels = torch.zeros(count, server.examples, dtype=torch.int64, device=weights.device)
+        drawn = noise(server, experiment_key(0, "audit/speed"), rows, weights)
+        respond(server, weights, images, labels, drawn)
+        if weights.device.type == "cuda":
+            torch.cuda.synchronize(weights.device)

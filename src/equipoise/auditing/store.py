@@ -1,0 +1,228 @@
+"""What attacks found, per release, on disk: compact, checked when it is read, never unpickled.
+
+``packed`` turns outcomes into the bytes of an npz file and ``unpacked`` gets them back. ``Store`` keeps a file for each
+attack on each cell in the folder ``audit`` of a run, written as soon as it is finished, so that an audit that was
+killed goes on where it was. A file is named after all that its content depends on (``fingerprint``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import io
+import json
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ..attack.attack import Attack
+from ..errors import CheckpointError
+from ..files import plain, read_json, storage_errors, write_bytes
+from ..statistics import Array
+from .results import Outcome
+
+SCHEMA = 1
+"""Of the files; another one is not read."""
+FOLDER = "audit"
+SMALLER = (np.uint8, np.uint16, np.uint32, np.float32)
+"""In which an array is kept if that loses nothing, the smallest first."""
+UNREADABLE = (
+    OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, MemoryError, RecursionError,
+    NotImplementedError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What damaged bytes may raise in zipfile, numpy and json."""
+
+
+@dataclass(frozen=True)
+class Values:
+    """What a file holds: outcomes without images beyond their ``pictures``, and arrays that go with them."""
+
+    outcomes: list[Outcome]
+    arrays: dict[str, Array] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+def packed(values: Values) -> bytes:
+    """The bytes of an npz file: numbers as small as loses nothing, the rest as JSON, and a digest of both.
+
+    >>> one = Outcome({"round": 0}, "lti", {"mse": np.array([0.5, 0.25])}, {})
+    >>> unpacked(packed(Values([one]))).outcomes[0].values["mse"].tolist()
+    [0.5, 0.25]
+    """
+    arrays = {f"with/{name}": array for name, array in values.arrays.items()}
+    rows = []
+    for place, one in enumerate(values.outcomes):
+        rows.append({"about": one.about, "attack": one.attack, "notes": one.notes})
+        for kind, several in (("values", one.values), ("negative", one.negative)):
+            arrays |= {f"{place}/{kind}/{name}": array for name, array in several.items()}
+        if one.pictures is not None:
+            arrays[f"{place}/pictures"] = one.pictures
+    kinds = {name: array.dtype.str for name, array in arrays.items()}
+    index = json.dumps({"schema": SCHEMA, "about": values.about, "outcomes": rows, "arrays": kinds})
+    small = {name: _smallest(array) for name, array in arrays.items()}
+    content = io.BytesIO()
+    np.savez_compressed(content, index=np.array(index), digest=np.array(_digest(index, small)), **small)  # type: ignore[arg-type]
+    return content.getvalue()
+
+
+def unpacked(content: bytes, what: str = "values file") -> Values:
+    """What was packed; bytes that are damaged, cut off or of another schema raise ``CheckpointError``."""
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+            small = {name: stored[name] for name in stored.files}
+        index, digest = str(small.pop("index")), str(small.pop("digest"))
+        whole = _digest(index, small) == digest
+        table = json.loads(index)
+        numbers = all(np.dtype(kind).kind in "biuf" for kind in table["arrays"].values())
+        if not whole or not numbers or table["schema"] != SCHEMA or set(table["arrays"]) != set(small):
+            raise ValueError("its digest or schema is another")
+        arrays = {name: small[name].astype(kind) for name, kind in table["arrays"].items()}
+        outcomes = [_outcome(place, row, arrays) for place, row in enumerate(table["outcomes"])]
+        return Values(outcomes, _below("with/", arrays), table["about"])
+    except UNREADABLE as error:
+        raise CheckpointError(f"The {what} cannot be read: {error}.", "Restore it, or compute it again.") from error
+
+
+def _outcome(place: int, row: Mapping[str, Any], arrays: Mapping[str, Array]) -> Outcome:
+    values, negative = (_below(f"{place}/{kind}/", arrays) for kind in ("values", "negative"))
+    pictures = arrays.get(f"{place}/pictures")
+    return Outcome(row["about"], row["attack"], values, negative, pictures=pictures, notes=row["notes"])
+
+
+def _below(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _smallest(array: Array) -> Array:
+    """The same numbers in fewer bytes, where every one of them survives the way back."""
+    number = array.dtype.kind in "iuf"
+    for kind in SMALLER if number else ():
+        with np.errstate(invalid="ignore", over="ignore"):
+            small = array.astype(kind)
+            back = small.astype(array.dtype)
+        if small.itemsize < array.itemsize and np.array_equal(back, array, equal_nan=array.dtype.kind == "f"):
+            return small
+    return array
+
+
+def _digest(index: str, arrays: Mapping[str, Array]) -> str:
+    made = hashlib.sha256(index.encode())
+    for name, array in sorted(arrays.items()):
+        made.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+        made.update(np.ascontiguousarray(array).tobytes())
+    return made.hexdigest()
+
+
+# -- cells that are finished -------------------------------------------------------------------------------------------
+
+
+class Store:
+    """Finished parts of audits in the folder of a run; ``fresh`` overlooks what is there."""
+
+    def __init__(self, run: Path | str, *, fresh: bool = False):
+        self.folder, self.fresh = Path(run) / FOLDER, fresh
+
+    def path(self, name: str) -> Path:
+        return self.folder / f"{name[:40]}.npz"
+
+    def get(self, name: str) -> Outcome | None:
+        """What was kept under this name; None if nothing was, or if it cannot be trusted."""
+        path = self.path(name)
+        if self.fresh or not path.is_file():
+            return None
+        try:
+            values = unpacked(path.read_bytes(), path.name)
+        except (CheckpointError, OSError):
+            return None  # half-written or damaged: it is computed again, and replaced
+        return values.outcomes[0] if values.about.get("name") == name and len(values.outcomes) == 1 else None
+
+    def put(self, name: str, outcome: Outcome) -> None:
+        """Keep it, as a whole or not at all; the path of a dataset stays where it is."""
+        about = {key: value for key, value in outcome.about.items() if key != "dataset"}
+        write_bytes(self.path(name), packed(Values([replace(outcome, about=about)], about={"name": name})))
+
+
+def fingerprint(*parts: Any) -> str:
+    """SHA-256 of numbers, words, tensors, and of lists, tables and dataclasses of them.
+
+    >>> fingerprint(1, "2") == fingerprint(1, 2), fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+    (False, True)
+    """
+    return hashlib.sha256(_described(parts).encode()).hexdigest()
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        array = value.detach().cpu().contiguous().numpy()
+        return f"{array.dtype.str} {array.shape} {hashlib.sha256(array.tobytes()).hexdigest()}"
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {part.name: getattr(value, part.name) for part in fields(value)}
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key!r}: {_described(value[key])}' for key in sorted(value))}}}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"({', '.join(map(_described, value))})"
+    return repr(value)
+
+
+SOURCES = ("attack", "mechanism", "models", "auditing", "randomness.py", "statistics.py")
+"""What the numbers of an attack come from; results of other code are not taken for those of this one."""
+
+
+def source_of(attack: Attack) -> str:
+    """A digest of the code behind an attack, one of the user's included: what older code found is computed again."""
+    function = inspect.unwrap(getattr(attack.run, "func", attack.run))  # a partial has one inside
+    own = inspect.getsourcefile(function) if inspect.isfunction(function) else None
+    return fingerprint(_package(), "" if own is None else hashlib.sha256(Path(own).read_bytes()).hexdigest())
+
+
+@cache
+def _package() -> str:
+    here, made = Path(__file__).parents[1], hashlib.sha256()
+    for name in SOURCES:
+        for path in sorted((here / name).rglob("*.py")) or [here / name]:
+            made.update(path.read_bytes())
+    return made.hexdigest()
+
+
+# -- an earlier audit --------------------------------------------------------------------------------------------------
+
+ABOUT = ("dataset", "mechanism", "budget", "seed", "round", "role", "attack", "control", "rounds")
+"""What tells one row of ``audit.json`` from another."""
+
+
+def set_aside(folder: Path, content: Mapping[str, Any]) -> Path | None:
+    """Keep the ``audit.json`` of a folder under another name, if the new content lacks any of its rows.
+
+    Returns the name that it has now; None if there was none, or if the new one has all of its rows.
+    """
+    path = folder / "audit.json"
+    if not path.exists() or _covered(path, content):
+        return None
+    number = next(n for n in count(1) if not any((folder / f"audit-{n}.{end}").exists() for end in ("json", "svg")))
+    with storage_errors(path):
+        for end in ("svg", "json"):
+            if (folder / f"audit.{end}").exists():
+                (folder / f"audit.{end}").rename(folder / f"audit-{number}.{end}")
+    return folder / f"audit-{number}.json"
+
+
+def _covered(path: Path, content: Mapping[str, Any]) -> bool:
+    try:
+        old, new = read_json(path, "audit"), json.loads(json.dumps(plain(dict(content))))
+        same = [{**one["options"], "attacks": [], "targets": one["targets"]} for one in (old, new)]
+        return same[0] == same[1] and _rows(old) <= _rows(new)
+    except (CheckpointError, *UNREADABLE):
+        return False  # not one of ours, or damaged: it is kept as it is
+
+
+def _rows(content: Mapping[str, Any]) -> set[str]:
+    rows = [*content["attacks"], *content.get("multi_round", [])]
+    return {json.dumps([row.get(name) for name in ABOUT], sort_keys=True) for row in rows}

@@ -1,0 +1,88 @@
+"""What an audit says before it begins: counted work, times a measured pace."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from equipoise.attack.registry import ATTACKS, find
+from equipoise.auditing import plan
+from equipoise.auditing.plan import Plan, Stopwatch, rough, work_of
+from tests.auditing.small import QUICK, materials, server_of, targets_of
+
+LONG = [*ATTACKS, "an-attack-of-my-own", "another-attack-of-my-own"]
+
+
+def test_what_will_be_done_fits_80_columns() -> None:
+    most = Plan(
+        federations=1200,
+        snapshots=12,
+        cells=14400,
+        there=11111,
+        attacks=LONG,
+        releases=5000,
+        seconds=1e6,
+        replayed=5000,
+    )
+    text = most.text()
+    assert max(map(len, text.splitlines())) <= 80
+    words = " ".join(text.split())
+    for part in ("1200 federations x 12 snapshots: 14400 cells", "on 5000 releases", "About 277.8 h on this machine"):
+        assert part in words
+    assert "11111 of 14400 cells were already there." in words
+    assert "multi-round replays 5000 rounds of each federation" in words
+
+
+def test_of_what_was_not_there_nothing_is_said() -> None:
+    text = Plan(federations=1, snapshots=1, cells=1, attacks=["lti"], releases=20).text()
+    assert "already" not in text
+    assert "multi-round" not in text
+    assert text.startswith("1 federation x 1 snapshot: 1 cell (")
+    assert "releases" not in Plan(federations=1, snapshots=1, replayed=3).text()
+
+
+def test_a_rough_time_is_no_promise_of_seconds() -> None:
+    assert [rough(seconds) for seconds in (0, 7, 89, 91, 7100, 7300)] == [
+        "5 s",
+        "10 s",
+        "90 s",
+        "2 min",
+        "118 min",
+        "2.0 h",
+    ]
+
+
+def test_an_attack_that_does_not_count_its_work_counts_as_nothing() -> None:
+    ATTACKS["mine"] = replace(find("labels"), name="mine", work=None)
+    server, _ = server_of()
+    assert work_of("mine", server, targets_of(), materials(), QUICK).total == 0
+    assert work_of("labels", server, targets_of(), materials(), QUICK).total == QUICK.settings["samples"]
+
+
+def test_the_learner_and_pairs_of_noise_are_counted() -> None:
+    """Of 200 samples for each of two label sets: one gradient each, two of opposite noise, and three more steps."""
+    works = [
+        work_of("lti", server_of(name, 0.1)[0], targets_of(), materials(), QUICK)
+        for name in ("none", "gs-static", "gs-learn")
+    ]
+    sets = targets_of().label_sets
+    assert [(work.steps, work.gradients) for work in works] == [(200 * sets, 1), (400 * sets, 1), (400 * sets, 4)]
+
+
+def test_the_pace_is_measured_once_for_each_kind_of_mechanism(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, simulated = iter([0.0, 6.4, 10.0, 23.2]), list[int]()
+    monkeypatch.setattr(plan.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(plan, "respond", lambda server, weights, images, *rest: simulated.append(len(images)))
+    watch = Stopwatch()
+    for _ in range(2):
+        server, weights = server_of("gs-static", 0.1)
+        assert watch.seconds(server, weights) == pytest.approx(6.4 / 32)
+        server, weights = server_of("gs-learn", 0.1)
+        assert watch.seconds(server, weights) == pytest.approx(13.2 / (32 * 4))
+    assert simulated == [8, 32, 8, 32], "each after a first one that prepares kernels"
+
+
+@pytest.mark.parametrize("name", ["none", "gs-learn", "pl-learn"])
+def test_a_real_pace_is_a_time(name: str) -> None:
+    assert 0 < Stopwatch().seconds(*server_of(name, 0.1)) < 5
