@@ -119,14 +119,14 @@ def rows_in(images: Tensor, pool: Tensor) -> list[bool]:
 
 
 @pytest.mark.parametrize("client", [0, 3])
-def test_decoys_are_public_candidates_of_the_label_and_no_clients_images(few: Dataset, client: int) -> None:
+def test_decoys_are_public_images_of_the_label_and_no_clients_images(few: Dataset, client: int) -> None:
     """Decoys that a client holds may have been trained on: to name one of them would count as a mistake."""
     sweep = sweep_of(few, "none")
     result = suspects(sweep, "few", client, rounds=3, examples=6, labels=2, decoys=9)
     count = len(result.examples)
     own, decoys = result.candidates[:count], result.candidates[count:]
     assert torch.equal(own, sweep.images[result.examples])
-    assert rows_in(decoys, few.public_candidates.images) == [True] * 18
+    assert rows_in(decoys, few.public_pool.images) == [True] * 18
     assert rows_in(decoys, few.train.images) == [False] * 18
     assert rows_in(decoys, few.public_attack.images) == [False] * 18, "nor images that the attack simulates with"
     assert result.choices.shape == (6, 10)
@@ -157,7 +157,7 @@ def test_the_examples_are_those_of_the_client_that_recur_most(few: Dataset, clie
 
 def test_all_labels_have_as_many_decoys_as_the_rarest(few: Dataset) -> None:
     result = suspects(sweep_of(few, "none"), "few", 0, rounds=2, examples=4, labels=2, decoys=10_000)
-    least = min(few.public_candidates.labels.bincount()[:2].tolist())
+    least = min(few.public_pool.labels.bincount()[:2].tolist())
     assert result.choices.shape == (4, 1 + least)
 
 

@@ -65,7 +65,7 @@ def test_the_rows_hold_what_the_schema_says(audited: Audit) -> None:
     assert {"mse", "mse_pixel", "psnr", "ssim", "leakage", *places} <= kinds["invgrad"].keys()
     assert {"mse", "mse_pixel", "psnr", "ssim", *places} <= kinds["lti"].keys()
     assert places <= kinds["matched"].keys()
-    assert {"membership_auc", "membership_score"} <= kinds["membership"].keys()
+    assert {"membership_auc", "membership_tpr"} <= kinds["membership"].keys()
     assert {"labels", "labels_exact"} <= kinds["labels"].keys()
     (guesses,) = audited.content["baselines"].values()
     assert {"black", "class_mean", "noise"} <= set(guesses)
@@ -135,7 +135,7 @@ def test_a_run_that_is_not_finished_has_no_accuracy_to_multiply(folder: Path) ->
 def test_only_public_images_are_shown_by_default(audited: Audit, trained: Path, pictures: Path, tmp_path: Path) -> None:
     data = load_dataset(Settings.flat(public_fraction=0.6), str(pictures))
     private, targets = (
-        {png(image) for image in as_pixels(data.pixels(part.images))} for part in (data.train, data.public_targets)
+        {png(image) for image in as_pixels(data.pixels(part.images))} for part in (data.train, data.public_pool)
     )
     raw = np.load(pictures / "train.npz")["images"][:, None]
     assert private <= {png(image) for image in raw}, "pixels come back as they were stored"

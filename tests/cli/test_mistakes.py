@@ -216,7 +216,7 @@ MISTAKES: dict[str, list[Mistake]] = {
         ),
         Mistake(
             "equipoise audit run --attack lti", 12,
-            "Dataset 'digits' has no public images, so no public_targets.",
+            "Dataset 'digits' has no public images, so no public_attack.",
             "Set some apart: public_fraction=0.1 with load, --set public_fraction=0.1 before training, "
             "public=(images, labels) with from_tensors.",
         ),

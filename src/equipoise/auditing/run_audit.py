@@ -20,7 +20,7 @@ from .cells import OWN
 from .examine import Progress
 from .options import AuditOptions
 from .replay import replayed
-from .results import Findings, renamed
+from .results import Findings, renamed, shortages
 from .summary import counted
 from .sweep_audit import audit_sweep
 
@@ -77,8 +77,10 @@ def audit_run(
         raise KeyboardInterrupt  # nothing was finished: an earlier audit stays as it is
     whose = "private" if private else "public"
     places = f"{counted(len(chosen), 'snapshot')} of {counted(len(federations), 'federation')}"
-    attacked = f"{options.releases} releases of {whose} images at {places}"
+    releases = max((len(targets) for targets in findings.targets.values()), default=options.releases)
+    attacked = f"{releases} releases of {whose} images at {places}"
     result = content(findings, options, whose, attacked)
+    result["notes"] += _shortages(findings, options)
     result["cap"] = _cap(run.results(), findings, federations, settings.training.rounds)
     if multi_rounds and findings.complete:
         most = min(multi_rounds, settings.training.rounds)
@@ -91,6 +93,16 @@ def audit_run(
         result["notes"].append("Where every client has a budget of its own, that of client 0 was attacked.")
     result["environment"] = environment(device)
     return Audit(_without_paths(result, federations), run_sections(findings, datasets))
+
+
+def _shortages(findings: Findings, options: AuditOptions) -> list[str]:
+    """What there were too few images for, by dataset where there are several."""
+    names, several = dataset_labels(findings.targets), len(findings.targets) > 1
+    return [
+        f"{names[name]}: {note}" if several else note
+        for name, targets in findings.targets.items()
+        for note in shortages(targets, options)
+    ]
 
 
 def _per_client(budget: Any) -> bool:
