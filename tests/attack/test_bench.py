@@ -119,6 +119,25 @@ def test_every_local_step_has_tables_of_its_own() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("labels", [[0, 1, 2, 3], [0, 1, 1, 2], [2, 2, 2, 2]])
+def test_a_candidate_is_simulated_in_its_own_step(labels: list[int]) -> None:
+    """The same label in another step is another place: there the candidate meets other weights."""
+    known = case(2, 2, "gs-static", 1e-3, torch.tensor([labels] * 2), local_steps=2, eta=1.0)
+    for part in all_of(known):
+        (position, *_) = part.place[0].nonzero().flatten().tolist()
+        expected, references = bench_of(known, position=position).scores(
+            known.view.update, known.candidates[part.candidates], "nothing"
+        )
+        assert torch.equal(part.values, expected)
+        assert torch.equal(part.references, references)
+        other = (position + 2) % 4
+        if labels[other] == part.label:
+            moved, _ = bench_of(known, position=other).scores(
+                known.view.update, known.candidates[part.candidates], "nothing"
+            )
+            assert float((moved - expected).abs().max()) > 1
+
+
 def test_candidates_are_the_choices_of_the_place_and_those_asked_about() -> None:
     known = case(4, 2)
     for wanted in (("choices",), ("asked",), ("choices", "asked")):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from equipoise.attack.attack import Hooks
-from tests.attack.candidates import LABELS, LITTLE, PUBLIC, Case, case, found_by
+from tests.attack.candidates import LABELS, LITTLE, PUBLIC, case, found_by
 
 # --- known answers -------------------------------------------------------------------------------------------
 
@@ -84,21 +84,6 @@ def test_examples_of_every_local_step_are_found(name: str, scale: float) -> None
     scores = case(2, 12, name, scale, labels, local_steps=2).scores()
     assert found_by(scores[:, :2]) > 0.9
     assert found_by(scores[:, 2:]) > 0.9
-
-
-def swapped(known: Case) -> Case:
-    """Two examples, and both are candidates for either place."""
-    both = known.choices[:, :, 0]
-    return replace(known, choices=torch.stack([both, both.flip(1)], dim=2))
-
-
-def test_a_candidate_is_placed_in_its_own_step() -> None:
-    """One image in each of two large steps, both of one label: the first is likely in the first step alone."""
-    labels = torch.zeros(30, 2, dtype=torch.int64)
-    known = swapped(case(1, 30, labels=labels, local_steps=2, eta=3.0))
-    scores = known.scores(effort=replace(LITTLE, pairs=16, around=64))
-    assert found_by(scores[:, 0]) > 0.9
-    assert found_by(scores[:, 1]) > 0.9
 
 
 # --- order and repetition ------------------------------------------------------------------------------------

@@ -55,13 +55,13 @@ def pixels(count: int, others: int, scale: float) -> Case:
     orders = torch.stack(
         [torch.randperm(36, generator=torch.Generator().manual_seed(i))[: others + 1] for i in range(count)]
     )
-    images = 3 * nn.functional.one_hot(orders, 36).float().view(count, others + 1, *SHAPE)
+    images = 3 * torch.eye(36).repeat(CLASSES, 1).view(-1, *SHAPE)  # every pixel once for every label
+    asked = orders + 36 * labels
     numbers = torch.rand(count, len(weights), generator=torch.Generator().manual_seed(6))
-    released = respond(server, weights, images[:, :1], labels, standard_noise(numbers, kind.noise))
-    asked = torch.arange(count * (others + 1)).view(count, -1)
+    released = respond(server, weights, images[asked[:, :1]], labels, standard_noise(numbers, kind.noise))
     return Case(
-        server, View(weights.expand(count, -1), released, labels), images.flatten(0, 1),
-        labels.expand_as(asked).flatten(), asked.unsqueeze(1), asked,
+        server, View(weights.expand(count, -1), released, labels), images,
+        torch.arange(CLASSES).repeat_interleave(36), asked.unsqueeze(1), asked,
         public=(torch.zeros(80, *SHAPE), torch.arange(80) % CLASSES),
     )  # fmt: skip
 
