@@ -209,9 +209,7 @@ METRIC = {"of few": "identification", "labels without a guess": "labels"}
 
 @pytest.mark.parametrize("rule", ABLE)
 @pytest.mark.parametrize("interval", [True, False])
-def test_an_attack_is_able_if_the_lower_end_on_undistorted_releases_exceeds_its_rule(
-    rule: str, interval: bool
-) -> None:
+def test_an_attack_is_able_if_the_lower_end_on_undistorted_releases_exceeds_its_rule(rule: str, interval: bool) -> None:
     """Ten times chance or one half; an area of 0.75; half of the way from guessing to certainty."""
     more, least, guess = ABLE[rule]
     name, negative = METRIC.get(rule, rule), None if guess is None else row_of(control="negative", **guess)

@@ -277,9 +277,7 @@ def test_a_new_kind_of_result_needs_one_function_that_scores_it(monkeypatch: pyt
 
     @score.register
     def _brightness(result: Brightness, case: Case) -> Outcome:
-        own, other = (
-            case.targets.pool[rows].flatten(2).mean(2) for rows in (case.targets.truth, case.targets.false)
-        )
+        own, other = (case.targets.pool[rows].flatten(2).mean(2) for rows in (case.targets.truth, case.targets.false))
         return case.outcome({"mse": (result.values - own).square()}, {"mse": (result.values - other).square()})
 
     (outcome,) = attack_cell(cell, targets, materials(), options)
