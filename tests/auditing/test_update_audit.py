@@ -345,7 +345,7 @@ def test_a_mechanism_with_its_budget_is_simulated(
     roles = ["own", *TWINS] if name == "pl-learn" else ["own"]
     expected = {(role, control) for role in roles for control in (None, "negative")}
     expected |= {("undistorted", "positive"), ("undistorted", "negative")}
-    for attack in ("lti", "lti", "matched", "membership", "labels"):
+    for attack in USUAL:
         mine = [(row["role"], row["control"]) for row in actual.rows if row["attack"] == attack]
         assert set(mine) == expected
         assert len(mine) == len(expected), "each once"
