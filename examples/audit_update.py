@@ -19,7 +19,7 @@ from equipoise import Attacker, AuditOptions, LeNetZhu, Update, audit, load, pro
 def main() -> None:
     torch.manual_seed(0)
     data = load("mnist")
-    batch = data.public_targets.images[:4], data.public_targets.labels[:4]  # plays the private batch
+    batch = data.public_pool.images[:4], data.public_pool.labels[:4]  # plays the private batch
     attacker = Attacker(public=(data.public_attack.images, data.public_attack.labels))
     model = LeNetZhu()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

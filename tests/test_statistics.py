@@ -14,7 +14,7 @@ from scipy import stats
 
 from equipoise import statistics
 from equipoise.errors import ConfigError, DataError
-from equipoise.statistics import auc, bootstrap, bootstrap_auc, interval, ranks, tpr_at
+from equipoise.statistics import auc, bootstrap, bootstrap_auc, interval, ranks, rate_interval, student, tpr_at
 
 Phi = NormalDist().cdf
 NAN, INF = math.nan, math.inf
@@ -33,6 +33,17 @@ def test_ranks_by_counting(size: int, truth: int, seed: int) -> None:
         assert rank == sum(places)
         assert first == pytest.approx(0 if 1.0 in places else 1 / (1 + len([p for p in places if p == 0.5])))
     assert ranking.log.tolist() == pytest.approx(np.log(1 + ranking.rank.numpy()))
+
+
+def test_every_row_may_have_its_truth_in_a_column_of_its_own(generator: torch.Generator) -> None:
+    table, truth = torch.rand(4, 3, 6, generator=generator), torch.randint(6, (4, 3), generator=generator)
+    ranking = ranks(table, truth)
+    assert ranking.rank.shape == (4, 3)
+    for row in range(4):
+        for column in range(3):
+            alone = ranks(table[row, column], int(truth[row, column]))
+            assert ranking.rank[row, column] == alone.rank
+            assert ranking.first[row, column] == alone.first
 
 
 @pytest.mark.parametrize("size", [2, 5, 1000])
@@ -249,6 +260,110 @@ def test_pieces_of_a_bootstrap_change_nothing(monkeypatch: pytest.MonkeyPatch) -
     for room in (1, 30, 3000):
         monkeypatch.setattr(statistics, "ROOM", room)
         assert everything() == whole
+
+
+# --- percentiles that make up for few releases ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", [0.8, 0.95, 0.99])
+@pytest.mark.parametrize("freedom", [5, 7, 19, 31, 500])
+def test_the_quantile_is_students(freedom: int, level: float) -> None:
+    assert student(freedom, level) == pytest.approx(float(stats.t.ppf((1 + level) / 2, freedom)), rel=5e-3)
+    if level == 0.95:
+        assert student(freedom) == pytest.approx(float(stats.t.ppf(0.975, freedom)), rel=1e-3)
+
+
+@pytest.mark.parametrize("count", [8, 20, 60])
+def test_a_bootstrap_interval_is_as_wide_as_students(count: int) -> None:
+    """Of normal values: plain percentiles would be narrower by z / t and by sqrt(1 - 1 / n)."""
+    random = np.random.default_rng(4)
+    ratios = []
+    for repetition in range(40):
+        values = random.normal(size=count)
+        low, high = bootstrap(values, draws=4000, seed=repetition) or (NAN, NAN)
+        half = float(stats.t.ppf(0.975, count - 1)) * values.std(ddof=1) / math.sqrt(count)
+        ratios.append((high - low) / (2 * half))
+    assert np.mean(ratios) == pytest.approx(1, abs=0.04)
+
+
+def test_few_releases_are_covered_too() -> None:
+    """Plain percentiles of ten values hold the mean in 90 % of cases or fewer."""
+    random = np.random.default_rng(5)
+    covered = 0
+    for repetition in range(600):
+        low, high = bootstrap(random.normal(size=10), draws=400, seed=repetition) or (NAN, NAN)
+        covered += low <= 0 <= high
+    assert 0.93 <= covered / 600 <= 0.98
+
+
+def test_two_releases_have_an_interval_from_one_to_the_other() -> None:
+    assert bootstrap([3.0, 5.0], draws=100) == (3.0, 5.0)
+
+
+# --- intervals of rates -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [0.005, 0.05, 0.5, 0.97])
+@pytest.mark.parametrize("shared", [0.0, 0.6])
+def test_the_interval_of_a_rate_covers(rate: float, shared: float) -> None:
+    """Of 32 releases with 4 examples each; with ``shared``, all examples of a release often have one fate."""
+    random = np.random.default_rng(7)
+    covered = 0
+    for _ in range(600):
+        found = random.random((32, 4)) < rate
+        alike = random.random((32, 1)) < shared
+        found = np.where(alike, found[:, :1], found)
+        low, high = rate_interval(found.astype(float)) or (NAN, NAN)
+        covered += low <= rate <= high
+    assert covered / 600 >= 0.92
+
+
+def test_examples_that_share_a_fate_count_as_fewer() -> None:
+    alone = np.zeros((40, 4))
+    alone.reshape(-1)[::4] = 1
+    alone = np.stack([np.roll(row, i) for i, row in enumerate(alone)])  # one of four in every release
+    together = np.zeros((40, 4))
+    together[:10] = 1
+    narrow, wide = (rate_interval(values) or (NAN, NAN) for values in (alone, together))
+    assert wide[1] - wide[0] > 1.8 * (narrow[1] - narrow[0])
+    assert all(low < 0.25 < high for low, high in (narrow, wide))
+
+
+def test_independent_examples_have_agresti_and_coulls_interval() -> None:
+    """20 of 40, of a release each: 2.023 in the place of 1.96, since 40 releases tell their spread."""
+    t = float(stats.t.ppf(0.975, 39))
+    half = t * math.sqrt(0.25 / (40 + t**2))
+    found = np.array([0.0, 1.0] * 20)
+    low, high = rate_interval(found) or (NAN, NAN)
+    assert (low, high) == (pytest.approx(0.5 - half, abs=5e-3), pytest.approx(0.5 + half, abs=5e-3))
+
+
+@pytest.mark.parametrize("count", [5, 20, 500])
+def test_nothing_and_all_have_an_interval(count: int) -> None:
+    """No more than 3 in n at 500 releases of one example, the rule of three; t for z makes it a little wider."""
+    low, high = rate_interval(np.zeros((count, 1))) or (NAN, NAN)
+    assert low == 0
+    assert 3 / count < high <= 1
+    if count == 500:
+        assert high < 5 / count
+    assert rate_interval(np.ones((count, 1))) == (pytest.approx(1 - high), 1)
+
+
+def test_a_rate_lies_in_its_interval_and_that_in_0_to_1() -> None:
+    random = np.random.default_rng(3)
+    for count in (2, 3, 10, 40):
+        for _ in range(50):
+            values = (random.random((count, 4)) < random.random()).astype(float)
+            low, high = rate_interval(values) or (NAN, NAN)
+            assert 0 <= low <= values.mean() <= high <= 1
+
+
+def test_one_release_has_no_rate_and_what_is_not_finite_is_refused() -> None:
+    assert rate_interval(np.ones((1, 50))) is None
+    with pytest.raises(DataError, match="nan"):
+        rate_interval([[1.0], [NAN]])
+    values = np.array([[0.0, 0.5], [1.0, 0.25]])
+    assert rate_interval(torch.from_numpy(values)) == rate_interval(values)
 
 
 # --- Student's intervals over seeds ---------------------------------------------------------------------------------

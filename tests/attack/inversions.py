@@ -83,7 +83,7 @@ def case(
     batch: int, count: int, name: str = "none", scale: float = 0.0, steps: int = 3, rows: tuple[int, ...] = ()
 ) -> Case:
     """Releases of public images from LeNet-Zhu as PyTorch initialises it."""
-    targets = load("mnist").public_targets
+    targets = load("mnist").public_pool.take(slice(2000, None))
     picked = torch.tensor(rows or range(count * batch))
     images = targets.images[picked].view(count, batch, 1, 28, 28)
     labels = targets.labels[picked].view(count, batch)
@@ -101,7 +101,7 @@ def case(
 def five(name: str, scale: float, batch: int = 4) -> Case:
     """Five releases of unlike images from unlike weights."""
     models = [seeded(LeNetZhu, seed) for seed in range(5)]
-    batched, targets = Batched(models[0]), load("mnist").public_targets
+    batched, targets = Batched(models[0]), load("mnist").public_pool.take(slice(2000, None))
     images = targets.images[: 5 * batch].view(5, batch, 1, 28, 28)
     labels = targets.labels[: 5 * batch].view(5, batch)
     protection = Protection(get_mechanism(name), scale, steps=2)

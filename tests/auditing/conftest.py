@@ -16,6 +16,7 @@ from equipoise.attack import dlg, likelihood, unrolled
 from equipoise.attack.registry import ATTACKS, find
 from equipoise.auditing.attacker import Attacker
 from equipoise.auditing.audit import Audit
+from equipoise.auditing.options import USUAL
 from equipoise.auditing.run_audit import audit_run
 from equipoise.auditing.update import Update
 from equipoise.auditing.update_audit import audit
@@ -106,5 +107,5 @@ def folder(trained: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def audited(trained: Path) -> Audit:
-    """Five attacks at three rounds: the one audit that tests of its content share."""
-    return audit_run(trained, cheap(attacks=["invgrad", "lti", "matched", "membership", "labels"]))
+    """The usual attacks and InvGrad at three rounds: the one audit that tests of its content share."""
+    return audit_run(trained, cheap(attacks=["invgrad", *USUAL]))

@@ -21,7 +21,7 @@ MEAN, SCALE = 0.3, 0.5
 """Normalisation of the images: pixels in [0, 1] have become (pixel - 0.3) / 0.5."""
 TWINS = ["static, equal lower bound", "static, equal final norm"]
 QUICK = AuditOptions(
-    attacks=["lti", "matched", "membership", "labels"], releases=24, label_sets=2, candidates=20, others=6, samples=200,
+    attacks=["matched", "lti", "membership", "labels"], releases=24, label_sets=2, candidates=20, others=6, samples=200,
     around=16, iterations=4, pictures=2,
 )  # fmt: skip
 
@@ -40,7 +40,7 @@ def part(count: int, seed: int, classes: int = CLASSES) -> tuple[Tensor, Tensor]
 
 @cache
 def materials(classes: int = CLASSES) -> Materials:
-    return Materials(part(800, 1, classes), part(240, 2, classes), part(160, 3, classes), lambda x: x * SCALE + MEAN)
+    return Materials(part(800, 1, classes), part(400, 2, classes), lambda x: x * SCALE + MEAN)
 
 
 def server_of(name: str = "none", scale: float = 0.0, batch: int = 4, **protection: Any) -> tuple[Server, Tensor]:

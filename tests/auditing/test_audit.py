@@ -109,7 +109,7 @@ def test_of_an_update_that_someone_else_made_nothing_is_proved(call: Call, chang
 def test_of_a_run_the_bounds_are_proved_and_intervals_are_claimed_where_there_are_some(audited: Audit) -> None:
     said = audited.content["claims"]
     assert said["proved"] == [sentence(PROVED)]
-    assert "95 % intervals by bootstrap" in said["measured"][0]
+    assert "95 % intervals over releases" in said["measured"][0]
     assert "bootstrap" not in str(claims([{"mse": 1.0, "mse_low": None, "mse_high": None}], "public"))
 
 

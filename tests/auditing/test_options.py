@@ -68,7 +68,8 @@ def test_of_the_usual_attacks_those_that_cannot_run_are_left_out() -> None:
     assert (limited.attacks, limited.settings["samples"]) == (["invgrad"], 20)
     assert why == dict.fromkeys(["matched", "lti", "membership", "labels"], "needs public inputs")
     again, why = limited.possible({"candidates": "candidates"})
-    assert (again.attacks, why) == (["invgrad"], {})
+    assert (again.attacks, why) == (["invgrad"], {}), "which needs nothing, and is taken where nothing else can run"
+    assert AuditOptions(attacks=[]).possible({"public": "p"})[0].attacks == [], "unless nothing was asked for"
     assert AuditOptions().possible({"candidates": "more"})[1] == {"matched": "needs more", "membership": "needs more"}
 
 

@@ -22,7 +22,7 @@ from equipoise.engine.settings import Settings
 from equipoise.errors import CheckpointError, ConfigError, DataError, ModelError
 from equipoise.runs.config import resolve
 from equipoise.runs.run import Run
-from tests.audit_helpers import cheap, settings_for, train_run
+from tests.audit_helpers import cheap, settings_for, train_run, write_pictures
 from tests.auditing.small import TWINS
 from tests.auditing.updates import images_of, own, refuse
 
@@ -30,6 +30,36 @@ from tests.auditing.updates import images_of, own, refuse
 def test_the_first_an_early_and_the_last_snapshot_are_attacked(audited: Audit, trained: Path) -> None:
     assert len(list((trained / "snapshots").iterdir())) == 4
     assert sorted({row["round"] for row in audited.rows}) == [0, 1, 3]
+
+
+def test_what_there_were_too_few_images_for_is_said(trained: Path) -> None:
+    """Of the 96 public pictures 40 play a part, ten of each label: two of a batch, and one of these once more."""
+    options = cheap(attacks=["membership"], releases=30, candidates=50, others=9)
+    result = audit_run(trained, options, snapshots=[0])
+    rows = result.rows
+    assert {row["targets"] for row in rows} == {rows[0]["targets"]}
+    count = rows[0]["targets"]
+    assert 2 < count < 30
+    assert result.content["attacked"].startswith(f"{count} releases of public images")
+    releases, candidates, others = result.content["notes"]
+    assert releases.startswith(f"{count} releases are attacked, not 30: ")
+    assert candidates == "Each example is sought among 10 candidates, not 50: there are no more of its label."
+    assert others.endswith("others, not 9: there are no more of their labels.")
+    assert rows[0]["membership_auc_low"] is not None, "none plays a part twice"
+
+
+def test_an_audit_that_lacks_nothing_has_no_notes(audited: Audit) -> None:
+    assert audited.content["notes"] == []
+    assert audited.content["attacked"].startswith("2 releases of public images")
+
+
+def test_what_two_datasets_lack_is_said_by_their_names(tmp_path: Path, pictures: Path) -> None:
+    other = write_pictures(tmp_path / "more", train=400)
+    sweep: dict[str, list[Any]] = {"datasets": [str(pictures), str(other)], "mechanisms": ["none"]}
+    Run(tmp_path / "run", resolve(overrides=settings_for(), sweep=sweep)).execute()
+    result = audit_run(tmp_path / "run", cheap(attacks=["labels"], candidates=20), [0])
+    (note,) = result.content["notes"]
+    assert note.startswith(f"{pictures.name}: Each example is sought among 10 candidates, not 20")
 
 
 def test_the_rounds_may_be_chosen(trained: Path) -> None:
@@ -65,7 +95,7 @@ def test_the_rows_hold_what_the_schema_says(audited: Audit) -> None:
     assert {"mse", "mse_pixel", "psnr", "ssim", "leakage", *places} <= kinds["invgrad"].keys()
     assert {"mse", "mse_pixel", "psnr", "ssim", *places} <= kinds["lti"].keys()
     assert places <= kinds["matched"].keys()
-    assert {"membership_auc", "membership_score"} <= kinds["membership"].keys()
+    assert {"membership_auc", "membership_tpr"} <= kinds["membership"].keys()
     assert {"labels", "labels_exact"} <= kinds["labels"].keys()
     (guesses,) = audited.content["baselines"].values()
     assert {"black", "class_mean", "noise"} <= set(guesses)
@@ -135,7 +165,7 @@ def test_a_run_that_is_not_finished_has_no_accuracy_to_multiply(folder: Path) ->
 def test_only_public_images_are_shown_by_default(audited: Audit, trained: Path, pictures: Path, tmp_path: Path) -> None:
     data = load_dataset(Settings.flat(public_fraction=0.6), str(pictures))
     private, targets = (
-        {png(image) for image in as_pixels(data.pixels(part.images))} for part in (data.train, data.public_targets)
+        {png(image) for image in as_pixels(data.pixels(part.images))} for part in (data.train, data.public_pool)
     )
     raw = np.load(pictures / "train.npz")["images"][:, None]
     assert private <= {png(image) for image in raw}, "pixels come back as they were stored"

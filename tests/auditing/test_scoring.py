@@ -18,7 +18,7 @@ from equipoise.auditing.cells import Cell
 from equipoise.auditing.examine import attack_cell
 from equipoise.auditing.results import Outcome, rows_of, summary
 from equipoise.auditing.scoring import MOST_DECIBELS, Case, Trace, baselines, image_values, score
-from equipoise.auditing.targets import given_targets
+from equipoise.auditing.targets import build_targets, given_targets
 from tests.auditing.small import CLASSES, MEAN, QUICK, SCALE, SHAPE, materials, server_of, targets_of
 
 # --- the paper's leakage -------------------------------------------------------------------------------------
@@ -144,13 +144,13 @@ def test_an_attack_that_found_the_labels_is_bound_to_no_place_either() -> None:
     assert result.values["mse"].max() < 1e-9
     assert result.values["leakage"].min() == pytest.approx(1), "and so are its iterations"
     assert result.values["labels_exact"].tolist() == [row != 3 for row in range(24)], "in whatever order"
-    others = case.targets.pool[case.targets.impostor].flip(1)
+    others = case.targets.pool[case.targets.false].flip(1)
     assert score(inversion(others, labels=labels), case).negative["mse"].max() < 1e-9, "nor in the negative control"
 
 
-def test_the_negative_control_is_the_same_guess_held_against_another_release() -> None:
+def test_the_negative_control_is_the_same_guess_held_against_an_image_that_was_not_in_it() -> None:
     case = case_of()
-    impostors = case.targets.pool[case.targets.impostor]
+    impostors = case.targets.pool[case.targets.false]
     result = score(inversion(impostors), case)
     assert result.negative["mse"].max() == 0
     assert result.negative["identification"].min() == 1
@@ -193,38 +193,56 @@ def test_inputs_that_are_no_images_are_scored_and_not_drawn() -> None:
 # --- the other kinds -----------------------------------------------------------------------------------------
 
 
-def test_candidates_are_ranked_with_the_truth_first_and_the_impostor_second() -> None:
-    """The impostor is no candidate of the result, nor the truth one of the negative control."""
+def test_candidates_are_ranked_wherever_the_truth_stands_and_the_control_leaves_it_out() -> None:
+    """The impostor is a candidate like any other; the truth is none where the impostor is sought."""
     values = torch.tensor([
-        [[3.0, 9.0, 2.0, 1.0], [2.0, 0.0, 2.0, 1.0]],
-        [[0.0, 9.0, 2.0, 1.0], [9.0, 1.0, 1.0, 1.0]],
+        [[3.0, 1.0, 2.0, 1.0], [2.0, 0.0, 2.0, 1.0]],
+        [[0.0, 9.0, 2.0, 1.0], [1.0, 1.0, 1.0, 9.0]],
     ])  # fmt: skip
-    result = score(CandidateScores(values), case_of())
-    assert result.values["identification"].tolist() == [[1, 0.5], [0, 1]]
-    np.testing.assert_allclose(result.values["log_rank"], np.log1p([[0, 0.5], [2, 0]]))
-    assert result.negative["identification"].tolist() == [[1, 0], [1, 1 / 3]]
-    np.testing.assert_allclose(result.negative["log_rank"], np.log1p([[0, 2], [0, 1]]))
+    case = case_of()
+    place, impostor = torch.tensor([[0, 2], [1, 0]]), torch.tensor([[2, 0], [0, 3]])
+    result = score(
+        CandidateScores(values), replace(case, targets=replace(case.targets, place=place, impostor=impostor))
+    )
+    assert result.values["identification"].tolist() == [[1, 0.5], [1, 0]]
+    np.testing.assert_allclose(result.values["log_rank"], np.log1p([[0, 0.5], [0, 2]]))
+    assert result.negative["identification"].tolist() == [[1, 1], [0, 1]]
+    np.testing.assert_allclose(result.negative["log_rank"], np.log1p([[0, 0], [2, 0]]))
 
 
-def test_membership_is_members_against_others_and_impostors_against_the_same_others() -> None:
-    """In the order of what was asked: four members, four impostors, six others."""
-    table = torch.arange(24 * 14.0).view(24, 14)
-    result = score(MembershipScores({"loss": table, "first": -table}), case_of())
-    for values, members in ((result.values, table[:, :4]), (result.negative, table[:, 4:8])):
-        np.testing.assert_array_equal(values["loss_members"], members)
-        np.testing.assert_array_equal(values["loss_others"], table[:, 8:])
-        np.testing.assert_array_equal(values["first_others"], -table[:, 8:])
+def test_membership_is_members_against_others_and_its_control_others_against_others() -> None:
+    """Four members and six others stand anywhere in a row."""
+    table, case = torch.arange(24 * 10.0).view(24, 10), case_of()
+    member = case.targets.member
+    result = score(MembershipScores(table), case)
+    inside, outside = (
+        np.array([row[which].tolist() for row, which in zip(table, mask, strict=True)]) for mask in (member, ~member)
+    )
+    assert (inside.shape, outside.shape) == ((24, 4), (24, 6))
+    np.testing.assert_array_equal(result.values["members"], inside)
+    np.testing.assert_array_equal(result.values["others"], outside)
+    np.testing.assert_array_equal(result.negative["members"], outside[:, ::2])
+    np.testing.assert_array_equal(result.negative["others"], outside[:, 1::2])
     assert result.notes == {}
 
 
+def test_one_other_makes_no_negative_control() -> None:
+    case = case_of()
+    few = build_targets(materials(), case.cell.server, replace(QUICK, others=1))
+    result = score(MembershipScores(torch.ones(24, 5)), replace(case, targets=few))
+    assert result.values["others"].shape == (24, 1)
+    assert result.negative == {}
+
+
 def test_membership_scores_that_are_not_finite_say_nothing_and_are_counted() -> None:
-    table = torch.ones(24, 14)
-    table[0, 0], table[1, 4], table[2, 9] = float("nan"), float("inf"), -float("inf")
-    result = score(MembershipScores({"loss": table}), case_of())
+    table, case = torch.ones(24, 10), case_of()
+    inside, outside = (mask.int().argmax(1) for mask in (case.targets.member, ~case.targets.member))
+    table[0, inside[0]], table[1, outside[1]], table[2, outside[2]] = float("nan"), float("inf"), -float("inf")
+    result = score(MembershipScores(table), case)
     assert result.notes == {"not_finite": 3}
-    assert result.values["loss_members"][0].tolist() == [0, 1, 1, 1]
-    assert result.negative["loss_members"][1].tolist() == [0, 1, 1, 1]
-    assert result.values["loss_others"].sum() == 24 * 6 - 1
+    assert result.values["members"][0].tolist() == [0, 1, 1, 1]
+    assert result.values["others"].sum() == 24 * 6 - 2
+    assert result.negative["members"][1:3].tolist() == [[0, 1, 1]] * 2
 
 
 def test_guessed_labels_are_right_as_often_as_both_multisets_have_them() -> None:
@@ -259,9 +277,7 @@ def test_a_new_kind_of_result_needs_one_function_that_scores_it(monkeypatch: pyt
 
     @score.register
     def _brightness(result: Brightness, case: Case) -> Outcome:
-        own, other = (
-            case.targets.pool[rows].flatten(2).mean(2) for rows in (case.targets.truth, case.targets.impostor)
-        )
+        own, other = (case.targets.pool[rows].flatten(2).mean(2) for rows in (case.targets.truth, case.targets.false))
         return case.outcome({"mse": (result.values - own).square()}, {"mse": (result.values - other).square()})
 
     (outcome,) = attack_cell(cell, targets, materials(), options)
@@ -277,7 +293,7 @@ def test_a_new_kind_of_result_needs_one_function_that_scores_it(monkeypatch: pyt
 def test_errors_are_those_of_normalised_images_and_of_pixels() -> None:
     targets = targets_of()
     guess = targets.images + torch.linspace(-1, 1, 36).view(SHAPE)
-    result = image_values(guess, targets, targets.truth, materials())
+    result = image_values(guess, targets, materials())
     shown, real = ((part * SCALE + MEAN).clamp(0, 1) for part in (guess, targets.images))
     error = (shown - real).square().flatten(2).mean(2)
     assert error.max() < (torch.linspace(-1, 1, 36) * SCALE).square().mean(), "some of it lay outside of the range"
@@ -290,13 +306,18 @@ def test_errors_are_those_of_normalised_images_and_of_pixels() -> None:
 def test_a_guess_is_ranked_by_its_correlation() -> None:
     """Neither brightness nor contrast matters; the negative of an image resembles every decoy more than itself."""
     targets = targets_of()
-    for guess, first in ((3 * targets.images + 2, 1), (-targets.images, 0), (targets.pool[targets.decoys[..., 7]], 0)):
-        result = image_values(guess, targets, targets.truth, materials())
+    decoys = targets.pool[targets.false]
+    for guess, first in ((3 * targets.images + 2, 1), (-targets.images, 0), (decoys, 0)):
+        result = image_values(guess, targets, materials())
         assert set(result["identification"].flatten().tolist()) == {first}
-    worst = image_values(-targets.images, targets, targets.truth, materials())["log_rank"]
+    worst = image_values(-targets.images, targets, materials())["log_rank"]
     np.testing.assert_allclose(worst, np.log(20))
-    second = image_values(targets.pool[targets.decoys[..., 7]], targets, targets.truth, materials())["log_rank"]
+    second = image_values(decoys, targets, materials())["log_rank"]
     assert second.min() >= np.log(2) - 1e-9
+    control = image_values(decoys, targets, materials(), negative=True)
+    assert control["identification"].min() == 1
+    assert control["mse"].max() == 0
+    assert image_values(targets.images, targets, materials(), negative=True)["mse"].min() > 0.1
 
 
 # --- guesses that use no update ------------------------------------------------------------------------------
@@ -346,11 +367,12 @@ def test_a_constant_guess_identifies_nothing(level: str) -> None:
     """A black image resembles no candidate more than another: it ties with all, and names the truth once in K."""
     (server, _), targets = server_of(), targets_of()
     value = {"low": server.low, "grey": 0.123456, "high": server.high}[level]
-    result = image_values(torch.full_like(targets.images, float(value)), targets, targets.truth, materials())
-    candidates = targets.decoys.shape[2] + 1
-    assert candidates == QUICK.candidates
+    result = image_values(torch.full_like(targets.images, float(value)), targets, materials())
+    candidates = QUICK.candidates
     np.testing.assert_array_equal(result["identification"], np.full(targets.truth.shape, 1 / candidates))
     np.testing.assert_allclose(result["log_rank"], np.log1p((candidates - 1) / 2), rtol=1e-12)
+    control = image_values(torch.zeros_like(targets.images), targets, materials(), negative=True)
+    np.testing.assert_array_equal(control["identification"], np.full(targets.truth.shape, 1 / (candidates - 1)))
 
 
 def test_a_black_guess_among_the_baselines_identifies_nothing() -> None:

@@ -13,7 +13,7 @@ import torch
 from equipoise.auditing import sweep_audit
 from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.plan import Plan
-from equipoise.auditing.results import Findings, Outcome, differences, rows_of
+from equipoise.auditing.results import Findings, Outcome, differences, mark_controls, rows_of
 from equipoise.auditing.store import Store
 from equipoise.auditing.sweep_audit import audit_sweep, learned_against_static
 from equipoise.engine.datasets import load_dataset
@@ -311,7 +311,12 @@ def test_interrupted_differences_are_those_of_the_roles_that_were_finished(
     interrupt(monkeypatch, last)
     result = run(cheap(attacks=["lti"]), (2,))
     assert not result.complete
-    assert result.rows == whole.rows[: 2 * (last - 1)]
+    assert [{**row, "control_failed": None} for row in result.rows] == [
+        {**row, "control_failed": None} for row in whole.rows[: 2 * (last - 1)]
+    ]
+    judged = ["control_failed" in row for row in result.rows if row["mechanism"] == "pl-learn"]
+    assert not any(judged), "where the control was not reached, nothing is said of the attack"
+    assert any("control_failed" in row for row in whole.rows if row["mechanism"] == "pl-learn")
     kept = {4: [], 5: ["static, own trajectory"], 7: [*TWINS, "static, own trajectory"]}[last]
     assert result.differences == [row for row in whole.differences if row["against"] in kept]
     assert len(result.differences) == len(kept)
@@ -360,8 +365,10 @@ def test_the_leakage_is_that_of_the_diameter_in_the_settings(run: Run, federatio
 def test_intervals_follow_from_the_seed_of_the_options(run: Run, federations: list[Federation]) -> None:
     result = run(cheap(attacks=["lti"], releases=6, seed=3), (0,), federations[:1], private=True)
     (targets,), (outcome,) = result.targets.values(), result.outcomes
-    assert result.rows == rows_of(outcome, targets, 3)
-    assert result.rows != rows_of(outcome, targets, 4)
+    for seed, same in ((3, True), (4, False)):
+        rows = rows_of(outcome, targets, seed)
+        mark_controls(rows)
+        assert (result.rows == rows) == same
 
 
 def test_private_targets_are_those_of_the_clients(run: Run, pictures: Path) -> None:

@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equipoise.attack.results import Inversion
+from equipoise.attack.results import Inversion, LabelGuesses
 from equipoise.auditing import update_audit
 from equipoise.auditing.attacker import Attacker
+from equipoise.auditing.options import USUAL
 from equipoise.auditing.update import Update
 from equipoise.auditing.update_audit import audit
 from equipoise.mechanism.protect import protected_step
@@ -232,7 +233,7 @@ def test_all_attacks_run_by_default_where_all_is_given(
     call: Call, public: Any, batch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(update_audit, "AuditOptions", cheap)
-    usual = ["matched", "lti", "membership", "labels"]
+    usual = list(USUAL)
     for given, attacks in (
         ({}, ["invgrad"]),
         ({"public": public}, usual),
@@ -245,7 +246,7 @@ def test_all_attacks_run_by_default_where_all_is_given(
         assert all(words.startswith("needs ") for words in result.content["left_out"].values())
 
 
-@pytest.mark.parametrize(("count", "candidates"), [(0, 0), (64, 11)])
+@pytest.mark.parametrize(("count", "candidates"), [(0, 0), (64, 12)])
 def test_the_call_of_the_readme_works_with_its_defaults(batch: Any, count: int, candidates: int) -> None:
     """Whatever there is of public inputs: 200 candidates and 20 others are not there, and that is said."""
     model, (x, y) = network(), batch
@@ -253,11 +254,67 @@ def test_the_call_of_the_readme_works_with_its_defaults(batch: Any, count: int, 
     after = moved(model, gradient_of(model, x, y))
     public = (numbers(count, *SHAPE, seed=4), torch.arange(count) % CLASSES) if count else None
     result = audit(Update(model, before, after), truth=(x, y), attacker=Attacker(public=public))
-    attacks = ["matched", "lti", "membership", "labels"] if count else ["invgrad"]
+    attacks = list(USUAL) if count else ["invgrad"]
     assert list(dict.fromkeys(row["attack"] for row in result.rows)) == attacks
     assert (f"sought among {candidates} candidates, not 200" in " ".join(result.content["notes"])) == (count > 0)
     assert len(result.content["left_out"]) == (0 if count else 4)
     assert "Attacked: 1 update of 2 examples." in result.summary()
+
+
+def test_updates_of_one_batch_have_no_intervals_and_that_is_said(call: Call, model: nn.Module, batch: Any) -> None:
+    """Three updates of the same two images are no evidence of other images; three of six are."""
+    images = torch.stack([batch[0], *(numbers(2, *SHAPE, seed=seed) for seed in (5, 6))])
+    words = "There are no intervals: an example is in several releases, so these are not independent."
+    for truth, independent in ((images, True), (images[:1].expand_as(images), False)):
+        labels = batch[1].expand(3, -1)
+        sent = [gradient_of(model, x, y) for x, y in zip(truth, labels, strict=True)]
+        result = call(gradient=sent, truth=(truth, labels))
+        assert (own(result)[0]["mse_low"] is not None) == independent
+        assert (words in result.content["notes"]) != independent
+
+
+def test_few_others_leave_membership_alone_without_intervals(call: Call, model: nn.Module) -> None:
+    """Four public inputs of a label: two are decoys, and three releases want a non-member each."""
+    images, labels = numbers(3, 2, *SHAPE, seed=5), torch.tensor([[0, 2]] * 3)
+    sent = [gradient_of(model, x, y) for x, y in zip(images, labels, strict=True)]
+    public = numbers(4 * CLASSES, *SHAPE, seed=4), torch.arange(4 * CLASSES) % CLASSES
+    options = cheap(attacks=["matched", "membership"])
+    result = call(gradient=sent, truth=(images, labels), public=public, options=options)
+    ranked, member = own(result)
+    assert ranked["identification_low"] is not None
+    assert member["membership_auc"] is not None
+    assert member["membership_auc_low"] is None
+    notes = " ".join(result.content["notes"])
+    assert "Membership has no intervals" in notes
+    assert "sought among 3 candidates, not 5" in notes
+    assert "told from 1 others, not 3" in notes
+    assert "releases are attacked" not in notes, "there are as many as were given"
+
+
+def test_inferred_labels_that_are_wrong_leave_scores_that_are_finite(
+    call: Call, public: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The examples have the labels 0 and 2; whoever believes in 1 asks about nobody of it."""
+    monkeypatch.setattr(update_audit, "infer_labels", lambda server, view, *rest: torch.ones(len(view), 2).long())
+    result = call(public=public, labels="infer", options=cheap(attacks=["membership"]))
+    assert own(result)[0]["membership_auc"] == 0.5, "nobody is likelier than another"
+
+
+@pytest.mark.parametrize("granted", [True, False])
+def test_an_attack_that_fails_on_undistorted_releases_is_marked(
+    call: Call, public: Any, stand_in: Any, granted: bool
+) -> None:
+    """Whether labels are granted or inferred: guesses of wrong labels fail, those of the right ones do not."""
+    for guess, failed in (([1, 1], True), ([0, 2], False)):
+        stand_in(lambda server, view, *rest, guess=guess: LabelGuesses(torch.tensor([guess] * len(view))), "labels")
+        more: dict[str, Any] = {} if granted else {"labels": "infer"}
+        options = cheap(attacks=["labels"])
+        result = call(public=public, mechanism="pl-learn", budget=0.98, options=options, **more)
+        assert len(result.rows) == 8, "itself, two twins and the control, each with its chance"
+        for row in result.rows:
+            expected = failed and row["control"] is None
+            assert row.get("control_failed", False) == expected, (row["role"], row["control"])
+            assert row["labels_granted"] == granted
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -283,12 +340,12 @@ def test_a_mechanism_with_its_budget_is_simulated(
         model, model.state_dict(), batch, name, budget, settings=settings, experiment_seed=1
     ).parameters
     actual = call(after=sent, mechanism=name, budget=budget, settings=settings, public=public, options=cheap())
-    assert {row["attack"] for row in actual.rows} == {"lti", "matched", "membership", "labels"}
+    assert {row["attack"] for row in actual.rows} == set(USUAL)
     assert {(row["mechanism"], row["budget"]) for row in actual.rows} == {(name, budget)}
     roles = ["own", *TWINS] if name == "pl-learn" else ["own"]
     expected = {(role, control) for role in roles for control in (None, "negative")}
     expected |= {("undistorted", "positive"), ("undistorted", "negative")}
-    for attack in ("lti", "matched", "membership", "labels"):
+    for attack in USUAL:
         mine = [(row["role"], row["control"]) for row in actual.rows if row["attack"] == attack]
         assert set(mine) == expected
         assert len(mine) == len(expected), "each once"
@@ -423,7 +480,7 @@ def test_few_releases_are_insufficient_evidence(
 def test_public_data_may_be_sorted_by_label(call: Call, public: Any) -> None:
     order = public[1].argsort(stable=True)
     result = call(public=(public[0][order], public[1][order]), options=cheap())
-    assert {row["attack"] for row in result.rows} == {"lti", "matched", "membership", "labels"}
+    assert {row["attack"] for row in result.rows} == set(USUAL)
 
 
 def test_the_loss_is_taken_with_the_buffers_that_the_server_had_sent(public: Any, batch: Any) -> None:

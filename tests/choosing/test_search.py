@@ -71,10 +71,11 @@ def test_the_public_part_becomes_a_dataset_of_its_own(guarded: Dataset, mnist: D
     public = public_dataset(guarded)
     assert (public.name, public.classes) == ("mnist", 10)
     assert torch.equal(public.train.images, mnist.public_attack.images)
-    assert torch.equal(public.test.labels, mnist.public_candidates.labels)
-    assert len(public.validation) == len(mnist.public_targets) + len(mnist.public_tuning)
+    assert torch.equal(public.test.images, mnist.public_pool.images[:2000])
+    assert torch.equal(public.test.labels, mnist.public_pool.labels[:2000])
     assert mnist.public is not None
-    assert len(public.train) + len(public.test) + len(public.validation) == len(mnist.public)
+    assert torch.equal(public.validation.images, mnist.public.images[5000:]), "and no image is in two of them"
+    assert torch.equal(public.validation.labels, mnist.public.labels[5000:])
 
 
 def test_without_public_images_there_is_nothing_to_search_on() -> None:

@@ -40,7 +40,7 @@ def test_calibrate_compares_with_guesses_that_use_no_update(command: Command, mn
     done = command(*arguments)
     assert done.code == 0
     text = " ".join(done.out.split())
-    known, targets = mnist.public_attack, mnist.public_targets
+    known, targets = mnist.public_attack, mnist.public_pool
     images = targets.images.flatten(1).numpy()
     means = np.stack([known.images[known.labels == c].flatten(1).numpy().mean(0) for c in range(10)])
     black = np.full_like(images, known.images.min())

@@ -80,15 +80,15 @@ def test_unusable_tensors_are_refused(arguments: dict[str, Any], words: str) -> 
 
 
 def test_public_parts_need_public_images() -> None:
-    with pytest.raises(DataError, match="'user' has no public images, so no public_targets"):
-        _ = from_tensors(pair(), pair()).public_targets
-    with pytest.raises(DataError, match="only 6 public images: public_targets would be empty"):
-        _ = from_tensors(pair(), pair(), public=pair(6)).public_targets
+    with pytest.raises(DataError, match="'user' has no public images, so no public_pool"):
+        _ = from_tensors(pair(), pair()).public_pool
+    with pytest.raises(DataError, match="only 2 public images: public_pool would be empty"):
+        _ = from_tensors(pair(), pair(), public=pair(2)).public_pool
 
 
 def test_public_of_unequal_classes_has_every_class_in_every_part() -> None:
     labels = torch.tensor([0] * 480 + [1] * 120)
     images = torch.zeros(600, 1, 2, 2)
     dataset = from_tensors((images, labels), (images, labels), public=(images, labels))
-    for part in (dataset.public_attack, dataset.public_candidates, dataset.public_targets, dataset.public_tuning):
+    for part in (dataset.public_attack, dataset.public_pool, dataset.public_tuning):
         assert int((part.labels == 1).sum()) == len(part) // 5

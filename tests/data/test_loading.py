@@ -86,8 +86,8 @@ def test_each_client_block_is_balanced(name: str, split: str) -> None:
 
 def test_public_parts_are_the_public_split_in_order(name: str) -> None:
     dataset = load(name)
-    parts = [dataset.public_attack, dataset.public_candidates, dataset.public_targets, dataset.public_tuning]
-    assert [len(part) for part in parts] == [3000, 2000, 500, 500]
+    parts = [dataset.public_attack, dataset.public_pool, dataset.public_tuning]
+    assert [len(part) for part in parts] == [3000, 2500, 500]
     for part in parts:
         assert torch.equal(torch.bincount(part.labels), torch.full((10,), len(part) // 10))
     assert dataset.public is not None

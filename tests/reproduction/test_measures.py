@@ -302,10 +302,10 @@ def test_progress_ends_where_it_said(sweep: Sweep) -> None:
 # --- pictures --------------------------------------------------------------------------------------------------------
 
 
-def test_pictures_are_of_public_targets_under_every_defence_alike(sweep: Sweep) -> None:
+def test_pictures_are_of_public_images_under_every_defence_alike(sweep: Sweep) -> None:
     result, originals = measures.pictures(sweep, SCALE, lambda what, done, total: None)
     for f, federation in enumerate(sweep.federations):
-        public = sweep.datasets[federation.dataset].public_targets.images
+        public = sweep.datasets[federation.dataset].public_pool.images
         shown = torch.tensor(originals[federation.dataset]["pixels"])
         known = sweep.datasets[federation.dataset].pixels(public).mul(255).round()
         assert all(bool((known == image).flatten(1).all(1).any()) for image in shown)

@@ -105,6 +105,8 @@ def likelihoods(
         place = torch.zeros_like(view.labels[rows], dtype=torch.bool)
         place[:, step] = view.labels[rows][:, step] == label
         ids = _candidates(knowledge, rows, place, label, wanted)
+        if not len(ids):  # nobody asks about this label
+            continue
         position = step.start + int((labels[step] == label).nonzero()[0])
         bench = Bench(server, previous, public, labels, position, effort, options["seed"], on_release=hooks.step)
         values, references = bench.scores(view.released[rows] - previous, images[ids], condition)

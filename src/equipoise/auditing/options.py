@@ -12,6 +12,8 @@ from ..attack.registry import options as attack_options
 from ..errors import ConfigError, closest
 
 USUAL = ("matched", "lti", "membership", "labels")
+WITHOUT_PUBLIC = "invgrad"
+"""Needs nothing but the update: taken where none of the usual attacks can run."""
 OWN = {
     "releases": Option(32, least=2),
     "label_sets": Option(3, least=1),
@@ -39,7 +41,7 @@ class AuditOptions:
 
     Args:
         attacks: Names of attacks (``attack.registry.ATTACKS``). All of these must be able to run; of the usual ones,
-            which are taken where none are named, those are left out that cannot.
+            which are taken where none are named, those are left out that cannot; where none can, ``invgrad`` runs.
         **given: Any of the fields below, and any option of a single attack by its name, such as ``samples``.
 
     >>> AuditOptions(attacks=["lti"], samples=2000).settings["samples"]

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..statistics import Array, auc, bootstrap, bootstrap_auc, rate_interval, tpr_at
+from ..statistics import Array, Interval, auc, bootstrap, bootstrap_auc, rate_interval, tpr_at
+from .options import AuditOptions
 from .targets import Targets
 
 ENOUGH = 20
@@ -75,7 +76,10 @@ def summary(values: dict[str, Array], seed: int = 0, *, intervals: bool = True) 
         finite = table[np.isfinite(table).all(1)]
         if len(finite) < len(table):
             results["not_finite"] = max(results.get("not_finite", 0), len(table) - len(finite))
-        results |= _with_interval(name, finite, seed if intervals else None)
+        interval = None
+        if intervals and len(finite):
+            interval = rate_interval(finite) if name in RATES else bootstrap(finite, seed=seed)
+        results |= _with_interval(name, finite, interval)
     if "members" in values:
         members, others = values["members"], values["others"]
         areas, rates = (bootstrap_auc(members, others, seed=seed) if intervals else None) or (None, None)
@@ -85,11 +89,8 @@ def summary(values: dict[str, Array], seed: int = 0, *, intervals: bool = True) 
     return results
 
 
-def _with_interval(name: str, table: Array, seed: int | None) -> dict[str, Any]:
-    """The mean of a table ``[N, ...]``, and its interval over releases unless there is no seed."""
-    interval = None
-    if len(table) and seed is not None:
-        interval = rate_interval(table) if name in RATES else bootstrap(table, seed=seed)
+def _with_interval(name: str, table: Array, interval: Interval | None) -> dict[str, Any]:
+    """The mean of a table ``[N, ...]`` beside its interval over releases."""
     low, high = interval or (None, None)
     return {name: float(table.mean()) if len(table) else None, f"{name}_low": low, f"{name}_high": high}
 
@@ -102,7 +103,8 @@ def rows_of(outcome: Outcome, targets: Targets, seed: int = 0) -> list[dict[str,
             continue
         row = {**outcome.about, "attack": outcome.attack, "control": control, "targets": len(targets)}
         row |= {"label_sets": targets.label_sets, "distinct_images": len(targets.truth.unique())}
-        row |= {"evidence": evidence(len(targets)), **summary(values, seed, intervals=not targets.recurring)}
+        again = targets.recurring or ("members" in values and targets.others_recurring)
+        row |= {"evidence": evidence(len(targets)), **summary(values, seed, intervals=not again)}
         if "identification" in values:  # a control leaves the truth out
             row["chance"] = f"1 in {targets.candidates - (control == 'negative')}"
         if control != "negative":
@@ -164,5 +166,29 @@ def differences(one: Outcome, other: Outcome, seed: int) -> dict[str, Any]:
     for name in ("mse", "ssim", "identification", "log_rank", "labels"):
         if name in one.values and name in other.values:
             gap = (one.values[name] - other.values[name]).reshape(len(one.values[name]), -1).mean(1)
-            results |= _with_interval(name, gap, seed)
+            results |= _with_interval(name, gap, bootstrap(gap, seed=seed))  # a difference of rates is no rate
     return results
+
+
+def shortages(targets: Targets, options: AuditOptions, *, given: bool = False) -> list[str]:
+    """What there were too few images for; ``given`` where the releases are not of our making."""
+    notes = []
+    if not given and len(targets) < options.releases:
+        notes.append(
+            f"{len(targets)} releases are attacked, not {options.releases}: no example plays a part twice, and there "
+            "are no more of these labels."
+        )
+    if 1 < targets.candidates < options.candidates:
+        notes.append(
+            f"Each example is sought among {targets.candidates} candidates, not {options.candidates}: there are no "
+            "more of its label."
+        )
+    if "membership" in options.attacks and 0 < targets.others < options.others:
+        notes.append(
+            f"Members are told from {targets.others} others, not {options.others}: there are no more of their labels."
+        )
+    if targets.recurring:
+        notes.append("There are no intervals: an example is in several releases, so these are not independent.")
+    elif "membership" in options.attacks and targets.others_recurring:
+        notes.append("Membership has no intervals: there are too few others for each release to have its own.")
+    return notes

@@ -24,7 +24,7 @@ from .examine import Progress
 from .options import AuditOptions
 from .pictures import run_sections
 from .plan import Plan
-from .results import Findings, renamed
+from .results import Findings, renamed, shortages
 from .store import Store
 from .subject import subject_of
 from .summary import counted
@@ -103,8 +103,10 @@ def audit_run(
         raise KeyboardInterrupt  # nothing was finished: an earlier audit stays as it is
     whose = "private" if private else "public"
     places = f"{counted(len(chosen), 'snapshot')} of {counted(len(federations), 'federation')}"
-    attacked = f"{options.releases} releases of {whose} images at {places}"
+    releases = max((len(targets) for targets in findings.targets.values()), default=options.releases)
+    attacked = f"{releases} releases of {whose} images at {places}"
     result = content(findings, options, whose, attacked)
+    result["notes"] += _shortages(findings, options)
     result["cap"] = _cap(run.results(), findings, federations, settings.training.rounds)
     if most and findings.complete:
         result["multi_round"] = [
@@ -136,6 +138,16 @@ def _replay_seconds(settings: Settings, federation: Federation, rounds: int, dat
 def _step(progress: Progress | None, seconds: float) -> Step:
     """Tells of every round that was combined."""
     return lambda round_number: None if progress is None else progress("multi-round", seconds)
+
+
+def _shortages(findings: Findings, options: AuditOptions) -> list[str]:
+    """What there were too few images for, by dataset where there are several."""
+    names, several = dataset_labels(findings.targets), len(findings.targets) > 1
+    return [
+        f"{names[name]}: {note}" if several else note
+        for name, targets in findings.targets.items()
+        for note in shortages(targets, options)
+    ]
 
 
 def _per_client(budget: Any) -> bool:

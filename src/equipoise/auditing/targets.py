@@ -91,8 +91,14 @@ class Targets:
 
     @cached_property
     def recurring(self) -> bool:
-        """Whether any image plays one part twice: then releases are not independent, and no interval is given."""
-        return any(len(rows) != len(rows.unique()) for rows in (self.truth.flatten(), self.asked[~self.member]))
+        """Whether an image is a target twice: then releases are not independent, and there are no intervals."""
+        return self.truth.numel() != len(self.truth.unique())
+
+    @cached_property
+    def others_recurring(self) -> bool:
+        """Whether an image is a non-member twice: then membership has no intervals."""
+        outside = self.asked[~self.member]
+        return len(outside) != len(outside.unique())
 
     def to(self, device: torch.device) -> Targets:
         """The same with all indices where the pool is."""
@@ -240,16 +246,16 @@ def given_targets(
     Where a label of the targets has fewer than ``FEWEST`` public inputs, all serve the attacks: there are no decoys.
     """
     own, device = (images.flatten(0, 1), labels.flatten()), labels.device
+    first = _first_places(*own).view(labels.shape)  # an input that was trained on twice is one input
     sets = len(labels.sort(1).values.unique(dim=0))
 
     def to_pixels(values: Tensor) -> Tensor:
         return (values - low) / max(high - low, 1e-30)
 
     if public is None or min(int((public[1] == label).sum()) for label in labels.unique()) < FEWEST:
-        place = torch.arange(labels.numel(), device=device).view(labels.shape)
-        first, none = torch.zeros_like(place), place[:, :0]
+        zero, none = torch.zeros_like(first), first[:, :0]
         targets = Targets(
-            pool=own[0], pool_labels=own[1], labels=labels, choices=place.unsqueeze(2), place=first, impostor=first,
+            pool=own[0], pool_labels=own[1], labels=labels, choices=first.unsqueeze(2), place=zero, impostor=zero,
             asked=none, member=none.bool(), label_sets=sets,
         )  # fmt: skip
         return targets, Materials(public, own, to_pixels)
@@ -260,7 +266,7 @@ def given_targets(
     counts = torch.bincount(held, minlength=int(known.max()) + 1)
     others = most(options.others, lambda n: fits(counts, with_others(known, n)[:, known.shape[1] :]))
     outside = deal(held, with_others(known, others)[:, known.shape[1] :], generator)
-    truth = torch.arange(known.numel()).view(known.shape) + len(held)
+    truth = first.cpu() + len(held)
     choices, place, impostor = among(held, truth, known, options.candidates, generator)
     asked, member = shuffled(truth, outside, generator)
     targets = Targets(
@@ -268,3 +274,10 @@ def given_targets(
         choices=choices, place=place, impostor=impostor, asked=asked, member=member, label_sets=sets,
     )  # fmt: skip
     return targets.to(device), Materials(attack, decoys, to_pixels)
+
+
+def _first_places(images: Tensor, labels: Tensor) -> Tensor:
+    """For every image with its label ``[Q]``, the first row that holds the same."""
+    _, same = torch.unique(torch.cat([images.flatten(1), labels.unsqueeze(1)], dim=1), dim=0, return_inverse=True)
+    rows = torch.arange(len(same), device=same.device)
+    return torch.full_like(rows, len(rows)).scatter_reduce(0, same, rows, "amin")[same]

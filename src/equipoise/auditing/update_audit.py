@@ -23,11 +23,11 @@ from .examine import Progress, attack_cell, released, run_attack, steps
 from .options import AuditOptions
 from .pictures import Truth as Drawn
 from .pictures import defence_rows
-from .results import Findings, Outcome, mark_controls, rows_of, summary
+from .results import Findings, Outcome, mark_controls, rows_of, shortages, summary
 from .scoring import baselines
 from .summary import GIVEN, UNKNOWN, counted
 from .svg import Section
-from .targets import Materials, Targets, given_targets
+from .targets import Materials, given_targets
 from .update import Truth, Update
 
 
@@ -173,7 +173,7 @@ def _scored(case: _Case, real: Truth, diameter: float, show: bool, progress: Pro
             row for row in rows if row["control"] != "negative" or "labels" in row
         ]  # nothing to hold others against
     guesses = {name: summary(values) for name, values in baselines(targets, materials, server, diameter).items()}
-    result = case.content(rows, {GIVEN: guesses}, GIVEN) | {"notes": _shrunk(targets, options)}
+    result = case.content(rows, {GIVEN: guesses}, GIVEN) | {"notes": shortages(targets, options, given=True)}
     mine = [one for one in outcomes if one.about["role"] == OWN]
     sections = _sections(outcomes, real, public, materials, options) if show and len(server.shape) == 3 else []
     return Audit(with_verdict(result), sections, {one.attack: one.images for one in mine if one.images is not None})
@@ -197,19 +197,6 @@ def _unscored(case: _Case, progress: Progress | None) -> Audit:
 
 
 # -- what came of it ---------------------------------------------------------------------------------------------------
-
-
-def _shrunk(targets: Targets, options: AuditOptions) -> list[str]:
-    """What the public inputs were too few for."""
-    width, asked, notes = targets.candidates, targets.others, []
-    if 1 < width < options.candidates:
-        notes.append(
-            f"Each example is sought among {width} candidates, not {options.candidates}: half of the public inputs of "
-            "its label serve as these."
-        )
-    if 0 < asked < options.others and "membership" in options.attacks:
-        notes.append(f"Members are told from {asked} others, not {options.others}: there are no more public inputs.")
-    return notes
 
 
 def _sections(

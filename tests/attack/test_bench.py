@@ -1,0 +1,203 @@
+"""How likely a release is with a candidate in it: exact where theory is, step by step, and shared by attacks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from equipoise.attack import limiter as limit
+from equipoise.attack.attack import Hooks
+from equipoise.attack.bench import Bench, Effort, Likelihoods, likelihoods
+from equipoise.errors import DataError
+from tests.attack.candidates import CANDIDATES, CLASSES, LABELS, LITTLE, PUBLIC, Case, case, found_by, options_of
+
+
+def bench_of(known: Case, effort: Effort = LITTLE, position: int = 0, seed: int = 0) -> Bench:
+    assert known.view.labels is not None
+    return Bench(known.server, known.view.previous[0], PUBLIC, known.view.labels[0], position, effort, seed)
+
+
+def all_of(known: Case, *wanted: str, hooks: Hooks | None = None, effort: Effort = LITTLE) -> list[Likelihoods]:
+    return likelihoods(
+        known.server, known.view, known.knowledge(), options_of(effort), hooks or Hooks(), wanted or ("choices",)
+    )
+
+
+# --- theory --------------------------------------------------------------------------------------------------
+
+
+def test_the_score_is_the_log_likelihood_under_gaussian_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One image in static Gaussian noise: the response is known exactly, and so is the best statistic."""
+    monkeypatch.setattr(limit, "LIMITS", (math.inf,))
+    scale, known = 0.04, case(1, 60, "gs-static", 0.04)
+    result = known.scores(effort=replace(LITTLE, anchors=8, around=256))[:, 0].double()
+    means = known.responses(known.candidates, known.candidate_labels).double().view(60, CANDIDATES, -1)
+    update = known.view.update.double().unsqueeze(1)
+    exact = ((update * means).sum(2) - means.square().sum(2) / 2) / scale**2
+    result, exact = (score - score.mean(1, keepdim=True) for score in (result, exact))
+    assert 0.2 < found_by(exact) < 0.95, "neither certain nor hopeless"
+    slope = float((result * exact).sum() / exact.square().sum())
+    assert slope == pytest.approx(1, abs=0.05)
+    assert float((result - exact).square().mean() / exact.square().mean()) < 0.02
+    assert float((result.argmax(1) == exact.argmax(1)).double().mean()) > 0.9
+    assert found_by(result) == pytest.approx(found_by(exact), abs=0.05)
+
+
+def test_the_limit_is_tuned_to_the_family_of_the_noise() -> None:
+    """Under Laplace noise of moderate size the bench cuts updates off."""
+    known = case(4, 1, "ls-static", 0.01)
+    bench = bench_of(known, Effort(pairs=4, anchors=4, around=32, tuning=32, trials=256))
+    bench.scores(known.view.update, known.candidates[:CANDIDATES], "nothing")
+    assert bench.chosen.condition_on == "nothing"
+    assert bench.chosen.limit > 0
+
+
+# --- responses -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("position", [0, 2])
+def test_a_response_is_the_mean_update_with_the_image_at_its_place(position: int) -> None:
+    """Without noise a batch's update is the mean over its examples: two images at one place differ by their own."""
+    known = case(4, 1)
+    assert known.view.labels is not None
+    images = known.choices[0, position, :2]
+    result = bench_of(known, position=position).responses(known.candidates[images])
+    own = known.responses(known.candidates[images], known.candidate_labels[images]) / 4
+    torch.testing.assert_close(result[0] - result[1], own[0] - own[1], rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 7, 20])
+def test_what_an_image_scores_does_not_depend_on_the_others(count: int) -> None:
+    known = case(4, 3, "gs-static", 0.01)
+    alone, references = bench_of(known).scores(known.view.update, known.candidates[:count], "nothing")
+    beside, same = bench_of(known).scores(known.view.update, known.candidates[:CANDIDATES], "nothing")
+    torch.testing.assert_close(alone, beside[:, :count], rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(references, same, rtol=1e-5, atol=1e-5)
+    assert references.shape == (3, LITTLE.tuning)
+
+
+def test_references_are_scored_as_candidates_are() -> None:
+    """A public reference among the candidates gets what it gets as a reference."""
+    known = case(4, 3, "gs-static", 0.01)
+    bench = bench_of(known)
+    images = PUBLIC[0][bench.own[-LITTLE.tuning :]]
+    scores, references = bench.scores(known.view.update, images, "nothing")
+    torch.testing.assert_close(scores, references, rtol=1e-4, atol=1e-3)
+
+
+def test_anchors_and_references_are_of_the_label() -> None:
+    bench = bench_of(case(4, 1), position=3)
+    assert set(LABELS[bench.own].tolist()) == {3}
+    assert len(bench.own) == len(LABELS) // CLASSES
+
+
+# --- groups, steps and labels --------------------------------------------------------------------------------
+
+
+def test_there_is_a_table_for_every_group_and_label() -> None:
+    labels = torch.tensor([[0, 1, 2, 3], [2, 0, 2, 1], [3, 2, 1, 0]])
+    result = all_of(case(4, 3, labels=labels))
+    seen = {(tuple(part.rows.tolist()), part.label) for part in result}
+    assert seen == {((0, 2), 0), ((0, 2), 1), ((0, 2), 2), ((0, 2), 3), ((1,), 0), ((1,), 1), ((1,), 2)}
+    for part in result:
+        assert torch.equal(part.place, labels[part.rows] == part.label)
+        assert part.values.shape == (len(part.rows), len(part.candidates))
+        assert part.candidates.tolist() == sorted(set(part.candidates.tolist()))
+
+
+def test_every_local_step_has_tables_of_its_own() -> None:
+    labels = torch.tensor([[0, 1, 1, 2]]).expand(3, -1)
+    result = all_of(case(2, 3, labels=labels, local_steps=2))
+    places = {(part.label, tuple(part.place[0].tolist())) for part in result}
+    assert places == {
+        (0, (True, False, False, False)), (1, (False, True, False, False)),
+        (1, (False, False, True, False)), (2, (False, False, False, True)),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 2, 3], [0, 1, 1, 2], [2, 2, 2, 2]])
+def test_a_candidate_is_simulated_in_its_own_step(labels: list[int]) -> None:
+    """The same label in another step is another place: there the candidate meets other weights."""
+    known = case(2, 2, "gs-static", 1e-3, torch.tensor([labels] * 2), local_steps=2, eta=1.0)
+    for part in all_of(known):
+        (position, *_) = part.place[0].nonzero().flatten().tolist()
+        expected, references = bench_of(known, position=position).scores(
+            known.view.update, known.candidates[part.candidates], "nothing"
+        )
+        assert torch.equal(part.values, expected)
+        assert torch.equal(part.references, references)
+        other = (position + 2) % 4
+        if labels[other] == part.label:
+            moved, _ = bench_of(known, position=other).scores(
+                known.view.update, known.candidates[part.candidates], "nothing"
+            )
+            assert float((moved - expected).abs().max()) > 1
+
+
+def test_candidates_are_the_choices_of_the_place_and_those_asked_about() -> None:
+    known = case(4, 2)
+    for wanted in (("choices",), ("asked",), ("choices", "asked")):
+        for part in all_of(known, *wanted):
+            expected: set[int] = set()
+            if "choices" in wanted:
+                expected |= set(known.choices[part.rows][part.place].flatten().tolist())
+            if "asked" in wanted:
+                asked = known.asked.flatten()
+                expected |= set(asked[known.candidate_labels[asked] == part.label].tolist())
+            assert set(part.candidates.tolist()) == expected
+
+
+def test_a_label_that_nobody_asks_about_has_no_table() -> None:
+    """Labels may have been inferred, and wrong: none of the examples in question has label 3."""
+    known = case(4, 2)
+    kept = known.candidate_labels[known.asked[0]] != 3
+    assert [part.label for part in all_of(replace(known, asked=known.asked[:, kept]), "asked")] == [0, 1, 2]
+
+
+# --- shared by attacks ---------------------------------------------------------------------------------------
+
+
+def test_whoever_shares_a_memory_finds_all_candidates_in_it() -> None:
+    known, told = case(4, 2, "gs-static", 0.01), list[int]()
+    hooks = Hooks(step=told.append, memory={})
+    first = all_of(known, "asked", hooks=hooks)
+    steps = sum(told)
+    assert steps > 0
+    assert all_of(known, "choices", hooks=hooks) is first
+    assert sum(told) == steps, "nothing is simulated again"
+    for part, whole in zip(first, all_of(known, "choices", "asked"), strict=True):
+        assert torch.equal(part.candidates, whole.candidates)
+        assert torch.equal(part.values, whole.values)
+
+
+def test_without_a_memory_nothing_is_kept() -> None:
+    known = case(4, 2)
+    assert all_of(known) is not all_of(known)
+
+
+# --- what is refused -----------------------------------------------------------------------------------------
+
+
+def test_a_label_without_public_images_is_refused() -> None:
+    known, kept = case(4, 2), LABELS != 1
+    with pytest.raises(DataError, match="No public input has label 1"):
+        all_of(replace(known, public=(PUBLIC[0][kept], LABELS[kept])))
+    with pytest.raises(DataError, match="granted the labels"):
+        all_of(replace(known, view=replace(known.view, labels=None)))
+
+
+@pytest.mark.parametrize("part", ["anchors", "around", "companions", "nulls", "pairs"])
+def test_each_part_of_the_effort_counts(part: str) -> None:
+    known = case(4, 1, "pl-learn", 0.1)
+    few = replace(known, choices=known.choices[..., :3])
+    effort = Effort(pairs=2, anchors=2, around=4, tuning=3, trials=3, companions=2, nulls=3)
+    less = {"anchors": 1, "around": 5, "companions": 1, "nulls": 2, "pairs": 1}
+
+    def scores(effort: Effort) -> Tensor:
+        return few.scores(effort=effort, condition_on="release", seed=3)
+
+    assert not torch.equal(scores(replace(effort, **{part: less[part]})), scores(effort))
