@@ -28,6 +28,7 @@ from .auditing.results import Findings, renamed
 from .auditing.store import Values, packed
 from .auditing.sweep_audit import audit_sweep
 from .engine.datasets import dataset_labels
+from .engine.evaluation import score
 from .engine.result import result
 from .engine.settings import from_dict
 from .engine.sweep import Sweep
@@ -102,10 +103,11 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         out.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
     sweep = Sweep(settings, federations)
-    weights = {}
+    weights, accuracies = {}, []
     for round_number in snapshots:
         sweep.train(round_number)
         weights[round_number] = sweep.models()
+        accuracies += _accuracies(sweep)
     trained = time.perf_counter() - started
     told = 0.0
 
@@ -121,6 +123,7 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         "schema": 1,
         "experiment": "seeded",
         "complete": findings.complete,
+        "accuracy": accuracies,
         "attacks": renamed(findings.rows, names),
         "differences": renamed(findings.differences, names),
         "baselines": {names[name]: guesses for name, guesses in findings.baselines.items()},
@@ -132,6 +135,20 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     write_json(out / "audit.json", outcome)
     write_bytes(out / "audit.npz", packed(_values(findings, names)))
     return outcome
+
+
+def _accuracies(sweep: Sweep) -> list[dict[str, Any]]:
+    """Of every federation's global model on the test set, now."""
+    rows = []
+    for name, data in sweep.datasets.items():
+        mine = sweep.federations_on(name)
+        images, labels = data.test.images.to(sweep.device, sweep.dtype), data.test.labels.to(sweep.device)
+        right = score(sweep.batched, sweep.state.params[mine], images, labels)[1].double().mean(1)
+        rows += [
+            {**sweep.about(sweep.federations[place]), "round": sweep.state.round, "accuracy": accuracy}
+            for place, accuracy in zip(mine, right.tolist(), strict=True)
+        ]
+    return rows
 
 
 def _rounds(snapshots: Any, last: int) -> list[int]:

@@ -12,8 +12,6 @@ from ..attack.registry import options as attack_options
 from ..errors import ConfigError, closest
 
 USUAL = ("matched", "lti", "membership", "labels")
-WITHOUT_PUBLIC = "invgrad"
-"""Needs nothing but the update: taken where none of the usual attacks can run."""
 OWN = {
     "releases": Option(32, least=2),
     "label_sets": Option(3, least=1),
