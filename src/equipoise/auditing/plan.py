@@ -31,8 +31,8 @@ class Plan:
     """What an audit will do.
 
     >>> print(Plan(federations=2, snapshots=3, cells=9, there=4, attacks=["lti"], releases=32, seconds=130).text())
-    2 federations x 3 snapshots: 9 cells (a defence at certain weights), each attacked
-    by lti on 32 releases.
+    2 federations x 3 snapshots: 9 cells (a defence at certain weights), each
+    attacked by lti on 32 releases.
     4 of 9 cells were already there.
     About 2 min on this machine.
     """
