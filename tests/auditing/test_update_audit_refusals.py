@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from equipoise.auditing import update_audit
 from equipoise.auditing.attacker import Attacker
-from equipoise.auditing.options import AuditOptions
+from equipoise.auditing.options import USUAL, AuditOptions
 from equipoise.auditing.update import Update
 from equipoise.auditing.update_audit import audit
 from equipoise.errors import ConfigError, DataError, EquipoiseError, ModelError, ReleaseError
@@ -180,8 +180,8 @@ def test_with_few_public_inputs_of_a_label_attacks_are_left_out_or_refused(
         with pytest.raises(ConfigError, match=f"{unable[0]} needs {words}"):
             call(public=given, bounds=(0.0, 1.0), options=cheap(attacks=list(USUAL)))
     else:
-        assert "sought among 2 candidates, not 200" in result.content["notes"][0]
-        assert "told from 2 others, not 20" in result.content["notes"][1]
+        assert "sought among 3 candidates, not 200" in result.content["notes"][0]
+        assert "told from 4 others, not 20" in result.content["notes"][1]
 
 
 @pytest.mark.parametrize(

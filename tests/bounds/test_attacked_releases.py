@@ -125,7 +125,7 @@ def test_public_pairs_share_a_label(context: BoundsContext, server: Server) -> N
     assert len(result) == 7 - len(set(labels.tolist()))
     for ratio in result.tolist():
         assert min(abs(ratio / one - 1) for one in allowed) < 1e-3
-    single = replace(materials, targets=(images[:2], torch.tensor([0, 1])))
+    single = replace(materials, pool=(images[:2], torch.tensor([0, 1])))
     assert torch.isnan(_public_ratios(server, single, weights)).all()
 
 
