@@ -72,7 +72,7 @@ def targets_of(scenario: Scenario, seed: int) -> Targets:
     pool = torch.zeros(POOL, 1, 1, 1), labels
     server = Server(Batched(MLP((1, 1, 1), CLASSES, hidden=2)), (1, 1, 1), CLASSES, scenario.batch)
     half = scenario.releases // (2 if scenario.twice else 1)
-    options = AuditOptions(attacks=[], releases=half, others=scenario.others, label_sets=5, seed=seed)
+    options = AuditOptions(attacks=[], releases=half, others=scenario.others, candidates=200, label_sets=5, seed=seed)
     targets = build_targets(Materials(pool, pool, lambda x: x), server, options)
     if not scenario.twice:
         return targets

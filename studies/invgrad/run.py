@@ -79,7 +79,9 @@ def main() -> None:
     outcomes: list[Outcome] = []
     for case in cases():
         search = {name: case[name] for name in ("lr", "signed") if name in case}
-        options = AuditOptions(attacks=[case["attack"]], releases=RELEASES, label_sets=LABEL_SETS, pictures=0, **search)
+        options = AuditOptions(
+            attacks=[case["attack"]], releases=RELEASES, label_sets=LABEL_SETS, candidates=200, pictures=0, **search
+        )
         targets = build_targets(materials, server, options)
         protection = settings.protection.at(case["mechanism"], case["budget"], 1)
         started = time.perf_counter()

@@ -27,7 +27,16 @@ DATASETS = ("mnist", "fmnist")
 ROUNDS = [0, 200, 2000, 5000]
 STATIC, LEARNED = "pl-identical", "pl-learn"
 
-EFFORT = {"condition_on": "best", "around": 64, "tuning": 32, "trials": 64, "companions": 2, "nulls": 16, "pictures": 0}
+EFFORT = {
+    "condition_on": "best",
+    "candidates": 200,
+    "around": 64,
+    "tuning": 32,
+    "trials": 64,
+    "companions": 2,
+    "nulls": 16,
+    "pictures": 0,
+}
 """Of ``matched`` and ``membership``, more than an audit takes by default."""
 DESIGNS: dict[str, dict[str, Any]] = {
     "batch-4": {

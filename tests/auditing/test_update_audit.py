@@ -248,7 +248,7 @@ def test_all_attacks_run_by_default_where_all_is_given(
 
 @pytest.mark.parametrize(("count", "candidates"), [(0, 0), (64, 12)])
 def test_the_call_of_the_readme_works_with_its_defaults(batch: Any, count: int, candidates: int) -> None:
-    """Whatever there is of public inputs: 200 candidates and 20 others are not there, and that is said."""
+    """Whatever there is of public inputs: 100 candidates and 20 others are not there, and that is said."""
     model, (x, y) = network(), batch
     before = model.state_dict()
     after = moved(model, gradient_of(model, x, y))
@@ -256,7 +256,7 @@ def test_the_call_of_the_readme_works_with_its_defaults(batch: Any, count: int, 
     result = audit(Update(model, before, after), truth=(x, y), attacker=Attacker(public=public))
     attacks = list(USUAL) if count else ["invgrad"]
     assert list(dict.fromkeys(row["attack"] for row in result.rows)) == attacks
-    assert (f"sought among {candidates} candidates, not 200" in " ".join(result.content["notes"])) == (count > 0)
+    assert (f"sought among {candidates} candidates, not 100" in " ".join(result.content["notes"])) == (count > 0)
     assert len(result.content["left_out"]) == (0 if count else 4)
     assert "Attacked: 1 update of 2 examples." in result.summary()
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from equipoise.auditing import update_audit
 from equipoise.auditing.attacker import Attacker
-from equipoise.auditing.options import AuditOptions
+from equipoise.auditing.options import USUAL, AuditOptions
 from equipoise.auditing.update import Update
 from equipoise.auditing.update_audit import audit
 from equipoise.errors import ConfigError, DataError, EquipoiseError, ModelError, ReleaseError
@@ -156,9 +156,6 @@ def test_matched_needs_the_truth_to_look_for(call: Call, public: Any) -> None:
         call(truth=None, public=public, options=cheap(attacks=["matched"]))
 
 
-USUAL = ["matched", "lti", "membership", "labels"]
-
-
 @pytest.mark.parametrize(
     ("rows", "able", "words"),
     [
@@ -166,7 +163,7 @@ USUAL = ["matched", "lti", "membership", "labels"]
         ([0, 3, 6, 9, 12, 15], ["invgrad"], "public inputs of every label"),
         ([0, 2, 3, 6, 9], ["lti", "labels"], "4 public inputs of every label"),
         ([0, 3, 6, 9, 2, 5, 8], ["lti", "labels"], "4 public inputs of every label"),
-        ([0, 3, 6, 9, 2, 5, 8, 11], USUAL, ""),
+        ([0, 3, 6, 9, 2, 5, 8, 11], list(USUAL), ""),
     ],
     ids=["one", "one label", "one of a label", "three of a label", "four of each"],
 )
@@ -181,10 +178,10 @@ def test_with_few_public_inputs_of_a_label_attacks_are_left_out_or_refused(
     if unable:
         assert re.search(words, result.content["left_out"]["matched"])
         with pytest.raises(ConfigError, match=f"{unable[0]} needs {words}"):
-            call(public=given, bounds=(0.0, 1.0), options=cheap(attacks=USUAL))
+            call(public=given, bounds=(0.0, 1.0), options=cheap(attacks=list(USUAL)))
     else:
-        assert "sought among 2 candidates, not 200" in result.content["notes"][0]
-        assert "told from 2 others, not 20" in result.content["notes"][1]
+        assert "sought among 3 candidates, not 200" in result.content["notes"][0]
+        assert "told from 4 others, not 20" in result.content["notes"][1]
 
 
 @pytest.mark.parametrize(

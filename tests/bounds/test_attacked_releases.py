@@ -42,7 +42,7 @@ def server(context: BoundsContext) -> Server:
 def view(context: BoundsContext, server: Server) -> tuple[View, Tensor]:
     """Three undistorted releases of two public images each, and these images."""
     (data,) = context.sweep.datasets.values()
-    images, labels = (part[:6].reshape(3, 2, *part.shape[1:]) for part in Materials.of(data).targets)
+    images, labels = (part[:6].reshape(3, 2, *part.shape[1:]) for part in Materials.of(data).pool)
     previous = context.weights[2][0].expand(3, -1).contiguous()
     released = previous - 0.1 * server.batched.at(images, labels).gradient(previous)
     return View(previous, released, labels), images
@@ -114,18 +114,18 @@ def test_distances_and_ratios_of_guesses_made_by_hand(server: Server, view: tupl
 def test_public_pairs_share_a_label(context: BoundsContext, server: Server) -> None:
     (data,) = context.sweep.datasets.values()
     materials = Materials.of(data)
-    images, labels = (part[:7] for part in materials.targets)
+    images, labels = (part[:7] for part in materials.pool)
     weights = context.weights[2][0]
     slopes = server.batched.at(images.unsqueeze(1), labels.unsqueeze(1)).gradient(weights.repeat(7, 1))
     allowed = [
         float((images[i] - images[j]).norm() / (0.1 * (slopes[i] - slopes[j]).norm()))
         for i in range(7) for j in range(i) if labels[i] == labels[j]
     ]  # fmt: skip
-    result = _public_ratios(server, replace(materials, targets=(images, labels)), weights)
+    result = _public_ratios(server, replace(materials, pool=(images, labels)), weights)
     assert len(result) == 7 - len(set(labels.tolist()))
     for ratio in result.tolist():
         assert min(abs(ratio / one - 1) for one in allowed) < 1e-3
-    single = replace(materials, targets=(images[:2], torch.tensor([0, 1])))
+    single = replace(materials, pool=(images[:2], torch.tensor([0, 1])))
     assert torch.isnan(_public_ratios(server, single, weights)).all()
 
 

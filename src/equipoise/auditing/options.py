@@ -15,7 +15,7 @@ USUAL = ("matched", "lti", "membership", "labels")
 OWN = {
     "releases": Option(32, least=2),
     "label_sets": Option(3, least=1),
-    "candidates": Option(200, least=2),
+    "candidates": Option(100, least=2),
     "others": Option(20, least=1),
     "seed": Option(0),
     "twins": Option(True),

@@ -126,13 +126,15 @@ def build_targets(materials: Materials, server: Server, options: AuditOptions) -
 
     releases = most(options.releases, lambda n: fits(counts, asked(n, 1)))
     others = most(options.others, lambda n: fits(counts, asked(releases, n)))
-    dealt = deal(labels, asked(releases, others), generator)
+    wanted = asked(releases, others)
+    labels = some_of(labels, wanted, server.examples, options.candidates, generator)
+    dealt = deal(labels, wanted, generator)
     truth, outside = dealt.split([server.examples, others], dim=1)
     known = labels[truth]
     choices, place, impostor = among(labels, truth, known, options.candidates, generator)
     everyone, member = shuffled(truth, outside, generator)
     return Targets(
-        pool=materials.pool[0], pool_labels=labels, labels=known, choices=choices, place=place, impostor=impostor,
+        pool=materials.pool[0], pool_labels=materials.pool[1], labels=known, choices=choices, place=place, impostor=impostor,
         asked=everyone, member=member, label_sets=min(releases, len({tuple(row) for row in sets.tolist()})),
     ).to(materials.pool[1].device)  # fmt: skip
 
@@ -192,6 +194,22 @@ def fits(counts: Tensor, asked: Tensor) -> bool:
 def most(limit: int, possible: Callable[[int], bool]) -> int:
     """The largest number up to ``limit`` that is possible; 1 if none is."""
     return max(1, bisect_left(range(1, limit + 1), True, key=lambda n: not possible(n)))
+
+
+def some_of(labels: Tensor, asked: Tensor, examples: int, candidates: int, generator: torch.Generator) -> Tensor:
+    """``labels`` ``[Q]``, where only as many random images of each keep theirs as serve: no attack pays for the rest.
+
+    That is one for each of ``asked`` ``[N, A]``, whose first ``examples`` are batches, and enough for every member of a
+    batch to have its candidates.
+    """
+    nobody = int(labels.max()) + 1
+    kept = torch.full_like(labels, nobody)
+    for label in asked.unique().tolist():
+        own = (labels == label).nonzero().flatten()
+        together = int((asked[:, :examples] == label).sum(1).max())
+        size = max(int((asked == label).sum()), candidates - 1 + together)
+        kept[own[torch.randperm(len(own), generator=generator)[:size]]] = label
+    return kept
 
 
 def deal(labels: Tensor, asked: Tensor, generator: torch.Generator) -> Tensor:
