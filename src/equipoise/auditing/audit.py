@@ -97,9 +97,7 @@ def claims(rows: list[dict[str, Any]], targets: str) -> dict[str, list[str]]:
     'What these attacks got from these releases.'
     """
     intervals = any(name.endswith("_low") and value is not None for row in rows for name, value in row.items())
-    got = "What these attacks got from these releases" + (
-        ", with 95 % intervals over releases." if intervals else "."
-    )
+    got = "What these attacks got from these releases" + (", with 95 % intervals over releases." if intervals else ".")
     return {
         "proved": [DECLARED if targets in (GIVEN, UNKNOWN) else sentence(PROVED)],
         "measured": ["Nothing: no result was scored."]
