@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,3 +106,16 @@ def document(done: Done) -> Any:
 def tiny_train(data: Path, *more: str) -> list[str]:
     """Arguments of a training of three rounds."""
     return ["train", "--dataset", str(data), "--rounds", "3", "--set", "evaluate_every=2", "--out", "run", *more]
+
+
+@cache
+def load_script(path: Path) -> ModuleType:
+    """A script outside the package, as a module."""
+    name = "_".join(path.with_suffix("").parts[-3:])
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 import equipoise
-from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.results import summary
 from equipoise.auditing.store import unpacked
-from equipoise.compute import OLD_NAMES, compute_audit, main
+from equipoise.compute import compute_audit, main
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings, to_dict
 from tests.audit_helpers import EFFORT, write_pictures
@@ -96,14 +95,6 @@ def test_a_spec_with_the_older_names_is_read(tmp_path: Path, spec: dict[str, Any
     assert {row["round"] for row in result["attacks"]} == {1}
     assert result["options"]["condition_on"] == "best"
     assert result["spec"]["audit"] == {**effort, "snapshots": [1], "condition_on": "best"}
-
-
-@pytest.mark.parametrize("name", ["main", "seeds"])
-def test_the_options_of_the_committed_specs_are_still_known(name: str) -> None:
-    path = Path(__file__).parents[1] / "studies" / "leakage" / "specs" / f"{name}.json"
-    audit = {OLD_NAMES.get(key, key): value for key, value in json.loads(path.read_text())["audit"].items()}
-    assert audit.pop("snapshots")
-    AuditOptions(**audit).check()
 
 
 def test_no_path_of_a_dataset_is_written(audited: Path, replayed: Path, spec: dict[str, Any]) -> None:

@@ -508,10 +508,13 @@ def changed_notes(rng: random.Random, notes: dict[str, Any]) -> dict[str, Any]:
     return result if isinstance(result, dict) else {}
 
 
-def test_audited_folders(bombs: list[bytes], halves: tuple[dict[str, bytes], dict[str, bytes]], tmp_path: Path) -> None:
+def test_audited_folders(
+    bombs: list[bytes], config: Config, halves: tuple[dict[str, bytes], dict[str, bytes]], tmp_path: Path
+) -> None:
     """All of an audit but the attacks: it reads the configuration, the snapshots and the results."""
     whole = {name: content for name, content in halves[1].items() if "checkpoint" not in name}
     lay_out(tmp_path, whole)
+    public = torch.zeros(80, *load(config.federations()[0].dataset).shape), torch.arange(80) % 10
 
     def case(rng: random.Random) -> str:
         name = rng.choice(["config.toml", "result.json", "snapshots/round-000000.safetensors"])
@@ -520,7 +523,7 @@ def test_audited_folders(bombs: list[bytes], halves: tuple[dict[str, bytes], dic
             content = json.dumps(changed(rng, json.loads(whole[name]))).encode()
         (tmp_path / name).write_bytes(content)
         try:
-            audit_run(tmp_path, AuditOptions(attacks=[]))
+            audit_run(tmp_path, AuditOptions(attacks=[]), public=public)
         finally:
             (tmp_path / name).write_bytes(whole[name])
         return "accepted"

@@ -14,7 +14,17 @@ from scipy import stats
 
 from equipoise import statistics
 from equipoise.errors import ConfigError, DataError
-from equipoise.statistics import auc, bootstrap, bootstrap_auc, interval, ranks, rate_interval, student, tpr_at
+from equipoise.statistics import (
+    auc,
+    bootstrap,
+    bootstrap_auc,
+    interval,
+    ranks,
+    rate_interval,
+    share_interval,
+    student,
+    tpr_at,
+)
 
 Phi = NormalDist().cdf
 NAN, INF = math.nan, math.inf
@@ -215,13 +225,14 @@ def test_weighted_auc_and_tpr_are_those_of_resamples(fpr: float, rounded: bool) 
     if rounded:  # many ties
         both = both.round()
     actual = bootstrap_auc(both[:, :3], both[:, 3:], draws=200, seed=9, fpr=fpr)
-    expected = (
-        bootstrap(both, lambda x: auc(x[:, :3], x[:, 3:]), draws=200, seed=9),
-        bootstrap(both, lambda x: tpr_at(x[:, :3], x[:, 3:], fpr), draws=200, seed=9),
-    )
     assert actual is not None
-    for one, slow in zip(actual, expected, strict=True):
-        assert one == pytest.approx(slow, abs=1e-12)
+    counts = np.random.Generator(np.random.PCG64(9)).multinomial(25, np.full(25, 1 / 25), size=200)
+    again = [both[np.repeat(np.arange(25), row)] for row in counts]
+    for one, size, share in (
+        (actual[0], 75, lambda x: auc(x[:, :3], x[:, 3:])), (actual[1], 75, lambda x: tpr_at(x[:, :3], x[:, 3:], fpr)),
+    ):  # fmt: skip
+        variance = float(np.var([share(rows) for rows in again]))
+        assert one == pytest.approx(share_interval(share(both), variance, 25, size), abs=1e-9)
 
 
 def test_the_interval_of_auc_covers() -> None:

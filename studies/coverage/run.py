@@ -121,7 +121,7 @@ def covered(scenario: Scenario, repetitions: int, seed: int) -> list[dict[str, A
         table = np.array([[one[name], one[f"{name}_low"], one[f"{name}_high"]] for one in results])
         truth = table[:, 0].mean()
         share = float(((table[:, 1] <= truth) & (truth <= table[:, 2])).mean())
-        hits = truth * targets.truth.numel() if name == "identification" else None
+        hits = truth * targets.truth.numel() if name in ("identification", "membership_tpr") else None
         rows.append({
             **vars(scenario), "measure": name, "true_value": float(truth), "covered": share,
             "standard_error": float(np.sqrt(0.95 * 0.05 / repetitions)), "repetitions": repetitions,

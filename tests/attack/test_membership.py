@@ -238,7 +238,7 @@ def test_undistorted_releases_of_the_bundled_model_give_their_members_away(mnist
     pixels = mnist.train.images
     server = Server(batched, mnist.shape, 10, 4, float(pixels.min()), float(pixels.max()))
     options = AuditOptions(
-        attacks=["membership"], releases=24, candidates=2, pairs=1, anchors=2, around=16, tuning=8, trials=8
+        attacks=["membership"], releases=24, candidates=2, pairs=2, anchors=2, around=32, tuning=16, trials=16
     )
     materials = Materials.of(mnist)
     targets = build_targets(materials, server, options)

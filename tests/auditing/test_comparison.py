@@ -106,4 +106,3 @@ def test_notes() -> None:
     assert "CAP of none against lti, round 5: 0.030" in said
     assert any(line.startswith("matched conditioned its responses on nothing") for line in said)
     assert "Interrupted: these are the parts that were finished." in said
-    assert "Insufficient evidence: 8 releases, and a result takes 20." in said

@@ -338,6 +338,7 @@ def test_every_attack_says_before_how_many_steps_it_makes(mechanism: str, scale:
         steps[attack] += count
 
     attack_cell(Cell(weights, server, {}), targets, materials(), options, progress=told)
+    assert steps.pop("membership") == 0, "matched has simulated what it needs"
     for name, made in steps.items():
         work = work_of(name, server, targets, materials(), options)
         most = name == "matched" and condition_on == "best"  # it may find that it needs less

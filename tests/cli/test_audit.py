@@ -361,7 +361,7 @@ def test_quick_says_what_it_reduces_and_explicit_options_win(command: Command, f
     text = " ".join(done.out.split())
     assert "--quick: releases 3 (usually 32)" in text
     assert max(map(len, done.out.partition("About")[0].splitlines())) <= 80
-    assert "candidates 50 (usually 200)" in text
+    assert "candidates 50 (usually 100)" in text
     stored = json.loads((folder / "audit.json").read_text())["options"]
     assert (stored["releases"], stored["samples"], stored["around"]) == (3, 300, 4)
     help_text = " ".join(command("audit", "--help").out.replace("│", " ").split())
@@ -375,7 +375,10 @@ def test_a_run_without_public_images_is_refused_with_what_helps(command: Command
     assert done.code == 12
     line = only_line(done)
     assert "Dataset 'pictures' has no public images" in line
-    assert "Train again with --set public_fraction=0.1, or name public data with --public PATH." in line
+    assert (
+        "Name public data with --public PATH (public= in Python), or train again with --set public_fraction=0.1."
+        in line
+    )
     assert not (tmp_path / "run" / "audit").exists()
 
 

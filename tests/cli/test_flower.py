@@ -12,6 +12,7 @@ from tests.helpers import Command, document
 FOUND = {
     "mechanism": "pl-learn", "budget": 0.98, "accuracy": {"0": 0.1, "3": 0.9}, "refused": {"2": {"node 1": "is late"}},
     "releases": {"asked": 12, "accepted": 11, "clients": 4}, "run": "run", "claim": "nothing", "seconds": 1.0,
+    "audit": "equipoise audit run",
 }  # fmt: skip
 
 
@@ -43,6 +44,7 @@ def test_the_demo_tells_what_the_servers_files_hold(command: Command, monkeypatc
     assert "test accuracy 10.0% -> 90.0%" in done.out
     assert "refused in round 2: node 1: is late" in done.out
     assert "11 of 12 releases by 4 clients" in done.out
+    assert "what could its server see? in the folder of the app: equipoise audit run" in done.out
     assert document(command("flower", "demo", "--json")) == FOUND
 
 

@@ -217,7 +217,7 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake(
             "equipoise audit run --attack lti", 12,
             "Dataset 'digits' has no public images to attack with.",
-            "Name public data: --public PATH, or public= in Python (a bundled dataset, a folder, an npz file).",
+            "Name public data with --public PATH (public= in Python), or train again with --set public_fraction=0.1.",
         ),
         Mistake(
             "equipoise audit run --public mnits", 12,

@@ -30,6 +30,7 @@ from ..runs.folder import RunFolder
 from .targets import FEWEST
 
 NAME_PUBLIC = "Name public data: --public PATH, or public= in Python (a bundled dataset, a folder, an npz file)."
+OR_TRAIN = "Name public data with --public PATH (public= in Python), or train again with --set public_fraction=0.1."
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def subject_of(
         datasets = {name: _with_public(data, public) for name, data in datasets.items()}
     for data in datasets.values():
         if data.public is None:
-            raise DataError(f"Dataset {data.name!r} has no public images to attack with.", NAME_PUBLIC)
+            raise DataError(f"Dataset {data.name!r} has no public images to attack with.", OR_TRAIN)
     sample, (device, dtype) = next(iter(datasets.values())), _kind(settings)
     with torch.random.fork_rng(devices=[]):
         batched = Batched(build(settings.training.model, sample.shape, sample.classes).to(device, dtype), device=device)

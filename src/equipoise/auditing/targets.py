@@ -134,8 +134,9 @@ def build_targets(materials: Materials, server: Server, options: AuditOptions) -
     choices, place, impostor = among(labels, truth, known, options.candidates, generator)
     everyone, member = shuffled(truth, outside, generator)
     return Targets(
-        pool=materials.pool[0], pool_labels=materials.pool[1], labels=known, choices=choices, place=place, impostor=impostor,
-        asked=everyone, member=member, label_sets=min(releases, len({tuple(row) for row in sets.tolist()})),
+        pool=materials.pool[0], pool_labels=materials.pool[1], labels=known, choices=choices, place=place,
+        impostor=impostor, asked=everyone, member=member,
+        label_sets=min(releases, len({tuple(row) for row in sets.tolist()})),
     ).to(materials.pool[1].device)  # fmt: skip
 
 

@@ -101,8 +101,16 @@ def audit(
         try:
             replays = multi_rounds if "multi-round" in names else 0
             result = audit_run(
-                run, options, wanted, private, replays, progress,
-                public=public, model=model, store=Store(run, fresh=fresh), planned=planned,
+                run,
+                options,
+                wanted,
+                private,
+                replays,
+                progress,
+                public=public,
+                model=model,
+                store=Store(run, fresh=fresh),
+                planned=planned,
             )
         except KeyboardInterrupt:
             _stopped(as_json)
