@@ -33,6 +33,13 @@ Attacks = Annotated[
         autocompletion=completion.attacks,
     ),
 ]
+Releases = Annotated[
+    int | None,
+    typer.Option(help="Releases to attack; under 20 is insufficient evidence.", show_default="32; --quick: 20"),
+]
+Snapshots = Annotated[
+    str | None, typer.Option(help="Rounds of the snapshots to attack; default first, early and last.")
+]
 Quick = Annotated[
     bool,
     typer.Option(
@@ -56,13 +63,8 @@ def audit(
     run: Annotated[Path, typer.Argument(help="A run folder, as train or a deployment's server writes it.")],
     *,
     attack: Attacks = "matched,lti,membership,labels",
-    targets: Annotated[
-        int | None,
-        typer.Option(help="Releases to attack; under 20 is insufficient evidence.", show_default="32; --quick: 20"),
-    ] = None,
-    snapshots: Annotated[
-        str | None, typer.Option(help="Rounds of the snapshots to attack; default first, early and last.")
-    ] = None,
+    targets: Releases = None,
+    snapshots: Snapshots = None,
     quick: Quick = False,
     multi_rounds: Annotated[int, typer.Option(help="Releases that the attack multi-round combines.")] = 300,
     private: Annotated[
@@ -101,17 +103,9 @@ def audit(
         try:
             replays = multi_rounds if "multi-round" in names else 0
             result = audit_run(
-                run,
-                options,
-                wanted,
-                private,
-                replays,
-                progress,
-                public=public,
-                model=model,
-                store=Store(run, fresh=fresh),
-                planned=planned,
-            )
+                run, options, wanted, private, replays, progress,
+                public=public, model=model, store=Store(run, fresh=fresh), planned=planned,
+            )  # fmt: skip
         except KeyboardInterrupt:
             _stopped(as_json)
         earlier = set_aside(run, result.content)
