@@ -150,12 +150,12 @@ def test_progress_is_told_with_the_federation_the_round_and_the_role(run: Run, f
     told: list[tuple[str, float]] = []
     plans: list[Plan] = []
     run(
-        cheap(attacks=["lti", "labels"]), planned=plans.append,
+        cheap(attacks=["lti", "matched", "membership"]), planned=plans.append,
         progress=lambda what, amount: told.append((what, amount)),
     )  # fmt: skip
     plain, static, learned = (federation.label() for federation in federations)
     cells = [f"{plain} at 0, own", f"{static} at 0, own", f"{learned} at 0, own", f"{learned} at 0, {TWINS[1]}"]
-    expected = [f"{cell}: {attack}" for cell in cells for attack in ("lti", "labels")]
+    expected = [f"{cell}: {attack}" for cell in cells for attack in ("lti", "matched", "membership")]
     assert list(dict.fromkeys(what for what, _ in told)) == expected
     assert sum(amount for _, amount in told) == pytest.approx(plans[0].seconds), "all of the plan, and no more"
     assert plans[0].seconds > 0

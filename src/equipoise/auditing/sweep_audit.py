@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from math import inf
 from typing import Any
 
 from torch import Tensor
@@ -144,7 +145,7 @@ class SweepAudit:
         made = replace(made, about=about)
 
         def told(attack: str, steps: float) -> None:
-            seconds = min(steps * cell.seconds[attack], cell.left[attack])
+            seconds = cell.left[attack] if steps == inf else min(steps * cell.seconds[attack], cell.left[attack])
             cell.left[attack] -= seconds
             if self.progress is not None:
                 self.progress(f"{where}: {attack}", seconds)
@@ -153,7 +154,7 @@ class SweepAudit:
             cell.found[outcome.attack] = outcome
             if self.store is not None:
                 self.store.put(cell.names[outcome.attack], outcome)
-            told(outcome.attack, float("inf"))  # what was not told of in steps
+            told(outcome.attack, inf)  # what was not told of in steps
 
         options = AuditOptions(**{**self.options.plain(), "attacks": missing})
         attack_cell(
