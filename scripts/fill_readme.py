@@ -12,7 +12,6 @@ import json
 import sys
 import textwrap
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, get_args
@@ -90,50 +89,69 @@ def speed() -> str:
     )
 
 
-LOWERS = {0.995: 2, 0.98: 8, 0.96: 16, 0.92: 32}
-EQUAL = "static, equal lower bound"
+LOWERS = {0.995: 2, 0.98: 8}
+EQUAL, OWN, BARE = "static, equal lower bound", "own", "undistorted"
+STATIC, LEARNED = "pl-identical", "pl-learn"
+DESIGNS = {"batch-4": "batch 4", "batch-44": "batch 44", "eleven-steps": "eleven steps"}
 
 
 def leakage_rows() -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Rows of the leakage study by attack, mechanism, budget, round and role."""
+    """Rows of the leakage study by design, dataset, attack, mechanism, budget, round and role."""
     return {
-        (r["attack"], r["mechanism"], r["budget"], r["round"], r["role"]): r
+        (r["design"], r["dataset"], r["attack"], r["mechanism"], r["budget"], r["round"], r["role"]): r
         for r in read("studies", "leakage", "leakage.json")["rows"]
         if r["control"] != "negative"
     }
 
 
-def leakage(attacks: tuple[str, ...], own: bool) -> str:
-    """What the attacks got from static and from learned distortion at the same weights, and on own trajectories."""
-    rows = leakage_rows()
-    titles = {"matched": "matched: found of 200", "lti": "lti: found of 200", "membership": "membership: best AUC"}
-    lines = ["| lower bound | round |" + "".join(f" {titles[a]}: static | learned |" for a in attacks)]
-    lines[0] += " matched, static on its own trajectory |" if own else ""
-    lines.append("|---|---|" + "---|---|" * len(attacks) + ("---|" if own else ""))
-    for budget, lower in LOWERS.items():
-        for round_number in (0, 200, 2000):
-            cells = []
-            for attack in attacks:
-                cells += [worth(rows[attack, "pl-learn", budget, round_number, role]) for role in (EQUAL, "own")]
-            cells += [worth(rows["matched", "pl-identical", budget, round_number, "own"])] if own else []
-            lines.append(f"| {lower} | {round_number} | " + " | ".join(cells) + " |")
-    plain = [worth(rows["matched", "none", None, round_number, "own"]) for round_number in (0, 200, 2000)]
-    releases = next(iter(rows.values()))["targets"]
-    lines += [
-        "",
-        f"95 % intervals over {releases} releases in parentheses; static noise of equal lower bound at the learned "
-        "federation's own weights, one trajectory (seed 1); chance is 0.5 % and 0.5. Undistorted releases of the "
-        f"unprotected federation, matched: {', '.join(plain)} at rounds 0, 200, 2000.",
-    ]
+def leakage(attack: str) -> str:
+    """What an attack got without protection, from static noise and from learned distortion, by round."""
+    rows, title = leakage_rows(), {"membership": "AUC (share of members found at 1 % false alarms)"}
+    columns = [
+        ("no protection", "batch-4", LEARNED, BARE), ("static", "batch-4", LEARNED, EQUAL),
+        ("learned", "batch-4", LEARNED, OWN), ("static, own trajectory", "batch-4", STATIC, OWN),
+        ("static, batch 44", "batch-44", STATIC, OWN), ("static, eleven steps", "eleven-steps", STATIC, OWN),
+    ]  # fmt: skip
+    there = [one for one in columns if any(key[0] == one[1] and key[2] == attack for key in rows)]
+    what = title.get(attack, "right image picked out of 200")
+    lines = [f"| data | lower bound | round | {attack}, {what}: " + " | ".join(name for name, *_ in there) + " |"]
+    lines.append("|" + "---|" * (3 + len(there)))
+    datasets = dict.fromkeys(key[1] for key in rows if key[2] == attack)
+    for dataset in datasets:
+        for budget, lower in LOWERS.items():
+            for number in (0, 200, 2000, 5000):
+                cells = [
+                    rows.get((design, dataset, attack, name, budget, number, role)) for _, design, name, role in there
+                ]
+                told = " | ".join("-" if row is None else worth(row) for row in cells)
+                lines.append(f"| {dataset} | {lower} | {number:,} | {told} |")
     return "\n".join(lines)
 
 
 def worth(row: dict[str, Any]) -> str:
+    """The figure of a row with its interval; an asterisk where the attack fails without protection too."""
+    failed = "*" if row.get("control_failed") else ""
     if row["attack"] == "membership":
-        name = f"auc_{row['membership_score']}"
-        return f"{row[name]:.2f} ({row[name + '_low']:.2f}-{row[name + '_high']:.2f})"
-    low, high = (100 * row[f"identification_{end}"] for end in ("low", "high"))
-    return f"{100 * row['identification']:.1f} % ({low:.1f}-{high:.1f})"
+        ends = f"{row['membership_auc_low']:.2f}-{row['membership_auc_high']:.2f}"
+        return f"{row['membership_auc']:.2f} ({ends}; {100 * row['membership_tpr']:.0f} %){failed}"
+    name = "labels_exact" if row["attack"] == "labels" else "identification"
+    low, high = (100 * row[f"{name}_{end}"] for end in ("low", "high"))
+    return f"{100 * row[name]:.1f} % ({low:.1f}-{high:.1f}){failed}"
+
+
+def caption() -> str:
+    rows = leakage_rows()
+    sizes = {key[0]: row for key, row in rows.items() if key[2] == "matched"}
+    told = ", ".join(f"{row['releases']} of {DESIGNS[name]}" for name, row in sizes.items())
+    return (
+        f"Means of three trajectories (seeds 1 to 3; `lti` one); 95 % intervals over releases ({told}), which cover "
+        "other "
+        "images and noise. *No protection* and *static* are at the learned federation's own weights, *static* with "
+        "noise of "
+        "equal lower bound; *own trajectory*, *batch 44* and *eleven steps* at the weights of their own training. "
+        "Chance is "
+        "0.5 %, and 0.5. An asterisk: the attack fails without protection too, so a low figure says nothing."
+    )
 
 
 def verdicts() -> str:
@@ -149,15 +167,101 @@ def verdicts() -> str:
     return "\n".join(lines)
 
 
+def accuracies() -> str:
+    """Test accuracy of every design after all rounds, from the study's own runs."""
+    rows = [row for row in read("studies", "leakage", "leakage.json")["accuracy"] if row["round"] == 5000]
+    lines = ["| data | design | lower bound | distortion | accuracy after 5,000 rounds |", "|---|---|---|---|---|"]
+    names = {"none": "none", STATIC: "static", LEARNED: "learned"}
+    for row in sorted(
+        rows, key=lambda r: (r["dataset"] != "mnist", -(r["budget"] or 1), list(DESIGNS).index(r["design"]))
+    ):
+        ends = "-".join(f"{100 * row[f'accuracy_{end}']:.1f}" for end in ("low", "high"))
+        lower = "-" if row["budget"] is None else str(LOWERS[row["budget"]])
+        told = f"{100 * row['accuracy']:.1f} % ({ends})"
+        lines.append(f"| {row['dataset']} | {DESIGNS[row['design']]} | {lower} | {names[row['mechanism']]} | {told} |")
+    return "\n".join([*lines, "", "Three seeds; Student's 95 % intervals."])
+
+
+def combined() -> str:
+    """What the releases of a whole run give away together."""
+    rows = read("studies", "leakage", "leakage.json")["multi_round"]
+    if not rows:
+        return "Not computed at these settings yet."
+    lines = [
+        "| lower bound | distortion | one release | those that hold the image, schedule granted | all, schedule "
+        "unknown "
+        "| granted: without distortion | granted: a decoy in its place |",
+        "|---|---|---|---|---|---|---|",
+    ]
+
+    def share(row: dict[str, Any], name: str) -> str:
+        value, low, high = (100 * row[f"identification_{name}{end}"] for end in ("", "_low", "_high"))
+        return f"{value:.0f} % ({low:.0f}-{high:.0f})"
+
+    for row in rows:
+        names = (
+            "one_release",
+            "schedule_known",
+            "schedule_unknown",
+            "schedule_known_undistorted",
+            "schedule_known_decoy",
+        )
+        word = "learned" if row["mechanism"] == LEARNED else "static"
+        lines.append(f"| {LOWERS[row['budget']]} | {word} | " + " | ".join(share(row, name) for name in names) + " |")
+    one = rows[0]
+    held = (
+        f"{one['releases_per_example']:.0f} ({one['releases_per_example_least']} to {one['releases_per_example_most']})"
+    )
+    lines += [
+        "",
+        f"{one['dataset'].upper()}, {one['rounds']:,} rounds of one client (seed {one['seed']}), {one['targets']} of "
+        "its images "
+        f"of all classes, each among {one['candidates']} candidates; an image is in {held} of the releases. 95 % "
+        "intervals "
+        "cover other images of this client, not other runs.",
+    ]
+    return "\n".join(lines)
+
+
+def coverage() -> str:
+    """How often the intervals of simulated audits hold the truth."""
+    rows = read("studies", "coverage", "coverage.json")["rows"]
+    names = {"identification": "identified", "log_rank": "log-rank", "membership_auc": "AUC", "membership_tpr": "TPR"}
+    lines = [
+        "| releases x batch, non-members | strength | attraction | " + " | ".join(names.values()) + " |",
+        "|" + "---|" * (3 + len(names)),
+    ]
+    cells: dict[tuple[Any, ...], dict[str, str]] = {}
+    for row in rows:
+        place = tuple(row[key] for key in ("releases", "batch", "others", "strength", "attraction", "own", "twice"))
+        cells.setdefault(place, {})[row["measure"]] = f"{100 * row['covered']:.1f} % of {row['true_value']:.3f}"
+    for (releases, batch, others, strength, attraction, own, twice), told in cells.items():
+        what = (
+            f"{releases} x {batch}, {others}"
+            + (", images differ more" if own > 1 else "")
+            + (", **twice**" if twice else "")
+        )
+        lines.append(f"| {what} | {strength:g} | {attraction:g} | " + " | ".join(told[name] for name in names) + " |")
+    error = 100 * rows[0]["standard_error"]
+    lines += [
+        "",
+        "How often the 95 % interval holds the true value beside it, over "
+        f"{rows[0]['repetitions']:,} simulated audits (standard error {error:.1f} points).",
+    ]
+    return "\n".join(lines)
+
+
 def invgrad() -> str:
     """InvGrad's errors by start, rate and sign."""
     result = read("studies", "invgrad", "invgrad.json")
-    lines = ["| init | lr | sign | defence | MSE | SSIM | found of 200 | leakage score | beyond D |", "|" + "---|" * 9]
+    head = "| attack | init | lr | sign | defence | MSE | SSIM | found of 200 | leakage score | beyond D |"
+    lines = [head, "|" + "---|" * 10]
     for row in result["rows"]:
         defence = "none" if row["budget"] is None else f"{row['mechanism']} {row['budget']}"
+        search = f"{row['lr']:g} | {'yes' if row['signed'] else 'no'}" if "lr" in row else "- | -"
         low, high = (100 * row[f"identification_{end}"] for end in ("low", "high"))
         lines.append(
-            f"| {row['init']} | {row['lr']:g} | {'yes' if row['signed'] else 'no'} | {defence} | {row['mse']:.3f} "
+            f"| {row['attack']} | {row['init']} | {search} | {defence} | {row['mse']:.3f} "
             f"({row['mse_low']:.3f}-{row['mse_high']:.3f}) | {row['ssim']:.3f} | {100 * row['identification']:.1f} % "
             f"({low:.1f}-{high:.1f}) | {row['leakage']:.3f} | {row['beyond_D']:.1%} |"
         )
@@ -184,14 +288,9 @@ def read(*path: str) -> dict[str, Any]:
 
 
 def study() -> str:
-    """The leakage study's table and its verdicts."""
-    return "\n\n".join(
-        [
-            leakage(("matched", "lti", "membership"), own=True),
-            "In how many cells (twelve at the same weights, eight on own trajectories):",
-            verdicts(),
-        ]
-    )
+    """The leakage study's tables and its verdicts."""
+    parts = [leakage(name) for name in ("matched", "membership", "lti", "labels")]
+    return "\n\n".join([*parts, caption(), "In how many cells:", verdicts(), accuracies()])
 
 
 def put(text: str, parts: dict[str, str]) -> str:
@@ -363,34 +462,49 @@ def bounds() -> str:
 
 def both_axes() -> str:
     """Accuracy and identification rate at equal budget: the one table of the README."""
-    accuracies, rows = read("reproduction", "accuracy-pl", "results.json"), leakage_rows()
-    cells = {(c["budget"], c["mechanism"]): c for c in accuracies["cells"] if c["dataset"] == "mnist"}
+    reproduced, rows = read("reproduction", "accuracy-pl", "results.json"), leakage_rows()
+    mnist = {(c["budget"], c["mechanism"]): c for c in reproduced["cells"] if c["dataset"] == "mnist"}
     damped = {
         (b["budget"], b["mechanism"]): b
-        for b in accuracies["baselines"]
+        for b in reproduced["baselines"]
         if (b["dataset"], b["baseline"]) == ("mnist", "damped")
     }
-    free = accuracies["without_protection"]["mnist"]
+    trained = {
+        (r["design"], r["budget"]): "{:.1f} ({:.1f}-{:.1f})".format(
+            *(100 * r[f"accuracy{end}"] for end in ("", "_low", "_high"))
+        )
+        for r in read("studies", "leakage", "leakage.json")["accuracy"]
+        if (r["dataset"], r["round"], r["mechanism"]) == ("mnist", 5000, STATIC)
+    }  # fmt: skip
+    free = reproduced["without_protection"]["mnist"]
+
+    def identified(design: str, mechanism: str, budget: float | None) -> str:
+        found = [rows.get((design, "mnist", "matched", mechanism, budget, number, OWN)) for number in (0, 5000)]
+        return " | ".join("-" if row is None else worth(row) for row in found)
+
     lines = [
         "| PL budget | distortion | accuracy | accuracy, damped server | image identified, first release "
-        "| image identified, round 2,000 |",
+        "| image identified, round 5,000 |",
         "|---|---|---|---|---|---|",
-        f"| - | none | {with_interval(free)} | - | "
-        + " | ".join(worth(rows["matched", "none", None, round_number, "own"]) for round_number in (0, 2000))
-        + " |",
+        f"| - | none | {with_interval(free)} | - | {identified('batch-4', 'none', None)} |",
     ]
-    for budget in (0.995, 0.98, 0.96):
-        for mechanism, word in (("pl-identical", "static"), ("pl-learn", "learned")):
-            identified = [worth(rows["matched", mechanism, budget, round_number, "own"]) for round_number in (0, 2000)]
-            accuracy_cells = [with_interval(kind[budget, mechanism]) for kind in (cells, damped)]
-            lines.append(f"| {budget:g} | {word} | " + " | ".join([*accuracy_cells, *identified]) + " |")
-    releases = rows["matched", "none", None, 0, "own"]["targets"]
+    for budget in LOWERS:
+        for mechanism, word in ((STATIC, "static"), (LEARNED, "learned")):
+            told = " | ".join(with_interval(kind[budget, mechanism]) for kind in (mnist, damped))
+            lines.append(f"| {budget:g} | {word} | {told} | {identified('batch-4', mechanism, budget)} |")
+        for design in ("batch-44", "eleven-steps"):
+            if (design, budget) in trained:
+                told = f"static, {DESIGNS[design]} | {trained[design, budget]} | -"
+                lines.append(f"| {budget:g} | {told} | {identified(design, STATIC, budget)} |")
     lines += [
         "",
-        f"MNIST, percent, 95 % intervals: of accuracy after 5,000 rounds over {free['seeds']} seeds; of the other "
-        f"columns over {releases} releases of one run (seed 1, plain server). *Identified*: the attack `matched`, "
+        f"MNIST, percent, 95 % intervals: of accuracy after 5,000 rounds over {free['seeds']} seeds (batch 44 and "
+        "eleven "
+        "steps: 3); of the others over releases, means of 3 runs with a plain server. *Identified*: the attack "
+        "`matched`, "
         "which simulates the mechanism, picks the right one of 200 images (chance 0.5 %). First releases share their "
-        "weights; at round 2,000 each row has its own, so that column need not fall with the budget.",
+        "weights; later each row has its own. Learning spends as many gradients with batches of 4 as static noise "
+        "with 44.",
     ]
     return "\n".join(lines)
 
@@ -400,12 +514,17 @@ def with_interval(cell: dict[str, Any]) -> str:
     return f"{cell['mean']:.1f} ({low:.1f}-{high:.1f})"
 
 
+def leakage_pages() -> str:
+    """The two attacks that decide, for the page of results."""
+    return "\n\n".join([leakage("matched"), leakage("membership"), caption()])
+
+
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"both axes": both_axes},
     "docs/results.md": {
         "results": accuracy,
         "claims": attack_and_claims,
-        "leakage": partial(leakage, ("matched", "membership"), own=False),
+        "leakage": leakage_pages,
         "speed": speed,
         "attack speed": attack_speed,
     },
@@ -416,7 +535,8 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "differing": differing_cells,
         "defence": defence,
     },
-    "studies/leakage/README.md": {"leakage": study},
+    "studies/leakage/README.md": {"leakage": study, "multi-round": combined},
+    "studies/coverage/README.md": {"coverage": coverage},
     "studies/invgrad/README.md": {"invgrad": invgrad, "variants": variants},
     "studies/bounds/README.md": {"bounds": bounds},
 }

@@ -28,7 +28,7 @@ from ..engine.sweep import Sweep
 from ..engine.tables import LENGTH, Block
 from ..errors import ConfigError, is_whole
 from ..mechanism.registry import get_mechanism
-from ..statistics import bootstrap, ranks
+from ..statistics import bootstrap, ranks, rate_interval
 from .cells import server_of
 from .results import evidence
 from .targets import Materials
@@ -287,7 +287,8 @@ def _rate(name: str, table: Tensor, seed: int, kinds: tuple[str, ...] = ("identi
     for kind in kinds:
         array = values[kind].cpu().numpy()
         out[f"{kind}_{name}"] = float(array.mean())
-        out[f"{kind}_{name}_low"], out[f"{kind}_{name}_high"] = bootstrap(array, seed=seed) or (None, None)
+        ends = rate_interval(array) if kind == "identification" else bootstrap(array, seed=seed)
+        out[f"{kind}_{name}_low"], out[f"{kind}_{name}_high"] = ends or (None, None)
     return out
 
 
