@@ -169,7 +169,7 @@ def _values(findings: Findings, names: dict[str, str]) -> Values:
         f"{names[name]}/{what}": getattr(targets, what).cpu().numpy()
         for name, targets in findings.targets.items() for what in ("truth", "labels")
     }  # fmt: skip
-    return Values(outcomes, arrays)
+    return Values(outcomes, arrays, {"candidates": min(targets.candidates for targets in findings.targets.values())})
 
 
 def compute_multi_round(spec: dict[str, Any], out: Path) -> dict[str, Any]:

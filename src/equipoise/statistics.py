@@ -338,11 +338,13 @@ def rate_interval(values: Values, level: float = 0.95) -> Interval | None:
 def share_interval(share: float, variance: float, count: int, size: int, level: float = 0.95) -> Interval:
     """Agresti and Coull's interval of a share: that of as many independent trials as ``variance`` is worth.
 
-    ``variance`` is a bootstrap's over ``count`` releases, too small by one of them; where it is zero, the share counts
-    as one of ``size`` trials.
+    ``variance`` is a bootstrap's over ``count`` releases, too small by one of them; where it is zero, and at the
+    edges at most, the share counts as one of ``size`` trials.
     """
     t, variance = student(count - 1, level), variance * count / (count - 1)
     trials = share * (1 - share) / variance if variance > 0 and 0 < share < 1 else size
+    if min(share, 1 - share) < 10 / size:  # a variance made of so few cases is itself unsure
+        trials = min(trials, size)
     heavier = trials + t**2
     middle = (share * trials + t**2 / 2) / heavier
     half = t * math.sqrt(middle * (1 - middle) / heavier)

@@ -250,11 +250,19 @@ def test_guessed_labels_are_right_as_often_as_both_multisets_have_them() -> None
     result = score(LabelGuesses(guess), case_of())
     assert result.values["labels"].tolist() == [1, 0.5, 0.25] * 8
     assert result.values["labels_exact"].tolist() == [1, 0, 0] * 8
-    assert 0.5 < result.negative["labels"].mean() < 0.85, "four of four labels at random share two thirds or so"
-    again = score(LabelGuesses(guess.flip(0)), case_of())
+    assert result.negative["labels"].tolist() == [1] * 24, "each of four labels once is what anybody would guess"
+
+
+def test_labels_are_guessed_as_evenly_as_they_are_dealt() -> None:
+    """Two of four: the guess has two different ones, and hits one on average."""
+    targets = targets_of(replace(QUICK, releases=60, label_sets=6), batch=2)
+    case = replace(case_of(), targets=targets)
+    result = score(LabelGuesses(targets.labels), case)
+    assert float(result.negative["labels"].mean()) == pytest.approx(0.5, abs=0.1)
+    again = score(LabelGuesses(targets.labels.flip(0)), case)
     np.testing.assert_array_equal(again.negative["labels"], result.negative["labels"])
-    other = score(LabelGuesses(guess), replace(case_of(), options=replace(QUICK, seed=1)))
-    assert other.negative["labels"].tolist() != result.negative["labels"].tolist(), "chance is drawn with the seed"
+    other = score(LabelGuesses(targets.labels), replace(case, options=replace(QUICK, seed=1)))
+    assert not np.array_equal(other.negative["labels"], result.negative["labels"])
 
 
 # --- a kind of one's own -------------------------------------------------------------------------------------

@@ -150,12 +150,22 @@ def work(server: Server, labels: Tensor, knowledge: Knowledge, options: Mapping[
                 place[:, step] = labels[rows][:, step] == label
                 known = len(_candidates(knowledge, rows, place, int(label), ("choices", "asked")))
                 total += options["anchors"] * options["around"] * both + options["trials"]
-                total += (known + options["tuning"]) * options["pairs"] * both
+                total += (known + options["tuning"] + options["anchors"]) * pairs_of(server, options["pairs"]) * both
                 if given:
                     nulls, each = options["nulls"], options["companions"]
                     total += each * (len(rows) + options["trials"] + nulls) * options["tuning"] + 2 * nulls
                     total += each * (len(rows) + nulls) * known + nulls * -(-known // AT_ONCE)
     return Work(total, gradients(server))
+
+
+def pairs_of(server: Server, pairs: int) -> int:
+    """How many pairs of noise a response is averaged over: one says all where the update is a mean over examples.
+
+    Then companions and noise add the same to all candidates. A learner, a clipped gradient and a second local step make
+    what a candidate adds depend on them.
+    """
+    mechanism = server.protection.mechanism
+    return pairs if mechanism.learns or mechanism.clips or mechanism.per_example or server.local_steps > 1 else 1
 
 
 class Chosen(NamedTuple):
@@ -185,6 +195,7 @@ class Bench:
         self.position, label = position, int(labels[position])
         self.seed, self.name, self.on_release = seed, f"matched/{position // server.batch}/{label}", on_release
         self.signs = signs(server)
+        self.pairs = pairs_of(server, effort.pairs)
         self.most = chunk(server, previous)
         own = (public[1] == label).nonzero().flatten()
         self.own = own[torch.randperm(len(own), generator=torch.Generator().manual_seed(seed)).to(own.device)]
@@ -197,8 +208,11 @@ class Bench:
         """
         references = self.public[0][self.own[-self.effort.tuning :]]
         means = self.responses(references)
-        self.centre = means.mean(0)
-        means = means - self.centre
+        self.zero = means.mean(0)
+        means = means - self.zero
+        # Responses share a few companions, which differ from those of a release by the same amount for all candidates.
+        shared = self.responses(self.public[0][self.anchors]).mean(0)
+        self.centre = self.zero + self.around - shared
         trials, truth = self._simulated("trials", references, self.effort.trials)
         kinds: list[Condition] = ["nothing", "release"] if condition == "best" else [condition]
         tried = [self._tuned(kind, trials, truth, references, means) for kind in kinds]
@@ -206,7 +220,7 @@ class Bench:
         self.chosen = Chosen(kinds[best], *tried[best][1:])
         against = self._scored(updates, references, means)
         parts = [
-            self._scored(updates, images[some], self.responses(images[some]) - self.centre)
+            self._scored(updates, images[some], self.responses(images[some]) - self.zero)
             for some in pieces(len(images), AT_ONCE, updates.device)
         ]
         return torch.cat(parts, dim=1), against
@@ -249,7 +263,7 @@ class Bench:
 
     def responses(self, images: Tensor) -> Tensor:
         """Mean update ``[U, P]`` of every image; all of them meet the same companions and the same noise."""
-        each = self.effort.pairs * self.signs
+        each = self.pairs * self.signs
         total = self.previous.new_zeros(len(images), self.previous.numel())
         for part in pieces(each, self.most, self.previous.device):
             companions, drawn = self._pairs("responses", part)
@@ -290,6 +304,7 @@ class Bench:
             if self.signs == 2:
                 half.append((result[:, 0] - result[:, 1]) / 2)
         about = torch.cat(clean).view(len(anchors), self.effort.around, -1)
+        self.anchors, self.around = anchors, about.mean((0, 1))
         spread = (about - about.mean(1, keepdim=True)).flatten(0, 1)  # [S, P]
         limiter = Limiter(torch.cat(half) if half else None, self.previous)
         return Filter(spread, limiter, max(1, len(spread) - len(anchors)))

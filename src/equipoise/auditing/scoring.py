@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..attack.labels import decode
 from ..attack.results import CandidateScores, Inversion, LabelGuesses, MembershipScores
 from ..attack.simulate import Companions
 from ..attack.view import Server, View
@@ -104,9 +105,9 @@ def _labels(result: LabelGuesses, case: Case) -> Outcome:
         return {"labels": shared, "labels_exact": shared == 1}
 
     key = experiment_key(case.options.seed, "audit/label guess")
-    numbers = uniform([key], [0], [0], result.values.numel(), torch.float64)[0, 0]
-    blind = (numbers * classes).long().view(result.values.shape).to(result.values.device)
-    return case.outcome(right(result.values), right(blind))
+    numbers = uniform([key], [0], [0], len(labels) * classes, torch.float64)[0, 0].view(len(labels), classes)
+    even = (numbers + labels.shape[1] / classes).to(labels.device)  # as even as the labels of batches are dealt
+    return case.outcome(right(result.values), right(decode(even, labels.shape[1])))
 
 
 class Trace:
