@@ -12,6 +12,7 @@ from torch import Tensor
 from equipoise.attack import limiter as limit
 from equipoise.attack.attack import Hooks
 from equipoise.attack.bench import Bench, Effort, Likelihoods, likelihoods
+from equipoise.attack.membership import MEMBERSHIP
 from equipoise.errors import DataError
 from tests.attack.candidates import CANDIDATES, CLASSES, LABELS, LITTLE, PUBLIC, Case, case, found_by, options_of
 
@@ -163,8 +164,9 @@ def test_a_label_that_nobody_asks_about_has_no_table() -> None:
 
 def test_whoever_shares_a_memory_finds_all_candidates_in_it() -> None:
     known, told = case(4, 2, "gs-static", 0.01), list[int]()
-    hooks = Hooks(step=told.append, memory={})
-    first = all_of(known, "asked", hooks=hooks)
+    hooks = Hooks(step=told.append, memory={"knowledge": known.knowledge()})
+    alone = MEMBERSHIP.granted(known.knowledge())
+    first = likelihoods(known.server, known.view, alone, options_of(LITTLE), hooks, ("asked",))
     steps = sum(told)
     assert steps > 0
     assert all_of(known, "choices", hooks=hooks) is first

@@ -205,7 +205,7 @@ def test_what_one_release_scores_does_not_depend_on_the_others() -> None:
 @pytest.mark.parametrize("first", ["matched", "membership"])
 def test_shared_simulations_give_the_scores_of_running_alone(first: str) -> None:
     known = case(4, 5, "pl-learn", 0.1)
-    hooks = Hooks(memory={})
+    hooks = Hooks(memory={"knowledge": known.knowledge()})
     ranked, asked = (
         (known.scores(hooks), known.ratios(hooks))
         if first == "matched"
@@ -223,8 +223,8 @@ def test_the_same_seed_gives_the_same_bits() -> None:
     assert sum(told) > 0
 
 
-def test_it_is_granted_candidates_and_public_images_and_may_do_with_inferred_labels() -> None:
-    assert MEMBERSHIP.needs == {"public", "candidates"}
+def test_it_is_granted_those_asked_about_and_public_images_and_may_do_with_inferred_labels() -> None:
+    assert MEMBERSHIP.needs == {"public", "asked", "inferred labels"}
     assert set(options_of()) - {"seed"} == set(MEMBERSHIP.options)
 
 

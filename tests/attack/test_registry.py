@@ -13,14 +13,14 @@ from equipoise.attack.registry import ATTACKS, find, known_attacks, options, reg
 from equipoise.errors import ConfigError
 
 GRANTED = {
-    "invgrad": set(),
+    "invgrad": {"inferred labels"},
     "dlg": set(),
     "idlg": set(),
-    "likelihood": set(),
-    "unrolled": set(),
-    "lti": {"public"},
+    "likelihood": {"inferred labels"},
+    "unrolled": {"inferred labels"},
+    "lti": {"public", "inferred labels"},
     "matched": {"public", "candidates", "labels"},
-    "membership": {"public", "candidates"},
+    "membership": {"public", "asked", "inferred labels"},
     "labels": {"public", "truth"},
 }
 """As docs/threat_model.md has it: who changes this changes the threat model."""

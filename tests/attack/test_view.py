@@ -496,3 +496,17 @@ def test_the_round_trip_holds_for_several_local_steps(server: Server, steps: int
             assert shared.tolist() == labels[row][order].tolist()
             result[row] = restore_order(several, images[row][order].unsqueeze(0), labels[row].unsqueeze(0))[0]
     assert torch.equal(result, images)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_copy_of_a_view_shares_no_memory_and_keeps_one_row_of_shared_weights(shared: bool) -> None:
+    previous = torch.rand(1, 7).expand(3, -1) if shared else torch.rand(3, 7)
+    view = View(previous, torch.rand(3, 7), torch.zeros(3, 2, dtype=torch.int64))
+    copy = view.copy()
+    assert copy.labels is not None
+    assert view.labels is not None
+    for one, other in ((copy.previous, previous), (copy.released, view.released), (copy.labels, view.labels)):
+        assert torch.equal(one, other)
+        assert one.data_ptr() != other.data_ptr()
+    assert copy.previous.stride() == previous.stride()
+    assert replace(view, labels=None).copy().labels is None

@@ -69,3 +69,20 @@ def study() -> dict[str, Any]:
             rows += cell("membership", 0.84, 0.99, 0.75, membership_tpr=0.2, **here)
             rows += cell("lti", 0.01, 0.02, 0.01, mse=0.7, failed=number > 0, **here)
     return content(*rows)
+
+
+def combined(known: float, *, unknown: float | None = None, low: float | None = None, **more: Any) -> dict[str, Any]:
+    """A row of ``multi_round`` with 1 in 25 by chance."""
+    failed = more.pop("failed", False)
+    rates = {"one_release": 0.1, "schedule_known": known, "schedule_unknown": known if unknown is None else unknown}
+    row = {
+        "attack": "multi-round", "mechanism": "pl-learn", "budget": 0.98, "rounds": 5000, "targets": 100,
+        "candidates": 25, "chance": "1 in 25", "evidence": "ok", "releases_per_example": 20.0,
+        "releases_per_example_least": 8, "releases_per_example_most": 34, "note": None, "interval_over": "other images",
+        "control_failed": failed, "control_failed_schedule_known": failed, "control_failed_schedule_unknown": failed,
+    }  # fmt: skip
+    for name, rate in rates.items():
+        for what in ("", "_undistorted", "_decoy"):
+            row |= {f"identification_{name}{what}": rate, f"identification_{name}{what}_high": min(rate + 0.05, 1.0)}
+            row[f"identification_{name}{what}_low"] = max(rate - 0.05, 0.0) if low is None else low
+    return {**row, **more}

@@ -29,4 +29,5 @@ def class_mean(server: Server, view: View, knowledge: Knowledge, options: Mappin
     return Inversion(guess, cost=torch.zeros(len(view)))
 
 
-register_attack(Attack("class-mean", class_mean, frozenset({"public"}), {"averaged": Option(100, least=1)}))
+NEEDS = frozenset({"public", "inferred labels"})
+register_attack(Attack("class-mean", class_mean, NEEDS, {"averaged": Option(100, least=1)}))

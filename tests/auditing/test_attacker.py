@@ -59,7 +59,7 @@ def test_what_it_lacks_says_where_that_is_given() -> None:
     assert Attacker(public=PUBLIC).lacks(TRUTH) == {}
     assert set(Attacker(labels="infer").lacks(TRUTH)) == {"labels", "public"}
     nothing = Attacker().lacks(None)
-    assert set(nothing) == {"labels", "truth", "candidates", "public"}
+    assert set(nothing) == {"labels", "truth", "candidates", "asked", "public"}
     assert "truth=(inputs, labels)" in nothing["candidates"]
     assert "Attacker(public=(inputs, labels))" in nothing["public"]
 
@@ -79,7 +79,7 @@ def test_public_inputs_of_a_label_can_be_too_few(counts: list[int], lacking: dic
     result = Attacker(public=(numbers(len(labels), *SHAPE), labels)).lacks_of(Y)
     for need, words in lacking.items():
         assert result[need].startswith(words)
-    assert ("candidates" in result) == bool(lacking)
+    assert ("candidates" in result) == ("asked" in result) == bool(lacking)
     assert ("public" in result) == ("public" in lacking)
     assert Attacker().lacks_of(Y) == {}, "whoever has no public inputs lacks them all: lacks() says it"
 

@@ -19,7 +19,7 @@ from equipoise.engine.settings import Settings
 from equipoise.mechanism.intensity import intensity
 from equipoise.mechanism.noise import standard_noise
 from equipoise.mechanism.protection import NO_PROTECTION, Protection
-from equipoise.mechanism.registry import MECHANISMS, get_mechanism
+from equipoise.mechanism.registry import MECHANISMS, Mechanism, get_mechanism
 from equipoise.mechanism.release import observed_release
 from tests.auditing.small import CLASSES, QUICK, TWINS, images_of, materials, server_of
 
@@ -64,6 +64,7 @@ def test_schedules_are_those_of_the_round_that_comes(after: int, expected: tuple
     cell = federation_cell(settings, Federation("mnist", "pl-learn", SCHEDULE), after, weights, plain)
     own = cell.server.protection
     assert (own.scale, own.gamma, cell.about["promised_leakage"]) == pytest.approx(expected), "those of client 0"
+    assert cell.about["client"] == 0, "the one with the least noise"
     assert own.steps == 2
     assert cell.about["round"] == after
     assert cell.weights is weights
@@ -75,6 +76,34 @@ def test_only_a_budget_of_leakage_promises_a_score(name: str, budget: Any) -> No
     cell = federation_cell(Settings(), Federation("mnist", name, budget, 3), 0, *reversed(server_of()))
     assert "promised_leakage" not in cell.about
     assert cell.about == {"dataset": "mnist", "mechanism": name, "budget": budget, "seed": 3, "round": 0}
+
+
+@pytest.mark.parametrize(
+    ("budget", "gamma", "client", "noisiest"),
+    [
+        ([0.9, 0.96, 0.98, 0.96], 0.1, 2, 0), ([0.98, 0.9, 0.9, 0.9], 0.1, 0, 1), ([0.9, 0.98, 0.98, 0.9], 0.1, 1, 0),
+        (0.98, [0.1, 0.1, 0.1, 5.0], 0, 3), (0.98, 0.1, None, 0), ([0.98] * 4, 0.1, None, 0),
+    ],
+)  # fmt: skip
+def test_the_client_with_the_least_noise_is_attacked(budget: Any, gamma: Any, client: Any, noisiest: int) -> None:
+    """Client 0 alone would say nothing of a client that hides less."""
+    settings, fed = Settings.flat(gamma=gamma), Federation("mnist", "pl-learn", budget)
+    plain, weights = server_of()
+    cell = federation_cell(settings, fed, 0, weights, plain)
+    at = settings.protection.at("pl-learn", budget, 1, client or 0)
+    assert cell.server.protection == at
+    assert float(at.scale) <= float(settings.protection.at("pl-learn", budget, 1, noisiest).scale)
+    assert cell.about.get("client") == client
+    best = max(budget) if isinstance(budget, list) else budget
+    assert cell.about["promised_leakage"] == best
+
+
+def test_gamma_of_each_client_is_of_no_account_to_static_noise() -> None:
+    settings = Settings.flat(gamma=[0.1, 0.2, 0.3, 0.4]).protection
+    assert not cells.per_client(settings, Federation("mnist", "pl-identical", 0.98))
+    schedule = {"rounds": [1, 3], "values": [0.9, [0.9, 0.98, 0.9, 0.9]]}
+    fed = Federation("mnist", "pl-identical", schedule)
+    assert [cells.loosest_client(settings, fed, number) for number in (1, 2, 3)] == [0, 0, 1]
 
 
 # --- twins and controls --------------------------------------------------------------------------------------
@@ -103,6 +132,24 @@ def test_every_defence_is_set_beside_its_twins_and_none_at_all(name: str, roles:
         assert (cell.server.protection == own.server.protection) == (role == "own")
     if "undistorted" in result:
         assert result["undistorted"].server.protection == NO_PROTECTION
+
+
+@pytest.mark.parametrize("clips", [{"clips": True}, {"per_example": True}], ids=str)
+def test_clipping_alone_is_a_defence_with_a_control_and_a_key_of_its_own(clips: dict[str, bool]) -> None:
+    own, plain = cell_of("none", clip=1e-3), cell_of("none")
+    protection = replace(own.server.protection, mechanism=Mechanism("clip-only", None, **clips))  # type: ignore
+    own = replace(own, server=replace(own.server, protection=protection))
+    assert [cell.role for cell in with_controls(own, materials(), QUICK)] == ["own", "undistorted"]
+    other = replace(own, server=replace(own.server, protection=replace(protection, clip=1.0)))
+    assert len({own.key(), plain.key(), other.key()}) == 3
+
+
+def test_another_name_for_no_protection_is_its_own_control() -> None:
+    own = cell_of("none")
+    bare = replace(own.server.protection, mechanism=Mechanism("bare", None))
+    planned = list(planned_cells(replace(own, server=replace(own.server, protection=bare)), materials(), QUICK))
+    assert [one.about["role"] for one in planned] == ["own", "undistorted"]
+    assert planned[0].key == planned[1].key, "attacked once"
 
 
 def test_twins_can_be_left_out_and_need_public_images() -> None:

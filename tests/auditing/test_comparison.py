@@ -56,10 +56,10 @@ def test_other_federations_of_the_run_stand_beside_a_defence() -> None:
     }  # fmt: skip
 
 
-def test_budgets_of_all_forms_are_ordered_by_what_client_0_starts_with() -> None:
+def test_budgets_of_all_forms_are_ordered_by_what_the_loosest_client_starts_with() -> None:
     schedule = {"rounds": [1, 5], "values": [[0.97, 0.9], 0.99]}
     order = sorted([0.98, [0.96, 0.99], schedule], key=lambda budget: strictness("pl-learn", budget))
-    assert order == [[0.96, 0.99], schedule, 0.98]
+    assert order == [schedule, 0.98, [0.96, 0.99]]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from equipoise.attack.attack import Attack, Hooks, Knowledge
+from equipoise.attack.matched import MATCHED
 from equipoise.attack.multi_round import Candidates, Observation, multi_round
 from equipoise.attack.registry import ATTACKS
 from equipoise.attack.results import Inversion
@@ -177,7 +178,7 @@ def test_given_releases_are_attacked_instead_of_simulated_ones(stand_in: Any) ->
     for view in (None, given):
         attack_cell(replace(cell, view=view), targets, materials(), options)
     assert torch.equal(seen[0], released(cell, targets, options))
-    assert seen[1] is given.released
+    assert torch.equal(seen[1], given.released)
 
 
 def test_an_attack_is_watched_through_all_its_iterations(stand_in: Any) -> None:
@@ -236,7 +237,14 @@ class Spy:
 
 
 @pytest.mark.parametrize(
-    "needs", [frozenset(), frozenset({"labels"}), frozenset({"public", "truth"}), frozenset({"candidates"})]
+    "needs",
+    [
+        frozenset(),
+        frozenset({"labels"}),
+        frozenset({"public", "truth"}),
+        frozenset({"candidates"}),
+        frozenset({"asked"}),
+    ],
 )
 def test_an_attack_sees_the_truth_only_where_it_says_so(needs: frozenset[str]) -> None:
     """Among the candidates, that is; one that does not ask for them sees no image but public ones."""
@@ -244,10 +252,12 @@ def test_an_attack_sees_the_truth_only_where_it_says_so(needs: frozenset[str]) -
     server, weights = server_of("gs-static", 0.1)
     attack_cell(Cell(weights, server, {}), targets, materials(), replace(QUICK, attacks=["spy"], seed=3))
     ((_, view, knowledge, options),) = spy.seen
-    assert spy.saw(targets.images) == ("candidates" in needs)
-    assert spy.saw(targets.pool) == ("candidates" in needs)
+    asks = bool(needs & {"candidates", "asked"})
+    assert spy.saw(targets.images) == asks
+    assert spy.saw(targets.pool) == asks
     assert (knowledge.public is not None) == ("public" in needs)
-    assert torch.equal(view.labels, targets.labels), "labels are the view's, which the threat model grants"
+    assert (knowledge.choices is not None, knowledge.asked is not None) == ("candidates" in needs, "asked" in needs)
+    assert (view.labels is not None) == ("labels" in needs)
     assert (options["seed"], options["samples"]) == (3, 200)
 
 
@@ -271,6 +281,41 @@ def test_the_search_for_the_truth_can_find_it(call: Call, batch: Any) -> None:
     spy = Spy(frozenset({"candidates"}))
     call(options=AuditOptions(attacks=["spy"]))
     assert spy.saw(batch[0])
+
+
+@pytest.mark.parametrize("name", ["none", "gs-static"])
+def test_what_one_attack_writes_reaches_no_other(name: str) -> None:
+    """Neither into the releases, nor into what it holds, nor into what others have simulated."""
+    server, weights = server_of(name, 0.05)
+    options, targets, memories = replace(QUICK, attacks=["matched", "membership"]), targets_of(), list[Any]()
+    before = attack_cell(Cell(weights, server, {}), targets, materials(), options)
+
+    def careless(server: Server, view: View, knowledge: Knowledge, options: Any, hooks: Hooks) -> Inversion:
+        memories.append(hooks.memory)
+        assert knowledge.public is not None
+        for tensor in (view.released, knowledge.public[0], knowledge.candidates, knowledge.choices, view.labels):
+            assert tensor is not None
+            tensor.zero_()
+        return Inversion(torch.zeros(len(view), server.examples, *server.shape), torch.zeros(len(view)))
+
+    ATTACKS["spy"] = Attack("spy", careless, frozenset({"public", "candidates", "labels"}), work=MATCHED.work)
+    options = replace(QUICK, attacks=["spy", "matched", "spy", "membership"])
+    _, ranked, _, asked = attack_cell(Cell(weights, server, {}), targets, materials(), options)
+    for one, other in zip(before, (ranked, asked), strict=True):
+        for what, values in one.values.items():
+            np.testing.assert_array_equal(values, other.values[what])
+    assert memories == [None, None]
+
+
+def test_two_lists_that_tell_the_members_give_nothing_to_one_attack() -> None:
+    """Ranking by who is in both found every truth, whatever was released."""
+    targets, server = targets_of(), server_of()
+    spies = [Spy(frozenset({need})) for need in ("candidates", "asked")]
+    for need, spy in zip(("candidates", "asked"), spies, strict=True):
+        ATTACKS["spy"] = Attack("spy", spy.run, frozenset({need}))
+        attack_cell(Cell(server[1], server[0], {}), targets, materials(), replace(QUICK, attacks=["spy"]))
+        ((_, _, knowledge, _),) = spy.seen
+        assert (knowledge.choices is None) != (knowledge.asked is None)
 
 
 # --- progress -------------------------------------------------------------------------------------------------

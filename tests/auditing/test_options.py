@@ -70,7 +70,8 @@ def test_of_the_usual_attacks_those_that_cannot_run_are_left_out() -> None:
     again, why = limited.possible({"candidates": "candidates"})
     assert (again.attacks, why) == (["invgrad"], {}), "which needs nothing, and is taken where nothing else can run"
     assert AuditOptions(attacks=[]).possible({"public": "p"})[0].attacks == [], "unless nothing was asked for"
-    assert AuditOptions().possible({"candidates": "more"})[1] == {"matched": "needs more", "membership": "needs more"}
+    lacking = {"candidates": "more", "asked": "others"}
+    assert AuditOptions().possible(lacking)[1] == {"matched": "needs more", "membership": "needs others"}
 
 
 def test_attacks_that_are_asked_for_by_name_must_be_able_to_run() -> None:

@@ -15,7 +15,7 @@ from safetensors.torch import load, save
 from equipoise.auditing import sweep_audit
 from equipoise.auditing.audit import Audit
 from equipoise.auditing.options import AuditOptions
-from equipoise.auditing.run_audit import audit_run
+from equipoise.auditing.run_audit import LOOSEST, audit_run
 from equipoise.auditing.svg import as_pixels, png
 from equipoise.engine.datasets import load_dataset
 from equipoise.engine.settings import Settings
@@ -264,6 +264,39 @@ def test_combined_releases_may_be_all_that_is_asked_for(trained: Path) -> None:
     result = audit_run(trained, cheap(attacks=[]), [0], multi_rounds=2)
     assert result.rows == []
     assert len(result.content["multi_round"]) == 3
+
+
+def test_combined_releases_alone_have_a_verdict(trained: Path) -> None:
+    (words,) = audit_run(trained, cheap(attacks=[]), [0], multi_rounds=2).content["verdict"]
+    assert words.startswith("Over 2 rounds of pl-")
+
+
+def test_where_clients_differ_the_least_protected_one_is_attacked_and_named(tmp_path: Path, pictures: Path) -> None:
+    budget = [0.5, 0.9999, 0.5, 0.5]
+    sweep: dict[str, list[Any]] = {"datasets": [str(pictures)], "mechanisms": ["pl-identical"], "budgets": [budget]}
+    Run(tmp_path / "run", resolve(overrides=settings_for(), sweep=sweep)).execute()
+    content = audit_run(tmp_path / "run", cheap(attacks=["matched"]), [0]).content
+    assert {row["client"] for row in content["attacks"]} == {1}
+    own = next(row for row in content["attacks"] if row["role"] == "own")
+    assert (own["promised_leakage"], own["lower"]) == (0.9999, pytest.approx(0.03975, rel=0.01))
+    assert content["notes"][-1] == LOOSEST
+    assert any("(client 1)" in words for words in content["verdict"])
+
+
+def test_public_images_that_equal_another_are_left_out_and_counted(tmp_path: Path, pictures: Path) -> None:
+    """Each of 60 images five times: nobody could tell an image from its copy."""
+    Run(tmp_path / "run", resolve(overrides=settings_for(), sweep={"datasets": [str(pictures)], "mechanisms": ["none"]})
+    ).execute()  # fmt: skip
+    images = torch.rand(60, 1, 12, 12, generator=torch.Generator().manual_seed(1))
+    public = images.repeat(5, 1, 1, 1), (torch.arange(60) % 4).repeat(5)
+    options = cheap(attacks=["matched"], candidates=20)
+    few, often = (
+        audit_run(tmp_path / "run", options, [0], public=some)
+        for some in ((public[0][:60], public[1][:60]), public)
+    )  # fmt: skip
+    assert often.content["notes"][-1] == f"240 images that equal another were left out of {pictures.name}."
+    assert [row["chance"] for row in often.rows] == [row["chance"] for row in few.rows]
+    assert often.content["notes"][:-1] == few.content["notes"]
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, folder: Path) -> None:

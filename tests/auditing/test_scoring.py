@@ -19,6 +19,7 @@ from equipoise.auditing.examine import attack_cell
 from equipoise.auditing.results import Outcome, rows_of, summary
 from equipoise.auditing.scoring import MOST_DECIBELS, Case, Trace, baselines, image_values, score
 from equipoise.auditing.targets import build_targets, given_targets
+from equipoise.statistics import auc
 from tests.auditing.small import CLASSES, MEAN, QUICK, SCALE, SHAPE, materials, server_of, targets_of
 
 # --- the paper's leakage -------------------------------------------------------------------------------------
@@ -234,15 +235,28 @@ def test_one_other_makes_no_negative_control() -> None:
     assert result.negative == {}
 
 
-def test_membership_scores_that_are_not_finite_say_nothing_and_are_counted() -> None:
+def test_membership_scores_that_are_not_finite_keep_their_order_and_are_counted() -> None:
     table, case = torch.ones(24, 10), case_of()
     inside, outside = (mask.int().argmax(1) for mask in (case.targets.member, ~case.targets.member))
     table[0, inside[0]], table[1, outside[1]], table[2, outside[2]] = float("nan"), float("inf"), -float("inf")
     result = score(MembershipScores(table), case)
     assert result.notes == {"not_finite": 3}
-    assert result.values["members"][0].tolist() == [0, 1, 1, 1]
-    assert result.values["others"].sum() == 24 * 6 - 2
-    assert result.negative["members"][1:3].tolist() == [[0, 1, 1]] * 2
+    assert result.values["members"][0].tolist() == [-2, 1, 1, 1], "below all others"
+    assert result.negative["members"][1:3].tolist() == [[4, 1, 1], [-2, 1, 1]]
+
+
+def test_an_attack_that_is_sure_of_its_members_is_not_called_blind() -> None:
+    case = case_of()
+    result = score(MembershipScores(torch.where(case.targets.member, torch.inf, -torch.inf)), case)
+    assert auc(result.values["members"], result.values["others"]) == 1.0
+
+
+def test_scores_of_candidates_that_are_not_finite_are_counted() -> None:
+    case = case_of()
+    values = torch.zeros(case.targets.choices.shape)
+    assert score(CandidateScores(values), case).notes == {}
+    values[0, 0, :3], values[1, 1, 1] = float("nan"), float("inf")
+    assert score(CandidateScores(values), case).notes == {"not_finite": 4}
 
 
 def test_guessed_labels_are_right_as_often_as_both_multisets_have_them() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from equipoise.auditing.statements import (
     ALSO,
+    BROKEN,
+    COMBINED,
     CONTROL,
     LEARNED,
     NEXT,
@@ -15,9 +17,10 @@ from equipoise.auditing.statements import (
     UNSCORED,
     WORSE,
     Statement,
+    found_in,
     statements,
 )  # fmt: skip
-from tests.auditing.findings import cell, content, row, study
+from tests.auditing.findings import cell, combined, content, row, study
 
 
 def kinds(found: list[Statement]) -> list[str]:
@@ -65,3 +68,27 @@ def test_one_defence_has_no_ranking_and_nothing_scored_no_statement_but_that() -
     assert kinds(statements(content(*cell("matched", 0.5, 1.0, mechanism="pl-identical")))) == [STRONGEST, NEXT]
     assert kinds(statements(content(targets="unknown"))) == [UNSCORED]
     assert statements(content()) == []
+
+
+def test_scores_that_are_not_finite_are_no_comparison_and_are_said() -> None:
+    found = statements(content(*cell("matched", 0.03, 1.0, 0.01, half=0.001, not_finite=5)))
+    assert BROKEN in kinds(found)
+    assert not {LEARNED, TALLY, CONTROL} & set(kinds(found))
+
+
+def test_many_rounds_come_before_the_strongest_single_release() -> None:
+    rows = cell("matched", 0.05, 1.0, mechanism="pl-identical")
+    assert kinds(statements(content(*rows, multi_round=[combined(0.9)]))) == [COMBINED, STRONGEST, NEXT]
+    for quiet in (combined(0.01), combined(0.9, failed=True), combined(0.9, low=0.02)):
+        assert COMBINED not in kinds(statements(content(*rows, multi_round=[quiet])))
+    assert kinds(statements(content(multi_round=[combined(0.01)]))) == [COMBINED], "nothing else was measured"
+
+
+def test_of_many_rounds_the_worst_defence_is_said() -> None:
+    bare = combined(1.0, mechanism="none", budget=None)
+    rows = [bare, combined(0.5), combined(0.8, budget=0.995), combined(0.99, budget=0.96, failed=True)]
+    found = statements(content(multi_round=rows))
+    assert [one.combined for one in found] == [rows[2]]
+    assert statements(content(multi_round=[bare]))[0].combined == bare
+    assert found_in(bare) == ["schedule_known", "schedule_unknown"]
+    assert found_in(combined(0.9, unknown=0.01)) == ["schedule_known"]

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from equipoise.auditing.options import AuditOptions
-from equipoise.auditing.targets import Materials, Targets, build_targets, given_targets, label_sets
+from equipoise.auditing.targets import Materials, Targets, build_targets, given_targets, label_sets, repeats
 from equipoise.data.dataset import Dataset, from_tensors
+from equipoise.data.splits import Split
 from equipoise.errors import DataError
 from tests.auditing.small import QUICK, SHAPE, materials, part, server_of, targets_of
 
@@ -342,7 +343,8 @@ def test_given_inputs_are_told_apart_from_half_of_the_public_ones() -> None:
     assert len(attack) == len(decoys) == 32
     assert not (torch.cdist(attack, decoys) == 0).any(), "no image serves twice"
     assert result.attack[1].bincount().tolist() == result.pool[1].bincount().tolist() == [8] * 4
-    assert torch.equal(targets.pool[:32], result.pool[0]), "behind which stand the inputs themselves"
+    both = torch.cat([decoys, images.flatten(0, 1).flatten(1)])
+    assert torch.equal(both.unique(dim=0), targets.pool.flatten(1).unique(dim=0)), "decoys and the inputs themselves"
     assert result.to_pixels(torch.tensor([0.0, 1.0, 2.0])).tolist() == [0, 0.5, 1]
     assert targets.label_sets == 3
 
@@ -409,3 +411,41 @@ def test_an_input_that_was_trained_on_twice_is_one_input(public: Any) -> None:
         assert torch.equal(targets.images, images)
         assert torch.equal(targets.pool_labels[targets.truth], labels)
         assert targets.recurring == recurring
+
+
+def test_no_place_in_the_pool_tells_a_given_input() -> None:
+    """At first they stood behind all decoys, so that the last of the candidates was the truth."""
+    several = [given(part(64, 6), options=replace(OPTIONS, seed=seed))[2] for seed in range(40)]
+    last = [float((one.truth.unsqueeze(2) >= one.choices).all(2).double().mean()) for one in several]
+    assert abs(sum(last) / 40 - 1 / 6) < 0.1
+    mean = torch.stack([one.truth.double().mean() for one in several]).mean()
+    assert abs(float(mean) - 18.5) < 4, "of 32 decoys and 6 inputs"
+
+
+def test_an_input_of_two_updates_is_in_the_pool_once() -> None:
+    images = torch.rand(3, 2, *SHAPE, generator=torch.Generator().manual_seed(5))
+    images[2, 1] = images[0, 0]
+    targets, _ = given_targets(images, torch.tensor([[0, 1], [2, 2], [1, 0]]), part(64, 6), 0.0, 2.0, OPTIONS)
+    assert len(targets.pool) == len(targets.pool.unique(dim=0)) == 32 + 5
+    assert targets.truth[0, 0] == targets.truth[2, 1]
+
+
+def test_public_images_that_equal_another_are_left_out(mnist: Dataset) -> None:
+    """Otherwise an image would be its own decoy, and the best attack would find it half of the time."""
+    few = mnist.public_pool.take(slice(0, 240))
+    often = Split(few.images.repeat(3, 1, 1, 1), few.labels.repeat(3))
+    data = replace(mnist, public=often, train=often)
+    assert (repeats(data), repeats(data, private=True), repeats(mnist, private=True)) == (480, 960, 0)
+    for private in (False, True):
+        made = Materials.of(data, private)
+        assert made.attack is not None
+        both = made.pool[0] if private else torch.cat([made.pool[0], made.attack[0]])
+        assert len(both) == len(both.flatten(1).unique(dim=0)) == (240 if private else 220)
+        assert len(made.pool[1].unique()) == 10
+
+
+def test_bundled_images_stay_as_they_are(mnist: Dataset) -> None:
+    made = Materials.of(mnist)
+    assert made.attack is not None
+    assert torch.equal(made.pool[0], mnist.public_pool.images)
+    assert torch.equal(made.attack[0], mnist.public_attack.images)

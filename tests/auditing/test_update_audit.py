@@ -17,6 +17,7 @@ from equipoise.auditing.attacker import Attacker
 from equipoise.auditing.options import USUAL
 from equipoise.auditing.update import Update
 from equipoise.auditing.update_audit import audit
+from equipoise.errors import DataError
 from equipoise.mechanism.protect import protected_step
 from equipoise.mechanism.protection import ProtectionSettings
 from tests.audit_helpers import cheap
@@ -499,3 +500,15 @@ def test_the_loss_is_taken_with_the_buffers_that_the_server_had_sent(public: Any
     assert right.rows == same.rows
     trained = dict(drifted.named_parameters())
     assert audit(Update(drifted, trained, after), **kind).rows != right.rows, "the model's own, where none were sent"
+
+
+def test_public_inputs_that_equal_another_or_the_truth_are_left_out(call: Call, batch: Any, public: Any) -> None:
+    """They would be decoys of themselves: the best attack would then find the truth half of the time at most."""
+    options, (images, labels) = cheap(attacks=["matched"]), public
+    more = torch.cat([images, images[:3], batch[0]]), torch.cat([labels, labels[:3], batch[1]])
+    once, often = call(public=public, options=options), call(public=more, options=options)
+    assert once.content["notes"] == often.content["notes"][1:]
+    assert often.content["notes"][0] == "Public data: 5 images that equal another were left out."
+    assert often.rows == once.rows
+    with pytest.raises(DataError, match="Every public input equals one behind the updates"):
+        call(public=batch, options=options)

@@ -9,7 +9,7 @@ import pytest
 
 from equipoise.auditing.summary import wrapped
 from equipoise.auditing.verdict import verdict
-from tests.auditing.findings import cell, content, gap, row, study
+from tests.auditing.findings import cell, combined, content, gap, row, study
 
 
 def only(mechanism: str, budget: float | None) -> dict[str, Any]:
@@ -149,3 +149,34 @@ def test_no_epsilon_and_no_claim_of_safety(found: dict[str, Any]) -> None:
     said = " ".join(verdict(found))
     assert "epsilon" not in said
     assert not re.search(r"\b(is|are) (safe|private|protected)\b", said)
+
+
+def test_what_many_rounds_tell_is_said_first() -> None:
+    rows = cell("matched", 0.05, 1.0, mechanism="pl-identical")
+    assert verdict(content(*rows, multi_round=[combined(0.9, unknown=0.6)]))[0] == (
+        "Over 5,000 rounds of pl-learn @ 0.98, a server that combines releases picks the right image out of 25 in 90 % "
+        "(85 to 95 %) of cases if it is granted which releases hold the image and in 60 % (55 to 65 %) of cases if it "
+        "is not; from one release in 10 % (5.0 to 15 %)."
+    )
+    only = verdict(content(multi_round=[combined(0.01, unknown=0.6)]))
+    assert "out of 25 in 60 % (55 to 65 %) of cases; from" in only[0]
+
+
+def test_many_rounds_alone_are_a_verdict_whatever_they_tell() -> None:
+    (quiet,) = verdict(content(multi_round=[combined(0.01)]))
+    assert quiet.endswith(
+        "That is not clearly more than guessing, and no proof of safety: a stronger attack may get more."
+    )
+    (failed,) = verdict(content(multi_round=[combined(0.9, failed=True, evidence="insufficient evidence")]))
+    assert "(insufficient evidence). The control failed, so a low figure is no evidence of protection." in failed
+
+
+def test_scores_that_are_not_finite_are_no_evidence_of_protection() -> None:
+    said = verdict(content(*cell("matched", 0.0, 1.0, mechanism="pl-identical", not_finite=7)))
+    assert "Some of its scores were not finite, so a low figure is no evidence of protection." in said[0]
+    assert "Low figures of matched at the first round are no evidence: 7 scores were not finite." in said
+
+
+def test_the_client_that_was_attacked_is_named() -> None:
+    said = verdict(content(*cell("matched", 0.5, 1.0, mechanism="pl-identical", budget=[0.9, 0.98], client=1)))
+    assert "pl-identical @ per client 0.9, 0.98 (client 1)" in said[0]

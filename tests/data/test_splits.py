@@ -6,7 +6,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from equipoise.data.splits import Split, hold_out, mixed
+from equipoise.data.splits import Split, distinct, hold_out, mixed
 
 label_lists = st.lists(st.integers(0, 4), min_size=1, max_size=60)
 
@@ -73,3 +73,11 @@ def test_rows_are_taken_by_number_slice_and_mask() -> None:
 
 def test_a_split_is_printed_without_its_pixels() -> None:
     assert repr(numbered([0, 1])) == "Split(images=[2, 1, 1, 1])"
+
+
+def test_rows_that_equal_an_earlier_one_or_one_beside_are_left_out() -> None:
+    images = torch.tensor([3.0, 1.0, 3.0, 2.0, 1.0, 4.0])[:, None, None, None]
+    assert distinct(images).tolist() == [0, 1, 3, 5]
+    assert distinct(images, besides=images[[4, 5]]).tolist() == [0, 3]
+    assert distinct(images, besides=images).tolist() == []
+    assert distinct(images.expand(-1, 2, 3, 3).transpose(2, 3)).tolist() == [0, 1, 3, 5]

@@ -1,18 +1,19 @@
 """What an attack is: what it needs to be granted, which options it has, and a function from the server's view.
 
 ``registry.py`` lists all of them. The signature of ``Attack.run`` is the threat model: an attack is handed the server's
-settings, the releases (with labels, granted or inferred), and of the attacker's knowledge what it declares to need. It
-is trusted code: nothing stops one that searches its arguments' internals for the truth that it is scored by.
+settings, the releases, and of their labels and the attacker's knowledge what it declares to need, as copies of its own.
+It is trusted code: nothing stops one that searches its arguments' internals for the truth that it is scored by.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from torch import Tensor
 
+from ..errors import ConfigError
 from .results import Result
 from .view import Public, Server, View
 
@@ -30,6 +31,14 @@ class Knowledge:
     choices: Tensor | None = None  # [N, E, K]: the candidates that might be the e-th example of a release
     asked: Tensor | None = None  # [N, O]: the candidates of which it asks whether they were in a release
 
+    def copy(self) -> Knowledge:
+        """The same in memory of its own."""
+
+        def copied(value: Any) -> Any:
+            return value.clone() if isinstance(value, Tensor) else value and tuple(map(copied, value))
+
+        return Knowledge(*(copied(getattr(self, part.name)) for part in fields(self)))
+
 
 @dataclass(frozen=True)
 class Hooks:
@@ -37,7 +46,7 @@ class Hooks:
 
     watch: Watch | None = None
     step: Callable[[int], None] | None = None  # called with the number of releases that made a step
-    memory: dict[str, Any] | None = None  # what attacks on the same releases share; None: nothing
+    memory: dict[str, Any] | None = None  # what the attacks of ``bench.py`` share on the same releases; None: nothing
 
 
 UNWATCHED = Hooks()
@@ -77,10 +86,16 @@ Count = Callable[[Server, Tensor, Knowledge, Mapping[str, Any]], Work]
 """(server, labels ``[N, E]``, knowledge, options) -> what an attack on these releases will do."""
 
 
+NEEDS = ("labels", "inferred labels", "public", "candidates", "asked", "truth")
+"""What an attack may need: labels that are granted; labels, inferred where they are not granted; public data;
+candidates for each example (``choices``); candidates that may be in a release (``asked``); a truth to be scored by,
+which it is not handed."""
+
+
 @dataclass(frozen=True)
 class Attack:
-    """One attack. ``needs`` names what must be there: ``labels`` that are granted, ``public`` data, ``candidates`` (the
-    truth among them), ``truth`` to be scored by, which it is not handed.
+    """One attack. ``needs`` lists what must be there (``NEEDS``), and it is handed nothing else. Whoever is among the
+    candidates for an example and among those asked about was in the release: an attack gets one of the two.
 
     >>> from equipoise import Inversion
     >>> def black(server, view, knowledge, options, hooks):
@@ -95,10 +110,25 @@ class Attack:
     options: Mapping[str, Option] = field(default_factory=dict)
     work: Count | None = None  # for the time left; None: its time is not foretold
 
+    def __post_init__(self) -> None:
+        if unknown := sorted(self.needs - set(NEEDS)):
+            raise ConfigError(f"The attack {self.name!r} needs {unknown[0]!r}.", f"Known needs: {', '.join(NEEDS)}.")
+        if {"candidates", "asked"} <= self.needs:
+            raise ConfigError(
+                f"The attack {self.name!r} needs candidates and asked, which together tell the members.",
+                "Register two attacks, one for each.",
+            )
+
     def granted(self, knowledge: Knowledge) -> Knowledge:
         """The part of the attacker's knowledge that this attack says it needs."""
         public = knowledge.public if "public" in self.needs else None
-        return replace(knowledge, public=public) if "candidates" in self.needs else Knowledge(public)
+        if "candidates" in self.needs:
+            return replace(knowledge, public=public, asked=None)
+        return replace(knowledge, public=public, choices=None) if "asked" in self.needs else Knowledge(public)
+
+    def seen(self, view: View) -> View:
+        """The releases as this attack sees them: with labels if it says that it needs some."""
+        return view if self.needs & {"labels", "inferred labels"} else replace(view, labels=None)
 
 
 def held(knowledge: Knowledge, name: str) -> Any:

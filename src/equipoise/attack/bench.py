@@ -88,15 +88,17 @@ def likelihoods(
 ) -> list[Likelihoods]:
     """For every group of releases, step and label; ``wanted`` names the parts of the knowledge that list candidates.
 
-    Where attacks share ``hooks.memory``, the first of them has all candidates scored that any may ask about.
+    Where attacks share ``hooks.memory``, the first of them has all candidates scored that any may ask about: those of
+    the ``knowledge`` in it, which is that of all of them.
     """
     memory = hooks.memory
     if memory is not None and "likelihoods" in memory:
         known: list[Likelihoods] = memory["likelihoods"]
         return known
+    if memory is not None:
+        knowledge, wanted = memory["knowledge"], ("choices", "asked")
     check(server, view)
     public = check_public(server, held(knowledge, "public"), view.labels)
-    wanted = ("choices", "asked") if memory is not None else wanted
     effort = Effort(**{part.name: options[part.name] for part in fields(Effort)})
     condition: Condition = options["condition_on"] if server.protection.mechanism.learns else "nothing"
     images, result = held(knowledge, "candidates"), []

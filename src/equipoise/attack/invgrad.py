@@ -57,4 +57,4 @@ OPTIONS = {
     "tv": Option(1e-5),
     "restarts": Option(1, least=1),
 }
-INVGRAD = Attack("invgrad", _run, options=OPTIONS, work=_work)
+INVGRAD = Attack("invgrad", _run, frozenset({"inferred labels"}), options=OPTIONS, work=_work)

@@ -70,4 +70,6 @@ def _work(server: Server, labels: Tensor, knowledge: Knowledge, options: Mapping
     return search_work(replace(SEARCH, restarts=options["restarts"]), len(labels))
 
 
-LIKELIHOOD = Attack("likelihood", _run, options={"restarts": Option(1, least=1)}, work=_work)
+LIKELIHOOD = Attack(
+    "likelihood", _run, frozenset({"inferred labels"}), options={"restarts": Option(1, least=1)}, work=_work
+)

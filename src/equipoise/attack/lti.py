@@ -168,4 +168,4 @@ def _work(server: Server, labels: Tensor, knowledge: Knowledge, options: Mapping
     return Work(sets * options["samples"] * signs(server), gradients(server))
 
 
-LTI = Attack("lti", _run, frozenset({"public"}), {"samples": Option(500, least=10)}, _work)
+LTI = Attack("lti", _run, frozenset({"public", "inferred labels"}), {"samples": Option(500, least=10)}, _work)

@@ -42,4 +42,4 @@ def membership(
     return MembershipScores(torch.where(missing, least.masked_fill(least == torch.inf, 0) - 1, scores))
 
 
-MEMBERSHIP = Attack("membership", membership, frozenset({"public", "candidates"}), OPTIONS, work)
+MEMBERSHIP = Attack("membership", membership, frozenset({"public", "asked", "inferred labels"}), OPTIONS, work)

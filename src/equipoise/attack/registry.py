@@ -19,6 +19,8 @@ ATTACKS: dict[str, Attack] = {
     attack.name: attack
     for attack in (INVGRAD, DLG, IDLG, LIKELIHOOD, UNROLLED, LTI, MATCHED, MEMBERSHIP, LABELS)
 }  # fmt: skip
+SHARING = frozenset({MATCHED.name, MEMBERSHIP.name})
+"""Attacks that ask about the same candidates: their likelihoods are simulated once (``Hooks.memory``)."""
 MULTI_ROUND = "multi-round"
 """The attack of ``multi_round.py``: it needs a replay of a whole run, so it is no ``Attack`` on releases."""
 

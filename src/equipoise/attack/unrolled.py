@@ -77,4 +77,6 @@ def _work(server: Server, labels: Tensor, knowledge: Knowledge, options: Mapping
     return search_work(replace(SEARCH, restarts=options["restarts"]), len(labels), SECOND * gradients(server))
 
 
-UNROLLED = Attack("unrolled", _run, options={"restarts": Option(1, least=1)}, work=_work)
+UNROLLED = Attack(
+    "unrolled", _run, frozenset({"inferred labels"}), options={"restarts": Option(1, least=1)}, work=_work
+)

@@ -73,6 +73,12 @@ class View:
         """``[N, P]``: what every release adds to the weights it started from."""
         return self.released - self.previous
 
+    def copy(self) -> View:
+        """The same in memory of its own; weights that all releases share stay one row."""
+        shared = len(self) > 0 and self.previous.stride(0) == 0
+        previous = self.previous[:1].clone().expand_as(self.previous) if shared else self.previous.clone()
+        return View(previous, self.released.clone(), None if self.labels is None else self.labels.clone())
+
     def rows(self, index: Tensor | slice) -> View:
         return View(self.previous[index], self.released[index], None if self.labels is None else self.labels[index])
 

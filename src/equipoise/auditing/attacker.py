@@ -122,6 +122,7 @@ class Attacker:
                 ("labels", self.granted(truth) is not None, "labels that are granted: truth= or Attacker(labels=)"),
                 ("truth", truth is not None, real),
                 ("candidates", truth is not None, real),
+                ("asked", truth is not None, real),
                 ("public", self.public is not None, "public inputs: Attacker(public=(inputs, labels))"),
             )
             if not there
@@ -134,9 +135,9 @@ class Attacker:
         fewest = min(int((self.public[1] == label).sum()) for label in labels.unique())
         if fewest == 0:  # which label it is would tell what the updates were trained on
             words = "public inputs of every label behind the updates"
-            return {"public": words, "candidates": words}
+            return dict.fromkeys(("public", "candidates", "asked"), words)
         words = f"{FEWEST} public inputs of every label behind the updates"
-        return {"candidates": words} if fewest < FEWEST else {}
+        return dict.fromkeys(("candidates", "asked"), words) if fewest < FEWEST else {}
 
 
 def _check_bounds(bounds: Any) -> None:

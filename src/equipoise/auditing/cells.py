@@ -8,7 +8,7 @@ releases show what they can do at all.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from ..engine.settings import Settings
 from ..mechanism.budget import LeakageBudget
 from ..mechanism.distortion import draw_bounds
 from ..mechanism.intensity import intensity
-from ..mechanism.protection import NO_PROTECTION, Protection
+from ..mechanism.protection import NO_PROTECTION, Protection, ProtectionSettings
 from ..mechanism.registry import MECHANISMS, get_mechanism
 from ..mechanism.schedule import value_at
 from ..models.batched import Batched
@@ -55,7 +55,7 @@ class Cell:
         """What tells one defence at some weights from another; a mechanism that does not learn has no steps."""
         protection = self.server.protection
         weights, mechanism = hashlib.sha256(self.weights.cpu().numpy().tobytes()).hexdigest(), protection.mechanism
-        if not mechanism.distorts:
+        if not (mechanism.distorts or mechanism.clips or mechanism.per_example):
             return (weights,)
         learner = (
             (protection.steps, protection.gamma, protection.negative_norm, protection.factor)
@@ -92,15 +92,37 @@ def server_of(settings: Settings, dataset: Dataset, batched: Batched, protection
 def federation_cell(
     settings: Settings, federation: Federation, round_number: int, weights: Tensor, plain: Server
 ) -> Cell:
-    """A federation's own mechanism at the weights after a round, as client 0 will apply it in the next one."""
-    coming = round_number + 1
-    protection = settings.protection.at(federation.mechanism, federation.budget, coming)
+    """A federation's own mechanism at the weights after a round, as the client with the least noise will apply it next.
+
+    Where clients have settings of their own, the row says which ``client`` that is.
+    """
+    own, coming = settings.protection, round_number + 1
+    client = loosest_client(own, federation, coming)
+    protection = own.at(federation.mechanism, federation.budget, coming, client)
     about = {**asdict(federation), "round": round_number}
-    if isinstance(
-        settings.protection.measure(federation.mechanism), LeakageBudget
-    ):  # the score that this budget keeps below
-        about["promised_leakage"] = value_at(federation.budget, coming, 0, settings.protection.clients, "budget")
+    if per_client(own, federation):
+        about["client"] = client
+    if isinstance(own.measure(federation.mechanism), LeakageBudget):  # the score that this budget keeps below
+        about["promised_leakage"] = value_at(federation.budget, coming, client, own.clients, "budget")
     return Cell(weights, replace(plain, protection=protection), about)
+
+
+def loosest_client(settings: ProtectionSettings, federation: Federation, round_number: int) -> int:
+    """The client with the least noise scale in a round; the first of several, so 0 where all are treated alike."""
+    if not per_client(settings, federation):
+        return 0
+    scales = settings.scales(federation.mechanism, federation.budget, [round_number])[0]
+    return scales.index(min(scales))
+
+
+def per_client(settings: ProtectionSettings, federation: Federation) -> bool:
+    """Whether clients differ in the budget or, where the distortion is learned, in gamma or lambda."""
+    learner = (settings.gamma, settings.negative_norm) if get_mechanism(federation.mechanism).learns else ()
+    return any(
+        isinstance(part, list | tuple) and len(set(part)) > 1
+        for value in (federation.budget, *learner)
+        for part in (value["values"] if isinstance(value, Mapping) else [value])
+    )
 
 
 @dataclass(frozen=True)
@@ -141,7 +163,7 @@ def planned_cells(cell: Cell, materials: Materials, options: AuditOptions) -> It
             like.about, (*cell.key(), EQUAL_NORM, options.seed), like.weights, like.server,
             lambda: playing(EQUAL_NORM, replace(same, scale=final_norm(cell.server, cell.weights, public, options))),
         )  # fmt: skip
-    if own.mechanism.distorts:
+    if own.mechanism != NO_PROTECTION.mechanism:
         yield at_hand(POSITIVE, NO_PROTECTION)
 
 

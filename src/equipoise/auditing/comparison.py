@@ -46,7 +46,7 @@ def strictness(mechanism: str, budget: Any) -> tuple[Any, ...]:
     """
     known = MECHANISMS.get(mechanism)
     value = budget["values"][0] if isinstance(budget, Mapping) else budget  # of a schedule, the start
-    value = value[0] if isinstance(value, list | tuple) else value  # of clients, the first: that one is attacked
+    value = max(value) if isinstance(value, list | tuple) else value  # of clients, the loosest: that one is attacked
     kind = "" if known is None else str(known.measure)
     learns = known is not None and known.learns
     return mechanism != "none", kind, -1.0 if value is None else float(value), learns, mechanism, str(budget)
@@ -125,8 +125,11 @@ class Reading:
 
     @property
     def failed(self) -> bool:
-        """Whether the same attack did not work without distortion: a low figure is then no evidence."""
-        return bool(self.own.get("control_failed"))
+        """Whether the same attack did not work without distortion, or gave numbers that are none.
+
+        A low figure is then no evidence.
+        """
+        return bool(self.own.get("control_failed") or self.own.get("not_finite"))
 
     def beside(self, role: str) -> float | None:
         """What the same attack got there, by the same metric."""

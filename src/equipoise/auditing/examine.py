@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..attack.attack import Hooks, Knowledge
-from ..attack.registry import find
+from ..attack.registry import SHARING, find
 from ..attack.results import Result
 from ..attack.simulate import chunk, pieces, respond
 from ..attack.simulate import noise as draw_noise
@@ -52,13 +52,13 @@ def attack_cell(
     if view is None:
         view = View(cell.weights.expand(len(targets), -1), released(cell, targets, options), targets.labels)
     knowledge, results = targets.knowledge(materials.attack), []
-    several = sum("candidates" in find(name).needs for name in options.attacks) > 1
-    memory: dict[str, Any] | None = {} if several else None  # these ask about the same candidates: simulated once
+    memory: dict[str, Any] | None = {"knowledge": knowledge} if len(SHARING & set(options.attacks)) > 1 else None
     for name in options.attacks:
         trace = Trace(targets.images, diameter)
-        hooks = Hooks(trace.watch, steps(name, progress), memory)
+        hooks = Hooks(trace.watch, steps(name, progress), memory if name in SHARING else None)
         result = run_attack(name, cell.server, view, knowledge, options, hooks)
-        results.append(score(result, Case(cell, name, view, targets, materials, options, trace)))
+        seen = find(name).seen(view)
+        results.append(score(result, Case(cell, name, seen, targets, materials, options, trace)))
         keep(results[-1])
     return results
 
@@ -66,9 +66,10 @@ def attack_cell(
 def run_attack(
     name: str, server: Server, view: View, knowledge: Knowledge, options: AuditOptions, hooks: Hooks
 ) -> Result:
-    """One attack by its name, handed what it needs of the knowledge."""
+    """One attack by its name, handed what it needs, in copies: what it writes there reaches no other attack."""
     attack = find(name)
-    return attack.run(server, view, attack.granted(knowledge), {**options.settings, "seed": options.seed}, hooks)
+    view, knowledge = attack.seen(view).copy(), attack.granted(knowledge).copy()
+    return attack.run(server, view, knowledge, {**options.settings, "seed": options.seed}, hooks)
 
 
 def steps(name: str, progress: Progress | None) -> Callable[[int], None] | None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..attack.attack import Work
-from ..attack.registry import find
+from ..attack.registry import SHARING, find
 from ..attack.simulate import gradients, noise, respond
 from ..attack.view import Server
 from ..randomness import experiment_key
@@ -83,7 +83,8 @@ def work_of(attack: str, server: Server, targets: Targets, materials: Materials,
     found = find(attack)
     if found.work is None:
         return Work(0, 0.0)
-    knowledge = found.granted(targets.knowledge(materials.attack))
+    knowledge = targets.knowledge(materials.attack)
+    knowledge = knowledge if attack in SHARING else found.granted(knowledge)
     return found.work(server, targets.labels, knowledge, {**options.settings, "seed": options.seed})
 
 

@@ -170,6 +170,14 @@ def differences(one: Outcome, other: Outcome, seed: int) -> dict[str, Any]:
     return results
 
 
+def repeated(count: int) -> str:
+    """
+    >>> repeated(1), repeated(3)
+    ('1 image that equals another was left out', '3 images that equal another were left out')
+    """
+    return f"{count} image{' that equals another was' if count == 1 else 's that equal another were'} left out"
+
+
 def shortages(targets: Targets, options: AuditOptions, *, given: bool = False) -> list[str]:
     """What there were too few images for; ``given`` where the releases are not of our making."""
     notes = []

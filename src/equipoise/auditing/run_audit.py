@@ -19,20 +19,25 @@ from ..runs.folder import RunFolder
 from . import image_scores as scores
 from . import replay
 from .audit import Audit, content, with_verdict
-from .cells import OWN
+from .cells import OWN, per_client
 from .examine import Progress
 from .options import AuditOptions
 from .pictures import run_sections
 from .plan import Plan
-from .results import Findings, renamed, shortages
+from .results import Findings, renamed, repeated, shortages
 from .store import Store
 from .subject import subject_of
 from .summary import counted
 from .sweep_audit import audit_sweep
+from .targets import repeats
 
 Step = Callable[[int], None]
 LISTS = ("attacks", "differences", "cap", "multi_round")
 """The parts of a result that are rows, each with its dataset."""
+LOOSEST = (
+    "Where clients have a budget, gamma or lambda of their own, the client with the least noise in the coming round is "
+    "attacked, the first of several: rows say which. The others are not."
+)
 
 
 def audit_run(
@@ -106,7 +111,7 @@ def audit_run(
     releases = max((len(targets) for targets in findings.targets.values()), default=options.releases)
     attacked = f"{releases} releases of {whose} images at {places}"
     result = content(findings, options, whose, attacked)
-    result["notes"] += _shortages(findings, options)
+    result["notes"] += [*_shortages(findings, options), *_repeats(datasets, private)]
     result["cap"] = _cap(run.results(), findings, federations, settings.training.rounds)
     if most and findings.complete:
         result["multi_round"] = [
@@ -114,8 +119,8 @@ def audit_run(
             for fed, seconds in zip(federations, replays, strict=True)
         ]
     result["notes"] += subject.notes
-    if any(_per_client(fed.budget) for fed in federations):
-        result["notes"].append("Where every client has a budget of its own, that of client 0 was attacked.")
+    if any(per_client(settings.protection, fed) for fed in federations):
+        result["notes"].append(LOOSEST)
     result["environment"] = environment(subject.batched.device)
     return Audit(with_verdict(_without_paths(result, federations)), run_sections(findings, datasets))
 
@@ -150,9 +155,10 @@ def _shortages(findings: Findings, options: AuditOptions) -> list[str]:
     ]
 
 
-def _per_client(budget: Any) -> bool:
-    parts = budget["values"] if isinstance(budget, Mapping) else [budget]
-    return any(isinstance(part, list) and len(set(part)) > 1 for part in parts)
+def _repeats(datasets: Mapping[str, Dataset], private: bool) -> list[str]:
+    """How many images were left out because they equal another: nobody could tell these two apart."""
+    left_out = [(data.name, repeats(data, private)) for data in datasets.values()]
+    return [f"{repeated(count)} of {name}." for name, count in left_out if count]
 
 
 def _usual(snapshots: list[int]) -> list[int]:

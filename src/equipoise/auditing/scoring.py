@@ -54,9 +54,8 @@ def score(result: Any, case: Case) -> Outcome:
 @score.register
 def _inversion(result: Inversion, case: Case) -> Outcome:
     targets, materials, view = case.targets, case.materials, case.view
-    assert view.labels is not None
     free = targets.labels
-    if result.labels is not None:
+    if result.labels is not None or view.labels is None:
         free = torch.zeros_like(free)
     else:  # an inferred label binds no place
         free = torch.where((view.labels == free).all(1, keepdim=True), free, 0)
@@ -78,21 +77,33 @@ def _inversion(result: Inversion, case: Case) -> Outcome:
 
 @score.register
 def _candidates(result: CandidateScores, case: Case) -> Outcome:
-    return case.outcome(*(_places(result.values, case.targets, negative) for negative in (False, True)))
+    values = (_places(result.values, case.targets, negative) for negative in (False, True))
+    return case.outcome(*values, notes=_not_finite(result.values))
 
 
 @score.register
 def _membership(result: MembershipScores, case: Case) -> Outcome:
     values, member = result.values.double(), case.targets.member
-    broken = int((~torch.isfinite(values)).sum())
-    values = torch.nan_to_num(values, 0.0, 0.0, 0.0)
+    notes, values = _not_finite(values), _in_order(values)
     inside, outside = (values[which].view(len(values), -1) for which in (member, ~member))
     negative = {}
     if outside.shape[1] > 1:  # chance: some that were not in it against others that were not
         negative = {"members": outside[:, ::2], "others": outside[:, 1::2]}
-    return case.outcome(
-        {"members": inside, "others": outside}, negative, notes={"not_finite": broken} if broken else {}
-    )
+    return case.outcome({"members": inside, "others": outside}, negative, notes=notes)
+
+
+def _not_finite(values: Tensor) -> dict[str, int]:
+    """How many scores are no finite numbers, if some are: a low figure may then be the attack's failure."""
+    broken = int((~torch.isfinite(values)).sum())
+    return {"not_finite": broken} if broken else {}
+
+
+def _in_order(values: Tensor) -> Tensor:
+    """Infinite scores as finite ones beyond all others; NaN, which says nothing, as the least."""
+    finite = values[torch.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
+    room = 1 + abs(low) + abs(high)
+    return torch.nan_to_num(values, low - room, high + room, low - room)
 
 
 @score.register

@@ -20,6 +20,7 @@ from .summary import UNKNOWN
 Content = Mapping[str, Any]
 TOO_FEW, UNSCORED, WORSE, LEARNED, TALLY = "too few", "unscored", "worse than none", "learned leaks more", "tally"
 STRONGEST, RANKING, ALSO, PIXELS, CONTROL, NEXT = "strongest", "ranking", "also", "pixels", "control failed", "next"
+COMBINED, BROKEN = "combined releases", "not finite"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Statement:
     kind: str
     readings: tuple[Reading, ...] = ()
     steps: tuple[str, ...] = ()  # what to do next
+    combined: Mapping[str, Any] | None = None  # a row of ``multi_round``
 
 
 def statements(content: Content) -> list[Statement]:
@@ -39,12 +41,14 @@ def statements(content: Content) -> list[Statement]:
     if content.get("targets") == UNKNOWN:
         return [Statement(UNSCORED)]
     compared = list(_compared(every))
-    found += [*compared, *_strongest(every, any(one.kind in (WORSE, LEARNED) for one in compared))]
+    found += [*compared, *_combined(content, alone=not content.get("attacks"))]
+    found += _strongest(every, any(one.kind in (WORSE, LEARNED) for one in compared))
     pixels = min(readings(content, ("mse",)), key=lambda one: (not one.distorts, one.value), default=None)
     if pixels is not None:
         found += [*([] if every else [Statement(STRONGEST, (pixels,))]), Statement(PIXELS, (pixels,))]
-    failed = tuple(one for one in readings(content, (*JUDGED, "mse")) if one.failed)
-    found += [Statement(CONTROL, failed)] if failed else []
+    for kind, name in ((CONTROL, "control_failed"), (BROKEN, "not_finite")):
+        doubtful = tuple(one for one in readings(content, (*JUDGED, "mse")) if one.own.get(name))
+        found += [Statement(kind, doubtful)] if doubtful else []
     steps = next_steps(content, every)
     return [*found, *([Statement(NEXT, steps=steps)] if steps else [])]
 
@@ -59,6 +63,31 @@ def _compared(every: list[Reading]) -> Iterator[Statement]:
         yield Statement(LEARNED, tuple(sorted(more, key=lambda one: (_rank(one), (one.beside(TWIN) or 0) - one.value))))
     if pairs:
         yield Statement(TALLY, tuple(pairs))
+
+
+SCHEDULES = ("schedule_known", "schedule_unknown")
+"""How the releases of many rounds are combined: whether it is granted which of them hold an image."""
+
+
+def found_in(row: Mapping[str, Any]) -> list[str]:
+    """The schedules under which many rounds tell more than chance, by an attack that works without distortion."""
+    chance = 1 / float(str(row["chance"]).removeprefix("1 in "))
+    rates = {name: (row[f"identification_{name}_low"], row[f"identification_{name}"]) for name in SCHEDULES}
+    return [
+        name
+        for name, (low, rate) in rates.items()
+        if (rate if low is None else low) > chance and not row[f"control_failed_{name}"]
+    ]
+
+
+def _combined(content: Content, alone: bool) -> Iterator[Statement]:
+    """Many rounds together, where they tell more than chance, or where nothing else was measured: the worst defence."""
+    rows = content.get("multi_round", [])
+    rows = [row for row in rows if row["mechanism"] != "none"] or rows
+    told = [row for row in rows if found_in(row)] or (rows if alone else [])
+    if told:
+        worst = max(told, key=lambda row: max(row[f"identification_{name}"] for name in found_in(row) or SCHEDULES))
+        yield Statement(COMBINED, combined=worst)
 
 
 def _strongest(every: list[Reading], led: bool) -> Iterator[Statement]:

@@ -154,11 +154,11 @@ def _combined(content: Content) -> Iterator[str]:
             f"{defence_label(row['mechanism'], row['budget'])}, over {row['rounds']} rounds: an image of the client is "
             f"in {row['releases_per_example']:.3g} releases on average ({row['releases_per_example_least']} to "
             f"{row['releases_per_example_most']}). Among {row['candidates']} candidates, {row['targets']} images are "
-            f"identified in {_share(row, 'one_release')} of cases from one of these releases, in "
-            f"{_share(row, 'schedule_known')} from all that hold the image if the schedule is granted, and in "
-            f"{_share(row, 'schedule_unknown')} from all {row['rounds']} if it is not{few}. Without distortion: "
-            f"{', '.join(_share(row, f'{name}_undistorted') for name in COMBINED)}. With a decoy in the image's place: "
-            f"{', '.join(_share(row, f'{name}_decoy') for name in COMBINED)}; by chance {row['chance']}."
+            f"identified in {share(row, 'one_release')} of cases from one of these releases, in "
+            f"{share(row, 'schedule_known')} from all that hold the image if the schedule is granted, and in "
+            f"{share(row, 'schedule_unknown')} from all {row['rounds']} if it is not{few}. Without distortion: "
+            f"{', '.join(share(row, f'{name}_undistorted') for name in COMBINED)}. With a decoy in the image's place: "
+            f"{', '.join(share(row, f'{name}_decoy') for name in COMBINED)}; by chance {row['chance']}."
         )
         if row["control_failed"]:
             yield (
@@ -175,9 +175,9 @@ COMBINED = ("one_release", "schedule_known", "schedule_unknown")
 """From which releases an image of the client was looked for."""
 
 
-def _share(row: Row, name: str) -> str:
+def share(row: Row, name: str) -> str:
     """
-    >>> _share({"identification_x": 0.5, "identification_x_low": 0.4, "identification_x_high": 0.62}, "x")
+    >>> share({"identification_x": 0.5, "identification_x_low": 0.4, "identification_x_high": 0.62}, "x")
     '50 % (40 to 62 %)'
     """
     value, low, high = (row[f"identification_{name}{end}"] for end in ("", "_low", "_high"))

@@ -18,6 +18,7 @@ from torch import Tensor
 from ..attack.attack import Knowledge
 from ..attack.view import Server
 from ..data.dataset import Dataset
+from ..data.splits import Split, distinct, mixed
 from ..errors import DataError
 from .options import AuditOptions
 
@@ -43,9 +44,24 @@ class Materials:
 
     @classmethod
     def of(cls, dataset: Dataset, private: bool = False) -> Materials:
-        """The public parts of a dataset, by what they serve for; a ``private`` pool is all that the clients hold."""
-        attack, pool = dataset.public_attack, dataset.train if private else dataset.public_pool
+        """The public parts of a dataset, by what they serve for; a ``private`` pool is all that the clients hold.
+
+        No image is in them twice: it would be a decoy of itself.
+        """
+        dataset = replace(dataset, public=dataset.public and _once(dataset.public))
+        attack, pool = dataset.public_attack, _once(dataset.train) if private else dataset.public_pool
         return cls((attack.images, attack.labels), (pool.images, pool.labels), dataset.pixels)
+
+
+def _once(split: Split) -> Split:
+    rows = distinct(split.images)
+    return split if len(rows) == len(split) else mixed(split.take(rows))
+
+
+def repeats(dataset: Dataset, private: bool = False) -> int:
+    """How many images ``Materials.of`` leaves out because they equal another."""
+    splits = [split for split in (dataset.public, dataset.train if private else None) if split is not None]
+    return sum(len(split) - len(distinct(split.images)) for split in splits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,6 +279,7 @@ def given_targets(
     """Targets around given inputs; half of the public data serve as decoys and non-members, half for the attacks.
 
     Where a label of the targets has fewer than ``FEWEST`` public inputs, all serve the attacks: there are no decoys.
+    Public inputs equal neither each other nor a target. The pool is in random order: no place in it tells a target.
     """
     own, device = (images.flatten(0, 1), labels.flatten()), labels.device
     first = _first_places(*own).view(labels.shape)  # an input that was trained on twice is one input
@@ -288,9 +305,15 @@ def given_targets(
     truth = first.cpu() + len(held)
     choices, place, impostor = among(held, truth, known, options.candidates, generator)
     asked, member = shuffled(truth, outside, generator)
+    once = first.flatten().unique()  # a second row of the same input would tell that it is a target
+    order = torch.randperm(len(held) + len(once), generator=generator)
+    place_of = torch.empty(len(held) + len(own[1]), dtype=torch.int64)
+    place_of[torch.cat([torch.arange(len(held)), len(held) + once.cpu()])[order]] = torch.arange(len(order))
     targets = Targets(
-        pool=torch.cat([decoys[0], own[0]]), pool_labels=torch.cat([held, own[1].cpu()]), labels=known,
-        choices=choices, place=place, impostor=impostor, asked=asked, member=member, label_sets=sets,
+        pool=torch.cat([decoys[0], own[0][once]])[order.to(device)],
+        pool_labels=torch.cat([held, own[1][once].cpu()])[order], labels=known,
+        choices=place_of[choices], place=place, impostor=impostor, asked=place_of[asked], member=member,
+        label_sets=sets,
     )  # fmt: skip
     return targets.to(device), Materials(attack, decoys, to_pixels)
 

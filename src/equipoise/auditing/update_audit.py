@@ -12,8 +12,9 @@ from ..attack.attack import Hooks, Knowledge
 from ..attack.labels import infer_labels, last_layer_labels
 from ..attack.results import Inversion
 from ..attack.view import Public, Server, View, check, check_public
+from ..data.splits import distinct
 from ..environment import environment
-from ..errors import ConfigError, ModelError
+from ..errors import ConfigError, DataError, ModelError
 from ..models.batched import Batched
 from ..models.check import check_model
 from .attacker import Attacker
@@ -23,7 +24,7 @@ from .examine import Progress, attack_cell, released, run_attack, steps
 from .options import AuditOptions
 from .pictures import Truth as Drawn
 from .pictures import defence_rows
-from .results import Findings, Outcome, mark_controls, rows_of, shortages, summary
+from .results import Findings, Outcome, mark_controls, repeated, rows_of, shortages, summary
 from .scoring import baselines
 from .summary import GIVEN, UNKNOWN, counted
 from .svg import Section
@@ -93,12 +94,13 @@ class _Case:
     public: Public | None
     options: AuditOptions
     left_out: dict[str, str]
+    notes: list[str]
 
     def content(self, rows: list[dict[str, Any]], guesses: dict[str, Any], targets: str) -> dict[str, Any]:
         view, examples = self.view, self.cell.server.examples
         attacked = f"{counted(len(view), 'update')} of {counted(examples, 'example')}"
         result = content(Findings(rows, [], guesses, [], {}), self.options, targets, attacked)
-        result |= {"experiment": "audit of given updates", "left_out": self.left_out}
+        result |= {"experiment": "audit of given updates", "left_out": self.left_out, "notes": self.notes}
         return result | {"environment": environment(view.released.device)}
 
 
@@ -116,13 +118,28 @@ def _case(update: Update, attacker: Attacker, truth: Truth | None, options: Audi
     }  # fmt: skip
     if attacker.public is not None:
         check_public(server, attacker.public, None)
+    attacker, notes = _distinct(attacker, real)
     if labels is None:
         labels = _inferred(server, view, attacker.public, options)
     rare = attacker.lacks_of(labels if real is None else torch.cat([labels, real.labels]))
     options, more = options.possible(rare)
     view = replace(view, labels=labels)
     cell = Cell(view.previous[0], server, about, view)
-    return _Case(cell, view, real, None if "public" in rare else attacker.public, options, left_out | more)
+    return _Case(cell, view, real, None if "public" in rare else attacker.public, options, left_out | more, notes)
+
+
+def _distinct(attacker: Attacker, truth: Truth | None) -> tuple[Attacker, list[str]]:
+    """The attacker without public inputs that equal another or a real one: these would be decoys of themselves."""
+    if attacker.public is None:
+        return attacker, []
+    images, labels = attacker.public
+    rows = distinct(images, None if truth is None else truth.inputs.flatten(0, 1).to(images.dtype))
+    if len(rows) == len(images):
+        return attacker, []
+    if not len(rows):
+        raise DataError("Every public input equals one behind the updates.", "Give others, or leave public out.")
+    note = f"Public data: {repeated(len(images) - len(rows))}."
+    return replace(attacker, public=(images[rows], labels[rows])), [note]
 
 
 def _server(update: Update, attacker: Attacker, truth: Truth | None) -> tuple[Server, Tensor]:
@@ -173,7 +190,8 @@ def _scored(case: _Case, real: Truth, diameter: float, show: bool, progress: Pro
             row for row in rows if row["control"] != "negative" or "labels" in row
         ]  # nothing to hold others against
     guesses = {name: summary(values) for name, values in baselines(targets, materials, server, diameter).items()}
-    result = case.content(rows, {GIVEN: guesses}, GIVEN) | {"notes": shortages(targets, options, given=True)}
+    result = case.content(rows, {GIVEN: guesses}, GIVEN)
+    result["notes"] = [*case.notes, *shortages(targets, options, given=True)]
     mine = [one for one in outcomes if one.about["role"] == OWN]
     sections = _sections(outcomes, real, public, materials, options) if show and len(server.shape) == 3 else []
     return Audit(with_verdict(result), sections, {one.attack: one.images for one in mine if one.images is not None})

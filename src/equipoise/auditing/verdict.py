@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..attack.registry import ATTACKS
+from ..mechanism.schedule import defence_label
 from .cells import POSITIVE
 from .comparison import LESS, MORE, NONE, STATIC, TWIN, UNCLEAR, Reading
 from .results import ENOUGH, FEW
 from .statements import (
     ALSO,
+    BROKEN,
+    COMBINED,
     CONTROL,
     LEARNED,
     NEXT,
@@ -22,15 +25,14 @@ from .statements import (
     UNSCORED,
     WORSE,
     Statement,
+    found_in,
     statements,
 )  # fmt: skip
-from .summary import GIVEN, best_guess, counted, percent
+from .summary import GIVEN, best_guess, counted, percent, share
 
 Content = Mapping[str, Any]
 LISTED = 8
 """Defences that are listed by name; the table has all."""
-LABELS = frozenset({"invgrad", "likelihood", "unrolled", "lti"})
-"""Attacks that take labels as they are granted, beside those that need them."""
 BLIND = frozenset({"invgrad", "dlg", "idlg"})
 """Attacks that do not use what they know of the mechanism."""
 
@@ -57,7 +59,8 @@ class Speaker:
         saying: dict[str, Callable[[Statement], Iterator[str]]] = {
             TOO_FEW: self._too_few, UNSCORED: self._unscored, WORSE: self._worse, LEARNED: self._example,
             TALLY: self._tally, STRONGEST: self._example, RANKING: self._ranking, ALSO: self._also,
-            PIXELS: self._pixels, CONTROL: self._control, NEXT: self._next,
+            PIXELS: self._pixels, CONTROL: self._control, BROKEN: self._broken, COMBINED: self._combined,
+            NEXT: self._next,
         }  # fmt: skip
         return saying[statement.kind](statement)
 
@@ -125,7 +128,7 @@ class Speaker:
         what = {"identification": f"{self.thing.capitalize()}s identified", "membership_auc": "AUC of membership"}
         by_round: dict[str, list[str]] = {}
         for one in sorted(statement.readings[:LISTED], key=lambda one: one.round or 0):  # a stable sort: ranked within
-            failed = " (control failed)" if one.failed else ""
+            failed = " (control failed)" if one.own.get("control_failed") else " (not finite)" if one.failed else ""
             by_round.setdefault(_when(one), []).append(f"{self._name(one)} {metric.form(one.value)}{failed}")
         listed = "; ".join(f"{when} {', '.join(names)}".strip() for when, names in by_round.items())
         more = len(statement.readings) - LISTED
@@ -156,13 +159,40 @@ class Speaker:
             yield f"The closest pictures have an MSE of {one.value:.3g} ({one.attack} on {self._case(one)}){beside}."
 
     def _control(self, statement: Statement) -> Iterator[str]:
-        by_attack: dict[str, list[str]] = {}
-        for one in statement.readings:
-            by_attack.setdefault(one.attack, []).append(_when(one))
-        for attack, when in by_attack.items():
-            rounds = [words for words in dict.fromkeys(when) if words]
-            where = f" {_and(rounds)}" if rounds else ""
+        for attack, where, _ in _by_attack(statement):
             yield f"Low figures of {attack}{where} are no evidence: its control, without distortion, failed too."
+
+    def _broken(self, statement: Statement) -> Iterator[str]:
+        for attack, where, readings in _by_attack(statement):
+            count = sum({one.key[:3]: int(one.own["not_finite"]) for one in readings}.values())
+            were = counted(count, "score") + (" was" if count == 1 else " were")
+            yield f"Low figures of {attack}{where} are no evidence: {were} not finite."
+
+    def _combined(self, statement: Statement) -> Iterator[str]:
+        """What the releases of many rounds tell together, under the schedules that tell anything."""
+        row = statement.combined
+        assert row is not None
+        told = found_in(row)
+        granted = {
+            "schedule_known": "if it is granted which releases hold the image",
+            "schedule_unknown": "if it is not",
+        }
+        rates = [f"in {share(row, name)} of cases {granted[name]}" for name in told or granted]
+        if told == ["schedule_unknown"]:
+            rates = [f"in {share(row, told[0])} of cases"]
+        few = f" ({FEW})" if row["evidence"] == FEW else ""
+        said = (
+            f"Over {row['rounds']:,} rounds of {defence_label(row['mechanism'], row['budget'])}, a server that "
+            f"combines releases picks the right image out of {row['candidates']} {_and(rates)}; from one release in "
+            f"{share(row, 'one_release')}{few}."
+        )
+        if not told:
+            said += (
+                " The control failed, so a low figure is no evidence of protection."
+                if row["control_failed"]
+                else " That is not clearly more than guessing, and no proof of safety: a stronger attack may get more."
+            )
+        yield said
 
     def _next(self, statement: Statement) -> Iterator[str]:
         yield f"Next: {'; '.join(statement.steps)}."
@@ -173,8 +203,10 @@ class Speaker:
         """Who gets what from which release, and what it would be otherwise."""
         self.said.add(one.key)
         said = f"{self._who(one)} {self._does(one)} {self._from(one)}{self._otherwise(one)}."
-        if one.failed:
+        if one.own.get("control_failed"):
             said += f" The control of {one.attack} failed there, so a low figure is no evidence of protection."
+        elif one.failed:
+            said += " Some of its scores were not finite, so a low figure is no evidence of protection."
         elif not one.above_chance:
             said += " That is not clearly more than guessing, and no proof of safety: a stronger attack may get more."
         return said
@@ -184,7 +216,7 @@ class Speaker:
             return "The same server"
         self.known = True
         needs = ATTACKS[one.attack].needs if one.attack in ATTACKS else frozenset()
-        labels = one.own.get("labels_granted", True) and (one.attack in LABELS or "labels" in needs)
+        labels = one.own.get("labels_granted", True) and needs & {"labels", "inferred labels"}
         knows = ["knows the mechanism"] if one.distorts and one.attack not in BLIND else []
         knows += [f"holds public {self.thing}s of the same kind"] if "public" in needs else []
         return f"A server that {_and(['follows the protocol', *knows])}{' (labels granted)' if labels else ''}"
@@ -239,11 +271,20 @@ class Speaker:
     def _name(self, one: Reading) -> str:
         """A defence, with its dataset and seed where there are several."""
         said = {"dataset": one.defence.dataset, "seed": f"seed {one.defence.seed}"}
-        extra = ", ".join(str(said[name]) for name in self.several)
+        client = [f"client {one.own['client']}"] if "client" in one.own else []
+        extra = ", ".join([*(str(said[name]) for name in self.several), *client])
         return one.defence.label + (f" ({extra})" if extra else "")
 
     def _case(self, one: Reading) -> str:
         return f"{self._name(one)} {_when(one)}".strip()
+
+
+def _by_attack(statement: Statement) -> Iterator[tuple[str, str, list[Reading]]]:
+    """The readings of each attack, with the rounds that they are of."""
+    for attack in dict.fromkeys(one.attack for one in statement.readings):
+        readings = [one for one in statement.readings if one.attack == attack]
+        rounds = [words for words in dict.fromkeys(map(_when, readings)) if words]
+        yield attack, f" {_and(rounds)}" if rounds else "", readings
 
 
 def _when(one: Reading) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -66,6 +68,26 @@ def mixed(split: Split) -> Split:
     by_class = torch.argsort(split.labels, stable=True)
     place = ((ranks.double() + 0.5) / counts)[by_class]
     return split.take(by_class[torch.argsort(place, stable=True)])
+
+
+def distinct(images: Tensor, besides: Tensor | None = None) -> Tensor:
+    """Rows of ``images`` that equal none before them, nor any of ``besides``: ``[n]``, ascending.
+
+    >>> import torch
+    >>> distinct(torch.tensor([[1.0], [2.0], [1.0], [3.0]]), besides=torch.tensor([[3.0]])).tolist()
+    [0, 1]
+    """
+    first: dict[bytes, int] = {}
+    for row, digest in enumerate(_digests(images)):
+        first.setdefault(digest, row)
+    known = set() if besides is None else set(_digests(besides))
+    rows = [row for digest, row in first.items() if digest not in known]
+    return torch.tensor(rows, dtype=torch.int64, device=images.device)
+
+
+def _digests(images: Tensor) -> Iterator[bytes]:
+    for image in images.detach().cpu().contiguous().numpy():
+        yield hashlib.sha256(image.tobytes()).digest()
 
 
 def _ranks(labels: Tensor) -> tuple[Tensor, Tensor]:
