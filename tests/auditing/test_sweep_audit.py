@@ -214,8 +214,8 @@ def test_an_interrupted_audit_goes_on_with_the_attack_that_was_under_way(
     kept: list[str] = []
 
     class Interrupted(Store):
-        def put(self, name: str, outcome: Outcome) -> None:
-            super().put(name, outcome)
+        def put(self, name: str, outcome: Outcome, probe: Any) -> None:
+            super().put(name, outcome, probe)
             kept.append(outcome.attack)
             if len(kept) == 3:
                 raise KeyboardInterrupt

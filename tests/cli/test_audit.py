@@ -310,8 +310,8 @@ import os, signal, sys
 from equipoise.auditing.store import Store
 from equipoise.cli.app import main
 genuine, kept = Store.put, []
-def put(self, name, outcome):
-    genuine(self, name, outcome)
+def put(self, name, outcome, probe):
+    genuine(self, name, outcome, probe)
     kept.append(name)
     if len(kept) == 2:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -340,7 +340,10 @@ def test_an_audit_that_was_killed_between_two_cells_goes_on(
     went_on = json.loads((folder / "audit.json").read_text())
     shutil.copytree(trained, tmp_path / "whole")
     assert command("audit", "whole", *quick()[2:]).code == 0
-    assert went_on == json.loads((tmp_path / "whole" / "audit.json").read_text())
+    whole = json.loads((tmp_path / "whole" / "audit.json").read_text())
+    assert (went_on.pop("results"), whole.pop("results")) == ({"read": 1, "computed": 3}, {"read": 0, "computed": 4})
+    assert went_on["notes"].pop(0).startswith("1 of 4 results were read from the folder")
+    assert went_on == whole
     assert (folder / "audit.svg").read_bytes() == (tmp_path / "whole" / "audit.svg").read_bytes()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ..errors import ConfigError, closest
@@ -19,6 +21,8 @@ ATTACKS: dict[str, Attack] = {
     attack.name: attack
     for attack in (INVGRAD, DLG, IDLG, LIKELIHOOD, UNROLLED, LTI, MATCHED, MEMBERSHIP, LABELS)
 }  # fmt: skip
+OURS: Mapping[str, Attack] = MappingProxyType(dict(ATTACKS))
+"""Those of this package, whatever is registered later or put in their place."""
 MULTI_ROUND = "multi-round"
 """The attack of ``multi_round.py``: it needs a replay of a whole run, so it is no ``Attack`` on releases."""
 
