@@ -184,8 +184,7 @@ class Store:
             why = "there is no key in your cache folder to sign it with"
             return [f"Nothing is kept for another time, and nothing kept is read: {why}. {self.keyless}"]
         if self.refused:
-            kept = "A result" if self.refused == 1 else f"{self.refused} results"
-            return [f"{kept} in {FOLDER}/ cannot be read, or you did not compute it: computed again."]
+            return [f"Kept results that are damaged or not of your making, and computed again: {self.refused}."]
         return []
 
 

@@ -34,7 +34,7 @@ from .scoring import baselines
 from .store import Store, fingerprint, source, unknown_code
 from .targets import Materials, Targets, build_targets
 
-PROBED = 64
+PROBED = 32
 """Public images by whose outputs and gradient a model is told from another."""
 Outcomes = dict[tuple[int, int, str], list[Outcome]]
 """By federation, round and role."""
@@ -125,7 +125,7 @@ class SweepAudit:
     def _cell(self, name: str, planned: Planned, common: str, watch: Stopwatch) -> CellAudit:
         attacks, settings = {one: find(one) for one in self.options.attacks}, self.options.settings
         names, probe, found = dict[str, str](), dict[str, Array](), dict[str, Outcome]()
-        if self.store is not None:
+        if self.store is not None and self.store.key:
             mechanism, releases = planned.server.protection.mechanism, len(self.targets[name])
             place = (name, planned.key[0])
             if place not in self.probes:
@@ -156,17 +156,17 @@ class SweepAudit:
         """How the model answers public images: code that is not ours, and fixed tensors, have no other description."""
         public, server = self.materials[name].attack, self.servers[name]
         assert public is not None
-        rows = torch.arange(max(1, PROBED // server.batch) * server.batch).view(-1, server.batch) % len(public[1])
-        images, labels = (part[rows.to(part.device)] for part in public)
-        params = weights.expand(len(rows), -1)
-        slopes = server.batched.at(images, labels).gradient(params).double()
-        slots = [slopes[:, slot.start : slot.stop] for slot in server.batched.layout.slots]
-        answers = {
-            "outputs": server.batched.outputs(params, images).double(),
-            "gradient sizes": torch.stack([slot.norm(dim=1) for slot in slots]),
-            "gradient sums": torch.stack([slot.sum(1) for slot in slots]),
-        }
-        return {kind: answer.cpu().numpy() for kind, answer in answers.items()}
+        batched, params = server.batched, weights.unsqueeze(0)
+        rows = torch.arange(max(1, PROBED // server.batch) * server.batch) % len(public[1])
+        answers: dict[str, list[Tensor]] = {"outputs": [], "gradient sizes": [], "gradient sums": []}
+        for some in rows.view(-1, 1, server.batch):  # one by one: a large model takes no more room than in an attack
+            images, labels = (part[some.to(part.device)] for part in public)
+            slope = batched.at(images, labels).gradient(params)[0]
+            slots = [slope[slot.start : slot.stop].double() for slot in batched.layout.slots]
+            answers["outputs"].append(batched.outputs(params, images)[0].double())
+            answers["gradient sizes"].append(torch.stack([slot.norm() for slot in slots]))
+            answers["gradient sums"].append(torch.stack([slot.sum() for slot in slots]))
+        return {kind: torch.stack(several).cpu().numpy() for kind, several in answers.items()}
 
     def attack(self, index: int, round_number: int, planned: Planned) -> None:
         """One federation at the weights after one round, or one of its twins and controls."""
@@ -216,7 +216,7 @@ class SweepAudit:
         guesses = {name: self._guesses(name) for name in self.targets}
         gaps = list(learned_against_static(self.federations, self.outcomes, self.options.seed))
         computed = sum(len(cell.found) for cell in self.cells.values()) - self.read
-        return Findings(rows, gaps, guesses, outcomes, self.targets, complete, self.read, computed)
+        return Findings(rows, gaps, guesses, outcomes, self.targets, complete, read=self.read, computed=computed)
 
     def _guesses(self, name: str) -> dict[str, Any]:
         result = baselines(
