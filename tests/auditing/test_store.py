@@ -272,6 +272,7 @@ def test_without_a_key_nothing_is_kept_and_the_reason_is_said(tmp_path: Path, mo
     kept.put("f" * 64, outcome(), PROBE)
     assert not kept.path("f" * 64).exists()
     assert "no key in your cache folder to sign it with. Cannot write equipoise: file is a file" in kept.remarks()[0]
+    assert kept.remarks()[0].endswith("Set XDG_CACHE_HOME to a folder that you can write to.")
 
 
 @pytest.mark.parametrize(

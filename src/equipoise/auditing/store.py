@@ -47,6 +47,7 @@ UNREADABLE = (
 """What damaged bytes may raise in zipfile, numpy and json; RuntimeError also of an entry that is encrypted."""
 MOST = 256 * 2**20
 """Bytes to which a file may grow when it is read."""
+OWN_FOLDER = "Set XDG_CACHE_HOME to a folder that you can write to."
 SIGNATURE = hashlib.sha256().digest_size
 
 
@@ -146,7 +147,7 @@ class Store:
         try:
             self.key = user_key()
         except (StorageError, CheckpointError) as error:
-            self.keyless = f"{error.cause} {error.remedy}"
+            self.keyless = error.cause
 
     def path(self, name: str) -> Path:
         return self.folder / f"{name[:40]}.npz"
@@ -182,7 +183,7 @@ class Store:
         """What a user should know of what was found, or could not be looked for."""
         if self.keyless:
             why = "there is no key in your cache folder to sign it with"
-            return [f"Nothing is kept for another time, and nothing kept is read: {why}. {self.keyless}"]
+            return [f"Nothing is kept for another time, and nothing kept is read: {why}. {self.keyless} {OWN_FOLDER}"]
         if self.refused:
             return [f"Kept results that are damaged or not of your making, and computed again: {self.refused}."]
         return []
