@@ -199,7 +199,7 @@ def test_a_byte_that_changed_is_noticed_or_changes_nothing(data: st.DataObject) 
 # --- cells of a run ---------------------------------------------------------------------------------------------------
 
 
-PROBE = {"outputs": np.array([[1.0, -2.0], [0.5, 0.0]]), "gradient sizes": np.array([3.0])}
+PROBE = {"outputs": np.array([[1.0, -2.0], [0.5, 0.0]]), "gradient": np.array([3.0])}
 
 
 def got(kept: Store, name: str, *, attack: str = "lti", releases: int = 40, probe: Any = None) -> Outcome | None:
@@ -279,7 +279,7 @@ def test_without_a_key_nothing_is_kept_and_the_reason_is_said(tmp_path: Path, mo
     "asked",
     [
         {"attack": "dlg"}, {"releases": 41}, {"probe": {}}, {"probe": {**PROBE, "outputs": PROBE["outputs"] + 1e-3}},
-        {"probe": {**PROBE, "gradient sizes": np.array([3.0, 0.0])}},
+        {"probe": {**PROBE, "gradient": np.array([3.0, 0.0])}},
     ],
     ids=["attack", "releases", "no probe", "another model", "another layout"],
 )  # fmt: skip
@@ -288,6 +288,14 @@ def test_a_result_of_something_else_is_not_taken(tmp_path: Path, asked: dict[str
     kept.put(name, outcome(), PROBE)
     assert got(kept, name, probe={kind: array * (1 + 1e-6) for kind, array in PROBE.items()}), "rounding is no change"
     assert got(kept, name, **asked) is None
+
+
+def test_a_model_that_diverged_is_known_again(tmp_path: Path) -> None:
+    probe = {"outputs": np.array([np.nan, np.inf, -np.inf, 2.0])}
+    kept, name = Store(tmp_path), "a" * 64
+    kept.put(name, outcome(), probe)
+    assert got(kept, name, probe=probe) is not None
+    assert got(kept, name, probe={"outputs": np.array([1.0, np.inf, -np.inf, 2.0])}) is None
 
 
 def without_lower() -> Outcome:

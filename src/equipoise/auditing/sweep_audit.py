@@ -158,14 +158,13 @@ class SweepAudit:
         assert public is not None
         batched, params = server.batched, weights.unsqueeze(0)
         rows = torch.arange(max(1, PROBED // server.batch) * server.batch) % len(public[1])
-        answers: dict[str, list[Tensor]] = {"outputs": [], "gradient sizes": [], "gradient sums": []}
+        answers: dict[str, list[Tensor]] = {"outputs": [], "gradient": []}
         for some in rows.view(-1, 1, server.batch):  # one by one: a large model takes no more room than in an attack
             images, labels = (part[some.to(part.device)] for part in public)
             slope = batched.at(images, labels).gradient(params)[0]
             slots = [slope[slot.start : slot.stop].double() for slot in batched.layout.slots]
             answers["outputs"].append(batched.outputs(params, images)[0].double())
-            answers["gradient sizes"].append(torch.stack([slot.norm() for slot in slots]))
-            answers["gradient sums"].append(torch.stack([slot.sum() for slot in slots]))
+            answers["gradient"].append(torch.stack([torch.stack([slot.norm(), slot.sum()]) for slot in slots]))
         return {kind: torch.stack(several).cpu().numpy() for kind, several in answers.items()}
 
     def attack(self, index: int, round_number: int, planned: Planned) -> None:
