@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,14 @@ settings.load_profile("fixed")
 
 # The tensors here are small: a second thread gains nothing on an idle machine and costs minutes on a busy one.
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_folder() -> Iterator[None]:
+    """The key of whoever runs the tests stays out of them; programs that they start share this one."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", folder)
+        yield
 
 
 @pytest.fixture(scope="session")

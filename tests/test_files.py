@@ -117,6 +117,31 @@ def test_a_path_under_a_file_is_a_storage_error(tmp_path: Path) -> None:
         pass
 
 
+def test_nothing_is_written_through_a_link_that_a_folder_holds(tmp_path: Path) -> None:
+    precious, run = tmp_path / "precious", tmp_path / "run"
+    precious.write_text("precious")
+    run.mkdir()
+    (run / ".audit.json.partial").symlink_to(precious)
+    (run / "audit.json").symlink_to(precious)
+    write_json(run / "audit.json", {"x": 1})
+    assert not (run / "audit.json").is_symlink()
+    assert read_json(run / "audit.json", "audit") == {"x": 1}
+    (run / ".lock").symlink_to(precious)
+    with pytest.raises(StorageError, match=r"\.lock in the folder run is a link") as caught, locked(run):
+        pass
+    assert "Remove the link" in caught.value.remedy
+    (run / ".lock").unlink()
+    os.link(precious, run / ".lock")
+    with locked(run):
+        pass
+    assert precious.read_text() == "precious", "a lock needs no content, and leaves what there is"
+
+
+def test_a_write_may_say_who_reads_it(tmp_path: Path) -> None:
+    write_bytes(tmp_path / "key", b"secret", mode=0o600)
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+
+
 def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "result.json").mkdir()
     with pytest.raises(StorageError, match=r"Cannot write result\.json: result\.json is a folder, not a file\."):

@@ -11,7 +11,7 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from .errors import CheckpointError, StorageError
 
@@ -67,13 +67,25 @@ def _wrong_kind(path: Path) -> str:
     return f"{path.name} is a folder, not a file"
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Replace ``path`` by ``content`` as a whole or not at all."""
+def refuse_link(path: Path) -> None:
+    """A folder may come from someone else: what it links to elsewhere is not ours to read, fill or overwrite."""
+    if os.path.islink(path):
+        raise StorageError(
+            f"{path.name} in the folder {path.parent.resolve().name} is a link, and may lead anywhere.",
+            "Remove the link, or put what it leads to in its place.",
+        )
+
+
+def write_bytes(path: Path, content: bytes, mode: int | None = None) -> None:
+    """Replace ``path`` by ``content`` as a whole or not at all; with these permissions where some are given."""
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.partial")
         try:
-            with partial.open("wb") as file:
+            partial.unlink(missing_ok=True)  # of a process that was killed; or a link, which is not followed
+            with partial.open("xb") as file:
+                if mode is not None:
+                    os.fchmod(file.fileno(), mode)
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -121,7 +133,8 @@ def locked(folder: Path, wait: float = 0.0) -> Iterator[None]:
     """One process at a time in a run folder; the lock goes with the process, however it ends."""
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        handle = (folder / ".lock").open("w")
+        refuse_link(folder / ".lock")
+        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         limit = time.monotonic() + wait
         while not _taken(handle):
@@ -132,10 +145,10 @@ def locked(folder: Path, wait: float = 0.0) -> Iterator[None]:
             time.sleep(0.05)
         yield
     finally:
-        handle.close()
+        os.close(handle)
 
 
-def _taken(handle: IO[str]) -> bool:
+def _taken(handle: int) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

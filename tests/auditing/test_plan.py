@@ -86,3 +86,10 @@ def test_the_pace_is_measured_once_for_each_kind_of_mechanism(monkeypatch: pytes
 @pytest.mark.parametrize("name", ["none", "gs-learn", "pl-learn"])
 def test_a_real_pace_is_a_time(name: str) -> None:
     assert 0 < Stopwatch().seconds(*server_of(name, 0.1)) < 5
+
+
+def test_what_cannot_be_kept_is_said_in_short_lines() -> None:
+    why = "Nothing is kept for another time, and nothing kept is read: there is no key in your cache folder."
+    words = Plan(federations=1, snapshots=1, cells=1, attacks=["lti"], releases=2, remarks=[why]).text()
+    assert why in " ".join(words.split("\n"))
+    assert max(map(len, words.split("\n"))) <= 80

@@ -109,6 +109,12 @@ def test_a_result_and_its_negative_control_are_two_rows(control: str | None) -> 
         assert row["evidence"] == "ok"
 
 
+def test_what_befell_an_attack_changes_no_number_of_its_row() -> None:
+    notes = {"stopped": 1, "mse": 0.0, "mse_low": 0.0, "targets": 10**6, "evidence": "ok", "role": "undistorted"}
+    targets = targets_of()
+    assert rows_of(outcome(notes=notes), targets) == rows_of(outcome(), targets)
+
+
 def test_identification_comes_with_its_chance() -> None:
     targets, values = targets_of(), {"identification": np.array([[1.0, 0.0]])}
     rows = rows_of(outcome(values=values, negative=values), targets)

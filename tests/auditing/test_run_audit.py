@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from equipoise.auditing import sweep_audit
 from equipoise.auditing.audit import Audit
 from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.run_audit import LOOSEST, audit_run
+from equipoise.auditing.store import Store, packed, unpacked
 from equipoise.auditing.svg import as_pixels, png
 from equipoise.engine.datasets import load_dataset
 from equipoise.engine.settings import Settings
@@ -346,6 +348,55 @@ def test_data_without_public_images_cannot_be_audited(tmp_path: Path, pictures: 
     run = train_run(tmp_path / "run", pictures, ("none",), public_fraction=0.0)
     with pytest.raises(DataError, match="public"):
         audit_run(run, cheap())
+
+
+def test_named_public_images_serve_the_replay_too(tmp_path: Path, pictures: Path) -> None:
+    """Of a run that has none of its own; and of one that has, they take their place."""
+    bare = train_run(tmp_path / "bare", pictures, ("none",), public_fraction=0.0)
+    other = write_pictures(tmp_path / "other", train=400)
+    result = audit_run(bare, cheap(attacks=["labels"]), [0], multi_rounds=2, public=str(other)).content
+    assert result["multi_round"][0]["rounds"] == 2
+    assert result["multi_round"][0]["candidates"] == 25
+
+
+def test_which_public_images_were_used_is_told_apart(folder: Path, tmp_path: Path) -> None:
+    other, options = write_pictures(tmp_path / "other", train=400), cheap(attacks=["labels"])
+    audit_run(folder, options, [0]).save(folder)
+    first = (folder / "audit.json").read_bytes()
+    audit_run(folder, options, [0]).save(folder)
+    assert not (folder / "audit-1.json").exists()
+    audit_run(folder, options, [0], public=str(other)).save(folder)
+    assert (folder / "audit-1.json").read_bytes() == first
+    digests = [json.loads((folder / name).read_text())["public"] for name in ("audit.json", "audit-1.json")]
+    assert digests[0].keys() == digests[1].keys()
+    assert digests[0] != digests[1]
+
+
+def test_results_that_somebody_put_into_the_folder_are_not_taken(folder: Path) -> None:
+    """The names of the files and all that they hold but the signature are as an audit of this folder writes them."""
+    options = cheap(attacks=["labels"])
+    honest = audit_run(folder, options, [0], store=Store(folder))
+    assert honest.content["results"]["read"] == 0
+    files = sorted((folder / "audit").iterdir())
+    assert files
+    for path in files:
+        kept = unpacked(path.read_bytes())
+        nothing = {name: np.zeros_like(array) for name, array in kept.outcomes[0].values.items()}
+        forged = packed(replace(kept, outcomes=[replace(kept.outcomes[0], values=nothing)]))
+        path.write_bytes(forged + path.read_bytes()[-32:])
+    again = audit_run(folder, options, [0], store=Store(folder))
+    assert again.rows == honest.rows
+    assert again.content["results"] == honest.content["results"]
+    resumed = audit_run(folder, options, [0], store=Store(folder)).content
+    assert resumed["results"] == {"read": len(files), "computed": 0}
+    assert resumed["notes"][0].startswith(f"{len(files)} of {len(files)} results were read from the folder")
+
+
+def test_that_private_pictures_are_not_kept_is_said(folder: Path) -> None:
+    audit_run(folder, cheap(attacks=["lti"]), [0], private=True, store=Store(folder))
+    again = audit_run(folder, cheap(attacks=["lti"]), [0], private=True, store=Store(folder))
+    assert "Reconstructions of private images are not kept" in again.content["notes"][0]
+    assert again.sections == []
 
 
 def test_an_unknown_attack_is_refused_before_anything_is_read(tmp_path: Path) -> None:

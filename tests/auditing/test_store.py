@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import zipfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,8 +20,10 @@ from equipoise.attack.attack import Attack
 from equipoise.attack.registry import find
 from equipoise.auditing import store
 from equipoise.auditing.results import Outcome
-from equipoise.auditing.store import Store, Values, fingerprint, packed, set_aside, source_of, unpacked
-from equipoise.errors import CheckpointError
+from equipoise.auditing.store import Store, Values, fingerprint, packed, set_aside, source, unknown_code, unpacked
+from equipoise.errors import CheckpointError, StorageError
+from equipoise.mechanism.noise import NOISES, register_noise
+from equipoise.mechanism.registry import Mechanism, get_mechanism
 
 
 def outcome(**change: Any) -> Outcome:
@@ -139,6 +142,41 @@ def test_what_was_changed_is_refused(change: Any) -> None:
         unpacked(rewritten(change))
 
 
+def encrypted() -> bytes:
+    """As the headers of its entries say."""
+    content = bytearray(packed(Values([outcome()])))
+    for mark, place in ((b"PK\x01\x02", 8), (b"PK\x03\x04", 6)):
+        start = content.find(mark)
+        while start >= 0:
+            content[start + place] |= 1
+            start = content.find(mark, start + 4)
+    return bytes(content)
+
+
+def wrongly_compressed() -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("index.npy", np.random.default_rng(1).bytes(1000))
+    changed = bytearray(content.getvalue())
+    changed[43:60] = bytes(17)  # what the compression says of itself
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("made", [encrypted, wrongly_compressed])
+def test_what_zipfile_cannot_unpack_is_refused(made: Any) -> None:
+    with pytest.raises(CheckpointError, match="The cell cannot be read"):
+        unpacked(made(), "cell")
+
+
+def test_what_would_fill_the_memory_is_refused_before_it_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = packed(Values([], {"x": np.zeros(10**6)}))
+    assert len(content) < 10**5
+    unpacked(content)
+    monkeypatch.setattr(store, "MOST", 10**5)
+    with pytest.raises(CheckpointError, match="grows to more than 100000 bytes"):
+        unpacked(content)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.999])
 def test_what_was_cut_off_is_refused(share: float) -> None:
     content = packed(Values([outcome()]))
@@ -161,35 +199,131 @@ def test_a_byte_that_changed_is_noticed_or_changes_nothing(data: st.DataObject) 
 # --- cells of a run ---------------------------------------------------------------------------------------------------
 
 
+PROBE = {"outputs": np.array([[1.0, -2.0], [0.5, 0.0]]), "gradient": np.array([3.0])}
+
+
+def got(kept: Store, name: str, *, attack: str = "lti", releases: int = 40, probe: Any = None) -> Outcome | None:
+    return kept.get(name, attack, releases, PROBE if probe is None else probe)
+
+
 def test_a_cell_is_found_under_its_own_name_alone(tmp_path: Path) -> None:
     kept, one, two = Store(tmp_path), "a" * 64, "b" * 64
-    assert kept.get(one) is None
-    kept.put(one, outcome())
-    found = kept.get(one)
+    assert got(kept, one) is None
+    kept.put(one, outcome(), PROBE)
+    found = got(kept, one)
     assert found is not None
     assert same(found, outcome(about={key: value for key, value in outcome().about.items() if key != "dataset"}))
     assert b"/home/me" not in kept.path(one).read_bytes()
     kept.path(one).rename(kept.path(two))
-    assert kept.get(two) is None, "another cell's file, renamed"
-    assert Store(tmp_path, fresh=True).get(one) is None
+    assert got(kept, two) is None, "another cell's file, renamed"
+    assert got(Store(tmp_path, fresh=True), one) is None
+    assert kept.remarks() == []
 
 
-@pytest.mark.parametrize("damage", [b"", b"PK", "cut", "folder"])
-def test_a_damaged_cell_is_not_there_and_is_replaced(tmp_path: Path, damage: Any) -> None:
+@pytest.mark.parametrize("damage", [b"", b"PK", "cut", "folder", "long"])
+def test_a_damaged_cell_is_not_there_and_is_replaced(
+    tmp_path: Path, damage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept, name = Store(tmp_path), "c" * 64
-    kept.put(name, outcome())
+    kept.put(name, outcome(), PROBE)
     path = kept.path(name)
     content = path.read_bytes()
     if damage == "folder":
         path.unlink()
         path.mkdir()
-        assert kept.get(name) is None
+        assert got(kept, name) is None
         return
-    path.write_bytes(content[:-30] if damage == "cut" else damage)
-    assert kept.get(name) is None
-    kept.put(name, outcome())
+    if damage == "long":
+        monkeypatch.setattr(store, "MOST", len(content) - 1)
+    else:
+        path.write_bytes(content[:-30] if damage == "cut" else damage)
+    assert got(kept, name) is None
+    assert "damaged or not of your making, and computed again: 1." in kept.remarks()[0]
+    kept.put(name, outcome(), PROBE)
     assert path.read_bytes() == content
     assert [file.name for file in path.parent.iterdir()] == [path.name], "no half-written file is left"
+
+
+def test_what_somebody_else_put_there_is_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They know the name, the format and the digest, but not the key."""
+    kept, name = Store(tmp_path / "run"), "d" * 64
+    planted = packed(Values([outcome()], PROBE, {"name": name}))
+    kept.folder.mkdir(parents=True)
+    for content in (planted, planted + bytes(32), planted + store.hashlib.sha256(planted).digest()):
+        kept.path(name).write_bytes(content)
+        assert got(kept, name) is None
+    assert kept.refused == 3
+    assert "not of your making, and computed again: 3." in kept.remarks()[0]
+    with monkeypatch.context() as other:
+        other.setenv("XDG_CACHE_HOME", str(tmp_path / "theirs"))
+        Store(tmp_path / "run").put(name, outcome(), PROBE)
+        assert got(Store(tmp_path / "run"), name) is not None
+    assert got(Store(tmp_path / "run"), name) is None
+    kept.put(name, outcome(), PROBE)
+    assert got(Store(tmp_path / "run"), name) is not None
+
+
+def test_without_a_key_nothing_is_kept_and_the_reason_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Store(tmp_path).put("e" * 64, outcome(), PROBE)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    kept = Store(tmp_path)
+    assert got(kept, "e" * 64) is None
+    kept.put("f" * 64, outcome(), PROBE)
+    assert not kept.path("f" * 64).exists()
+    assert "no key in your cache folder to sign it with. Cannot write equipoise: file is a file" in kept.remarks()[0]
+    assert kept.remarks()[0].endswith("Set XDG_CACHE_HOME to a folder that you can write to.")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"attack": "dlg"}, {"releases": 41}, {"probe": {}}, {"probe": {**PROBE, "outputs": PROBE["outputs"] + 1e-3}},
+        {"probe": {**PROBE, "gradient": np.array([3.0, 0.0])}},
+    ],
+    ids=["attack", "releases", "no probe", "another model", "another layout"],
+)  # fmt: skip
+def test_a_result_of_something_else_is_not_taken(tmp_path: Path, asked: dict[str, Any]) -> None:
+    kept, name = Store(tmp_path), "a" * 64
+    kept.put(name, outcome(), PROBE)
+    assert got(kept, name, probe={kind: array * (1 + 1e-6) for kind, array in PROBE.items()}), "rounding is no change"
+    assert got(kept, name, **asked) is None
+
+
+def test_a_model_that_diverged_is_known_again(tmp_path: Path) -> None:
+    probe = {"outputs": np.array([np.nan, np.inf, -np.inf, 2.0])}
+    kept, name = Store(tmp_path), "a" * 64
+    kept.put(name, outcome(), probe)
+    assert got(kept, name, probe=probe) is not None
+    assert got(kept, name, probe={"outputs": np.array([1.0, np.inf, -np.inf, 2.0])}) is None
+
+
+def without_lower() -> Outcome:
+    return outcome(about={})
+
+
+def without_values() -> Outcome:
+    return outcome(values={})
+
+
+def a_number() -> Outcome:
+    return outcome(negative={"mse": np.array(1.0)})
+
+
+@pytest.mark.parametrize("made", [without_lower, without_values, a_number])
+def test_a_result_that_lacks_something_is_not_taken(tmp_path: Path, made: Any) -> None:
+    kept, name = Store(tmp_path), "a" * 64
+    kept.put(name, made(), PROBE)
+    assert got(kept, name) is None
+
+
+def test_a_folder_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "audit").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="audit in the folder run is a link") as caught:
+        Store(tmp_path / "run")
+    assert "Remove the link" in caught.value.remedy
 
 
 def test_a_fingerprint_tells_tensors_and_tables_apart() -> None:
@@ -206,13 +340,40 @@ def black(*arguments: Any) -> Any:
     raise NotImplementedError
 
 
-def test_the_code_behind_an_attack_is_part_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    own, other = source_of(Attack("mine", black)), source_of(find("lti"))
-    assert own != other
-    assert source_of(Attack("mine", partial(black, 1))) == own
-    assert source_of(find("lti")) == other
-    monkeypatch.setattr(store, "_package", lambda: "changed")
-    assert source_of(find("lti")) != other
+class Called:
+    def __call__(self, *arguments: Any) -> Any:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    "run", [black, partial(black, 1), lambda *arguments: None, Called(), find("lti").run], ids=repr
+)
+def test_an_attack_of_the_users_has_no_version_that_could_be_named(run: Any) -> None:
+    """Partials, closures, objects and functions of a notebook change without a trace in any file."""
+    assert unknown_code(Attack("mine", run), get_mechanism("pl-learn")) == "attack mine"
+
+
+@pytest.mark.usefixtures("registries")
+def test_neither_has_an_attack_in_the_place_of_ours_or_a_noise_of_the_users() -> None:
+    learned = get_mechanism("pl-learn")
+    assert unknown_code(find("lti"), learned) is None
+    assert unknown_code(replace(find("lti"), run=partial(find("lti").run)), learned) == "attack lti"
+    assert unknown_code(find("lti"), Mechanism("mine", "leakage", noise="gaussian")) is None, "all of it is in its key"
+    register_noise("mine", NOISES["laplace"])
+    assert unknown_code(find("lti"), Mechanism("mine", "leakage", noise="mine")) == "noise mine"
+
+
+def test_the_code_of_the_package_is_part_of_every_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = set()
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(store, "__file__", str(tmp_path / "auditing" / "store.py"))
+        elsewhere.setattr(store, "SOURCES", ("statistics.py",))
+        for code in ("one = 1", "one = 2"):
+            (tmp_path / "statistics.py").write_text(code)
+            source.cache_clear()
+            digests.add(source())
+    source.cache_clear()
+    assert len(digests) == 2
 
 
 # --- an earlier audit -------------------------------------------------------------------------------------------------
@@ -250,9 +411,9 @@ def test_an_audit_that_has_all_of_the_earlier_one_replaces_it(tmp_path: Path, ol
     "new",
     [
         content(("labels",)), content(rounds=(200,)), content(targets="private"),
-        content(options={"attacks": ["lti"], "releases": 20}),
+        content(options={"attacks": ["lti"], "releases": 20}), content(public={"mnist": "another digest"}),
     ],
-    ids=["other attacks", "other rounds", "other images", "other options"],
+    ids=["other attacks", "other rounds", "other images", "other options", "other public images"],
 )  # fmt: skip
 def test_an_audit_that_lacks_something_of_the_earlier_one_leaves_it_beside(tmp_path: Path, new: Any) -> None:
     put(tmp_path, content(multi_round=[]))
@@ -263,6 +424,12 @@ def test_an_audit_that_lacks_something_of_the_earlier_one_leaves_it_beside(tmp_p
     assert not (tmp_path / "audit.svg").exists()
     put(tmp_path, new)
     assert set_aside(tmp_path, content(("dlg",))) == tmp_path / "audit-2.json"
+
+
+def test_a_picture_of_private_images_is_not_set_aside(tmp_path: Path) -> None:
+    put(tmp_path, content(targets="private"))
+    assert set_aside(tmp_path, content()) == tmp_path / "audit-1.json"
+    assert [path.name for path in tmp_path.iterdir()] == ["audit-1.json"]
 
 
 def test_what_was_replayed_is_not_lost_either(tmp_path: Path) -> None:

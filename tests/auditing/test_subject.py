@@ -121,9 +121,9 @@ def test_a_module_of_the_folder_is_not_imported_because_the_folder_says_so(
     (tmp_path / "evil_of_test.py").write_text("raise SystemExit('ran')")
     monkeypatch.chdir(tmp_path)
     folder = deployed(tmp_path / "run", {1: dict(mlp().state_dict())}, {"model": "evil_of_test:Net"})
-    with pytest.raises(ConfigError, match="is evil_of_test:Net; a folder's word is not enough") as caught:
+    with pytest.raises(ConfigError, match="is said to be 'evil_of_test:Net'; a folder's word is not enough") as caught:
         of(folder, pictures)
-    assert "--model evil_of_test:Net" in caught.value.remedy
+    assert "evil" not in caught.value.remedy, "nobody should paste what a folder says"
     untold = deployed(tmp_path / "other", {1: dict(mlp().state_dict())})
     with pytest.raises(ConfigError, match="was not told") as caught:
         of(untold, pictures)

@@ -10,17 +10,21 @@ import numpy as np
 import pytest
 import torch
 
+from equipoise.attack.attack import Attack
+from equipoise.attack.registry import register_attack
+from equipoise.attack.results import Inversion
 from equipoise.auditing import sweep_audit
 from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.plan import Plan
 from equipoise.auditing.results import Findings, Outcome, differences, mark_controls, rows_of
-from equipoise.auditing.store import Store
+from equipoise.auditing.store import Store, unpacked
 from equipoise.auditing.sweep_audit import audit_sweep, learned_against_static
 from equipoise.engine.datasets import load_dataset
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
 from equipoise.mechanism.protection import Leakage
+from equipoise.models.batched import Batched
 from tests.audit_helpers import cheap, write_pictures
 from tests.auditing.small import TWINS
 
@@ -214,8 +218,8 @@ def test_an_interrupted_audit_goes_on_with_the_attack_that_was_under_way(
     kept: list[str] = []
 
     class Interrupted(Store):
-        def put(self, name: str, outcome: Outcome) -> None:
-            super().put(name, outcome)
+        def put(self, name: str, outcome: Outcome, probe: Any) -> None:
+            super().put(name, outcome, probe)
             kept.append(outcome.attack)
             if len(kept) == 3:
                 raise KeyboardInterrupt
@@ -269,6 +273,94 @@ def test_private_targets_other_settings_and_other_weights_are_another_result(
     assert len(seen) == 4
     run(options, (2,), federations[:1], store=Store(tmp_path, fresh=True))
     assert len(seen) == 5, "and fresh overlooks what is there"
+
+
+class Doubled(torch.nn.Module):
+    """A model whose description, weights and trainable layers stay, whatever it does to its inputs."""
+
+    def __init__(self, model: torch.nn.Module):
+        super().__init__()
+        self.model = model
+        self.factor = 1.0
+        self.register_buffer("shift", torch.zeros(()))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.model(images * self.factor + self.shift)  # type: ignore[no-any-return]
+
+
+def other_code(model: Any) -> None:
+    model.factor = 2.0
+
+
+def other_buffer(model: Any) -> None:
+    model.shift.fill_(0.1)
+
+
+@pytest.mark.parametrize("change", [other_code, other_buffer])
+def test_a_model_that_was_corrected_is_attacked_again(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], None]
+) -> None:
+    """Neither its description nor its weights tell."""
+    federation = Federation(str(pictures), "pl-identical", 0.98)
+    sweep, options = Sweep(SETTINGS, [federation]), cheap(attacks=["matched"])
+    model = Doubled(sweep.batched.model)
+    weights = {0: sweep.models()}
+    seen = counted(monkeypatch)
+
+    def attacked(store: Store | None) -> Findings:
+        return audit_sweep(SETTINGS, [federation], sweep.datasets, Batched(model), weights, options, store=store)
+
+    attacked(Store(tmp_path))
+    again = attacked(Store(tmp_path))
+    assert (len(seen), again.read, again.computed) == (2, 2, 0)
+    change(model)
+    corrected = attacked(Store(tmp_path))
+    assert (len(seen), corrected.read, corrected.computed) == (4, 0, 2)
+    assert corrected.rows == attacked(None).rows
+
+
+def test_no_reconstruction_of_a_private_image_is_kept(run: Run, federations: list[Federation], tmp_path: Path) -> None:
+    options, kept = cheap(attacks=["lti"]), Store(tmp_path)
+    made = run(options, (0,), federations[:1], store=kept, private=True)
+    assert made.outcomes[0].pictures is not None
+    (path,) = kept.folder.iterdir()
+    (stored,) = unpacked(path.read_bytes()).outcomes
+    assert stored.pictures is None
+    assert stored.about["private"] is True
+    again = run(options, (0,), federations[:1], store=kept, private=True)
+    assert (again.read, again.computed) == (1, 0)
+    assert again.rows == made.rows
+
+
+@pytest.mark.usefixtures("registries")
+def test_an_attack_of_the_users_is_computed_each_time_and_that_is_said(
+    run: Run, federations: list[Federation], tmp_path: Path
+) -> None:
+    strength = [0.0]
+
+    def attack(server: Any, view: Any, *rest: Any) -> Inversion:
+        return Inversion(torch.full((len(view), server.examples, *server.shape), sum(strength)), torch.zeros(len(view)))
+
+    register_attack(Attack("mine", attack))
+    options, plans = cheap(attacks=["mine", "labels"]), list[Plan]()
+    first = run(options, (0,), federations[:1], store=Store(tmp_path), planned=plans.append)
+    strength.append(3.0)
+    second = run(options, (0,), federations[:1], store=Store(tmp_path), planned=plans.append)
+    assert first.rows[0]["mse"] != second.rows[0]["mse"]
+    assert (second.read, second.computed) == (1, 1)
+    assert list(plans[1].remarks) == ["Computed each time, because the code is not this package's: attack mine."]
+
+
+def test_without_a_key_all_is_computed_again_and_the_plan_says_why(
+    run: Run, federations: list[Federation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options, plans = cheap(attacks=["labels"]), list[Plan]()
+    whole = run(options, (0,), federations[:1], store=Store(tmp_path))
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    again = run(options, (0,), federations[:1], store=Store(tmp_path), planned=plans.append)
+    assert (again.read, again.rows) == (0, whole.rows)
+    assert "there is no key in your cache folder" in " ".join(plans[0].text().split())
 
 
 # --- an interrupted audit ------------------------------------------------------------------------------------

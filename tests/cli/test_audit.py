@@ -119,6 +119,26 @@ def test_private_images_are_announced(command: Command, folder: Path) -> None:
     assert json.loads((folder / "audit.json").read_text())["targets"] == "private"
 
 
+def test_no_private_image_is_left_by_a_public_audit(command: Command, folder: Path) -> None:
+    command(*quick("--private"))
+    assert (folder / "audit.svg").exists()
+    done = command(*quick(attack="labels"))
+    text = " ".join(done.out.split())
+    assert "it is kept as audit-1.json. Its picture showed private images, and was removed." in text
+    assert [path.name for path in folder.glob("*.svg")] == []
+    assert json.loads((folder / "audit-1.json").read_text())["targets"] == "private"
+
+
+def test_what_was_read_and_not_computed_is_said(command: Command, folder: Path) -> None:
+    first = document(command(*quick("--json")))
+    second = document(command(*quick("--json")))
+    assert first["results"]["read"] == second["results"]["computed"] == 0
+    assert first["results"]["computed"] == second["results"]["read"] == 4
+    (note,) = set(second["notes"]) - set(first["notes"])
+    assert note.startswith("4 of 4 results were read from the folder, where an earlier audit of yours kept them")
+    assert "--fresh computes them again" in note
+
+
 def test_a_second_audit_keeps_what_it_lacks_of_the_first(command: Command, folder: Path) -> None:
     command(*quick(attack="lti"))
     first = contents(folder)
@@ -310,8 +330,8 @@ import os, signal, sys
 from equipoise.auditing.store import Store
 from equipoise.cli.app import main
 genuine, kept = Store.put, []
-def put(self, name, outcome):
-    genuine(self, name, outcome)
+def put(self, name, outcome, probe):
+    genuine(self, name, outcome, probe)
     kept.append(name)
     if len(kept) == 2:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -340,7 +360,10 @@ def test_an_audit_that_was_killed_between_two_cells_goes_on(
     went_on = json.loads((folder / "audit.json").read_text())
     shutil.copytree(trained, tmp_path / "whole")
     assert command("audit", "whole", *quick()[2:]).code == 0
-    assert went_on == json.loads((tmp_path / "whole" / "audit.json").read_text())
+    whole = json.loads((tmp_path / "whole" / "audit.json").read_text())
+    assert (went_on.pop("results"), whole.pop("results")) == ({"read": 1, "computed": 3}, {"read": 0, "computed": 4})
+    assert went_on["notes"].pop(0).startswith("1 of 4 results were read from the folder")
+    assert went_on == whole
     assert (folder / "audit.svg").read_bytes() == (tmp_path / "whole" / "audit.svg").read_bytes()
 
 

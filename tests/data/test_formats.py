@@ -80,6 +80,18 @@ def test_missing_idx_is_named(tmp_path: Path, missing: str) -> None:
         load(tmp_path)
 
 
+@pytest.mark.parametrize("compression", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_damaged_npz_of_any_compression_is_refused(tmp_path: Path, compression: int) -> None:
+    path = tmp_path / "public.npz"
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name in ("images.npy", "labels.npy"):
+            archive.writestr(name, np.random.default_rng(1).bytes(1000))
+    content = bytearray(path.read_bytes())
+    content[44:61] = bytes(17)  # where the first of them begins
+    with pytest.raises(DataError, match="is not a readable npz file"):
+        formats.read_npz(path, bytes(content), ["images", "labels"])
+
+
 def test_missing_npz_is_named(tmp_path: Path) -> None:
     (write_npz(tmp_path) / "test.npz").unlink()
     with pytest.raises(DataError, match=r"test\.npz is missing"):

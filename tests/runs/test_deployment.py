@@ -68,6 +68,10 @@ def test_the_missing_snapshots_of_a_deployment_are_its_servers_to_write(tmp_path
     [
         ({"model": ""}, "to be a name"),
         ({"model": 3}, "to be a name"),
+        ({"model": "my_app.task:Net; touch /tmp/here #"}, "to be a name"),
+        ({"model": "x:y\x1b[2K"}, "to be a name"),
+        ({"model": "x:y\n"}, "to be a name"),
+        ({"model": "--help"}, "to be a name"),
         ({"classes": 1}, "classes=1"),
         ({"classes": 10**9}, "classes=1000000000"),
         ({"classes": 2.5}, r"classes=2\.5"),

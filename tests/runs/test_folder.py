@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from equipoise.engine.sweep import Sweep
-from equipoise.errors import CheckpointError, ConfigError
+from equipoise.errors import CheckpointError, ConfigError, StorageError
 from equipoise.runs.config import Config
 from equipoise.runs.folder import RESULT, RunFolder
 from equipoise.runs.metrics_file import METRICS
@@ -85,6 +85,13 @@ def test_a_run_without_snapshots_says_so(folder: Path) -> None:
     for look in (RunFolder(folder).snapshots, lambda: RunFolder(folder).chosen([0])):
         with pytest.raises(CheckpointError, match="run folder run has no snapshots"):
             look()
+
+
+def test_snapshots_that_lie_elsewhere_are_refused(folder: Path, tmp_path: Path) -> None:
+    (folder / "snapshots").rename(tmp_path / "elsewhere")
+    (folder / "snapshots").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match=r"snapshots in the folder .* is a link"):
+        RunFolder(folder).snapshots()
 
 
 def test_other_files_among_the_snapshots_are_not_taken_for_one(folder: Path) -> None:

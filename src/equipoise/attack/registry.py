@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ..errors import ConfigError, closest
@@ -21,6 +23,8 @@ ATTACKS: dict[str, Attack] = {
 }  # fmt: skip
 SHARING = frozenset({MATCHED.name, MEMBERSHIP.name})
 """Attacks that ask about the same candidates: their likelihoods are simulated once (``Hooks.memory``)."""
+OURS: Mapping[str, Attack] = MappingProxyType(dict(ATTACKS))
+"""Those of this package, whatever is registered later or put in their place."""
 MULTI_ROUND = "multi-round"
 """The attack of ``multi_round.py``: it needs a replay of a whole run, so it is no ``Attack`` on releases."""
 

@@ -45,6 +45,7 @@ class Plan:
     releases: int = 0
     seconds: float = 0.0  # for all that is not there
     replayed: int = 0  # rounds of each federation that multi-round replays
+    remarks: Sequence[str] = ()  # of what cannot be kept, or was not taken
 
     def text(self) -> str:
         """What a reader should know before it starts, in lines of at most 80 columns."""
@@ -56,6 +57,7 @@ class Plan:
         lines = textwrap.wrap(first, 80) if self.attacks else []
         if self.there:
             lines.append(f"{self.there} of {self.cells} cells were already there.")
+        lines += [line for remark in self.remarks for line in textwrap.wrap(remark, 80)]
         if self.attacks:
             lines.append(f"About {rough(self.seconds)} on this machine.")
         if self.replayed:

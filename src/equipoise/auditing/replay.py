@@ -164,6 +164,7 @@ def replayed(
     client: int = 0,
     seed: int = 0,
     on_round: Callable[[int], None] | None = None,
+    datasets: dict[str, Dataset] | None = None,
 ) -> dict[str, Any]:
     """How often examples of a client are found among decoys from the releases that hold them, and from all.
 
@@ -178,6 +179,7 @@ def replayed(
         client: whose releases.
         seed: of examples, decoys and whatever the attacker draws.
         on_round: called after every round.
+        datasets: by name, with the public images to attack with; not given: they are loaded as the run did.
 
     Returns:
         A row of numbers and words: identification and log-rank with intervals, both controls, and how many releases
@@ -185,7 +187,7 @@ def replayed(
     """
     numbers = {"rounds": rounds, "examples": examples, "decoys": decoys, "around": around, "pairs": pairs}
     _check(settings, federation, numbers, client)
-    sweep = Sweep(settings, [federation])
+    sweep = Sweep(settings, [federation], datasets)
     data = sweep.datasets[federation.dataset]
     asked = suspects(sweep, federation.dataset, client, rounds, examples, decoys, seed)
     protection = settings.protection.at(federation.mechanism, federation.budget, 1)

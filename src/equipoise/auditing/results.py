@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,9 @@ class Findings:
     outcomes: list[Outcome]  # values per release, pictures
     targets: dict[str, Targets]
     complete: bool = True  # False: interrupted, and these are the cells that were finished
+    _: KW_ONLY
+    read: int = 0  # results that an earlier audit of this user kept ...
+    computed: int = 0  # ... and those of this one
 
 
 REPORTED = (
@@ -108,7 +111,7 @@ def rows_of(outcome: Outcome, targets: Targets, seed: int = 0) -> list[dict[str,
         if "identification" in values:  # a control leaves the truth out
             row["chance"] = f"1 in {targets.candidates - (control == 'negative')}"
         if control != "negative":
-            row |= outcome.notes
+            row |= {name: note for name, note in outcome.notes.items() if name not in row}  # beside the numbers
         rows.append(row)
     return rows
 

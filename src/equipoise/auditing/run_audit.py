@@ -25,7 +25,7 @@ from .options import AuditOptions
 from .pictures import run_sections
 from .plan import Plan
 from .results import Findings, renamed, repeated, shortages
-from .store import Store
+from .store import Store, fingerprint
 from .subject import subject_of
 from .summary import counted
 from .sweep_audit import audit_sweep
@@ -111,11 +111,13 @@ def audit_run(
     releases = max((len(targets) for targets in findings.targets.values()), default=options.releases)
     attacked = f"{releases} releases of {whose} images at {places}"
     result = content(findings, options, whose, attacked)
-    result["notes"] += [*_shortages(findings, options), *_repeats(datasets, private)]
+    result["results"] = {"read": findings.read, "computed": findings.computed}
+    result["public"] = {name: fingerprint(data.public_attack, data.public_pool) for name, data in datasets.items()}
+    result["notes"] += [*_read(findings, private), *_shortages(findings, options), *_repeats(datasets, private)]
     result["cap"] = _cap(run.results(), findings, federations, settings.training.rounds)
     if most and findings.complete:
         result["multi_round"] = [
-            replay.replayed(settings, fed, most, on_round=_step(progress, seconds / most))
+            replay.replayed(settings, fed, most, on_round=_step(progress, seconds / most), datasets=datasets)
             for fed, seconds in zip(federations, replays, strict=True)
         ]
     result["notes"] += subject.notes
@@ -145,6 +147,19 @@ def _step(progress: Progress | None, seconds: float) -> Step:
     return lambda round_number: None if progress is None else progress("multi-round", seconds)
 
 
+def _read(findings: Findings, private: bool) -> list[str]:
+    """What was taken from an earlier audit."""
+    if not findings.read:
+        return []
+    note = (
+        f"{findings.read} of {findings.read + findings.computed} results were read from the folder, where an earlier "
+        "audit of yours kept them, and not computed now: --fresh computes them again."
+    )
+    if private:
+        note += " Reconstructions of private images are not kept: the picture lacks those of results that were read."
+    return [note]
+
+
 def _shortages(findings: Findings, options: AuditOptions) -> list[str]:
     """What there were too few images for, by dataset where there are several."""
     names, several = dataset_labels(findings.targets), len(findings.targets) > 1
@@ -170,7 +185,8 @@ def _without_paths(result: dict[str, Any], federations: list[Federation]) -> dic
     """The same with a dataset folder's name for its path."""
     names = dataset_labels(fed.dataset for fed in federations)
     parts = {name: renamed(rows, names) for name, rows in result.items() if name in LISTS}
-    return {**result, **parts, "baselines": {names[name]: rows for name, rows in result["baselines"].items()}}
+    tables = {part: {names[name]: rows for name, rows in result[part].items()} for part in ("baselines", "public")}
+    return {**result, **parts, **tables}
 
 
 def _cap(

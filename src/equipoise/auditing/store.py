@@ -2,15 +2,17 @@
 
 ``packed`` turns outcomes into the bytes of an npz file and ``unpacked`` gets them back. ``Store`` keeps a file for each
 attack on each cell in the folder ``audit`` of a run, written as soon as it is finished, so that an audit that was
-killed goes on where it was. A file is named after all that its content depends on (``fingerprint``).
+killed goes on where it was. A file is named after all that its content depends on (``fingerprint``) and signed with the
+user's key: what somebody else put into the folder is computed again.
 """
 
 from __future__ import annotations
 
 import hashlib
-import inspect
+import hmac
 import io
 import json
+import lzma
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -24,9 +26,13 @@ import numpy as np
 from torch import Tensor
 
 from ..attack.attack import Attack
-from ..errors import CheckpointError
-from ..files import plain, read_json, storage_errors, write_bytes
+from ..attack.registry import OURS
+from ..errors import CheckpointError, StorageError
+from ..files import plain, read_json, refuse_link, storage_errors, write_bytes
+from ..mechanism.noise import OURS as OUR_NOISES
+from ..mechanism.registry import Mechanism
 from ..statistics import Array
+from .key import user_key
 from .results import Outcome
 
 SCHEMA = 1
@@ -35,10 +41,14 @@ FOLDER = "audit"
 SMALLER = (np.uint8, np.uint16, np.uint32, np.float32)
 """In which an array is kept if that loses nothing, the smallest first."""
 UNREADABLE = (
-    OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, MemoryError, RecursionError,
-    NotImplementedError, zipfile.BadZipFile, zlib.error,
+    OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, MemoryError, RuntimeError,
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError,
 )  # fmt: skip
-"""What damaged bytes may raise in zipfile, numpy and json."""
+"""What damaged bytes may raise in zipfile, numpy and json; RuntimeError also of an entry that is encrypted."""
+MOST = 256 * 2**20
+"""Bytes to which a file may grow when it is read."""
+OWN_FOLDER = "Set XDG_CACHE_HOME to a folder that you can write to."
+SIGNATURE = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,8 @@ def unpacked(content: bytes, what: str = "values file") -> Values:
     """What was packed; bytes that are damaged, cut off or of another schema raise ``CheckpointError``."""
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+            if sum(part.file_size for part in stored.zip.infolist()) > MOST:
+                raise ValueError(f"it grows to more than {MOST} bytes")
             small = {name: stored[name] for name in stored.files}
         index, digest = str(small.pop("index")), str(small.pop("digest"))
         whole = _digest(index, small) == digest
@@ -129,25 +141,76 @@ class Store:
 
     def __init__(self, run: Path | str, *, fresh: bool = False):
         self.folder, self.fresh = Path(run) / FOLDER, fresh
+        refuse_link(self.folder)
+        self.refused = 0  # files that are damaged, or that another user's audit kept
+        self.key, self.keyless = b"", ""
+        try:
+            self.key = user_key()
+        except (StorageError, CheckpointError) as error:
+            self.keyless = error.cause
 
     def path(self, name: str) -> Path:
         return self.folder / f"{name[:40]}.npz"
 
-    def get(self, name: str) -> Outcome | None:
-        """What was kept under this name; None if nothing was, or if it cannot be trusted."""
+    def get(self, name: str, attack: str, releases: int, probe: Mapping[str, Array]) -> Outcome | None:
+        """What this user kept under this name, of a model that answers ``probe`` alike; None if there is no such."""
         path = self.path(name)
-        if self.fresh or not path.is_file():
+        if self.fresh or not self.key or not path.is_file():
             return None
         try:
-            values = unpacked(path.read_bytes(), path.name)
+            content = path.read_bytes() if path.stat().st_size <= MOST else b""
+            if not hmac.compare_digest(self._signature(content[:-SIGNATURE]), content[-SIGNATURE:]):
+                raise CheckpointError("The signature is another.", "Compute it again.")
+            values = unpacked(content[:-SIGNATURE], path.name)
         except (CheckpointError, OSError):
-            return None  # half-written or damaged: it is computed again, and replaced
-        return values.outcomes[0] if values.about.get("name") == name and len(values.outcomes) == 1 else None
+            self.refused += 1  # it is computed again, and replaced
+            return None
+        fits = values.about.get("name") == name and len(values.outcomes) == 1 and alike(values.arrays, probe)
+        return values.outcomes[0] if fits and _whole(values.outcomes[0], attack, releases) else None
 
-    def put(self, name: str, outcome: Outcome) -> None:
+    def put(self, name: str, outcome: Outcome, probe: Mapping[str, Array]) -> None:
         """Keep it, as a whole or not at all; the path of a dataset stays where it is."""
+        if not self.key:
+            return
         about = {key: value for key, value in outcome.about.items() if key != "dataset"}
-        write_bytes(self.path(name), packed(Values([replace(outcome, about=about)], about={"name": name})))
+        content = packed(Values([replace(outcome, about=about)], dict(probe), {"name": name}))
+        write_bytes(self.path(name), content + self._signature(content))
+
+    def _signature(self, content: bytes) -> bytes:
+        return hmac.digest(self.key, content, "sha256")
+
+    def remarks(self) -> list[str]:
+        """What a user should know of what was found, or could not be looked for."""
+        if self.keyless:
+            why = "there is no key in your cache folder to sign it with"
+            return [f"Nothing is kept for another time, and nothing kept is read: {why}. {self.keyless} {OWN_FOLDER}"]
+        if self.refused:
+            return [f"Kept results that are damaged or not of your making, and computed again: {self.refused}."]
+        return []
+
+
+def _whole(outcome: Outcome, attack: str, releases: int) -> bool:
+    arrays = [*outcome.values.values(), *outcome.negative.values()]
+    fits = all(array.shape[:1] == (releases,) for array in arrays)
+    return bool(outcome.values) and fits and outcome.attack == attack and "lower" in outcome.about
+
+
+ALIKE = 1e-4
+"""How far two answers of a model may be apart, as a share of the largest: other threads and devices round otherwise."""
+
+
+def alike(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
+    """Whether two tables of arrays are the same but for rounding.
+
+    >>> alike({"a": np.array([1.0, 0.0])}, {"a": np.array([1.0, 1e-5])}), alike({}, {"a": np.array([1.0])})
+    (True, False)
+    """
+
+    def close(mine: Array, its: Array) -> bool:
+        most = np.abs(its[np.isfinite(its)]).max(initial=0.0)  # a model that diverged answers NaN
+        return mine.shape == its.shape and np.allclose(mine, its, rtol=0, atol=ALIKE * most, equal_nan=True)
+
+    return one.keys() == other.keys() and all(close(one[name], array) for name, array in other.items())
 
 
 def fingerprint(*parts: Any) -> str:
@@ -176,15 +239,16 @@ SOURCES = ("attack", "mechanism", "models", "auditing", "randomness.py", "statis
 """What the numbers of an attack come from; results of other code are not taken for those of this one."""
 
 
-def source_of(attack: Attack) -> str:
-    """A digest of the code behind an attack, one of the user's included: what older code found is computed again."""
-    function = inspect.unwrap(getattr(attack.run, "func", attack.run))  # a partial has one inside
-    own = inspect.getsourcefile(function) if inspect.isfunction(function) else None
-    return fingerprint(_package(), "" if own is None else hashlib.sha256(Path(own).read_bytes()).hexdigest())
+def unknown_code(attack: Attack, mechanism: Mechanism) -> str | None:
+    """Whose code is not this package's: what it finds has no name, because nothing tells one version from the next."""
+    if attack is not OURS.get(attack.name):
+        return f"attack {attack.name}"
+    return None if mechanism.noise in OUR_NOISES else f"noise {mechanism.noise}"
 
 
 @cache
-def _package() -> str:
+def source() -> str:
+    """A digest of the package's code: what older code found is computed again."""
     here, made = Path(__file__).parents[1], hashlib.sha256()
     for name in SOURCES:
         for path in sorted((here / name).rglob("*.py")) or [here / name]:
@@ -201,13 +265,16 @@ ABOUT = ("dataset", "mechanism", "budget", "seed", "round", "role", "attack", "c
 def set_aside(folder: Path, content: Mapping[str, Any]) -> Path | None:
     """Keep the ``audit.json`` of a folder under another name, if the new content lacks any of its rows.
 
-    Returns the name that it has now; None if there was none, or if the new one has all of its rows.
+    Returns the name that it has now; None if there was none, or if the new one has all of its rows. A picture of
+    private images is removed: nobody looks for them beside a public audit.
     """
     path = folder / "audit.json"
     if not path.exists() or _covered(path, content):
         return None
     number = next(n for n in count(1) if not any((folder / f"audit-{n}.{end}").exists() for end in ("json", "svg")))
     with storage_errors(path):
+        if _private(path):
+            (folder / "audit.svg").unlink(missing_ok=True)
         for end in ("svg", "json"):
             if (folder / f"audit.{end}").exists():
                 (folder / f"audit.{end}").rename(folder / f"audit-{number}.{end}")
@@ -217,10 +284,20 @@ def set_aside(folder: Path, content: Mapping[str, Any]) -> Path | None:
 def _covered(path: Path, content: Mapping[str, Any]) -> bool:
     try:
         old, new = read_json(path, "audit"), json.loads(json.dumps(plain(dict(content))))
-        same = [{**one["options"], "attacks": [], "targets": one["targets"]} for one in (old, new)]
+        same = [
+            {**one["options"], "attacks": [], "targets": one["targets"], "public": one.get("public")}
+            for one in (old, new)
+        ]
         return same[0] == same[1] and _rows(old) <= _rows(new)
     except (CheckpointError, *UNREADABLE):
         return False  # not one of ours, or damaged: it is kept as it is
+
+
+def _private(path: Path) -> bool:
+    try:
+        return bool(read_json(path, "audit")["targets"] == "private")
+    except (CheckpointError, *UNREADABLE):
+        return False
 
 
 def _rows(content: Mapping[str, Any]) -> set[str]:

@@ -127,11 +127,10 @@ def _deployed(
 def _module(deployment: Deployment, split: Split, model: Model | None) -> nn.Module:
     """The model that the auditor names, or the bundled one that the folder names."""
     if model is None and deployment.model not in MODELS:
-        hint = deployment.model or "my_app.task:Net"
-        cause = f"is {deployment.model}" if deployment.model else "was not told"
+        cause = f"is said to be {deployment.model!r}" if deployment.model else "was not told"
         raise ConfigError(
             f"The model of this deployment {cause}; a folder's word is not enough to run code.",
-            f"Give it, in the folder of its app: --model {hint} (model= in Python).",
+            "Give it, in the folder of its app: --model my_app.task:Net (model= in Python).",
         )
     channels, height, width = split.images.shape[1:]
     classes = deployment.classes or 1 + int(split.labels.max())

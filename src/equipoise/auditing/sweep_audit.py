@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..attack.attack import Work
@@ -23,15 +24,18 @@ from ..engine.settings import Settings
 from ..mechanism.protection import NO_PROTECTION
 from ..mechanism.registry import get_mechanism
 from ..models.batched import Batched
+from ..statistics import Array
 from .cells import OWN, Planned, federation_cell, planned_cells, server_of, static_name
 from .examine import Progress, attack_cell
 from .options import AuditOptions
 from .plan import Plan, Stopwatch, work_of
 from .results import Findings, Outcome, differences, mark_controls, rows_of, summary
 from .scoring import baselines
-from .store import Store, fingerprint, source_of
+from .store import Store, fingerprint, source, unknown_code
 from .targets import Materials, Targets, build_targets
 
+PROBED = 32
+"""Public images by whose outputs and gradient a model is told from another."""
 Outcomes = dict[tuple[int, int, str], list[Outcome]]
 """By federation, round and role."""
 
@@ -42,7 +46,8 @@ class CellAudit:
 
     dataset: str
     planned: Planned
-    names: dict[str, str]  # by attack: all that its outcome depends on, as a digest
+    names: dict[str, str]  # by attack: all that its outcome depends on, as a digest; none for code that has no version
+    probe: dict[str, Array]  # how the model answers at these weights
     found: dict[str, Outcome]  # by attack
     seconds: dict[str, float]  # of one step, by attack
     left: dict[str, float]  # seconds, by attack
@@ -64,6 +69,9 @@ class SweepAudit:
     weights: dict[int, Tensor]  # by round: [F, P]
     progress: Progress | None
     store: Store | None
+    private: bool = False
+    read: int = 0  # results that were in the store
+    probes: dict[Any, dict[str, Array]] = field(default_factory=dict)  # by dataset and weights
     outcomes: Outcomes = field(default_factory=dict)
     cells: dict[Any, CellAudit] = field(default_factory=dict)  # by dataset, defence and weights: attacked once
 
@@ -84,12 +92,24 @@ class SweepAudit:
             if (name, *planned.key) not in self.cells:
                 self.cells[name, *planned.key] = self._cell(name, planned, common[name], watch)
         cells = self.cells.values()
+        self.read = sum(len(cell.found) for cell in cells)
         return Plan(
             federations=len(self.federations), snapshots=len(self.weights), cells=len(cells),
             there=sum(not cell.missing(self.options.attacks) for cell in cells), attacks=self.options.attacks,
             releases=max(len(targets.labels) for targets in self.targets.values()),
-            seconds=sum(sum(cell.left.values()) for cell in cells),
+            seconds=sum(sum(cell.left.values()) for cell in cells), remarks=self._remarks(),
         )  # fmt: skip
+
+    def _remarks(self) -> list[str]:
+        if self.store is None:
+            return []
+        codes = [
+            unknown_code(find(one), cell.planned.server.protection.mechanism)
+            for cell in self.cells.values() for one in self.options.attacks
+        ]  # fmt: skip
+        own = ", ".join(dict.fromkeys(code for code in codes if code is not None))
+        each = f"Computed each time, because the code is not this package's: {own}."
+        return [*self.store.remarks(), *([each] if own else [])]
 
     def _common(self, name: str) -> str:
         """A digest of what all cells of a dataset depend on."""
@@ -104,14 +124,19 @@ class SweepAudit:
 
     def _cell(self, name: str, planned: Planned, common: str, watch: Stopwatch) -> CellAudit:
         attacks, settings = {one: find(one) for one in self.options.attacks}, self.options.settings
-        names = {
-            one: fingerprint(
-                common, planned.key, one, {key: settings[key] for key in attack.options}, source_of(attack)
-            )
-            for one, attack in attacks.items()
-        }
-        stored = {one: None if self.store is None else self.store.get(names[one]) for one in attacks}
-        found = {one: outcome for one, outcome in stored.items() if outcome is not None}
+        names, probe, found = dict[str, str](), dict[str, Array](), dict[str, Outcome]()
+        if self.store is not None and self.store.key:
+            mechanism, releases = planned.server.protection.mechanism, len(self.targets[name])
+            place = (name, planned.key[0])
+            if place not in self.probes:
+                self.probes[place] = self._probe(name, planned.weights)
+            probe = self.probes[place]
+            names = {
+                one: fingerprint(common, planned.key, one, {key: settings[key] for key in attack.options}, source())
+                for one, attack in attacks.items() if unknown_code(attack, mechanism) is None
+            }  # fmt: skip
+            stored = {one: self.store.get(called, one, releases, probe) for one, called in names.items()}
+            found = {one: outcome for one, outcome in stored.items() if outcome is not None}
         work: dict[str, Work] = {}
         counted: set[object] = set()  # attacks that count alike share what they simulate
         for one, attack in attacks.items():
@@ -122,10 +147,25 @@ class SweepAudit:
                 work[one] = Work(0, 0.0) if again else planned_work
         pace = watch.seconds(planned.server, planned.weights) if work else 0.0
         return CellAudit(
-            dataset=name, planned=planned, names=names, found=found,
+            dataset=name, planned=planned, names=names, probe=probe, found=found,
             seconds={one: pace * each.gradients for one, each in work.items()},
             left={one: pace * each.total for one, each in work.items()},
         )  # fmt: skip
+
+    def _probe(self, name: str, weights: Tensor) -> dict[str, Array]:
+        """How the model answers public images: code that is not ours, and fixed tensors, have no other description."""
+        public, server = self.materials[name].attack, self.servers[name]
+        assert public is not None
+        batched, params = server.batched, weights.unsqueeze(0)
+        rows = torch.arange(max(1, PROBED // server.batch) * server.batch) % len(public[1])
+        answers: dict[str, list[Tensor]] = {"outputs": [], "gradient": []}
+        for some in rows.view(-1, 1, server.batch):  # one by one: a large model takes no more room than in an attack
+            images, labels = (part[some.to(part.device)] for part in public)
+            slope = batched.at(images, labels).gradient(params)[0]
+            slots = [slope[slot.start : slot.stop].double() for slot in batched.layout.slots]
+            answers["outputs"].append(batched.outputs(params, images)[0].double())
+            answers["gradient"].append(torch.stack([torch.stack([slot.norm(), slot.sum()]) for slot in slots]))
+        return {kind: torch.stack(several).cpu().numpy() for kind, several in answers.items()}
 
     def attack(self, index: int, round_number: int, planned: Planned) -> None:
         """One federation at the weights after one round, or one of its twins and controls."""
@@ -152,8 +192,8 @@ class SweepAudit:
 
         def keep(outcome: Outcome) -> None:
             cell.found[outcome.attack] = outcome
-            if self.store is not None:
-                self.store.put(cell.names[outcome.attack], outcome)
+            if self.store is not None and outcome.attack in cell.names:
+                self.store.put(cell.names[outcome.attack], self._kept(outcome), cell.probe)
             told(outcome.attack, inf)  # what was not told of in steps
 
         options = AuditOptions(**{**self.options.plain(), "attacks": missing})
@@ -162,13 +202,20 @@ class SweepAudit:
             self.settings.protection.leakage.D, told, keep,
         )  # fmt: skip
 
+    def _kept(self, outcome: Outcome) -> Outcome:
+        """What of it may lie in the folder: no reconstruction of a client's own image."""
+        if not self.private:
+            return outcome
+        return replace(outcome, pictures=None, about={**outcome.about, "private": True})
+
     def findings(self, complete: bool) -> Findings:
         outcomes = [one for several in self.outcomes.values() for one in several]
         rows = [row for one in outcomes for row in rows_of(one, self.targets[one.about["dataset"]], self.options.seed)]
         mark_controls(rows)
         guesses = {name: self._guesses(name) for name in self.targets}
         gaps = list(learned_against_static(self.federations, self.outcomes, self.options.seed))
-        return Findings(rows, gaps, guesses, outcomes, self.targets, complete)
+        computed = sum(len(cell.found) for cell in self.cells.values()) - self.read
+        return Findings(rows, gaps, guesses, outcomes, self.targets, complete, read=self.read, computed=computed)
 
     def _guesses(self, name: str) -> dict[str, Any]:
         result = baselines(
@@ -202,7 +249,7 @@ def audit_sweep(
     targets = {name: build_targets(materials[name], servers[name], options) for name in datasets}
     audit = SweepAudit(
         settings=settings, federations=federations, servers=servers, materials=materials, targets=targets,
-        options=options, weights=weights, progress=progress, store=store,
+        options=options, weights=weights, progress=progress, store=store, private=private,
     )  # fmt: skip
     planned(audit.plan())
     complete = True

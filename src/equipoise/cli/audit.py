@@ -108,12 +108,14 @@ def audit(
             )  # fmt: skip
         except KeyboardInterrupt:
             _stopped(as_json)
+        drawn = (run / "audit.svg").exists()
         earlier = set_aside(run, result.content)
+        removed = earlier is not None and drawn and not earlier.with_suffix(".svg").exists()
         written = result.save(run)
-    _show(result, written, earlier, as_json)
+    _show(result, written, earlier, removed, as_json)
 
 
-def _show(result: Audit, written: list[Path], earlier: Path | None, as_json: bool) -> None:
+def _show(result: Audit, written: list[Path], earlier: Path | None, removed: bool, as_json: bool) -> None:
     from . import display
     from .audit_tables import show_audit
 
@@ -123,7 +125,8 @@ def _show(result: Audit, written: list[Path], earlier: Path | None, as_json: boo
         show_audit(result.content)
         display.console.print("written: " + ", ".join(str(path) for path in written), markup=False)
         if earlier is not None:
-            display.note(f"The earlier audit has results that this one lacks; it is kept as {earlier.name}.")
+            gone = " Its picture showed private images, and was removed." if removed else ""
+            display.note(f"The earlier audit has results that this one lacks; it is kept as {earlier.name}.{gone}")
     if not result.content["complete"]:
         _stopped(as_json)
 

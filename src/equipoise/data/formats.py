@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import lzma
 import math
 import struct
 import zipfile
@@ -134,9 +135,10 @@ def _read_idx_split(files: tuple[Path, ...]) -> tuple[Array, Array]:
 # --- npz --------------------------------------------------------------------------------------------------------------
 
 NPZ_FAULTS = (
-    ValueError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError, MemoryError, OverflowError,
+    ValueError, EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, RuntimeError, MemoryError,
+    OverflowError,
 )  # fmt: skip
-"""What numpy and zipfile raise for a damaged file; NotImplementedError is zipfile's word for an unknown compression."""
+"""What numpy, zipfile and its compressions raise for a damaged, encrypted or unknown file; OSError is that of bz2."""
 
 
 def read_npz(path: Path, content: bytes, names: list[str]) -> dict[str, Array]:

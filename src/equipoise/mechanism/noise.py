@@ -58,6 +58,8 @@ _KNOWN = {
 }
 
 
+OURS = frozenset(_KNOWN)
+"""The families of this package; none can be replaced."""
 NOISES: Mapping[str, NoiseFamily] = MappingProxyType(_KNOWN)
 """Read-only: what "laplace" means is part of a proof."""
 

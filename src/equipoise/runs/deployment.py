@@ -6,6 +6,7 @@ of ``config.toml``, what its operator told: enough to build the model again and 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,8 @@ DATASET = "deployment"
 MARK = "# What the server of a deployment asked of its clients, for its audit."
 """How the config.toml of a deployment begins."""
 MOST_CLASSES = 100_000
+MODEL = re.compile(r"[A-Za-z_][\w.-]*(:[A-Za-z_][\w.]*)?", re.ASCII)
+"""A bundled name or module:callable: nothing else of a folder's word reaches a terminal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +40,7 @@ class Deployment:
 
     def check(self) -> None:
         """Refuse values that no model and no normalisation can have."""
-        if self.model is not None and (not isinstance(self.model, str) or not self.model):
+        if self.model is not None and (not isinstance(self.model, str) or not MODEL.fullmatch(self.model)):
             raise ConfigError(
                 f"Expected the model {self.model!r} to be a name.", "Give a bundled name, or module:callable."
             )

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..engine.datasets import dataset_labels
 from ..engine.federation import Federation
 from ..errors import CheckpointError, ConfigError
-from ..files import read_json
+from ..files import read_json, refuse_link
 from ..models.layout import Layout
 from .config import Config, stored
 from .metrics_file import METRICS, read_rows
@@ -51,6 +51,7 @@ class RunFolder:
 
     def snapshots(self) -> list[int]:
         """Rounds of which there is a snapshot; at least one."""
+        refuse_link(self.path / "snapshots")
         names = (path.stem.removeprefix("round-") for path in (self.path / "snapshots").glob("round-*.safetensors"))
         result = sorted(int(name) for name in names if name.isdecimal())
         if not result:
