@@ -11,7 +11,8 @@ Rules, written before the figures:
 * Learned is set against static noise by one measure an attack (``PRIMARY``), release by release. At the same weights
   it *leaks more* or *less* if the 95 % interval of the mean difference over releases excludes zero, else there is *no
   clear difference*. Against static noise on its own trajectory, where the weights differ, the interval is Student's
-  over the three trajectories. Nothing is corrected for the number of cells: one in twenty equal pairs is called different.
+  over the three trajectories. Nothing is corrected for the number of cells: one in twenty equal pairs is called
+  different.
 * *control failed* where there is no clear difference and the attack does not work on undistorted releases at the
   weights of either side, by the rule of ``auditing/results.py`` applied to the mean over trajectories.
 """
@@ -63,9 +64,10 @@ def kept(outcome: Outcome, design: str, candidates: int) -> Outcome:
 
 def _small(values: dict[str, Array]) -> dict[str, Array]:
     names = ("identification", "log_rank", "labels", "labels_exact", "mse", "ssim")
-    result = {name: values[name] for name in names if name in values}
+    result = {name: values[name].astype(np.float32).astype(np.float64) for name in names if name in values}
     if "log_rank" in result:
-        result["rank"] = np.round(2 * np.expm1(result.pop("log_rank"))) / 2
+        result["rank"] = np.round(2 * np.expm1(values["log_rank"])) / 2
+        result.pop("log_rank")
     if "members" in values:
         _, place = np.unique(np.concatenate([values["members"].ravel(), values["others"].ravel()]), return_inverse=True)
         size = values["members"].size
