@@ -1,8 +1,9 @@
 """Bring the parts of the study together: ``python studies/leakage/summarise.py PARTS.json studies/leakage``.
 
 PARTS.json lists what was run: {"folder", "design", "commit", "command", "machine"}; a folder is what
-``python -m equipoise.compute SPEC.json FOLDER`` wrote. ``values.npz`` gets what was measured on every release and
-``leakage.json`` all that follows from it: ``summarise`` makes the second of the first, and a test does it again.
+``python -m equipoise.compute SPEC.json FOLDER`` wrote, or, of kind "trained", a run folder for its accuracies alone.
+``values.npz`` gets what was measured on every release and ``leakage.json`` all that follows from it: ``summarise``
+makes the second of the first, and a test does it again.
 
 Rules, written before the figures:
 
@@ -230,18 +231,19 @@ def collected(parts: list[dict[str, Any]], folder: Path) -> tuple[Values, list[d
     outcomes, runs, multi = [], [], []
     accuracy: dict[Place, list[float]] = {}
     for part in parts:
-        name = "multi_round.json" if part["design"] == "multi-round" else "audit.json"
+        name = {"multi-round": "multi_round.json", "trained": "result.json"}.get(part.get("kind"), "audit.json")
         raw = json.loads((folder / part["folder"] / name).read_text())
-        runs.append({**part, "spec": raw["spec"], "environment": raw["environment"], "seconds": raw["seconds"]})
-        if part["design"] == "multi-round":
-            multi += raw["attacks"]
+        runs.append({**part, **{key: raw[key] for key in ("spec", "environment", "seconds") if key in raw}})
+        rows = raw["federations"] if part.get("kind") == "trained" else raw.get("accuracy", [])
+        for row in rows if part.get("accuracy", True) else []:
+            place = (part["design"], row["dataset"], row["mechanism"], row["budget"], row.get("round", 5000))
+            accuracy.setdefault(place, []).append(row["accuracy"])
+        if "kind" in part:
+            multi += raw["attacks"] if part["kind"] == "multi-round" else []
             continue
         read = unpacked((folder / part["folder"] / "audit.npz").read_bytes())
         width = int(read.about["candidates"])
         outcomes += [kept(one, part["design"], width) for one in read.outcomes]
-        for row in raw["accuracy"]:
-            place = (part["design"], row["dataset"], row["mechanism"], row["budget"], row["round"])
-            accuracy.setdefault(place, []).append(row["accuracy"])
     names = ("design", "dataset", "mechanism", "budget", "round")
     about = [{**dict(zip(names, place, strict=True)), "values": several} for place, several in accuracy.items()]
     return Values(outcomes, about={"accuracy": about}), runs, multi

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
+from equipoise.attack.registry import ATTACKS, find
+from equipoise.attack.view import Server
 from equipoise.auditing import sweep_audit
 from equipoise.auditing.audit import Audit
 from equipoise.auditing.options import AuditOptions
@@ -21,7 +24,7 @@ from equipoise.auditing.store import Store, packed, unpacked
 from equipoise.auditing.svg import as_pixels, png
 from equipoise.engine.datasets import load_dataset
 from equipoise.engine.settings import Settings
-from equipoise.errors import CheckpointError, ConfigError, DataError, ModelError
+from equipoise.errors import AttackError, CheckpointError, ConfigError, DataError, ModelError
 from equipoise.runs.config import resolve
 from equipoise.runs.run import Run
 from tests.audit_helpers import cheap, settings_for, train_run, write_pictures
@@ -239,11 +242,11 @@ def test_an_audit_in_which_nothing_was_finished_is_none(
     """Interrupted in its first cell it leaves an earlier audit as it is; in its second there is something to write."""
     cells: list[Any] = []
 
-    def interrupted(cell: Any, *arguments: Any) -> Any:
+    def interrupted(cell: Any, *arguments: Any, **more: Any) -> Any:
         cells.append(cell)
         if len(cells) == last:
             raise KeyboardInterrupt
-        return genuine(cell, *arguments)
+        return genuine(cell, *arguments, **more)
 
     genuine = sweep_audit.attack_cell
     monkeypatch.setattr(sweep_audit, "attack_cell", interrupted)
@@ -402,3 +405,23 @@ def test_that_private_pictures_are_not_kept_is_said(folder: Path) -> None:
 def test_an_unknown_attack_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'matched'"):
         audit_run(tmp_path, AuditOptions(attacks=["mached"]))
+
+
+def test_an_attack_that_cannot_work_on_one_cell_leaves_the_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No release moves the weights, say, because the run diverged: that is said, and the audit goes on."""
+    labels = find("labels")
+
+    def run(server: Server, *rest: Any) -> Any:
+        if server.protection.mechanism.learns:
+            raise AttackError("No release moves the weights.", "Leave them out.")
+        return labels.run(server, *rest)
+
+    monkeypatch.setitem(ATTACKS, "labels", replace(labels, run=run))
+    result = audit_run(folder, cheap(attacks=["labels"]), snapshots=[0])
+    attacked = {(row["mechanism"], row["role"]) for row in result.rows}
+    assert attacked > {("none", "own"), ("pl-learn", "undistorted")}
+    assert ("pl-learn", "own") not in attacked
+    said = " ".join(result.content["notes"])
+    assert re.search(r"labels could not attack pl-learn[^:]* at round 0 \(own\): No release moves the weights", said)

@@ -15,7 +15,7 @@ from equipoise.auditing.attacker import Attacker
 from equipoise.auditing.options import USUAL, AuditOptions
 from equipoise.auditing.update import Update
 from equipoise.auditing.update_audit import audit
-from equipoise.errors import ConfigError, DataError, EquipoiseError, ModelError, ReleaseError
+from equipoise.errors import AttackError, ConfigError, DataError, EquipoiseError, ModelError, ReleaseError
 from equipoise.mechanism.protection import ProtectionSettings
 from tests.audit_helpers import cheap
 from tests.auditing.updates import CLASSES, SHAPE, Call, gradient_of, numbers
@@ -143,6 +143,13 @@ def test_what_cannot_be_audited_is_refused(
 ) -> None:
     with pytest.raises(error, match=words):
         call(**change)
+
+
+def test_an_update_that_did_not_move_is_refused(call: Call, model: nn.Module) -> None:
+    """Whoever keeps the model's own state dict as the start has none to compare with."""
+    with pytest.raises(AttackError, match=r"Release\(s\) 0 equal the weights they started from") as caught:
+        call(after=model.state_dict())
+    assert "copy state_dict() before training" in caught.value.remedy
 
 
 def test_updates_and_starts_must_pair(call: Call, model: nn.Module, batch: Any) -> None:

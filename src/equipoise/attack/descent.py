@@ -101,12 +101,6 @@ def optimise(
     """
     search.check()
     check_differentiable(server, view.previous, soft=view.labels is None)
-    still = (view.update == 0).all(1).nonzero().flatten().tolist()
-    if still:
-        raise AttackError(
-            f"Release(s) {', '.join(map(str, still[:8]))} equal the weights they started from.",
-            "If they were trained, copy state_dict() before training: it shares memory. Else leave them out.",
-        )
     size = search.chunk or CHUNK[view.released.device.type]
     parts = []
     for start in range(0, len(view), size):

@@ -14,10 +14,11 @@ from ..attack.results import Result
 from ..attack.simulate import chunk, pieces, respond
 from ..attack.simulate import noise as draw_noise
 from ..attack.view import Server, View
+from ..errors import AttackError
 from ..randomness import experiment_key
 from .cells import Cell
 from .options import AuditOptions
-from .results import Outcome
+from .results import FAILED, Outcome
 from .scoring import Case, Trace, score
 from .targets import Materials, Targets
 
@@ -43,10 +44,13 @@ def attack_cell(
     diameter: float = 56.0,
     progress: Progress | None = None,
     keep: Callable[[Outcome], None] = lambda outcome: None,
+    *,
+    forgiving: bool = False,
 ) -> list[Outcome]:
     """All attacks that the options name, on the cell's own releases or on simulated ones of the targets.
 
-    ``keep`` gets each outcome as soon as there is one.
+    ``keep`` gets each outcome as soon as there is one. An attack that cannot work here, say because no release moves
+    the weights, raises ``AttackError``, or, if that is to be forgiven, has an outcome without values that says why.
     """
     view = cell.view
     if view is None:
@@ -56,9 +60,14 @@ def attack_cell(
     for name in options.attacks:
         trace = Trace(targets.images, diameter)
         hooks = Hooks(trace.watch, steps(name, progress), memory if name in SHARING else None)
-        result = run_attack(name, cell.server, view, knowledge, options, hooks)
-        seen = find(name).seen(view)
-        results.append(score(result, Case(cell, name, seen, targets, materials, options, trace)))
+        try:
+            result = run_attack(name, cell.server, view, knowledge, options, hooks)
+            case = Case(cell, name, find(name).seen(view), targets, materials, options, trace)
+            results.append(score(result, case))
+        except AttackError as error:
+            if not forgiving:
+                raise
+            results.append(Outcome(cell.about, name, {}, {}, notes={FAILED: error.cause}))
         keep(results[-1])
     return results
 

@@ -16,6 +16,8 @@ from .targets import Targets
 ENOUGH = 20
 """Releases below which a result says too little to be called one."""
 FEW = "insufficient evidence"
+FAILED = "failed"
+"""The note of an outcome whose attack could not work: why."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from ..engine.federation import Federation
 from ..engine.settings import Settings
 from ..environment import environment
 from ..errors import ConfigError
+from ..mechanism.schedule import defence_label
 from ..models.named import Model
 from ..runs.folder import RunFolder
 from . import image_scores as scores
@@ -24,7 +25,7 @@ from .examine import Progress
 from .options import AuditOptions
 from .pictures import run_sections
 from .plan import Plan
-from .results import Findings, renamed, repeated, shortages
+from .results import FAILED, Findings, renamed, repeated, shortages
 from .store import Store, fingerprint
 from .subject import subject_of
 from .summary import counted
@@ -114,6 +115,7 @@ def audit_run(
     result["results"] = {"read": findings.read, "computed": findings.computed}
     result["public"] = {name: fingerprint(data.public_attack, data.public_pool) for name, data in datasets.items()}
     result["notes"] += [*_read(findings, private), *_shortages(findings, options), *_repeats(datasets, private)]
+    result["notes"] += _failures(findings)
     result["cap"] = _cap(run.results(), findings, federations, settings.training.rounds)
     if most and findings.complete:
         result["multi_round"] = [
@@ -174,6 +176,19 @@ def _repeats(datasets: Mapping[str, Dataset], private: bool) -> list[str]:
     """How many images were left out because they equal another: nobody could tell these two apart."""
     left_out = [(data.name, repeats(data, private)) for data in datasets.values()]
     return [f"{repeated(count)} of {name}." for name, count in left_out if count]
+
+
+def _failures(findings: Findings) -> list[str]:
+    """Which attacks could not work where, and why."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for one in findings.outcomes:
+        if FAILED in one.notes:
+            label = defence_label(one.about["mechanism"], one.about["budget"])
+            where = f"{label} at round {one.about['round']} ({one.about['role']})"
+            places.setdefault((one.attack, one.notes[FAILED]), []).append(where)
+    return [
+        f"{attack} could not attack {', '.join(dict.fromkeys(where))}: {why}" for (attack, why), where in places.items()
+    ]
 
 
 def _usual(snapshots: list[int]) -> list[int]:

@@ -192,14 +192,14 @@ class SweepAudit:
 
         def keep(outcome: Outcome) -> None:
             cell.found[outcome.attack] = outcome
-            if self.store is not None and outcome.attack in cell.names:
+            if self.store is not None and outcome.attack in cell.names and outcome.values:
                 self.store.put(cell.names[outcome.attack], self._kept(outcome), cell.probe)
             told(outcome.attack, inf)  # what was not told of in steps
 
         options = AuditOptions(**{**self.options.plain(), "attacks": missing})
         attack_cell(
             made, self.targets[cell.dataset], self.materials[cell.dataset], options,
-            self.settings.protection.leakage.D, told, keep,
+            self.settings.protection.leakage.D, told, keep, forgiving=True,
         )  # fmt: skip
 
     def _kept(self, outcome: Outcome) -> Outcome:

@@ -14,7 +14,7 @@ from ..attack.results import Inversion
 from ..attack.view import Public, Server, View, check, check_public
 from ..data.splits import distinct
 from ..environment import environment
-from ..errors import ConfigError, DataError, ModelError
+from ..errors import AttackError, ConfigError, DataError, ModelError
 from ..models.batched import Batched
 from ..models.check import check_model
 from .attacker import Attacker
@@ -110,6 +110,7 @@ def _case(update: Update, attacker: Attacker, truth: Truth | None, options: Audi
     server, like = _server(update, attacker, truth)
     view, attacker = update.view(server.batched, like), attacker.to(like)
     check(server, view, needs_labels=False)
+    _check_moved(view)
     real = None if truth is None else truth.at(server, view)
     labels = attacker.granted_rows(real, len(view), server)
     about = {
@@ -140,6 +141,15 @@ def _distinct(attacker: Attacker, truth: Truth | None) -> tuple[Attacker, list[s
         raise DataError("Every public input equals one behind the updates.", "Give others, or leave public out.")
     note = f"Public data: {repeated(len(images) - len(rows))}."
     return replace(attacker, public=(images[rows], labels[rows])), [note]
+
+
+def _check_moved(view: View) -> None:
+    still = (view.update == 0).all(1).nonzero().flatten().tolist()
+    if still:
+        raise AttackError(
+            f"Release(s) {', '.join(map(str, still[:8]))} equal the weights they started from.",
+            "If they were trained, copy state_dict() before training: it shares memory. Else leave them out.",
+        )
 
 
 def _server(update: Update, attacker: Attacker, truth: Truth | None) -> tuple[Server, Tensor]:
