@@ -19,6 +19,8 @@ def test_static_instead_of_learned_only_where_learned_leaks_more() -> None:
     assert "server_rate=auto" in steps(*cell("matched", 0.9, 1.0, 0.3))
     assert "static" not in steps(*cell("matched", 0.9, 1.0, 0.9))
     assert "static" not in steps(*cell("matched", 0.3, 1.0, 0.9)), "learned leaks less here"
+    assert "instead of pl-learn" in steps(*cell("lti", 0.9, 0.01, 0.3, failed=True)), "clear, whatever the control"
+    assert "static" not in steps(*cell("matched", 0.9, 1.0, 0.3, not_finite=5)), "no scores to compare"
 
 
 def test_a_stricter_budget_unless_the_strictest_leaked_most() -> None:

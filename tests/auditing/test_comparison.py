@@ -84,6 +84,23 @@ def test_a_difference_is_one_by_its_own_interval_else_by_two_that_do_not_overlap
     assert one.against("undistorted") is None
 
 
+@pytest.mark.parametrize("which", ["own", "static, equal lower bound"])
+def test_a_failed_control_voids_no_clear_difference_and_scores_that_are_not_finite_any(which: str) -> None:
+    def compared(other: float, **doubt: Any) -> str | None:
+        twin = "static, equal lower bound"
+        rows = [
+            row(role, None, value, identification_low=value - 0.1, identification_high=value + 0.1)
+            | (doubt if role == which else {})
+            for role, value in (("own", 0.55), (twin, other))
+        ]
+        return next(readings({"attacks": rows})).against(twin)
+
+    assert compared(0.5) == "no clear difference"
+    assert compared(0.5, control_failed=True) is None
+    assert (compared(0.2, control_failed=True), compared(0.9, control_failed=True)) == ("more", "less")
+    assert compared(0.2, not_finite=3) is None
+
+
 def test_chance_is_one_candidate_an_even_auc_or_the_negative_control() -> None:
     rows = [
         row("own", None, 0.9, chance="1 in 50"), row("own", None, 0.0, attack="membership", membership_auc=0.6),

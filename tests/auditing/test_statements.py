@@ -14,6 +14,7 @@ from equipoise.auditing.statements import (
     STRONGEST,
     TALLY,
     TOO_FEW,
+    UNPROTECTED,
     UNSCORED,
     WORSE,
     Statement,
@@ -40,14 +41,22 @@ def test_the_worst_example_of_learning_is_the_widest_gap() -> None:
     assert all(one.against("static, equal lower bound") == "more" for one in learned.readings)
 
 
-def test_worse_than_none_is_by_the_interval_and_also_against_the_runs_own_federation() -> None:
+def test_worse_than_none_is_by_the_interval() -> None:
     touching = content(*cell("matched", 0.44, 0.4, mechanism="pl-identical"))
     assert WORSE not in kinds(statements(touching)), "intervals of 0.42 to 0.46 and 0.38 to 0.42"
     apart = content(*cell("matched", 0.45, 0.4, mechanism="pl-identical"))
     assert kinds(statements(apart))[0] == WORSE
-    plain = row("matched", 0.3, mechanism="none", budget=None, round=60)
-    own = content(plain, *cell("matched", 0.5, 0.9, mechanism="pl-identical", round=60))
-    assert kinds(statements(own))[0] == WORSE, "at its own weights a run without protection leaks less"
+
+
+def test_more_than_the_unprotected_run_is_not_worse_than_no_protection_and_not_first() -> None:
+    def beside(round_number: int) -> list[str]:
+        plain = row("matched", 0.3, mechanism="none", budget=None, round=round_number)
+        return kinds(
+            statements(content(plain, *cell("matched", 0.5, 0.9, mechanism="pl-identical", round=round_number)))
+        )
+
+    assert beside(60) == [STRONGEST, RANKING, UNPROTECTED, NEXT], "the unprotected run has other weights"
+    assert UNPROTECTED not in beside(0), "there the weights are the same"
 
 
 def test_the_worst_of_each_defence_is_ranked_once() -> None:
@@ -57,11 +66,22 @@ def test_the_worst_of_each_defence_is_ranked_once() -> None:
     assert len({one.defence for one in ranking.readings}) == len(ranking.readings) == 7
 
 
-def test_an_attack_whose_control_failed_is_no_comparison() -> None:
-    rows = cell("lti", 0.03, 0.02, 0.01, failed=True, half=0.001)
-    found = statements(content(*rows))
-    assert not {LEARNED, TALLY} & set(kinds(found))
-    assert CONTROL in kinds(found)
+def test_a_failed_control_voids_what_is_unclear_and_no_clear_difference() -> None:
+    compared = {WORSE, LEARNED, TALLY}
+    clear = kinds(statements(content(*cell("lti", 0.03, 0.02, 0.01, failed=True, half=0.001))))
+    assert compared <= set(clear)
+    unclear = kinds(statements(content(*cell("lti", 0.03, 0.02, 0.01, failed=True, half=0.02))))
+    assert not compared & set(unclear)
+    assert CONTROL in clear
+    assert CONTROL in unclear
+
+
+def test_it_is_counted_of_how_many_cells_the_largest_is() -> None:
+    found = {one.kind: one for one in statements(study())}
+    assert found[RANKING].cells == tuple(
+        6 if one.own["mechanism"] == "pl-learn" else 3 for one in found[RANKING].readings
+    ), "lti attacks only what learns"
+    assert found[ALSO].cells == (18,), "two mechanisms, three budgets and three rounds"
 
 
 def test_one_defence_has_no_ranking_and_nothing_scored_no_statement_but_that() -> None:
@@ -74,6 +94,8 @@ def test_scores_that_are_not_finite_are_no_comparison_and_are_said() -> None:
     found = statements(content(*cell("matched", 0.03, 1.0, 0.01, half=0.001, not_finite=5)))
     assert BROKEN in kinds(found)
     assert not {LEARNED, TALLY, CONTROL} & set(kinds(found))
+    worse = statements(content(*cell("matched", 0.9, 0.1, mechanism="pl-identical", not_finite=5)))
+    assert WORSE not in kinds(worse)
 
 
 def test_many_rounds_come_before_the_strongest_single_release() -> None:

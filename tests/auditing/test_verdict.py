@@ -22,8 +22,8 @@ def test_without_protection_the_first_sentence_says_that_nothing_protects() -> N
     said = verdict(only("none", None))
     assert said[0] == (
         "Nothing protects these updates: a server that follows the protocol and holds public images of the same kind "
-        "(labels granted) picks the right image out of 200 in 100 % of cases (95 % interval 98 to 100) from the first "
-        "release."
+        "(labels granted) picks the right image out of 200 in 100 % of cases (95 % interval 98 to 100; the largest of "
+        "3 cells) from the first release."
     )
     assert said[-1].startswith("Next: protect the updates")
     assert "static" not in " ".join(said[:-1])
@@ -42,7 +42,8 @@ def test_a_learned_run_is_held_against_no_protection_and_static_noise() -> None:
 
 def test_a_static_run_names_its_worst_round() -> None:
     said = verdict(only("pl-identical", 0.98))
-    assert "41 % of cases (95 % interval 39 to 43) from a release of pl-identical @ 0.98 after 2,000 rounds" in said[0]
+    assert "41 % of cases (95 % interval 39 to 43; the largest of 3 cells) from a release of pl-iden" in said[0]
+    assert "pl-identical @ 0.98 after 2,000 rounds" in said[0]
     assert said[0].endswith("; without any protection it would be 58 %.")
     assert "instead of" not in said[-1]
     assert "use a larger batch" in said[-1]
@@ -54,11 +55,12 @@ def test_a_sweep_is_grouped_and_ranked_in_few_sentences() -> None:
     assert len("\n".join(map(wrapped, said)).splitlines()) <= 24
     ranking = next(line for line in said if line.startswith("Images identified"))
     assert ranking == (
-        "Images identified by the strongest attack, at the worst round of each: at the first round none 100 %, "
+        "Images identified by the strongest attack, the largest of 3 to 6 cells each: at the first round none 100 %, "
         "pl-learn @ 0.995 100 %, pl-identical @ 0.995 91 %, pl-learn @ 0.98 90 %; after 200 rounds pl-learn @ 0.96 "
         "58 %, pl-identical @ 0.96 10 %; after 2,000 rounds pl-identical @ 0.98 41 %."
     )
     membership = next(line for line in said if line.startswith("Membership"))
+    assert membership.startswith("Membership: an AUC of 0.84 (the largest of 18 cells; 0.82 to 0.86; by chance 0.50; ")
     assert "20 % of members at 1 % false alarms" in membership
     assert "unprotected 0.99, static noise of equal budget 0.75" in membership
 
@@ -75,6 +77,23 @@ def test_what_is_worse_than_no_protection_comes_first() -> None:
     assert said[0].startswith("Worse than no protection: a server that")
     assert "70 % of cases" in said[0]
     assert "after 60 rounds; without any protection it would be 40 %" in said[0]
+
+
+def test_more_than_the_unprotected_run_says_that_the_weights_differ() -> None:
+    plain = row("matched", 0.3, mechanism="none", budget=None, round=60)
+    said = verdict(content(plain, *cell("matched", 0.5, 0.9, mechanism="pl-identical", round=60)))
+    assert said[2] == (
+        "More than the unprotected run at that round, whose weights differ: pl-identical @ 0.98 after 60 rounds "
+        "(identified images 50 % against 30 %)."
+    )
+    assert "Worse" not in " ".join(said)
+
+
+def test_one_cell_is_not_called_the_largest() -> None:
+    both = [*cell("matched", 0.5, 0.9, mechanism="pl-identical"), *cell("labels", 0.5, 0.9, mechanism="pl-identical")]
+    assert "largest" not in " ".join(verdict(content(*both)))
+    more = [*both, *cell("labels", 0.4, 0.9, mechanism="pl-identical", round=60)]
+    assert "Labels: 50 % inferred (the largest of 2 cells; 48 to 52)" in " ".join(verdict(content(*more)))
 
 
 def test_where_intervals_overlap_there_is_no_clear_difference() -> None:
@@ -106,6 +125,17 @@ def test_a_failed_control_is_no_evidence_of_protection() -> None:
     said = verdict(content(*cell("lti", 0.01, 0.02, failed=True, round=2000, mechanism="pl-identical")))
     assert "The control of lti failed there, so a low figure is no evidence of protection." in said[0]
     assert "Low figures of lti after 2,000 rounds are no evidence: its control, without distortion, failed too." in said
+    assert "without any protection" not in said[0], "2 % says as little as 1 %"
+
+
+def test_where_the_control_failed_a_clear_difference_is_said_and_the_others_are_counted() -> None:
+    clear = cell("lti", 0.9, 0.02, 0.3, failed=True)
+    said = verdict(content(*clear, *cell("lti", 0.02, 0.02, 0.01, failed=True, round=60)))
+    assert said[0].startswith("Worse than no protection: ")
+    assert said[0].endswith("so a low figure is no evidence of protection; a clear difference stands.")
+    assert said[1].endswith("in 1 of 1 comparisons by identified images; 1 more is no evidence.")
+    unclear = verdict(content(*cell("matched", 0.5, 1.0, 0.5), *cell("lti", 0.02, 0.02, 0.01, failed=True)))
+    assert any("static noise (1 comparison; 1 more is no evidence)." in line for line in unclear)
 
 
 def test_guessing_is_not_called_safe() -> None:

@@ -86,8 +86,8 @@ def test_the_notes_say_what_the_table_cannot(monkeypatch: pytest.MonkeyPatch) ->
     show_audit(FOUND)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert (
-        "one candidate of all for identification, random guesses for labels, and else the same result held against "
-        "images of another release" in " ".join(text.split())
+        "one candidate of all for identification, an even guess for labels, non-members against other non-members for "
+        "membership, and else a decoy in the truth's place, the truth left out." in " ".join(text.split())
     )
     assert "black: MSE 1.18, score 0.46" in text
     assert "not claimed: (epsilon, delta) of any kind." in text

@@ -137,15 +137,22 @@ class Reading:
         return None if value is None else float(value)
 
     def against(self, role: str) -> str | None:
-        """Whether this defence leaks more or less than another: paired where that was measured, else by intervals."""
+        """Whether this defence leaks more or less than another: paired where that was measured, else by intervals.
+
+        None where nothing can be said: scores were not finite, or nothing differs clearly and a control failed. A clear
+        difference stands even then: learning can leak where an undistorted gradient is almost zero.
+        """
         if self.beside(role) is None:
+            return None
+        both = self.own, self.sides[role]
+        if any(row.get("not_finite") for row in both):
             return None
         gap = interval_of(self.gaps.get(role, {}), self.metric.name)
         if gap is None:
-            mine, other = (interval_of(row, self.metric.name) for row in (self.own, self.sides[role]))
+            mine, other = (interval_of(row, self.metric.name) for row in both)
             gap = None if mine is None or other is None else (mine[0] - other[1], mine[1] - other[0])
         if gap is None or gap[0] <= 0 <= gap[1]:
-            return UNCLEAR
+            return None if any(row.get("control_failed") for row in both) else UNCLEAR
         return MORE if (gap[0] > 0) == self.metric.more else LESS
 
     @property

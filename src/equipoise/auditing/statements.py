@@ -1,8 +1,9 @@
 """What the rows of an audit show, as ranked statements; ``verdict.py`` says them.
 
 What is worse than no protection comes first, then learned distortion that leaks more than static noise, then how much
-each defence still leaks. A difference is called one where a 95 % interval says so: the paired one where it was
-measured, else two that do not overlap. Attacks whose control failed are compared with nothing.
+each defence still leaks, then what leaks more than the run's own unprotected federation, whose weights differ. A
+difference is called one where a 95 % interval says so: the paired one where it was measured, else two that do not
+overlap. A failed control voids low figures and "no clear difference", and no difference that is clear.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .summary import UNKNOWN
 Content = Mapping[str, Any]
 TOO_FEW, UNSCORED, WORSE, LEARNED, TALLY = "too few", "unscored", "worse than none", "learned leaks more", "tally"
 STRONGEST, RANKING, ALSO, PIXELS, CONTROL, NEXT = "strongest", "ranking", "also", "pixels", "control failed", "next"
-COMBINED, BROKEN = "combined releases", "not finite"
+COMBINED, BROKEN, UNPROTECTED = "combined releases", "not finite", "more than the unprotected run"
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Statement:
     readings: tuple[Reading, ...] = ()
     steps: tuple[str, ...] = ()  # what to do next
     combined: Mapping[str, Any] | None = None  # a row of ``multi_round``
+    cells: tuple[int, ...] = ()  # of how many each reading is the largest
 
 
 def statements(content: Content) -> list[Statement]:
@@ -43,6 +45,8 @@ def statements(content: Content) -> list[Statement]:
     compared = list(_compared(every))
     found += [*compared, *_combined(content, alone=not content.get("attacks"))]
     found += _strongest(every, any(one.kind in (WORSE, LEARNED) for one in compared))
+    if above := _more_than(every, NONE):
+        found += [Statement(UNPROTECTED, above)]
     pixels = min(readings(content, ("mse",)), key=lambda one: (not one.distorts, one.value), default=None)
     if pixels is not None:
         found += [*([] if every else [Statement(STRONGEST, (pixels,))]), Statement(PIXELS, (pixels,))]
@@ -55,14 +59,19 @@ def statements(content: Content) -> list[Statement]:
 
 def _compared(every: list[Reading]) -> Iterator[Statement]:
     """Against no protection, where it is worse, and against static noise of equal budget."""
-    worse = [one for one in every if MORE in (one.against(POSITIVE), one.against(NONE))]
-    if worse := [one for one in worse if one.distorts]:
-        yield Statement(WORSE, tuple(sorted(worse, key=lambda one: (_rank(one), -_excess(one)))))
-    pairs = [one for one in every if one.learns and not one.failed and one.against(TWIN)]
-    if more := [one for one in pairs if one.against(TWIN) == MORE]:
-        yield Statement(LEARNED, tuple(sorted(more, key=lambda one: (_rank(one), (one.beside(TWIN) or 0) - one.value))))
-    if pairs:
-        yield Statement(TALLY, tuple(pairs))
+    if worse := _more_than(every, POSITIVE):
+        yield Statement(WORSE, worse)
+    learned = [one for one in every if one.learns]
+    if more := _more_than(learned, TWIN):
+        yield Statement(LEARNED, more)
+    if any(one.against(TWIN) for one in learned):
+        yield Statement(TALLY, tuple(one for one in learned if one.beside(TWIN) is not None))
+
+
+def _more_than(every: list[Reading], role: str) -> tuple[Reading, ...]:
+    """What clearly leaks more than another side, by the widest gap; at round 0 no weights differ from another run's."""
+    more = [one for one in every if one.distorts and one.against(role) == MORE and (one.round or role != NONE)]
+    return tuple(sorted(more, key=lambda one: (_rank(one), (one.beside(role) or 0.0) - one.value)))
 
 
 SCHEDULES = ("schedule_known", "schedule_unknown")
@@ -97,23 +106,20 @@ def _strongest(every: list[Reading], led: bool) -> Iterator[Statement]:
     """
     defended = [one for one in every if one.distorts] or every
     for place, name in enumerate(dict.fromkeys(one.metric.name for one in sorted(defended, key=_rank))):
-        strongest = max((one for one in defended if one.metric.name == name), key=lambda one: one.value)
+        alike = [one for one in defended if one.metric.name == name]
+        strongest = max(alike, key=lambda one: one.value)
         if place:
-            yield Statement(ALSO, (strongest,))
+            yield Statement(ALSO, (strongest,), cells=(len(alike),))
             continue
-        worst: dict[Any, Reading] = {}
+        ranked: dict[Any, list[Reading]] = {}
         for one in sorted((one for one in every if one.metric.name == name), key=lambda one: -one.value):
-            worst.setdefault(one.defence[:2], one)
-        if not led or len(worst) == 1:
-            yield Statement(STRONGEST, (strongest,))
-        if len(worst) > 1:
-            yield Statement(RANKING, tuple(worst.values()))
+            ranked.setdefault(one.defence[:2], []).append(one)
+        if not led or len(ranked) == 1:
+            yield Statement(STRONGEST, (strongest,), cells=(len(alike),))
+        if len(ranked) > 1:
+            mine = ranked.values()
+            yield Statement(RANKING, tuple(one[0] for one in mine), cells=tuple(map(len, mine)))
 
 
 def _rank(one: Reading) -> int:
     return JUDGED.index(one.metric.name)
-
-
-def _excess(one: Reading) -> float:
-    """By how much more than without protection."""
-    return one.value - min(one.beside(role) or 0.0 for role in (POSITIVE, NONE) if one.against(role) == MORE)

@@ -22,13 +22,14 @@ from .statements import (
     STRONGEST,
     TALLY,
     TOO_FEW,
+    UNPROTECTED,
     UNSCORED,
     WORSE,
     Statement,
     found_in,
     statements,
 )  # fmt: skip
-from .summary import GIVEN, best_guess, counted, percent, share
+from .summary import GIVEN, Metric, best_guess, counted, percent, share
 
 Content = Mapping[str, Any]
 LISTED = 8
@@ -60,7 +61,7 @@ class Speaker:
             TOO_FEW: self._too_few, UNSCORED: self._unscored, WORSE: self._worse, LEARNED: self._example,
             TALLY: self._tally, STRONGEST: self._example, RANKING: self._ranking, ALSO: self._also,
             PIXELS: self._pixels, CONTROL: self._control, BROKEN: self._broken, COMBINED: self._combined,
-            NEXT: self._next,
+            UNPROTECTED: self._unprotected, NEXT: self._next,
         }  # fmt: skip
         return saying[statement.kind](statement)
 
@@ -82,15 +83,23 @@ class Speaker:
         yield f"Worse than no protection: {_lower(self._sentence(worst))}"
         cases = list(dict.fromkeys(self._case(one) for one in others if self._case(one) != self._case(worst)))
         if cases:
-            more = f" and {len(cases) - 4} more" if len(cases) > 4 else ""
-            yield f"Worse than no protection as well: {', '.join(cases[:4])}{more}."
+            yield f"Worse than no protection as well: {_first(cases)}."
+
+    def _unprotected(self, statement: Statement) -> Iterator[str]:
+        """What leaks more than the run's own unprotected federation: other weights, so no word on the distortion."""
+        cases: dict[str, str] = {}
+        for one in statement.readings:
+            both = (one.metric.form(value) for value in (one.value, one.beside(NONE) or 0.0))
+            cases.setdefault(self._case(one), f"{self._by(one.metric)} {' against '.join(both)}")
+        listed = _first([f"{case} ({figures})" for case, figures in cases.items()])
+        yield f"More than the unprotected run at that round, whose weights differ: {listed}."
 
     def _example(self, statement: Statement) -> Iterator[str]:
         """The worst reading in full, unless it has been said."""
         one = statement.readings[0]
         if one.key in self.said:
             return
-        words = self._sentence(one)
+        words = self._sentence(one, statement.cells)
         if not one.distorts:
             these = "this update" if self.given and one.own["targets"] == 1 else "these updates"
             words = f"Nothing protects {these}: {_lower(words)}"
@@ -98,10 +107,12 @@ class Speaker:
 
     def _tally(self, statement: Statement) -> Iterator[str]:
         """In how many comparisons learned noise leaks more than static noise: at the same weights, and at others."""
-        every = statement.readings
+        every = tuple(one for one in statement.readings if one.against(TWIN))
+        void = len(statement.readings) - len(every)
+        left = f"; {void} more {'is' if void == 1 else 'are'} no evidence" if void else ""
         if all(one.against(TWIN) == UNCLEAR for one in every):
             count = counted(len(every), "comparison")
-            yield f"At equal budget and weights there is {UNCLEAR} between learned and static noise ({count})."
+            yield f"At equal budget and weights there is {UNCLEAR} between learned and static noise ({count}{left})."
             return
         own = [one for one in every if one.round and one.against(STATIC) and one.metric == every[0].metric]
         more = ""
@@ -109,18 +120,21 @@ class Speaker:
             above = sum(one.against(STATIC) == MORE for one in own)
             more = f"; against the run's own static federations, at other weights, in {above} of {len(own)}"
         same = self._counts(every, TWIN)
-        yield f"At equal budget and weights, learned noise leaks more than static noise {same}{more}."
+        yield f"At equal budget and weights, learned noise leaks more than static noise {same}{left}{more}."
 
     def _counts(self, among: tuple[Reading, ...], role: str) -> str:
         """In how many comparisons it leaks more, and what became of the others, metric by metric."""
         parts: list[str] = []
-        by = {"identification": f"identified {self.thing}s", "membership_auc": "membership"}
-        for name in dict.fromkeys(one.metric.name for one in among):
-            results = [one.against(role) for one in among if one.metric.name == name]
+        for metric in dict.fromkeys(one.metric for one in among):
+            results = [one.against(role) for one in among if one.metric == metric]
             tail = [f"{word} in {results.count(word)}" for word in (LESS, UNCLEAR) if word in results]
             of = f"{results.count(MORE)} of {len(results)}" + ("" if parts else " comparisons")
-            parts.append(f"in {of} by {by.get(name, 'labels')}{_aside(tail)}")
+            parts.append(f"in {of} by {self._by(metric)}{_aside(tail)}")
         return _and(parts)
+
+    def _by(self, metric: Metric) -> str:
+        words = {"identification": f"identified {self.thing}s", "membership_auc": "membership"}
+        return words.get(metric.name, "labels")
 
     def _ranking(self, statement: Statement) -> Iterator[str]:
         """The worst round of each defence, round by round."""
@@ -133,14 +147,14 @@ class Speaker:
         listed = "; ".join(f"{when} {', '.join(names)}".strip() for when, names in by_round.items())
         more = len(statement.readings) - LISTED
         rest = f"; and {more} more in the table" if more > 0 else ""
-        at = ", at the worst round of each" if len(by_round) > 1 else ""
+        at = "".join(f", {words} each" for words in _largest(statement.cells))
         yield f"{what.get(metric.name, 'Labels inferred')} by the strongest attack{at}: {listed}{rest}."
 
     def _also(self, statement: Statement) -> Iterator[str]:
         """The worst by a further metric, in short."""
         one = statement.readings[0]
-        what = {"membership_auc": "Membership: at worst an AUC of {}", "labels": "Labels: at worst {} inferred"}
-        sure = [*_interval(one, ""), *self._guessing(one), *_false_alarms(one)]
+        what = {"membership_auc": "Membership: an AUC of {}", "labels": "Labels: {} inferred"}
+        sure = [*_largest(statement.cells), *_interval(one, ""), *self._guessing(one), *_false_alarms(one)]
         where = f" for {self._case(one)}" if one.distorts or self.several else f" {_when(one)}".rstrip()
         said = f"{what[one.metric.name].format(one.metric.form(one.value))}{_aside(sure)}{where}"
         yield f"{said}{self._otherwise(one, 'unprotected {}', 'static noise of equal budget {}')}."
@@ -199,12 +213,13 @@ class Speaker:
 
     # -- parts of a sentence ---------------------------------------------------------------------------------------
 
-    def _sentence(self, one: Reading) -> str:
-        """Who gets what from which release, and what it would be otherwise."""
+    def _sentence(self, one: Reading, cells: tuple[int, ...] = ()) -> str:
+        """Who gets what from which release, the largest of how many cells, and what it would be otherwise."""
         self.said.add(one.key)
-        said = f"{self._who(one)} {self._does(one)} {self._from(one)}{self._otherwise(one)}."
+        said = f"{self._who(one)} {self._does(one, _largest(cells))} {self._from(one)}{self._otherwise(one)}."
         if one.own.get("control_failed"):
-            said += f" The control of {one.attack} failed there, so a low figure is no evidence of protection."
+            clear = "; a clear difference stands" if one.against(POSITIVE) or one.against(TWIN) else ""
+            said += f" The control of {one.attack} failed there, so a low figure is no evidence of protection{clear}."
         elif one.failed:
             said += " Some of its scores were not finite, so a low figure is no evidence of protection."
         elif not one.above_chance:
@@ -221,8 +236,8 @@ class Speaker:
         knows += [f"holds public {self.thing}s of the same kind"] if "public" in needs else []
         return f"A server that {_and(['follows the protocol', *knows])}{' (labels granted)' if labels else ''}"
 
-    def _does(self, one: Reading) -> str:
-        value, name, sure = one.metric.form(one.value), one.metric.name, _interval(one, "95 % interval ")
+    def _does(self, one: Reading, largest: list[str]) -> str:
+        value, name, sure = one.metric.form(one.value), one.metric.name, _interval(one, "95 % interval ") + largest
         if name == "identification":
             pool = str(one.own.get("chance", "")).removeprefix("1 in ")
             how = f"picks the right {self.thing}"
@@ -256,15 +271,12 @@ class Speaker:
         bare: str = "without any protection it would be {}",
         static: str = "with static noise of the same budget {}",
     ) -> str:
-        """What it would be without protection and under static noise of equal budget."""
-        others = [(POSITIVE, bare), (TWIN, static)]
-        if one.against(NONE) == MORE:
-            others.append((NONE, "in the run's own federation without protection it is {} at that round"))
+        """What it would be without protection and under static noise of equal budget, where that can be compared."""
         parts = []
-        for role, words in others if one.distorts else []:
-            value = one.beside(role)
-            if value is not None:
-                unclear = f" ({UNCLEAR})" if one.against(role) == UNCLEAR else ""
+        for role, words in ((POSITIVE, bare), (TWIN, static)) if one.distorts else ():
+            value, result = one.beside(role), one.against(role)
+            if value is not None and result is not None:
+                unclear = f" ({UNCLEAR})" if result == UNCLEAR else ""
                 parts.append(words.format(one.metric.form(value)) + unclear)
         return f"; {', '.join(parts)}" if parts else ""
 
@@ -297,6 +309,25 @@ def _when(one: Reading) -> str:
 def _interval(one: Reading, before: str) -> list[str]:
     ends = one.metric.interval(one.own).removesuffix(" %")
     return [f"{before}{ends}"] if ends else []
+
+
+def _largest(cells: tuple[int, ...]) -> list[str]:
+    """Said beside a number that was chosen: its interval does not know of the choice.
+
+    >>> _largest((1,)), _largest((9,)), _largest((3, 6))
+    ([], ['the largest of 9 cells'], ['the largest of 3 to 6 cells'])
+    """
+    if max(cells, default=1) == 1:
+        return []
+    return [f"the largest of {' to '.join(map(str, sorted({min(cells), max(cells)})))} cells"]
+
+
+def _first(cases: list[str], most: int = 4) -> str:
+    """
+    >>> _first(["a", "b"]), _first(["a", "b", "c"], 1)
+    ('a, b', 'a and 2 more')
+    """
+    return ", ".join(cases[:most]) + (f" and {len(cases) - most} more" if len(cases) > most else "")
 
 
 def _guess(name: str) -> str:

@@ -16,7 +16,8 @@ NUMBERS = ("got", "95 %\ninterval", "static,\nlower", "static,\nnorm", "none", "
 COLUMNS = (
     "got: what the attack got from this defence. static: from static noise at the lower bound of the learned one, or "
     "of its final norm. none: from the same releases without distortion. chance: one candidate of all for "
-    "identification, random guesses for labels, and else the same result held against images of another release. "
+    "identification, an even guess for labels, non-members against other non-members for membership, and else a decoy "
+    "in the truth's place, the truth left out. "
     "AUC: how well members are told from others; TPR at 1 % FPR: the share of members found at 1 % false alarms."
 )
 
