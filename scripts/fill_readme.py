@@ -499,8 +499,8 @@ def both_axes() -> str:
                 lines.append(f"| {budget:g} | {told} | {identified(design, STATIC, budget)} |")
     lines += [
         "",
-        f"MNIST, percent, 95 % intervals: of accuracy after 5,000 rounds over {free['seeds']} seeds; of the others over "
-        "releases, means of 3 runs with a plain server. *Identified*: the attack `matched`, which simulates the "
+        f"MNIST, percent, 95 % intervals: of accuracy after 5,000 rounds over {free['seeds']} seeds; of the others "
+        "over releases, means of 3 runs with a plain server. *Identified*: the attack `matched`, which simulates the "
         "mechanism, picks the right one of 200 images (chance 0.5 %). First releases share their weights; later each "
         "row has its own. Learning spends as many gradients with batches of 4 as static noise with 44.",
     ]
