@@ -533,7 +533,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "differing": differing_cells,
         "defence": defence,
     },
-    "studies/leakage/README.md": {"leakage": study, "multi-round": combined},
+    "studies/leakage/README.md": {"leakage": study, "whole run": combined},
     "studies/coverage/README.md": {"coverage": coverage},
     "studies/invgrad/README.md": {"invgrad": invgrad, "variants": variants},
     "studies/bounds/README.md": {"bounds": bounds},

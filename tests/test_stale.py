@@ -278,9 +278,15 @@ def test_a_result_held_by_a_test_needs_that_test(tree: Path) -> None:
 # -- what is committed ---------------------------------------------------------------------------------------------
 
 
-def test_nothing_that_is_published_is_stale() -> None:
-    lines, count = STALE.report(ROOT)
-    assert count == 0, "\n".join(lines)
+def test_what_is_published_is_fresh_or_said_to_be_stale() -> None:
+    """A result that went stale unnoticed fails here; one that is known to be says why in the manifest."""
+    entries = STALE.read(ROOT)
+    unnoticed = {
+        name: reasons for name, entry in entries.items()
+        if "stale" not in entry and (reasons := list(STALE.changes(ROOT, entry)))
+    }  # fmt: skip
+    assert unnoticed == {}
+    assert STALE.unlisted(ROOT, entries) == []
 
 
 def test_the_manifest_is_as_the_script_writes_it_and_its_pages_exist() -> None:

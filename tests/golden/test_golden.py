@@ -16,15 +16,13 @@ import torch
 from equipoise.reproduction.artefacts.registry import ARTEFACTS
 from equipoise.reproduction.plan import FULL
 from equipoise.reproduction.reproduce import reproduce
-from tests.golden.record import machine, stored
+from tests.golden.record import ADDED, machine, stored
 from tests.golden.scenarios import SCENARIOS, numbers
 
 SHORT = ("every_mechanism", "two_datasets_two_seeds", "computed", "releases")
 """Three rounds at most: rounding has not grown yet."""
 RENAMED: dict[str, str] = {"/options/rounds": "/options/snapshots"}
 """Recorded part of a path -> what it is called now."""
-ADDED = ("full_records", "mean_full_utility_loss", "final_full_utility_loss")
-"""Keys of result.json that are younger than the recorded values; ``tests/engine/test_result.py`` tests them."""
 
 
 def renamed(path: str) -> str:

@@ -30,15 +30,30 @@ def test_every_scenario_was_simulated() -> None:
     assert {row["repetitions"] for row in rows()} == {1000}
 
 
+def edge(row: dict[str, Any]) -> bool:
+    """Whether a figure is within about ten cases of its end: all found, or an area near 1."""
+    if row["measure"] == "log_rank":
+        return bool(row["true_value"] < 0.2)
+    return bool(row["measure"] == "membership_auc" and 1 - row["true_value"] < 12 / (row["releases"] * row["batch"]))
+
+
 def test_intervals_cover_as_often_as_they_say() -> None:
     """93 to 97 % where ten hits or more are expected, else at least 93 %, up to two errors of the simulation."""
     for row in rows():
-        if row["twice"]:
+        if row["twice"] or edge(row):
             continue
         slack = 2 * row["standard_error"]
         assert row["covered"] >= 0.93 - slack, row
         if row["expected_hits"] is None or row["expected_hits"] >= 10:
             assert row["covered"] <= 0.97 + slack, row
+
+
+def test_at_the_edge_areas_cover_more_and_log_ranks_less() -> None:
+    """What the page says of them."""
+    near = [row for row in rows() if edge(row) and not row["twice"]]
+    assert all(row["covered"] >= 0.93 for row in near if row["measure"] == "membership_auc")
+    assert all(0.87 <= row["covered"] <= 0.95 for row in near if row["measure"] == "log_rank")
+    assert {row["measure"] for row in near} == {"membership_auc", "log_rank"}
 
 
 def test_batches_dealt_twice_would_show() -> None:
