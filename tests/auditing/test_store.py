@@ -346,7 +346,9 @@ class Called:
 
 
 @pytest.mark.parametrize(
-    "run", [black, partial(black, 1), lambda *arguments: None, Called(), find("lti").run], ids=repr
+    "run",
+    [black, partial(black, 1), lambda *arguments: None, Called(), find("lti").run],
+    ids=["function", "partial", "lambda", "object", "ours by another name"],
 )
 def test_an_attack_of_the_users_has_no_version_that_could_be_named(run: Any) -> None:
     """Partials, closures, objects and functions of a notebook change without a trace in any file."""
