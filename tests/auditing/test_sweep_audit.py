@@ -94,9 +94,9 @@ def test_a_cell_that_occurs_twice_is_attacked_once(
     """At round 0 all federations have the same weights: undistorted, static, learned and the louder static."""
     seen: list[Any] = []
 
-    def counting(cell: Any, *arguments: Any) -> Any:
+    def counting(cell: Any, *arguments: Any, **more: Any) -> Any:
         seen.append(cell)
-        return genuine(cell, *arguments)
+        return genuine(cell, *arguments, **more)
 
     genuine = sweep_audit.attack_cell
     monkeypatch.setattr(sweep_audit, "attack_cell", counting)
@@ -184,9 +184,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
     """The role of every cell that is attacked from now on, and by which attacks."""
     seen: list[tuple[str, list[str]]] = []
 
-    def counting(cell: Any, targets: Any, materials: Any, options: AuditOptions, *rest: Any) -> Any:
+    def counting(cell: Any, targets: Any, materials: Any, options: AuditOptions, *rest: Any, **more: Any) -> Any:
         seen.append((cell.role, options.attacks))
-        return genuine(cell, targets, materials, options, *rest)
+        return genuine(cell, targets, materials, options, *rest, **more)
 
     genuine = sweep_audit.attack_cell
     monkeypatch.setattr(sweep_audit, "attack_cell", counting)
@@ -370,11 +370,11 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, last: int) -> list[Any]:
     """Ctrl-C while cell number ``last`` is attacked; returns the cells, as they come."""
     seen: list[Any] = []
 
-    def interrupted(cell: Any, *arguments: Any) -> Any:
+    def interrupted(cell: Any, *arguments: Any, **more: Any) -> Any:
         seen.append(cell)
         if len(seen) == last:
             raise KeyboardInterrupt
-        return genuine(cell, *arguments)
+        return genuine(cell, *arguments, **more)
 
     genuine = sweep_audit.attack_cell
     monkeypatch.setattr(sweep_audit, "attack_cell", interrupted)

@@ -278,11 +278,11 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while the second cell is attacked."""
     cells: list[Any] = []
 
-    def attack(cell: Any, *arguments: Any) -> Any:
+    def attack(cell: Any, *arguments: Any, **more: Any) -> Any:
         cells.append(cell)
         if len(cells) == 2:
             raise KeyboardInterrupt
-        return genuine(cell, *arguments)
+        return genuine(cell, *arguments, **more)
 
     genuine = sweep_audit.attack_cell
     monkeypatch.setattr(sweep_audit, "attack_cell", attack)
@@ -315,7 +315,7 @@ def test_an_interrupted_audit_says_how_to_go_on_and_does(command: Command, folde
 def test_interrupted_before_anything_is_finished_it_says_so_too(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def attack(*arguments: Any) -> Any:
+    def attack(*arguments: Any, **more: Any) -> Any:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sweep_audit, "attack_cell", attack)
