@@ -19,8 +19,8 @@ from equipoise.attack.attack import Option
 from equipoise.attack.registry import ATTACKS as REGISTERED
 from equipoise.attack.registry import find
 from equipoise.auditing import sweep_audit
-from equipoise.auditing.options import AuditOptions
 from equipoise.data.dataset import Dataset, from_tensors
+from equipoise.report import demonstration
 from tests.audit_helpers import EFFORT, train_run, write_pictures
 from tests.helpers import Command, Done, contents, entry_point, equipoise, single_threaded
 
@@ -446,8 +446,7 @@ def small_mnist(mnist: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = {name: (getattr(mnist, name).images[:n], getattr(mnist, name).labels[:n]) for name, n in counts.items()}
     data = from_tensors(**parts, classes=10, name="mnist", mean=mnist.mean, std=mnist.std)
     monkeypatch.setattr("equipoise.engine.datasets.load_with", lambda name, **_: data)
-    quick = {**EFFORT, "releases": 2, "twins": False}
-    monkeypatch.setattr("equipoise.auditing.options.AuditOptions", lambda **given: AuditOptions(**{**given, **quick}))
+    monkeypatch.setattr(demonstration, "ATTACK", {**demonstration.ATTACK, **EFFORT, "releases": 2, "twins": False})
 
 
 @pytest.mark.usefixtures("small_mnist")
@@ -467,5 +466,5 @@ def test_the_demo_shows_what_the_server_sees(command: Command, tmp_path: Path) -
 @pytest.mark.usefixtures("small_mnist")
 def test_the_demo_as_json_holds_the_audit(command: Command, tmp_path: Path) -> None:
     result = document(command("demo", "--rounds", "2", "--out", "out", "--json"))
-    assert {row["attack"] for row in result["audit"]["attacks"]} == {"lti", "membership"}
+    assert {row["attack"] for row in result["audit"]["attacks"]} == {"matched", "lti", "membership"}
     assert (tmp_path / result["picture"]).is_file()

@@ -30,6 +30,7 @@ class Resources(HTMLParser):
 def _little_effort(small_mnist: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few images, and attacks that cost nothing; the real thing is run by the slow tests."""
     little = {**demonstration.ATTACK, "releases": 2, "samples": 10, "candidates": 5, "others": 2}
+    little |= {"pairs": 1, "anchors": 1, "around": 4, "tuning": 2, "trials": 2}
     monkeypatch.setattr(demonstration, "ATTACK", little)
 
 
