@@ -51,11 +51,13 @@ def test_the_example_audits_three_updates(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    _, *parts = re.split(r"^=== (\S+) ===$", done.stdout, flags=re.M)
-    said = dict(zip(parts[::2], parts[1::2], strict=True))
-    errors = {name: float(re.findall(r"^invgrad +MSE +([\d.]+)", text, re.M)[0]) for name, text in said.items()}
-    assert errors["none"] < 0.1 < 1 < errors["pl-identical"]
-    for name in ("none", "pl-identical", "pl-learn"):
-        assert (tmp_path / name / "audit.svg").read_text().count("<image") == 12
+    names = ["none", "pl-identical", "pl-learn"]
+    assert re.findall(r"^=== (\S+) ===$", done.stdout, flags=re.M) == names
+    errors = {}
+    for name in names:
+        assert (tmp_path / name / "audit.svg").read_text().count("<image") >= 12
         rows = json.loads((tmp_path / name / "audit.json").read_text())["attacks"]
         assert {row["role"] for row in rows} >= ({"own"} if name == "none" else {"own", "undistorted"})
+        mine = [row for row in rows if (row["attack"], row["role"], row["control"]) == ("invgrad", "own", None)]
+        errors[name] = mine[0]["mse"]
+    assert errors["none"] < 0.1 < 1 < errors["pl-identical"]
