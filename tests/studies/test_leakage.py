@@ -33,6 +33,7 @@ def committed() -> tuple[dict[str, Any], Values]:
 # --- what is committed ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_figure_and_verdict_follows_from_the_values_of_every_release() -> None:
     whole, values = committed()
     again = script("summarise").rounded(script("summarise").summarise(values))
