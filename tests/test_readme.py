@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 
 import pytest
 
+from tests.helpers import load_script
+
 ROOT = Path(__file__).parents[1]
 
 
-def load_script():
-    spec = importlib.util.spec_from_file_location("fill_readme", ROOT / "scripts" / "fill_readme.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-SCRIPT = load_script()
+SCRIPT = load_script(ROOT / "scripts" / "fill_readme.py")
 
 
 @pytest.mark.parametrize("name", SCRIPT.PAGES)

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from tests.helpers import load_script
+
 ROOT = Path(__file__).parents[1]
 
 
-def load_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("stale", ROOT / "scripts" / "stale.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-STALE = load_script()
+STALE = load_script(ROOT / "scripts" / "stale.py")
 
 SCRIPT = '''"""A study."""
 import math

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from equipoise.attack import limiter as limit
 from equipoise.attack.attack import Hooks
-from equipoise.attack.bench import Bench, Effort, Likelihoods, likelihoods
+from equipoise.attack.bench import Bench, Effort, Likelihoods, likelihoods, pairs_of
 from equipoise.attack.membership import MEMBERSHIP
 from equipoise.errors import DataError
 from tests.attack.candidates import CANDIDATES, CLASSES, LABELS, LITTLE, PUBLIC, Case, case, found_by, options_of
@@ -55,6 +55,24 @@ def test_the_limit_is_tuned_to_the_family_of_the_noise() -> None:
     bench.scores(known.view.update, known.candidates[:CANDIDATES], "nothing")
     assert bench.chosen.condition_on == "nothing"
     assert bench.chosen.limit > 0
+
+
+@pytest.mark.parametrize("name", ["none", "gs-static", "gs-learn"])
+def test_updates_are_centred_on_all_companions_and_not_on_the_few_that_responses_share(name: str) -> None:
+    """Those few would shift every release of a group by the same amount, which no covariance knows of."""
+    known = case(4, 1, name, 0.0 if name == "none" else 1e-3)
+    bench = bench_of(known, replace(LITTLE, pairs=1, around=128))
+    bench.scores(known.view.update, known.candidates[:CANDIDATES], "nothing")
+    references = PUBLIC[0][bench.own[-bench.effort.tuning :]]
+    truly = bench._simulated("fresh", references, 800)[0].mean(0)
+    assert float((truly - bench.centre).norm()) < 0.5 * float((truly - bench.zero).norm())
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "pairs"), [("none", 1, 1), ("pl-identical", 1, 1), ("pl-learn", 1, 8), ("pl-identical", 2, 8)]
+)
+def test_one_pair_is_enough_only_where_an_update_is_a_mean_over_examples(name: str, steps: int, pairs: int) -> None:
+    assert pairs_of(replace(case(4, 1, name).server, local_steps=steps), 8) == pairs
 
 
 # --- responses -----------------------------------------------------------------------------------------------

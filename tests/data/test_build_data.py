@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +13,7 @@ from equipoise.data.formats import read_idx
 from equipoise.data.loading import BUNDLED, BUNDLED_FOLDER, read_bundled
 from equipoise.errors import DataError
 from tests.data.folders import idx, write_idx
+from tests.helpers import load_script
 
 SIZES = {"train": 4000, "validation": 5000, "test": 5000, "public": 6000}
 ROOT = Path(__file__).parents[2]
@@ -21,12 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("build_data", ROOT / "scripts" / "build_data.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(ROOT / "scripts" / "build_data.py")
 
 
 @pytest.fixture(scope="module")

@@ -92,10 +92,8 @@ SAID = tuple(metric for metric in METRICS if metric.words)
 
 
 def interval_of(row: Row, metric: str) -> tuple[float, float] | None:
-    """The 95 % interval of a number in a row; where several membership scores were tried, that of the best."""
-    score = row.get("membership_score")
-    name = f"auc_{score}" if metric == "membership_auc" and score else metric
-    low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+    """The 95 % interval of a number in a row."""
+    low, high = row.get(f"{metric}_low"), row.get(f"{metric}_high")
     return None if low is None or high is None else (low, high)
 
 
