@@ -335,6 +335,46 @@ def rate_interval(values: Values, level: float = 0.95) -> Interval | None:
     return share_interval(rate, max(between, alone * (count - 1) / count), count, total, level)
 
 
+def grouped_interval(values: Values, groups: Values, level: float = 0.95) -> Interval | None:
+    """Interval of a rate from the shares ``[X]`` of examples in groups ``[X]``; those of a group are not independent.
+
+    None for fewer than six groups: their spread says too little.
+
+    >>> shares, groups = np.arange(40) % 10 < 4, np.arange(40) % 10
+    >>> [round(end, 2) for end in grouped_interval(shares, groups)]
+    [0.13, 0.74]
+    >>> [round(end, 2) for end in rate_interval(shares)]
+    [0.26, 0.56]
+    """
+    array, (names, place) = as_array(values), np.unique(as_array(groups), return_inverse=True)
+    check_finite("shares", array)
+    count, total = len(names), array.size
+    if count < 6:
+        return None
+    rate = float(array.mean())
+    between = float((np.bincount(place, array - rate) ** 2).sum()) / total**2
+    alone = rate * (1 - rate) / total
+    return share_interval(rate, max(between, alone * (count - 1) / count), count, total, level)
+
+
+def bounded_interval(values: Values, most: float, level: float = 0.95) -> Interval | None:
+    """Interval of the mean of numbers ``[N, E]`` between 0 and ``most``, as that of a share; None for N < 2.
+
+    Where most of them lie at an end, as log-ranks do when nearly all images are found, a bootstrap's is too short.
+
+    >>> low, high = bounded_interval(np.zeros((32, 4)), math.log(200))
+    >>> low, round(high, 3)
+    (0.0, 0.2)
+    """
+    array = as_array(values) / most
+    check_finite("values", array)
+    if len(array) < 2:
+        return None
+    each = array.reshape(len(array), -1).mean(1)
+    low, high = share_interval(float(each.mean()), float(each.var()) / len(each), len(each), array.size, level)
+    return low * most, high * most
+
+
 def share_interval(share: float, variance: float, count: int, size: int, level: float = 0.95) -> Interval:
     """Agresti and Coull's interval of a share: that of as many independent trials as ``variance`` is worth.
 
@@ -343,7 +383,7 @@ def share_interval(share: float, variance: float, count: int, size: int, level: 
     """
     t, variance = student(count - 1, level), variance * count / (count - 1)
     trials = share * (1 - share) / variance if variance > 0 and 0 < share < 1 else size
-    if min(share, 1 - share) < 10 / size:  # a variance made of so few cases is itself unsure
+    if min(share, 1 - share) < 2 / size:  # a variance made of so few cases is itself unsure
         trials = min(trials, size)
     heavier = trials + t**2
     middle = (share * trials + t**2 / 2) / heavier

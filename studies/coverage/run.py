@@ -112,7 +112,8 @@ def audited(scenario: Scenario, targets: Targets, random: torch.Generator) -> di
         Trace(torch.zeros(*targets.labels.shape, 1), 1.0),
     )  # fmt: skip
     values = score(CandidateScores(choices), case).values | score(MembershipScores(asked), case).values
-    return summary(values, seed=int(torch.randint(2**31, (1,), generator=random)))
+    seed = int(torch.randint(2**31, (1,), generator=random))
+    return summary(values, seed, candidates=targets.candidates)
 
 
 def covered(scenario: Scenario, repetitions: int, seed: int) -> list[dict[str, Any]]:

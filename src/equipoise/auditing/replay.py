@@ -28,7 +28,7 @@ from ..engine.sweep import Sweep
 from ..engine.tables import LENGTH, Block
 from ..errors import ConfigError, is_whole
 from ..mechanism.registry import get_mechanism
-from ..statistics import bootstrap, ranks, rate_interval
+from ..statistics import grouped_interval, ranks
 from .cells import server_of
 from .results import evidence
 from .targets import Materials
@@ -39,7 +39,7 @@ GRADIENTS = 6000
 """Gradients of one image that a core computes in a second, with the bundled LeNet; an H200 about 350,000."""
 ABLE = 10
 """How many times chance the lower end of a positive control has to exceed."""
-OVER = "other images of this client; all share the releases of one run, so not other runs, noise or clients"
+OVER = "other images and decoys; all share the releases of one run, so not other runs, noise or clients"
 """What the intervals cover."""
 
 
@@ -182,8 +182,8 @@ def replayed(
         datasets: by name, with the public images to attack with; not given: they are loaded as the run did.
 
     Returns:
-        A row of numbers and words: identification and log-rank with intervals, both controls, and how many releases
-        hold an example.
+        A row of numbers and words: identification with intervals, both controls, how many releases hold an example;
+        and which were identified, from which ``rates`` makes the numbers.
     """
     numbers = {"rounds": rounds, "examples": examples, "decoys": decoys, "around": around, "pairs": pairs}
     _check(settings, federation, numbers, client)
@@ -253,10 +253,13 @@ def _counts(present: Tensor, asked: Suspects, size: int, wanted: int) -> dict[st
     notes = []
     if count < wanted:
         notes.append(f"Only {count} of the client's {size} images took part, where {wanted} were asked for.")
+    labels = asked.candidates.kinds.tolist()
+    if len(set(labels)) < 6:
+        notes.append("Images of a label share decoys, and fewer than six labels give no interval.")
     if width <= ABLE:
         notes.append(f"{ABLE} times chance is out of reach of any control with {width} candidates: give more decoys.")
     return {
-        "rounds": len(present), "targets": count, "labels": len(asked.candidates.labels.unique()), "candidates": width,
+        "rounds": len(present), "targets": count, "labels": labels, "candidates": width,
         "chance": f"1 in {width}", "client_images": size, "client_images_in_no_release": asked.never,
         "releases_per_example": float(often.double().mean()), "releases_per_example_least": int(often.min()),
         "releases_per_example_most": int(often.max()), "evidence": evidence(int((often > 0).sum())),
@@ -265,33 +268,34 @@ def _counts(present: Tensor, asked: Suspects, size: int, wanted: int) -> dict[st
 
 
 def _rates(own: Combined, plain: Combined, asked: Suspects, seed: int) -> dict[str, Any]:
-    """Identification and log-rank with intervals: the result, both controls, and what failed by the rule."""
-    found: dict[str, Any] = {}
+    """Identification with intervals: the result, both controls, and what failed by the rule."""
+    tables: dict[str, Tensor] = {}
     for name, table, control in (
         ("one_release", own.single, plain.single), ("schedule_known", own.known, plain.known),
         ("schedule_unknown", own.unknown, plain.unknown),
     ):  # fmt: skip
-        found |= _rate(name, truth_first(table, asked.place), seed, ("identification", "log_rank"))
-        found |= _rate(f"{name}_undistorted", truth_first(control, asked.place), seed)
-        found |= _rate(f"{name}_decoy", decoy_first(table, asked.place, seed), seed)
-    found |= _rate("other_releases", truth_first(own.elsewhere, asked.place), seed)
-    chance = 1 / asked.candidates.choices.shape[1]
+        tables[name] = truth_first(table, asked.place)
+        tables[f"{name}_undistorted"] = truth_first(control, asked.place)
+        tables[f"{name}_decoy"] = decoy_first(table, asked.place, seed)
+    tables["other_releases"] = truth_first(own.elsewhere, asked.place)
+    found = {name: ranks(table).first.tolist() for name, table in tables.items()}
+    return {**rates(found, asked.candidates.kinds.tolist(), asked.candidates.choices.shape[1]), "identified": found}
+
+
+def rates(found: dict[str, list[float]], labels: list[int], candidates: int) -> dict[str, Any]:
+    """All that follows from which examples were identified (a tie counts in part) and their labels.
+
+    Examples of a label share their decoys, so intervals are over labels.
+    """
+    result: dict[str, Any] = {}
+    for name, first in found.items():
+        result[f"identification_{name}"] = sum(first) / len(first)
+        ends = grouped_interval(first, labels) or (None, None)
+        result[f"identification_{name}_low"], result[f"identification_{name}_high"] = ends
     for name in ("schedule_known", "schedule_unknown"):
-        low = found[f"identification_{name}_undistorted_low"]
-        found[f"control_failed_{name}"] = low is None or not low > ABLE * chance
-    return {**found, "control_failed": found["control_failed_schedule_known"]}
-
-
-def _rate(name: str, table: Tensor, seed: int, kinds: tuple[str, ...] = ("identification",)) -> dict[str, Any]:
-    """Of scores ``[X, K]`` in which what is looked for stands first."""
-    ranking, out = ranks(table), dict[str, Any]()
-    values = {"identification": ranking.first, "log_rank": ranking.log}
-    for kind in kinds:
-        array = values[kind].cpu().numpy()
-        out[f"{kind}_{name}"] = float(array.mean())
-        ends = rate_interval(array) if kind == "identification" else bootstrap(array, seed=seed)
-        out[f"{kind}_{name}_low"], out[f"{kind}_{name}_high"] = ends or (None, None)
-    return out
+        low = result[f"identification_{name}_undistorted_low"]
+        result[f"control_failed_{name}"] = low is None or not low > ABLE / candidates
+    return {**result, "control_failed": result["control_failed_schedule_known"]}
 
 
 def truth_first(table: Tensor, place: Tensor) -> Tensor:

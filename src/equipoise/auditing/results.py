@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..statistics import Array, Interval, auc, bootstrap, bootstrap_auc, rate_interval, tpr_at
+from ..statistics import Array, Interval, auc, bootstrap, bootstrap_auc, bounded_interval, rate_interval, tpr_at
 from .options import AuditOptions
 from .targets import Targets
 
@@ -68,10 +68,12 @@ RATES = ("identification", "labels_exact")
 """Of these, shares of examples or releases that an attack got right."""
 
 
-def summary(values: dict[str, Array], seed: int = 0, *, intervals: bool = True) -> dict[str, Any]:
+def summary(
+    values: dict[str, Array], seed: int = 0, *, candidates: int | None = None, intervals: bool = True
+) -> dict[str, Any]:
     """Means with 95 % intervals over releases; membership as AUC and TPR at 1 % FPR.
 
-    ``intervals=False`` where releases are not independent.
+    ``candidates`` are those among which a log-rank was taken; ``intervals=False`` where releases are not independent.
     """
     results: dict[str, Any] = {}
     for name in REPORTED:
@@ -83,7 +85,7 @@ def summary(values: dict[str, Array], seed: int = 0, *, intervals: bool = True) 
             results["not_finite"] = max(results.get("not_finite", 0), len(table) - len(finite))
         interval = None
         if intervals and len(finite):
-            interval = rate_interval(finite) if name in RATES else bootstrap(finite, seed=seed)
+            interval = _interval(name, finite, seed, candidates)
         results |= _with_interval(name, finite, interval)
     if "members" in values:
         members, others = values["members"], values["others"]
@@ -92,6 +94,14 @@ def summary(values: dict[str, Array], seed: int = 0, *, intervals: bool = True) 
         results["membership_auc_low"], results["membership_auc_high"] = areas or (None, None)
         results["membership_tpr_low"], results["membership_tpr_high"] = rates or (None, None)
     return results
+
+
+def _interval(name: str, table: Array, seed: int, candidates: int | None) -> Interval | None:
+    if name in RATES:
+        return rate_interval(table)
+    if name == "log_rank" and candidates is not None:
+        return bounded_interval(table, np.log(candidates))
+    return bootstrap(table, seed=seed)
 
 
 def _with_interval(name: str, table: Array, interval: Interval | None) -> dict[str, Any]:
@@ -109,9 +119,10 @@ def rows_of(outcome: Outcome, targets: Targets, seed: int = 0) -> list[dict[str,
         row = {**outcome.about, "attack": outcome.attack, "control": control, "targets": len(targets)}
         row |= {"label_sets": targets.label_sets, "distinct_images": len(targets.truth.unique())}
         again = targets.recurring or ("members" in values and targets.others_recurring)
-        row |= {"evidence": evidence(len(targets)), **summary(values, seed, intervals=not again)}
-        if "identification" in values:  # a control leaves the truth out
-            row["chance"] = f"1 in {targets.candidates - (control == 'negative')}"
+        width = targets.candidates - (control == "negative")  # this control leaves the truth out
+        row |= {"evidence": evidence(len(targets)), **summary(values, seed, candidates=width, intervals=not again)}
+        if "identification" in values:
+            row["chance"] = f"1 in {width}"
         if control != "negative":
             row |= {name: note for name, note in outcome.notes.items() if name not in row}  # beside the numbers
         rows.append(row)
