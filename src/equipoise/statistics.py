@@ -342,7 +342,7 @@ def grouped_interval(values: Values, groups: Values, level: float = 0.95) -> Int
 
     >>> shares, groups = np.arange(40) % 10 < 4, np.arange(40) % 10
     >>> [round(end, 2) for end in grouped_interval(shares, groups)]
-    [0.13, 0.74]
+    [0.14, 0.73]
     >>> [round(end, 2) for end in rate_interval(shares)]
     [0.26, 0.56]
     """

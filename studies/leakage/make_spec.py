@@ -42,12 +42,12 @@ DESIGNS: dict[str, dict[str, Any]] = {
     },
     "eleven-steps": {
         "settings": {"local_steps": 11}, "mechanisms": (STATIC,), "snapshots": [0, 5000],
-        "audit": {"releases": 27, "others": 40, "label_sets": 1, "pairs": 2, "anchors": 4, "around": 96},
+        "audit": {"releases": 27, "others": 40, "label_sets": 1, "pairs": 1, "anchors": 2, "around": 96},
     },
 }  # fmt: skip
 """A learned response is a mean over noise, so ``pairs`` is what ``matched`` lives by there; 43 companions take more
-simulations (``around``) to describe than three. Eleven steps have 38 labels and steps to simulate, each for itself: the
-simulations that describe companions were cut to what fits the time."""
+simulations (``around``) to describe than three. Eleven steps have about 38 labels and steps to simulate, each for
+itself: there the effort was cut to what fits the time."""
 
 
 def spec(design: str, dataset: str, seeds: tuple[int, ...] = (1, 2, 3), **audit: Any) -> dict[str, Any]:
