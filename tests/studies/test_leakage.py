@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from equipoise.auditing.options import AuditOptions
+from equipoise.auditing.replay import rates
 from equipoise.auditing.results import Outcome
 from equipoise.auditing.store import Values, unpacked
 from equipoise.engine.settings import from_dict
@@ -41,13 +42,27 @@ def test_every_figure_and_verdict_follows_from_the_values_of_every_release() -> 
         assert json.loads(json.dumps(again[part])) == whole[part], part
 
 
-@pytest.mark.parametrize(("design", "datasets"), [("batch-4", {"mnist", "fmnist"}), ("batch-44", {"mnist"})])
-def test_every_mechanism_has_three_trajectories(design: str, datasets: set[str]) -> None:
+def test_combined_releases_follow_from_who_was_identified() -> None:
+    for row in script("summarise").rounded(committed()[0]["multi_round"]):
+        again = rates(row["identified"], row["labels"], row["candidates"])
+        assert script("summarise").rounded(again).items() <= row.items()
+        assert len(row["labels"]) == 100
+        assert set(row["labels"]) == set(range(10))
+
+
+BOTH, EVERY = {"mnist", "fmnist"}, {0, 200, 2000, 5000}
+
+
+@pytest.mark.parametrize(
+    ("design", "datasets", "rounds"),
+    [("batch-4", BOTH, EVERY), ("batch-44", BOTH, EVERY), ("eleven-steps", {"mnist"}, {0, 5000})],
+)
+def test_every_mechanism_has_three_trajectories(design: str, datasets: set[str], rounds: set[int]) -> None:
     whole, _ = committed()
     mine = [row for row in whole["rows"] if row["design"] == design and row["attack"] == "matched"]
     assert {row["trajectories"] for row in mine} == {3}
     assert {row["dataset"] for row in mine} == datasets
-    assert {row["round"] for row in mine} == {0, 200, 2000, 5000}
+    assert {row["round"] for row in mine} == rounds
 
 
 def test_chance_is_where_it_should_be() -> None:
