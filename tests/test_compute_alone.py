@@ -56,6 +56,7 @@ def test_the_blocker_itself_works(name: str, bare: dict[str, str]) -> None:
     assert done.stdout == "blocked\n"
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_and_gives_the_engines_numbers(bare: dict[str, str], tmp_path: Path) -> None:
     data = str(write_dataset(tmp_path / "data"))
     settings = Settings.flat(rounds=4, evaluate_every=2, full_every=4, steps=2)

@@ -65,6 +65,7 @@ def test_the_systems_named_are_those_that_have_the_lock(project: dict[str, Any])
     assert systems == {"Operating System :: MacOS", "Operating System :: POSIX :: Linux"}
 
 
+@pytest.mark.slow
 def test_a_run_needs_no_package_of_the_tests(tmp_path: Path) -> None:
     """Nor a template language: torch brings one, and may stop to."""
     hidden = "import sys\nfor name in ('skimage', 'imageio', 'PIL', 'matplotlib', 'hypothesis', 'pytest'):\n"

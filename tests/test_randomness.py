@@ -183,6 +183,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_no_process_fork_or_thread_repeats_a_number(tmp_path: Path) -> None:
     """All seeds are set to the same value before every draw, in every process."""
     (tmp_path / "draws.py").write_text(DRAWS)

@@ -426,6 +426,7 @@ def test_a_run_folder_in_use_is_left_alone(command: Command, folder: Path) -> No
     assert "Another process" in document(done)["error"]["cause"]
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_keeps_the_streams_apart(folder: Path, tmp_path: Path) -> None:
     done = equipoise(*quick("--json"), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -463,6 +464,7 @@ def test_the_demo_shows_what_the_server_sees(command: Command, tmp_path: Path) -
     assert str(tmp_path) not in (tmp_path / "out" / "audit.svg").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_mnist")
 def test_the_demo_as_json_holds_the_audit(command: Command, tmp_path: Path) -> None:
     result = document(command("demo", "--rounds", "2", "--out", "out", "--json"))

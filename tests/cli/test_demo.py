@@ -34,6 +34,7 @@ def _little_effort(small_mnist: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demonstration, "ATTACK", little)
 
 
+@pytest.mark.slow
 def test_the_demo_makes_a_table_and_a_plot_that_stands_alone(command: Command, tmp_path: Path) -> None:
     for _ in range(2):  # the second time it replaces the first
         done = command("demo", "--rounds", "5", "--out", tmp_path / "out")

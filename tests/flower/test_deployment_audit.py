@@ -98,6 +98,7 @@ def command(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> int:
     return int(left.value.code or 0)
 
 
+@pytest.mark.slow
 def test_the_documented_commands_audit_the_example_app(
     app: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

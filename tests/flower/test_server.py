@@ -329,6 +329,7 @@ def test_a_strategy_that_raises_over_evaluations_loses_those_alone(caplog: pytes
     assert "Round 2: the strategy could not average the evaluations: no" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_strategy_that_lacks_a_metric_makes_void_rounds_and_no_crash(tmp_path: Path) -> None:
     """QFedAvg raises where a reply has no ``train_loss``; with the name of one that is sent it trains."""
     checked = Validated(QFedAvg(client_learning_rate=0.1), RUN, folder=tmp_path, seeded=True)

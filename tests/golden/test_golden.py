@@ -47,7 +47,11 @@ def differences(expected: dict[str, Any], actual: dict[str, Any], tolerance: flo
     return sorted(wrong)
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+LONG = ("reproduced", "computed_audit")
+"""Slow tests: the jobs and audits that they are made of are in others."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in SCENARIOS])
 def test_the_numbers_are_the_recorded_ones(name: str, tmp_path: Path) -> None:
     golden = stored()
     exact = golden["machine"] == machine()
