@@ -354,7 +354,7 @@ def bounded_interval(values: Values, most: float) -> Interval | None:
         return None
     each = array.reshape(len(array), -1).mean(1)
     low, high = share_interval(float(each.mean()), float(each.var()) / len(each), len(each), array.size)
-    return low * most, high * most
+    return float(low * most), float(high * most)
 
 
 def share_interval(share: float, variance: float, count: int, size: int) -> Interval:
