@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import cache
+from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, get_args
@@ -28,11 +30,7 @@ FAMILIES = {"pl": ("pl-identical", "pl-learn"), "ls": ("ls-static", "ls-learn")}
 def accuracy() -> str:
     """The accuracy artefacts as one table."""
     outcome = {family: read("reproduction", f"accuracy-{family}", "results.json") for family in FAMILIES}
-    lines = [
-        "| data | budget | static | learned | learned - static (95 % interval) | paper: static, learned "
-        "| static, damped server | static, eleven steps |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for family, (static, learned) in FAMILIES.items():
         result = outcome[family]
         cells = {(c["dataset"], c["mechanism"], c["budget"]): c for c in result["cells"]}
@@ -41,22 +39,23 @@ def accuracy() -> str:
             where = gain["dataset"], gain["budget"]
             one, other = (cells[where[0], name, where[1]] for name in (static, learned))
             low, high = gain["interval"]
-            lines.append(
-                f"| {where[0]} | {family.upper()} {where[1]:g} | {spread(one)} | {spread(other)} | "
-                f"{gain['mean']:+.1f} ({low:+.1f} to {high:+.1f}) | {one['paper']:.1f}, {other['paper']:.1f} "
-                f"| {spread(simple[*where, 'damped', static])} | {spread(simple[*where, 'eleven-steps', static])} |"
-            )
-    free = outcome["pl"]["without_protection"]
-    lines += [
-        "",
-        "Test accuracy in percent after 5,000 rounds, mean ± standard deviation of "
-        f"{outcome['pl']['cells'][0]['seeds']} seeds; without protection: "
-        f"{', '.join(f'{name} {spread(cell)}' for name, cell in free.items())}. By the rule in "
-        f"[reproduction.md](reproduction.md), {status(ROOT / 'reproduction')['headline'][0]} eta, T, S "
-        "and the initialisation were fitted to the paper's tables, because it does not state them; the subset of "
-        "images was changed once after results were seen ([choices](choices.md)).",
-    ]
-    return "\n".join(lines)
+            rows.append([
+                where[0], f"{family.upper()} {where[1]:g}", spread(one), spread(other),
+                f"{gain['mean']:+.1f} ({low:+.1f} to {high:+.1f})", f"{one['paper']:.1f}, {other['paper']:.1f}",
+                *(spread(simple[*where, name, static]) for name in ("damped", "eleven-steps")),
+            ])  # fmt: skip
+    columns = (
+        "data | budget | static | learned | learned - static (95 % interval) | paper: static, learned "
+        "| static, damped server | static, eleven steps"
+    )
+    free = ", ".join(f"{name} {spread(cell)}" for name, cell in outcome["pl"]["without_protection"].items())
+    return (
+        f"{table(columns, rows)}\n\nTest accuracy in percent after 5,000 rounds, mean ± standard deviation of "
+        f"{outcome['pl']['cells'][0]['seeds']} seeds; without protection: {free}. By the rule in "
+        f"[reproduction.md](reproduction.md), {reproduced()['headline'][0]} eta, T, S and the initialisation were "
+        "fitted to the paper's tables, because it does not state them; the subset of images was changed once after "
+        "results were seen ([choices](choices.md))."
+    )
 
 
 def spread(cell: dict[str, Any]) -> str:
@@ -70,22 +69,24 @@ def speed() -> str:
     )
     row = cpu[f"threads_{cpu['environment']['threads']}"]
     most, largest = growth["clients"][-1], growth["parameters"][-1]
-    seconds = growth["slope_round_in_clients"], growth["slope_server_in_clients"], growth["slope_round_in_parameters"]
-    return "\n".join(
+    slopes = growth["slope_round_in_clients"], growth["slope_server_in_clients"], growth["slope_round_in_parameters"]
+    kinds = {
+        "one federation": ("one", row["one_federation_rounds_per_second"]),
+        "twenty at once, each": ("twenty", row["twenty_federations_rounds_per_second_each_share"]),
+    }
+    told = table(
+        " | rounds per second | against plain PyTorch | share of the matrix-multiply rate",
         [
-            "| | rounds per second | against plain PyTorch | share of the matrix-multiply rate |",
-            "|---|---|---|---|",
-            f"| one federation | {row['one_federation_rounds_per_second']:.0f} | {row['ratio_one']:.1f}x "
-            f"| {row['share_of_matmul_rate_one']:.0%} |",
-            f"| twenty at once, each | {row['twenty_federations_rounds_per_second_each_share']:.0f} "
-            f"| {row['ratio_twenty']:.1f}x | {row['share_of_matmul_rate_twenty']:.0%} |",
-            "",
-            f"One H200: {gpu['federations']} federations x {gpu['rounds']:,} rounds in {gpu['seconds']:.0f} s. "
-            f"{most['clients']:,} clients in one federation on 2 cores: {most['seconds_per_round']:.1f} s a round, "
-            f"{most['mib_above_start']:.0f} MiB above the start. Growth on a log-log scale (1 is linear): round time "
-            f"in clients {seconds[0]:.2f}, server time in clients {seconds[1]:.2f}, round time in parameters up to "
-            f"{largest['parameters']:,} {seconds[2]:.2f} ([results](../benchmarks/results_growth.json)).",
-        ]
+            [what, f"{rate:.0f}", f"{row[f'ratio_{name}']:.1f}x", f"{row[f'share_of_matmul_rate_{name}']:.0%}"]
+            for what, (name, rate) in kinds.items()
+        ],
+    )
+    return (
+        f"{told}\n\nOne H200: {gpu['federations']} federations x {gpu['rounds']:,} rounds in {gpu['seconds']:.0f} s. "
+        f"{most['clients']:,} clients in one federation on 2 cores: {most['seconds_per_round']:.1f} s a round, "
+        f"{most['mib_above_start']:.0f} MiB above the start. Growth on a log-log scale (1 is linear): round time "
+        f"in clients {slopes[0]:.2f}, server time in clients {slopes[1]:.2f}, round time in parameters up to "
+        f"{largest['parameters']:,} {slopes[2]:.2f} ([results](../benchmarks/results_growth.json))."
     )
 
 
@@ -117,22 +118,18 @@ def leakage(attack: str) -> str:
     ]  # fmt: skip
     there = [one for one in columns if any(key[0] == one[1] and key[2] == attack for key in rows)]
     what = title.get(attack, "all labels right" if attack == "labels" else "right image picked out of 200")
-    lines = [f"| data | lower bound | round | {attack}, {what}: " + " | ".join(name for name, *_ in there) + " |"]
-    lines.append("|" + "---|" * (3 + len(there)))
     datasets = dict.fromkeys(key[1] for key in rows if key[2] == attack)
-    for dataset in datasets:
-        for budget, lower in LOWERS.items():
-            for number in (0, 200, 2000, 5000):
-                cells = [
-                    rows.get((design, dataset, attack, name, budget, number, role)) for _, design, name, role in there
-                ]
-                told = " | ".join("-" if row is None else worth(row) for row in cells)
-                lines.append(f"| {dataset} | {lower} | {number:,} | {told} |")
-    return "\n".join(lines)
+    told = []
+    for dataset, (budget, lower), number in product(datasets, LOWERS.items(), (0, 200, 2000, 5000)):
+        cells = [rows.get((design, dataset, attack, name, budget, number, role)) for _, design, name, role in there]
+        told.append([dataset, lower, f"{number:,}", *map(worth, cells)])
+    return table(f"data | lower bound | round | {attack}, {what}: {' | '.join(name for name, *_ in there)}", told)
 
 
-def worth(row: dict[str, Any]) -> str:
-    """The figure of a row with its interval; an asterisk where the attack fails without protection too."""
+def worth(row: dict[str, Any] | None) -> str:
+    """The figure of a row with its interval, if there is one; an asterisk where the attack fails without protection."""
+    if row is None:
+        return "-"
     failed = "*" if row.get("control_failed") else ""
     if row["attack"] == "membership":
         ends = f"{row['membership_auc_low']:.2f}-{row['membership_auc_high']:.2f}"
@@ -148,13 +145,10 @@ def caption() -> str:
     told = ", ".join(f"{row['releases']} of {DESIGNS[name]}" for name, row in sizes.items())
     return (
         f"Means of three trajectories (seeds 1 to 3; `lti` one); 95 % intervals over releases ({told}), which cover "
-        "other "
-        "images and noise. *No protection* and *static* are at the learned federation's own weights, *static* with "
-        "noise of "
-        "equal lower bound; *own trajectory*, *batch 44* and *eleven steps* at the weights of their own training. "
-        "Chance is "
-        "0.5 %, and 0.5. An asterisk: the attack fails without protection too (for labels, by the share of single labels, "
-        "not of whole sets), so a low figure says nothing; a clear difference stands."
+        "other images and noise. *No protection* and *static* are at the learned federation's own weights, *static* "
+        "with noise of equal lower bound; *own trajectory*, *batch 44* and *eleven steps* at the weights of their own "
+        "training. Chance is 0.5 %, and 0.5. An asterisk: the attack fails without protection too (for labels, by the "
+        "share of single labels, not of whole sets), so a low figure says nothing; a clear difference stands."
     )
 
 
@@ -162,32 +156,28 @@ def verdicts() -> str:
     """In how many cells of the leakage study which side leaks more."""
     result = read("studies", "leakage", "leakage.json")
     words = ("learned leaks more", "no clear difference", "static leaks more", "control failed")
-    lines = [
-        "| attack (measure), and what learned is set against | " + " | ".join(words) + " |",
-        "|---|---|---|---|---|",
-    ]
-    for name, counts in result["counts"].items():
-        lines.append(f"| {name} | " + " | ".join(str(counts.get(word, 0)) for word in words) + " |")
-    return "\n".join(lines)
+    return table(
+        f"attack (measure), and what learned is set against | {' | '.join(words)}",
+        [[name, *(counts.get(word, 0) for word in words)] for name, counts in result["counts"].items()],
+    )
 
 
 def accuracies() -> str:
     """Test accuracy of every design after all rounds, from the study's own runs."""
     rows = [row for row in read("studies", "leakage", "leakage.json")["accuracy"] if row["round"] == 5000]
-    lines = [
-        "| data | design | lower bound | distortion | accuracy after 5,000 rounds | seeds |",
-        "|---|---|---|---|---|---|",
-    ]
+    told = []
     names = {"none": "none", STATIC: "static", LEARNED: "learned"}
     for row in sorted(
         rows, key=lambda r: (r["dataset"] != "mnist", -(r["budget"] or 1), list(DESIGNS).index(r["design"]))
     ):
         ends = "-".join(f"{100 * row[f'accuracy_{end}']:.1f}" for end in ("low", "high"))
         lower = "-" if row["budget"] is None else str(LOWERS[row["budget"]])
-        told = f"{100 * row['accuracy']:.1f} % ({ends})"
-        parts = (row["dataset"], DESIGNS[row["design"]], lower, names[row["mechanism"]], told, len(row["values"]))
-        lines.append("| " + " | ".join(map(str, parts)) + " |")
-    return "\n".join([*lines, "", "Student's 95 % intervals over so many seeds."])
+        reached = f"{100 * row['accuracy']:.1f} % ({ends})"
+        told.append(
+            [row["dataset"], DESIGNS[row["design"]], lower, names[row["mechanism"]], reached, len(row["values"])]
+        )
+    columns = "data | design | lower bound | distortion | accuracy after 5,000 rounds | seeds"
+    return f"{table(columns, told)}\n\nStudent's 95 % intervals over so many seeds."
 
 
 def combined() -> str:
@@ -195,81 +185,72 @@ def combined() -> str:
     rows = read("studies", "leakage", "leakage.json")["multi_round"]
     if not rows:
         return "Not computed at these settings yet."
-    lines = [
-        "| lower bound | distortion | what is attacked | one release | all that hold the image, schedule granted "
-        "| all, schedule unknown |",
-        "|---|---|---|---|---|---|",
-    ]
 
     def share(row: dict[str, Any], name: str) -> str:
         value, low, high = (100 * row[f"identification_{name}{end}"] for end in ("", "_low", "_high"))
         return f"{value:.0f} % ({low:.0f}-{high:.0f})"
 
     kinds = {"": "releases", "_undistorted": "without their distortion", "_decoy": "a decoy in the image's place"}
-    for row in rows:
-        word = "learned" if row["mechanism"] == LEARNED else "static"
-        for end, what in kinds.items():
-            shares = [share(row, name + end) for name in ("one_release", "schedule_known", "schedule_unknown")]
-            lines.append(f"| {LOWERS[row['budget']]} | {word} | {what} | " + " | ".join(shares) + " |")
+    words, tried = {LEARNED: "learned", STATIC: "static"}, ("one_release", "schedule_known", "schedule_unknown")
+    told = table(
+        "lower bound | distortion | what is attacked | one release | all that hold the image, schedule granted "
+        "| all, schedule unknown",
+        [
+            [LOWERS[row["budget"]], words[row["mechanism"]], what, *(share(row, name + end) for name in tried)]
+            for row in rows
+            for end, what in kinds.items()
+        ],
+    )
     one = rows[0]
     held = (
         f"{one['releases_per_example']:.0f} ({one['releases_per_example_least']} to {one['releases_per_example_most']})"
     )
-    lines += [
-        "",
+    return (
+        f"{told}\n\n"
         f"{one['dataset'].upper()}, {one['rounds']:,} rounds of one client (seed {one['seed']}), {one['targets']} of "
         f"its images of all classes, each among {one['candidates']} candidates (chance {100 / one['candidates']:.0f} "
         f"%); an image is in {held} of the releases. 95 % intervals over labels, whose images share decoys: they cover "
-        "other images and decoys, not other runs.",
-    ]
-    return "\n".join(lines)
+        "other images and decoys, not other runs."
+    )
 
 
 def coverage() -> str:
     """How often the intervals of simulated audits hold the truth."""
     rows = read("studies", "coverage", "coverage.json")["rows"]
     names = {"identification": "identified", "log_rank": "log-rank", "membership_auc": "AUC", "membership_tpr": "TPR"}
-    lines = [
-        "| releases x batch, non-members | strength | attraction | " + " | ".join(names.values()) + " |",
-        "|" + "---|" * (3 + len(names)),
-    ]
     cells: dict[tuple[Any, ...], dict[str, str]] = {}
     for row in rows:
         place = tuple(row[key] for key in ("releases", "batch", "others", "strength", "attraction", "own", "twice"))
         cells.setdefault(place, {})[row["measure"]] = f"{100 * row['covered']:.1f} % of {row['true_value']:.3f}"
-    for (releases, batch, others, strength, attraction, own, twice), told in cells.items():
-        what = (
-            f"{releases} x {batch}, {others}"
-            + (", images differ more" if own > 1 else "")
-            + (", **twice**" if twice else "")
-        )
-        lines.append(f"| {what} | {strength:g} | {attraction:g} | " + " | ".join(told[name] for name in names) + " |")
-    error = 100 * rows[0]["standard_error"]
-    lines += [
-        "",
-        "How often the 95 % interval holds the true value beside it, over "
-        f"{rows[0]['repetitions']:,} simulated audits (standard error {error:.1f} points).",
-    ]
-    return "\n".join(lines)
+    told = []
+    for (releases, batch, others, strength, attraction, own, twice), covered in cells.items():
+        what = f"{releases} x {batch}, {others}{', images differ more' * (own > 1)}{', **twice**' * twice}"
+        told.append([what, f"{strength:g}", f"{attraction:g}", *(covered[name] for name in names)])
+    columns = f"releases x batch, non-members | strength | attraction | {' | '.join(names.values())}"
+    return (
+        f"{table(columns, told)}\n\nHow often the 95 % interval holds the true value beside it, over "
+        f"{rows[0]['repetitions']:,} simulated audits (standard error {100 * rows[0]['standard_error']:.1f} points)."
+    )
 
 
 def invgrad() -> str:
     """InvGrad's errors by start, rate and sign."""
     result = read("studies", "invgrad", "invgrad.json")
-    head = "| attack | init | lr | sign | defence | MSE | SSIM | found of 200 | leakage score | beyond D |"
-    lines = [head, "|" + "---|" * 10]
+    rows = []
     for row in result["rows"]:
         defence = "none" if row["budget"] is None else f"{row['mechanism']} {row['budget']}"
-        search = f"{row['lr']:g} | {'yes' if row['signed'] else 'no'}" if "lr" in row else "- | -"
+        search = (f"{row['lr']:g}", "yes" if row["signed"] else "no") if "lr" in row else "--"
         low, high = (100 * row[f"identification_{end}"] for end in ("low", "high"))
-        lines.append(
-            f"| {row.get('attack', 'invgrad')} | {row['init']} | {search} | {defence} | {row['mse']:.3f} "
-            f"({row['mse_low']:.3f}-{row['mse_high']:.3f}) | {row['ssim']:.3f} | {100 * row['identification']:.1f} % "
-            f"({low:.1f}-{high:.1f}) | {row['leakage']:.3f} | {row['beyond_D']:.1%} |"
-        )
+        rows.append([
+            row.get("attack", "invgrad"), row["init"], *search, defence,
+            f"{row['mse']:.3f} ({row['mse_low']:.3f}-{row['mse_high']:.3f})", f"{row['ssim']:.3f}",
+            f"{100 * row['identification']:.1f} % ({low:.1f}-{high:.1f})", f"{row['leakage']:.3f}",
+            f"{row['beyond_D']:.1%}",
+        ])  # fmt: skip
+    columns = "attack | init | lr | sign | defence | MSE | SSIM | found of 200 | leakage score | beyond D"
     guesses = result["baselines"].items()
     words = [f"{n.replace('_', ' ')} {g['mse']:.2f}, {g['ssim']:.3f}, {g['leakage']:.2f}" for n, g in guesses]
-    return "\n".join([*lines, "", "Guesses that use no update (MSE, SSIM, leakage score): " + "; ".join(words) + "."])
+    return f"{table(columns, rows)}\n\nGuesses that use no update (MSE, SSIM, leakage score): {'; '.join(words)}."
 
 
 def attack_speed() -> str:
@@ -284,9 +265,22 @@ def attack_speed() -> str:
     )
 
 
+@cache
 def read(*path: str) -> dict[str, Any]:
     result: dict[str, Any] = json.loads(ROOT.joinpath(*path).read_text())
     return result
+
+
+@cache
+def reproduced() -> dict[str, Any]:
+    """What became of the paper's artefacts and claims."""
+    return status(ROOT / "reproduction")
+
+
+def table(columns: str, rows: Iterable[Iterable[Any]]) -> str:
+    """In Markdown; bars part the names of the columns."""
+    lines = [f"| {line} |".replace("|  |", "| |") for line in (columns, *(" | ".join(map(str, row)) for row in rows))]
+    return "\n".join([lines[0], "|" + "---|" * len(columns.split(" | ")), *lines[1:]])
 
 
 def study() -> str:
@@ -312,24 +306,24 @@ def variants() -> str:
     for row in result["rows"]:
         cells.setdefault((row["variant"], row["dataset"], row["mechanism"], row["budget"]), []).append(row["mse"])
     columns = list(dict.fromkeys(key[1:] for key in cells))
-    lines = ["| InvGrad | " + " | ".join(f"{d} {m} {b:g}" for d, m, b in columns) + " | mean distance to the paper |"]
-    lines.append("|" + "---|" * (len(columns) + 2))
     key = {"pl-identical": "identical", "pl-learn": "learn"}
     paper = [said[d][key[m]][said["budgets"].index(b)] for d, m, b in columns]
-    lines.append("| the paper's table | " + " | ".join(f"{value:.2f}" for value in paper) + " | |")
+    rows = [["the paper's table", *(f"{value:.2f}" for value in paper), ""]]
     for name in dict.fromkeys(key[0] for key in cells):
         values = [cells[name, *column] for column in columns]
-        shown = [f"{mean(v):.2f} ± {stdev(v):.2f}" for v in values]
         gap = mean(abs(mean(v) - p) for v, p in zip(values, paper, strict=True))
-        lines.append(f"| {name} | " + " | ".join(shown) + f" | {gap:.2f} |")
+        rows.append([name, *(f"{mean(v):.2f} ± {stdev(v):.2f}" for v in values), f"{gap:.2f}"])
     seeds = len(next(iter(cells.values())))
-    lines += ["", f"MSE, mean ± standard deviation of {seeds} seeds, each the mean of four batches of four images."]
-    return "\n".join(lines)
+    names = " | ".join(f"{d} {m} {b:g}" for d, m, b in columns)
+    return (
+        f"{table(f'InvGrad | {names} | mean distance to the paper', rows)}\n\n"
+        f"MSE, mean ± standard deviation of {seeds} seeds, each the mean of four batches of four images."
+    )
 
 
 def claims(short: bool = False) -> str:
     """Every claim of the paper with its verdict, from the committed results."""
-    result = status(ROOT / "reproduction")["claims"]
+    result = reproduced()["claims"]
     if short:
         claimed = {
             verdict: [f"*{c['claim']}*" for c in result if c["verdict"] == verdict] for verdict in get_args(State)
@@ -346,7 +340,7 @@ def claims(short: bool = False) -> str:
 
 def attack_and_claims() -> str:
     """What agrees beside accuracy, and what became of the claims."""
-    return f"{status(ROOT / 'reproduction')['headline'][1]}\n{claims(short=True)}"
+    return f"{reproduced()['headline'][1]}\n{claims(short=True)}"
 
 
 IN_THE_PAPER = {
@@ -358,22 +352,22 @@ IN_THE_PAPER = {
 
 def agreement() -> str:
     """How much of the paper agrees, as the command says it, and what became of its claims."""
-    return "\n".join(f"- {line}" for line in [*status(ROOT / "reproduction")["headline"], claims(short=True)])
+    return "\n".join(f"- {line}" for line in [*reproduced()["headline"], claims(short=True)])
 
 
 def artefacts() -> str:
     """Every artefact with the number of its cells that agree, and the jobs behind them."""
-    lines = ["| artefact | in the paper | kind | cells | agree |", "|---|---|---|---|---|"]
-    for row in status(ROOT / "reproduction")["artefacts"]:
-        name = row["name"]
-        link = f"[{name}](../reproduction/{name}/README.md)"
-        lines.append(f"| {link} | {IN_THE_PAPER[name]} | {row['kind']} | {row['cells']} | {row['agree']} |")
-    origins = read("reproduction", "cap", "results.json")["origins"]
-    lines += ["", "| job | federations | seconds | commit | machine |", "|---|---|---|---|---|"]
-    for one in origins:
-        where = one["environment"]["device"]
-        lines.append(f"| {one['group']} | {one['federations']} | {one['seconds']:.0f} | {one['commit']} | {where} |")
-    return "\n".join(lines)
+    agreeing = [
+        [f"[{row['name']}](../reproduction/{row['name']}/README.md)", IN_THE_PAPER[row["name"]], row["kind"],
+         row["cells"], row["agree"]]
+        for row in reproduced()["artefacts"]
+    ]  # fmt: skip
+    jobs = [
+        [one["group"], one["federations"], f"{one['seconds']:.0f}", one["commit"], one["environment"]["device"]]
+        for one in read("reproduction", "cap", "results.json")["origins"]
+    ]
+    one = table("artefact | in the paper | kind | cells | agree", agreeing)
+    return one + "\n\n" + table("job | federations | seconds | commit | machine", jobs)
 
 
 def differing_cells() -> str:
@@ -384,7 +378,7 @@ def differing_cells() -> str:
 
 def defence() -> str:
     """How far the attack's cells are from the paper's."""
-    lines = ["| | data | cells | agree | ours - paper: least, mean, most |", "|---|---|---|---|---|"]
+    rows = []
     for family in FAMILIES:
         result = read("reproduction", f"defence-{family}", "results.json")["cells"]
         for quantity, digits in (("mse", 2), ("ssim", 1)):
@@ -393,8 +387,8 @@ def defence() -> str:
                 gaps = [c["difference"] for c in cells]
                 words = ", ".join(f"{value:+.{digits}f}" for value in (min(gaps), mean(gaps), max(gaps)))
                 agree = sum(c["agrees"] for c in cells)
-                lines.append(f"| {family.upper()} {quantity.upper()} | {dataset} | {len(cells)} | {agree} | {words} |")
-    return "\n".join(lines)
+                rows.append([f"{family.upper()} {quantity.upper()}", dataset, len(cells), agree, words])
+    return table(" | data | cells | agree | ours - paper: least, mean, most", rows)
 
 
 def span(values: list[float] | None, digits: int = 3) -> str:
@@ -408,21 +402,17 @@ def bounds() -> str:
     """What the theorems say of the study's runs, over seeds."""
     result = read("studies", "bounds", "bounds.json")
     rows = {(r["mechanism"], r["budget"], r["round"], r["quantity"], r["setting"]): r for r in result["rows"]}
-    lines = [
-        "| mechanism | budget | round | L_alpha of a subproblem | gamma allowed below | gamma = 0.1 is too large in "
-        "| measured mean \\|R\\|^2 with gamma <= 1/(2 L), bound | smallest bound / measured |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    learning, checks, training, leaking = [], [], [], []
     for (mechanism, budget, round_number, quantity, setting), own in rows.items():
         if quantity == "mean |R_m|^2" and setting == "as configured" and "subproblems" in own:
             small = rows[mechanism, budget, round_number, quantity, "gamma <= 1/(2 L)"]
             about = own["subproblems"]
             least, most = min(about["L_alpha"]), max(about["L_alpha"])
-            lines.append(
-                f"| {mechanism} | {budget:g} | {round_number} | {span([least, most])} | {span([1 / most, 1 / least])} "
-                f"| {about['count'] - about['covered']} of {about['count']} | {span(small['measured'])}, "
-                f"{span(small['bound'])} | {span(small['margin'])} |"
-            )
+            learning.append([
+                mechanism, f"{budget:g}", round_number, span([least, most]), span([1 / most, 1 / least]),
+                f"{about['count'] - about['covered']} of {about['count']}",
+                f"{span(small['measured'])}, {span(small['bound'])}", span(small["margin"]),
+            ])  # fmt: skip
     split = [(r["setting"], r["subproblems"]) for r in result["rows"] if "subproblems" in r]
     for setting in dict.fromkeys(setting for setting, _ in split):
         parts = [part for own, part in split if own == setting]
@@ -430,46 +420,41 @@ def bounds() -> str:
             sum(part[key] for part in parts) for key in ("covered", "count", "checked", "violated")
         )
         words = f"{setting[0].upper()}{setting[1:]}: no assumption was seen to fail in {covered // 2} of {count // 2}"
-        lines += ["", f"{words} subproblems; the two inequalities were violated in {violated} of {checked} checks."]
-    lines += [
-        "",
-        "| mechanism | budget | eta allowed up to | average \\|grad F\\|^2 of the run "
-        "| short run with eta = 1/(8 L): measured, bound |",
-        "|---|---|---|---|---|",
-    ]
+        checks.append(f"{words} subproblems; the two inequalities were violated in {violated} of {checked} checks.")
     for (mechanism, budget, _, quantity, setting), own in rows.items():
         if quantity == "mean |grad F|^2" and setting == "as configured":
             short = rows[mechanism, budget, None, quantity, "eta = 1/(8 L), short"]
-            lines.append(
-                f"| {mechanism} | {budget:g} | {span(own['constants']['largest eta'])} | {span(own['measured'])} "
-                f"| {span(short['measured'])}, {span(short['bound'])} |"
-            )
-    lines += [
-        "",
-        "| mechanism | budget | round | mean residual r_i | fitted p | c_a seen (0.56 set) | c_b seen "
-        "| farthest (D = 56) | leakage: measured, promised |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+            training.append([
+                mechanism, f"{budget:g}", span(own["constants"]["largest eta"]), span(own["measured"]),
+                f"{span(short['measured'])}, {span(short['bound'])}",
+            ])  # fmt: skip
     for (mechanism, budget, round_number, quantity, setting), own in rows.items():
         if quantity == "invgrad" and setting == "as configured":
-            k = own["constants"]
-            parts = [span(k[name]) for name in ("mean r_i", "p (fitted)", "c_a", "c_b", "D seen")]
+            parts = [span(own["constants"][name]) for name in ("mean r_i", "p (fitted)", "c_a", "c_b", "D seen")]
             promised = span(own["bound"]) if mechanism.startswith("pl") else "not covered"
-            line = " | ".join(
-                [mechanism, f"{budget:g}", str(round_number), *parts, f"{span(own['measured'])}, {promised}"]
-            )
-            lines.append(f"| {line} |")
-    seeds = result["rows"][0]["seeds"]
-    return "\n".join([*lines, "", f"Smallest to largest over {seeds} seeds; commit {result['commit']}, two CPU cores."])
+            leaking.append([mechanism, f"{budget:g}", round_number, *parts, f"{span(own['measured'])}, {promised}"])
+    columns = (
+        "mechanism | budget | round | L_alpha of a subproblem | gamma allowed below | gamma = 0.1 is too large in "
+        "| measured mean \\|R\\|^2 with gamma <= 1/(2 L), bound | smallest bound / measured",
+        "mechanism | budget | eta allowed up to | average \\|grad F\\|^2 of the run "
+        "| short run with eta = 1/(8 L): measured, bound",
+        "mechanism | budget | round | mean residual r_i | fitted p | c_a seen (0.56 set) | c_b seen "
+        "| farthest (D = 56) | leakage: measured, promised",
+    )
+    return "\n\n".join([
+        table(columns[0], learning), *checks, table(columns[1], training), table(columns[2], leaking),
+        f"Smallest to largest over {result['rows'][0]['seeds']} seeds; commit {result['commit']}, two CPU cores.",
+    ])  # fmt: skip
 
 
 def both_axes() -> str:
     """Accuracy and identification rate at equal budget: the one table of the README."""
-    reproduced, rows = read("reproduction", "accuracy-pl", "results.json"), leakage_rows()
-    mnist = {(c["budget"], c["mechanism"]): c for c in reproduced["cells"] if c["dataset"] == "mnist"}
-    measured = [b for b in reproduced["baselines"] if b["dataset"] == "mnist"]
-    damped = {(b["budget"], b["mechanism"]): b for b in measured if b["baseline"] == "damped"}
-    eleven = {b["budget"]: b for b in measured if b["baseline"] == "eleven-steps"}
+    accuracy, attacked = read("reproduction", "accuracy-pl", "results.json"), leakage_rows()
+    mnist = {(c["budget"], c["mechanism"]): c for c in accuracy["cells"] if c["dataset"] == "mnist"}
+    damped = {
+        (b["budget"], b["mechanism"]): b
+        for b in accuracy["baselines"] if (b["dataset"], b["baseline"]) == ("mnist", "damped")
+    }  # fmt: skip
     trained = {
         (r["design"], r["budget"]): "{:.1f} ({:.1f}-{:.1f})".format(
             *(100 * r[f"accuracy{end}"] for end in ("", "_low", "_high"))
@@ -477,36 +462,30 @@ def both_axes() -> str:
         for r in read("studies", "leakage", "leakage.json")["accuracy"]
         if (r["dataset"], r["round"], r["mechanism"]) == ("mnist", 5000, STATIC)
     }  # fmt: skip
-    free = reproduced["without_protection"]["mnist"]
+    free = accuracy["without_protection"]["mnist"]
 
-    def identified(design: str, mechanism: str, budget: float | None) -> str:
-        found = [rows.get((design, "mnist", "matched", mechanism, budget, number, OWN)) for number in (0, 5000)]
-        return " | ".join("-" if row is None else worth(row) for row in found)
+    def identified(design: str, mechanism: str, budget: float | None) -> list[str]:
+        places = [(design, "mnist", "matched", mechanism, budget, number, OWN) for number in (0, 5000)]
+        return [worth(attacked.get(place)) for place in places]
 
-    lines = [
-        "| PL budget | distortion | accuracy | accuracy, damped server | image identified, first release "
-        "| image identified, round 5,000 |",
-        "|---|---|---|---|---|---|",
-        f"| - | none | {with_interval(free)} | - | {identified('batch-4', 'none', None)} |",
-    ]
-
+    rows = [["-", "none", with_interval(free), "-", *identified("batch-4", "none", None)]]
     for budget in LOWERS:
         for mechanism, word in ((STATIC, "static"), (LEARNED, "learned")):
-            told = " | ".join(with_interval(kind[budget, mechanism]) for kind in (mnist, damped))
-            lines.append(f"| {budget:g} | {word} | {told} | {identified('batch-4', mechanism, budget)} |")
-        told = " | ".join(trained[design, budget] for design in ("batch-44", DAMPED))
-        lines.append(f"| {budget:g} | static, batch 44 | {told} | {identified('batch-44', STATIC, budget)} |")
-        several = f"{with_interval(eleven[budget])} | - | {identified('eleven-steps', STATIC, budget)}"
-        lines.append(f"| {budget:g} | static, eleven steps | {several} |")
-    lines += [
-        "",
+            told = [with_interval(kind[budget, mechanism]) for kind in (mnist, damped)]
+            rows.append([f"{budget:g}", word, *told, *identified("batch-4", mechanism, budget)])
+        told = [trained[design, budget] for design in ("batch-44", DAMPED)]
+        rows.append([f"{budget:g}", "static, batch 44", *told, *identified("batch-44", STATIC, budget)])
+    columns = (
+        "PL budget | distortion | accuracy | accuracy, damped server | image identified, first release "
+        "| image identified, round 5,000"
+    )
+    return (
+        f"{table(columns, rows)}\n\n"
         f"MNIST, percent, 95 % intervals: of accuracy after 5,000 rounds over {free['seeds']} seeds; of the others "
         "over releases, means of 3 runs with a plain server. *Identified*: the attack `matched`, which simulates the "
         "mechanism, picks the right one of 200 images (chance 0.5 %). First releases share their weights; later each "
-        "row has its own. Batches of 44, and eleven steps of 4 (attacked with less effort), cost the gradients of "
-        "learning with 4. An asterisk: the attack fails without protection too.",
-    ]
-    return "\n".join(lines)
+        "row has its own. Batches of 44 cost the gradients of learning with 4."
+    )
 
 
 def with_interval(cell: dict[str, Any]) -> str:

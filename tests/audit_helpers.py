@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from equipoise.auditing.options import AuditOptions
@@ -15,6 +14,7 @@ from equipoise.runs.config import Config, SweepBlock, resolve
 from equipoise.runs.deployment import DATASET, MARK, Deployment
 from equipoise.runs.run import Run
 from equipoise.runs.snapshot import save_snapshot, snapshot_path
+from tests.helpers import write_dataset
 
 SIDE = 12
 EFFORT: dict[str, Any] = {
@@ -29,15 +29,8 @@ def cheap(**change: Any) -> AuditOptions:
 
 
 def write_pictures(folder: Path, train: int = 160, test: int = 16) -> Path:
-    """A folder of npz files that ``load`` reads: random 12x12 pictures of four classes, one brighter half each."""
-    rng = np.random.default_rng(11)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, count in (("train", train), ("test", test)):
-        labels = np.arange(count) % 4
-        images = rng.integers(0, 256, (count, SIDE, SIDE), dtype=np.uint8)
-        images[labels < 2, :, : SIDE // 2] //= 4
-        np.savez(folder / f"{name}.npz", images=images, labels=labels)
-    return folder
+    """As ``write_dataset``: 12x12 pictures of four classes."""
+    return write_dataset(folder, train, test, seed=11, side=SIDE, classes=4)
 
 
 def settings_for(**change: Any) -> dict[str, Any]:

@@ -23,17 +23,19 @@ from equipoise.cli import display
 COMMAND = [sys.executable, "-m", "equipoise.cli"]
 
 
-def write_dataset(folder: Path, train: int = 64, test: int = 40, seed: int = 7) -> Path:
-    """A folder of npz files that ``load`` reads: random 28x28 images, brighter on one side for half of ten classes.
+def write_dataset(
+    folder: Path, train: int = 64, test: int = 40, seed: int = 7, side: int = 28, classes: int = 10
+) -> Path:
+    """A folder of npz files that ``load`` reads: random images, brighter on one side for half of the classes.
 
     Evaluating on 40 images costs nothing, so that tests of the shell around the engine are fast.
     """
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
     for name, count in (("train", train), ("test", test)):
-        labels = np.arange(count) % 10
-        images = rng.integers(0, 256, (count, 28, 28), dtype=np.uint8)
-        images[labels < 5, :, :14] //= 4
+        labels = np.arange(count) % classes
+        images = rng.integers(0, 256, (count, side, side), dtype=np.uint8)
+        images[labels < classes // 2, :, : side // 2] //= 4
         np.savez(folder / f"{name}.npz", images=images, labels=labels)
     return folder
 

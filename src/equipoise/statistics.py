@@ -18,7 +18,7 @@ one seed or release         no interval (None)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, mean, stdev
 from typing import Any
@@ -36,6 +36,8 @@ Interval = tuple[float, float]
 
 ROOM = 1 << 22
 """Numbers that one piece of a longer computation may hold."""
+FPR = 0.01
+"""The false positive rate at which the true positive rate is told."""
 
 
 def interval(values: Sequence[float], level: float = 0.95) -> Interval | None:
@@ -132,7 +134,7 @@ def _places(scores: Array, among: Array) -> Array:
     return result
 
 
-def tpr_at(members: Values, others: Values, fpr: float = 0.01) -> float:
+def tpr_at(members: Values, others: Values, fpr: float = FPR) -> float:
     """The share of members above the lowest threshold that at most a share ``fpr`` of the others is above.
 
     Only real thresholds count, without interpolation: with fewer than ``1 / fpr`` others, none may be above.
@@ -180,17 +182,11 @@ def check_finite(what: str, array: Array) -> None:
 # --- intervals over releases -------------------------------------------------------------------------------
 
 
-def bootstrap(
-    values: Values,
-    statistic: Callable[[Array], Any] = np.mean,
-    draws: int = 1000,
-    seed: int = 0,
-    level: float = 0.95,
-) -> Interval | None:
-    """Bootstrap interval of a statistic of N releases, ``values`` ``[N, ...]``; None for fewer than two.
+def bootstrap(values: Values, draws: int = 1000, seed: int = 0) -> Interval | None:
+    """Bootstrap interval of the mean of N releases, ``values`` ``[N, ...]``; None for fewer than two.
 
-    ``statistic`` takes an array of the shape of ``values``. The same N, draws and seed
-    resample the same releases, here and in ``bootstrap_auc``, so that two intervals can be compared.
+    The same N, draws and seed resample the same releases, here and in ``bootstrap_auc``, so that two intervals can be
+    compared.
 
     >>> low, high = bootstrap(np.arange(100.0))
     >>> 40 < low < 49.5 < high < 60
@@ -201,22 +197,13 @@ def bootstrap(
     count = len(array)
     if count < 2:
         return None
-    results: list[Array] = []
-    for weights in _resampled(count, draws, seed, count):
-        if statistic is np.mean:
-            results.append(weights @ array.reshape(count, -1).mean(1) / count)
-        else:
-            results.append(np.array([float(statistic(array[np.repeat(np.arange(count), row)])) for row in weights]))
-    return _percentiles(np.concatenate(results), count, level)
+    each = array.reshape(count, -1).mean(1)
+    means = [weights @ each / count for weights in _resampled(count, draws, seed, count)]
+    return _percentiles(np.concatenate(means), count)
 
 
 def bootstrap_auc(
-    members: Values,
-    others: Values,
-    draws: int = 1000,
-    seed: int = 0,
-    fpr: float = 0.01,
-    level: float = 0.95,
+    members: Values, others: Values, draws: int = 1000, seed: int = 0
 ) -> tuple[Interval, Interval] | None:
     """Intervals of ``auc`` and of ``tpr_at``, from ``[N, a]`` members and ``[N, b]`` others of N releases.
 
@@ -238,7 +225,7 @@ def bootstrap_auc(
     sorted_in, from_in = _by_score("members", inside)
     sorted_out, from_out = _by_score("others", outside)
     below, upto = (np.searchsorted(sorted_out, sorted_in, side) for side in ("left", "right"))
-    allowed = _allowed(fpr, outside.size)
+    allowed = _allowed(FPR, outside.size)
     areas: list[Array] = []
     rates: list[Array] = []
     # Resampling gives every release a weight, and N releases the total weight of N, whatever was drawn.
@@ -246,20 +233,15 @@ def bootstrap_auc(
         heavy_in, heavy_out = weights[:, from_in], _sums(weights[:, from_out])
         wins = (heavy_in * (heavy_out[:, below] + heavy_out[:, upto])).sum(1)
         areas.append(wins / (2 * inside.size * outside.size))
-        if allowed >= outside.size:
-            rates.append(np.ones(len(weights)))
-            continue
         place = (heavy_out[:, 1:] < outside.size - allowed).sum(1)  # of the highest of the others not allowed above
         upto_threshold = np.searchsorted(sorted_in, sorted_out[place], "right")
         missed = np.take_along_axis(_sums(heavy_in), upto_threshold[:, None], 1)[:, 0]
         rates.append((inside.size - missed) / inside.size)
     few = min(inside.size, outside.size)
     one, two = (
-        share_interval(share, float(np.concatenate(drawn).var()), len(inside), size, level)
-        for share, drawn, size in (
-            (auc(inside, outside), areas, few), (tpr_at(inside, outside, fpr), rates, inside.size),
-        )
-    )  # fmt: skip
+        share_interval(share, float(np.concatenate(drawn).var()), len(inside), size)
+        for share, drawn, size in ((auc(inside, outside), areas, few), (tpr_at(inside, outside), rates, inside.size))
+    )
     return one, two
 
 
@@ -285,26 +267,26 @@ def _resampled(count: int, draws: int, seed: int, width: int) -> Iterator[Array]
         yield random.multinomial(count, np.full(count, 1 / count), size=min(step, draws - start))
 
 
-def _percentiles(result: Array, count: int, level: float) -> Interval:
-    """Percentiles further out than ``level`` says, by as much as Student's interval of ``count`` values is wider.
+def _percentiles(result: Array, count: int) -> Interval:
+    """Percentiles further out than those of 95 %, by as much as Student's interval of ``count`` values is wider.
 
     A plain percentile interval of n values is too short by about sqrt(1 - 1/n) and by z instead of t: Hesterberg, What
     Teachers Should Know About the Bootstrap (2015), section 3.
     """
-    tail = (1 - NormalDist().cdf(student(count - 1, level) * math.sqrt(count / (count - 1)))) if count > 2 else 0.0
+    tail = (1 - NormalDist().cdf(student(count - 1) * math.sqrt(count / (count - 1)))) if count > 2 else 0.0
     low, high = np.quantile(result, [tail, 1 - tail])
     return float(low), float(high)
 
 
-def student(freedom: int, level: float = 0.95) -> float:
-    """The two-sided quantile of Student's distribution, by its expansion in 1 / freedom (Cornish and Fisher).
+def student(freedom: int) -> float:
+    """The two-sided 95 % quantile of Student's distribution, by its expansion in 1 / freedom (Cornish and Fisher).
 
     Right to 0.1 % from 5 degrees of freedom on: a machine without scipy has intervals too.
 
     >>> round(student(31), 3), round(student(10**9), 3)
     (2.04, 1.96)
     """
-    z = NormalDist().inv_cdf((1 + level) / 2)
+    z = NormalDist().inv_cdf(0.975)
     terms = (
         (z**3 + z) / 4,
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,
@@ -314,7 +296,7 @@ def student(freedom: int, level: float = 0.95) -> float:
     return z + math.fsum(term / freedom ** (i + 1) for i, term in enumerate(terms))
 
 
-def rate_interval(values: Values, level: float = 0.95) -> Interval | None:
+def rate_interval(values: Values) -> Interval | None:
     """Interval of a rate, from the shares ``[N, E]`` that E examples of N releases each add to it; None for N < 2.
 
     Agresti and Coull's interval with the number of independent examples that the spread between releases shows
@@ -332,10 +314,10 @@ def rate_interval(values: Values, level: float = 0.95) -> Interval | None:
     rate = float(array.mean())
     between = float(array.reshape(count, -1).mean(1).var()) / count  # the variance that a bootstrap would show
     alone = rate * (1 - rate) / total  # the same, were all examples independent
-    return share_interval(rate, max(between, alone * (count - 1) / count), count, total, level)
+    return share_interval(rate, max(between, alone * (count - 1) / count), count, total)
 
 
-def grouped_interval(values: Values, groups: Values, level: float = 0.95) -> Interval | None:
+def grouped_interval(values: Values, groups: Values) -> Interval | None:
     """Interval of a rate from the shares ``[X]`` of examples in groups ``[X]``; those of a group are not independent.
 
     None for fewer than six groups: their spread says too little.
@@ -354,10 +336,10 @@ def grouped_interval(values: Values, groups: Values, level: float = 0.95) -> Int
     rate = float(array.mean())
     between = float((np.bincount(place, array - rate) ** 2).sum()) / total**2
     alone = rate * (1 - rate) / total
-    return share_interval(rate, max(between, alone * (count - 1) / count), count, total, level)
+    return share_interval(rate, max(between, alone * (count - 1) / count), count, total)
 
 
-def bounded_interval(values: Values, most: float, level: float = 0.95) -> Interval | None:
+def bounded_interval(values: Values, most: float) -> Interval | None:
     """Interval of the mean of numbers ``[N, E]`` between 0 and ``most``, as that of a share; None for N < 2.
 
     Where most of them lie at an end, as log-ranks do when nearly all images are found, a bootstrap's is too short.
@@ -371,17 +353,17 @@ def bounded_interval(values: Values, most: float, level: float = 0.95) -> Interv
     if len(array) < 2:
         return None
     each = array.reshape(len(array), -1).mean(1)
-    low, high = share_interval(float(each.mean()), float(each.var()) / len(each), len(each), array.size, level)
-    return low * most, high * most
+    low, high = share_interval(float(each.mean()), float(each.var()) / len(each), len(each), array.size)
+    return float(low * most), float(high * most)
 
 
-def share_interval(share: float, variance: float, count: int, size: int, level: float = 0.95) -> Interval:
+def share_interval(share: float, variance: float, count: int, size: int) -> Interval:
     """Agresti and Coull's interval of a share: that of as many independent trials as ``variance`` is worth.
 
     ``variance`` is a bootstrap's over ``count`` releases, too small by one of them; where it is zero, and at the
     edges at most, the share counts as one of ``size`` trials.
     """
-    t, variance = student(count - 1, level), variance * count / (count - 1)
+    t, variance = student(count - 1), variance * count / (count - 1)
     trials = share * (1 - share) / variance if variance > 0 and 0 < share < 1 else size
     if min(share, 1 - share) < 2 / size:  # a variance made of so few cases is itself unsure
         trials = min(trials, size)

@@ -49,12 +49,7 @@ MEASURES = {
     "matched": ("identification", "log_rank"), "lti": ("identification", "log_rank"), "membership": ("membership_auc",),
     "labels": ("labels_exact",),
 }  # fmt: skip
-PRIMARY = {
-    "matched": "identification",
-    "lti": "identification",
-    "membership": "membership_auc",
-    "labels": "labels_exact",
-}
+PRIMARY = {attack: measures[0] for attack, measures in MEASURES.items()}
 Place = tuple[Any, ...]
 Cells = dict[Place, list[Outcome]]
 """Outcomes of all trajectories, in the order of their seeds."""
@@ -86,9 +81,14 @@ def _small(values: dict[str, Array]) -> dict[str, Array]:
     return result
 
 
+def side(outcome: Outcome, negative: bool) -> dict[str, Array]:
+    """The values of an outcome, or those of its negative control."""
+    return outcome.negative if negative else outcome.values
+
+
 def by_release(outcome: Outcome, measure: str, negative: bool = False) -> Array:
     """A measure ``[N, ...]`` of one outcome, the mean of which is the figure."""
-    values = outcome.negative if negative else outcome.values
+    values = side(outcome, negative)
     if measure == "membership_auc":
         return auc_by_release(values["members"], values["others"])[:, None]
     table = np.log1p(values["rank"]) if measure == "log_rank" else values[measure]
@@ -114,7 +114,7 @@ def figure(several: list[Outcome], measure: str, negative: bool = False) -> dict
     joined: Array = np.mean(tables, axis=0)
     if measure == "membership_auc":
         area = joined.mean(1)
-        members = (several[0].negative if negative else several[0].values)["members"].size
+        members = side(several[0], negative)["members"].size
         ends = share_interval(float(area.mean()), float(area.var()) / len(area), len(area), members)
     else:
         rate = measure in ("identification", "labels_exact")
@@ -137,11 +137,11 @@ def rows_of(cells: Cells) -> list[dict[str, Any]]:
             row = {**about, "control": "negative" if negative else "positive" if about["role"] == POSITIVE else None}
             for measure in (*MEASURES[about["attack"]], "labels", "mse", "ssim"):
                 needed = {"membership_auc": "members", "log_rank": "rank"}.get(measure, measure)
-                if needed in (several[0].negative if negative else several[0].values):
+                if needed in side(several[0], negative):
                     row |= figure(several, measure, negative)
             if about["attack"] == "membership":
-                sides = [one.negative if negative else one.values for one in several]
-                rates = [tpr_at(side["members"], side["others"]) for side in sides]
+                sides = [side(one, negative) for one in several]
+                rates = [tpr_at(values["members"], values["others"]) for values in sides]
                 row |= {"membership_tpr": float(np.mean(rates)), "membership_tpr_least": min(rates)}
                 row["membership_tpr_most"] = max(rates)
             if "identification" in row:

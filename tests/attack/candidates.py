@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ from equipoise.mechanism.registry import get_mechanism
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
 from equipoise.statistics import auc, ranks
+from tests.attack.inversions import seeded
 
 SHAPE, CLASSES, CANDIDATES = (1, 6, 6), 4, 20
 LITTLE = Effort(pairs=2, anchors=4, around=16, tuning=16, trials=32, companions=2, nulls=8)
@@ -31,6 +34,17 @@ def images_of(labels: Tensor, seed: int) -> Tensor:
     patterns = torch.rand(CLASSES, *SHAPE, generator=torch.Generator().manual_seed(77))
     own = torch.rand(*labels.shape, *SHAPE, generator=torch.Generator().manual_seed(seed))
     return 0.3 * patterns[labels] + 0.7 * own
+
+
+def server_of(
+    name: str = "none", scale: float = 0.0, batch: int = 4, *, dtype: torch.dtype = torch.float32,
+    protection: Mapping[str, Any] = MappingProxyType({}), **about: Any,
+) -> tuple[Server, Tensor]:  # fmt: skip
+    """A server that faces a mechanism, and the weights it has sent."""
+    model = seeded(lambda: MLP(SHAPE, CLASSES, hidden=8), seed=4).to(dtype)
+    guarded = Protection(get_mechanism(name), scale, **{"steps": 3, **protection})
+    server = Server(Batched(model), SHAPE, CLASSES, batch, protection=guarded, **about)
+    return server, server.batched.layout.flatten(model.state_dict())
 
 
 LABELS = torch.arange(320) % CLASSES
@@ -102,17 +116,9 @@ def case(
     eta: float = 0.1,
 ) -> Case:
     """Releases of ``local_steps`` batches, every example among 19 decoys of its own."""
-    with torch.random.fork_rng():
-        torch.manual_seed(4)
-        model = MLP(SHAPE, CLASSES, hidden=8).to(dtype)
-    kind, local = get_mechanism(name), torch.Generator().manual_seed(6)
-    server = Server(
-        Batched(model), SHAPE, CLASSES, batch, eta=eta, protection=Protection(kind, scale, steps=3),
-        local_steps=local_steps,
-    )  # fmt: skip
+    server, weights = server_of(name, scale, batch, dtype=dtype, eta=eta, local_steps=local_steps)
+    kind, local, drawn = server.protection.mechanism, torch.Generator().manual_seed(6), None
     labels = torch.arange(server.examples).expand(count, -1) % CLASSES if labels is None else labels
-    weights = server.batched.layout.flatten(model.state_dict())
-    drawn = None
     if kind.distorts:
         drawn = standard_noise(torch.rand(count, len(weights), generator=local), kind.noise).to(dtype)
     each = labels.unsqueeze(2).expand(-1, -1, CANDIDATES)

@@ -9,13 +9,15 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from equipoise.attack.descent import Search
+from equipoise.attack.attack import Attack
+from equipoise.attack.descent import Search, inverting
 from equipoise.attack.dlg import SEARCH as DLG
 from equipoise.attack.dlg import dlg, idlg
 from equipoise.attack.invgrad import invgrad
 from equipoise.attack.likelihood import SEARCH as MAP
 from equipoise.attack.likelihood import likelihood
 from equipoise.attack.results import Inversion
+from equipoise.attack.simulate import gradients
 from equipoise.attack.unrolled import unrolled
 from equipoise.attack.view import Server, View
 from equipoise.auditing.image_scores import match, mse
@@ -38,6 +40,17 @@ QUICK = {
     "likelihood": replace(MAP, iterations=6),
     "unrolled": replace(MAP, iterations=4),
 }
+
+
+def short_searches() -> dict[str, Attack]:
+    """With one iteration: the attacks whose number of iterations is no option."""
+    first, most_probable = replace(DLG, iterations=1), replace(MAP, iterations=1)
+    attacks = (
+        inverting("dlg", dlg, first, needs=()), inverting("idlg", idlg, first, needs=()),
+        inverting("likelihood", likelihood, most_probable),
+        inverting("unrolled", unrolled, most_probable, gradients=gradients),
+    )  # fmt: skip
+    return {attack.name: attack for attack in attacks}
 
 
 def seeded(make: Callable[[], nn.Module], seed: int = 0) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -12,11 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.attack.attack import Hooks
+from equipoise.attack.attack import Hooks, Knowledge
 from equipoise.attack.descent import LBFGS, Search, _better, optimise, total_variation
 from equipoise.attack.dlg import SEARCH as DLG
 from equipoise.attack.invgrad import invgrad
 from equipoise.attack.likelihood import SEARCH as MAP
+from equipoise.attack.registry import find
 from equipoise.attack.results import Inversion
 from equipoise.attack.view import Server, View
 from equipoise.errors import AttackError
@@ -441,6 +443,28 @@ def test_all_wrong_settings_are_named() -> None:
 @pytest.mark.parametrize("search", [Search(), DLG, MAP, Search(iterations=1, restarts=1, tv=0.0)])
 def test_good_settings_pass(search: Search) -> None:
     search.check()
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_the_options_and_hooks_of_an_audit_reach_the_search(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own options; iterations are one of InvGrad alone."""
+    known, hooks, seen = five("none", 0.0), Hooks(step=print), list[Any]()
+
+    def recorded(server: Server, view: View, cost: Any, search: Search, hooks: Hooks, prior: float = 1.0) -> Inversion:
+        seen.append((view.labels, cost.func, search, hooks, prior))
+        return Inversion(known.truth, torch.zeros(5))
+
+    monkeypatch.setattr(sys.modules[ATTACKS[name].__module__], "optimise", recorded)
+    given = {"iterations": 3, "lr": 0.3, "signed": False, "tv": 0.5, "restarts": 2, "seed": 7, "samples": 99}
+    usual = {"dlg": DLG, "idlg": DLG, "likelihood": MAP, "unrolled": MAP}
+    search = replace(usual[name], restarts=2, seed=7) if name in usual else Search(
+        iterations=3, lr=0.3, signed=False, tv=0.5, restarts=2, seed=7
+    )  # fmt: skip
+    find(name).run(known.server, known.view, Knowledge(), given, hooks)
+    ATTACKS[name](known.server, known.view, search, hooks)
+    (labels, *actual), (expected_labels, *expected) = seen
+    assert actual == expected
+    assert (labels is None) == (expected_labels is None) == (name == "dlg")
 
 
 @pytest.mark.parametrize("optimiser", ["adam", "lbfgs"])

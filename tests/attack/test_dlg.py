@@ -9,16 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.attack import dlg as module
-from equipoise.attack.attack import Hooks, Knowledge
 from equipoise.attack.descent import Search
-from equipoise.attack.dlg import DLG, IDLG, SEARCH, dlg, idlg
+from equipoise.attack.dlg import SEARCH, dlg, idlg
 from equipoise.attack.invgrad import invgrad
 from equipoise.attack.view import Server, View
 from equipoise.errors import ModelError
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
-from tests.attack.inversions import case, five, laplace, seeded
+from tests.attack.inversions import case, laplace, seeded
 
 
 @pytest.mark.parametrize("attack", [dlg, idlg])
@@ -77,18 +75,3 @@ def test_a_loss_that_takes_no_label_probabilities_is_refused_by_dlg(loss: Any) -
         dlg(server, view, search)
     assert len(caught.value.remedy) > 10
     assert torch.isfinite(invgrad(server, view, search).images).all()
-
-
-@pytest.mark.parametrize(("attack", "function"), [(DLG, dlg), (IDLG, idlg)], ids=["dlg", "idlg"])
-def test_the_options_of_an_audit_reach_the_search(attack: Any, function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    short = replace(SEARCH, iterations=3)
-    monkeypatch.setattr(module, "SEARCH", short)
-    known, steps = five("none", 0.0), list[int]()
-    view = known.view.rows(slice(2))
-    actual = attack.run(
-        known.server, view, Knowledge(), {"restarts": 2, "seed": 7, "iterations": 99}, Hooks(None, steps.append)
-    )
-    expected = function(known.server, view, replace(short, restarts=2, seed=7))
-    assert torch.equal(actual.images, expected.images)
-    assert torch.equal(actual.labels, expected.labels)
-    assert steps == [2] * 6

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from equipoise.attack.attack import Hooks, Knowledge
 from equipoise.attack.descent import Search
-from equipoise.attack.invgrad import INVGRAD, invgrad
+from equipoise.attack.invgrad import invgrad
 from tests.attack.inversions import CLASS_MEAN, HIGH, LOW, QUICK, case, five
 
 INVERTING = Search(iterations=200, lr=0.1)
@@ -47,14 +46,3 @@ def test_one_release_of_huge_weights() -> None:
     assert torch.isfinite(result.images).all()
     for row in (0, 2):
         assert torch.equal(result.images[row], healthy.images[row])
-
-
-def test_the_options_and_hooks_of_an_audit_reach_the_search() -> None:
-    known = five("none", 0.0)
-    view, steps, watched = known.view.rows(slice(2)), list[int](), list[int]()
-    options = {"iterations": 3, "lr": 0.3, "signed": False, "tv": 0.5, "restarts": 2, "seed": 7, "samples": 99}
-    hooks = Hooks(lambda rows, iteration, images: watched.append(iteration), steps.append)
-    actual = INVGRAD.run(known.server, view, Knowledge(), options, hooks)
-    expected = invgrad(known.server, view, Search(iterations=3, lr=0.3, signed=False, tv=0.5, restarts=2, seed=7))
-    assert torch.equal(actual.images, expected.images)
-    assert (watched, steps) == ([1, 2, 3], [2] * 6)

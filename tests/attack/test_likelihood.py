@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from equipoise.attack import likelihood as module
-from equipoise.attack.attack import Hooks, Knowledge
 from equipoise.attack.descent import Search
 from equipoise.attack.invgrad import invgrad
-from equipoise.attack.likelihood import LIKELIHOOD, SEARCH, likelihood, noise_likelihood
-from tests.attack.inversions import CLASS_MEAN, case, five
+from equipoise.attack.likelihood import SEARCH, likelihood, noise_likelihood
+from tests.attack.inversions import CLASS_MEAN, case
 
 
 def test_it_wins_under_small_laplace_noise() -> None:
@@ -54,13 +52,3 @@ def test_without_noise_a_thousandth_of_the_update_stands_in_for_its_scale() -> N
     rest, update = torch.full((2, 4), 0.002), torch.tensor([[1.0, -1.0, 3.0, 3.0], [4.0, 4.0, 4.0, -4.0]])
     result = noise_likelihood(known.server, known.view.released)(rest, update)
     assert result.tolist() == pytest.approx([4 * 1.0**2 / 2, 4 * 0.5**2 / 2], rel=1e-5)
-
-
-def test_the_options_of_an_audit_reach_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    short = replace(SEARCH, iterations=3)
-    monkeypatch.setattr(module, "SEARCH", short)
-    known, steps = five("none", 0.0), list[int]()
-    view = known.view.rows(slice(2))
-    result = LIKELIHOOD.run(known.server, view, Knowledge(), {"restarts": 2, "seed": 7}, Hooks(None, steps.append))
-    assert torch.equal(result.images, likelihood(known.server, view, replace(short, restarts=2, seed=7)).images)
-    assert steps == [2] * 6

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from equipoise.attack import dlg, likelihood, unrolled
 from equipoise.attack.attack import Hooks, Knowledge
 from equipoise.attack.registry import ATTACKS
 from equipoise.attack.results import CandidateScores, Inversion, LabelGuesses, MembershipScores, Result
 from equipoise.attack.simulate import respond
 from equipoise.attack.view import Server, View
 from equipoise.models.batched import Batched
-from tests.attack.inversions import seeded, tanh_model
+from tests.attack.inversions import seeded, short_searches, tanh_model
 
 RELEASES, BATCH, SHAPE, CLASSES, CHOICES, ASKED = 3, 2, (1, 5, 5), 4, 5, 6
 LITTLE = {
@@ -25,11 +23,9 @@ LITTLE = {
 
 
 @pytest.fixture
-def result(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+def result(request: pytest.FixtureRequest) -> Any:
     """What an attack finds that is given its own options, and no other."""
-    for module in (dlg, likelihood, unrolled):
-        monkeypatch.setattr(module, "SEARCH", replace(module.SEARCH, iterations=1))
-    attack, local = ATTACKS[request.param], torch.Generator().manual_seed(1)
+    attack, local = {**ATTACKS, **short_searches()}[request.param], torch.Generator().manual_seed(1)
     model = seeded(tanh_model)
     server = Server(Batched(model), SHAPE, CLASSES, BATCH)
     labels = torch.tensor([[0, 1], [2, 2], [3, 0]])

@@ -12,10 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equipoise.attack import unrolled as module
-from equipoise.attack.attack import Hooks, Knowledge
 from equipoise.attack.likelihood import SEARCH
-from equipoise.attack.unrolled import UNROLLED, drift, unrolled
+from equipoise.attack.unrolled import drift, unrolled
 from equipoise.attack.view import Server
 from equipoise.mechanism.distortion import draw_bounds
 from equipoise.mechanism.protection import Protection
@@ -23,7 +21,7 @@ from equipoise.mechanism.registry import MECHANISMS, get_mechanism
 from equipoise.mechanism.release import observed_release
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP, LeNetZhu
-from tests.attack.inversions import CLASS_MEAN, case, five, laplace, seeded, tanh_model
+from tests.attack.inversions import CLASS_MEAN, case, laplace, seeded, tanh_model
 
 
 def test_it_wins_without_protection() -> None:
@@ -121,16 +119,3 @@ def test_the_drift_can_be_differentiated(name: str, steps: int) -> None:
         return (drift(this.server, this.previous, images, this.labels, this.noise) * along).sum(1)
 
     assert torch.autograd.gradcheck(follow, (this.images.clone().requires_grad_(),), fast_mode=True)
-
-
-# --- in an audit -------------------------------------------------------------------------------------------
-
-
-def test_the_options_of_an_audit_reach_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    short = replace(SEARCH, iterations=3)
-    monkeypatch.setattr(module, "SEARCH", short)
-    known, steps = five("pl-learn", 0.02), list[int]()
-    view = known.view.rows(slice(2))
-    result = UNROLLED.run(known.server, view, Knowledge(), {"restarts": 2, "seed": 7}, Hooks(None, steps.append))
-    assert torch.equal(result.images, unrolled(known.server, view, replace(short, restarts=2, seed=7)).images)
-    assert steps == [2] * 6

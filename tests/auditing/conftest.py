@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equipoise.attack import dlg, likelihood, unrolled
 from equipoise.attack.registry import ATTACKS, find
 from equipoise.auditing.attacker import Attacker
 from equipoise.auditing.audit import Audit
@@ -20,6 +19,7 @@ from equipoise.auditing.options import USUAL
 from equipoise.auditing.run_audit import audit_run
 from equipoise.auditing.update import Update
 from equipoise.auditing.update_audit import audit
+from tests.attack.inversions import short_searches
 from tests.audit_helpers import cheap, train_run, write_pictures
 from tests.auditing.updates import CLASSES, SHAPE, Call, gradient_of, network, numbers
 
@@ -44,10 +44,9 @@ def stand_in() -> Callable[..., None]:
 
 
 @pytest.fixture
-def _short_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_searches() -> None:
     """One iteration for the attacks whose number of iterations is no option."""
-    for module in (dlg, likelihood, unrolled):
-        monkeypatch.setattr(module, "SEARCH", replace(module.SEARCH, iterations=1))
+    ATTACKS.update(short_searches())
 
 
 # --- an update of one's own --------------------------------------------------------------------------------------

@@ -11,12 +11,9 @@ from torch import Tensor
 from equipoise.attack.view import Server
 from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.targets import Materials, Targets, build_targets
-from equipoise.mechanism.protection import Protection
-from equipoise.mechanism.registry import get_mechanism
-from equipoise.models.batched import Batched
-from equipoise.models.bundled import MLP
+from tests.attack import candidates
 
-SHAPE, CLASSES = (1, 6, 6), 4
+SHAPE, CLASSES = candidates.SHAPE, candidates.CLASSES
 MEAN, SCALE = 0.3, 0.5
 """Normalisation of the images: pixels in [0, 1] have become (pixel - 0.3) / 0.5."""
 TWINS = ["static, equal lower bound", "static, equal final norm"]
@@ -28,9 +25,7 @@ QUICK = AuditOptions(
 
 def images_of(labels: Tensor, seed: int) -> Tensor:
     """Images with something of their class and much of their own, normalised."""
-    patterns = torch.rand(CLASSES, *SHAPE, generator=torch.Generator().manual_seed(77))
-    own = torch.rand(*labels.shape, *SHAPE, generator=torch.Generator().manual_seed(seed))
-    return (0.3 * patterns[labels] + 0.7 * own - MEAN) / SCALE
+    return (candidates.images_of(labels, seed) - MEAN) / SCALE
 
 
 def part(count: int, seed: int, classes: int = CLASSES) -> tuple[Tensor, Tensor]:
@@ -45,14 +40,8 @@ def materials(classes: int = CLASSES) -> Materials:
 
 def server_of(name: str = "none", scale: float = 0.0, batch: int = 4, **protection: Any) -> tuple[Server, Tensor]:
     """A server that faces a mechanism, and the weights it has sent."""
-    with torch.random.fork_rng():
-        torch.manual_seed(4)
-        model = MLP(SHAPE, CLASSES, hidden=8)
-    guarded = Protection(get_mechanism(name), scale, **{"steps": 3, **protection})
-    server = Server(
-        Batched(model), SHAPE, CLASSES, batch, low=(0 - MEAN) / SCALE, high=(1 - MEAN) / SCALE, protection=guarded
-    )
-    return server, server.batched.layout.flatten(model.state_dict())
+    ends = {"low": (0 - MEAN) / SCALE, "high": (1 - MEAN) / SCALE}
+    return candidates.server_of(name, scale, batch, protection=protection, **ends)
 
 
 def targets_of(options: AuditOptions = QUICK, batch: int = 4) -> Targets:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.attack.results import Inversion, LabelGuesses
+from equipoise.attack.view import Server, View
 from equipoise.auditing import update_audit
 from equipoise.auditing.attacker import Attacker
 from equipoise.auditing.options import USUAL
@@ -34,6 +35,22 @@ def approx(row: dict[str, Any], other: dict[str, Any], tolerance: float = 1e-3) 
             assert other[name] == value, name
 
 
+Faced = list[tuple[Server, View]]
+
+
+@pytest.fixture
+def faced(stand_in: Any, batch: tuple[Tensor, Tensor]) -> Faced:
+    """What attacks are handed, in their order; the one in the place of InvGrad finds the truth."""
+    result: Faced = []
+
+    def watching(server: Server, view: View, *rest: Any) -> Inversion:
+        result.append((server, view))
+        return Inversion(batch[0].unsqueeze(0), torch.zeros(1))
+
+    stand_in(watching)
+    return result
+
+
 # --- what an update of one's own gives away ---------------------------------------------------------------------
 
 
@@ -44,21 +61,15 @@ def test_states_and_a_gradient_say_the_same(call: Call, model: nn.Module, batch:
 
 
 @pytest.mark.parametrize("by", ["gradient", "after"])
-def test_eta_is_that_of_the_settings(call: Call, model: nn.Module, batch: Any, stand_in: Any, by: str) -> None:
+def test_eta_is_that_of_the_settings(call: Call, model: nn.Module, batch: Any, faced: Faced, by: str) -> None:
     """It exists once: what the client trained with is what the attacker divides by."""
-    seen: list[tuple[float, float]] = []
     gradient = gradient_of(model, *batch)
-
-    def watching(server: Any, view: Any, *rest: Any) -> Inversion:
-        seen.append((server.eta, float(view.update.abs().max())))
-        return Inversion(batch[0].unsqueeze(0), torch.zeros(1))
-
-    stand_in(watching)
     largest = max(float(part.abs().max()) for part in gradient.values())
     for eta in (0.1, 0.01):
         sent = {"gradient": gradient} if by == "gradient" else {"after": moved(model, gradient, eta)}
         call(**sent, settings=ProtectionSettings(eta=eta))
-        assert seen[-1] == (eta, pytest.approx(eta * largest, rel=1e-2))
+        server, view = faced[-1]
+        assert (server.eta, float(view.update.abs().max())) == (eta, pytest.approx(eta * largest, rel=1e-2))
 
 
 def test_an_update_with_another_eta_gives_away_as_much(call: Call, model: nn.Module, batch: Any) -> None:
@@ -68,30 +79,16 @@ def test_an_update_with_another_eta_gives_away_as_much(call: Call, model: nn.Mod
     assert right.rows[0]["cost"] != wrong.rows[0]["cost"]
 
 
-def test_the_noise_is_that_of_the_batch_that_was_sent(call: Call, stand_in: Any, batch: Any) -> None:
+def test_the_noise_is_that_of_the_batch_that_was_sent(call: Call, faced: Faced) -> None:
     """The sensitivity of laplace-dp, 2 * eta * clip / batch, is that of two examples, not of the default four."""
-    scales: list[float] = []
-
-    def watching(server: Any, view: Any, *rest: Any) -> Inversion:
-        scales.append(float(server.protection.scale))
-        return Inversion(batch[0].unsqueeze(0), torch.zeros(1))
-
-    stand_in(watching)
     call(mechanism="laplace-dp", budget=100.0, settings=ProtectionSettings(clip=1.0))
-    assert scales == [pytest.approx(2 * 0.1 * 1.0 / 2 / 100), 0]
+    assert [server.protection.scale for server, _ in faced] == [pytest.approx(2 * 0.1 * 1.0 / 2 / 100), 0]
 
 
-def test_labels_of_the_callers_own_are_granted(call: Call, batch: Any, stand_in: Any) -> None:
+def test_labels_of_the_callers_own_are_granted(call: Call, faced: Faced) -> None:
     """Even wrong ones; the truth is scored against all the same."""
-    seen: list[Tensor] = []
-
-    def watching(server: Any, view: Any, *rest: Any) -> Inversion:
-        seen.append(view.labels)
-        return Inversion(batch[0].unsqueeze(0), torch.zeros(1))
-
-    stand_in(watching)
     (row,) = call(labels=torch.tensor([1, 1])).rows
-    assert seen[0].tolist() == [[1, 1]]
+    assert faced[0][1].labels.tolist() == [[1, 1]]
     assert row["labels_granted"]
     assert row["mse"] == 0
 
@@ -354,16 +351,10 @@ def test_a_mechanism_with_its_budget_is_simulated(
     assert 0 <= membership["membership_auc"] <= 1
 
 
-def test_a_schedule_is_read_at_its_first_round(call: Call, stand_in: Any, batch: Any) -> None:
+def test_a_schedule_is_read_at_its_first_round(call: Call, faced: Faced) -> None:
     """An update of one's own has no round: its budget is that of the first one."""
-    scales: list[float] = []
-
-    def watching(server: Any, view: Any, *rest: Any) -> Inversion:
-        scales.append(float(server.protection.scale))
-        return Inversion(batch[0].unsqueeze(0), torch.zeros(1))
-
-    stand_in(watching)
     call(mechanism="pl-identical", budget={"rounds": [1, 2], "values": [0.96, 0.98]})
+    scales = [server.protection.scale for server, _ in faced]
     assert scales == [pytest.approx(15.99975), 0], "its own, and that of the undistorted control"
 
 

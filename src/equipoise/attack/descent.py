@@ -7,9 +7,10 @@ them, ``AttackError`` is raised.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from torch import Tensor
 from ..errors import AttackError
 from ..mechanism.noise import standard_noise
 from ..randomness import experiment_key, uniform
-from .attack import UNWATCHED, Hooks, Work
+from .attack import UNWATCHED, Attack, Hooks, Knowledge, Option, Work
 from .results import Inversion
 from .view import Server, View, check_differentiable, even
 
@@ -54,17 +55,40 @@ class Search:
             raise AttackError(f"Impossible search settings: {', '.join(wrong)}.", "See attack.descent.Search.")
 
 
-SECOND = 4.0
-"""Gradients that one step of a search takes: the gradient of a gradient, about."""
+Inverting = Callable[[Server, View, Search, Hooks], Inversion]
 
 
-def search_work(search: Search, releases: int, gradients: float = SECOND) -> Work:
-    """What ``optimise`` will do.
+def inverting(
+    name: str,
+    attack: Inverting,
+    search: Search,
+    own: Mapping[str, Option] = MappingProxyType({}),
+    *,
+    needs: Iterable[str] = ("inferred labels",),
+    gradients: Callable[[Server], float] = lambda server: 1.0,
+) -> Attack:
+    """An attack by search, with restarts as an option beside its ``own``, which are settings of the search too.
 
-    >>> search_work(Search(iterations=100, restarts=2), releases=3).steps
-    600
+    ``gradients`` of a batch are what its cost takes; the gradient of the cost takes about four times as many.
+
+    >>> from equipoise.attack.invgrad import invgrad
+    >>> slow = inverting("slow", invgrad, Search(lr=0.1), {"iterations": Option(5000)})
+    >>> slow.work(None, torch.zeros(3, 1), None, {"iterations": 100, "restarts": 2, "seed": 0})
+    Work(steps=600, gradients=4.0)
     """
-    return Work(search.iterations * search.restarts * releases, gradients)
+    options = {**own, "restarts": Option(1, least=1)}
+
+    def chosen(given: Mapping[str, Any]) -> Search:
+        return replace(search, **{option: given[option] for option in (*options, "seed")})
+
+    def run(server: Server, view: View, _: Knowledge, given: Mapping[str, Any], hooks: Hooks) -> Inversion:
+        return attack(server, view, chosen(given), hooks)
+
+    def work(server: Server, labels: Tensor, _: Knowledge, given: Mapping[str, Any]) -> Work:
+        steps = chosen(given)
+        return Work(steps.iterations * steps.restarts * len(labels), 4.0 * gradients(server))
+
+    return Attack(name, run, frozenset(needs), options, work)
 
 
 def total_variation(images: Tensor) -> Tensor:

@@ -5,15 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from torch import Tensor
 
-from .attack import UNWATCHED, Attack, Hooks, Knowledge, Option, Work
-from .descent import Search, optimise, search_work
+from .attack import UNWATCHED, Hooks
+from .descent import Search, inverting, optimise
 from .labels import last_layer_labels
 from .results import Inversion
 from .view import Server, View, check
@@ -43,20 +41,5 @@ def _squared(server: Server, images: Tensor, labels: Tensor, view: View) -> Tens
     return (result - target).square().sum(1)
 
 
-Inverting = Callable[[Server, View, Search, Hooks], Inversion]
-
-
-def _run(
-    attack: Inverting, server: Server, view: View, knowledge: Knowledge, options: Mapping[str, Any], hooks: Hooks
-) -> Inversion:
-    search = replace(SEARCH, restarts=options["restarts"], seed=options["seed"])
-    return attack(server, view, search, hooks)
-
-
-def _work(server: Server, labels: Tensor, knowledge: Knowledge, options: Mapping[str, Any]) -> Work:
-    return search_work(replace(SEARCH, restarts=options["restarts"]), len(labels))
-
-
-OPTIONS = {"restarts": Option(1, least=1)}
-DLG = Attack("dlg", partial(_run, dlg), options=OPTIONS, work=_work)
-IDLG = Attack("idlg", partial(_run, idlg), options=OPTIONS, work=_work)
+DLG = inverting("dlg", dlg, SEARCH, needs=())
+IDLG = inverting("idlg", idlg, SEARCH, needs=())

@@ -5,15 +5,13 @@ One cosine over all parameters, with total variation as the image prior; ``desce
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from .attack import UNWATCHED, Attack, Hooks, Knowledge, Option, Work
-from .descent import Search, optimise, search_work
+from .attack import UNWATCHED, Hooks, Option
+from .descent import Search, inverting, optimise
 from .results import Inversion
 from .view import Server, View, check
 
@@ -38,23 +36,6 @@ def _dot(one: Tensor, other: Tensor) -> Tensor:
     return torch.bmm(one.unsqueeze(1), other.unsqueeze(2)).flatten()
 
 
-def _run(server: Server, view: View, knowledge: Knowledge, options: Mapping[str, Any], hooks: Hooks) -> Inversion:
-    return invgrad(server, view, _search(options), hooks)
-
-
-def _search(options: Mapping[str, Any]) -> Search:
-    return Search(**{name: options[name] for name in (*OPTIONS, "seed")})
-
-
-def _work(server: Server, labels: Tensor, knowledge: Knowledge, options: Mapping[str, Any]) -> Work:
-    return search_work(_search(options), len(labels))
-
-
-OPTIONS = {
-    "iterations": Option(1600, least=1),  # as the paper
-    "lr": Option(1.0),
-    "signed": Option(True),
-    "tv": Option(1e-5),
-    "restarts": Option(1, least=1),
-}
-INVGRAD = Attack("invgrad", _run, frozenset({"inferred labels"}), options=OPTIONS, work=_work)
+OPTIONS = {"iterations": Option(1600, least=1), "lr": Option(1.0), "signed": Option(True), "tv": Option(1e-5)}
+"""As the paper."""
+INVGRAD = inverting("invgrad", invgrad, SEARCH, OPTIONS)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from torch import Tensor
 
 from ..mechanism.distortion import draw_bounds
 from ..mechanism.noise import NOISES, standard_noise
 from ..randomness import experiment_key, uniform
-from .attack import UNWATCHED, Attack, Hooks, Knowledge, Option, Work
-from .descent import Search, optimise, search_work
+from .attack import UNWATCHED, Hooks
+from .descent import Search, inverting, optimise
 from .results import Inversion
 from .view import Server, View, check
 
@@ -61,15 +59,4 @@ def differences(server: Server) -> float:
     return float(server.examples * server.pixels)
 
 
-def _run(server: Server, view: View, knowledge: Knowledge, options: Mapping[str, Any], hooks: Hooks) -> Inversion:
-    search = replace(SEARCH, restarts=options["restarts"], seed=options["seed"])
-    return likelihood(server, view, search, hooks)
-
-
-def _work(server: Server, labels: Tensor, knowledge: Knowledge, options: Mapping[str, Any]) -> Work:
-    return search_work(replace(SEARCH, restarts=options["restarts"]), len(labels))
-
-
-LIKELIHOOD = Attack(
-    "likelihood", _run, frozenset({"inferred labels"}), options={"restarts": Option(1, least=1)}, work=_work
-)
+LIKELIHOOD = inverting("likelihood", likelihood, SEARCH)

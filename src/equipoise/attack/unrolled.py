@@ -5,17 +5,14 @@ It works where the noise is small enough for a gradient to find its way through 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from torch import Tensor
 
 from ..mechanism.clipping import clip_gradient, clipped_mean
 from ..mechanism.distortion import draw_bounds, learn_distortion
-from .attack import UNWATCHED, Attack, Hooks, Knowledge, Option, Work
-from .descent import SECOND, Search, optimise, search_work
+from .attack import UNWATCHED, Hooks
+from .descent import Search, inverting, optimise
 from .likelihood import SEARCH, Likelihood, differences, noise_likelihood
 from .results import Inversion
 from .simulate import gradients
@@ -68,15 +65,4 @@ def _clipped_examples(server: Server, params: Tensor, images: Tensor, labels: Te
     return clipped_mean(each.unflatten(0, (-1, server.batch)), clip, server.protection.mechanism.norm)[0]
 
 
-def _run(server: Server, view: View, knowledge: Knowledge, options: Mapping[str, Any], hooks: Hooks) -> Inversion:
-    search = replace(SEARCH, restarts=options["restarts"], seed=options["seed"])
-    return unrolled(server, view, search, hooks)
-
-
-def _work(server: Server, labels: Tensor, knowledge: Knowledge, options: Mapping[str, Any]) -> Work:
-    return search_work(replace(SEARCH, restarts=options["restarts"]), len(labels), SECOND * gradients(server))
-
-
-UNROLLED = Attack(
-    "unrolled", _run, frozenset({"inferred labels"}), options={"restarts": Option(1, least=1)}, work=_work
-)
+UNROLLED = inverting("unrolled", unrolled, SEARCH, gradients=gradients)

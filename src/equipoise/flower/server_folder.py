@@ -26,7 +26,7 @@ from ..mechanism.claims import of_budgets
 from ..runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from ..runs.deployment import MARK
 from ..runs.metrics_file import METRICS, append_rows, cut, read_rows, size_of
-from ..runs.snapshot import save_snapshot, snapshot_path
+from ..runs.snapshot import save_snapshot, snapshot_path, snapshot_rounds
 from .run_config import OF_A_RELEASE, Terms
 
 
@@ -64,10 +64,9 @@ class ServerFolder:
         """Those of rounds after ``last`` are of a trajectory that a crash ended: these rounds are asked again."""
         assert self.path is not None
         with storage_errors(self.path):
-            for path in (self.path / "snapshots").glob("round-*.safetensors"):
-                number = path.stem.removeprefix("round-")
-                if number.isdecimal() and int(number) > last:
-                    path.unlink(missing_ok=True)
+            for round_number in snapshot_rounds(self.path):
+                if round_number > last:
+                    snapshot_path(self.path, round_number).unlink(missing_ok=True)
 
     def begin(self, model: Mapping[str, Tensor], round_number: int, rounds: int) -> None:
         """Write down what was asked of the clients; ``model`` is that of ``round_number``, the rounds done before."""

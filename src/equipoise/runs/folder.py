@@ -21,7 +21,7 @@ from ..files import read_json, refuse_link
 from ..models.layout import Layout
 from .config import Config, stored
 from .metrics_file import METRICS, read_rows
-from .snapshot import snapshot_path, snapshot_states, snapshot_weights
+from .snapshot import snapshot_path, snapshot_rounds, snapshot_states, snapshot_weights
 
 RESULT = "result.json"
 
@@ -52,8 +52,7 @@ class RunFolder:
     def snapshots(self) -> list[int]:
         """Rounds of which there is a snapshot; at least one."""
         refuse_link(self.path / "snapshots")
-        names = (path.stem.removeprefix("round-") for path in (self.path / "snapshots").glob("round-*.safetensors"))
-        result = sorted(int(name) for name in names if name.isdecimal())
+        result = snapshot_rounds(self.path)
         if not result:
             remedy = "Train it with snapshots=[0, 200]."
             if self.config.deployment is not None:

@@ -28,6 +28,12 @@ def snapshot_path(folder: Path, round_number: int) -> Path:
     return folder / "snapshots" / f"round-{round_number:06d}.safetensors"
 
 
+def snapshot_rounds(folder: Path) -> list[int]:
+    """The rounds of which a run folder keeps the weights, sorted; files of other names are passed over."""
+    names = (path.stem.removeprefix("round-") for path in (folder / "snapshots").glob("round-*.safetensors"))
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
 def save_snapshot(path: Path, tensors: dict[str, Tensor], notes: dict[str, str]) -> None:
     """Tensors as safetensors, with notes and a SHA-256 in the header; the same content gives the same bytes."""
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
