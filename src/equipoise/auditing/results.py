@@ -100,7 +100,7 @@ def _interval(name: str, table: Array, seed: int, candidates: int | None) -> Int
     if name in RATES:
         return rate_interval(table)
     if name == "log_rank" and candidates is not None:
-        return bounded_interval(table, np.log(candidates))
+        return bounded_interval(table, float(np.log(candidates)))
     return bootstrap(table, seed=seed)
 
 
