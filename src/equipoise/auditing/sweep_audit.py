@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..attack.attack import Work
-from ..attack.registry import find
+from ..attack.registry import SHARING, find
 from ..attack.view import Server
 from ..data.dataset import Dataset
 from ..engine.federation import Federation
@@ -138,13 +138,14 @@ class SweepAudit:
             stored = {one: self.store.get(called, one, releases, probe) for one, called in names.items()}
             found = {one: outcome for one, outcome in stored.items() if outcome is not None}
         work: dict[str, Work] = {}
-        counted: set[object] = set()  # attacks that count alike share what they simulate
-        for one, attack in attacks.items():
+        for one in attacks:
             if one not in found:
-                again = attack.work in counted
-                counted.add(attack.work)
-                planned_work = work_of(one, planned.server, self.targets[name], self.materials[name], self.options)
-                work[one] = Work(0, 0.0) if again else planned_work
+                shared = one in SHARING and SHARING & work.keys()  # simulated for another
+                work[one] = (
+                    Work(0, 0.0)
+                    if shared
+                    else work_of(one, planned.server, self.targets[name], self.materials[name], self.options)
+                )
         pace = watch.seconds(planned.server, planned.weights) if work else 0.0
         return CellAudit(
             dataset=name, planned=planned, names=names, probe=probe, found=found,
