@@ -74,8 +74,9 @@ class SweepAudit:
     probes: dict[Any, dict[str, Array]] = field(default_factory=dict)  # by dataset and weights
     outcomes: Outcomes = field(default_factory=dict)
     cells: dict[Any, CellAudit] = field(default_factory=dict)  # by dataset, defence and weights: attacked once
+    occurrences: list[tuple[int, int, Planned]] = field(default_factory=list)  # federation, round, cell: as planned
 
-    def occurrences(self) -> Iterator[tuple[int, int, Planned]]:
+    def _occurrences(self) -> Iterator[tuple[int, int, Planned]]:
         """Every federation at every round, with its twins and controls."""
         for round_number, params in self.weights.items():
             for index, federation in enumerate(self.federations):
@@ -87,7 +88,8 @@ class SweepAudit:
     def plan(self) -> Plan:
         """Look up what is there, and count what is not."""
         watch, common = Stopwatch(), {name: self._common(name) for name in self.targets}
-        for index, _, planned in self.occurrences():
+        self.occurrences = list(self._occurrences())
+        for index, _, planned in self.occurrences:
             name = self.federations[index].dataset
             if (name, *planned.key) not in self.cells:
                 self.cells[name, *planned.key] = self._cell(name, planned, common[name], watch)
@@ -197,7 +199,7 @@ class SweepAudit:
                 self.store.put(cell.names[outcome.attack], self._kept(outcome), cell.probe)
             told(outcome.attack, inf)  # what was not told of in steps
 
-        options = AuditOptions(**{**self.options.plain(), "attacks": missing})
+        options = replace(self.options, attacks=missing)
         attack_cell(
             made, self.targets[cell.dataset], self.materials[cell.dataset], options,
             self.settings.protection.leakage.D, told, keep, forgiving=True,
@@ -255,7 +257,7 @@ def audit_sweep(
     planned(audit.plan())
     complete = True
     try:
-        for occurrence in audit.occurrences():
+        for occurrence in audit.occurrences:
             audit.attack(*occurrence)
     except KeyboardInterrupt:  # what was finished is worth keeping
         complete = False
