@@ -79,14 +79,13 @@ SCHEDULES = ("schedule_known", "schedule_unknown")
 
 
 def found_in(row: Mapping[str, Any]) -> list[str]:
-    """The schedules under which many rounds tell more than chance, by an attack that works without distortion."""
+    """The schedules under which many rounds clearly tell more than chance, and more than of a decoy.
+
+    Such a rate stands even where the attack fails without distortion: that voids low figures alone.
+    """
     chance = 1 / float(str(row["chance"]).removeprefix("1 in "))
-    rates = {name: (row[f"identification_{name}_low"], row[f"identification_{name}"]) for name in SCHEDULES}
-    return [
-        name
-        for name, (low, rate) in rates.items()
-        if (rate if low is None else low) > chance and not row[f"control_failed_{name}"]
-    ]
+    ends = {name: (row[f"identification_{name}_low"], row[f"identification_{name}_decoy_high"]) for name in SCHEDULES}
+    return [name for name, (low, decoy) in ends.items() if low is not None and low > max(chance, decoy)]
 
 
 def _combined(content: Content, alone: bool) -> Iterator[Statement]:

@@ -200,6 +200,11 @@ class Speaker:
             f"combines releases picks the right image out of {row['candidates']} {_and(rates)}; from one release in "
             f"{share(row, 'one_release')}{few}."
         )
+        if failed := [share(row, f"{name}_undistorted") for name in told if row[f"control_failed_{name}"]]:
+            said += (
+                f" Without distortion it does so in {_and(failed)}: the control failed, which voids low figures and no "
+                "rate that is clearly above guessing."
+            )
         if not told:
             said += (
                 " The control failed, so a low figure is no evidence of protection."
