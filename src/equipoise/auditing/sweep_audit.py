@@ -26,6 +26,7 @@ from ..mechanism.registry import get_mechanism
 from ..models.batched import Batched
 from ..statistics import Array
 from .cells import OWN, Planned, federation_cell, planned_cells, server_of, static_name
+from .comparison import STATIC
 from .examine import Progress, attack_cell
 from .options import AuditOptions
 from .plan import Plan, Stopwatch, work_of
@@ -277,7 +278,7 @@ def learned_against_static(federations: list[Federation], result: Outcomes, seed
         }
         sibling = replace(federation, mechanism=static_name(federation.mechanism) or "")
         if round_number > 0 and sibling in federations:  # at round 0 all federations of a seed have the same weights
-            against["static, own trajectory"] = result.get((federations.index(sibling), round_number, OWN), [])
+            against[STATIC] = result.get((federations.index(sibling), round_number, OWN), [])
         for name, others in against.items():
             for one, other in zip(outcomes, others, strict=False):  # an interrupted audit lacks some
                 gap = differences(one, other, seed)
