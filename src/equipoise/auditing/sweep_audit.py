@@ -140,15 +140,12 @@ class SweepAudit:
             }  # fmt: skip
             stored = {one: self.store.get(called, one, releases, probe) for one, called in names.items()}
             found = {one: outcome for one, outcome in stored.items() if outcome is not None}
-        work: dict[str, Work] = {}
-        for one in attacks:
-            if one not in found:
-                shared = one in SHARING and SHARING & work.keys()  # simulated for another
-                work[one] = (
-                    Work(0, 0.0)
-                    if shared
-                    else work_of(one, planned.server, self.targets[name], self.materials[name], self.options)
-                )
+        work = {
+            one: work_of(one, planned.server, self.targets[name], self.materials[name], self.options)
+            for one in attacks if one not in found
+        }  # fmt: skip
+        for one in [one for one in work if one in SHARING][1:]:  # what the first of them simulates serves all
+            work[one] = Work(0, 0.0)
         pace = watch.seconds(planned.server, planned.weights) if work else 0.0
         return CellAudit(
             dataset=name, planned=planned, names=names, probe=probe, found=found,
