@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from equipoise.attack.attack import Hooks, Knowledge
-from equipoise.attack.bench import Effort
+from equipoise.attack.attack import Attack, Hooks, Knowledge
 from equipoise.attack.matched import MATCHED
 from equipoise.attack.membership import MEMBERSHIP
 from equipoise.attack.simulate import respond
@@ -26,7 +25,10 @@ from equipoise.statistics import auc, ranks
 from tests.attack.inversions import seeded
 
 SHAPE, CLASSES, CANDIDATES = (1, 6, 6), 4, 20
-LITTLE = Effort(pairs=2, anchors=4, around=16, tuning=16, trials=32, companions=2, nulls=8)
+LITTLE: Mapping[str, Any] = {
+    "pairs": 2, "anchors": 4, "around": 16, "tuning": 16, "trials": 32, "companions": 2, "nulls": 8,
+    "condition_on": "nothing", "seed": 0,
+}  # fmt: skip
 
 
 def images_of(labels: Tensor, seed: int) -> Tensor:
@@ -56,10 +58,6 @@ def found_by(scores: Tensor) -> float:
     return float(ranks(scores).first.mean())
 
 
-def options_of(effort: Effort = LITTLE, condition_on: str = "nothing", seed: int = 0) -> dict[str, Any]:
-    return {**asdict(effort), "condition_on": condition_on, "seed": seed}
-
-
 @dataclass(frozen=True)
 class Case:
     server: Server
@@ -73,10 +71,13 @@ class Case:
     def knowledge(self) -> Knowledge:
         return Knowledge(self.public, self.candidates, self.candidate_labels, choices=self.choices, asked=self.asked)
 
+    def _run(self, attack: Attack, options: Mapping[str, Any], hooks: Hooks | None) -> Tensor:
+        knowledge = attack.granted(self.knowledge())
+        return attack.run(self.server, self.view, knowledge, {**LITTLE, **options}, hooks or Hooks()).values  # type: ignore
+
     def scores(self, hooks: Hooks | None = None, **options: Any) -> Tensor:
         """By ``matched``: ``[N, E, K]``."""
-        given = options_of(**options)
-        return MATCHED.run(self.server, self.view, self.knowledge(), given, hooks or Hooks()).values  # type: ignore
+        return self._run(MATCHED, options, hooks)
 
     def identified(self, **options: Any) -> float:
         result = self.scores(**options)
@@ -85,8 +86,7 @@ class Case:
 
     def ratios(self, hooks: Hooks | None = None, **options: Any) -> Tensor:
         """By ``membership``: ``[N, O]``."""
-        given = options_of(**options)
-        return MEMBERSHIP.run(self.server, self.view, self.knowledge(), given, hooks or Hooks()).values  # type: ignore
+        return self._run(MEMBERSHIP, options, hooks)
 
     def area(self, **options: Any) -> float:
         result = self.ratios(**options)

@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from equipoise.attack import bench as module
 from equipoise.attack import limiter as limit
-from equipoise.attack.attack import Hooks
-from equipoise.attack.bench import Bench, Effort, Likelihoods, likelihoods, pairs_of
+from equipoise.attack.attack import Attack, Hooks
+from equipoise.attack.bench import FLOORS, Bench, Likelihoods, likelihoods, pairs_of
+from equipoise.attack.filter import Filter, Products
+from equipoise.attack.matched import MATCHED
 from equipoise.attack.membership import MEMBERSHIP
 from equipoise.errors import DataError
-from tests.attack.candidates import CANDIDATES, CLASSES, LABELS, LITTLE, PUBLIC, Case, case, found_by, options_of
+from equipoise.mechanism.registry import get_mechanism
+from tests.attack.candidates import CANDIDATES, CLASSES, LABELS, LITTLE, PUBLIC, Case, case, found_by
 
 
-def bench_of(known: Case, effort: Effort = LITTLE, position: int = 0, seed: int = 0) -> Bench:
+def bench_of(known: Case, position: int = 0, **options: Any) -> Bench:
     assert known.view.labels is not None
-    return Bench(known.server, known.view.previous[0], PUBLIC, known.view.labels[0], position, effort, seed)
+    given = {**LITTLE, **options}
+    return Bench(known.server, known.view.previous[0], PUBLIC, known.view.labels[0], position, given)
 
 
-def all_of(known: Case, *wanted: str, hooks: Hooks | None = None, effort: Effort = LITTLE) -> list[Likelihoods]:
-    return likelihoods(
-        known.server, known.view, known.knowledge(), options_of(effort), hooks or Hooks(), wanted or ("choices",)
-    )
+def all_of(known: Case, *attacks: Attack, hooks: Hooks | None = None) -> list[Likelihoods]:
+    """With what one attack is granted, or with all that is known."""
+    knowledge = known.knowledge()
+    for attack in attacks:
+        knowledge = attack.granted(knowledge)
+    return likelihoods(known.server, known.view, knowledge, LITTLE, hooks or Hooks())
 
 
 # --- theory --------------------------------------------------------------------------------------------------
@@ -35,7 +43,7 @@ def test_the_score_is_the_log_likelihood_under_gaussian_noise(monkeypatch: pytes
     """One image in static Gaussian noise: the response is known exactly, and so is the best statistic."""
     monkeypatch.setattr(limit, "LIMITS", (math.inf,))
     scale, known = 0.04, case(1, 60, "gs-static", 0.04)
-    result = known.scores(effort=replace(LITTLE, anchors=8, around=256))[:, 0].double()
+    result = known.scores(anchors=8, around=256)[:, 0].double()
     means = known.responses(known.candidates, known.candidate_labels).double().view(60, CANDIDATES, -1)
     update = known.view.update.double().unsqueeze(1)
     exact = ((update * means).sum(2) - means.square().sum(2) / 2) / scale**2
@@ -51,8 +59,8 @@ def test_the_score_is_the_log_likelihood_under_gaussian_noise(monkeypatch: pytes
 def test_the_limit_is_tuned_to_the_family_of_the_noise() -> None:
     """Under Laplace noise of moderate size the bench cuts updates off."""
     known = case(4, 1, "ls-static", 0.01)
-    bench = bench_of(known, Effort(pairs=4, anchors=4, around=32, tuning=32, trials=256))
-    bench.scores(known.view.update, known.candidates[:CANDIDATES], "nothing")
+    bench = bench_of(known, pairs=4, around=32, tuning=32, trials=256)
+    bench.scores(known.view.update, known.candidates[:CANDIDATES])
     assert bench.chosen.condition_on == "nothing"
     assert bench.chosen.limit > 0
 
@@ -61,18 +69,26 @@ def test_the_limit_is_tuned_to_the_family_of_the_noise() -> None:
 def test_updates_are_centred_on_all_companions_and_not_on_the_few_that_responses_share(name: str) -> None:
     """Those few would shift every release of a group by the same amount, which no covariance knows of."""
     known = case(4, 1, name, 0.0 if name == "none" else 1e-3)
-    bench = bench_of(known, replace(LITTLE, pairs=1, around=128))
-    bench.scores(known.view.update, known.candidates[:CANDIDATES], "nothing")
-    references = PUBLIC[0][bench.own[-bench.effort.tuning :]]
+    bench = bench_of(known, pairs=1, around=128)
+    bench.scores(known.view.update, known.candidates[:CANDIDATES])
+    references = PUBLIC[0][bench.own[-bench.options["tuning"] :]]
     truly = bench._simulated("fresh", references, 800)[0].mean(0)
     assert float((truly - bench.centre).norm()) < 0.5 * float((truly - bench.zero).norm())
 
 
 @pytest.mark.parametrize(
-    ("name", "steps", "pairs"), [("none", 1, 1), ("pl-identical", 1, 1), ("pl-learn", 1, 8), ("pl-identical", 2, 8)]
-)
-def test_one_pair_is_enough_only_where_an_update_is_a_mean_over_examples(name: str, steps: int, pairs: int) -> None:
-    assert pairs_of(replace(case(4, 1, name).server, local_steps=steps), 8) == pairs
+    ("name", "steps", "clip", "pairs"),
+    [
+        ("none", 1, 500.0, 1), ("pl-identical", 1, 500.0, 1), ("pl-learn", 1, None, 8), ("pl-identical", 2, None, 8),
+        ("gs-static", 1, 500.0, 8), ("gs-static", 1, None, 1), ("laplace-dp", 1, 500.0, 8),
+    ],
+)  # fmt: skip
+def test_one_pair_is_enough_only_where_an_update_is_a_mean_over_examples(
+    name: str, steps: int, clip: float | None, pairs: int
+) -> None:
+    server = case(4, 1).server
+    protection = replace(server.protection, mechanism=get_mechanism(name), clip=clip)
+    assert pairs_of(replace(server, local_steps=steps, protection=protection), 8) == pairs
 
 
 # --- responses -----------------------------------------------------------------------------------------------
@@ -92,19 +108,19 @@ def test_a_response_is_the_mean_update_with_the_image_at_its_place(position: int
 @pytest.mark.parametrize("count", [1, 7, 20])
 def test_what_an_image_scores_does_not_depend_on_the_others(count: int) -> None:
     known = case(4, 3, "gs-static", 0.01)
-    alone, references = bench_of(known).scores(known.view.update, known.candidates[:count], "nothing")
-    beside, same = bench_of(known).scores(known.view.update, known.candidates[:CANDIDATES], "nothing")
+    alone, references = bench_of(known).scores(known.view.update, known.candidates[:count])
+    beside, same = bench_of(known).scores(known.view.update, known.candidates[:CANDIDATES])
     torch.testing.assert_close(alone, beside[:, :count], rtol=1e-4, atol=1e-3)
     torch.testing.assert_close(references, same, rtol=1e-5, atol=1e-5)
-    assert references.shape == (3, LITTLE.tuning)
+    assert references.shape == (3, LITTLE["tuning"])
 
 
 def test_references_are_scored_as_candidates_are() -> None:
     """A public reference among the candidates gets what it gets as a reference."""
     known = case(4, 3, "gs-static", 0.01)
     bench = bench_of(known)
-    images = PUBLIC[0][bench.own[-LITTLE.tuning :]]
-    scores, references = bench.scores(known.view.update, images, "nothing")
+    images = PUBLIC[0][bench.own[-LITTLE["tuning"] :]]
+    scores, references = bench.scores(known.view.update, images)
     torch.testing.assert_close(scores, references, rtol=1e-4, atol=1e-3)
 
 
@@ -112,6 +128,35 @@ def test_anchors_and_references_are_of_the_label() -> None:
     bench = bench_of(case(4, 1), position=3)
     assert set(LABELS[bench.own].tolist()) == {3}
     assert len(bench.own) == len(LABELS) // CLASSES
+
+
+def test_a_setting_that_gives_no_numbers_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A truth whose score is NaN has the worst rank, not the best."""
+    known = case(4, 1, "gs-static", 0.01)
+    likelihood = Filter.likelihood
+
+    def broken(self: Filter, products: Products, which: int, floor: float) -> Tensor:
+        score = likelihood(self, products, which, floor)
+        return score * math.nan if floor != FLOORS[2] else score
+
+    monkeypatch.setattr(Filter, "likelihood", broken)
+    bench = bench_of(known)
+    bench.scores(known.view.update, known.candidates[:CANDIDATES])
+    assert bench.chosen.floor == FLOORS[2]
+
+
+def test_releases_without_a_candidate_are_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    known, told = case(4, 1, "pl-learn", 0.1), list[str]()
+    simulated = Bench._simulated
+
+    def counting(self: Bench, purpose: str, images: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        told.append(purpose)
+        return simulated(self, purpose, images, count)
+
+    monkeypatch.setattr(Bench, "_simulated", counting)
+    monkeypatch.setattr(module, "AT_ONCE", 4)
+    bench_of(known, condition_on="release").scores(known.view.update, known.candidates[:9])
+    assert sorted(told) == ["nulls", "trials"]
 
 
 # --- groups, steps and labels --------------------------------------------------------------------------------
@@ -145,26 +190,24 @@ def test_a_candidate_is_simulated_in_its_own_step(labels: list[int]) -> None:
     for part in all_of(known):
         (position, *_) = part.place[0].nonzero().flatten().tolist()
         expected, references = bench_of(known, position=position).scores(
-            known.view.update, known.candidates[part.candidates], "nothing"
+            known.view.update, known.candidates[part.candidates]
         )
         assert torch.equal(part.values, expected)
         assert torch.equal(part.references, references)
         other = (position + 2) % 4
         if labels[other] == part.label:
-            moved, _ = bench_of(known, position=other).scores(
-                known.view.update, known.candidates[part.candidates], "nothing"
-            )
+            moved, _ = bench_of(known, position=other).scores(known.view.update, known.candidates[part.candidates])
             assert float((moved - expected).abs().max()) > 1
 
 
 def test_candidates_are_the_choices_of_the_place_and_those_asked_about() -> None:
     known = case(4, 2)
-    for wanted in (("choices",), ("asked",), ("choices", "asked")):
-        for part in all_of(known, *wanted):
+    for attacks in ([MATCHED], [MEMBERSHIP], []):
+        for part in all_of(known, *attacks):
             expected: set[int] = set()
-            if "choices" in wanted:
+            if attacks != [MEMBERSHIP]:
                 expected |= set(known.choices[part.rows][part.place].flatten().tolist())
-            if "asked" in wanted:
+            if attacks != [MATCHED]:
                 asked = known.asked.flatten()
                 expected |= set(asked[known.candidate_labels[asked] == part.label].tolist())
             assert set(part.candidates.tolist()) == expected
@@ -174,7 +217,7 @@ def test_a_label_that_nobody_asks_about_has_no_table() -> None:
     """Labels may have been inferred, and wrong: none of the examples in question has label 3."""
     known = case(4, 2)
     kept = known.candidate_labels[known.asked[0]] != 3
-    assert [part.label for part in all_of(replace(known, asked=known.asked[:, kept]), "asked")] == [0, 1, 2]
+    assert [part.label for part in all_of(replace(known, asked=known.asked[:, kept]), MEMBERSHIP)] == [0, 1, 2]
 
 
 # --- shared by attacks ---------------------------------------------------------------------------------------
@@ -183,13 +226,12 @@ def test_a_label_that_nobody_asks_about_has_no_table() -> None:
 def test_whoever_shares_a_memory_finds_all_candidates_in_it() -> None:
     known, told = case(4, 2, "gs-static", 0.01), list[int]()
     hooks = Hooks(step=told.append, memory={"knowledge": known.knowledge()})
-    alone = MEMBERSHIP.granted(known.knowledge())
-    first = likelihoods(known.server, known.view, alone, options_of(LITTLE), hooks, ("asked",))
+    first = all_of(known, MEMBERSHIP, hooks=hooks)
     steps = sum(told)
     assert steps > 0
-    assert all_of(known, "choices", hooks=hooks) is first
+    assert all_of(known, MATCHED, hooks=hooks) is first
     assert sum(told) == steps, "nothing is simulated again"
-    for part, whole in zip(first, all_of(known, "choices", "asked"), strict=True):
+    for part, whole in zip(first, all_of(known), strict=True):
         assert torch.equal(part.candidates, whole.candidates)
         assert torch.equal(part.values, whole.values)
 
@@ -214,10 +256,10 @@ def test_a_label_without_public_images_is_refused() -> None:
 def test_each_part_of_the_effort_counts(part: str) -> None:
     known = case(4, 1, "pl-learn", 0.1)
     few = replace(known, choices=known.choices[..., :3])
-    effort = Effort(pairs=2, anchors=2, around=4, tuning=3, trials=3, companions=2, nulls=3)
+    effort = {"pairs": 2, "anchors": 2, "around": 4, "tuning": 3, "trials": 3, "companions": 2, "nulls": 3}
     less = {"anchors": 1, "around": 5, "companions": 1, "nulls": 2, "pairs": 1}
 
-    def scores(effort: Effort) -> Tensor:
-        return few.scores(effort=effort, condition_on="release", seed=3)
+    def scores(**change: int) -> Tensor:
+        return few.scores(**effort | change, condition_on="release", seed=3)
 
-    assert not torch.equal(scores(replace(effort, **{part: less[part]})), scores(effort))
+    assert not torch.equal(scores(**{part: less[part]}), scores())

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from equipoise.attack.attack import Hooks
-from tests.attack.candidates import LABELS, LITTLE, PUBLIC, case, found_by
+from tests.attack.candidates import LABELS, PUBLIC, case, found_by
 
 # --- known answers -------------------------------------------------------------------------------------------
 
@@ -37,7 +37,7 @@ def test_one_image_without_noise_is_identified(around: int, dtype: torch.dtype) 
     """Nothing varies here: no companions, no noise. The covariance is zero, and the scores must still be numbers."""
     public = PUBLIC[0].to(dtype), LABELS
     known = replace(case(1, 10, dtype=dtype), public=public)
-    assert known.identified(effort=replace(LITTLE, around=around)) == 1.0
+    assert known.identified(around=around) == 1.0
 
 
 def test_more_noise_identifies_less() -> None:

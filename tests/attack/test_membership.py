@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from equipoise.attack import limiter as limit
 from equipoise.attack.attack import Hooks
-from equipoise.attack.bench import Effort
 from equipoise.attack.membership import MEMBERSHIP
 from equipoise.attack.simulate import respond
 from equipoise.attack.view import Server, View
@@ -30,7 +29,7 @@ from equipoise.mechanism.registry import get_mechanism
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import LeNetZhu
 from equipoise.statistics import auc
-from tests.attack.candidates import CLASSES, LITTLE, PUBLIC, SHAPE, Case, case, options_of
+from tests.attack.candidates import CLASSES, LITTLE, PUBLIC, SHAPE, Case, case
 
 # --- theory --------------------------------------------------------------------------------------------------
 
@@ -76,7 +75,7 @@ def test_gaussian_noise_allows_the_area_that_theory_says(expected: float) -> Non
     size = 3 * math.sqrt(0.75**2 + 3 * 0.25**2)  # |p - y| |x| with p = 1/4
     d = math.sqrt(2) * float(norm.ppf(expected))
     known = pixels(count, others, scale=eta * size / d)
-    result = known.ratios(effort=Effort(pairs=1, anchors=4, around=256, tuning=4, trials=4))
+    result = known.ratios(pairs=1, around=256, tuning=4, trials=4)
     deviation = math.sqrt(1 / 12 / count + 1 / 12 / (count * others))  # at most: that of equal distributions
     assert auc(result[:, :1], result[:, 1:]) == pytest.approx(expected, abs=4 * deviation)
     inside, outside = result[:, 0], result[:, 1:]
@@ -89,10 +88,9 @@ def test_gaussian_noise_allows_the_area_that_theory_says(expected: float) -> Non
 def test_the_score_is_the_likelihood_ratio_against_the_references() -> None:
     """One image in static Gaussian noise, and references that are known: both likelihoods are exact."""
     scale, known = 0.04, case(1, 60, "gs-static", 0.04)
-    effort = replace(LITTLE, anchors=8, around=256)
-    result = known.ratios(effort=effort)
+    result = known.ratios(anchors=8, around=256)
     own = (PUBLIC[1] == 0).nonzero().flatten()
-    own = own[torch.randperm(len(own), generator=torch.Generator().manual_seed(0))][-effort.tuning :]
+    own = own[torch.randperm(len(own), generator=torch.Generator().manual_seed(0))][-LITTLE["tuning"] :]
 
     def exact(images: Tensor, labels: Tensor) -> Tensor:
         """``[N, U]``"""
@@ -162,7 +160,7 @@ def test_members_of_every_local_step_are_found(labels: list[int]) -> None:
 def test_a_label_in_two_steps_is_the_mean_of_both_likelihood_ratios() -> None:
     """Alike steps are no more evidence than one: with two that say the same, the ratio stays what it is."""
     known = case(1, 12, "gs-static", 0.02, torch.zeros(12, 2, dtype=torch.int64), local_steps=2, eta=1e-4)
-    two = known.ratios(effort=replace(LITTLE, pairs=8, around=64))
+    two = known.ratios(pairs=8, around=64)
     assert float(two.abs().max()) < 0.2, "steps that do next to nothing are evidence of nothing"
 
 
@@ -225,7 +223,7 @@ def test_the_same_seed_gives_the_same_bits() -> None:
 
 def test_it_is_granted_those_asked_about_and_public_images_and_may_do_with_inferred_labels() -> None:
     assert MEMBERSHIP.needs == {"public", "asked", "inferred labels"}
-    assert set(options_of()) - {"seed"} == set(MEMBERSHIP.options)
+    assert set(LITTLE) - {"seed"} == set(MEMBERSHIP.options)
 
 
 # --- the positive control of every audit ---------------------------------------------------------------------

@@ -19,7 +19,7 @@ from equipoise.mechanism.registry import MECHANISMS, get_mechanism
 from equipoise.mechanism.release import release
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
-from equipoise.randomness import experiment_key
+from equipoise.randomness import experiment_key, uniform
 
 SHAPE, CLASSES = (1, 6, 6), 4
 
@@ -212,6 +212,21 @@ def test_companions_are_distinct_where_there_are_enough() -> None:
     assert torch.equal(result[:, ::2].sort(1).values, torch.tensor([0, 1, 2]).expand(500, -1))
     alone = pool.draw(torch.tensor([[2, 2]]), torch.arange(1))
     assert alone.tolist() == [[23, 23]]
+
+
+@pytest.mark.parametrize("images", [8, 88, 400])  # of each label: too few, just enough, many
+def test_a_large_batch_is_drawn_as_with_every_pass_that_could_be_needed(images: int) -> None:
+    """Passes end as soon as nothing in a column is taken: the ones left out would have changed nothing."""
+    labels, rows = torch.arange(images) % 2, torch.arange(30)
+    pool, asked = Companions((torch.zeros(images, *SHAPE), labels), 0, "test"), torch.arange(44).expand(30, -1) % 2
+    result, half = pool.draw(asked, rows), images // 2
+    numbers = uniform([pool.key] * 30, rows.tolist(), [0], 44, torch.float64)[0]
+    for row, drawn in zip((numbers * half).long().tolist(), result.tolist(), strict=True):
+        for here in range(44):
+            for _ in range(here):
+                row[here] = (row[here] + (row[here] in row[here % 2 : here : 2])) % half
+        assert drawn == [2 * place + here % 2 for here, place in enumerate(row)]
+        assert images < 88 or len(set(drawn)) == 44
 
 
 def test_companions_are_keyed_by_row() -> None:

@@ -82,7 +82,7 @@ def combined(known: float, *, unknown: float | None = None, low: float | None = 
         "control_failed": failed, "control_failed_schedule_known": failed, "control_failed_schedule_unknown": failed,
     }  # fmt: skip
     for name, rate in rates.items():
-        for what in ("", "_undistorted", "_decoy"):
-            row |= {f"identification_{name}{what}": rate, f"identification_{name}{what}_high": min(rate + 0.05, 1.0)}
-            row[f"identification_{name}{what}_low"] = max(rate - 0.05, 0.0) if low is None else low
+        for what, got in (("", rate), ("_undistorted", rate), ("_decoy", 0.04)):
+            row |= {f"identification_{name}{what}": got, f"identification_{name}{what}_high": min(got + 0.05, 1.0)}
+            row[f"identification_{name}{what}_low"] = max(got - 0.05, 0.0) if low is None else low
     return {**row, **more}

@@ -157,7 +157,7 @@ def test_no_attack_draws_the_noise_of_the_client(monkeypatch: pytest.MonkeyPatch
     assert public is not None
     present = torch.ones(1, dtype=torch.bool)
     held = Candidates(*public, torch.zeros(1, 2).long())
-    multi_round(server, [Observation(1, weights, view.released[0], present)], public, held)
+    multi_round(server, [Observation(1, weights, view.released[0], present, weights)], public, held)
     assert len(clients) == 1
     assert len(set(drawn)) > 10
     assert not clients & set(drawn)

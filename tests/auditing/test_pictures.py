@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 
-from equipoise.auditing.pictures import class_means, defence_rows, remark, run_sections
+from equipoise.auditing.pictures import defence_rows, remark, run_sections
 from equipoise.auditing.results import Findings, Outcome
 from equipoise.auditing.svg import as_pixels
 from equipoise.data.dataset import Dataset
@@ -82,11 +81,6 @@ def test_a_section_for_every_round_begins_with_originals_and_class_means(few: Da
     public, label = few.public_attack, int(targets.labels[0, 0])
     own = few.pixels(public.images[public.labels == label].mean(0, keepdim=True))
     np.testing.assert_array_equal(mean.images[:1], as_pixels(own))
-
-
-def test_a_label_without_images_has_a_blank_mean() -> None:
-    images, labels = torch.ones(2, 1, 2, 2), torch.tensor([0, 0])
-    assert class_means(images, labels, torch.tensor([[0, 3]])).flatten(2).mean(2).tolist() == [[1.0, 0.0]]
 
 
 def test_a_remark_without_candidates_is_the_error() -> None:

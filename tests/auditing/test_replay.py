@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,8 @@ from equipoise.attack.simulate import respond
 from equipoise.attack.view import Server
 from equipoise.auditing import replay
 from equipoise.auditing.cells import server_of
-from equipoise.auditing.replay import (
-    Suspects,
-    decoy_first,
-    decoy_pool,
-    planned,
-    replayed,
-    stream,
-    suspects,
-    truth_first,
-)
+from equipoise.auditing.replay import Suspects, decoy_ranks, planned, replayed, stream, suspects
+from equipoise.auditing.targets import Materials
 from equipoise.data.dataset import Dataset
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings
@@ -110,7 +103,6 @@ def test_the_control_is_the_same_release_without_its_distortion(few: Dataset, me
     for one, rows in zip(watched(sweep, 3, client=2), drawn, strict=True):
         batch = sweep.images[rows].unsqueeze(0), sweep.labels[rows].unsqueeze(0)
         expected = respond(undistorted(attacker(sweep)), one.previous, *batch, None)[0]
-        assert one.undistorted is not None
         torch.testing.assert_close(one.undistorted, expected)
         size = float((one.released - one.undistorted).norm())
         if mechanism == "none":
@@ -168,7 +160,7 @@ def test_decoys_are_public_images_of_the_label_and_no_clients_images(few: Datase
     held, count = result.candidates, len(result.examples)
     own, decoys = held.images[:count], held.images[count:]
     assert torch.equal(own, sweep.images[result.examples])
-    assert rows_in(decoys, decoy_pool(few)[0]) == [True] * len(decoys)
+    assert rows_in(decoys, Materials.of(few).pool[0]) == [True] * len(decoys)
     assert rows_in(decoys, few.train.images) == [False] * len(decoys)
     assert rows_in(decoys, few.public_attack.images) == [False] * len(decoys), (
         "nor images that the attack simulates with"
@@ -211,13 +203,15 @@ def test_no_example_is_asked_for_that_took_no_part(few: Dataset) -> None:
 def test_all_labels_have_as_many_decoys_as_the_rarest(few: Dataset) -> None:
     sweep = sweep_of(few, "none")
     result = asked(sweep, rounds=40, examples=40, decoys=10_000)
-    least = min(decoy_pool(few)[1].bincount()[sweep.labels[result.examples].unique()].tolist())
+    least = min(Materials.of(few).pool[1].bincount()[sweep.labels[result.examples].unique()].tolist())
     assert result.candidates.choices.shape[1] == 1 + least
 
 
 def test_a_label_without_public_images_is_refused(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    images, labels = decoy_pool(few)
-    monkeypatch.setattr(replay, "decoy_pool", lambda data: (images[labels > 5], labels[labels > 5]))
+    known = Materials.of(few)
+    images, labels = known.pool
+    some = replace(known, pool=(images[labels > 5], labels[labels > 5]))
+    monkeypatch.setattr(Materials, "of", lambda data: some)
     with pytest.raises(ConfigError, match="no public image to serve as a decoy"):
         asked(sweep_of(few, "none"), rounds=30, examples=40)
 
@@ -225,21 +219,14 @@ def test_a_label_without_public_images_is_refused(few: Dataset, monkeypatch: pyt
 # --- controls ------------------------------------------------------------------------------------------------
 
 
-def test_the_truth_is_turned_to_the_front_wherever_it_stands() -> None:
-    table = torch.tensor([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0], [6.0, 7.0, 8.0]])
-    assert truth_first(table, torch.tensor([0, 2, 1])).tolist() == [[0, 1, 2], [5, 3, 4], [7, 8, 6]]
-
-
 def test_the_negative_control_names_a_random_decoy_and_never_the_truth() -> None:
     """The truth beats all; left out, the decoys are ranked among themselves."""
     table = torch.arange(6.0).expand(4000, 6).clone()
     place = torch.arange(4000) % 6
     table[torch.arange(4000), place] = 100.0
-    decoys = decoy_first(table, place, seed=0)
-    assert decoys.shape == (4000, 5)
-    assert float(decoys.max()) == 5
-    first = (decoys[:, 0] == decoys.max(1).values).double().mean()
-    assert abs(float(first) - 1 / 5) < 4 * math.sqrt(0.16 / 4000)
+    ranking = decoy_ranks(table, place, seed=0)
+    assert set(ranking.rank.tolist()) == {0, 1, 2, 3, 4}, "five decoys, and no truth among them or above"
+    assert abs(float(ranking.first.mean()) - 1 / 5) < 4 * math.sqrt(0.16 / 4000)
 
 
 def few_replayed(few: Dataset, monkeypatch: pytest.MonkeyPatch, federation: Federation, **more: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from equipoise.attack.view import View
 from equipoise.auditing.cells import Cell
 from equipoise.auditing.examine import attack_cell
 from equipoise.auditing.results import Outcome, rows_of, summary
-from equipoise.auditing.scoring import MOST_DECIBELS, Case, Trace, baselines, image_values, score
+from equipoise.auditing.scoring import MOST_DECIBELS, Case, Trace, baselines, class_means, image_values, score
 from equipoise.auditing.targets import build_targets, given_targets
 from equipoise.statistics import auc
 from tests.auditing.small import CLASSES, MEAN, QUICK, SCALE, SHAPE, materials, server_of, targets_of
@@ -413,3 +413,8 @@ def test_a_perfect_guess_has_a_psnr_of_a_hundred_decibels() -> None:
     assert (result["psnr"] == 100).sum() == guess.shape[0] * guess.shape[1] - 1
     assert summary(result)["psnr"] == pytest.approx(result["psnr"].mean()), "none is left out of the mean"
     assert "not_finite" not in summary(result)
+
+
+def test_a_label_without_images_has_a_blank_mean() -> None:
+    images, labels = torch.ones(2, 1, 2, 2), torch.tensor([0, 0])
+    assert class_means(images, labels, torch.tensor([[0, 3]])).flatten(2).mean(2).tolist() == [[1.0, 0.0]]

@@ -101,16 +101,26 @@ def test_scores_that_are_not_finite_are_no_comparison_and_are_said() -> None:
 def test_many_rounds_come_before_the_strongest_single_release() -> None:
     rows = cell("matched", 0.05, 1.0, mechanism="pl-identical")
     assert kinds(statements(content(*rows, multi_round=[combined(0.9)]))) == [COMBINED, STRONGEST, NEXT]
-    for quiet in (combined(0.01), combined(0.9, failed=True), combined(0.9, low=0.02)):
+    decoys = {"identification_schedule_known_decoy_high": 0.9, "identification_schedule_unknown_decoy_high": 0.9}
+    for quiet in (combined(0.01), combined(0.01, failed=True), combined(0.9, low=0.02), combined(0.9, **decoys)):
         assert COMBINED not in kinds(statements(content(*rows, multi_round=[quiet])))
     assert kinds(statements(content(multi_round=[combined(0.01)]))) == [COMBINED], "nothing else was measured"
 
 
 def test_of_many_rounds_the_worst_defence_is_said() -> None:
     bare = combined(1.0, mechanism="none", budget=None)
-    rows = [bare, combined(0.5), combined(0.8, budget=0.995), combined(0.99, budget=0.96, failed=True)]
+    rows = [bare, combined(0.5), combined(0.8, budget=0.995), combined(0.01, budget=0.96, failed=True)]
     found = statements(content(multi_round=rows))
     assert [one.combined for one in found] == [rows[2]]
     assert statements(content(multi_round=[bare]))[0].combined == bare
     assert found_in(bare) == ["schedule_known", "schedule_unknown"]
     assert found_in(combined(0.9, unknown=0.01)) == ["schedule_known"]
+
+
+def test_a_failed_control_voids_no_rate_of_many_rounds_that_is_clear() -> None:
+    clear = combined(0.05, unknown=0.77, failed=True)
+    assert found_in(clear) == ["schedule_unknown"], "0.72 is above chance and above decoys, 0 is not"
+    rows = cell("matched", 0.05, 1.0, mechanism="pl-identical")
+    assert COMBINED in kinds(statements(content(*rows, multi_round=[clear])))
+    unsure = {"identification_schedule_unknown_low": None, "identification_schedule_unknown_decoy_high": None}
+    assert found_in({**clear, **unsure}) == [], "without an interval nothing is clear"

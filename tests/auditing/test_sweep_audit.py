@@ -177,6 +177,21 @@ def test_the_plan_counts_each_cell_once_and_comes_before_the_first_attack(
     assert len(cells) == 1
 
 
+@pytest.mark.parametrize(("first", "second", "free"), [("dlg", "idlg", False), ("matched", "membership", True)])
+def test_only_attacks_that_share_a_simulation_are_planned_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch, first: str, second: str, free: bool
+) -> None:
+    """Two attacks may count their work alike and still each do all of it."""
+    monkeypatch.setattr(sweep_audit.Stopwatch, "seconds", lambda *_: 1.0)
+    plans: list[Plan] = []
+    for attacks in ([first, second], [first], [second]):
+        interrupt(monkeypatch, 1)
+        run(cheap(attacks=attacks), planned=plans.append)
+    both, one, other = (plan.seconds for plan in plans)
+    assert min(one, other) > 0
+    assert both == (one if free else one + other)
+
+
 # --- what was finished before ----------------------------------------------------------------------------------
 
 

@@ -197,8 +197,21 @@ def test_many_rounds_alone_are_a_verdict_whatever_they_tell() -> None:
     assert quiet.endswith(
         "That is not clearly more than guessing, and no proof of safety: a stronger attack may get more."
     )
-    (failed,) = verdict(content(multi_round=[combined(0.9, failed=True, evidence="insufficient evidence")]))
+    (failed,) = verdict(content(multi_round=[combined(0.01, failed=True, evidence="insufficient evidence")]))
     assert "(insufficient evidence). The control failed, so a low figure is no evidence of protection." in failed
+
+
+def test_a_clear_rate_of_many_rounds_is_said_beside_its_failed_control() -> None:
+    bare = {
+        f"identification_schedule_unknown_undistorted{end}": value
+        for end, value in (("", 0.05), ("_low", 0.01), ("_high", 0.12))
+    }
+    (said,) = verdict(content(multi_round=[combined(0.05, unknown=0.77, failed=True, **bare)]))
+    assert said.endswith(
+        "picks the right image out of 25 in 77 % (72 to 82 %) of cases; from one release in 10 % (5.0 to 15 %). "
+        "Without distortion it does so in 5.0 % (1.0 to 12 %): the control failed, which voids low figures and no "
+        "rate that is clearly above guessing."
+    )
 
 
 def test_scores_that_are_not_finite_are_no_evidence_of_protection() -> None:

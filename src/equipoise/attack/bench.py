@@ -20,7 +20,8 @@ mechanism (diagonal). What makes it strong:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -28,11 +29,12 @@ from torch import Tensor
 
 from ..mechanism.distortion import draw_bounds
 from ..randomness import experiment_key
+from ..statistics import ranks
 from .attack import Hooks, Knowledge, Option, Work, held
 from .filter import Filter, Products
 from .limiter import Limiter
 from .simulate import Companions, chunk, gradients, noise, pieces, respond, signs
-from .view import Public, Server, View, check, check_public, groups, ordered_labels
+from .view import Public, Server, View, check, check_public, groups
 
 FLOORS = (1e-6, 1e-4, 1e-2, 1.0)
 """Noise that is added to the mechanism's, as a share of the companions' variance."""
@@ -44,26 +46,17 @@ Condition = Literal["nothing", "release", "best"]
 Progress = Callable[[int], None]
 
 
-@dataclass(frozen=True)
-class Effort:
-    """How much is simulated, for every group of releases and every label in it."""
-
-    pairs: int = 16  # pairs of opposite noise per candidate, each with companions of its own
-    anchors: int = 8  # images around which the companions' covariance is estimated ...
-    around: int = 64  # ... from this many pairs each
-    tuning: int = 32  # public references, among which the filter's settings are tried
-    trials: int = 96  # simulated releases for that
-    companions: int = 4  # per candidate and release, for responses under the release's own noise
-    nulls: int = 16  # simulated releases that hold no candidate, for those
-
-
 OPTIONS = {
     "condition_on": Option("nothing", choices=("nothing", "release", "best")),  # what responses are conditioned on
-    "pairs": Option(2, least=1), "anchors": Option(4, least=1), "around": Option(32, least=4),
-    "tuning": Option(16, least=2), "trials": Option(32, least=2), "companions": Option(4, least=1),
-    "nulls": Option(16, least=2),
-}  # fmt: skip
-"""Of the attacks that decide by these likelihoods."""
+    "pairs": Option(2, least=1),  # of opposite noise per candidate, each with companions of its own
+    "anchors": Option(4, least=1),  # images around which the companions' covariance is estimated ...
+    "around": Option(32, least=4),  # ... from this many pairs each
+    "tuning": Option(16, least=2),  # public references, among which the filter's settings are tried
+    "trials": Option(32, least=2),  # simulated releases for that
+    "companions": Option(4, least=1),  # per candidate and release, for responses under the release's own noise
+    "nulls": Option(16, least=2),  # simulated releases that hold no candidate, for those
+}
+"""Of the attacks that decide by these likelihoods: what is simulated for every group of releases and every label."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +72,9 @@ class Likelihoods:
 
 
 def likelihoods(
-    server: Server,
-    view: View,
-    knowledge: Knowledge,
-    options: Mapping[str, Any],
-    hooks: Hooks,
-    wanted: tuple[str, ...],
+    server: Server, view: View, knowledge: Knowledge, options: Mapping[str, Any], hooks: Hooks
 ) -> list[Likelihoods]:
-    """For every group of releases, step and label; ``wanted`` names the parts of the knowledge that list candidates.
+    """For every group of releases, step and label, of all candidates that the knowledge lists.
 
     Where attacks share ``hooks.memory``, the first of them has all candidates scored that any may ask about: those of
     the ``knowledge`` in it, which is that of all of them.
@@ -96,43 +84,44 @@ def likelihoods(
         known: list[Likelihoods] = memory["likelihoods"]
         return known
     if memory is not None:
-        knowledge, wanted = memory["knowledge"], ("choices", "asked")
+        knowledge = memory["knowledge"]
     check(server, view)
     public = check_public(server, held(knowledge, "public"), view.labels)
-    effort = Effort(**{part.name: options[part.name] for part in fields(Effort)})
-    condition: Condition = options["condition_on"] if server.protection.mechanism.learns else "nothing"
     images, result = held(knowledge, "candidates"), []
-    for rows, previous, labels, step, label in _benches(server, view):
-        assert view.labels is not None
-        place = torch.zeros_like(view.labels[rows], dtype=torch.bool)
-        place[:, step] = view.labels[rows][:, step] == label
-        ids = _candidates(knowledge, rows, place, label, wanted)
+    for rows, previous, labels, position, place, ids in _benches(server, view, knowledge):
         if not len(ids):  # nobody asks about this label
             continue
-        position = step.start + int((labels[step] == label).nonzero()[0])
-        bench = Bench(server, previous, public, labels, position, effort, options["seed"], on_release=hooks.step)
-        values, references = bench.scores(view.released[rows] - previous, images[ids], condition)
-        result.append(Likelihoods(rows, place, label, ids, values, references))
+        bench = Bench(server, previous, public, labels, position, options, on_release=hooks.step)
+        values, references = bench.scores(view.released[rows] - previous, images[ids])
+        result.append(Likelihoods(rows, place, int(labels[position]), ids, values, references))
     if memory is not None:
         memory["likelihoods"] = result
     return result
 
 
-def _benches(server: Server, view: View) -> Iterator[tuple[Tensor, Tensor, Tensor, slice, int]]:
-    """Releases that one simulation serves, their weights and labels, and each local step and label in them."""
+def _benches(
+    server: Server, view: View, knowledge: Knowledge
+) -> Iterator[tuple[Tensor, Tensor, Tensor, int, Tensor, Tensor]]:
+    """Releases that one simulation serves, their weights and labels; for each local step and label in them the first
+    position, the place of all, and the candidates."""
     for rows, previous, labels in groups(server, view):
+        assert view.labels is not None
+        mine = view.labels[rows]
         for start in range(0, server.examples, server.batch):
             step = slice(start, start + server.batch)
             for label in labels[step].unique().tolist():
-                yield rows, previous, labels, step, int(label)
+                place = torch.zeros_like(mine, dtype=torch.bool)
+                place[:, step] = mine[:, step] == label
+                position = start + int((labels[step] == label).nonzero()[0])
+                yield rows, previous, labels, position, place, _candidates(knowledge, rows, place, int(label))
 
 
-def _candidates(knowledge: Knowledge, rows: Tensor, place: Tensor, label: int, wanted: tuple[str, ...]) -> Tensor:
+def _candidates(knowledge: Knowledge, rows: Tensor, place: Tensor, label: int) -> Tensor:
     """Which candidates matter to releases: the choices for their examples, and those asked about with that label."""
     parts = []
-    if "choices" in wanted and knowledge.choices is not None:
+    if knowledge.choices is not None:
         parts.append(knowledge.choices[rows][place].flatten())
-    if "asked" in wanted and knowledge.asked is not None:
+    if knowledge.asked is not None:
         asked = knowledge.asked[rows].flatten()
         parts.append(asked[held(knowledge, "candidate_labels")[asked] == label])
     result: Tensor = torch.cat(parts).unique()
@@ -141,23 +130,22 @@ def _candidates(knowledge: Knowledge, rows: Tensor, place: Tensor, label: int, w
 
 def work(server: Server, labels: Tensor, knowledge: Knowledge, options: Mapping[str, Any]) -> Work:
     """What all candidates of releases with ``labels`` ``[N, E]`` take; attacks that share a memory take it once."""
-    ordered, both, total = ordered_labels(server, labels), signs(server), 0
-    given = server.protection.mechanism.learns and options["condition_on"] != "nothing"
-    for group in ordered.unique(dim=0):
-        rows = (ordered == group).all(1).nonzero().flatten()
-        for start in range(0, server.examples, server.batch):
-            step = slice(start, start + server.batch)
-            for label in group[step].unique().tolist():
-                place = torch.zeros_like(labels[rows], dtype=torch.bool)
-                place[:, step] = labels[rows][:, step] == label
-                known = len(_candidates(knowledge, rows, place, int(label), ("choices", "asked")))
-                total += options["anchors"] * options["around"] * both + options["trials"]
-                total += (known + options["tuning"] + options["anchors"]) * pairs_of(server, options["pairs"]) * both
-                if given:
-                    nulls, each = options["nulls"], options["companions"]
-                    total += each * (len(rows) + options["trials"] + nulls) * options["tuning"] + 2 * nulls
-                    total += each * (len(rows) + nulls) * known + nulls * -(-known // AT_ONCE)
+    weights = torch.zeros(1, 1, device=labels.device).expand(len(labels), -1)  # the same for all
+    both, total = signs(server), 0
+    for rows, *_, ids in _benches(server, View(weights, weights, labels), knowledge):
+        total += options["anchors"] * options["around"] * both + options["trials"]
+        total += (len(ids) + options["tuning"] + options["anchors"]) * pairs_of(server, options["pairs"]) * both
+        if conditioned(server, options) != "nothing":
+            nulls, each = options["nulls"], options["companions"]
+            total += each * (len(rows) + options["trials"] + nulls) * options["tuning"] + nulls
+            total += each * (len(rows) + nulls) * len(ids)
     return Work(total, gradients(server))
+
+
+def conditioned(server: Server, options: Mapping[str, Any]) -> Condition:
+    """What responses are conditioned on: only a learner's depend on the noise."""
+    condition: Condition = options["condition_on"] if server.protection.mechanism.learns else "nothing"
+    return condition
 
 
 def pairs_of(server: Server, pairs: int) -> int:
@@ -166,8 +154,9 @@ def pairs_of(server: Server, pairs: int) -> int:
     Then companions and noise add the same to all candidates. A learner, a clipped gradient and a second local step make
     what a candidate adds depend on them.
     """
-    mechanism = server.protection.mechanism
-    return pairs if mechanism.learns or mechanism.clips or mechanism.per_example or server.local_steps > 1 else 1
+    mechanism, clip = server.protection.mechanism, server.protection.clip
+    clips = mechanism.per_example or (mechanism.clips and clip is not None)
+    return pairs if mechanism.learns or clips or server.local_steps > 1 else 1
 
 
 class Chosen(NamedTuple):
@@ -188,34 +177,38 @@ class Bench:
         public: Public,
         labels: Tensor,
         position: int,
-        effort: Effort,
-        seed: int,
+        options: Mapping[str, Any],
         *,
         on_release: Progress | None = None,
     ):
-        self.server, self.previous, self.public, self.labels, self.effort = server, previous, public, labels, effort
+        self.server, self.previous, self.public, self.labels, self.options = server, previous, public, labels, options
         self.position, label = position, int(labels[position])
-        self.seed, self.name, self.on_release = seed, f"matched/{position // server.batch}/{label}", on_release
+        self.seed, self.name, self.on_release = (
+            options["seed"],
+            f"matched/{position // server.batch}/{label}",
+            on_release,
+        )
         self.signs = signs(server)
-        self.pairs = pairs_of(server, effort.pairs)
+        self.pairs = pairs_of(server, options["pairs"])
         self.most = chunk(server, previous)
         own = (public[1] == label).nonzero().flatten()
-        self.own = own[torch.randperm(len(own), generator=torch.Generator().manual_seed(seed)).to(own.device)]
+        self.own = own[torch.randperm(len(own), generator=torch.Generator().manual_seed(self.seed)).to(own.device)]
         self.filter = self._filter()
 
-    def scores(self, updates: Tensor, images: Tensor, condition: Condition) -> tuple[Tensor, Tensor]:
+    def scores(self, updates: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
         """Log-likelihoods ``[n, U]`` of updates ``[n, P]`` under the given images, and ``[n, R]`` under references.
 
         What one image scores does not depend on the others.
         """
-        references = self.public[0][self.own[-self.effort.tuning :]]
+        references = self.public[0][self.own[-self.options["tuning"] :]]
         means = self.responses(references)
         self.zero = means.mean(0)
         means = means - self.zero
         # Responses share a few companions, which differ from those of a release by the same amount for all candidates.
         shared = self.responses(self.public[0][self.anchors]).mean(0)
         self.centre = self.zero + self.around - shared
-        trials, truth = self._simulated("trials", references, self.effort.trials)
+        trials, truth = self._simulated("trials", references, self.options["trials"])
+        condition = conditioned(self.server, self.options)
         kinds: list[Condition] = ["nothing", "release"] if condition == "best" else [condition]
         tried = [self._tuned(kind, trials, truth, references, means) for kind in kinds]
         best = min(range(len(kinds)), key=lambda i: tried[i][0])
@@ -278,7 +271,7 @@ class Bench:
 
     def responses_given(self, updates: Tensor, images: Tensor) -> Tensor:
         """Responses ``[n, U, P]`` about the centre under the noise that every update ``[n, P]`` shows."""
-        protection, each = self.server.protection, self.effort.companions
+        protection, each = self.server.protection, self.options["companions"]
         shown = updates - self.centre  # the noise, as far as the mean response tells
         standard = shown if protection.mechanism.on_sphere else shown / float(protection.scale)
         first = draw_bounds(standard, protection)[0]
@@ -295,8 +288,8 @@ class Bench:
         return out.view(len(updates), len(images), -1)
 
     def _filter(self) -> Filter:
-        anchors = self.own[: self.effort.anchors]
-        each = self.effort.around * self.signs
+        anchors = self.own[: self.options["anchors"]]
+        each = self.options["around"] * self.signs
         clean, half = [], []
         for part in pieces(len(anchors) * each, self.most, self.previous.device):
             companions, drawn = self._pairs("covariance", part)
@@ -305,7 +298,7 @@ class Bench:
             clean.append(result.mean(1))
             if self.signs == 2:
                 half.append((result[:, 0] - result[:, 1]) / 2)
-        about = torch.cat(clean).view(len(anchors), self.effort.around, -1)
+        about = torch.cat(clean).view(len(anchors), self.options["around"], -1)
         self.anchors, self.around = anchors, about.mean((0, 1))
         spread = (about - about.mean(1, keepdim=True)).flatten(0, 1)  # [S, P]
         limiter = Limiter(torch.cat(half) if half else None, self.previous)
@@ -335,10 +328,14 @@ class Bench:
     def _nulls(self, condition: Condition, images: Tensor, means: Tensor) -> Products | None:
         if condition == "nothing":
             return None  # the mean response does not depend on the noise: nothing to put right
-        middle = self.own[self.effort.anchors : -self.effort.tuning or None]
+        return self._products(condition, self.without, images, means)
+
+    @cached_property
+    def without(self) -> Tensor:
+        """Updates ``[n, P]`` of simulated releases that hold no candidate."""
+        middle = self.own[self.options["anchors"] : -self.options["tuning"]]
         middle = middle if len(middle) else self.own
-        updates, _ = self._simulated("nulls", self.public[0][middle], self.effort.nulls)
-        return self._products(condition, updates, images, means)
+        return self._simulated("nulls", self.public[0][middle], self.options["nulls"])[0]
 
     def _score(self, result: Products, nulls: Products | None, limit: int, floor: float) -> Tensor:
         score = self.filter.likelihood(result, limit, floor)
@@ -353,7 +350,5 @@ class Bench:
         for limit in range(len(self.filter.limiter)):
             for floor in FLOORS:
                 score = self._score(result, nulls, limit, floor)
-                own = score.gather(1, truth.unsqueeze(1))
-                rank = (score > own).sum(1) + 0.5 * ((score == own).sum(1) - 1)
-                tried.append((float((rank + 1).log().mean()), limit, floor))
+                tried.append((float(ranks(score, truth).log.mean()), limit, floor))
         return min(tried)

@@ -22,7 +22,7 @@ def matched(
     """Log-likelihoods ``[N, E, K]``, up to a constant, of the candidates in ``knowledge.choices``."""
     choices = held(knowledge, "choices")
     scores = view.released.new_empty(choices.shape)
-    for part in likelihoods(server, view, knowledge, options, hooks, ("choices",)):
+    for part in likelihoods(server, view, knowledge, options, hooks):
         release, example = part.place.nonzero().unbind(1)
         column = torch.searchsorted(part.candidates, choices[part.rows[release], example])
         scores[part.rows[release], example] = part.values[release.unsqueeze(1), column]

@@ -28,7 +28,7 @@ def membership(
     labels = held(knowledge, "candidate_labels")[asked]
     scores = torch.full(asked.shape, -torch.inf, dtype=torch.float64, device=asked.device)
     steps = torch.zeros_like(asked)
-    for part in likelihoods(server, view, knowledge, options, hooks, ("asked",)):
+    for part in likelihoods(server, view, knowledge, options, hooks):
         release, place = (labels[part.rows] == part.label).nonzero().unbind(1)
         column = torch.searchsorted(part.candidates, asked[part.rows[release], place])
         base = part.references.double().logsumexp(1) - math.log(part.references.shape[1])

@@ -52,7 +52,7 @@ class Observation:
     previous: Tensor  # [P]
     released: Tensor  # [P]
     present: Tensor  # [X] bool: which examples took part
-    undistorted: Tensor | None = None  # [P]: the same release without its distortion, for the positive control
+    undistorted: Tensor  # [P]: the same release without its distortion, for the positive control
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Scores:
     """Log-likelihoods ``[T, Q]``, up to a constant in every round, of Q candidates in T releases."""
 
     own: Tensor
-    undistorted: Tensor | None  # of the same releases without their distortion
+    undistorted: Tensor  # of the same releases without their distortion
     learned: Tensor | None  # with the learner simulated; 0 where no example of the candidate's label took part
     present: Tensor  # [T, X]
 
@@ -111,18 +111,14 @@ def multi_round(
         limiter = limiter or _limiter(server, one.previous, seed)
         result = bench.simulated(one, companions, None)
         own.append(bench.likelihoods(one.released - one.previous, result, limiter))
-        if one.undistorted is not None:
-            plain.append(bench.likelihoods(one.undistorted - one.previous, result, None))
+        plain.append(bench.likelihoods(one.undistorted - one.previous, result, None))
         if server.protection.mechanism.learns:
             learned.append(bench.of_the_learner(one, companions, limiter))
         present.append(one.present)
     if limiter is None:
         raise AttackError("There are no releases to combine.", "Give at least one round.")
-    return Scores(torch.stack(own), _stacked(plain), _stacked(learned), torch.stack(present))
-
-
-def _stacked(tables: list[Tensor]) -> Tensor | None:
-    return torch.stack(tables) if tables else None
+    told = torch.stack(learned) if learned else None
+    return Scores(torch.stack(own), torch.stack(plain), told, torch.stack(present))
 
 
 def undistorted(server: Server) -> Server:

@@ -86,8 +86,10 @@ class Companions:
         place = (numbers.to(labels.device) * count).long().minimum(count - 1)
         for here in range(1, labels.shape[1]):
             for _ in range(here):  # the next one, for as long as it was drawn before
-                taken = (start + place)[:, :here] == (start + place)[:, here : here + 1]
-                place[:, here] = (place[:, here] + taken.any(1)) % count[:, here]
+                taken = ((start + place)[:, :here] == (start + place)[:, here : here + 1]).any(1)
+                if not bool(taken.any()):
+                    break
+                place[:, here] = (place[:, here] + taken) % count[:, here]
         return self.order[start + place]
 
 

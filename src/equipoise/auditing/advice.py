@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .cells import static_name
-from .comparison import JUDGED, MORE, TWIN, Reading, strictness
+from .cells import EQUAL_LOWER, static_name
+from .comparison import JUDGED, MORE, Reading, strictness
 from .results import ENOUGH, FEW
 from .summary import GIVEN
 
@@ -46,7 +46,7 @@ def _protect(every: list[Reading], leaking: list[Reading], given: bool) -> Itera
 
 def _static(every: list[Reading], given: bool) -> Iterator[str]:
     """Static noise of equal budget, where learned noise leaks more; with a damped server it trained better as well."""
-    names = dict.fromkeys(one.own["mechanism"] for one in every if one.learns and one.against(TWIN) == MORE)
+    names = dict.fromkeys(one.own["mechanism"] for one in every if one.learns and one.against(EQUAL_LOWER) == MORE)
     static = dict.fromkeys(filter(None, map(static_name, names)))
     if not static:
         return

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 from ..mechanism.registry import MECHANISMS
 from ..mechanism.schedule import defence_label
-from .cells import OWN, POSITIVE, static_name
+from .cells import EQUAL_LOWER, EQUAL_NORM, OWN, POSITIVE, static_name
+from .results import candidates_of, place_of
 from .summary import METRICS, Metric, interval_of, remarks
 
 Row = dict[str, Any]
-TWIN, NORM = "static, equal lower bound", "static, equal final norm"
-BESIDE = (TWIN, NORM, POSITIVE)
+BESIDE = (EQUAL_LOWER, EQUAL_NORM, POSITIVE)
 """Roles of the rows that a defence is compared with, beside its negative control."""
 STATIC, NONE, NEGATIVE = "static, own trajectory", "none, own trajectory", "negative"
 """Other federations of the run, and the negative control."""
@@ -55,7 +55,7 @@ def strictness(mechanism: str, budget: Any) -> tuple[Any, ...]:
 def side_by_side(rows: list[Row]) -> dict[Any, dict[Defence, dict[str, Sides]]]:
     """The rows of ``audit.json`` by round, defence, attack and role. Negative controls of twins are left out."""
     result: dict[Any, dict[Defence, dict[str, Sides]]] = {}
-    own = {_place(row): row for row in rows if row["role"] == OWN and row.get("control") is None}
+    own = {place_of(row): row for row in rows if row["role"] == OWN and row.get("control") is None}
     for row in sorted(rows, key=_order):
         negative = row.get("control") == "negative"
         if negative and row["role"] != OWN:
@@ -72,15 +72,10 @@ def _others(row: Row, own: Mapping[Any, Row]) -> Sides:
     """What the same attack got from other federations of the run at the same round."""
     if row["mechanism"] == "none":
         return {POSITIVE: row}
-    plain = own.get(_place({**row, "mechanism": "none", "budget": None}))
+    plain = own.get(place_of({**row, "mechanism": "none", "budget": None}))
     static = static_name(row["mechanism"]) if row["mechanism"] in MECHANISMS else None
-    sibling = own.get(_place({**row, "mechanism": static})) if static else None
+    sibling = own.get(place_of({**row, "mechanism": static})) if static else None
     return {name: other for name, other in ((NONE, plain), (STATIC, sibling)) if other is not None}
-
-
-def _place(row: Row) -> tuple[Any, ...]:
-    budget = str(row.get("budget"))
-    return row.get("dataset"), row["mechanism"], budget, row.get("seed"), row.get("round"), row["attack"]
 
 
 def _order(row: Row) -> tuple[Any, ...]:
@@ -159,7 +154,7 @@ class Reading:
     def chance(self) -> float | None:
         """What guessing gets: one candidate of all, an even AUC, or the negative control."""
         if self.metric.name == "identification" and "chance" in self.own:
-            return 1 / float(str(self.own["chance"]).removeprefix("1 in "))
+            return 1 / candidates_of(self.own)
         if self.metric.name == "membership_auc":
             return 0.5
         return self.beside(NEGATIVE) if self.metric.more else None
@@ -175,13 +170,13 @@ def readings(content: Mapping[str, Any], names: tuple[str, ...] = JUDGED) -> Ite
     """All that was measured of the defences themselves, in the order of ``side_by_side``."""
     gaps: dict[Any, dict[str, Row]] = {}
     for gap in content.get("differences", []):
-        gaps.setdefault(_place(gap), {})[gap["against"]] = gap
+        gaps.setdefault(place_of(gap), {})[gap["against"]] = gap
     for round_number, defences in side_by_side(content.get("attacks", [])).items():
         for defence, attacks in defences.items():
             for attack, sides in attacks.items():
                 for metric in METRICS:
                     if metric.name in names and sides.get(OWN, {}).get(metric.name) is not None:
-                        paired = gaps.get(_place(sides[OWN]), {})
+                        paired = gaps.get(place_of(sides[OWN]), {})
                         yield Reading(defence, round_number, attack, metric, sides, paired)
 
 

@@ -15,6 +15,7 @@ from ..attack.simulate import chunk, pieces, respond
 from ..attack.simulate import noise as draw_noise
 from ..attack.view import Server, View
 from ..errors import AttackError
+from ..mechanism.protection import Leakage
 from ..randomness import experiment_key
 from .cells import Cell
 from .options import AuditOptions
@@ -41,7 +42,7 @@ def attack_cell(
     targets: Targets,
     materials: Materials,
     options: AuditOptions,
-    diameter: float = 56.0,
+    diameter: float = Leakage.D,
     progress: Progress | None = None,
     keep: Callable[[Outcome], None] = lambda outcome: None,
     *,

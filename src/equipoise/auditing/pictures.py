@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..data.dataset import Dataset
 from ..mechanism.schedule import defence_label
-from .cells import OWN, POSITIVE, static_name
-from .comparison import TWIN, strictness
+from .cells import EQUAL_LOWER, OWN, POSITIVE, static_name
+from .comparison import strictness
 from .results import Findings, Outcome
+from .scoring import class_means
 from .summary import percent
 from .svg import Row, Section, as_pixels
 
@@ -46,19 +46,6 @@ class Truth:
 
     def _drawn(self, images: Tensor) -> Any:
         return as_pixels(self.to_pixels(images).flatten(0, 1).cpu().float().numpy())
-
-
-def class_means(images: Tensor, labels: Tensor, wanted: Tensor) -> Tensor:
-    """The mean image of each of the ``wanted`` labels; zeros for a label that no image has.
-
-    >>> class_means(torch.tensor([[1.0], [3.0], [5.0]]), torch.tensor([0, 0, 1]), torch.tensor([[1, 0]])).tolist()
-    [[[5.0], [2.0]]]
-    """
-    result = torch.zeros(*wanted.shape, *images.shape[1:], dtype=images.dtype, device=images.device)
-    for label in wanted.unique().tolist():
-        if bool((labels == label).any()):
-            result[wanted.to(images.device) == label] = images[labels == label].mean(0)
-    return result
 
 
 def run_sections(findings: Findings, datasets: Mapping[str, Dataset]) -> list[Section]:
@@ -114,8 +101,8 @@ def _chosen(outcomes: list[Outcome]) -> list[Outcome]:
     kept: dict[Place, Outcome] = {}
     for one in ordered:
         role, name = one.about["role"], one.about["mechanism"]
-        doubled = role == TWIN and (static_name(name), str(one.about["budget"])) in there
-        if doubled or role not in (OWN, POSITIVE, TWIN):
+        doubled = role == EQUAL_LOWER and (static_name(name), str(one.about["budget"])) in there
+        if doubled or role not in (OWN, POSITIVE, EQUAL_LOWER):
             continue
         bare = role == POSITIVE or name == "none"
         kept.setdefault(("bare" if bare else (role, *_defence(one)), one.attack), one)
@@ -159,6 +146,6 @@ def _caption(one: Outcome, own: str | None) -> str:
     role, name, budget = one.about["role"], one.about["mechanism"], one.about["budget"]
     if role == POSITIVE:
         return "undistorted (control)"
-    if role == TWIN:
+    if role == EQUAL_LOWER:
         return defence_label("static noise", budget)
     return own or ("no protection" if name == "none" else defence_label(name, budget))

@@ -20,6 +20,7 @@ from ..attack.simulate import gradients, noise, respond
 from ..attack.view import Server
 from ..randomness import experiment_key
 from .options import AuditOptions
+from .summary import counted
 from .targets import Materials, Targets
 
 TIMED = 32
@@ -50,8 +51,8 @@ class Plan:
     def text(self) -> str:
         """What a reader should know before it starts, in lines of at most 80 columns."""
         first = (
-            f"{_counted(self.federations, 'federation')} x {_counted(self.snapshots, 'snapshot')}: "
-            f"{_counted(self.cells, 'cell')} (a defence at certain weights), each attacked by "
+            f"{counted(self.federations, 'federation')} x {counted(self.snapshots, 'snapshot')}: "
+            f"{counted(self.cells, 'cell')} (a defence at certain weights), each attacked by "
             f"{', '.join(self.attacks)} on {self.releases} releases."
         )
         lines = textwrap.wrap(first, 80) if self.attacks else []
@@ -74,10 +75,6 @@ def rough(seconds: float) -> str:
     if seconds < 90:
         return f"{max(5, -(-seconds // 5) * 5):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 def work_of(attack: str, server: Server, targets: Targets, materials: Materials, options: AuditOptions) -> Work:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..attack.multi_round import Candidates, Combined, Observation, combine, multi_round, undistorted
 from ..attack.simulate import chunk, pieces, respond
-from ..attack.view import Public, Server
+from ..attack.view import Server
 from ..data.dataset import Dataset
 from ..engine.federation import Federation
 from ..engine.settings import Settings
@@ -28,7 +28,7 @@ from ..engine.sweep import Sweep
 from ..engine.tables import LENGTH, Block
 from ..errors import ConfigError, is_whole
 from ..mechanism.registry import get_mechanism
-from ..statistics import grouped_interval, ranks
+from ..statistics import Ranking, grouped_interval, ranks
 from .cells import server_of
 from .results import evidence
 from .targets import Materials
@@ -41,11 +41,6 @@ ABLE = 10
 """How many times chance the lower end of a positive control has to exceed."""
 OVER = "other images and decoys; all share the releases of one run, so not other runs, noise or clients"
 """What the intervals cover."""
-
-
-def decoy_pool(data: Dataset) -> Public:
-    """Public images, and their labels, from which decoys are taken."""
-    return Materials.of(data).pool
 
 
 def stream(
@@ -107,7 +102,7 @@ def suspects(sweep: Sweep, dataset: str, client: int, rounds: int, examples: int
     rows = _balanced(took, sweep.labels.cpu()[took], examples, generator)
     labels = sweep.labels.cpu()[rows]
     known = labels.unique()
-    images, classes = (t.cpu() for t in decoy_pool(sweep.datasets[dataset]))
+    images, classes = (t.cpu() for t in Materials.of(sweep.datasets[dataset]).pool)
     pools = [(classes == label).nonzero().flatten() for label in known.tolist()]
     width = min(decoys, *(len(pool) for pool in pools))
     if width < 1:
@@ -198,7 +193,6 @@ def replayed(
         server, stream(sweep, client, asked.examples, rounds, server, on_round), public, asked.candidates,
         around=around, pairs=pairs, seed=seed,
     )  # fmt: skip
-    assert scores.undistorted is not None
     size = len(sweep.parts[federation.dataset][client])
     how = (scores.present, asked.candidates.choices, server.examples / size)
     own = combine(scores.own, scores.learned, *how, seed=seed)
@@ -269,17 +263,17 @@ def _counts(present: Tensor, asked: Suspects, size: int, wanted: int) -> dict[st
 
 def _rates(own: Combined, plain: Combined, asked: Suspects, seed: int) -> dict[str, Any]:
     """Identification with intervals: the result, both controls, and what failed by the rule."""
-    tables: dict[str, Tensor] = {}
+    found: dict[str, Ranking] = {}
     for name, table, control in (
         ("one_release", own.single, plain.single), ("schedule_known", own.known, plain.known),
         ("schedule_unknown", own.unknown, plain.unknown),
     ):  # fmt: skip
-        tables[name] = truth_first(table, asked.place)
-        tables[f"{name}_undistorted"] = truth_first(control, asked.place)
-        tables[f"{name}_decoy"] = decoy_first(table, asked.place, seed)
-    tables["other_releases"] = truth_first(own.elsewhere, asked.place)
-    found = {name: ranks(table).first.tolist() for name, table in tables.items()}
-    return {**rates(found, asked.candidates.kinds.tolist(), asked.candidates.choices.shape[1]), "identified": found}
+        found[name] = ranks(table, asked.place)
+        found[f"{name}_undistorted"] = ranks(control, asked.place)
+        found[f"{name}_decoy"] = decoy_ranks(table, asked.place, seed)
+    found["other_releases"] = ranks(own.elsewhere, asked.place)
+    named = {name: ranking.first.tolist() for name, ranking in found.items()}
+    return {**rates(named, asked.candidates.kinds.tolist(), asked.candidates.choices.shape[1]), "identified": named}
 
 
 def rates(found: dict[str, list[float]], labels: list[int], candidates: int) -> dict[str, Any]:
@@ -298,17 +292,11 @@ def rates(found: dict[str, list[float]], labels: list[int], candidates: int) -> 
     return {**result, "control_failed": result["control_failed_schedule_known"]}
 
 
-def truth_first(table: Tensor, place: Tensor) -> Tensor:
-    """Scores ``[X, K]``, every row turned so that the column ``place`` ``[X]`` stands first."""
-    columns = torch.arange(table.shape[1], device=table.device)
-    return table.gather(1, (columns + place.unsqueeze(1)) % table.shape[1])
-
-
-def decoy_first(table: Tensor, place: Tensor, seed: int) -> Tensor:
-    """Scores ``[X, K - 1]`` without the truth: a random decoy stands in its place."""
-    decoys = truth_first(table, place)[:, 1:]
-    drawn = torch.randint(decoys.shape[1], (len(decoys),), generator=torch.Generator().manual_seed(seed + 1))
-    return truth_first(decoys, drawn.to(table.device))
+def decoy_ranks(table: Tensor, place: Tensor, seed: int) -> Ranking:
+    """Where a random decoy comes by the scores ``[X, K]``, the truth in the columns ``place`` ``[X]`` left out."""
+    count, width = table.shape
+    drawn = torch.randint(width - 1, (count,), generator=torch.Generator().manual_seed(seed + 1)).to(table.device)
+    return ranks(table.scatter(1, place.unsqueeze(1), torch.nan), (place + 1 + drawn) % width)
 
 
 def _check(settings: Settings, federation: Federation, numbers: dict[str, int], client: int) -> None:

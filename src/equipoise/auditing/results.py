@@ -100,7 +100,7 @@ def _interval(name: str, table: Array, seed: int, candidates: int | None) -> Int
     if name in RATES:
         return rate_interval(table)
     if name == "log_rank" and candidates is not None:
-        return bounded_interval(table, np.log(candidates))
+        return bounded_interval(table, float(np.log(candidates)))
     return bootstrap(table, seed=seed)
 
 
@@ -136,14 +136,14 @@ these weights: so many times chance; this area; this share of the way from guess
 
 def mark_controls(rows: list[dict[str, Any]]) -> None:
     """Set ``control_failed`` in every row whose attack does not work on undistorted releases at the same weights."""
-    table = {(_weights(row), row["role"], row["control"] == "negative"): row for row in rows}
+    table = {(place_of(row), row["role"], row["control"] == "negative"): row for row in rows}
     for row in rows:
         if row["control"] is not None:
             continue
-        positive = table.get((_weights(row), "undistorted", False))
+        positive = table.get((place_of(row), "undistorted", False))
         if positive is None and row["mechanism"] == "none":
             positive = row
-        if positive is not None and not able(positive, table.get((_weights(positive), positive["role"], True))):
+        if positive is not None and not able(positive, table.get((place_of(positive), positive["role"], True))):
             row["control_failed"] = True
 
 
@@ -156,7 +156,7 @@ def able(row: Mapping[str, Any], negative: Mapping[str, Any] | None) -> bool:
         if got is None:
             continue
         if name == "identification":
-            least = min(least / int(row["chance"].removeprefix("1 in ")), 0.5)
+            least = min(least / candidates_of(row), 0.5)
         elif name == "labels":
             guessed = (negative or {}).get(name) or 0.0
             least = guessed + least * (1 - guessed)
@@ -164,11 +164,20 @@ def able(row: Mapping[str, Any], negative: Mapping[str, Any] | None) -> bool:
     return True
 
 
-def _weights(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Which attack, at the weights of which federation and round."""
+def place_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Which attack, at the weights of which federation and round: what a row has in common with its controls."""
     return (
         row["attack"], row.get("dataset"), row["mechanism"], str(row.get("budget")), row.get("seed"), row.get("round"),
     )  # fmt: skip
+
+
+def candidates_of(row: Mapping[str, Any]) -> int:
+    """Among how many candidates a row's examples were sought.
+
+    >>> candidates_of({"chance": "1 in 25"})
+    25
+    """
+    return int(row["chance"].removeprefix("1 in "))
 
 
 def renamed(rows: Iterable[Mapping[str, Any]], names: Mapping[str, str]) -> list[dict[str, Any]]:

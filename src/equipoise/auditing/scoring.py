@@ -16,6 +16,7 @@ from ..attack.labels import decode
 from ..attack.results import CandidateScores, Inversion, LabelGuesses, MembershipScores
 from ..attack.simulate import Companions
 from ..attack.view import Server, View
+from ..mechanism.protection import Leakage
 from ..randomness import experiment_key, uniform
 from ..statistics import Array, ranks
 from . import image_scores as scores
@@ -199,8 +200,21 @@ def _places(values: Tensor, targets: Targets, negative: bool) -> dict[str, Tenso
     return {"identification": ranking.first, "log_rank": ranking.log}
 
 
+def class_means(images: Tensor, labels: Tensor, wanted: Tensor) -> Tensor:
+    """The mean image of each of the ``wanted`` labels; zeros for a label that no image has.
+
+    >>> class_means(torch.tensor([[1.0], [3.0], [5.0]]), torch.tensor([0, 0, 1]), torch.tensor([[1, 0]])).tolist()
+    [[[5.0], [2.0]]]
+    """
+    result = torch.zeros(*wanted.shape, *images.shape[1:], dtype=images.dtype, device=images.device)
+    for label in wanted.unique().tolist():
+        if bool((labels == label).any()):
+            result[wanted.to(images.device) == label] = images[labels == label].mean(0)
+    return result
+
+
 def baselines(
-    targets: Targets, materials: Materials, server: Server, diameter: float = 56.0
+    targets: Targets, materials: Materials, server: Server, diameter: float = Leakage.D
 ) -> dict[str, dict[str, Array]]:
     """What guesses score that use no update at all; two of them need public images."""
     truth = targets.images
@@ -210,12 +224,9 @@ def baselines(
     guesses = {"black": low.expand_as(truth), "noise": low + (high - low) * numbers}
     if materials.attack is not None:
         images, labels = materials.attack
-        means = torch.zeros(int(targets.labels.max()) + 1, *images.shape[1:], dtype=images.dtype, device=images.device)
-        for label in targets.labels.unique().tolist():
-            means[label] = images[labels == label].mean(0)
         rows = torch.arange(len(truth), device=truth.device)
         another = images[Companions(materials.attack, 0, "audit/another").draw(targets.labels, rows)]
-        guesses |= {"class_mean": means[targets.labels], "another_image": another}
+        guesses |= {"class_mean": class_means(images, labels, targets.labels), "another_image": another}
     result = {}
     for name, guess in guesses.items():
         distance = (guess - truth).flatten(2).norm(dim=2)

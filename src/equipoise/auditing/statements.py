@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .advice import next_steps
-from .cells import POSITIVE
-from .comparison import JUDGED, MORE, NONE, TWIN, Reading, readings
-from .results import FEW
+from .cells import EQUAL_LOWER, POSITIVE
+from .comparison import JUDGED, MORE, NONE, Reading, readings
+from .results import FEW, candidates_of
 from .summary import UNKNOWN
 
 Content = Mapping[str, Any]
@@ -62,10 +62,10 @@ def _compared(every: list[Reading]) -> Iterator[Statement]:
     if worse := _more_than(every, POSITIVE):
         yield Statement(WORSE, worse)
     learned = [one for one in every if one.learns]
-    if more := _more_than(learned, TWIN):
+    if more := _more_than(learned, EQUAL_LOWER):
         yield Statement(LEARNED, more)
-    if any(one.against(TWIN) for one in learned):
-        yield Statement(TALLY, tuple(one for one in learned if one.beside(TWIN) is not None))
+    if any(one.against(EQUAL_LOWER) for one in learned):
+        yield Statement(TALLY, tuple(one for one in learned if one.beside(EQUAL_LOWER) is not None))
 
 
 def _more_than(every: list[Reading], role: str) -> tuple[Reading, ...]:
@@ -79,14 +79,13 @@ SCHEDULES = ("schedule_known", "schedule_unknown")
 
 
 def found_in(row: Mapping[str, Any]) -> list[str]:
-    """The schedules under which many rounds tell more than chance, by an attack that works without distortion."""
-    chance = 1 / float(str(row["chance"]).removeprefix("1 in "))
-    rates = {name: (row[f"identification_{name}_low"], row[f"identification_{name}"]) for name in SCHEDULES}
-    return [
-        name
-        for name, (low, rate) in rates.items()
-        if (rate if low is None else low) > chance and not row[f"control_failed_{name}"]
-    ]
+    """The schedules under which many rounds clearly tell more than chance, and more than of a decoy.
+
+    Such a rate stands even where the attack fails without distortion: that voids low figures alone.
+    """
+    chance = 1 / candidates_of(row)
+    ends = {name: (row[f"identification_{name}_low"], row[f"identification_{name}_decoy_high"]) for name in SCHEDULES}
+    return [name for name, (low, decoy) in ends.items() if low is not None and low > max(chance, decoy)]
 
 
 def _combined(content: Content, alone: bool) -> Iterator[Statement]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..mechanism.schedule import defence_label
 from .cells import OWN, POSITIVE
-from .results import FEW
+from .results import FEW, place_of
 
 WIDTH = 80
 MOST = 20
@@ -17,6 +17,8 @@ MOST = 20
 Content = Mapping[str, Any]
 Row = Mapping[str, Any]
 Place = tuple[Any, ...]
+Controls = dict[Place, Row]
+"""By what a row has in common with its controls, role and kind of control."""
 GIVEN, UNKNOWN = "given", "unknown"
 """What ``targets`` says of updates of one's own, with their real examples and without."""
 FAILED = "*"
@@ -203,25 +205,17 @@ def best_guess(content: Content, row: Row) -> tuple[str, float] | None:
     return min(((name, guess["mse"]) for name, guess in guesses.items()), key=lambda one: one[1], default=None)
 
 
-def _place(row: Row) -> Place:
-    """Which defence, at which weights, attacked how."""
-    return (*_defended(row), row.get("round"), row["attack"])
-
-
 def _defended(row: Row) -> Place:
     return row.get("dataset"), row["mechanism"], str(row.get("budget")), row.get("seed")
 
 
-def _beside(content: Content, row: Row, role: str, control: str) -> Row | None:
-    """The control of a row."""
-    return next(
-        (
-            other
-            for other in content.get("attacks", [])
-            if (other.get("role"), other.get("control")) == (role, control) and _place(other) == _place(row)
-        ),
-        None,
-    )
+def _controls(content: Content) -> Controls:
+    """The controls of all rows, the first of each."""
+    found: Controls = {}
+    for row in content.get("attacks", []):
+        if row.get("control") is not None:
+            found.setdefault((place_of(row), row.get("role"), row["control"]), row)
+    return found
 
 
 # -- the table -----------------------------------------------------------------------------------------------------
@@ -231,7 +225,7 @@ HEAD = ("attack", "round", "result", "95 % interval", "undistorted", "guessing")
 
 def _table(content: Content) -> list[str]:
     """Below every defence what each attack got, at the round where it got most."""
-    rows = _scored(content)
+    rows, controls = _scored(content), _controls(content)
     lines: list[tuple[str, ...]] = []
     for place in dict.fromkeys(map(_defended, rows)):
         mine = [row for row in rows if _defended(row) == place]
@@ -239,7 +233,7 @@ def _table(content: Content) -> list[str]:
         for attack in dict.fromkeys(row["attack"] for row in mine):
             several = [row for row in mine if row["attack"] == attack]
             tried = [(metric, _strongest(several, metric)) for metric in METRICS if metric.short]
-            lines += [_line(content, row, metric) for metric, row in tried if row is not None]
+            lines += [_line(content, controls, row, metric) for metric, row in tried if row is not None]
     if not lines:
         return []
     shown = [HEAD, *lines[:MOST]]
@@ -258,8 +252,8 @@ def _named(row: Row, rows: list[Row]) -> str:
     return ", ".join([defence_label(row["mechanism"], row["budget"]), *(str(said[name]) for name in several)])
 
 
-def _line(content: Content, row: Row, metric: Metric) -> tuple[str, ...]:
-    bare = row if row["mechanism"] == "none" else _beside(content, row, POSITIVE, "positive")
+def _line(content: Content, controls: Controls, row: Row, metric: Metric) -> tuple[str, ...]:
+    bare = row if row["mechanism"] == "none" else controls.get((place_of(row), POSITIVE, "positive"))
     plain = "-" if bare is None or bare.get(metric.name) is None else metric.form(bare[metric.name])
     place = "-" if row.get("round") is None else str(row["round"])
     return (
@@ -268,13 +262,13 @@ def _line(content: Content, row: Row, metric: Metric) -> tuple[str, ...]:
         metric.result(row),
         metric.interval(row) or "-",
         plain,
-        (_chance(content, row, metric) or "-"),
+        (_chance(content, controls, row, metric) or "-"),
     )
 
 
-def _chance(content: Content, row: Row, metric: Metric) -> str:
+def _chance(content: Content, controls: Controls, row: Row, metric: Metric) -> str:
     """What is got without looking at the update."""
     if metric.name == "mse":
         guess = best_guess(content, row)
         return "" if guess is None else metric.form(guess[1])
-    return metric.chance(row, _beside(content, row, OWN, "negative"))
+    return metric.chance(row, controls.get((place_of(row), OWN, "negative")))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..attack.attack import Work
-from ..attack.registry import find
+from ..attack.registry import SHARING, find
 from ..attack.view import Server
 from ..data.dataset import Dataset
 from ..engine.federation import Federation
@@ -26,6 +26,7 @@ from ..mechanism.registry import get_mechanism
 from ..models.batched import Batched
 from ..statistics import Array
 from .cells import OWN, Planned, federation_cell, planned_cells, server_of, static_name
+from .comparison import STATIC
 from .examine import Progress, attack_cell
 from .options import AuditOptions
 from .plan import Plan, Stopwatch, work_of
@@ -74,8 +75,9 @@ class SweepAudit:
     probes: dict[Any, dict[str, Array]] = field(default_factory=dict)  # by dataset and weights
     outcomes: Outcomes = field(default_factory=dict)
     cells: dict[Any, CellAudit] = field(default_factory=dict)  # by dataset, defence and weights: attacked once
+    occurrences: list[tuple[int, int, Planned]] = field(default_factory=list)  # federation, round, cell: as planned
 
-    def occurrences(self) -> Iterator[tuple[int, int, Planned]]:
+    def _occurrences(self) -> Iterator[tuple[int, int, Planned]]:
         """Every federation at every round, with its twins and controls."""
         for round_number, params in self.weights.items():
             for index, federation in enumerate(self.federations):
@@ -87,7 +89,8 @@ class SweepAudit:
     def plan(self) -> Plan:
         """Look up what is there, and count what is not."""
         watch, common = Stopwatch(), {name: self._common(name) for name in self.targets}
-        for index, _, planned in self.occurrences():
+        self.occurrences = list(self._occurrences())
+        for index, _, planned in self.occurrences:
             name = self.federations[index].dataset
             if (name, *planned.key) not in self.cells:
                 self.cells[name, *planned.key] = self._cell(name, planned, common[name], watch)
@@ -137,14 +140,12 @@ class SweepAudit:
             }  # fmt: skip
             stored = {one: self.store.get(called, one, releases, probe) for one, called in names.items()}
             found = {one: outcome for one, outcome in stored.items() if outcome is not None}
-        work: dict[str, Work] = {}
-        counted: set[object] = set()  # attacks that count alike share what they simulate
-        for one, attack in attacks.items():
-            if one not in found:
-                again = attack.work in counted
-                counted.add(attack.work)
-                planned_work = work_of(one, planned.server, self.targets[name], self.materials[name], self.options)
-                work[one] = Work(0, 0.0) if again else planned_work
+        work = {
+            one: work_of(one, planned.server, self.targets[name], self.materials[name], self.options)
+            for one in attacks if one not in found
+        }  # fmt: skip
+        for one in [one for one in work if one in SHARING][1:]:  # what the first of them simulates serves all
+            work[one] = Work(0, 0.0)
         pace = watch.seconds(planned.server, planned.weights) if work else 0.0
         return CellAudit(
             dataset=name, planned=planned, names=names, probe=probe, found=found,
@@ -196,7 +197,7 @@ class SweepAudit:
                 self.store.put(cell.names[outcome.attack], self._kept(outcome), cell.probe)
             told(outcome.attack, inf)  # what was not told of in steps
 
-        options = AuditOptions(**{**self.options.plain(), "attacks": missing})
+        options = replace(self.options, attacks=missing)
         attack_cell(
             made, self.targets[cell.dataset], self.materials[cell.dataset], options,
             self.settings.protection.leakage.D, told, keep, forgiving=True,
@@ -254,7 +255,7 @@ def audit_sweep(
     planned(audit.plan())
     complete = True
     try:
-        for occurrence in audit.occurrences():
+        for occurrence in audit.occurrences:
             audit.attack(*occurrence)
     except KeyboardInterrupt:  # what was finished is worth keeping
         complete = False
@@ -274,7 +275,7 @@ def learned_against_static(federations: list[Federation], result: Outcomes, seed
         }
         sibling = replace(federation, mechanism=static_name(federation.mechanism) or "")
         if round_number > 0 and sibling in federations:  # at round 0 all federations of a seed have the same weights
-            against["static, own trajectory"] = result.get((federations.index(sibling), round_number, OWN), [])
+            against[STATIC] = result.get((federations.index(sibling), round_number, OWN), [])
         for name, others in against.items():
             for one, other in zip(outcomes, others, strict=False):  # an interrupted audit lacks some
                 gap = differences(one, other, seed)

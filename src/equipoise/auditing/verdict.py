@@ -7,9 +7,9 @@ from typing import Any
 
 from ..attack.registry import ATTACKS
 from ..mechanism.schedule import defence_label
-from .cells import POSITIVE
-from .comparison import LESS, MORE, NONE, STATIC, TWIN, UNCLEAR, Reading
-from .results import ENOUGH, FEW
+from .cells import EQUAL_LOWER, POSITIVE
+from .comparison import LESS, MORE, NONE, STATIC, UNCLEAR, Reading
+from .results import ENOUGH, FEW, candidates_of
 from .statements import (
     ALSO,
     BROKEN,
@@ -107,10 +107,10 @@ class Speaker:
 
     def _tally(self, statement: Statement) -> Iterator[str]:
         """In how many comparisons learned noise leaks more than static noise: at the same weights, and at others."""
-        every = tuple(one for one in statement.readings if one.against(TWIN))
+        every = tuple(one for one in statement.readings if one.against(EQUAL_LOWER))
         void = len(statement.readings) - len(every)
         left = f"; {void} more {'is' if void == 1 else 'are'} no evidence" if void else ""
-        if all(one.against(TWIN) == UNCLEAR for one in every):
+        if all(one.against(EQUAL_LOWER) == UNCLEAR for one in every):
             count = counted(len(every), "comparison")
             yield f"At equal budget and weights there is {UNCLEAR} between learned and static noise ({count}{left})."
             return
@@ -119,7 +119,7 @@ class Speaker:
         if own:  # at round 0 all federations of a seed have the same weights
             above = sum(one.against(STATIC) == MORE for one in own)
             more = f"; against the run's own static federations, at other weights, in {above} of {len(own)}"
-        same = self._counts(every, TWIN)
+        same = self._counts(every, EQUAL_LOWER)
         yield f"At equal budget and weights, learned noise leaks more than static noise {same}{left}{more}."
 
     def _counts(self, among: tuple[Reading, ...], role: str) -> str:
@@ -200,6 +200,11 @@ class Speaker:
             f"combines releases picks the right image out of {row['candidates']} {_and(rates)}; from one release in "
             f"{share(row, 'one_release')}{few}."
         )
+        if failed := [share(row, f"{name}_undistorted") for name in told if row[f"control_failed_{name}"]]:
+            said += (
+                f" Without distortion it does so in {_and(failed)}: the control failed, which voids low figures and no "
+                "rate that is clearly above guessing."
+            )
         if not told:
             said += (
                 " The control failed, so a low figure is no evidence of protection."
@@ -218,7 +223,7 @@ class Speaker:
         self.said.add(one.key)
         said = f"{self._who(one)} {self._does(one, _largest(cells))} {self._from(one)}{self._otherwise(one)}."
         if one.own.get("control_failed"):
-            clear = "; a clear difference stands" if one.against(POSITIVE) or one.against(TWIN) else ""
+            clear = "; a clear difference stands" if one.against(POSITIVE) or one.against(EQUAL_LOWER) else ""
             said += f" The control of {one.attack} failed there, so a low figure is no evidence of protection{clear}."
         elif one.failed:
             said += " Some of its scores were not finite, so a low figure is no evidence of protection."
@@ -239,11 +244,11 @@ class Speaker:
     def _does(self, one: Reading, largest: list[str]) -> str:
         value, name, sure = one.metric.form(one.value), one.metric.name, _interval(one, "95 % interval ") + largest
         if name == "identification":
-            pool = str(one.own.get("chance", "")).removeprefix("1 in ")
+            pool = f" out of {candidates_of(one.own)}" if "chance" in one.own else ""
             how = f"picks the right {self.thing}"
             if one.attack != "matched":
                 how = f"reconstructs {self.thing}s ({one.attack}) that point to the right one"
-            return f"{how}{f' out of {pool}' if pool else ''} in {value} of cases{_aside(sure)}"
+            return f"{how}{pool} in {value} of cases{_aside(sure)}"
         sure += self._guessing(one)
         if name == "mse":
             return f"reconstructs the inputs ({one.attack}) with an MSE of {value}{_aside(sure)}"
@@ -273,7 +278,7 @@ class Speaker:
     ) -> str:
         """What it would be without protection and under static noise of equal budget, where that can be compared."""
         parts = []
-        for role, words in ((POSITIVE, bare), (TWIN, static)) if one.distorts else ():
+        for role, words in ((POSITIVE, bare), (EQUAL_LOWER, static)) if one.distorts else ():
             value, result = one.beside(role), one.against(role)
             if value is not None and result is not None:
                 unclear = f" ({UNCLEAR})" if result == UNCLEAR else ""
