@@ -154,9 +154,8 @@ def pairs_of(server: Server, pairs: int) -> int:
     Then companions and noise add the same to all candidates. A learner, a clipped gradient and a second local step make
     what a candidate adds depend on them.
     """
-    mechanism, clip = server.protection.mechanism, server.protection.clip
-    clips = mechanism.per_example or (mechanism.clips and clip is not None)
-    return pairs if mechanism.learns or clips or server.local_steps > 1 else 1
+    mechanism = server.protection.mechanism
+    return pairs if mechanism.learns or mechanism.clips or mechanism.per_example or server.local_steps > 1 else 1
 
 
 class Chosen(NamedTuple):
