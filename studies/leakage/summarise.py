@@ -28,15 +28,13 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.auditing.results import Outcome, able
+from equipoise.auditing.results import Outcome, able, interval_of
 from equipoise.auditing.store import Values, packed, unpacked
 from equipoise.statistics import (
     Array,
     auc_by_release,
     bootstrap,
-    bounded_interval,
     interval,
-    rate_interval,
     share_interval,
     tpr_at,
 )
@@ -117,11 +115,8 @@ def figure(several: list[Outcome], measure: str, negative: bool = False) -> dict
         members = side(several[0], negative)["members"].size
         ends = share_interval(float(area.mean()), float(area.var()) / len(area), len(area), members)
     else:
-        rate = measure in ("identification", "labels_exact")
-        ends = rate_interval(joined) if rate else bootstrap(joined)
-        if measure == "log_rank":
-            ends = bounded_interval(joined, np.log(several[0].about["candidates"] - negative))
-        ends = ends or (np.nan, np.nan)
+        width = several[0].about["candidates"] - negative
+        ends = interval_of(measure, joined, candidates=width) or (np.nan, np.nan)
     each = [float(table.mean()) for table in tables]
     result = {"": float(joined.mean()), "_low": ends[0], "_high": ends[1], "_least": min(each), "_most": max(each)}
     return {f"{measure}{end}": value for end, value in result.items()}

@@ -42,7 +42,7 @@ def content(*rows: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {
         "attacked": "32 releases of public images at 3 snapshots of 8 federations", "targets": "public",
         "complete": True, "notes": [], "claims": claims(list(rows), "public"), "left_out": {}, "attacks": list(rows),
-        "differences": [], "options": {"releases": 32, "condition_on": "nothing"},
+        "differences": [], "options": {"releases": 32, "condition_on": "nothing", "pairs": 2},
         "baselines": {"mnist": {"black": {"mse": 1.18}, "class_mean": {"mse": 0.66}}}, **more,
     }  # fmt: skip
 

@@ -53,3 +53,13 @@ def test_more_releases_or_more_public_images() -> None:
 def test_pictures_are_named_where_none_were_made() -> None:
     assert steps(*cell("matched", 0.01, 1.0)).endswith("add --attack invgrad")
     assert "invgrad" not in steps(*cell("lti", 0.01, 1.0, mse=0.5))
+
+
+def test_a_deployment_is_told_of_what_it_has() -> None:
+    """Its server has no flags of this command."""
+    told, deployed = (steps(*cell("matched", 0.9, 1.0, 0.3), **more) for more in ({}, {"deployment": True}))
+    assert "--set server_rate=auto" in told
+    assert "--set batch" in told
+    assert "--set" not in deployed
+    assert "damped server (FedAvgM, docs/deployment.md)" in deployed
+    assert "use a larger batch" in deployed

@@ -114,12 +114,11 @@ def test_notes() -> None:
     few = {"targets": 8, "evidence": "insufficient evidence"}
     said = notes({
         "attacks": [row("own", None, 0.9, leakage=0.4, promised_leakage=0.98, **few)],
-        "options": {"condition_on": "nothing"},
+        "options": {"condition_on": "nothing", "pairs": 2},
         "baselines": {"mnist": {"class_mean": {"mse": 1.18, "leakage": 0.46}}}, "complete": False,
         "cap": [{"mechanism": "none", "attack": "lti", "round": 5, "cap": 0.03}],
     })  # fmt: skip
     assert said[0] == "guesses that use no update (mnist): class mean: MSE 1.18, score 0.46"
     assert "score promised by the budgets: at most 0.98" in said
     assert "CAP of none against lti, round 5: 0.030" in said
-    assert any(line.startswith("matched conditioned its responses on nothing") for line in said)
-    assert "Interrupted: these are the parts that were finished." in said
+    assert any(line.startswith("effort of matched: pairs=2, condition_on=nothing; ") for line in said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -109,9 +110,24 @@ def test_all_that_is_too_small_is_named_at_once() -> None:
     ("name", "least"), [(name, o.least) for name, o in {**OWN, **attack_options()}.items() if o.least is not None]
 )
 def test_the_least_is_allowed_and_less_is_not(name: str, least: float) -> None:
-    AuditOptions(**{name: int(least)}).check()
-    with pytest.raises(ConfigError, match=rf"{name}={int(least) - 1} \(at least {least:g}\)"):
-        AuditOptions(**{name: int(least) - 1}).check()
+    kind = type({**OWN, **attack_options()}[name].default)
+    AuditOptions(**{name: kind(least)}).check()
+    less = kind(least - 1)
+    with pytest.raises(ConfigError, match=rf"{name}={less!r} \(at least {least:g}\)"):
+        AuditOptions(**{name: less}).check()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["lr", "tv"])
+def test_numbers_that_are_not_finite_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"{name}={value}"):
+        AuditOptions(**{name: value}).check()
+
+
+@pytest.mark.parametrize("given", [{"lr": 0.0}, {"lr": -1}, {"tv": -1e-9}])
+def test_a_search_that_cannot_work_is_refused_before_it_begins(given: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="Too small"):
+        AuditOptions(attacks=["invgrad"], **given).check()
 
 
 @pytest.mark.parametrize(

@@ -228,6 +228,15 @@ def test_the_picture_names_the_dataset_and_not_its_place(audited: Audit, picture
     assert str(pictures.parent) not in audited.picture()
 
 
+def test_an_audit_in_which_no_attack_could_work_is_an_error(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hopeless(*arguments: Any, **more: Any) -> Any:
+        raise AttackError("Nothing moves.", "Move it.")
+
+    monkeypatch.setattr("equipoise.auditing.examine.run_attack", hopeless)
+    with pytest.raises(AttackError, match=r"lti could not attack .*Nothing moves"):
+        audit_run(trained, cheap(attacks=["lti"]), [0])
+
+
 def test_global_random_state_is_left_alone_by_the_audit_of_a_run(trained: Path) -> None:
     torch.manual_seed(8)
     before = torch.get_rng_state()

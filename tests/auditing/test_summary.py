@@ -76,7 +76,6 @@ def test_what_was_left_out_shrunk_or_cut_short_is_said() -> None:
     text = one_line(summary_text(content(few, left_out=left_out, notes=["Among 3 candidates."], complete=False)))
     assert "Left out: lti, labels (needs public inputs)." in text
     assert "Among 3 candidates." in text
-    assert "Interrupted: these are the parts that were finished." in text
 
 
 def test_of_many_defences_the_strongest_round_of_each_is_a_line_beside_the_undistorted_figure() -> None:

@@ -23,7 +23,7 @@ def test_without_protection_the_first_sentence_says_that_nothing_protects() -> N
     assert said[0] == (
         "Nothing protects these updates: a server that follows the protocol and holds public images of the same kind "
         "(labels granted) picks the right image out of 200 in 100 % of cases (95 % interval 98 to 100; the largest of "
-        "3 cells) from the first release."
+        "3 figures) from the first release."
     )
     assert said[-1].startswith("Next: protect the updates")
     assert "static" not in " ".join(said[:-1])
@@ -42,7 +42,7 @@ def test_a_learned_run_is_held_against_no_protection_and_static_noise() -> None:
 
 def test_a_static_run_names_its_worst_round() -> None:
     said = verdict(only("pl-identical", 0.98))
-    assert "41 % of cases (95 % interval 39 to 43; the largest of 3 cells) from a release of pl-iden" in said[0]
+    assert "41 % of cases (95 % interval 39 to 43; the largest of 3 figures) from a release of pl-iden" in said[0]
     assert "pl-identical @ 0.98 after 2,000 rounds" in said[0]
     assert said[0].endswith("; without any protection it would be 58 %.")
     assert "instead of" not in said[-1]
@@ -55,12 +55,14 @@ def test_a_sweep_is_grouped_and_ranked_in_few_sentences() -> None:
     assert len("\n".join(map(wrapped, said)).splitlines()) <= 24
     ranking = next(line for line in said if line.startswith("Images identified"))
     assert ranking == (
-        "Images identified by the strongest attack, the largest of 3 to 6 cells each: at the first round none 100 %, "
+        "Images identified by the strongest attack, the largest of 3 to 6 figures each: at the first round none 100 %, "
         "pl-learn @ 0.995 100 %, pl-identical @ 0.995 91 %, pl-learn @ 0.98 90 %; after 200 rounds pl-learn @ 0.96 "
         "58 %, pl-identical @ 0.96 10 %; after 2,000 rounds pl-identical @ 0.98 41 %."
     )
     membership = next(line for line in said if line.startswith("Membership"))
-    assert membership.startswith("Membership: an AUC of 0.84 (the largest of 18 cells; 0.82 to 0.86; by chance 0.50; ")
+    assert membership.startswith(
+        "Membership: an AUC of 0.84 (the largest of 18 figures; 0.82 to 0.86; by chance 0.50; "
+    )
     assert "20 % of members at 1 % false alarms" in membership
     assert "unprotected 0.99, static noise of equal budget 0.75" in membership
 
@@ -89,11 +91,18 @@ def test_more_than_the_unprotected_run_says_that_the_weights_differ() -> None:
     assert "Worse" not in " ".join(said)
 
 
+def test_an_interrupted_audit_says_so_first() -> None:
+    whole = content(*cell("matched", 0.4, 0.9))
+    first, *others = verdict({**whole, "complete": False})
+    assert first.startswith("Interrupted: what follows rests on the parts that were finished")
+    assert others == verdict(whole)
+
+
 def test_one_cell_is_not_called_the_largest() -> None:
     both = [*cell("matched", 0.5, 0.9, mechanism="pl-identical"), *cell("labels", 0.5, 0.9, mechanism="pl-identical")]
     assert "largest" not in " ".join(verdict(content(*both)))
     more = [*both, *cell("labels", 0.4, 0.9, mechanism="pl-identical", round=60)]
-    assert "Labels: 50 % inferred (the largest of 2 cells; 48 to 52)" in " ".join(verdict(content(*more)))
+    assert "Labels: 50 % inferred (the largest of 2 figures; 48 to 52)" in " ".join(verdict(content(*more)))
 
 
 def test_where_intervals_overlap_there_is_no_clear_difference() -> None:

@@ -20,6 +20,7 @@ from equipoise.attack.registry import ATTACKS as REGISTERED
 from equipoise.attack.registry import find
 from equipoise.auditing import sweep_audit
 from equipoise.data.dataset import Dataset, from_tensors
+from equipoise.errors import ConfigError
 from equipoise.report import demonstration
 from tests.audit_helpers import EFFORT, train_run, write_pictures
 from tests.helpers import Command, Done, contents, entry_point, equipoise, single_threaded
@@ -294,7 +295,7 @@ def test_an_interrupted_audit_writes_what_was_finished(command: Command, folder:
     assert done.code == 130
     assert "Traceback" not in done.err
     text = " ".join(done.out.split())
-    assert "Interrupted: these are the parts that were finished." in text
+    assert text.index("Interrupted: what follows rests on the parts that were finished") < text.index("Next:")
     assert "run/audit.json" in text
     stored = json.loads((folder / "audit.json").read_text(), parse_constant=refuse)
     assert stored["complete"] is False
@@ -321,8 +322,22 @@ def test_interrupted_before_anything_is_finished_it_says_so_too(
     monkeypatch.setattr(sweep_audit, "attack_cell", attack)
     done = command(*quick())
     assert done.code == 130
-    assert "interrupted" in done.err
+    assert "interrupted. Nothing was finished yet: the same command begins anew." in " ".join(done.err.split())
     assert not (folder / "audit.json").exists()
+
+
+@pytest.mark.parametrize("rounds", ["0", "-5"])
+def test_no_releases_to_combine_are_refused_before_the_plan(command: Command, folder: Path, rounds: str) -> None:
+    done = command("audit", str(folder), "--attack", "multi-round", "--multi-rounds", rounds)
+    assert done.code == ConfigError.exit_code
+    assert f"Expected --multi-rounds {rounds} to be at least 1" in " ".join(done.err.split())
+    assert "replays" not in done.out
+    assert not (folder / "audit.json").exists()
+
+
+def test_a_file_is_not_taken_for_a_folder_that_is_missing(command: Command, folder: Path) -> None:
+    done = command("audit", str(folder / "config.toml"))
+    assert "config.toml is a file" in " ".join(done.err.split())
 
 
 KILLED = """

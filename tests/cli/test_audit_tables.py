@@ -33,7 +33,7 @@ FOUND = {
         row("undistorted", "positive", 1.0), row("undistorted", "negative", 0.5),
     ],
     "baselines": {"mnist": {"black": {"mse": 1.18, "leakage": 0.46}}},
-    "options": {"condition_on": "nothing"},
+    "options": {"condition_on": "nothing", "pairs": 2},
     "claims": {"not claimed": ["(epsilon, delta) of any kind."]},
     "complete": False,
 }  # fmt: skip

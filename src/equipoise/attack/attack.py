@@ -71,6 +71,7 @@ class Work:
 
     steps: int
     gradients: float  # of one batch, for one step
+    products: float = 0.0  # multiplications in matrices beside these, in all
 
     @property
     def total(self) -> float:

@@ -74,7 +74,7 @@ def inverting(
     >>> from equipoise.attack.invgrad import invgrad
     >>> slow = inverting("slow", invgrad, Search(lr=0.1), {"iterations": Option(5000)})
     >>> slow.work(None, torch.zeros(3, 1), None, {"iterations": 100, "restarts": 2, "seed": 0})
-    Work(steps=600, gradients=4.0)
+    Work(steps=600, gradients=4.0, products=0.0)
     """
     options = {**own, "restarts": Option(1, least=1)}
 

@@ -36,6 +36,11 @@ def _dot(one: Tensor, other: Tensor) -> Tensor:
     return torch.bmm(one.unsqueeze(1), other.unsqueeze(2)).flatten()
 
 
-OPTIONS = {"iterations": Option(1600, least=1), "lr": Option(1.0), "signed": Option(True), "tv": Option(1e-5)}
+OPTIONS = {
+    "iterations": Option(1600, least=1),
+    "lr": Option(1.0, least=1e-9),
+    "signed": Option(True),
+    "tv": Option(1e-5, least=0),
+}
 """As the paper."""
 INVGRAD = inverting("invgrad", invgrad, SEARCH, OPTIONS)

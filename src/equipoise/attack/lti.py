@@ -19,7 +19,7 @@ from torch import Tensor
 from ..errors import AttackError
 from .attack import Attack, Hooks, Knowledge, Option, Work, held
 from .descent import boxed
-from .limiter import Limiter
+from .limiter import LIMITS, Limiter
 from .results import Inversion
 from .simulate import gradients, signs, simulate
 from .view import Public, Server, View, check, check_public, groups, ordered_labels, restore_order
@@ -164,8 +164,12 @@ def _run(server: Server, view: View, knowledge: Knowledge, options: Mapping[str,
 
 
 def _work(server: Server, labels: Tensor, knowledge: Knowledge, options: Mapping[str, Any]) -> Work:
-    sets = len(ordered_labels(server, labels).unique(dim=0))
-    return Work(sets * options["samples"] * signs(server), gradients(server))
+    sets, samples = len(ordered_labels(server, labels).unique(dim=0)), options["samples"]
+    held = int(HELD_OUT * samples)
+    kept, size, pixels = samples - held, server.batched.layout.size, server.examples * server.pixels
+    cut = held * (len(LIMITS) if signs(server) > 1 else 1)
+    tried = kept**2 * size + kept * cut * size + len(PENALTIES) * (kept**3 / 6 + kept**2 * cut + kept * cut * pixels)
+    return Work(sets * samples * signs(server), gradients(server), sets * len(KERNELS) * tried)
 
 
 LTI = Attack("lti", _run, frozenset({"public", "inferred labels"}), {"samples": Option(500, least=10)}, _work)

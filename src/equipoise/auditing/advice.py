@@ -15,13 +15,14 @@ Content = Mapping[str, Any]
 
 def next_steps(content: Content, every: list[Reading]) -> tuple[str, ...]:
     """Imperative clauses, the first the one that decides most."""
-    given = content.get("targets") == GIVEN
+    given, deployed = content.get("targets") == GIVEN, bool(content.get("deployment"))
+    flags = not (given or deployed)  # whether there is a command to give them to
     leaking = [one for one in every if one.above_chance]
     return tuple([
         *_evidence(content, given),
-        *_protect(every, leaking, given),
-        *_static(every, given),
-        *_stricter(leaking, given),
+        *_protect(every, leaking, flags),
+        *_static(every, flags, deployed),
+        *_stricter(leaking, flags),
         *_pictures(content, every, given),
     ])  # fmt: skip
 
@@ -37,29 +38,30 @@ def _evidence(content: Content, given: bool) -> Iterator[str]:
         yield "set more public images apart: there were too few for the releases that were asked for"
 
 
-def _protect(every: list[Reading], leaking: list[Reading], given: bool) -> Iterator[str]:
+def _protect(every: list[Reading], leaking: list[Reading], flags: bool) -> Iterator[str]:
     if leaking and not any(one.distorts for one in every):
         yield "protect the updates, for example with static noise" + (
-            " (protect)" if given else " (--mechanism pl-identical --budget 0.98)"
+            " (--mechanism pl-identical --budget 0.98)" if flags else " (protect)"
         )
 
 
-def _static(every: list[Reading], given: bool) -> Iterator[str]:
+def _static(every: list[Reading], flags: bool, deployed: bool) -> Iterator[str]:
     """Static noise of equal budget, where learned noise leaks more; with a damped server it trained better as well."""
     names = dict.fromkeys(one.own["mechanism"] for one in every if one.learns and one.against(EQUAL_LOWER) == MORE)
     static = dict.fromkeys(filter(None, map(static_name, names)))
     if not static:
         return
-    damped = "" if given else ", with a damped server (--set server_rate=auto), more accurate in docs/results.md"
+    how = "--set server_rate=auto" if flags else "FedAvgM, docs/deployment.md" if deployed else ""
+    damped = f", with a damped server ({how}), more accurate over thousands of rounds in docs/results.md" if how else ""
     yield f"use static noise ({', '.join(static)}) instead of {', '.join(names)} at the same budget{damped}"
 
 
-def _stricter(leaking: list[Reading], given: bool) -> Iterator[str]:
+def _stricter(leaking: list[Reading], flags: bool) -> Iterator[str]:
     """More examples in a release, and a smaller budget unless the smallest leaked most here."""
     defended = [one for one in leaking if one.distorts]
     if not defended:
         return
-    yield "use a larger batch" + ("" if given else " (--set batch=...)")
+    yield "use a larger batch" + (" (--set batch=...)" if flags else "")
     first = min((one.metric for one in defended), key=lambda metric: JUDGED.index(metric.name))
     worst = max((one for one in defended if one.metric == first), key=lambda one: one.value)
     alike = [one for one in defended if (one.metric, _kind(one)) == (worst.metric, _kind(worst))]

@@ -199,6 +199,9 @@ def notes(content: dict[str, Any]) -> list[str]:
     for row in content.get("cap", []):
         lines.append(f"CAP of {row['mechanism']} against {row['attack']}, round {row['round']}: {row['cap']:.3f}")
     if any(row["attack"] == "matched" for row in content["attacks"]):
-        how = content["options"]["condition_on"]
-        lines.append(f"matched conditioned its responses on {how}; condition_on=best is stronger, and slower")
+        pairs, how = (content["options"][name] for name in ("pairs", "condition_on"))
+        lines.append(
+            f"effort of matched: pairs={pairs}, condition_on={how}; pairs=8 or condition_on=best find more in learned "
+            "releases, and take longer"
+        )
     return [*lines, *remarks(content)]

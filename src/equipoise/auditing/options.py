@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 from ..attack.attack import Option
@@ -104,7 +105,7 @@ class AuditOptions:
                 )
             _check(name, value, known[name])
             least = known[name].least
-            if least is not None and value < least:
+            if least is not None and not value >= least:
                 small.append(f"{name}={value} (at least {least:g})")
         if small:
             raise ConfigError(f"Too small: {', '.join(small)}.", "Raise them, or leave them out.")
@@ -114,6 +115,10 @@ def _check(name: str, value: Any, option: Option) -> None:
     kind = type(option.default)
     fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
     if not fits or (isinstance(value, bool) and kind is not bool):
-        raise ConfigError(f"Expected {name}={value!r} to be of type {kind.__name__}.", "See equipoise audit --help.")
+        raise ConfigError(
+            f"Expected {name}={value!r} to be of type {kind.__name__}.", f"Its default is {option.default!r}."
+        )
+    if isinstance(value, float) and not isfinite(value):
+        raise ConfigError(f"Expected {name}={value!r} to be a finite number.", "Leave it out for the default.")
     if option.choices and value not in option.choices:
         raise ConfigError(f"Expected {name}={value!r} to be one of {', '.join(option.choices)}.", "Use one of these.")

@@ -105,6 +105,16 @@ class Stopwatch:
             self.known[kind] = (time.perf_counter() - started) / (TIMED * gradients(server))
         return self.known[kind]
 
+    def per_product(self, like: Tensor) -> float:
+        """Seconds of one multiplication in a matrix product."""
+        if ("product",) not in self.known:
+            square = torch.ones(256, 256, dtype=torch.float64, device=like.device)
+            for _ in range(2):  # the first one prepares kernels and memory
+                started = time.perf_counter()
+                float((square @ square).sum())
+                self.known["product",] = (time.perf_counter() - started) / 256**3
+        return self.known["product",]
+
     @staticmethod
     def _simulate(server: Server, weights: Tensor, count: int) -> None:
         rows = torch.arange(count, device=weights.device)

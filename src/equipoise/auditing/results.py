@@ -85,7 +85,7 @@ def summary(
             results["not_finite"] = max(results.get("not_finite", 0), len(table) - len(finite))
         interval = None
         if intervals and len(finite):
-            interval = _interval(name, finite, seed, candidates)
+            interval = interval_of(name, finite, seed, candidates)
         results |= _with_interval(name, finite, interval)
     if "members" in values:
         members, others = values["members"], values["others"]
@@ -96,9 +96,12 @@ def summary(
     return results
 
 
-def _interval(name: str, table: Array, seed: int, candidates: int | None) -> Interval | None:
+def interval_of(name: str, table: Array, seed: int = 0, candidates: int | None = None) -> Interval | None:
+    """The 95 % interval over releases that suits a measure, of its values ``[N, ...]``."""
     if name in RATES:
         return rate_interval(table)
+    if name == "labels":
+        return bounded_interval(table, 1.0)
     if name == "log_rank" and candidates is not None:
         return bounded_interval(table, float(np.log(candidates)))
     return bootstrap(table, seed=seed)

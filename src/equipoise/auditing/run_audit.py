@@ -13,7 +13,7 @@ from ..engine.datasets import dataset_labels
 from ..engine.federation import Federation
 from ..engine.settings import Settings
 from ..environment import environment
-from ..errors import ConfigError
+from ..errors import AttackError, ConfigError
 from ..mechanism.schedule import defence_label
 from ..models.named import Model
 from ..runs.folder import RunFolder
@@ -115,7 +115,8 @@ def audit_run(
     result["results"] = {"read": findings.read, "computed": findings.computed}
     result["public"] = {name: fingerprint(data.public_attack, data.public_pool) for name, data in datasets.items()}
     result["notes"] += [*_read(findings, private), *_shortages(findings, options), *_repeats(datasets, private)]
-    result["notes"] += _failures(findings)
+    result["notes"] += _failures(findings, forgiving=bool(most))
+    result["deployment"] = run.config.deployment is not None
     result["cap"] = _cap(run.results(), findings, federations, settings.training.rounds)
     if most and findings.complete:
         result["multi_round"] = [
@@ -178,17 +179,20 @@ def _repeats(datasets: Mapping[str, Dataset], private: bool) -> list[str]:
     return [f"{repeated(count)} of {name}." for name, count in left_out if count]
 
 
-def _failures(findings: Findings) -> list[str]:
-    """Which attacks could not work where, and why."""
+def _failures(findings: Findings, *, forgiving: bool) -> list[str]:
+    """Which attacks could not work where, and why; where none could anywhere, that is an error."""
     places: dict[tuple[str, str], list[str]] = {}
     for one in findings.outcomes:
         if FAILED in one.notes:
             label = defence_label(one.about["mechanism"], one.about["budget"])
             where = f"{label} at round {one.about['round']} ({one.about['role']})"
             places.setdefault((one.attack, one.notes[FAILED]), []).append(where)
-    return [
+    told = [
         f"{attack} could not attack {', '.join(dict.fromkeys(where))}: {why}" for (attack, why), where in places.items()
     ]
+    if told and not forgiving and all(FAILED in one.notes for one in findings.outcomes):
+        raise AttackError(" ".join(told), "Change what it names. Nothing was written.")
+    return told
 
 
 def _usual(snapshots: list[int]) -> list[int]:

@@ -142,8 +142,6 @@ def remarks(content: Content) -> Iterator[str]:
     for why in dict.fromkeys(left_out.values()):
         yield f"Left out: {', '.join(name for name in left_out if left_out[name] == why)} ({why})."
     yield from content.get("notes", [])
-    if not content.get("complete", True):
-        yield "Interrupted: these are the parts that were finished."
 
 
 def _combined(content: Content) -> Iterator[str]:

@@ -147,10 +147,11 @@ class SweepAudit:
         for one in [one for one in work if one in SHARING][1:]:  # what the first of them simulates serves all
             work[one] = Work(0, 0.0)
         pace = watch.seconds(planned.server, planned.weights) if work else 0.0
+        algebra = watch.per_product(planned.weights)
         return CellAudit(
             dataset=name, planned=planned, names=names, probe=probe, found=found,
             seconds={one: pace * each.gradients for one, each in work.items()},
-            left={one: pace * each.total for one, each in work.items()},
+            left={one: pace * each.total + algebra * each.products for one, each in work.items()},
         )  # fmt: skip
 
     def _probe(self, name: str, weights: Tensor) -> dict[str, Array]:

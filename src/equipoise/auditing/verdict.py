@@ -41,7 +41,11 @@ BLIND = frozenset({"invgrad", "dlg", "idlg"})
 def verdict(content: Content) -> list[str]:
     """Plain sentences, for ``audit.json`` and to be printed before any table."""
     speaker = Speaker(content)
-    return [words for statement in statements(content) for words in speaker.say(statement)]
+    said = [words for statement in statements(content) for words in speaker.say(statement)]
+    return said if content.get("complete", True) else [INTERRUPTED, *said]
+
+
+INTERRUPTED = "Interrupted: what follows rests on the parts that were finished, and lacks comparisons with the others."
 
 
 class Speaker:
@@ -320,11 +324,11 @@ def _largest(cells: tuple[int, ...]) -> list[str]:
     """Said beside a number that was chosen: its interval does not know of the choice.
 
     >>> _largest((1,)), _largest((9,)), _largest((3, 6))
-    ([], ['the largest of 9 cells'], ['the largest of 3 to 6 cells'])
+    ([], ['the largest of 9 figures'], ['the largest of 3 to 6 figures'])
     """
     if max(cells, default=1) == 1:
         return []
-    return [f"the largest of {' to '.join(map(str, sorted({min(cells), max(cells)})))} cells"]
+    return [f"the largest of {' to '.join(map(str, sorted({min(cells), max(cells)})))} figures"]
 
 
 def _first(cases: list[str], most: int = 4) -> str:

@@ -57,6 +57,7 @@ Set = Annotated[
     ),
 ]
 GO_ON = "What is finished is kept: run the same command again to go on."
+NOTHING = "Nothing was finished yet: the same command begins anew."
 
 
 def audit(
@@ -90,9 +91,12 @@ def audit(
     if not names:
         raise ConfigError("No attack was named.", "For example --attack lti,matched.")
     options = _attack_options([name for name in names if name != "multi-round"], targets, quick, pairs(settings))
+    if "multi-round" in names and multi_rounds < 1:
+        raise ConfigError(f"Expected --multi-rounds {multi_rounds} to be at least 1.", "Leave it out for 300.")
     wanted = whole_numbers(snapshots, "--snapshots")
     existing_folder(run)
-    whose = f"{'PRIVATE' if private else 'public'} images over {options.label_sets} label sets"
+    sets = f"{options.label_sets} label set{'s' * (options.label_sets != 1)}"
+    whose, store = f"{'PRIVATE' if private else 'public'} images over {sets}", Store(run, fresh=fresh)
     with locked(run), display.audit_progress(as_json) as progress:
 
         def planned(plan: Plan) -> None:
@@ -104,10 +108,10 @@ def audit(
             replays = multi_rounds if "multi-round" in names else 0
             result = audit_run(
                 run, options, wanted, private, replays, progress,
-                public=public, model=model, store=Store(run, fresh=fresh), planned=planned,
+                public=public, model=model, store=store, planned=planned,
             )  # fmt: skip
         except KeyboardInterrupt:
-            _stopped(as_json)
+            _stopped(as_json, GO_ON if any(store.folder.glob("*.npz")) else NOTHING)
         drawn = (run / "audit.svg").exists()
         earlier = set_aside(run, result.content)
         removed = earlier is not None and drawn and not earlier.with_suffix(".svg").exists()
@@ -126,16 +130,16 @@ def _show(result: Audit, written: list[Path], earlier: Path | None, removed: boo
         display.console.print("written: " + ", ".join(str(path) for path in written), markup=False)
         if earlier is not None:
             gone = " Its picture showed private images, and was removed." if removed else ""
-            display.note(f"The earlier audit has results that this one lacks; it is kept as {earlier.name}.{gone}")
+            display.note(f"The earlier audit.json has what this one lacks; it is kept as {earlier.name}.{gone}")
     if not result.content["complete"]:
         _stopped(as_json)
 
 
-def _stopped(quiet: bool) -> NoReturn:
+def _stopped(quiet: bool, left: str = GO_ON) -> NoReturn:
     from . import display
 
     if not quiet:
-        display.errors.print(f"interrupted. {GO_ON}", style="bold", soft_wrap=True)
+        display.errors.print(f"interrupted. {left}", style="bold", soft_wrap=True)
     raise typer.Exit(130)
 
 

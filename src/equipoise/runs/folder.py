@@ -54,7 +54,7 @@ class RunFolder:
         refuse_link(self.path / "snapshots")
         result = snapshot_rounds(self.path)
         if not result:
-            remedy = "Train it with snapshots=[0, 200]."
+            remedy = "Train it with --set snapshots='[0, 20]', say."
             if self.config.deployment is not None:
                 remedy = 'Its server writes them: run it with equipoise.audit.snapshots = "[0, 1]".'
             raise CheckpointError(f"The run folder {self.path.name} has no snapshots.", remedy)
