@@ -443,7 +443,7 @@ def bounds() -> str:
     )
     return "\n\n".join([
         table(columns[0], learning), *checks, table(columns[1], training), table(columns[2], leaking),
-        f"Smallest to largest over {result['rows'][0]['seeds']} seeds; commit {result['commit']}, two CPU cores.",
+        f"Smallest to largest over {result['rows'][0]['seeds']} seeds; commit {result['commit']}, one CPU core.",
     ])  # fmt: skip
 
 
