@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from equipoise.attack import simulate as module
-from equipoise.attack.simulate import Companions, chunk, noise, pieces, respond, simulate
+from equipoise.attack.simulate import Companions, chunk, noise, paired, pieces, respond, signs, simulate
 from equipoise.attack.view import Server
 from equipoise.mechanism.distortion import draw_bounds
 from equipoise.mechanism.noise import standard_noise
@@ -145,6 +145,23 @@ def test_the_opposite_sign_negates_all_noise(name: str) -> None:
     drawn = noise(server, experiment_key(1, "attack/test/noise"), torch.arange(8), weights)
     assert drawn is not None
     torch.testing.assert_close((plus - minus) / 2, draw_bounds(drawn, server.protection)[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "name", ["none", "ls-static", "gs-static", "pl-identical", "laplace-dp", "pl-learn", "gs-learn"]
+)
+def test_a_pair_tells_the_update_and_its_noise_apart(name: str) -> None:
+    """As the two releases of opposite noise do; where nothing is learned one without noise serves as well."""
+    server, weights = server_of(name, dtype=torch.float64)
+    labels, public = batch_of(8, 4)[1], public_of(dtype=torch.float64)
+    told: list[int] = []
+    clean, added, rows = paired(server, weights, public, labels, 1, "test", told.append)
+    plus, same = simulate(server, weights, public, labels, 1, "test")
+    minus, _ = simulate(server, weights, public, labels, 1, "test", sign=-1.0)
+    assert torch.equal(rows, same)
+    torch.testing.assert_close(clean, (plus + minus) / 2, rtol=0, atol=1e-12)
+    torch.testing.assert_close(added, (plus - minus) / 2, rtol=0, atol=1e-12)
+    assert sum(told) == 8 * signs(server)
 
 
 def test_a_learner_answers_opposite_noise_differently() -> None:

@@ -61,13 +61,13 @@ def test_an_attack_that_does_not_count_its_work_counts_as_nothing() -> None:
 
 
 def test_the_learner_and_pairs_of_noise_are_counted() -> None:
-    """Of 200 samples for each of two label sets: one gradient each, two of opposite noise, and three more steps."""
+    """Of 200 samples for each of two label sets: one gradient each; of a learner two of opposite noise, three more steps."""
     works = [
         work_of("lti", server_of(name, 0.1)[0], targets_of(), materials(), QUICK)
         for name in ("none", "gs-static", "gs-learn")
     ]
     sets = targets_of().label_sets
-    assert [(work.steps, work.gradients) for work in works] == [(200 * sets, 1), (400 * sets, 1), (400 * sets, 4)]
+    assert [(work.steps, work.gradients) for work in works] == [(200 * sets, 1), (200 * sets, 1), (400 * sets, 4)]
 
 
 def test_the_pace_is_measured_once_for_each_kind_of_mechanism(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ from ..statistics import ranks
 from .attack import Hooks, Knowledge, Option, Work, held
 from .filter import Filter, Products
 from .limiter import Limiter
-from .simulate import Companions, chunk, gradients, noise, pieces, respond, signs
+from .simulate import Companions, chunk, gradients, noise, pieces, respond, signs, undistorted
 from .view import Public, Server, View, check, check_public, groups
 
 FLOORS = (1e-6, 1e-4, 1e-2, 1.0)
@@ -188,6 +188,7 @@ class Bench:
             on_release,
         )
         self.signs = signs(server)
+        self.clean = server if server.protection.mechanism.learns else undistorted(server)  # noise is added, no more
         self.pairs = pairs_of(server, options["pairs"])
         self.most = chunk(server, previous)
         own = (public[1] == label).nonzero().flatten()
@@ -231,11 +232,12 @@ class Bench:
 
     # -- simulation --------------------------------------------------------------------------------------------
 
-    def _respond(self, centre: Tensor, companions: Tensor, drawn: Tensor | None) -> Tensor:
+    def _respond(self, server: Server, centre: Tensor, companions: Tensor, drawn: Tensor | None) -> Tensor:
         """Updates ``[R, P]`` of batches that hold ``centre`` ``[R, ...]`` at the label's position."""
         batch = self.public[0][companions]
         batch[:, self.position] = centre
-        result = respond(self.server, self.previous, batch, self.labels.expand(len(batch), -1), drawn)
+        drawn = drawn if server.protection.mechanism.distorts else None
+        result = respond(server, self.previous, batch, self.labels.expand(len(batch), -1), drawn)
         if self.on_release:
             self.on_release(len(batch))
         return result.sub_(self.previous)
@@ -248,11 +250,11 @@ class Bench:
         return companions, noise(self.server, key, rows, self.previous)
 
     def _pairs(self, purpose: str, rows: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Likewise, where two neighbouring rows are a pair with the same companions and opposite noise."""
+        """Likewise, where two neighbouring rows of a learner are a pair with the same companions and opposite noise."""
         unique, place = torch.unique(rows // self.signs, return_inverse=True)
         companions, drawn = self._drawn(purpose, unique)
-        if drawn is None:
-            return companions[place], None
+        if drawn is None or self.signs == 1:
+            return companions[place], drawn
         return companions[place], drawn[place] * (1 - 2 * (rows % 2)).to(drawn).unsqueeze(1)
 
     def responses(self, images: Tensor) -> Tensor:
@@ -264,7 +266,7 @@ class Bench:
             for some in pieces(len(images), max(1, self.most // len(part)), self.previous.device):
                 again = None if drawn is None else drawn.repeat(len(some), 1)
                 centre = images[some].repeat_interleave(len(part), dim=0)
-                result = self._respond(centre, companions.repeat(len(some), 1), again)
+                result = self._respond(self.clean, centre, companions.repeat(len(some), 1), again)
                 total[some] += result.view(len(some), len(part), -1).sum(1)
         return total / each
 
@@ -279,6 +281,7 @@ class Bench:
         for some in pieces(len(out), max(1, self.most // each), updates.device):
             release, image = some // len(images), some % len(images)
             result = self._respond(
+                self.server,
                 images[image].repeat_interleave(each, dim=0),
                 companions.repeat(len(some), 1),
                 standard[release].repeat_interleave(each, dim=0),
@@ -292,11 +295,13 @@ class Bench:
         clean, half = [], []
         for part in pieces(len(anchors) * each, self.most, self.previous.device):
             companions, drawn = self._pairs("covariance", part)
-            result = self._respond(self.public[0][anchors[part // each]], companions, drawn)
+            result = self._respond(self.clean, self.public[0][anchors[part // each]], companions, drawn)
             result = result.view(-1, self.signs, self.previous.numel())
             clean.append(result.mean(1))
             if self.signs == 2:
                 half.append((result[:, 0] - result[:, 1]) / 2)
+            elif drawn is not None:
+                half.append(draw_bounds(drawn, self.server.protection)[0])
         about = torch.cat(clean).view(len(anchors), self.options["around"], -1)
         self.anchors, self.around = anchors, about.mean((0, 1))
         spread = (about - about.mean(1, keepdim=True)).flatten(0, 1)  # [S, P]
@@ -309,7 +314,7 @@ class Bench:
         results = []
         for rows in pieces(count, self.most, self.previous.device):
             companions, drawn = self._drawn(purpose, rows)
-            results.append(self._respond(images[truth[rows]], companions, drawn))
+            results.append(self._respond(self.server, images[truth[rows]], companions, drawn))
         return torch.cat(results), truth
 
     # -- the choice of the filter ----------------------------------------------------------------------------------

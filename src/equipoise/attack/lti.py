@@ -21,7 +21,7 @@ from .attack import Attack, Hooks, Knowledge, Option, Work, held
 from .descent import boxed
 from .limiter import LIMITS, Limiter
 from .results import Inversion
-from .simulate import gradients, signs, simulate
+from .simulate import gradients, paired, signs
 from .view import Public, Server, View, check, check_public, groups, ordered_labels, restore_order
 
 PENALTIES = tuple(10.0**power for power in range(-7, 4))  # of the kernel's mean diagonal
@@ -72,13 +72,11 @@ def learn(
         ("lti", "lti/held out"), _split(public[1]), (kept, samples - kept), strict=True
     ):  # no image serves both to learn from and to choose by
         own, many = (public[0][rows], public[1][rows]), labels.expand(count, -1)
-        both = (1.0, -1.0)[: signs(server)]
-        made = [simulate(server, previous, own, many, seed, purpose, on_release, sign=sign) for sign in both]
-        parts.append((made[0][0], made[-1][0], own[0][made[0][1]].flatten(1)))
-    updates, opposite, targets = (torch.cat([part[i] for part in parts]) for i in range(3))
-    clean, half = updates, None
-    if server.protection.mechanism.distorts:
-        clean, half = (updates + opposite) / 2, (updates - opposite) / 2
+        clean, noise, chosen = paired(server, previous, own, many, seed, purpose, on_release)
+        parts.append((clean, noise, own[0][chosen].flatten(1)))
+    clean, noise, targets = (torch.cat([part[i] for part in parts]) for i in range(3))
+    half = noise if server.protection.mechanism.distorts else None
+    updates = clean + noise
     centre, limiter = clean.mean(0), Limiter(half, previous)
     noisy = updates[kept:] - centre
     clean = (clean - centre).div_(limiter.sd)
@@ -167,7 +165,7 @@ def _work(server: Server, labels: Tensor, knowledge: Knowledge, options: Mapping
     sets, samples = len(ordered_labels(server, labels).unique(dim=0)), options["samples"]
     held = int(HELD_OUT * samples)
     kept, size, pixels = samples - held, server.batched.layout.size, server.examples * server.pixels
-    cut = held * (len(LIMITS) if signs(server) > 1 else 1)
+    cut = held * (len(LIMITS) if server.protection.mechanism.distorts else 1)
     tried = kept**2 * size + kept * cut * size + len(PENALTIES) * (kept**3 / 6 + kept**2 * cut + kept * cut * pixels)
     return Work(sets * samples * signs(server), gradients(server), sets * len(KERNELS) * tried)
 

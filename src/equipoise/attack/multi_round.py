@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
 import torch
@@ -34,7 +34,7 @@ from ..mechanism.distortion import draw_bounds
 from ..randomness import experiment_key, uniform
 from .filter import Filter
 from .limiter import Limiter
-from .simulate import chunk, noise, pieces, respond
+from .simulate import chunk, noise, pieces, respond, undistorted
 from .view import Public, Server, View, check, check_public
 
 LIMIT, FLOOR = 1, 1e-2  # which of limiter.LIMITS, and the floor of the noise: no round can afford to tune them
@@ -119,12 +119,6 @@ def multi_round(
         raise AttackError("There are no releases to combine.", "Give at least one round.")
     told = torch.stack(learned) if learned else None
     return Scores(torch.stack(own), torch.stack(plain), told, torch.stack(present))
-
-
-def undistorted(server: Server) -> Server:
-    """The same clients, clipping and all, with nothing added to their updates."""
-    plain = replace(server.protection.mechanism, measure=None, learns=False)
-    return replace(server, protection=replace(server.protection, mechanism=plain))
 
 
 # -- one round -----------------------------------------------------------------------------------------------------

@@ -7,10 +7,12 @@ simulated exactly as clients run it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from ..mechanism.distortion import draw_bounds
 from ..mechanism.noise import standard_noise
 from ..mechanism.release import release
 from ..randomness import Key, experiment_key, uniform
@@ -52,8 +54,14 @@ def gradients(server: Server) -> int:
 
 
 def signs(server: Server) -> int:
-    """How many releases make a pair of opposite noise: without noise there is nothing to pair."""
-    return 2 if server.protection.mechanism.distorts else 1
+    """How many releases make a pair of opposite noise: noise that is only added is the same whatever the batch."""
+    return 2 if server.protection.mechanism.learns else 1
+
+
+def undistorted(server: Server) -> Server:
+    """The same clients, clipping and all, with nothing added to their updates."""
+    plain = replace(server.protection.mechanism, measure=None, learns=False)
+    return replace(server, protection=replace(server.protection, mechanism=plain))
 
 
 def chunk(server: Server, like: Tensor) -> int:
@@ -121,3 +129,32 @@ def simulate(
         if on_release:
             on_release(len(rows))
     return updates, chosen
+
+
+def paired(
+    server: Server,
+    previous: Tensor,
+    public: Public,
+    labels: Tensor,
+    seed: int,
+    purpose: str,
+    on_release: Callable[[int], None] | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Updates ``[n, P]`` without their noise, the noise, and the public rows ``[n, E]`` behind them.
+
+    Of a learner: the mean of two releases under opposite noise, and half of their difference. The noise of the other
+    mechanisms is added, whatever the batch, so that one release without any tells as much.
+    """
+    given = (previous, public, labels, seed, purpose, on_release)
+    if server.protection.mechanism.learns:
+        (one, chosen), (other, _) = simulate(server, *given), simulate(server, *given, sign=-1.0)
+        return (one + other) / 2, (one - other) / 2, chosen
+    clean, chosen = simulate(undistorted(server), *given)
+    added = torch.zeros_like(clean)
+    if server.protection.mechanism.distorts:
+        key = experiment_key(seed, f"attack/{purpose}/noise")
+        for rows in pieces(len(labels), chunk(server, previous), previous.device):
+            drawn = noise(server, key, rows, previous)
+            assert drawn is not None
+            added[rows] = draw_bounds(drawn, server.protection)[0]
+    return clean, added, chosen

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attack.multi_round import Candidates, Combined, Observation, combine, multi_round, undistorted
-from ..attack.simulate import chunk, pieces, respond
+from ..attack.multi_round import Candidates, Combined, Observation, combine, multi_round
+from ..attack.simulate import chunk, pieces, respond, undistorted
 from ..attack.view import Server
 from ..data.dataset import Dataset
 from ..engine.federation import Federation
