@@ -61,7 +61,7 @@ def test_an_attack_that_does_not_count_its_work_counts_as_nothing() -> None:
 
 
 def test_the_learner_and_pairs_of_noise_are_counted() -> None:
-    """Of 200 samples for each of two label sets: one gradient each; of a learner two of opposite noise, three more steps."""
+    """Of 200 samples for each of two label sets: one gradient each; of a learner two, and three more steps in each."""
     works = [
         work_of("lti", server_of(name, 0.1)[0], targets_of(), materials(), QUICK)
         for name in ("none", "gs-static", "gs-learn")
