@@ -313,6 +313,7 @@ def test_releases(bombs: list[bytes]) -> None:
     assert min(outcomes["accepted"], outcomes["refused"]) > 300, outcomes
 
 
+@pytest.mark.slow
 def test_replies_through_flower(bombs: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for the messages of a deployment: bytes of arrays, metrics and claims of any kind."""
     from flwr import app
@@ -472,6 +473,7 @@ def changed_tensors(rng: random.Random, tensors: dict[str, Tensor]) -> dict[str,
     return {**tensors, name: new.reshape(old.shape).to(old.dtype)}
 
 
+@pytest.mark.slow
 def test_resumed_runs(
     bombs: list[bytes], config: Config, halves: tuple[dict[str, bytes], dict[str, bytes]], tmp_path: Path
 ) -> None:

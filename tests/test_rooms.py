@@ -162,6 +162,7 @@ def test_compute_can_be_imported_where_nothing_else_is_installed() -> None:
     run(f"import sys; {blocked}import equipoise.compute")
 
 
+@pytest.mark.slow
 def test_importing_the_attacks_loads_no_private_data() -> None:
     loaded = run("import sys, equipoise.attack.registry; print(*sorted(sys.modules))").split()
     assert "equipoise.attack.matched" in loaded

@@ -38,6 +38,7 @@ def all_of(known: Case, *attacks: Attack, hooks: Hooks | None = None) -> list[Li
 # --- theory --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_score_is_the_log_likelihood_under_gaussian_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """One image in static Gaussian noise: the response is known exactly, and so is the best statistic."""
     monkeypatch.setattr(limit, "LIMITS", (math.inf,))

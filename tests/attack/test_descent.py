@@ -106,6 +106,7 @@ def bowl(count: int, examples: int = 2) -> Callable[[Tensor], Tensor]:
     return cost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("iterations", "milestones", "signed", "clamped"),
     [

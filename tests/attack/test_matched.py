@@ -49,11 +49,13 @@ def test_more_noise_identifies_less() -> None:
 # --- under the release's own noise ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("condition_on", ["release", "best"])
 def test_responses_under_the_noise_of_the_release_win_too(condition_on: str) -> None:
     assert case(4, 8, "pl-learn", 0.1).identified(condition_on=condition_on) > 0.85
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("condition_on", ["release", "best"])
 def test_they_lose_where_nothing_is_to_be_seen(condition_on: str) -> None:
     known = case(4, 8, "gs-learn", 1000.0)

@@ -24,6 +24,7 @@ from equipoise.models.bundled import MLP, LeNetZhu
 from tests.attack.inversions import CLASS_MEAN, case, laplace, seeded, tanh_model
 
 
+@pytest.mark.slow
 def test_it_wins_without_protection() -> None:
     known = case(1, 2)
     result = unrolled(known.server, known.view, replace(SEARCH, iterations=250))

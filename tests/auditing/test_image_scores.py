@@ -191,6 +191,7 @@ def test_costs_that_cannot_be_matched_are_refused() -> None:
         match(torch.zeros(2, 2, 2), torch.zeros(2, 3))
 
 
+@pytest.mark.slow
 def test_guesses_are_arranged_by_the_truths_that_they_match(generator: torch.Generator) -> None:
     """The first two guesses have changed places, and they alone may: the third has a label of its own."""
     truth = torch.rand(2, 3, 1, 4, 5, generator=generator)

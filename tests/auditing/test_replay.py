@@ -234,6 +234,7 @@ def few_replayed(few: Dataset, monkeypatch: pytest.MonkeyPatch, federation: Fede
     return replayed(Settings.flat(partition="iid", **more), federation, 24, examples=40, decoys=12)
 
 
+@pytest.mark.slow
 def test_large_noise_hides_what_the_positive_control_finds(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """Undistorted, the releases give nearly all images away; noise at weights that hardly move leaves chance."""
     row = few_replayed(few, monkeypatch, Federation("mnist", "ls-static", 0.1), server_rate=1e-6)
@@ -328,6 +329,7 @@ def test_fewer_images_than_were_asked_for_are_noted_and_are_the_evidence() -> No
     assert result["evidence"] == "insufficient evidence"
 
 
+@pytest.mark.slow
 def test_a_replay_is_the_same_every_time() -> None:
     assert quick("pl-learn") == quick("pl-learn")
 

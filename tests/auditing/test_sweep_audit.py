@@ -208,6 +208,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
     return seen
 
 
+@pytest.mark.slow
 def test_what_was_finished_is_not_computed_again_and_gives_the_same(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

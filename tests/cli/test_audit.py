@@ -70,6 +70,7 @@ def quick(*more: str, attack: str = "lti") -> list[str]:
 # --- what it prints and writes ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_json_is_one_document_and_the_file(command: Command, folder: Path) -> None:
     result = document(command("audit", "run", "--targets", "2", *CHEAP, "--set", "twins=false", "--json"))
     assert result == json.loads((folder / "audit.json").read_text(), parse_constant=refuse)

@@ -34,6 +34,7 @@ def test_keys_of_settings_and_options_are_completed() -> None:
     assert completion.bounds_options("targets") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "word"),
     [("equipoise train --mechanism none,pl-l", "none,pl-learn"), ("equipoise reproduce ca", "cap")],

@@ -55,6 +55,7 @@ def test_the_demo_makes_a_table_and_a_plot_that_stands_alone(command: Command, t
         assert f"{line} (seed 1)" in page
 
 
+@pytest.mark.slow
 def test_the_demo_as_json(command: Command, tmp_path: Path) -> None:
     result = document(command("demo", "--rounds", "5", "--out", "out", "--json"))
     assert [row["mechanism"] for row in result["federations"]] == ["none"] + ["pl-identical"] * 2 + ["pl-learn"] * 2

@@ -178,6 +178,7 @@ def test_records_that_are_not_enough_are_an_error(command: Command, tmp_path: Pa
 # --- planned here, computed elsewhere, scored here -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_tiny")
 def test_a_plan_is_computed_elsewhere_and_scored_here(
     command: Command, tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -105,6 +105,7 @@ def test_the_examples_constants_are_the_librarys_defaults() -> None:
     assert s.protection.clip == basic_flow.CLIP
 
 
+@pytest.mark.slow
 def test_the_example_runs_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
     with torch.random.fork_rng():
         basic_flow.main(rounds=100, mechanism="ls-static", scale=0.0125)

@@ -47,7 +47,7 @@ def differences(expected: dict[str, Any], actual: dict[str, Any], tolerance: flo
     return sorted(wrong)
 
 
-LONG = ("reproduced", "computed_audit")
+LONG = ("reproduced", "computed_audit", "local_steps", "two_datasets_two_seeds")
 """Slow tests: the jobs and audits that they are made of are in others."""
 
 

@@ -222,6 +222,7 @@ print(noise().hex(), flush=True)
 """
 
 
+@pytest.mark.slow
 def test_forked_processes_draw_different_noise() -> None:
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=100, check=True)
     result = done.stdout.split()

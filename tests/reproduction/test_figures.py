@@ -30,6 +30,7 @@ def test_every_artefact_of_the_paper_has_a_figure() -> None:
     assert figures.svg(ARTEFACTS["configuration"], {"scale": "full"}) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_quick_figure_is_well_formed_and_marked(quick_page: Path, name: str) -> None:
     svg = (quick_page / name / "figure.svg").read_text()

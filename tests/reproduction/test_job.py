@@ -475,6 +475,7 @@ def test_a_job_with_an_unknown_scale_is_an_error(job: Job, tmp_path: Path) -> No
 # --- with torch and numpy alone --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_job_needs_torch_and_numpy_alone() -> None:
     blocked = (
         "pydantic",

@@ -24,7 +24,7 @@ OWN = {
 }
 """What concerns the audit as a whole; every attack brings its own options along (``attack/registry.py``)."""
 QUICK: dict[str, Any] = {"releases": 20, "label_sets": 1, "candidates": 50, "samples": 300, "iterations": 400}
-"""A preset for a first look, in about a fifth of the time: still as many releases as a result takes.
+"""A preset for a first look, in less than half of the time: still as many releases as a result takes.
 
 It spares the simulations behind the filter of ``matched``: with fewer, that attack misses much of what learning leaks.
 """

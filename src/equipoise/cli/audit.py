@@ -44,7 +44,7 @@ Quick = Annotated[
     bool,
     typer.Option(
         "--quick",
-        help="A first look in about a fifth of the time: 20 releases over 1 label set, 50 candidates, fewer "
+        help="A first look in less than half of the time: 20 releases over 1 label set, 50 candidates, fewer "
         "simulations for lti and labels. --targets and --set have the last word.",
     ),
 ]
