@@ -69,6 +69,13 @@ def test_rates_have_an_interval_even_where_nothing_was_found() -> None:
     assert summary({"labels": 1 - found[:, 0]})["labels_low"] < 0.98
 
 
+def test_one_candidate_has_one_rank() -> None:
+    """So it is with the control of two candidates, which leaves the truth out."""
+    result = summary({"log_rank": np.zeros((5, 4)), "identification": np.ones((5, 4))}, candidates=1)
+    assert (result["log_rank_low"], result["log_rank_high"]) == (0.0, 0.0)
+    assert summary({"log_rank": np.zeros((5, 4))}, candidates=2)["log_rank_high"] > 0.1
+
+
 def test_releases_that_are_not_independent_have_no_intervals() -> None:
     values = {"mse": np.arange(40.0).reshape(20, 2), "identification": np.eye(20), "members": np.eye(20)}
     with_them = summary({**values, "others": np.eye(20)})

@@ -102,7 +102,7 @@ def interval_of(name: str, table: Array, seed: int = 0, candidates: int | None =
         return rate_interval(table)
     if name == "labels":
         return bounded_interval(table, 1.0)
-    if name == "log_rank" and candidates is not None:
+    if name == "log_rank" and candidates is not None and candidates > 1:  # one candidate has no rank but the first
         return bounded_interval(table, float(np.log(candidates)))
     return bootstrap(table, seed=seed)
 
