@@ -18,6 +18,7 @@ from equipoise.statistics import (
     auc,
     bootstrap,
     bootstrap_auc,
+    bounded_interval,
     interval,
     ranks,
     rate_interval,
@@ -401,3 +402,15 @@ def test_it_covers_the_mean_as_often_as_it_says() -> None:
     slack = 5 * (0.95 * 0.05 / 2000) ** 0.5
     assert abs(share(0.95) - 0.95) < slack
     assert abs(share(0.80) - 0.95) > slack
+
+
+def test_equal_numbers_have_an_interval_that_is_not_empty() -> None:
+    """Rounding makes their variance tiny instead of zero; and a number beyond the end counts as the end."""
+    for table, most in ((np.full((20, 1), np.log1p(5)), math.log(200)), (np.tile([1.0, 1.0, 0.0], (20, 1)), 1.0)):
+        ends = bounded_interval(table, most)
+        assert ends is not None
+        assert ends[0] < table.mean() - 0.05
+        assert ends[1] > table.mean() + 0.05
+    beyond = bounded_interval(np.full((32, 8), math.log(10)), math.log(9))
+    assert beyond is not None
+    assert beyond[1] == pytest.approx(math.log(9))

@@ -352,8 +352,10 @@ def bounded_interval(values: Values, most: float) -> Interval | None:
     check_finite("values", array)
     if len(array) < 2:
         return None
-    each = array.reshape(len(array), -1).mean(1)
-    low, high = share_interval(float(each.mean()), float(each.var()) / len(each), len(each), array.size)
+    each = np.clip(array, 0.0, 1.0).reshape(len(array), -1).mean(1)
+    variance = float(each.var()) / len(each)
+    variance = variance if variance > 1e-12 else 0.0  # equal numbers differ by rounding
+    low, high = share_interval(float(each.mean()), variance, len(each), array.size)
     return float(low * most), float(high * most)
 
 

@@ -11,9 +11,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from equipoise.errors import CheckpointError, ModelError
+from equipoise.errors import CheckpointError, EquipoiseError, ModelError
 from equipoise.models.batched import Batched
-from equipoise.runs.snapshot import save_snapshot, snapshot_weights, tensors_digest
+from equipoise.runs.snapshot import save_snapshot, snapshot_rounds, snapshot_weights, tensors_digest
 from tests.helpers import contents
 
 
@@ -143,3 +143,15 @@ def test_notes_of_any_form_are_no_hash_or_a_wrong_one(linear: Batched, tmp_path:
             snapshot_weights(tmp_path / "s", linear.layout, 1)
     else:
         assert snapshot_weights(tmp_path / "s", linear.layout, 1).shape == (1, 8)
+
+
+def test_rounds_are_those_of_files_that_the_run_wrote(tmp_path: Path) -> None:
+    (tmp_path / "snapshots").mkdir()
+    for name in ("round-000005.safetensors", "round-7.safetensors", "round-x.safetensors"):
+        (tmp_path / "snapshots" / name).touch()
+    assert snapshot_rounds(tmp_path) == [5]
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    (linked / "snapshots").symlink_to(tmp_path / "snapshots")
+    with pytest.raises(EquipoiseError):
+        snapshot_rounds(linked)

@@ -33,6 +33,8 @@ from .sweep_audit import audit_sweep
 from .targets import repeats
 
 Step = Callable[[int], None]
+OF_CLIENTS = ("labels", "identified")
+"""What a replay tells of single images of a client: it stays out of the folder."""
 LISTS = ("attacks", "differences", "cap", "multi_round")
 """The parts of a result that are rows, each with its dataset."""
 LOOSEST = (
@@ -119,10 +121,11 @@ def audit_run(
     result["deployment"] = run.config.deployment is not None
     result["cap"] = _cap(run.results(), findings, federations, settings.training.rounds)
     if most and findings.complete:
-        result["multi_round"] = [
+        rows = [
             replay.replayed(settings, fed, most, on_round=_step(progress, seconds / most), datasets=datasets)
             for fed, seconds in zip(federations, replays, strict=True)
         ]
+        result["multi_round"] = [{key: row[key] for key in row if key not in OF_CLIENTS} for row in rows]
     result["notes"] += subject.notes
     if any(per_client(settings.protection, fed) for fed in federations):
         result["notes"].append(LOOSEST)

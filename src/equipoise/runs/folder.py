@@ -17,7 +17,7 @@ from torch import Tensor
 from ..engine.datasets import dataset_labels
 from ..engine.federation import Federation
 from ..errors import CheckpointError, ConfigError
-from ..files import read_json, refuse_link
+from ..files import read_json
 from ..models.layout import Layout
 from .config import Config, stored
 from .metrics_file import METRICS, read_rows
@@ -51,7 +51,6 @@ class RunFolder:
 
     def snapshots(self) -> list[int]:
         """Rounds of which there is a snapshot; at least one."""
-        refuse_link(self.path / "snapshots")
         result = snapshot_rounds(self.path)
         if not result:
             remedy = "Train it with --set snapshots='[0, 20]', say."

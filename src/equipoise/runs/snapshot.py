@@ -16,7 +16,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from ..errors import CheckpointError
-from ..files import write_bytes
+from ..files import refuse_link, write_bytes
 from ..models.layout import Layout
 
 TENSOR_FAULTS = (SafetensorError, ValueError, TypeError, KeyError, RuntimeError)
@@ -30,8 +30,10 @@ def snapshot_path(folder: Path, round_number: int) -> Path:
 
 def snapshot_rounds(folder: Path) -> list[int]:
     """The rounds of which a run folder keeps the weights, sorted; files of other names are passed over."""
-    names = (path.stem.removeprefix("round-") for path in (folder / "snapshots").glob("round-*.safetensors"))
-    return sorted(int(name) for name in names if name.isdecimal())
+    refuse_link(folder / "snapshots")
+    found = ((path, path.stem.removeprefix("round-")) for path in (folder / "snapshots").glob("round-*.safetensors"))
+    rounds = (int(name) for path, name in found if name.isdecimal() and path == snapshot_path(folder, int(name)))
+    return sorted(rounds)
 
 
 def save_snapshot(path: Path, tensors: dict[str, Tensor], notes: dict[str, str]) -> None:
