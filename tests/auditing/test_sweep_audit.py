@@ -13,7 +13,8 @@ import torch
 from equipoise.attack.attack import Attack
 from equipoise.attack.registry import register_attack
 from equipoise.attack.results import Inversion
-from equipoise.auditing import sweep_audit
+from equipoise.auditing import cells, sweep_audit
+from equipoise.auditing.examine import attack_cell
 from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.plan import Plan
 from equipoise.auditing.results import Findings, Outcome, differences, mark_controls, rows_of
@@ -30,6 +31,12 @@ from tests.auditing.small import TWINS
 
 SETTINGS = Settings.flat(rounds=2, evaluate_every=2, model="mlp", init="torch", batch=2, steps=2, public_fraction=0.6)
 Run = Callable[..., Findings]
+
+
+@pytest.fixture(autouse=True)
+def _twins_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps hardly learn: whatever their final norm, it has a cell of its own."""
+    monkeypatch.setattr(cells, "NEAR", 0)
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +81,23 @@ def test_every_mechanism_has_its_roles(run: Run) -> None:
     assert roles(result, "pl-identical") == ["own", "undistorted"]
     assert roles(result, "pl-learn") == ["own", *TWINS, "undistorted"]
     assert roles(run(cheap(attacks=["labels"], twins=False)), "pl-learn") == ["own", "undistorted"]
+
+
+@pytest.mark.parametrize(("near", "attacked"), [(0.01, 3), (0.0, 4)])
+def test_twins_of_equal_noise_are_attacked_once(
+    run: Run, federations: list[Federation], monkeypatch: pytest.MonkeyPatch, near: float, attacked: int
+) -> None:
+    calls = []
+    monkeypatch.setattr(cells, "NEAR", near)
+    monkeypatch.setattr(sweep_audit, "attack_cell", lambda *a, **b: [calls.append(a), attack_cell(*a, **b)])
+    outcomes = {one.about["role"]: one for one in run(cheap(attacks=["labels"]), given=federations[2:]).outcomes}
+    assert len(calls) == attacked
+    lower, equal = (outcomes[role] for role in TWINS)
+    assert (lower.about["lower"] == equal.about["lower"]) == (attacked == 3)
+    assert equal.about["lower"] == pytest.approx(lower.about["lower"], rel=0.01)
+    assert equal.about["role"] == TWINS[1]
+    if attacked == 3:
+        assert all(np.array_equal(lower.values[name], equal.values[name]) for name in lower.values)
 
 
 def test_every_row_has_a_negative_control_and_the_role_undistorted_is_the_positive_one(run: Run) -> None:

@@ -36,6 +36,8 @@ OWN, POSITIVE = "own", "undistorted"
 EQUAL_LOWER, EQUAL_NORM = "static, equal lower bound", "static, equal final norm"
 SIMULATED = 64
 """Releases from which the final norm of a learned distortion is estimated."""
+NEAR = 0.01
+"""A final norm so near to the lower bound, as a share of it, is the lower bound: both twins are one, attacked once."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,10 @@ def unlearned(protection: Protection) -> Protection:
 
 
 def final_norm(server: Server, weights: Tensor, public: Public, options: AuditOptions) -> float:
-    """The noise scale at which static noise has the final norm of a learned one: its mean over simulated releases."""
+    """The noise scale at which static noise has the final norm of a learned one: its mean over simulated releases.
+
+    Learning often ends at the lower bound itself, to less than ``NEAR``.
+    """
     protection, mechanism = server.protection, server.protection.mechanism
     same = unlearned(protection)
     key = experiment_key(options.seed, "audit/twins")
@@ -191,7 +196,8 @@ def final_norm(server: Server, weights: Tensor, public: Public, options: AuditOp
         learned = respond(server, weights, batch, labels[some], drawn)
         first += float(intensity(start, mechanism.norm).double().sum())
         final += float(intensity(learned - (static - start), mechanism.norm).double().sum())
-    return float(protection.scale) * final / first
+    grown = final / first
+    return float(protection.scale) * (1.0 if abs(grown - 1) < NEAR else grown)
 
 
 def static_name(name: str) -> str | None:

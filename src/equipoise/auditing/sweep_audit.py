@@ -174,17 +174,17 @@ class SweepAudit:
         federation = self.federations[index]
         cell = self.cells[federation.dataset, *planned.key]
         where = f"{federation.label()} at {round_number}, {planned.about['role']}"
-        if missing := cell.missing(self.options.attacks):
-            self._attack(cell, missing, where)
+        if cell.missing(self.options.attacks):
+            self._attack(cell, where)
         outcomes = (cell.found[name] for name in self.options.attacks)
         self.outcomes[index, round_number, planned.about["role"]] = [
             replace(one, about={**planned.about, "lower": one.about["lower"]}) for one in outcomes
         ]
 
-    def _attack(self, cell: CellAudit, missing: list[str], where: str) -> None:
+    def _attack(self, cell: CellAudit, where: str) -> None:
         made = cell.planned.make()
         about = {**made.about, "lower": float(made.server.protection.scale)}
-        made = replace(made, about=about)
+        made, same = replace(made, about=about), self.cells.get((cell.dataset, *made.key()), cell)
 
         def told(attack: str, steps: float) -> None:
             seconds = cell.left[attack] if steps == inf else min(steps * cell.seconds[attack], cell.left[attack])
@@ -198,11 +198,13 @@ class SweepAudit:
                 self.store.put(cell.names[outcome.attack], self._kept(outcome), cell.probe)
             told(outcome.attack, inf)  # what was not told of in steps
 
-        options = replace(self.options, attacks=missing)
-        attack_cell(
-            made, self.targets[cell.dataset], self.materials[cell.dataset], options,
-            self.settings.protection.leakage.D, told, keep, forgiving=True,
-        )  # fmt: skip
+        for one in set(same.found) - set(cell.found):  # a twin that equals the other
+            keep(replace(same.found[one], about=about))
+        if missing := cell.missing(self.options.attacks):
+            attack_cell(
+                made, self.targets[cell.dataset], self.materials[cell.dataset],
+                replace(self.options, attacks=missing), self.settings.protection.leakage.D, told, keep, forgiving=True,
+            )  # fmt: skip
 
     def _kept(self, outcome: Outcome) -> Outcome:
         """What of it may lie in the folder: no reconstruction of a client's own image."""
