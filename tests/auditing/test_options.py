@@ -144,6 +144,8 @@ def test_a_search_that_cannot_work_is_refused_before_it_begins(given: dict[str, 
         ({"twins": "yes"}, "Expected twins='yes' to be of type bool."),
         ({"tv": "0"}, "Expected tv='0' to be of type float."),
         ({"tv": False}, "to be of type float"),
+        ({"seed": -1}, "Too small: seed=-1 (at least 0)."),
+        ({"samples": 10**30}, "Expected samples to be below 2^63."),
     ],
     ids=str,
 )

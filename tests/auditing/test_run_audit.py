@@ -24,7 +24,7 @@ from equipoise.auditing.store import Store, packed, unpacked
 from equipoise.auditing.svg import as_pixels, png
 from equipoise.engine.datasets import load_dataset
 from equipoise.engine.settings import Settings
-from equipoise.errors import AttackError, CheckpointError, ConfigError, DataError, ModelError
+from equipoise.errors import AttackError, CheckpointError, ConfigError, DataError, EquipoiseError, ModelError
 from equipoise.runs.config import resolve
 from equipoise.runs.run import Run
 from tests.audit_helpers import cheap, settings_for, train_run, write_pictures
@@ -416,15 +416,16 @@ def test_an_unknown_attack_is_refused_before_anything_is_read(tmp_path: Path) ->
         audit_run(tmp_path, AuditOptions(attacks=["mached"]))
 
 
+@pytest.mark.parametrize("kind", [AttackError, ModelError])
 def test_an_attack_that_cannot_work_on_one_cell_leaves_the_others(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, kind: type[EquipoiseError]
 ) -> None:
     """No release moves the weights, say, because the run diverged: that is said, and the audit goes on."""
     labels = find("labels")
 
     def run(server: Server, *rest: Any) -> Any:
         if server.protection.mechanism.learns:
-            raise AttackError("No release moves the weights.", "Leave them out.")
+            raise kind("No release moves the weights.", "Leave them out.")
         return labels.run(server, *rest)
 
     monkeypatch.setitem(ATTACKS, "labels", replace(labels, run=run))

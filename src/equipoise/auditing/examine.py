@@ -14,7 +14,7 @@ from ..attack.results import Result
 from ..attack.simulate import chunk, pieces, respond
 from ..attack.simulate import noise as draw_noise
 from ..attack.view import Server, View
-from ..errors import AttackError
+from ..errors import EquipoiseError
 from ..mechanism.protection import Leakage
 from ..randomness import experiment_key
 from .cells import Cell
@@ -51,7 +51,7 @@ def attack_cell(
     """All attacks that the options name, on the cell's own releases or on simulated ones of the targets.
 
     ``keep`` gets each outcome as soon as there is one. An attack that cannot work here, say because no release moves
-    the weights, raises ``AttackError``, or, if that is to be forgiven, has an outcome without values that says why.
+    the weights, raises a typed error, or, if that is to be forgiven, has an outcome without values that says why.
     """
     view = cell.view
     if view is None:
@@ -65,7 +65,7 @@ def attack_cell(
             result = run_attack(name, cell.server, view, knowledge, options, hooks)
             case = Case(cell, name, find(name).seen(view), targets, materials, options, trace)
             results.append(score(result, case))
-        except AttackError as error:
+        except EquipoiseError as error:
             if not forgiving:
                 raise
             results.append(Outcome(cell.about, name, {}, {}, notes={FAILED: error.cause}))

@@ -18,7 +18,7 @@ OWN = {
     "label_sets": Option(3, least=1),
     "candidates": Option(100, least=2),
     "others": Option(20, least=1),
-    "seed": Option(0),
+    "seed": Option(0, least=0),
     "twins": Option(True),
     "pictures": Option(2, least=0),
 }
@@ -118,6 +118,8 @@ def _check(name: str, value: Any, option: Option) -> None:
         raise ConfigError(
             f"Expected {name}={value!r} to be of type {kind.__name__}.", f"Its default is {option.default!r}."
         )
+    if isinstance(value, int) and not abs(value) < 2**63:
+        raise ConfigError(f"Expected {name} to be below 2^63.", "Leave it out for the default.")
     if isinstance(value, float) and not isfinite(value):
         raise ConfigError(f"Expected {name}={value!r} to be a finite number.", "Leave it out for the default.")
     if option.choices and value not in option.choices:
