@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from .errors import LedgerError as LedgerError
     from .errors import LimitError as LimitError
     from .errors import ModelError as ModelError
+    from .errors import PolicyError as PolicyError
     from .errors import ReleaseError as ReleaseError
     from .errors import StorageError as StorageError
     from .ledger.ledger import Ledger as Ledger
@@ -123,6 +124,7 @@ _HOMES = {
     "Option": "attack.attack",
     "Protected": "mechanism.protect",
     "ProtectionSettings": "mechanism.protection",
+    "PolicyError": "errors",
     "ReleaseError": "errors",
     "Run": "runs.run",
     "RunFolder": "runs.folder",

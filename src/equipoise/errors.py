@@ -198,6 +198,16 @@ class FleetError(EquipoiseError):
     exit_code = 21
 
 
+class PolicyError(EquipoiseError):
+    """A node has no policy, or what a run asks of it contradicts that policy. Nothing leaves the node.
+
+    >>> PolicyError.exit_code, issubclass(PolicyError, EquipoiseError)
+    (22, True)
+    """
+
+    exit_code = 22
+
+
 def place(error: BaseException) -> str:
     """Type and place of an error in somebody else's code, never its words: those may quote private data.
 

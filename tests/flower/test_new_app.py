@@ -42,7 +42,7 @@ def test_a_new_app_is_named_after_its_folder(tmp_path: Path) -> None:
     files = new_app(tmp_path / "my-app")
     assert {path.relative_to(tmp_path / "my-app").as_posix() for path in files} == {
         "README.md", "make_keys.py", "my_app/__init__.py", "my_app/client_app.py", "my_app/server_app.py",
-        "my_app/task.py", "pyproject.toml",
+        "my_app/task.py", "policy.toml", "pyproject.toml",
     }  # fmt: skip
     for path in files:
         text = path.read_text(encoding="utf-8")
@@ -53,7 +53,7 @@ def test_a_new_app_is_named_after_its_folder(tmp_path: Path) -> None:
     result = tomllib.loads((tmp_path / "my-app" / "pyproject.toml").read_text())
     assert result["project"]["name"] == "my-app"
     assert result["tool"]["flwr"]["app"]["components"]["clientapp"] == "my_app.client_app:app"
-    assert result["tool"]["flwr"]["app"]["config"]["equipoise"]["mechanism"] == "pl-learn"
+    assert result["tool"]["flwr"]["app"]["config"]["equipoise"]["mechanism"] == "pl-identical"
 
 
 @pytest.mark.parametrize(

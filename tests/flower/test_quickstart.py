@@ -17,8 +17,10 @@ from flwr.app import Context, Message, RecordDict
 from flwr.common.config import flatten_dict
 from flwr.supercore.task_identity import TaskIdentity
 
-from equipoise.errors import ReleaseError
+from equipoise.flower.client_guard import REFUSED
+from equipoise.flower.policy import VARIABLE
 
+POLICY = "policy.toml"
 PAGE = Path(__file__).parents[2] / "docs" / "deployment.md"
 PLAIN = Path(__file__).parent / "quickstart"
 NODES = [11, 12, 13]
@@ -28,6 +30,14 @@ def documented() -> dict[str, list[str]]:
     """The changed lines of every file, as the page has them."""
     blocks = re.findall(r"```diff\n # (\S+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     return {name: [line for line in body.splitlines() if line[:1] in "+-"] for name, body in blocks}
+
+
+def documented_policy(path: Path) -> Path:
+    """The one file that the page adds, as it has it."""
+    (text,) = re.findall(rf"```toml\n# {POLICY}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
 
 
 def patched(folder: Path, skip: str = "") -> Path:
@@ -88,21 +98,24 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     server(grid, context)
     trained = [reply for reply in grid.sent if reply.metadata.message_type == "train"]
     evaluated = [reply for reply in grid.sent if reply.metadata.message_type == "evaluate"]
-    assert len(trained) == len(evaluated) == 3 * len(NODES)
-    assert all("eval_loss" in reply.content["metrics"] for reply in evaluated)
-    return SimpleNamespace(sent=trained, final=context.state["final"])
+    assert len(trained) == 3 * len(NODES)
+    return SimpleNamespace(sent=trained, evaluated=evaluated, final=context.state.get("final"))
 
 
 def test_the_plain_app_runs_and_sends_whatever_it_likes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(PLAIN, tmp_path / "plain")
     result = run(tmp_path / "plain", monkeypatch)
     assert all("train_loss" in reply.content["metrics"] for reply in result.sent)
+    assert len(result.evaluated) == 3 * len(NODES)
+    assert all("eval_loss" in reply.content["metrics"] for reply in result.evaluated)
 
 
 def test_two_lines_and_a_third_protect_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changed = [line for name, lines in documented().items() for line in lines if name.endswith(".py")]
     assert len([line for line in changed if line.startswith("+") and "import" not in line]) == 3
+    monkeypatch.setenv(VARIABLE, str(documented_policy(tmp_path / POLICY)))
     result = run(patched(tmp_path / "app"), monkeypatch)
+    assert result.evaluated == [], "evaluation on clients is off"
     for reply in result.sent:
         metrics = reply.content["metrics"]
         assert metrics["equipoise.lower"] == pytest.approx(7.99975, rel=1e-5)
@@ -113,6 +126,13 @@ def test_two_lines_and_a_third_protect_it(tmp_path: Path, monkeypatch: pytest.Mo
     assert all(torch.isfinite(tensor).all() for tensor in final.values())
 
 
-def test_with_the_guard_alone_nothing_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ReleaseError, match="refused or failed: ReleaseError"):
-        run(patched(tmp_path / "app", skip="protect(model"), monkeypatch)
+@pytest.mark.parametrize("without", ["protect", "policy"])
+def test_without_protect_or_a_policy_nothing_is_sent(
+    without: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(documented_policy(tmp_path / POLICY)))
+    if without == "policy":
+        monkeypatch.delenv(VARIABLE)
+    app = patched(tmp_path / "app", skip="protect(model" if without == "protect" else "")
+    result = run(app, monkeypatch)
+    assert all(reply.has_error() and reply.error.reason == REFUSED for reply in result.sent)

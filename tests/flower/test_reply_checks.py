@@ -96,12 +96,6 @@ def test_the_largest_weight_is_the_servers_choice() -> None:
     assert "<= 50" in str(checked(reply(101, weight=51), max_weight=50).reason)
 
 
-def test_another_metric_can_be_the_weight() -> None:
-    run = {"equipoise.weight": "seen"}
-    assert checked(reply(101, metrics={"seen": 3}, without=("num-examples",)), run).reason is None
-    assert "not asked for: 'num-examples'" in str(checked(reply(101, metrics={"seen": 3}), run).reason)
-
-
 # --- claims of intensity ------------------------------------------------------------------------------------
 
 

@@ -29,7 +29,7 @@ def with_(**changed: Any) -> dict[str, Any]:
 def test_the_least_a_run_config_can_say() -> None:
     result = read_terms({**RUN, "num-server-rounds": 3, "lr": 0.1, "equipoisemechanism": "x"})
     assert (result.mechanism.name, result.budget) == ("pl-learn", 0.98)
-    assert (result.weight, result.metrics, result.release_limit, result.out) == ("num-examples", (), None, None)
+    assert (result.metrics, result.release_limit, result.out) == ((), None, None)
     assert result.settings == ProtectionSettings()
 
 
@@ -62,10 +62,10 @@ def test_none_is_written_as_a_word() -> None:
 
 
 def test_the_rest_of_the_run_config() -> None:
-    result = read_terms(with_(weight="seen", metrics=" loss, accuracy,", release_limit=7, out="runs/a"))
-    assert (result.weight, result.metrics) == ("seen", ("loss", "accuracy"))
+    result = read_terms(with_(metrics=" loss, accuracy,", release_limit=7, out="runs/a"))
+    assert result.metrics == ("loss", "accuracy")
     assert (result.release_limit, result.out) == (7, Path("runs/a"))
-    assert read_terms(with_(release_limit=0, out="", metrics="", weight="")) == read_terms(RUN)
+    assert read_terms(with_(release_limit=0, out="", metrics="")) == read_terms(RUN)
 
 
 @pytest.mark.parametrize("config", [{}, {"mechanism": "pl-learn"}, {"equipoise.mechanism": ""}])
@@ -159,9 +159,7 @@ def test_a_budget_must_fit_its_mechanism() -> None:
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["[1]", "{}"])
-keys = st.sampled_from(
-    ["eta", "steps", "gamma", "clip", "clients", "budget", "mechanism", "metrics", "out", "weight", "zz"]
-)
+keys = st.sampled_from(["eta", "steps", "gamma", "clip", "clients", "budget", "mechanism", "metrics", "out", "zz"])
 
 
 @given(st.dictionaries(keys, scalars, max_size=4))
@@ -187,9 +185,14 @@ def test_a_metric_cannot_take_a_name_of_the_servers_own_rows(name: str) -> None:
 
 
 def test_the_weight_is_no_metric_beside_itself() -> None:
-    assert read_terms(with_(metrics="num-examples", weight="seen")).metrics == ("num-examples",)
-    with pytest.raises(ConfigError, match="The metric 'seen' has a meaning of its own"):
-        read_terms(with_(metrics="seen", weight="seen"))
+    with pytest.raises(ConfigError, match="The metric 'num-examples' has a meaning of its own"):
+        read_terms(with_(metrics="num-examples"))
+
+
+def test_the_run_config_does_not_choose_what_weighs_a_reply() -> None:
+    """A training loss in its place would be sent."""
+    with pytest.raises(ConfigError, match=r"Unknown key 'equipoise\.weight'"):
+        read_terms(with_(weight="train_loss"))
 
 
 # --- budgets of clients and rounds --------------------------------------------------------------------------

@@ -178,7 +178,7 @@ def test_a_model_trained_elsewhere_is_distorted_alike(
     kind: Mechanism, start: Tensor, noise: Tensor, goals: list[Tensor]
 ) -> None:
     local = start - ETA * (start - goals[0])
-    given = distort_given(bowl(goals[0]), local, noise, protect(kind))
+    given = distort_given(bowl(goals[0]), local, local, noise, protect(kind))
     made = release([bowl(goals[0])], start, noise, ETA, protect(kind))
     torch.testing.assert_close(given.parameters, made.parameters)
     torch.testing.assert_close(given.record.utility_loss, made.record.utility_loss)

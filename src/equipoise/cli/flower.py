@@ -33,6 +33,7 @@ def new(
     print(f"{len(files)} files in {folder}")
     print(f"next: put your model and data into {task}, and try it on simulated nodes")
     print(f"(name the connection 'simulation' first, as {folder / 'README.md'} shows):")
+    print(f"  export EQUIPOISE_POLICY={(folder / 'policy.toml').absolute()}")
     print("  flower-superlink --insecure --simulation --disable-runtime-dependency-installation --port 8010")
     print(f"  flwr run {folder} simulation --stream --federation-config num-supernodes=4")
 
@@ -72,3 +73,56 @@ def demo(
     say(f"run: {result['run']}   logs: {out / 'logs'}   app: {out / shell.PARTS[0]}")
     say(f"what could its server see? in the folder of the app: {result['audit']}")
     say(result["claim"])
+
+
+policy = typer.Typer(
+    help="What may leave a node: its operator's own file, whatever a run asks for.",
+    epilog="Examples: equipoise flower policy init node --data scans   |   equipoise flower policy show policy.toml",
+    no_args_is_help=True,
+)
+app.add_typer(policy, name="policy")
+
+
+@policy.command(epilog="Example: equipoise flower policy init node --data scans --mechanism pl-identical --budget 0.96")
+def init(
+    folder: Annotated[Path, typer.Argument(help="A folder of the node's own; made if it is not there.")],
+    *,
+    data: Annotated[str, typer.Option(help="What you call the data set: its releases are counted together.")],
+    mechanism: Annotated[str, typer.Option(help="The mechanism to allow; add others in the file.")] = "pl-identical",
+    budget: Annotated[float | None, typer.Option(help="Ask for as much noise as this budget; none for 'none'.")] = None,
+    releases: Annotated[int, typer.Option(help="The most releases of the data, over all runs.")] = 1000,
+    experiment: Annotated[
+        bool, typer.Option("--experiment", help="For simulations: allow reproducible noise, keep no ledger.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a policy with comments, and begin the node's ledger."""
+    from ..flower.policy_file import init_policy, remedy, show_policy
+
+    if budget is None and mechanism == "pl-identical":
+        budget = 0.98
+    path = init_policy(folder, data, mechanism, budget, releases, experiment=experiment)
+    if as_json:
+        print_json({"policy": str(path), "says": show_policy(path)})
+        return
+    print(f"written: {path}")
+    for sentence in show_policy(path):
+        print(sentence)
+    print(f"next: read and edit it, then name it: {remedy(path)}")
+
+
+@policy.command(epilog="Example: equipoise flower policy show node/policy.toml")
+def show(
+    file: Annotated[Path, typer.Argument(help="A policy file.")],
+    *,
+    as_json: Json = False,
+) -> None:
+    """Say in plain words what can leave, how often, and with how much noise."""
+    from ..flower.policy_file import show_policy
+
+    says = show_policy(file)
+    if as_json:
+        print_json({"policy": str(file), "says": says})
+        return
+    for sentence in says:
+        print(sentence)

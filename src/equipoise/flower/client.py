@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+import torch
+from flwr.app import ArrayRecord, Context, Message
 from torch import Tensor, nn
 
-from ..errors import ConfigError, DataError, EquipoiseError, ReleaseError, is_count, place
-from ..files import locked
-from ..ledger.ledger import Ledger
+from ..errors import DataError, EquipoiseError, PolicyError, ReleaseError, place
 from ..mechanism import protect as core
-from ..mechanism.registry import Mechanism
 from ..models.batched import Loss
-from .client_guard import NUMBERS, RECORD, let_pass
-from .node_config import NodeLimits, read_limits
-from .run_config import read_terms
+from .admission import admitted, counting
+from .client_guard import begin, let_pass, log
 
 
 def protect(
@@ -35,13 +31,13 @@ def protect(
     Args:
         model: holds the parameters that your training reached. It is left as it is.
         data: the mini-batch that a learned distortion is learned on: a pair ``(x, y)``, a dict with ``keys``, or a
-            loader, of which the first batch is taken.
+            loader, of which the first batch is taken; or a function that returns one of these.
         msg: the message of this round, with the global model and the number of the round.
-        context: has the run config (mechanism, budget, settings) and the node config (limits, ledger).
+        context: has the run config (mechanism, budget, settings) and the node config (the policy).
         loss: ``loss(outputs, labels)``, the mean over the batch; cross-entropy unless given.
         keys: the names of inputs and labels where a batch is a dict.
-        experiment_seed: makes the noise reproducible, and worthless as protection. The run config cannot set it, and
-            the server refuses such replies unless it was told to expect an experiment.
+        experiment_seed: makes the noise reproducible, and worthless as protection. The run config cannot set it; a
+            node refuses it unless its policy says ``experiment = true``, and a server unless it expects an experiment.
 
     Returns:
         The arrays of the message again: distorted ones for all that is trainable, the others (buffers, frozen layers)
@@ -68,7 +64,9 @@ def protected_step(
     """Train one local step from the received model, distort the result, and return the arrays that may be sent.
 
     Args and Returns are those of ``protect``, except that ``model`` only says what is computed: the step, of size
-    ``equipoise.eta`` on the mini-batch, starts from the message's parameters. The only way to use ``laplace-dp``.
+    ``equipoise.eta`` on the mini-batch, starts from the message's parameters. The only way to use ``laplace-dp``, with
+    which an error of the loader or the model becomes a release of noise alone: pass a function as ``data``, so that
+    whatever reads your examples is called in here.
 
     In a train function::
 
@@ -89,22 +87,38 @@ def _arrays(
     keys: tuple[str, str],
     seed: int | None,
 ) -> ArrayRecord:
-    terms, limits = read_terms(context.run_config), read_limits(context.node_config)
-    client, round_number = _whole(context.node_config.get("partition-id", 0)), _round(msg)
-    budget = terms.budget_of(round_number, client)
-    with _own_ledger(limits, seed) as ledger:
-        ever = 0 if ledger is None else sum(count.asked for count in ledger.counts.values())
-        limits.permit(terms, budget, _released(context), ever)
-        x, y = first_batch(data, keys)
-        like = next(model.parameters(), x)
+    begin()
+    admission = admitted(msg, context)
+    if seed is not None and not admission.policy.experiment:
+        raise PolicyError(
+            "The noise would be reproducible: whoever tries its seed can take it off again.",
+            "Take experiment_seed out of the app. Only a policy that says experiment = true lets such noise leave.",
+        )
+    mechanism, formal = admission.terms.mechanism, admission.terms.mechanism.formal
+    with counting(admission, context) as counted:
+        counted.permit(admission)
         sent = release(
-            model, _received(msg), (x.to(like.device), y.to(like.device)), terms.mechanism, terms.budget, loss=loss,
-            settings=terms.settings, client=client, round_number=round_number, experiment_seed=seed,
+            model, _received(msg), _batch(data, keys, model, spare=formal), mechanism, admission.budget, loss=loss,
+            settings=admission.settings, client=admission.client, round_number=admission.round_number,
+            least_relative=admission.bounds.get("least-relative", 0.0), experiment_seed=seed,
         )  # fmt: skip
         arrays = ArrayRecord(sent.parameters)
-        _count(context, ledger, sent.record, terms.mechanism, budget)  # before anything can leave
-    let_pass(arrays, sent.record, terms)
+        counted.append(admission, sent.record)  # before anything can leave
+    let_pass(arrays, sent.record, admission.terms)
     return arrays
+
+
+def _batch(data: Any, keys: tuple[str, str], model: nn.Module, *, spare: bool) -> tuple[Tensor, Tensor]:
+    """The mini-batch, where the model is; with ``spare``, an empty one where that fails: that it did is private."""
+    try:
+        x, y = first_batch(data() if callable(data) else data, keys)
+    except Exception as error:
+        if not spare:
+            raise
+        log.error("No example could be read, noise alone is sent: %s", place(error))
+        x, y = torch.empty(0), torch.empty(0, dtype=torch.int64)
+    like = next(model.parameters(), x)
+    return x.to(like.device), y.to(like.device)
 
 
 def first_batch(data: Any, keys: tuple[str, str]) -> tuple[Tensor, Tensor]:
@@ -142,43 +156,3 @@ def _received(msg: Message) -> dict[str, Tensor]:
     if len(records) != 1:
         raise ReleaseError(f"Expected one set of arrays in the message, got {len(records)}.", "Send one model.")
     return dict(records[0].to_torch_state_dict())
-
-
-def _round(msg: Message) -> int:
-    for record in msg.content.config_records.values():
-        if "server-round" in record:
-            return _whole(record["server-round"])
-    raise ConfigError("The message names no round.", "Send it as 'server-round' in a config record, as FedAvg does.")
-
-
-def _whole(value: Any) -> int:
-    if not is_count(value):
-        raise ConfigError(f"Expected a whole number >= 0 for client or round, got {value!r}.", "Check the node config.")
-    return value
-
-
-@contextmanager
-def _own_ledger(limits: NodeLimits, seed: int | None) -> Iterator[Ledger | None]:
-    """The node's own count of its releases, if its operator wants one."""
-    if limits.ledger is None:
-        yield None
-        return
-    with locked(limits.ledger.parent, wait=60.0):  # two runs may be under way on one node
-        yield Ledger.open(limits.ledger, None if seed is None else "seeded")
-
-
-def _released(context: Context) -> int:
-    """Releases of this client in this run so far."""
-    state = context.state.config_records.get(RECORD)
-    return 0 if state is None else _whole(state["releases"])
-
-
-def _count(
-    context: Context, ledger: Ledger | None, record: Mapping[str, Any], mechanism: Mechanism, budget: float | None
-) -> None:
-    context.state[RECORD] = ConfigRecord({"releases": _released(context) + 1})
-    if ledger is not None:
-        numbers = {name: None if mechanism.formal else record[name] for name in NUMBERS}  # a guarantee covers no norm
-        release = {"client": str(record["client"]), **numbers, "accepted": True}
-        about = {name: record[name] for name in ("round", "mechanism", "norm")}
-        ledger.append([{"kind": "round", "federation": 0, **about, "budget": budget, "releases": [release]}])

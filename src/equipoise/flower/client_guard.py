@@ -2,7 +2,7 @@
 
 The guard has no state of its own, and learns of a release through a context variable that holds for one message: in
 Ray workers and in SuperNodes alike, arrays leave the client only if ``protect`` made exactly these arrays for exactly
-this message.
+this message, the only ones. Every reply is a new one, all of whose names are the guard's or the policy's.
 """
 
 from __future__ import annotations
@@ -12,34 +12,30 @@ import json
 import logging
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
+from flwr.common.constant import ErrorCode
 
-from ..errors import ConfigError, EquipoiseError, ReleaseError, place
+from ..errors import ConfigError, EquipoiseError, PolicyError, ReleaseError, is_count, is_finite, place
 from ..mechanism.registry import Mechanism
-from .run_config import PREFIX, Terms
+from .admission import NUMBERS, RECORD, admitted, counting
+from .policy import Evaluation, Policy, policy_of
+from .run_config import WEIGHT, Terms, read_terms
 
 log = logging.getLogger("flwr.equipoise")  # below Flower's own logger, so that its handlers serve
 
-RECORD = "equipoise"
-"""Key of the config record that says how a reply was protected; also the prefix of its metrics."""
-
-NUMBERS = ("lower", "upper", "intensity")
-"""What a reply says of its release (``told``). Utility loss and clipping stay with the client."""
-
-MOST_METRICS = 32
-"""Metrics of a reply to an evaluate or query message: enough for any report, too few for a model."""
-
-LONGEST_NAME = 100
+REFUSED = "The node refused or failed."
+"""All that a server learns of what went wrong on a node."""
 
 
 @dataclass(frozen=True)
 class _Made:
     """One result of ``protect``. The arrays are the guard's own: what the app does to its copy changes nothing."""
 
+    digest: str
     arrays: ArrayRecord
     record: dict[str, Any]
     terms: Terms
@@ -50,17 +46,31 @@ class _Passage:
     """What ``protect`` did during one message."""
 
     message: Message
-    made: dict[str, _Made] = field(default_factory=dict)  # by digest: what may leave
+    begun: bool = False
+    made: _Made | None = None
 
 
 _passage: ContextVar[_Passage | None] = ContextVar("equipoise_passage", default=None)
+
+
+def begin() -> None:
+    """Whoever makes a release for the present message says so first: there is one, or the app could choose."""
+    passage = _passage.get()
+    if passage is not None and passage.begun:
+        raise ReleaseError(
+            "protect was called a second time for one message: of several releases the app could send the one it "
+            "likes, and their mean would have less noise.",
+            "Call it once.",
+        )
+    if passage is not None:
+        passage.begun = True
 
 
 def let_pass(arrays: ArrayRecord, record: dict[str, Any], terms: Terms) -> None:
     """Tell the guard around the present message, if there is one, what ``protect`` made for it."""
     passage = _passage.get()
     if passage is not None:
-        passage.made[digest(arrays)] = _Made(_copy(arrays), record, terms)
+        passage.made = _Made(digest(arrays), _copy(arrays), record, terms)
 
 
 def guard(msg: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -68,117 +78,130 @@ def guard(msg: Message, context: Context, call_next: ClientAppCallable) -> Messa
 
     It must be the first of several mods: those before it see the reply after the guard and can change it.
 
-    Of a train reply it lets through: the arrays, the weight, the metrics that the run config names, and the record of
-    the release; of any other reply the metrics. Errors are sent by their type alone, because what they say may quote
-    private data; this client's log has the place of an error, and with ``equipoise.verbose-errors`` its words.
+    What the node's policy does not allow is refused before the app is called. Of a train reply the guard lets through
+    the arrays, the weight, the metrics that run config and policy name, and the record of the release; of an evaluation
+    the metrics that the policy names. Of an error the server learns that there was one; this client's log has its
+    place, and with the policy's ``verbose-errors`` its words.
     """
     outer = _passage.get()
     if outer is not None and outer.message is msg:
         return call_next(msg, context)  # the guard around this one will look
-    passage = _Passage(msg)
+    passage, loud = _Passage(msg), False
     token = _passage.set(passage)
     try:
+        policy = policy_of(context.node_config)
+        loud = policy.verbose_errors
+        training = _permit(policy, msg, context)
         reply = call_next(msg, context)
-        if reply.has_error():  # what it says may quote private data too
-            return Message(Error(code=reply.error.code, reason="The client app reported an error."), reply_to=msg)
-        return _checked(msg, reply, passage)
+        if reply.has_error():
+            raise ReleaseError("The client app reported an error.", "See what it logged.")
+        content = _trained(reply.content, passage.made, policy) if training else _evaluated(reply.content, policy)
+        return Message(content, reply_to=msg)
     except Exception as error:
-        loud = context.node_config.get(f"{PREFIX}verbose-errors") is True
         log.error("Nothing is sent: %s", _words(error) if loud else _place(error))
-        shown = error if loud else _alone(error)  # Flower logs the whole chain
-        raise ReleaseError(f"The client refused or failed: {type(error).__name__}.", "Its own log says why.") from shown
+        return Message(Error(code=ErrorCode.MOD_FAILED_PRECONDITION, reason=REFUSED), reply_to=msg)
     finally:
         _passage.reset(token)
 
 
-def _checked(msg: Message, reply: Message, passage: _Passage) -> Message:
-    content, training = reply.content, msg.metadata.message_type.split(".")[0] == "train"
-    if training and not passage.made:
+def _permit(policy: Policy, msg: Message, context: Context) -> bool:
+    """Raise unless the policy allows what the message asks for; whether that is training."""
+    kind = msg.metadata.message_type.split(".")[0]
+    if kind == "train":
+        admission = admitted(msg, context)
+        with counting(admission, context) as counted:
+            counted.permit(admission)
+        return True
+    if kind != "evaluate" or policy.evaluation is None:
+        raise PolicyError(
+            f"The policy of this node lets no reply to a message of type {kind!r} leave.",
+            "For evaluations, give the policy a table [evaluation].",
+        )
+    if read_terms(context.run_config).mechanism.formal:
+        raise PolicyError("An evaluation is not covered by the guarantee of the run.", "Evaluate on public data.")
+    return False
+
+
+def _trained(content: RecordDict, made: _Made | None, policy: Policy) -> RecordDict:
+    """What may leave of a train reply, in records of the guard's own."""
+    if made is None:
         raise ReleaseError(
             "The train function returned without protecting its update.",
             "Send what protect or protected_step of equipoise.flower returns, not ArrayRecord(model.state_dict()).",
         )
-    sent = [passage.made.get(digest(arrays)) for arrays in content.array_records.values()]
-    if None in sent:
+    if [digest(arrays) for arrays in content.array_records.values()] != [made.digest]:
         raise ReleaseError(
-            "The reply holds arrays that are not what protect returned for this message.",
+            "The reply does not hold the arrays that protect returned for this message, and no others.",
             "Send its result unchanged, and nothing else.",
         )
-    if len(sent) != (1 if training else 0):
+    metrics = {key: value for part in content.metric_records.values() for key, value in part.items()}
+    kept = {WEIGHT: _weight(metrics, policy), **_single(metrics, made.terms.metrics)}
+    held = [*(set(metrics) - set(kept)), *(f"config {name!r}" for name in content.config_records)]
+    if held:
+        log.warning("Held back, because equipoise.metrics does not name it: %s", ", ".join(sorted(held)))
+    kept |= {f"{RECORD}.{name}": value for name, value in told(made.record, made.terms.mechanism).items()}
+    about = {
+        "mechanism": made.record["mechanism"],
+        "budget": json.dumps(made.terms.budget),
+        "round": made.record["round"],
+        "experiment": made.record["experiment"] or "",
+    }
+    return RecordDict({"arrays": made.arrays, "metrics": MetricRecord(kept), RECORD: ConfigRecord(about)})
+
+
+def _weight(metrics: Mapping[str, Any], policy: Policy) -> float | int:
+    """The policy's own, or a whole number of examples: anything else could hold what it likes."""
+    if policy.weight is not None:
+        return policy.weight
+    value = metrics.get(WEIGHT)
+    if not is_finite(value) or value != int(value) or value < 1:
         raise ReleaseError(
-            f"The reply holds {len(sent)} sets of arrays, expected {1 if training else 0}. Only a train reply may hold "
-            "one, and two distortions of one model would have less noise in their mean.",
-            "Send one result of protect.",
+            f"The metric {WEIGHT!r} is not a whole number of examples.", "Send the number of examples trained on."
         )
-    names = [*content, *(key for part in content.metric_records.values() for key in part)]
-    if len(content) > MOST_METRICS or any(len(name) > LONGEST_NAME for name in names):
+    return int(value)
+
+
+def _single(metrics: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """The metrics of these names: finite numbers, because a list could hold anything."""
+    missing = [name for name in names if name not in metrics]
+    if missing:
+        raise ConfigError(f"The reply has no metric {missing[0]!r}.", "Send it, or take it out of equipoise.metrics.")
+    odd = [name for name in names if not is_finite(metrics[name])]
+    if odd:
+        raise ReleaseError(f"The metric {odd[0]!r} is no finite number.", "Send single numbers.")
+    return {name: metrics[name] for name in names}
+
+
+def _evaluated(content: RecordDict, policy: Policy) -> RecordDict:
+    """What may leave of an evaluation: the policy's metrics, from enough examples."""
+    allowed = policy.evaluation
+    assert isinstance(allowed, Evaluation)
+    if content.array_records:
+        raise ReleaseError("The reply to an evaluate message holds arrays.", "Send metrics alone.")
+    metrics = {key: value for part in content.metric_records.values() for key, value in part.items()}
+    count = metrics.get(WEIGHT)
+    if not is_count(count) or count < allowed.least_examples:
         raise ReleaseError(
-            "The reply has too many records, or too long a name: these could hold anything.",
-            "Send one record of arrays and one of metrics.",
+            f"The evaluation is of fewer examples than the policy's {allowed.least_examples}, or does not say of how "
+            f"many ({WEIGHT!r}).",
+            "Evaluate on more.",
         )
-    made = sent[0] if sent else None
-    reply.content = _evaluation(content) if made is None else _allowed_content(content, made)
-    return reply
+    names = tuple(name for name in allowed.metrics if name in metrics)
+    weight = count if policy.weight is None else policy.weight
+    return RecordDict({"metrics": MetricRecord({WEIGHT: weight, **_single(metrics, names)})})
 
 
 def _place(error: Exception) -> str:
     """Our own errors quote no data; of others, what and where."""
     if isinstance(error, EquipoiseError):
         return str(error)
-    return f"{place(error)} (equipoise.verbose-errors says more)"
+    return f"{place(error)} (verbose-errors in the policy says more)"
 
 
 def _words(error: Exception) -> str:
     """All that is said, by the app's own error too where ours stands for it."""
     behind = error.__cause__ or error.__context__
     return str(error) if behind is None else f"{error} [{type(behind).__name__}: {behind}]"
-
-
-def _alone(error: Exception) -> Exception | None:
-    """Our own error, without what lies behind it: that may be the app's, and quote private data."""
-    if not isinstance(error, EquipoiseError):
-        return None
-    error.__cause__ = error.__context__ = None
-    return error
-
-
-def _evaluation(content: RecordDict) -> RecordDict:
-    """Single numbers, and not many: lists of them could hold anything."""
-    records = content.metric_records
-    kept: dict[str, dict[str, Any]] = {
-        name: {key: value for key, value in part.items() if not isinstance(value, list)}
-        for name, part in records.items()
-    }
-    if sum(map(len, kept.values())) > MOST_METRICS:
-        raise ReleaseError(f"The reply has more than {MOST_METRICS} metrics.", "Send fewer.")
-    if content.config_records or any(len(kept[name]) < len(records[name]) for name in kept):
-        log.warning("Held back: config records and lists of numbers")
-    return RecordDict({name: MetricRecord(part) for name, part in kept.items()})
-
-
-def _allowed_content(content: RecordDict, made: _Made) -> RecordDict:
-    terms, record = made.terms, made.record
-    metrics = {key: value for part in content.metric_records.values() for key, value in part.items()}
-    missing = [key for key in (terms.weight, *terms.metrics) if key not in metrics]
-    if missing:
-        raise ConfigError(f"The reply has no metric {missing[0]!r}.", "Set equipoise.weight and equipoise.metrics.")
-    kept = {key: metrics[key] for key in (terms.weight, *terms.metrics)}
-    lists = [key for key, value in kept.items() if isinstance(value, list)]
-    if lists:
-        raise ReleaseError(f"The metric {lists[0]!r} is a list, which could hold anything.", "Send single numbers.")
-    held = [*(set(metrics) - set(kept)), *(f"config {name!r}" for name in content.config_records)]
-    if held:
-        log.warning("Held back, because equipoise.metrics does not name it: %s", ", ".join(sorted(held)))
-    kept |= {f"{RECORD}.{name}": value for name, value in told(record, terms.mechanism).items()}
-    about = {
-        "mechanism": record["mechanism"],
-        "budget": json.dumps(terms.budget),
-        "round": record["round"],
-        "experiment": record["experiment"] or "",
-    }
-    name = next(iter(content.metric_records))
-    arrays = next(iter(content.array_records))
-    return RecordDict({arrays: made.arrays, name: MetricRecord(kept), RECORD: ConfigRecord(about)})
 
 
 def told(record: Mapping[str, Any], mechanism: Mechanism) -> dict[str, float]:

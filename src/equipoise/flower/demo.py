@@ -15,11 +15,18 @@ from ..ledger.ledger import verify
 from ..runs.metrics_file import read_rows
 from .fleet import Fleet
 from .new_app import new_app
+from .policy import VARIABLE
+from .policy_file import POLICY, init_policy
+from .run_config import PREFIX
 
-PARTS = ("flower_app", "logs", "run")
-"""What a demo leaves in its folder: the app as it was run, what the processes said, the server's run folder."""
+PARTS = ("flower_app", "logs", "run", "nodes")
+"""What a demo leaves in its folder: the app as it was run, what the processes said, the server's run folder, and the
+policy and ledger of every node."""
 MARK = ".equipoise-demo"
 """The file by which a demo knows a folder that it made itself."""
+
+MECHANISM, BUDGET = "pl-identical", 0.98
+"""As the app's own configuration has them."""
 
 Say = Callable[[str], None]
 
@@ -33,7 +40,11 @@ def demo(
     app, logs, run = prepare(out)
     began = time.monotonic()
     follower = Follower(run / "metrics.jsonl", say)
-    with Fleet(logs, nodes, simulation=simulation, tls=tls) as fleet:
+    policies = {} if simulation else node_policies(out / PARTS[3], nodes)
+    with Fleet(
+        logs, nodes, simulation=simulation, tls=tls, variables={VARIABLE: str((app / POLICY).absolute())},
+        node_config=lambda number: {f"{PREFIX}policy": str(policies[number])},
+    ) as fleet:  # fmt: skip
         say(f"{_what(fleet)} after {time.monotonic() - began:.0f} s; a round takes 10 to 30 s on two cores")
         settings = {"num-server-rounds": rounds, "min-nodes": nodes, "equipoise.out": str(run)}
         ended = fleet.run(app, settings, timeout=120.0 + 120.0 * rounds, watch=follower.look)
@@ -45,6 +56,14 @@ def demo(
         for round_number, reasons in result["refused"].items()
     }
     return {**result, "seconds": round(time.monotonic() - began, 1)}
+
+
+def node_policies(folder: Path, nodes: int) -> dict[int, Path]:
+    """A policy for each node, as its operator would write it: static noise of the demo's budget, or more."""
+    return {
+        number: init_policy((folder / str(number)).absolute(), f"mnist-{number}", MECHANISM, BUDGET)
+        for number in range(nodes)
+    }
 
 
 def prepare(out: Path) -> tuple[Path, Path, Path]:

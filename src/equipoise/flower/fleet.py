@@ -50,7 +50,8 @@ class Fleet:
     """``nodes`` SuperNodes with the partition ids 0, 1, ...; with ``simulation`` there are none, only virtual ones.
 
     ``tls`` makes keys with the template's ``make_keys.py``, encrypts every connection to the SuperLink, and admits
-    registered SuperNodes alone. ``node_config(number)`` is added to the node config of a SuperNode.
+    registered SuperNodes alone. ``node_config(number)`` is added to the node config of a SuperNode, ``variables`` to
+    the environment of all processes.
     """
 
     def __init__(
@@ -61,11 +62,12 @@ class Fleet:
         simulation: bool = False,
         tls: bool = False,
         node_config: Callable[[int], Mapping[str, Any]] = lambda number: {},
+        variables: Mapping[str, str] | None = None,
     ):
         if nodes < 1:
             raise ConfigError(f"Expected nodes={nodes} to be >= 1.", "A federation needs a client.")
         self.folder, self.size, self.simulation, self.tls = folder.absolute(), nodes, simulation, tls
-        self.node_config = node_config
+        self.node_config, self.variables = node_config, dict(variables or {})
         self.node_ids: dict[int, int] = {}  # partition id -> Flower's id
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -74,7 +76,7 @@ class Fleet:
     def __enter__(self) -> Fleet:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.home = Path(tempfile.mkdtemp(prefix="equipoise-")).resolve()
-        self.environment = _environment(self.home)
+        self.environment = {**_environment(self.home), **self.variables}
         self._watch = processes.spawn_watch(self.home)
         self.link: subprocess.Popen[bytes] | None = None
         try:

@@ -12,8 +12,8 @@ from ..errors import ConfigError, StorageError
 from ..files import storage_errors, write_bytes
 
 TEMPLATE = Path(__file__).with_name("template")
-NAME = "flower_app"
-"""The name of the template's package, and, with a hyphen, of its project."""
+NAME, POLICY = "flower_app", "policy.toml"
+"""The name of the template's package, and, with a hyphen, of its project; and what may leave its nodes."""
 
 
 def new_app(folder: Path) -> list[Path]:
@@ -37,7 +37,7 @@ def new_app(folder: Path) -> list[Path]:
         place = folder / str(path.relative_to(TEMPLATE)).replace(NAME, name)
         text = path.read_text(encoding="utf-8")
         named = text.replace(NAME, name).replace(NAME.replace("_", "-"), name.replace("_", "-"))
-        write_bytes(place, named.encode())
+        write_bytes(place, named.encode(), mode=0o644 if path.name == POLICY else None)  # which others may not write
         written.append(place)
     return written
 

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from ..errors import is_finite
 from ..server.intake import Form, Intake, short, wrong_form, wrong_weight
-from .client_guard import NUMBERS, RECORD
-from .run_config import Terms
+from .admission import NUMBERS, RECORD
+from .run_config import WEIGHT, Terms
 
 HEADER = 256
 """Bytes that an array may have beside its numbers."""
@@ -65,7 +65,7 @@ def checked_reply(message: Message, intake: Intake, terms: Terms, seeded: bool) 
     tensors = decoded(next(iter(content.array_records.values())), intake.previous, intake.bytes) if not reason else ""
     if isinstance(tensors, str):
         return _refused(intake, client, reason or tensors, metrics)
-    reason = intake.offer(client, tensors, metrics.get(terms.weight), claim.get("round"))
+    reason = intake.offer(client, tensors, metrics.get(WEIGHT), claim.get("round"))
     return Reply(client, reason, tensors, _scalars(metrics))
 
 
@@ -95,14 +95,14 @@ def wrong_claim(
         return f"was protected by {short(claim.get('mechanism'))} at {short(claim.get('budget'))}, asked: {asked}"
     if claim.get("experiment") and not seeded:
         return "has reproducible noise, which protects nothing"
-    known = {terms.weight, *terms.metrics, *(f"{RECORD}.{name}" for name in NUMBERS)}
+    known = {WEIGHT, *terms.metrics, *(f"{RECORD}.{name}" for name in NUMBERS)}
     extra, missing = sorted(set(metrics) - known), sorted(set(terms.metrics) - set(metrics))
     if extra:
         return f"has a metric that was not asked for: {short(extra[0])}"
     if missing:
         return f"lacks the metric {missing[0]!r}"
     for name, value in metrics.items():
-        if name != terms.weight and not is_finite(value):
+        if name != WEIGHT and not is_finite(value):
             return f"has a metric that is no finite number: {name!r}"
     return _wrong_intensity(metrics, round_number, terms)
 

@@ -5,8 +5,8 @@
 ====================  ==============================================================================================
 mechanism, budget     as everywhere; a list or a schedule is written as JSON in a string: ``budget = "[0.96, 0.98]"``
 eta, gamma, ...       the settings of a release, by their names in ``Settings``; ``leakage.D`` and so on
-weight                the metric that weighs a reply; ``num-examples`` unless told otherwise
-metrics               other metrics that may be sent along, with commas between them; none unless told otherwise
+metrics               metrics that are sent along, with commas between them, if every node's policy lets them; none
+                      unless told otherwise
 release-limit         the most releases of one client; 0 for no limit
 out                   for the server app: the folder of its run; empty for none
 audit.model, ...      what an audit of the server's folder is told: see ``audit_terms.py``
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 PREFIX = "equipoise."
 WEIGHT = "num-examples"
+"""The metric that weighs a reply, as FedAvg has it."""
 RESERVED = ("experiment", "round", "accepted", "refused", "void", "evaluation")
 """Keys that a line of the server's metrics has anyway."""
 OF_A_RELEASE = tuple(
@@ -42,7 +43,7 @@ OF_A_RELEASE = tuple(
 """Settings of a release that a run may set; what a client trains on is its own."""
 _LEAKAGE = tuple(f"leakage.{part.name}" for part in fields(Leakage))
 _AUDIT = tuple(f"audit.{name}" for name in AUDIT_KEYS)
-_OTHER = ("mechanism", "budget", "weight", "metrics", "release_limit", "out")
+_OTHER = ("mechanism", "budget", "metrics", "release_limit", "out")
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,6 @@ class Terms:
     mechanism: Mechanism
     budget: Schedule | None
     settings: ProtectionSettings
-    weight: str = WEIGHT
     metrics: tuple[str, ...] = ()
     release_limit: int | None = None
     out: Path | None = None
@@ -108,7 +108,6 @@ def read_terms(run_config: Mapping[str, Any]) -> Terms:
         mechanism=checked(given["mechanism"], budget),
         budget=budget,
         settings=settings,
-        weight=str(given.get("weight") or WEIGHT),
         metrics=words(given.get("metrics", "")),
         release_limit=limit(given.get("release_limit", 0)),
         out=path("out", given.get("out")),
@@ -125,7 +124,7 @@ def _check_metrics(terms: Terms) -> None:
             f"With {terms.mechanism.name!r} no metrics may be sent: its guarantee does not cover them.",
             "Leave equipoise.metrics empty.",
         )
-    taken = sorted({*RESERVED, terms.weight}.intersection(terms.metrics))
+    taken = sorted({*RESERVED, WEIGHT}.intersection(terms.metrics))
     if taken:
         raise ConfigError(f"The metric {taken[0]!r} has a meaning of its own.", "Rename it in your app.")
 

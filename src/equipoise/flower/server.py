@@ -25,7 +25,7 @@ from ..ledger.lines import NO_REPLY
 from ..mechanism.claims import of_budgets
 from ..server.intake import MAX_WEIGHT, Intake, wrong_tensors
 from .reply_checks import Reply, checked_reply, sound_evaluations
-from .run_config import read_terms
+from .run_config import WEIGHT, read_terms
 from .server_folder import ServerFolder
 
 log = logging.getLogger("flwr.equipoise")
@@ -61,10 +61,10 @@ class Validated(Strategy):
         if min_clients < 1 or not max_weight > 0:
             raise ConfigError("Expected min_clients >= 1 and max_weight > 0.", "1 and 1e7 are the defaults.")
         self.strategy, self.terms = strategy, read_terms(run_config)
-        if getattr(strategy, "weighted_by_key", self.terms.weight) != self.terms.weight:
+        if getattr(strategy, "weighted_by_key", WEIGHT) != WEIGHT:
             raise ConfigError(
-                f"The strategy weighs by {strategy.weighted_by_key!r}, the run config names {self.terms.weight!r}.",  # type: ignore[attr-defined]
-                "Set equipoise.weight to the same metric.",
+                f"The strategy weighs by {strategy.weighted_by_key!r}, expected {WEIGHT!r}.",  # type: ignore[attr-defined]
+                "Leave weighted_by_key out.",
             )
         self.min_clients, self.max_weight, self.seeded = min_clients, max_weight, seeded
         where = Path(folder) if folder else self.terms.out
@@ -260,7 +260,7 @@ class Validated(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """As the strategy does, of the replies that make sense."""
         round_number = self._past + server_round
-        good, refused = sound_evaluations(_of_clients(replies), self._evaluators, self.terms.weight, self.max_weight)
+        good, refused = sound_evaluations(_of_clients(replies), self._evaluators, WEIGHT, self.max_weight)
         for client, reason in refused.items():
             log.warning("Round %d: refused the evaluation of client %s: %s", round_number, client, reason)
         try:

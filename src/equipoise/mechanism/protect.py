@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from ..errors import ConfigError, DataError, EquipoiseError, ModelError, ReleaseError, is_count
+from ..errors import ConfigError, DataError, EquipoiseError, ModelError, ReleaseError, expected, is_count, is_finite
 from ..models.batched import Batched, Loss
 from ..models.check import check_model, loss_error
 from ..models.layout import Layout
@@ -56,6 +56,7 @@ def protect(
     settings: ProtectionSettings | None = None,
     client: int = 0,
     round_number: int = 1,
+    least_relative: float = 0.0,
     experiment_seed: int | None = None,
 ) -> Protected:
     """Distort what you trained, and return what may be sent.
@@ -70,6 +71,8 @@ def protect(
         settings: M, gamma, lambda, and the constants behind a budget.
         client: which of the clients this is, for budgets and settings that differ between them.
         round_number: which round this is, for budgets and settings that follow a schedule.
+        least_relative: the least that the L2 norm of the noise, as expected, may be in terms of that of the update; a
+            larger update is shortened. 0: any.
         experiment_seed: reproducible noise keyed by (seed, client, round), for experiments only: whoever knows the
             seed can subtract the noise. Without it, noise is from the operating system's cryptographic generator.
 
@@ -97,7 +100,8 @@ def protect(
     >>> model.load_state_dict(sent.parameters)
     <All keys matched successfully>
     """
-    request = _Request.checked(mechanism, budget, settings, client, round_number, experiment_seed)
+    numbers = {"client": client, "round_number": round_number, "experiment_seed": experiment_seed}
+    request = _Request.checked(mechanism, budget, settings, least_relative, **numbers)
     return _protected(model, received, batch, loss, request, step=False)
 
 
@@ -112,6 +116,7 @@ def protected_step(
     settings: ProtectionSettings | None = None,
     client: int = 0,
     round_number: int = 1,
+    least_relative: float = 0.0,
     experiment_seed: int | None = None,
 ) -> Protected:
     """Train one local step from ``received`` on ``batch``, distort the result, and return what may be sent.
@@ -132,7 +137,8 @@ def protected_step(
     >>> 7.99 < sent.record["intensity"] < 16
     True
     """
-    request = _Request.checked(mechanism, budget, settings, client, round_number, experiment_seed)
+    numbers = {"client": client, "round_number": round_number, "experiment_seed": experiment_seed}
+    request = _Request.checked(mechanism, budget, settings, least_relative, **numbers)
     return _protected(model, received, batch, loss, request, step=True)
 
 
@@ -146,20 +152,23 @@ class _Request:
     client: int
     round_number: int
     seed: int | None
+    least_relative: float
 
     @classmethod
     def checked(
-        cls, mechanism: Any, budget: Any, settings: ProtectionSettings | None, client: int, round_number: int, seed: Any
+        cls, mechanism: Any, budget: Any, settings: ProtectionSettings | None, least_relative: Any, **numbers: Any
     ) -> _Request:
         settings = settings or ProtectionSettings()
         check_protection(settings)
-        numbers = {"client": client, "round_number": round_number, "experiment_seed": 0 if seed is None else seed}
         for name, value in numbers.items():
-            if not is_count(value):
+            if not is_count(value) and (name != "experiment_seed" or value is not None):
                 raise ConfigError(
                     f"Expected {name}={value!r} to be a whole number >= 0.", "Number your clients and rounds."
                 )
-        return cls(checked(mechanism, budget), budget, settings, client, round_number, seed)
+        if not is_finite(least_relative) or least_relative < 0:
+            raise expected("least_relative", least_relative, "a finite number >= 0")
+        client, round_number, seed = (numbers[name] for name in ("client", "round_number", "experiment_seed"))
+        return cls(checked(mechanism, budget), budget, settings, client, round_number, seed, least_relative)
 
     def noise(self, size: int, like: Tensor) -> Tensor | None:
         """Standard noise ``[1, P]`` of the mechanism's family."""
@@ -185,6 +194,7 @@ def _protected(
     protection = replace(settings, batch=len(images)).at(
         mechanism, request.budget, request.round_number, request.client
     )
+    protection = replace(protection, least_relative=request.least_relative)
     objective = batched.at(images.unsqueeze(0), labels.unsqueeze(0))
     noise = request.noise(layout.size, like)
     try:
@@ -192,7 +202,7 @@ def _protected(
             result = release([objective], begin, noise, settings.eta, protection)
         else:
             trained = _flat("model", dict(model.named_parameters()), layout, like)
-            result = distort_given(objective, trained, noise, protection)
+            result = distort_given(objective, begin, trained, noise, protection)
     except EquipoiseError:
         raise
     except Exception as error:

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..errors import ConfigError, expected, is_finite, is_number, is_whole, raise_all, too_low
 from .budget import Measure
 from .intensity import Norm
+from .noise import NOISES
 from .registry import Mechanism, get_mechanism
 from .schedule import Schedule, schedule, schedule_starts, value_at
 
@@ -32,6 +33,12 @@ class Protection:
     negative_norm: Tensor | float = 1e-5  # lambda
     clip: float | None = None
     clip_norm: Norm = "l2"
+    least_relative: float = 0.0  # L2 norm of the noise, as expected, over that of the update; 0: any
+
+    def noise_norm(self, size: int) -> float:
+        """The L2 norm that noise of one client in ``size`` coordinates has: exactly (PL), or as its variance has it."""
+        scale = float(self.scale)
+        return scale if self.mechanism.on_sphere else scale * (NOISES[self.mechanism.noise].variance * size) ** 0.5
 
 
 NO_PROTECTION = Protection(get_mechanism("none"), 0.0)

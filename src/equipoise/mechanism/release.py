@@ -117,17 +117,29 @@ def observed_release(
 ) -> tuple[Release, Tensor]:
     """``release`` and the distortion ``[R, P]`` behind it: for experiments, which may look inside a client."""
     local, clipped = local_step(objectives, start, eta, protection)
+    local = shortened(start, local, protection)
     return _distorted(objectives[-1], local, noise, protection, clipped, utility)
 
 
-def distort_given(objective: Objective, local: Tensor, noise: Tensor | None, protection: Protection) -> Release:
-    """Algorithm 1, l. 7-8, for models ``[R, P]`` that were trained elsewhere."""
+def shortened(start: Tensor, local: Tensor, protection: Protection) -> Tensor:
+    """``local`` so near to ``start`` that the noise is as large beside the update as is asked for."""
+    if not protection.least_relative or not protection.mechanism.distorts or protection.mechanism.formal:
+        return local
+    most = protection.noise_norm(start.shape[-1]) / protection.least_relative
+    return start + clip_gradient(local - start, most, "l2")[0]
+
+
+def distort_given(
+    objective: Objective, start: Tensor, local: Tensor, noise: Tensor | None, protection: Protection
+) -> Release:
+    """Algorithm 1, l. 7-8, for models ``[R, P]`` that were trained elsewhere, from ``start``."""
     if protection.mechanism.per_example:
         raise ConfigError(
             f"The mechanism {protection.mechanism.name!r} cannot distort a model that was trained elsewhere: how far "
             "one example could have moved it is not known.",
             "Call protected_step, which makes the local step itself.",
         )
+    local = shortened(start, local, protection)
     return _distorted(objective, local, noise, protection, local.new_zeros(len(local)), utility=True)[0]
 
 

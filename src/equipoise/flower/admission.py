@@ -1,0 +1,139 @@
+"""Whether a message may lead to a release: the run's terms against the node's policy, and what was released before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message
+
+from ..errors import ConfigError, LimitError, is_count
+from ..ledger.account import Account
+from ..mechanism.protection import ProtectionSettings
+from .policy import Policy, policy_of
+from .run_config import Terms, read_terms
+
+RECORD = "equipoise"
+"""Key of the config record that says how a reply was protected, and of what a node keeps of a run."""
+NUMBERS = ("lower", "upper", "intensity")
+"""What a reply says of its release. Utility loss and clipping stay with the client."""
+
+
+@dataclass(frozen=True)
+class Admission:
+    """One release that the policy allows, as far as it can be told without counting."""
+
+    policy: Policy
+    terms: Terms
+    client: int
+    round_number: int
+    budget: float | None
+    settings: ProtectionSettings
+
+    @property
+    def bounds(self) -> Mapping[str, float]:
+        return self.policy.mechanisms[self.terms.mechanism.name]
+
+    @property
+    def epsilon(self) -> float:
+        """Of one release, where it has one; else 0."""
+        return float(self.budget) if self.terms.mechanism.formal and self.budget is not None else 0.0
+
+    def permit(self, state: _State, account: Account | None) -> None:
+        """Raise unless one more release is within the limits of the run and of the policy."""
+        limit, mechanism = self.terms.release_limit, self.terms.mechanism
+        if limit is not None and state.releases >= limit:
+            raise LimitError(
+                f"This client has released {state.releases} times in this run; the limit is {limit}.",
+                "Budgets of single releases do not add up to a budget of all; raise the limit if you accept more.",
+            )
+        if account is None:
+            ever = with_it = state.releases
+            spent = state.releases * self.epsilon
+        else:
+            ever, with_it, spent = account.releases, account.releases_of(mechanism.name), account.epsilon()
+        self.policy.permit_releases(mechanism, ever, with_it, spent, self.epsilon)
+
+    def entry(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """The line of the ledger."""
+        formal = self.terms.mechanism.formal
+        numbers = {name: None if formal else record[name] for name in NUMBERS}  # a guarantee covers no norm
+        release = {"client": str(self.client), **numbers, "accepted": True}
+        about = {name: record[name] for name in ("round", "mechanism", "norm")}
+        return {"kind": "round", "federation": 0, **about, "budget": self.budget, "releases": [release]}
+
+
+def admitted(msg: Message, context: Context) -> Admission:
+    """What the message asks for, if the node's policy allows it."""
+    policy, terms = policy_of(context.node_config), read_terms(context.run_config)
+    client, round_number = _whole(context.node_config.get("partition-id", 0)), _round(msg)
+    budget, mechanism, settings = terms.budget_of(round_number, client), terms.mechanism, terms.settings
+    bounds = policy.mechanisms.get(mechanism.name, {})
+    if mechanism.formal and "batch" in bounds:
+        settings = replace(settings, batch=int(bounds["batch"]))
+    protection = settings.at(mechanism, budget, round_number, client)
+    policy.permit(terms, protection, budget if mechanism.formal else None)
+    return Admission(policy, terms, client, round_number, budget, settings)
+
+
+# -- what was released before ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _State:
+    """What Flower keeps of this node for the time of the run."""
+
+    releases: int = 0
+    seen: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, context: Context) -> _State:
+        kept = context.state.config_records.get(RECORD)
+        if kept is None:
+            return cls()
+        seen = {name: kept[name] for name in ("entries", "head") if name in kept}
+        return cls(_whole(kept["releases"]), seen or None)
+
+
+class Counted:
+    """The releases of this node, while one is being made: nobody else counts meanwhile."""
+
+    def __init__(self, context: Context, account: Account | None):
+        self.context, self.account, self.state = context, account, _State.of(context)
+
+    def permit(self, admission: Admission) -> None:
+        admission.permit(self.state, self.account)
+
+    def append(self, admission: Admission, record: Mapping[str, Any]) -> None:
+        """Count a release, before anything can leave."""
+        seen: dict[str, Any] = {}
+        if self.account is not None:
+            self.account.append(admission.entry(record))
+            seen = dict(self.account.seen)
+        self.context.state[RECORD] = ConfigRecord({"releases": self.state.releases + 1, **seen})
+
+
+@contextmanager
+def counting(admission: Admission, context: Context) -> Iterator[Counted]:
+    """The node's count of its releases, locked: two runs may be under way on one node."""
+    policy = admission.policy
+    if policy.ledger is None or policy.account is None:
+        yield Counted(context, None)
+        return
+    with Account.open(policy.ledger, policy.account, _State.of(context).seen) as account:
+        yield Counted(context, account)
+
+
+def _round(msg: Message) -> int:
+    for record in msg.content.config_records.values():
+        if "server-round" in record:
+            return _whole(record["server-round"])
+    raise ConfigError("The message names no round.", "Send it as 'server-round' in a config record, as FedAvg does.")
+
+
+def _whole(value: Any) -> int:
+    if not is_count(value):
+        raise ConfigError(f"Expected a whole number >= 0 for client or round, got {value!r}.", "Check the node config.")
+    return value

@@ -1,0 +1,316 @@
+"""What the operator of a node lets leave it: one TOML file, whatever the run config says.
+
+The node config (``flower-supernode --node-config 'equipoise.policy="/etc/equipoise/policy.toml"'``) or the environment
+variable ``EQUIPOISE_POLICY`` names the file. Without one nothing leaves. ``equipoise flower policy init`` writes one.
+
+A budget means what the constants of the run config make of it, so a policy does not speak of budgets. It bounds what
+follows from them: the noise itself, and that beside the update. For each mechanism that it allows:
+
+=====================  ==============================================================================================
+least-intensity        PL: the least L2 norm of the distortion of a release
+least-scale            LS, GS: the least scale of the noise, in every coordinate
+least-relative         the least L2 norm of the noise over that of the update; a larger update is shortened
+most-gamma             learned: the largest step size of the learner, whose gradients are of the private batch
+most-steps             learned: the most steps of the learner
+most-factor            learned: the largest ratio of the upper to the lower bound
+most-epsilon           laplace-dp: the largest epsilon of one release
+most-total-epsilon     laplace-dp: the largest sum of epsilons over all releases of the data
+batch                  laplace-dp: the public number that sums of gradients are divided by
+most-releases          the most releases with this mechanism, over all runs
+=====================  ==============================================================================================
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError, PolicyError, closest, is_count, is_finite
+from ..files import storage_errors
+from ..mechanism.protection import Protection
+from ..mechanism.registry import Mechanism, get_mechanism
+from .run_config import PREFIX, Terms
+
+VERSION = 1
+VARIABLE = "EQUIPOISE_POLICY"
+"""Of the environment, where the node config names no policy: simulated nodes have none of their own."""
+MOST_BYTES = 1 << 20
+EXAMPLES = "examples"
+SHARED = ("least-relative", "most-releases")
+COUNTS = ("most-steps", "most-releases", "batch")
+GONE = ("mechanisms", "budget-at-most", "release-limit", "ledger", "verbose-errors")
+"""Keys of the node config that are in the policy now."""
+
+
+def needed(mechanism: Mechanism) -> tuple[str, ...]:
+    """What a policy must say of a mechanism: all that decides how much its release tells.
+
+    >>> needed(get_mechanism("pl-identical"))
+    ('least-intensity', 'least-relative', 'most-releases')
+    """
+    if not mechanism.distorts:
+        return ("most-releases",)
+    if mechanism.formal:
+        return ("most-epsilon", "most-total-epsilon", "batch", "most-releases")
+    noise = "least-intensity" if mechanism.on_sphere else "least-scale"
+    learner = ("most-gamma", "most-steps", "most-factor") if mechanism.learns else ()
+    return (noise, *learner, *SHARED)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Which metrics of an evaluation may leave, and from how many examples at least."""
+
+    metrics: tuple[str, ...]
+    least_examples: int
+
+
+@dataclass(frozen=True)
+class Policy:
+    """One policy file. ``mechanisms`` has the bounds of each by the keys of ``needed``."""
+
+    path: Path
+    data: str
+    mechanisms: Mapping[str, Mapping[str, float]]
+    most_releases: int
+    account: str | None = None
+    ledger: Path | None = None
+    weight: float | None = None  # fixed; None: the number of examples
+    metrics: tuple[str, ...] = ()
+    evaluation: Evaluation | None = None
+    experiment: bool = False
+    verbose_errors: bool = field(default=False, kw_only=True)
+
+    def permit(self, terms: Terms, protection: Protection, epsilon: float | None) -> None:
+        """Raise where the terms of a run contradict the policy: before anything is computed.
+
+        ``protection`` is what the run's budget and constants make of one release of this client, ``epsilon`` its
+        guarantee, if it has one.
+        """
+        mechanism = terms.mechanism
+        bounds = self.mechanisms.get(mechanism.name)
+        if bounds is None:
+            allowed = ", ".join(self.mechanisms) or "none"
+            raise PolicyError(
+                f"The policy of this node does not allow the mechanism {mechanism.name!r}.", f"It allows: {allowed}."
+            )
+        if set(bounds) != set(needed(mechanism)):
+            raise PolicyError(
+                f"The policy's bounds of {mechanism.name!r} are of another mechanism with this name.",
+                "Write the keys that this one needs: " + ", ".join(needed(mechanism)) + ".",
+            )
+        asked = {
+            "least-intensity": float(protection.scale),
+            "least-scale": float(protection.scale),
+            "most-gamma": float(protection.gamma),
+            "most-steps": protection.steps,
+            "most-factor": protection.factor,
+            "most-epsilon": epsilon,
+        }
+        for key, bound in bounds.items():
+            value = asked.get(key)
+            if value is not None and not (value >= bound if key.startswith("least-") else value <= bound):
+                raise PolicyError(
+                    f"The policy of this node has {key} = {bound:g} for {mechanism.name!r}; the run asks for "
+                    f"{value:.6g}.",
+                    "Change the run config, or leave this node out.",
+                )
+        self._permit_metrics(terms)
+
+    def _permit_metrics(self, terms: Terms) -> None:
+        other = [name for name in terms.metrics if name not in self.metrics]
+        if other:
+            raise PolicyError(
+                f"The policy of this node does not let the metric {other[0]!r} leave.",
+                "Take it out of equipoise.metrics, or name it in the policy's metrics.",
+            )
+        if terms.mechanism.formal and self.weight is None:
+            raise PolicyError(
+                f"With {terms.mechanism.name!r} the weight of a reply must not depend on the data: the policy has "
+                'weight = "examples".',
+                "Set a number there, the same on all nodes.",
+            )
+
+    def permit_releases(self, mechanism: Mechanism, ever: int, with_it: int, spent: float, epsilon: float) -> None:
+        """Raise unless one more release, after ``ever`` in all and ``with_it`` by this mechanism, is within bounds."""
+        bounds = self.mechanisms[mechanism.name]
+        limits = ((self.most_releases, ever, "in all"), (bounds["most-releases"], with_it, f"by {mechanism.name}"))
+        for most, count, what in limits:
+            if count >= most:
+                raise PolicyError(
+                    f"This node has released {count} times {what}; its policy has most-releases = {most:g}.",
+                    "Budgets of single releases do not add up to a budget of all; raise it if you accept more.",
+                )
+        total = bounds.get("most-total-epsilon")
+        if total is not None and spent + epsilon > total * (1 + 1e-12):
+            raise PolicyError(
+                f"The releases of {self.data!r} have spent epsilon {spent:g}; {epsilon:g} more would pass "
+                f"most-total-epsilon = {total:g}.",
+                "Nothing more can leave under this policy.",
+            )
+
+
+# -- reading -------------------------------------------------------------------------------------------------------
+
+
+def policy_of(node_config: Mapping[str, Any]) -> Policy:
+    """The policy that the node config or the environment names; without one nothing leaves."""
+    gone = [name for name in GONE if PREFIX + name in node_config]
+    if gone:
+        raise PolicyError(
+            f"The node config has {PREFIX}{gone[0]}, which belongs in the policy file.",
+            "Write it with `equipoise flower policy init`, and name it: equipoise.policy.",
+        )
+    named = node_config.get(f"{PREFIX}policy") or os.environ.get(VARIABLE)
+    if not named or not isinstance(named, str):
+        raise PolicyError(
+            "This node has no policy: nothing leaves it.",
+            f"Write one with `equipoise flower policy init`, and name it in the node config ({PREFIX}policy) or in "
+            f"{VARIABLE}.",
+        )
+    return read_policy(Path(named))
+
+
+def read_policy(path: Path) -> Policy:
+    """A policy file, every key checked; unknown ones are errors."""
+    with storage_errors(path):
+        if not path.is_file():
+            raise PolicyError(f"There is no policy at {path}.", "Write one: equipoise flower policy init.")
+        about = path.stat()
+        if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise PolicyError(
+                f"The policy {path.name} can be written by others than its owner.", f"chmod go-w {path.name}"
+            )
+        if about.st_size > MOST_BYTES:
+            raise PolicyError(
+                f"The policy {path.name} is larger than 1 MiB.", "Write one: equipoise flower policy init."
+            )
+        content = path.read_bytes()
+    try:
+        given = tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        raise PolicyError(f"The policy {path.name} is not TOML: {error}.", "Mend that line.") from error
+    return _Reader(given, path).policy()
+
+
+class _Reader:
+    """One file's content, taken key by key."""
+
+    def __init__(self, given: dict[str, Any], path: Path):
+        self.given, self.path = given, path
+
+    def policy(self) -> Policy:
+        known = (
+            "version", "data", "account", "ledger", "experiment", "weight", "metrics", "most-releases",
+            "verbose-errors", "evaluation", "mechanisms",
+        )  # fmt: skip
+        self._known(self.given, known, "")
+        if self.given.get("version") != VERSION:
+            raise self._wrong("version", self.given.get("version"), f"{VERSION}", f"Set version = {VERSION}.")
+        experiment = self._flag("experiment")
+        mechanisms = self._table("mechanisms")
+        return Policy(
+            self.path,
+            self._word("data"),
+            {name: self._bounds(name, bounds) for name, bounds in mechanisms.items()},
+            self._count("most-releases", self.given.get("most-releases")),
+            *self._ledger(experiment),
+            self._weight(),
+            self._names("metrics", self.given.get("metrics", [])),
+            self._evaluation(),
+            experiment,
+            verbose_errors=self._flag("verbose-errors"),
+        )
+
+    def _ledger(self, experiment: bool) -> tuple[str | None, Path | None]:
+        """Only what is an experiment can do without one."""
+        if experiment and "ledger" not in self.given:
+            return None, None
+        return self._word("account"), self.path.parent / self._word("ledger")
+
+    def _bounds(self, name: str, given: Any) -> dict[str, float]:
+        try:
+            keys = needed(get_mechanism(name))
+        except ConfigError:  # an app may register it; what it is decides then
+            keys = ("least-intensity", "least-scale", "most-gamma", "most-steps", "most-factor", *SHARED)
+            missing = [key for key in SHARED if isinstance(given, dict) and key not in given]
+        else:
+            missing = [key for key in keys if isinstance(given, dict) and key not in given]
+        if not isinstance(given, dict):
+            raise self._wrong(f"mechanisms.{name}", given, "a table", "Write [mechanisms." + name + "].")
+        self._known(given, keys, f"mechanisms.{name}.")
+        if missing:
+            raise PolicyError(
+                f"The policy {self.path.name} lacks mechanisms.{name}.{missing[0]}.",
+                "A policy says it, or the run config would decide: `equipoise flower policy init` writes all of them.",
+            )
+        for key, value in given.items():
+            if key in COUNTS:
+                self._count(f"mechanisms.{name}.{key}", value)
+            elif not is_finite(value) or value < 0 or (key.startswith("least-") and not value > 0):
+                raise self._wrong(f"mechanisms.{name}.{key}", value, "a finite number > 0", "For example 8.0.")
+        return {key: value for key, value in given.items()}
+
+    def _weight(self) -> float | None:
+        value = self.given.get("weight", EXAMPLES)
+        if value == EXAMPLES:
+            return None
+        if not is_finite(value) or not value > 0:
+            raise self._wrong("weight", value, f'"{EXAMPLES}" or a number > 0', "For example weight = 1.")
+        return float(value)
+
+    def _evaluation(self) -> Evaluation | None:
+        if "evaluation" not in self.given:
+            return None
+        given = self._table("evaluation")
+        self._known(given, ("metrics", "least-examples"), "evaluation.")
+        least = self._count("evaluation.least-examples", given.get("least-examples"))
+        return Evaluation(self._names("evaluation.metrics", given.get("metrics")), least)
+
+    def _known(self, given: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+        for key in given:
+            if key not in known:
+                raise PolicyError(
+                    f"Unknown key {where + key!r} in the policy {self.path.name}.{closest(key, list(known))}",
+                    f"Known: {', '.join(known)}.",
+                )
+
+    def _wrong(self, key: str, value: Any, what: str, remedy: str) -> PolicyError:
+        if value is None:
+            return PolicyError(f"The policy {self.path.name} lacks {key}.", remedy)
+        return PolicyError(f"Expected {key} = {value!r} in the policy {self.path.name} to be {what}.", remedy)
+
+    def _table(self, key: str) -> dict[str, Any]:
+        value = self.given.get(key)
+        if not isinstance(value, dict):
+            raise self._wrong(
+                key, value, "a table", f"Write [{key}.NAME]." if key == "mechanisms" else f"Write [{key}]."
+            )
+        return value
+
+    def _flag(self, key: str) -> bool:
+        value = self.given.get(key, False)
+        if not isinstance(value, bool):
+            raise self._wrong(key, value, "true or false", "Leave it out for false.")
+        return value
+
+    def _word(self, key: str) -> str:
+        value = self.given.get(key)
+        if not isinstance(value, str) or not value:
+            raise self._wrong(key, value, "a word", "`equipoise flower policy init` writes one.")
+        return value
+
+    def _count(self, key: str, value: Any) -> int:
+        if not is_count(value) or value < 1:
+            raise self._wrong(key, value, "a whole number >= 1", "For example 100.")
+        return value
+
+    def _names(self, key: str, value: Any) -> tuple[str, ...]:
+        if not isinstance(value, list) or not all(isinstance(name, str) and 0 < len(name) <= 40 for name in value):
+            raise self._wrong(key, value, "a list of names", 'For example ["accuracy"].')
+        return tuple(value)

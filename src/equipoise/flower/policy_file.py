@@ -1,0 +1,182 @@
+"""Writing a policy with comments, and saying in plain words what one lets leave."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..errors import ConfigError, PolicyError
+from ..files import write_bytes
+from ..ledger.account import Account
+from ..mechanism.protection import ProtectionSettings
+from ..mechanism.registry import Mechanism, checked
+from .policy import VARIABLE, VERSION, Policy, needed, read_policy
+
+POLICY, LEDGER = "policy.toml", "ledger.jsonl"
+
+COMMENTS = {
+    "least-intensity": "the least L2 norm of the distortion of a release",
+    "least-scale": "the least scale of the noise, in every coordinate",
+    "least-relative": "the least L2 norm of the noise over that of the update; a larger update is shortened",
+    "most-gamma": "the largest step size of the learner: its gradients are of your examples",
+    "most-steps": "the most steps of the learner",
+    "most-factor": "the largest ratio of the upper to the lower bound",
+    "most-epsilon": "the largest epsilon of one release",
+    "most-total-epsilon": "the largest sum of epsilons over all releases of this data",
+    "batch": "the public number by which sums of gradients are divided, on every node the same",
+    "most-releases": "the most releases with this mechanism, over all runs",
+}
+
+
+def init_policy(
+    folder: Path, data: str, mechanism: str, budget: float | None, releases: int = 1000, *, experiment: bool = False
+) -> Path:
+    """Write ``policy.toml`` into a folder of the node's own, and begin its ledger; nothing there is replaced.
+
+    Args:
+        folder: made if it is not there, readable by its owner alone.
+        data: what you call the data set; its releases are counted together.
+        mechanism: the one that is allowed; others can be added by hand.
+        budget: noise is asked for as this budget has it under the default constants; none for ``none``.
+        releases: the most that may leave, over all runs.
+        experiment: let reproducible noise leave too, and keep no ledger: for simulations.
+
+    Returns:
+        The file.
+    """
+    kind = checked(mechanism, budget)
+    if not data.strip() or not data.isprintable():
+        raise ConfigError(f"Expected data={data!r} to be a name.", "Name your data set: for example scans-2024.")
+    if releases < 1:
+        raise ConfigError(f"Expected releases={releases} to be >= 1.", "The most releases over all runs.")
+    path = folder / POLICY
+    if path.exists() or path.is_symlink():
+        raise PolicyError(f"{path} exists: nothing was written.", "Edit it, or name another folder.")
+    account = None if experiment else uuid.uuid4().hex
+    text = policy_text(data, kind, budget, releases, account)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if account is not None:
+        Account.create(folder / LEDGER, account)
+    write_bytes(path, text.encode(), mode=0o600)
+    return path
+
+
+def policy_text(data: str, mechanism: Mechanism, budget: float | None, releases: int, account: str | None) -> str:
+    """The file, with comments."""
+    quoted = data.replace("\\", "\\\\").replace('"', '\\"')
+    kept = (
+        "experiment = true         # reproducible noise, which protects nothing, may leave; no ledger is kept\n"
+        if account is None
+        else f'account = "{account}"  # of this node and data; the first line of the ledger has it too\n'
+        f'ledger = "{LEDGER}"    # beside this file: every release is in it before it leaves\n'
+    )
+    weight = "1.0         " if mechanism.formal else '"examples"  '
+    bounds = default_bounds(mechanism, budget, releases)
+    width = max(len(f"{key} = {value}") for key, value in bounds.items())
+    lines = "".join(f"{f'{key} = {value}':<{width}}  # {COMMENTS[key]}\n" for key, value in bounds.items())
+    return f"""\
+# What may leave this node, whatever a run asks for. What contradicts it is refused before anything is computed.
+# `equipoise flower policy show` says it in plain words.
+version = {VERSION}
+data = "{quoted}"
+{kept}most-releases = {releases}      # of this data, over all mechanisms and runs
+weight = {weight}# of a reply: "examples" tells how many there were; a number tells nothing
+metrics = []              # of training: names that may leave if a run asks for them; a loss is a function of your data
+verbose-errors = false    # true: this node's log quotes errors of the app, which may quote examples
+
+# Evaluations on this node's data leave only with this table, and never with a formal guarantee:
+# [evaluation]
+# metrics = ["accuracy"]
+# least-examples = 100
+
+# One table for each mechanism that is allowed; a budget of the run is judged by the noise that it comes to.
+[mechanisms.{mechanism.name}]
+{lines}"""
+
+
+def default_bounds(mechanism: Mechanism, budget: float | None, releases: int) -> dict[str, float]:
+    """What the default constants make of a budget, rounded so that a run with these is allowed.
+
+    >>> from equipoise import get_mechanism
+    >>> default_bounds(get_mechanism("pl-identical"), 0.98, 100)
+    {'least-intensity': 7.99, 'least-relative': 1.0, 'most-releases': 100}
+    """
+    settings = ProtectionSettings()
+    protection = settings.at(mechanism, budget, round_number=1)
+    scale = float(protection.scale)
+    noise = _below(scale) if scale > 0 else 0.0
+    epsilon = float(budget) if mechanism.formal and budget is not None else 0.0
+    usual = {
+        "least-intensity": noise, "least-scale": noise, "least-relative": 1.0, "most-gamma": float(protection.gamma),
+        "most-steps": protection.steps, "most-factor": protection.factor, "most-epsilon": epsilon,
+        "most-total-epsilon": epsilon * releases, "batch": settings.batch, "most-releases": releases,
+    }  # fmt: skip
+    return {key: usual[key] for key in needed(mechanism)}
+
+
+def _below(value: float) -> float:
+    """Three digits, not above ``value``."""
+    step = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return float(f"{math.floor(value / step) * step:.3g}")
+
+
+def show_policy(path: Path) -> list[str]:
+    """In plain words: what can leave, how often, with how much noise."""
+    return list(_sentences(read_policy(path)))
+
+
+def _sentences(policy: Policy) -> Iterator[str]:
+    yield f"Data: {policy.data}. At most {policy.most_releases:,} releases of it can leave, over all runs."
+    if policy.ledger is None:
+        yield "This is an experiment: reproducible noise, which protects nothing, may leave, and nothing is counted."
+    else:
+        with Account.open(policy.ledger, str(policy.account)) as account:
+            yield f"So far {account.releases:,} have left (ledger {policy.ledger.name}, verified)."
+    if policy.experiment and policy.ledger is not None:
+        yield "Reproducible noise, which protects nothing, may leave."
+    for name, bounds in policy.mechanisms.items():
+        yield _mechanism(name, dict(bounds))
+    if not policy.mechanisms:
+        yield "No mechanism is allowed: nothing leaves."
+    weight = "the number of examples trained on" if policy.weight is None else f"the fixed weight {policy.weight:g}"
+    names = f", and the metrics {', '.join(policy.metrics)} if the run asks for them" if policy.metrics else ""
+    yield f"With each release leaves {weight}{names}."
+    if policy.evaluation is None:
+        yield "No evaluation on this node's data leaves."
+    else:
+        told, least = ", ".join(policy.evaluation.metrics), policy.evaluation.least_examples
+        yield f"Of evaluations leave {told}, from {least:,} examples or more; unprotected."
+    yield "Everything else is refused before anything is computed, and the server learns that it was refused, no more."
+
+
+def _mechanism(name: str, bounds: dict[str, float]) -> str:
+    most = f"at most {bounds['most-releases']:,.0f} times"
+    if "most-epsilon" in bounds:
+        return (
+            f"{name}, {most}: each release with epsilon {bounds['most-epsilon']:g} or less, all together at most "
+            f"{bounds['most-total-epsilon']:g}; sums are divided by {bounds['batch']:.0f}."
+        )
+    if "least-relative" not in bounds:
+        return f"{name}, {most}: updates leave UNPROTECTED."
+    noise = (
+        f"a distortion of L2 norm {bounds['least-intensity']:g} or more"
+        if "least-intensity" in bounds
+        else f"noise of scale {bounds['least-scale']:g} or more in every coordinate"
+    )
+    learned = (
+        f" The distortion is learned on the examples, in at most {bounds['most-steps']:.0f} steps of "
+        f"{bounds['most-gamma']:g}, up to {bounds['most-factor']:g} times that size: it leaks more than static noise."
+        if "most-gamma" in bounds
+        else ""
+    )
+    return (
+        f"{name}, {most}: {noise}, at least {bounds['least-relative']:g} times the update (larger ones are shortened)."
+        f"{learned} No (epsilon, delta) follows."
+    )
+
+
+def remedy(path: Path) -> str:
+    """How a node is told of the file."""
+    return f"flower-supernode --node-config 'equipoise.policy=\"{path.absolute()}\"'   (or {VARIABLE}={path})"

@@ -1,0 +1,280 @@
+"""A policy says what may leave a node, whatever the run config makes of a budget."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Context, Message
+
+from equipoise.errors import PolicyError
+from equipoise.flower import policy as module
+from equipoise.flower.client_guard import REFUSED
+from equipoise.flower.policy import VARIABLE, Evaluation, policy_of, read_policy
+from equipoise.flower.run_config import read_terms
+from equipoise.mechanism.registry import MECHANISMS, Mechanism
+from tests.flower.messages import RUN, answered, asking, context, honest
+from tests.flower.policies import easy, node, written
+
+
+def allow(name: str, **bounds: float) -> dict[str, Any]:
+    """Tables of mechanisms with one of them bounded."""
+    changed = {key.replace("_", "-"): value for key, value in bounds.items()}
+    return {name: {**easy(name)[name], **changed}}
+
+
+def permitted(path: Path, run: dict[str, Any], **changes: Any) -> None:
+    policy, terms = read_policy(written(path, **changes)), read_terms(run)
+    budget = terms.budget_of(1, 0)
+    protection = terms.settings.at(terms.mechanism, budget, 1, 0)
+    policy.permit(terms, protection, budget if terms.mechanism.formal else None)
+
+
+# --- the run config against the policy ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "name", "bounds", "words"),
+    [
+        ({"leakage.D": 0.001}, "pl-learn", {"least_intensity": 7.99}, "least-intensity = 7.99 for 'pl-learn'"),
+        ({"budget": 0.99}, "pl-learn", {"least_intensity": 7.99}, "the run asks for 3.99975"),
+        ({"leakage.c_a": 1000.0}, "pl-identical", {"least_intensity": 7.99}, "least-intensity"),
+        ({"budget": 200.0, "sensitivity": 1e-6}, "ls-static", {"least_scale": 0.04}, "the run asks for 5e-09"),
+        ({"budget": 200.0, "sensitivity": 1e-6}, "gs-static", {"least_scale": 0.04}, "least-scale = 0.04"),
+        ({"gamma": 1e6}, "pl-learn", {"most_gamma": 0.1}, "most-gamma = 0.1 for 'pl-learn'; the run asks for 1e+06"),
+        ({"gamma": '{"rounds": [1], "values": [5.0]}'}, "pl-learn", {"most_gamma": 0.1}, "most-gamma"),
+        ({"steps": 1000}, "pl-learn", {"most_steps": 10}, "most-steps = 10"),
+        ({"factor": 1000.0}, "pl-learn", {"most_factor": 2.0}, "most-factor = 2"),
+        ({"budget": 3.0}, "laplace-dp", {"most_epsilon": 1.0}, "most-epsilon = 1 for 'laplace-dp'; the run asks for 3"),
+    ],
+)
+def test_every_constant_that_gives_a_budget_its_meaning_is_bounded(
+    asked: dict[str, Any], name: str, bounds: dict[str, float], words: str, tmp_path: Path
+) -> None:
+    usual = {"equipoise.mechanism": name, "equipoise.budget": {"laplace-dp": 1.0, "ls-static": 200.0}.get(name, 0.98)}
+    if name.startswith("gs"):
+        usual["equipoise.budget"] = 200.0
+    changes = {"mechanisms": allow(name, **bounds), "weight": 1.0}
+    permitted(tmp_path / "p.toml", usual, **changes)
+    with pytest.raises(PolicyError) as caught:
+        permitted(tmp_path / "p.toml", {**usual, **{f"equipoise.{k}": v for k, v in asked.items()}}, **changes)
+    assert words in str(caught.value)
+    assert caught.value.remedy
+
+
+def test_a_mechanism_that_the_policy_does_not_name_is_refused_none_included(tmp_path: Path) -> None:
+    run = {"equipoise.mechanism": "none"}
+    with pytest.raises(PolicyError, match=r"does not allow the mechanism 'none'\. It allows: pl-learn\."):
+        permitted(tmp_path / "p.toml", run, mechanisms=easy("pl-learn"))
+    permitted(tmp_path / "p.toml", run, mechanisms=easy("none"))
+
+
+def test_bounds_of_one_mechanism_do_not_serve_another_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code of the app comes with the run: it may register a learner under a name that the policy has."""
+    bounds = {"mine": {"least-intensity": 1.0, "least-relative": 1.0, "most-releases": 5}}
+    written(tmp_path / "p.toml", mechanisms=bounds)
+    run = {"equipoise.mechanism": "mine", "equipoise.budget": 0.98}
+    monkeypatch.setitem(MECHANISMS, "mine", Mechanism("mine", "leakage"))
+    permitted(tmp_path / "p.toml", run, mechanisms=bounds)
+    monkeypatch.setitem(MECHANISMS, "mine", Mechanism("mine", "leakage", learns=True))
+    path = tmp_path / "p.toml"
+    with pytest.raises(PolicyError, match=r"lacks mechanisms\.mine\.most-gamma"):
+        permitted(path, run, mechanisms=bounds)
+    policy = module.Policy(path, "d", {"mine": bounds["mine"]}, 5)
+    terms = read_terms(run)
+    with pytest.raises(PolicyError, match="another mechanism with this name"):
+        policy.permit(terms, terms.settings.at(terms.mechanism, 0.98, 1, 0), None)
+
+
+def test_metrics_need_the_policy_too(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="does not let the metric 'loss' leave"):
+        permitted(tmp_path / "p.toml", RUN, metrics=[])
+    permitted(tmp_path / "p.toml", RUN, metrics=["loss", "other"])
+
+
+def test_a_formal_mechanism_needs_a_fixed_weight(tmp_path: Path) -> None:
+    run = {"equipoise.mechanism": "laplace-dp", "equipoise.budget": 1.0}
+    with pytest.raises(PolicyError, match='weight = "examples"'):
+        permitted(tmp_path / "p.toml", run)
+    permitted(tmp_path / "p.toml", run, weight=2.0)
+
+
+@pytest.mark.parametrize(
+    ("ever", "with_it", "spent", "words"),
+    [
+        (9, 4, 0.0, None), (10, 4, 0.0, "released 10 times in all"), (9, 5, 0.0, "released 5 times by laplace-dp"),
+        (9, 4, 2.0, None), (9, 4, 2.1, "spent epsilon 2.1; 1 more would pass most-total-epsilon = 3"),
+    ],
+)  # fmt: skip
+def test_releases_and_epsilon_end_at_the_policys_limits(
+    ever: int, with_it: int, spent: float, words: str | None, tmp_path: Path
+) -> None:
+    bounds = allow("laplace-dp", most_releases=5, most_total_epsilon=3.0)
+    policy = read_policy(written(tmp_path / "p.toml", most_releases=10, mechanisms=bounds))
+    if words is None:
+        policy.permit_releases(MECHANISMS["laplace-dp"], ever, with_it, spent, 1.0)
+        return
+    with pytest.raises(PolicyError, match=words):
+        policy.permit_releases(MECHANISMS["laplace-dp"], ever, with_it, spent, 1.0)
+
+
+# --- on the node -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def called() -> list[Message]:
+    return []
+
+
+@pytest.fixture
+def train(called: list[Message]) -> Iterator[Any]:
+    def run(msg: Message, context: Context) -> Message:
+        called.append(msg)
+        return honest(msg, context)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("run", "changes", "words"),
+    [
+        (
+            {"equipoise.leakage.D": 0.001},
+            {"mechanisms": allow("pl-identical", least_intensity=7.99)},
+            "least-intensity",
+        ),
+        ({"equipoise.mechanism": "none", "equipoise.budget": ""}, {"mechanisms": easy("pl-learn")}, "'none'"),
+        ({}, {"metrics": []}, "does not let the metric 'loss' leave"),
+        ({}, {"version": 7}, "Expected version = 7"),
+    ],
+)
+def test_what_contradicts_the_policy_is_refused_before_the_app_is_called(
+    run: dict[str, Any], changes: dict[str, Any], words: str, train: Any, called: list[Message], tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    about = context({**RUN, **run}, node(tmp_path / "p.toml", **changes))
+    reply = answered(train, about=about)
+    assert not called, "nothing was computed"
+    assert (reply.has_error(), reply.error.reason) == (True, REFUSED), "and the coordinator learns no more"
+    assert words in caplog.text, "the node's own log says why"
+    assert "equipoise" not in about.state, "nothing was counted"
+
+
+def test_a_node_without_a_policy_releases_nothing(
+    train: Any, called: list[Message], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv(VARIABLE)
+    for run in (RUN, {"equipoise.mechanism": "none"}):
+        assert answered(train, about=context(run)).error.reason == REFUSED
+    assert not called
+    assert "This node has no policy: nothing leaves it" in caplog.text
+
+
+def test_the_node_config_comes_before_the_environment(tmp_path: Path) -> None:
+    strict = node(tmp_path / "p.toml", mechanisms=easy("none"))
+    assert policy_of(strict).path == tmp_path / "p.toml"
+    assert answered(honest, about=context(node=strict)).has_error()
+    assert not answered(honest, about=context()).has_error()
+
+
+@pytest.mark.parametrize("key", module.GONE)
+def test_the_keys_of_before_are_refused_with_the_way_to_go(key: str) -> None:
+    with pytest.raises(PolicyError, match=f"equipoise.{key}, which belongs in the policy file"):
+        policy_of({f"equipoise.{key}": "x"})
+
+
+def test_an_update_that_is_large_beside_its_noise_is_shortened(tmp_path: Path) -> None:
+    """A run config with lr = 1e6, or eta = 1e4, would else send an update in which the noise drowns."""
+    from equipoise.flower import protected_step
+    from tests.flower.messages import LOWER, distance, images, network, start
+
+    bounds = allow("pl-identical", least_relative=2.0)
+    run = {**RUN, "equipoise.eta": 1e4}
+    about = context(run, node(tmp_path / "p.toml", mechanisms=bounds))
+    sent = dict(protected_step(network(), images(), asking(), about).to_torch_state_dict())
+    assert LOWER / 2 < distance(sent, start()) <= 1.5 * LOWER * (1 + 1e-5), "the noise, and half as much update"
+    free = dict(protected_step(network(), images(), asking(), context(run)).to_torch_state_dict())
+    assert distance(free, start()) > 100 * LOWER
+
+
+# --- the file ----------------------------------------------------------------------------------------------------
+
+
+def test_a_policy_is_read(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "p.toml", experiment=None, account="a1b2", ledger="l.jsonl", weight=3, metrics=["loss"],
+        verbose_errors=True, evaluation={"metrics": ["accuracy"], "least-examples": 50}, mechanisms=easy("none"),
+    )  # fmt: skip
+    policy = read_policy(path)
+    assert (policy.account, policy.ledger, policy.weight) == ("a1b2", tmp_path / "l.jsonl", 3.0)
+    assert policy.evaluation == Evaluation(("accuracy",), 50)
+    assert (policy.verbose_errors, policy.experiment, policy.metrics) == (True, False, ("loss",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"version": 2}, "Expected version = 2"),
+        ({"version": None}, "lacks version"),
+        ({"data": ""}, "Expected data = ''"),
+        ({"data": None}, "lacks data"),
+        ({"most_releases": None}, "lacks most-releases"),
+        ({"most_releases": 0}, "to be a whole number >= 1"),
+        ({"most_releases": 2.5}, "to be a whole number >= 1"),
+        ({"weight": -1}, "Expected weight = -1"),
+        ({"weight": "loss"}, "Expected weight = 'loss'"),
+        ({"metrics": "loss"}, "to be a list of names"),
+        ({"metrics": ["x" * 41]}, "to be a list of names"),
+        ({"experiment": "yes"}, "to be true or false"),
+        ({"experiment": False}, "lacks account"),
+        ({"experiment": False, "account": "a"}, "lacks ledger"),
+        ({"evaluation": {"metrics": ["a"]}}, "lacks evaluation.least-examples"),
+        ({"evaluation": {"metrics": ["a"], "least-examples": 1, "names": 1}}, "Unknown key 'evaluation.names'"),
+        ({"mechanism": "pl-learn"}, "Did you mean 'mechanisms'"),
+        ({"mechanisms": None}, "lacks mechanisms"),
+        ({"mechanisms": {"pl-learn": {"least-intensity": 8.0}}}, "lacks mechanisms.pl-learn.most-gamma"),
+        ({"mechanisms": {"mine": {"least-intensity": 8.0}}}, "lacks mechanisms.mine.least-relative"),
+        ({"mechanisms": allow("pl-identical", least_intensity=0.0)}, "to be a finite number > 0"),
+        ({"mechanisms": allow("pl-identical", least_intensity=float("nan"))}, "to be a finite number > 0"),
+        ({"mechanisms": allow("pl-identical", budget_at_most=0.98)}, "Unknown key 'mechanisms.pl-identical.budget"),
+        ({"mechanisms": allow("none", most_releases=-1)}, "to be a whole number >= 1"),
+    ],
+)
+def test_a_wrong_policy_is_an_error_and_not_a_missing_bound(
+    changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(PolicyError) as caught:
+        read_policy(written(tmp_path / "p.toml", **changes))
+    assert words in str(caught.value)
+    assert caught.value.remedy
+
+
+def test_a_policy_that_others_can_write_is_none(tmp_path: Path) -> None:
+    path = written(tmp_path / "p.toml")
+    for mode in (0o620, 0o602, 0o666):
+        path.chmod(mode)
+        with pytest.raises(PolicyError, match="can be written by others"):
+            read_policy(path)
+    path.chmod(0o644)
+    read_policy(path)
+
+
+@pytest.mark.parametrize("content", [b"version =", b"\xff\xfe", b"a = " + b"[" * 100_000, b" " * (1 << 21)])
+def test_a_policy_that_cannot_be_read_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "p.toml"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    with pytest.raises(PolicyError):
+        read_policy(path)
+    with pytest.raises(PolicyError, match="There is no policy"):
+        read_policy(tmp_path / "other.toml")
+
+
+def test_logs_of_a_refusal_are_errors(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    answered(honest, about=context(node=node(tmp_path / "p.toml", mechanisms=easy("none"))))
+    assert [record.levelno for record in caplog.records if "Nothing is sent" in record.message] == [logging.ERROR]

@@ -1,0 +1,152 @@
+"""``policy init`` writes what ``policy show`` says, a run with the same budget passes, and nothing is replaced."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from equipoise.cli import app as cli
+from equipoise.errors import ConfigError, LedgerError, PolicyError
+from equipoise.flower.policy import needed, read_policy
+from equipoise.flower.policy_file import COMMENTS, default_bounds, init_policy, policy_text, show_policy
+from equipoise.flower.run_config import read_terms
+from equipoise.ledger.account import Account
+from equipoise.mechanism.registry import MECHANISMS
+from tests.helpers import contents
+
+BUDGETS = {"none": None, "laplace-dp": 0.5}
+
+
+def budget_of(name: str) -> float | None:
+    return BUDGETS.get(name, 0.98 if name.startswith("pl") else 200.0)
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_a_policy_allows_the_run_that_it_was_written_for_and_nothing_looser(name: str, tmp_path: Path) -> None:
+    budget = budget_of(name)
+    policy = read_policy(init_policy(tmp_path / "node", "scans", name, budget, 7))
+    assert set(policy.mechanisms[name]) == set(needed(MECHANISMS[name]))
+
+    def ask(loosened: float) -> None:
+        run = {"equipoise.mechanism": name, "equipoise.budget": "" if budget is None else budget * loosened}
+        terms = read_terms(run)
+        protection = terms.settings.at(terms.mechanism, terms.budget, 1, 0)
+        policy.permit(terms, protection, terms.budget if terms.mechanism.formal else None)
+
+    ask(1.0)
+    if budget is not None:
+        with pytest.raises(PolicyError):
+            ask(1.005 if name.startswith("pl") else 1.1)
+
+
+def test_files_are_the_owners_alone_and_the_ledger_is_begun(tmp_path: Path) -> None:
+    path = init_policy(tmp_path / "node", "scans", "pl-identical", 0.98)
+    assert {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()} == {
+        "policy.toml": 0o600, "ledger.jsonl": 0o600, "ledger.jsonl.head": 0o600,
+    }  # fmt: skip
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    policy = read_policy(path)
+    assert policy.ledger is not None
+    with Account.open(policy.ledger, str(policy.account)) as account:
+        assert account.releases == 0
+
+
+def test_two_nodes_have_two_accounts(tmp_path: Path) -> None:
+    one, two = (read_policy(init_policy(tmp_path / name, "scans", "none", None)).account for name in "ab")
+    assert one != two
+
+
+@pytest.mark.parametrize("there", ["policy.toml", "ledger.jsonl"])
+def test_nothing_is_replaced(there: str, tmp_path: Path) -> None:
+    (tmp_path / there).write_text("mine")
+    with pytest.raises((PolicyError, LedgerError)):
+        init_policy(tmp_path, "scans", "pl-identical", 0.98)
+    assert contents(tmp_path) == {there: b"mine"}
+
+
+@pytest.mark.parametrize(
+    ("data", "mechanism", "budget", "releases"),
+    [
+        ("", "pl-identical", 0.98, 1), ("a\nb", "pl-identical", 0.98, 1), ("d", "pl-lern", 0.98, 1),
+        ("d", "none", 0.98, 1), ("d", "pl-learn", None, 1), ("d", "pl-learn", 0.98, 0),
+    ],
+)  # fmt: skip
+def test_what_makes_no_policy_is_refused_and_nothing_is_written(
+    data: str, mechanism: str, budget: float | None, releases: int, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError):
+        init_policy(tmp_path / "node", data, mechanism, budget, releases)
+    assert not (tmp_path / "node").exists()
+
+
+def test_names_with_quotes_are_read_back(tmp_path: Path) -> None:
+    name = 'the "A" \\ scans'
+    assert read_policy(init_policy(tmp_path, name, "none", None)).data == name
+
+
+def test_an_experiment_keeps_no_ledger(tmp_path: Path) -> None:
+    path = init_policy(tmp_path, "scans", "pl-learn", 0.98, experiment=True)
+    assert list(contents(tmp_path)) == ["policy.toml"]
+    assert read_policy(path).experiment
+    assert "This is an experiment" in " ".join(show_policy(path))
+
+
+def test_every_key_has_a_comment() -> None:
+    assert {key for kind in MECHANISMS.values() for key in needed(kind)} == set(COMMENTS)
+    text = policy_text("d", MECHANISMS["pl-learn"], 0.98, 5, "abcd")
+    assert all(f"# {COMMENTS[key]}" in text for key in needed(MECHANISMS["pl-learn"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("pl-identical", "a distortion of L2 norm 7.99 or more, at least 1 times the update"),
+        ("pl-learn", "in at most 10 steps of 0.1, up to 2 times that size: it leaks more than static noise"),
+        ("ls-static", "noise of scale 0.05 or more in every coordinate"),
+        ("laplace-dp", "each release with epsilon 0.5 or less, all together at most 3.5; sums are divided by 4"),
+        ("none", "updates leave UNPROTECTED"),
+    ],
+)
+def test_show_says_what_leaves_how_often_and_with_how_much_noise(name: str, words: str, tmp_path: Path) -> None:
+    said = " ".join(show_policy(init_policy(tmp_path, "scans", name, budget_of(name), 7)))
+    assert words in said
+    assert f"{name}, at most 7 times" in said
+    assert "So far 0 have left" in said
+    assert "No evaluation on this node's data leaves." in said
+    assert ("epsilon" in said.replace("No (epsilon, delta) follows", "")) == (name == "laplace-dp")
+
+
+def test_show_counts_what_has_left_and_notices_a_ledger_that_is_gone(tmp_path: Path) -> None:
+    path = init_policy(tmp_path, "scans", "pl-identical", 0.98)
+    (tmp_path / "ledger.jsonl").unlink()
+    with pytest.raises(LedgerError):
+        show_policy(path)
+
+
+def test_bounds_are_rounded_so_that_they_hold() -> None:
+    for name, kind in MECHANISMS.items():
+        bounds = default_bounds(kind, budget_of(name), 5)
+        assert bounds["most-releases"] == 5
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["equipoise", "flower", "policy", *arguments])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    return int(left.value.code or 0)
+
+
+def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command(monkeypatch, "init", "node", "--data", "scans") == 0
+    said = capsys.readouterr().out
+    assert "written: node/policy.toml" in said
+    assert "equipoise.policy=" in said
+    assert command(monkeypatch, "show", "node/policy.toml", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["says"] == show_policy(Path("node/policy.toml"))
+    assert command(monkeypatch, "init", "node", "--data", "scans") == PolicyError.exit_code
+    assert "nothing was written" in capsys.readouterr().err
+    assert command(monkeypatch, "show", "absent.toml") == PolicyError.exit_code
