@@ -18,7 +18,7 @@ import pytest
 
 from equipoise import files
 from equipoise.errors import CheckpointError, StorageError
-from equipoise.files import locked, plain, read_json, storage_errors, write_bytes, write_json, write_text
+from equipoise.files import changing, locked, plain, read_json, storage_errors, write_bytes, write_json, write_text
 from tests.helpers import contents
 
 # --- atomic writes --------------------------------------------------------------------------------------------
@@ -77,13 +77,12 @@ def _break(monkeypatch: pytest.MonkeyPatch, place: str, fail: Callable[..., None
     elif place == "replace":
         monkeypatch.setattr(Path, "replace", fail)
     else:
-        genuine = Path.open
 
-        def open_(path: Path, mode: str = "r", *more: Any, **named: Any) -> Any:
-            genuine(path, mode, *more, **named).close()  # the file exists, empty
+        def open_(*given: Any, **named: Any) -> Any:
+            open(*given, **named).close()  # the file exists, empty
             return _Broken(fail)
 
-        monkeypatch.setattr(Path, "open", open_)
+        monkeypatch.setattr(files, "open", open_, raising=False)
 
 
 def test_the_content_is_flushed_before_the_name_and_the_name_before_the_return(
@@ -137,9 +136,88 @@ def test_nothing_is_written_through_a_link_that_a_folder_holds(tmp_path: Path) -
     assert precious.read_text() == "precious", "a lock needs no content, and leaves what there is"
 
 
-def test_a_write_may_say_who_reads_it(tmp_path: Path) -> None:
+def test_a_write_says_who_reads_it_from_the_first_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes: list[int] = []
+    genuine = os.open
+
+    def watch(*given: Any, **named: Any) -> int:
+        handle = genuine(*given, **named)
+        modes.append(stat.S_IMODE(os.fstat(handle).st_mode))
+        return handle
+
+    before = os.umask(0o022)
+    try:
+        monkeypatch.setattr(os, "open", watch)
+        write_bytes(tmp_path / "key", b"secret", mode=0o600)
+        write_bytes(tmp_path / "result.json", b"{}")
+    finally:
+        os.umask(before)
+    assert [mode for mode in modes if mode != stat.S_IMODE(tmp_path.stat().st_mode)] == [0o600, 0o644]
+    assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "result.json").stat().st_mode) == 0o644, "as the umask has it"
+
+
+def test_a_temporary_file_that_others_can_read_lends_nothing_to_the_new_one(tmp_path: Path) -> None:
+    (tmp_path / ".key.partial").write_text("of a process that was killed")
+    (tmp_path / ".key.partial").chmod(0o666)
     write_bytes(tmp_path / "key", b"secret", mode=0o600)
-    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+    assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
+    assert contents(tmp_path) == {"key": b"secret"}
+
+
+def test_a_link_planted_after_the_look_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the removal of the old temporary file and the new one somebody is faster."""
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    precious.chmod(0o640)
+    genuine = Path.unlink
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        genuine(path, missing_ok=missing_ok)
+        if path.name.endswith(".partial") and not (tmp_path / "planted").exists():
+            (tmp_path / "planted").touch()
+            path.symlink_to(precious)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    with pytest.raises(StorageError):
+        write_bytes(tmp_path / "key", b"secret", mode=0o600)
+    assert precious.read_text() == "precious"
+    assert stat.S_IMODE(precious.stat().st_mode) == 0o640
+    assert not (tmp_path / "key").exists()
+
+
+# --- files that grow ------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_changed_in_place_and_made_only_when_asked(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="Cannot write log"), changing(tmp_path / "log"):
+        pass
+    with changing(tmp_path / "log", create=True) as file:
+        file.write(b"one two")
+    with changing(tmp_path / "log") as file:
+        file.truncate(3)
+    assert contents(tmp_path) == {"log": b"one"}
+
+
+@pytest.mark.parametrize("create", [False, True])
+def test_nothing_is_changed_through_a_link_and_no_pipe_is_waited_for(tmp_path: Path, create: bool) -> None:
+    precious, link = tmp_path / "precious", tmp_path / "log"
+    precious.write_text("precious")
+    link.symlink_to(precious)
+    with pytest.raises(StorageError, match=r"log in the folder .* is a link") as caught, changing(link, create) as file:
+        file.truncate(0)
+    assert "Remove the link" in caught.value.remedy
+    link.unlink()
+    link.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(StorageError, match="is a link"), changing(link, create) as file:
+        file.write(b"x")
+    link.unlink()
+    os.mkfifo(link)
+    with pytest.raises(StorageError, match=r"log is no plain file\.") as caught, changing(link, create):
+        pass
+    assert caught.value.remedy == "Move it away."
+    assert precious.read_text() == "precious"
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path) -> None:
@@ -321,6 +399,48 @@ def test_a_holder_that_is_gone_leaves_its_file_and_no_lock(tmp_path: Path) -> No
     (tmp_path / "run" / ".lock").write_text("left by a process that was killed")
     with locked(tmp_path / "run"):
         pass
+
+
+def test_a_process_that_was_forked_meanwhile_does_not_keep_the_lock(tmp_path: Path) -> None:
+    """Workers of a data loader are forked, have all handles of their parent, and may live on."""
+    read, write = os.pipe()
+    with locked(tmp_path):
+        child = os.fork()
+        if child == 0:
+            os.close(write)
+            os.read(read, 1)  # until the parent lets it go
+            os._exit(0)
+    try:
+        with locked(tmp_path):
+            pass
+    finally:
+        os.close(write)
+        os.close(read)
+        os.waitpid(child, 0)
+
+
+def test_a_file_system_without_locks_is_told_apart_from_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(handle: int, kind: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(files.fcntl, "flock", flock)
+    with pytest.raises(StorageError, match=r"Cannot lock \.lock: No locks available\."), locked(tmp_path, wait=9.0):
+        pass
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link to nowhere"])
+def test_what_lies_in_the_place_of_the_lock_is_refused(tmp_path: Path, kind: str) -> None:
+    lock, precious = tmp_path / ".lock", tmp_path / "precious"
+    if kind == "pipe":
+        os.mkfifo(lock)
+    else:
+        lock.symlink_to(precious)
+    with pytest.raises(StorageError, match=r"\.lock") as caught, locked(tmp_path):
+        pass
+    assert caught.value.remedy in ("Move it away.", "Remove the link, or put what it leads to in its place.")
+    assert not precious.exists(), "nor made where it leads"
 
 
 WITHOUT_FCNTL = """

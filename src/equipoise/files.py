@@ -1,4 +1,8 @@
-"""Files that are never half-written: a temporary name, flushed to the disk, then renamed; and a lock on a folder."""
+"""Files that are never half-written: a temporary name, flushed to the disk, then renamed; and locks.
+
+Whoever can write into a folder can plant a link there, at the name of a lock, of a temporary file or of a file that
+grows: nothing here writes, truncates or changes permissions through it.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,9 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from .errors import CheckpointError, StorageError
+from .errors import CheckpointError, EquipoiseError, StorageError
 
 try:
     import fcntl
@@ -76,16 +80,44 @@ def refuse_link(path: Path) -> None:
         )
 
 
-def write_bytes(path: Path, content: bytes, mode: int | None = None) -> None:
-    """Replace ``path`` by ``content`` as a whole or not at all; with these permissions where some are given."""
+def open_plain(path: Path, flags: int, mode: int = 0o666) -> int:
+    """A handle of the plain file at ``path``; a link is refused, and so is a pipe, which would keep us waiting.
+
+    What the system says of it otherwise is an ``OSError``, for ``storage_errors``.
+    """
+    try:
+        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    except OSError:
+        refuse_link(path)
+        raise
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return handle
+    os.close(handle)
+    raise StorageError(f"{path.name} is no plain file.", "Move it away.")
+
+
+@contextlib.contextmanager
+def changing(path: Path, create: bool = False) -> Iterator[BinaryIO]:
+    """A plain file that is changed in place: what is written is on the disk when this ends."""
+    flags = os.O_RDWR | (os.O_CREAT if create else 0)
+    with storage_errors(path), open(open_plain(path, flags), "r+b") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_bytes(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Replace ``path`` by ``content`` as a whole or not at all.
+
+    ``mode`` (less what the umask takes away) holds from the first moment, for the temporary file too; one that lies
+    there already, from a process that was killed or as a link that somebody planted, is removed and never opened.
+    """
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.partial")
         try:
-            partial.unlink(missing_ok=True)  # of a process that was killed; or a link, which is not followed
-            with partial.open("xb") as file:
-                if mode is not None:
-                    os.fchmod(file.fileno(), mode)
+            partial.unlink(missing_ok=True)
+            with open(partial, "xb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, mode)) as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -133,24 +165,40 @@ def locked(folder: Path, wait: float = 0.0) -> Iterator[None]:
     """One process at a time in a run folder; the lock goes with the process, however it ends."""
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        refuse_link(folder / ".lock")
-        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        handle = open_plain(folder / ".lock", os.O_RDWR | os.O_CREAT)
+    busy = CheckpointError(
+        f"Another process is using the run folder {folder.name}.", "Wait for it, or use another --out."
+    )
+    with held(handle, folder / ".lock", wait, busy):
+        yield
+
+
+@contextlib.contextmanager
+def held(handle: int, path: Path, wait: float, busy: EquipoiseError) -> Iterator[None]:
+    """Hold the lock on an open file, and close it in the end; raise ``busy`` if it is not free within ``wait`` seconds.
+
+    It is given back by name: a process that was forked meanwhile, such as a data loader's, has the handle too, and
+    would keep the lock for as long as it lives.
+    """
     try:
         limit = time.monotonic() + wait
-        while not _taken(handle):
+        while not _taken(handle, path):
             if time.monotonic() >= limit:
-                raise CheckpointError(
-                    f"Another process is using the run folder {folder.name}.", "Wait for it, or use another --out."
-                )
+                raise busy
             time.sleep(0.05)
-        yield
+        try:
+            yield
+        finally:
+            fcntl.flock(handle, fcntl.LOCK_UN)
     finally:
         os.close(handle)
 
 
-def _taken(handle: int) -> bool:
+def _taken(handle: int, path: Path) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return False
+    except OSError as error:  # such as a file system without locks
+        raise storage_error(error, path, "lock") from error
     return True

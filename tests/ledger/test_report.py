@@ -190,7 +190,8 @@ def test_a_mechanism_says_itself_whether_it_is_formal_and_whether_it_distorts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "MECHANISMS", dict(registry.MECHANISMS))
-    monkeypatch.setattr("equipoise.ledger.report.MECHANISMS", registry.MECHANISMS)
+    for module in ("account", "report"):
+        monkeypatch.setattr(f"equipoise.ledger.{module}.MECHANISMS", registry.MECHANISMS)
     registry.register(Mechanism("exact", "epsilon", norm="l1", per_example=True))
     registry.register(Mechanism("plain", None))
     folder = seeded(

@@ -36,6 +36,8 @@ def _show(result: dict[str, Any]) -> None:
     from . import display
 
     title = "releases of a deployment" if result["experiment"] is None else "releases of a seeded experiment"
+    if result["account"] is not None:
+        title = f"releases of a node, account {printable(result['account'])}"
     numbers = ("asked", "accepted", "refused", "intensity")
     table = display.table(title, ("federation", "clients", "mechanism", "budget", *numbers), numbers=numbers)
     for row in alike(result["clients"]):

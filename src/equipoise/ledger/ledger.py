@@ -12,13 +12,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..errors import ConfigError, LedgerError, LimitError
-from ..files import storage_errors, write_bytes
+from ..files import changing, storage_errors, write_bytes
 from .lines import LONGEST, NO_REPLY, NOTE, SCHEMA, START, Entry, bad_line, check_entry, normal, read_line, seal
 
 FILE = "ledger.jsonl"
@@ -36,18 +36,35 @@ class Count:
     high: float | None = None
     budgets: Counter[tuple[str, float | None]] = field(default_factory=Counter)  # (mechanism, budget) -> times asked
 
+    def widen(self, low: float | None, high: float | None) -> None:
+        """Let the range of intensities hold these as well."""
+        self.low = low if self.low is None or (low is not None and low < self.low) else self.low
+        self.high = high if self.high is None or (high is not None and high > self.high) else self.high
+
 
 @dataclass
 class Summary:
     """The sums of a whole ledger. Its size grows with the clients, not with the rounds."""
 
     experiment: str | None = None
+    account: str | None = None  # whose it is, if it is a node's own
     entries: int = 0
     bytes: int = 0
     head: str = START
     torn: int = 0  # bytes of a last line without its end: a write that was interrupted, or is under way
     beyond: int = 0  # entries after those that were known
+    heads: dict[int, str] = field(default_factory=dict)  # after these many entries, for those that were asked for
     counts: dict[tuple[int, str], Count] = field(default_factory=dict)
+
+    def total(self) -> Count:
+        """The sums over all federations and clients."""
+        result = Count()
+        for one in self.counts.values():
+            for name in ("asked", "received", "accepted", "refused"):
+                setattr(result, name, getattr(result, name) + getattr(one, name))
+            result.widen(one.low, one.high)
+            result.budgets.update(one.budgets)
+        return result
 
 
 def _count(counts: dict[tuple[int, str], Count], entry: Entry) -> None:
@@ -67,10 +84,7 @@ def _count(counts: dict[tuple[int, str], Count], entry: Entry) -> None:
             one.refused += 1
             continue
         one.accepted += 1
-        size = result.get("intensity")
-        if size is not None:
-            one.low = size if one.low is None or size < one.low else one.low
-            one.high = size if one.high is None or size > one.high else one.high
+        one.widen(result.get("intensity"), result.get("intensity"))
 
 
 def _budget(budget: Any, client: str) -> float | None:
@@ -81,11 +95,12 @@ def _budget(budget: Any, client: str) -> float | None:
     return budget[int(client)] if known else max((value for value in budget if value is not None), default=None)
 
 
-def verify(path: Path, head: str | None = None, entries: int | None = None) -> Summary:
+def verify(path: Path, head: str | None = None, entries: int | None = None, heads_at: Collection[int] = ()) -> Summary:
     """Check every line of a ledger against the one before it, and count.
 
     ``head`` is a hash noted elsewhere, at which the chain must arrive, with ``entries`` when it has that many lines.
-    What follows later is ``beyond`` it: a ledger may grow, but not change.
+    What follows later is ``beyond`` it: a ledger may grow, but not change. ``heads_at`` are numbers of entries at which
+    to note the head as well.
     """
     result, known = Summary(), None
     with _reading(path) as file:
@@ -98,9 +113,11 @@ def verify(path: Path, head: str | None = None, entries: int | None = None) -> S
             entry, result.head = read_line(line, result.entries, result.head)
             _count(result.counts, entry)
             if result.entries == 0:
-                result.experiment = entry["experiment"]
+                result.experiment, result.account = entry.get("experiment"), entry.get("account")
             result.entries += 1
             result.bytes += len(line)
+            if result.entries in heads_at:
+                result.heads[result.entries] = result.head
             if head in (None, result.head) and entries in (None, result.entries):
                 known = result.entries
     if result.entries == 0:
@@ -143,7 +160,7 @@ class Ledger:
 
     @classmethod
     def open(cls, path: Path, experiment: str | None, limit: int | None = None) -> Ledger:
-        """Verify the whole chain and drop what an interrupted write left: a last line without its end, nothing else."""
+        """Verify the whole chain and go on with it, or begin it."""
         if limit is not None and (type(limit) is not int or limit < 1):
             raise ConfigError(f"Expected limit={limit!r} to be a whole number >= 1.", "Or leave it out.")
         entry = {"n": 0, "schema": SCHEMA, "kind": "ledger", "experiment": experiment, "note": NOTE}
@@ -153,16 +170,27 @@ class Ledger:
         if new or _is_begun(path, header):
             write_bytes(path, header)
         result = verify(path)
+        if result.account is not None:
+            raise LedgerError("The ledger is the account of a node, not that of a run.", "Use another folder.")
         if result.experiment != experiment:
             raise LedgerError(
                 f"The ledger is of the experiment {result.experiment!r}, not {experiment!r}.", "Use another folder."
             )
-        if result.torn:
-            with storage_errors(path), path.open("r+b") as file:
-                file.truncate(result.bytes)
-                os.fsync(file.fileno())
-            result.torn = 0
-        return cls(path, result, limit)
+        return cls.resume(path, result, limit)
+
+    @classmethod
+    def resume(cls, path: Path, summary: Summary, limit: int | None = None) -> Ledger:
+        """Go on after ``verify``, without what an interrupted write left: a last line without its end, nothing else."""
+        if summary.torn:
+            with changing(path) as file:
+                file.truncate(summary.bytes)
+            summary.torn = 0
+        return cls(path, summary, limit)
+
+    @property
+    def summary(self) -> Summary:
+        """The sums so far."""
+        return self._found
 
     @property
     def counts(self) -> dict[tuple[int, str], Count]:
@@ -193,7 +221,7 @@ class Ledger:
             lines.append(line)
             kept.append(entry)
         content = b"".join(lines)
-        with storage_errors(self.path), self.path.open("r+b") as file:
+        with changing(self.path) as file:
             size = file.seek(0, os.SEEK_END)
             if size < self.bytes or (size > self.bytes and not self._failed):
                 raise LedgerError("The ledger was changed while it was in use.", "One process at a time may write it.")
@@ -201,8 +229,6 @@ class Ledger:
             file.truncate(self.bytes)  # what an earlier write left that failed
             file.seek(self.bytes)
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
         self._failed = False
         for entry in kept:
             _count(self.counts, entry)

@@ -2,6 +2,7 @@
 
 ==========  ========================================================================================================
 ledger      the first line: schema, ``seeded`` for an experiment, and what a budget is not
+account     the first line of a node's own ledger: schema, and whose account it is
 round       one round of the embedded engine: a row per client
 asked       of a deployment, written before the messages go out: whoever is asked may send, and be seen
 answered    of a deployment: a row per client; without numbers where nothing came
@@ -37,11 +38,14 @@ NOTE = (
 Entry = dict[str, Any]
 FIELDS = {
     "ledger": ("n", "schema", "kind", "experiment", "note"),
+    "account": ("n", "schema", "kind", "account", "note"),
     "round": ("n", "kind", "federation", "round", "mechanism", "budget", "norm", "releases"),
     "asked": ("n", "kind", "federation", "round", "mechanism", "budget", "norm", "clients", "at"),
     "answered": ("n", "kind", "federation", "round", "mechanism", "budget", "norm", "releases", "at"),
 }
 """The keys of every kind of line, in their order; ``hash`` is the last one of all."""
+HEADERS = {"ledger": "experiment", "account": "account"}
+"""The kinds of a first line, and what each says of the ledger."""
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 NUMBERS = ("lower", "upper", "scale", "intensity")
 ROW = ("client", *NUMBERS, "accepted", "reason")
@@ -141,14 +145,14 @@ def read_line(line: bytes, n: int, previous: str) -> tuple[Entry, str]:
 def check_entry(entry: Entry, n: int) -> None:
     """Refuse whatever a ledger does not say; nothing is counted before."""
     kind = entry.get("kind")
-    if n == 0 and kind == "ledger" and (type(entry.get("schema")) is not int or entry["schema"] != SCHEMA):
+    if n == 0 and "schema" in entry and (type(entry["schema"]) is not int or entry["schema"] != SCHEMA):
         raise bad_line(n, f"has a schema other than {SCHEMA}: another version wrote it")
     if not isinstance(kind, str) or kind not in FIELDS or tuple(entry) != FIELDS[kind] or type(entry["n"]) is not int:
         raise bad_line(n, "has an unknown kind or other keys than it should")
-    if (kind == "ledger") != (n == 0):
+    if (kind in HEADERS) != (n == 0):
         raise bad_line(n, "is a header in the middle" if n else "is not a header")
     if n == 0:
-        if not _is_text(entry["experiment"], none=True) or not _is_text(entry["note"]):
+        if not _is_text(entry[HEADERS[kind]], none=kind == "ledger") or not _is_text(entry["note"]):
             raise bad_line(n, "is a header of the wrong types")
         return
     if not all(type(entry[name]) is int and 0 <= entry[name] < 1 << 62 for name in ("federation", "round")):

@@ -11,14 +11,19 @@ from typing import Any
 from ..errors import ConfigError, LedgerError
 from ..mechanism.registry import MECHANISMS
 from ..privacy import accounting
+from .account import head_file, is_formal, read_head
 from .ledger import FILE, Count, Summary, verify
+
+THIS_NODE = "this node"
+"""Whom the releases of an account are counted for: its data set is one, whatever number the client had in a run."""
 
 
 def ledger_report(run: Path, head: str | None = None, delta: float = 1e-5) -> dict[str, Any]:
     """Verify the ledger of a run and say what it shows.
 
     Args:
-        run: A run folder, or a ledger itself. A ``result.json`` beside the ledger names a head that it must lead to.
+        run: A run folder, or a ledger itself. It must lead to the head that the ``.head`` of a node's account names, or
+            a ``result.json`` beside the ledger.
         head: A head noted elsewhere, to which the chain must lead too.
         delta: Of the composed epsilon.
 
@@ -39,11 +44,13 @@ def ledger_report(run: Path, head: str | None = None, delta: float = 1e-5) -> di
     path = run / FILE if run.is_dir() else run
     if run.is_dir() and not path.is_file():
         raise LedgerError(f"The folder {run.name} has no {FILE}.", "Give a run folder that has one, or the file.")
-    noted = _noted(path.parent / "result.json")
+    source, noted = _noted(path)
     result = verify(path, *(noted or (None, None)))
-    sources = {} if noted is None else {"result.json": result.beyond}
+    sources = {} if noted is None else {source: result.beyond}
     if head is not None:
         sources["--head"] = verify(path, head).beyond
+    if result.account is not None and result.counts:
+        result.counts = {(0, THIS_NODE): result.total()}
     rows = [
         {"federation": federation, "client": client, **_counted(one)} for (federation, client), one in _ordered(result)
     ]
@@ -51,6 +58,7 @@ def ledger_report(run: Path, head: str | None = None, delta: float = 1e-5) -> di
     return {
         "schema": 1,
         "experiment": result.experiment,
+        "account": result.account,
         "entries": result.entries,
         "bytes": result.bytes,
         "torn_bytes": result.torn,
@@ -97,8 +105,15 @@ def alike(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 # -- counts --------------------------------------------------------------------------------------------------------
 
 
-def _noted(path: Path) -> tuple[str, int] | None:
-    """The head and the number of lines that a result names."""
+def _noted(ledger: Path) -> tuple[str, tuple[str, int] | None]:
+    """What lies beside a ledger and names a head and a number of lines; and these."""
+    if head_file(ledger).is_file():
+        entries, head = read_head(ledger)
+        return head_file(ledger).name, (head, entries)
+    return "result.json", _noted_by_result(ledger.parent / "result.json")
+
+
+def _noted_by_result(path: Path) -> tuple[str, int] | None:
     if not path.is_file():
         return None
     try:
@@ -137,13 +152,8 @@ def _counted(one: Count) -> dict[str, Any]:
 # -- composition ---------------------------------------------------------------------------------------------------
 
 
-def _is_formal(name: str) -> bool:
-    """Whether budgets compose. A ledger may name a mechanism that is not installed here: of that nothing is known."""
-    return name in MECHANISMS and MECHANISMS[name].formal
-
-
 def _all_formal(names: set[str]) -> bool:
-    return bool(names) and all(map(_is_formal, names))
+    return bool(names) and all(map(is_formal, names))
 
 
 def _distorts(name: str) -> bool:
@@ -192,25 +202,33 @@ def _proved(summary: Summary, sources: dict[str, int]) -> list[str]:
 def _measured(summary: Summary) -> list[str]:
     counts = summary.counts.values()
     asked, accepted, refused = (sum(getattr(one, name) for one in counts) for name in ("asked", "accepted", "refused"))
+    who = "the clients reported" if summary.experiment is None else "the run recorded"
     return [
         f"{asked} releases were asked for, {accepted} accepted and {refused} refused.",
-        f"Intensities as {'the clients reported' if summary.experiment is None else 'the run recorded'} them.",
+        f"Intensities as {who if summary.account is None else 'the node recorded'} them.",
     ]
 
 
 def _not_claimed(summary: Summary, composed: bool) -> list[str]:
     used = [_mechanisms(one) for one in summary.counts.values()]
     names = sorted(set().union(*used))
-    words = _per_release(summary, [name for name in names if _distorts(name) and not _is_formal(name)])
+    words = _per_release(summary, [name for name in names if _distorts(name) and not is_formal(name)])
     undistorted = [name for name in names if not _distorts(name)]
     if undistorted:
         words.append(f"Releases of {_listed(undistorted)} were not distorted at all.")
-    mixed = {name for mine in used if not _all_formal(mine) for name in mine if _is_formal(name)}
+    mixed = {name for mine in used if not _all_formal(mine) for name in mine if is_formal(name)}
     if mixed:
         words.append(f"An epsilon for clients that released by {_listed(sorted(mixed))} and by other mechanisms too.")
     if composed and summary.experiment is not None:
         words.append("An epsilon against those who know the seed: the noise of an experiment follows from it.")
-    if summary.experiment is None:
+    if composed and summary.account is not None:
+        words.append("An epsilon for experiments, if the policy allows any: their noise follows from a seed.")
+    if summary.account is not None:
+        words.append(
+            "That ledger and .head were not both put back to an older state, or copied with the whole node: nothing on "
+            "the node shows that."
+        )
+    elif summary.experiment is None:
         words.append(
             "That a client is one machine: in a deployment it is a node id of Flower, and without SuperNode "
             "authentication a restarted node has a new one."

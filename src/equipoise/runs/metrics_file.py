@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
-from ..files import plain, storage_errors
+from ..files import changing, plain
 
 METRICS = "metrics.jsonl"
 REMEDY = "Restore the file, or train again."
@@ -18,10 +18,9 @@ REMEDY = "Restore the file, or train again."
 def append_rows(path: Path, rows: Iterable[Mapping[str, Any]], experiment: str | None) -> None:
     """Add a line for every row, on the disk before this returns."""
     lines = [json.dumps(plain({"experiment": experiment, **row}), allow_nan=False) + "\n" for row in rows]
-    with storage_errors(path), path.open("a", encoding="utf-8") as file:
-        file.write("".join(lines))
-        file.flush()
-        os.fsync(file.fileno())
+    with changing(path, create=True) as file:
+        file.seek(0, os.SEEK_END)
+        file.write("".join(lines).encode())
 
 
 def size_of(path: Path) -> int:
@@ -36,8 +35,8 @@ def cut(path: Path, size: int) -> None:
             f"{path.name} is shorter than the checkpoint says.", "Restore it, or begin in another folder."
         )
     if path.exists():
-        with storage_errors(path):
-            os.truncate(path, size)
+        with changing(path) as file:
+            file.truncate(size)
 
 
 def read_rows(path: Path, numbers: Collection[str] = (), keys: Collection[str] = ()) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from ..engine.result import result
 from ..engine.sweep import Event, Progress, Sweep
 from ..engine.tables import Tables
 from ..errors import CheckpointError, LedgerError
-from ..files import locked, storage_errors, write_json, write_text
+from ..files import changing, locked, refuse_link, storage_errors, write_json, write_text
 from ..ledger import ledger as ledgers
 from .checkpoint import Checkpoint, load_checkpoint, save_checkpoint, tidy
 from .config import Config, differing
@@ -202,7 +202,7 @@ class Run:
         size = note.get("bytes") if isinstance(note, dict) else None
         if type(size) is not int or not path.is_file() or not 0 < size <= path.stat().st_size:
             raise LedgerError("ledger.jsonl is shorter than the checkpoint says.", "Restore it, or use --fresh.")
-        with storage_errors(path), path.open("r+b") as file:
+        with changing(path) as file:
             file.truncate(size)
         self._open_ledger()
         if self._ledger_note() != note:
@@ -250,7 +250,9 @@ class Run:
                 path.unlink(missing_ok=True)
 
     def _refuse_foreign_folder(self) -> None:
-        """A folder that holds other things is never written into."""
+        """A folder that holds other things is never written into, nor what its folders may link to."""
+        for name in ("checkpoint", "snapshots", "audit"):
+            refuse_link(self.folder / name)
         early = {".lock", ".config.toml.partial"}  # all that a run leaves that was killed before it began
         config = self.folder / "config.toml"
         with storage_errors(self.folder):
