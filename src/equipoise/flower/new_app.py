@@ -37,7 +37,7 @@ def new_app(folder: Path) -> list[Path]:
         place = folder / str(path.relative_to(TEMPLATE)).replace(NAME, name)
         text = path.read_text(encoding="utf-8")
         named = text.replace(NAME, name).replace(NAME.replace("_", "-"), name.replace("_", "-"))
-        write_bytes(place, named.encode(), mode=0o644 if path.name == POLICY else None)  # which others may not write
+        write_bytes(place, named.encode(), mode=0o644 if path.name == POLICY else 0o666)  # others may not write it
         written.append(place)
     return written
 
