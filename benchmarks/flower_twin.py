@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import tempfile
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +26,8 @@ from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings, from_dict, to_dict
 from equipoise.engine.sweep import Sweep
 from equipoise.errors import ConfigError
-from equipoise.flower import Validated, guard, protected_step
+from equipoise.flower import Validated, guard, init_policy, protected_step
+from equipoise.flower.policy import VARIABLE
 from equipoise.flower.run_config import OF_A_RELEASE, PREFIX
 
 
@@ -62,6 +66,14 @@ def client_app() -> ClientApp:
     app = ClientApp(mods=[guard])
     app.train()(_train)
     return app
+
+
+def _policy(federation: Federation) -> Path:
+    """What may leave the simulated nodes: this federation, as an experiment."""
+    budget = federation.budget
+    loosest = max(budget) if isinstance(budget, list) else budget
+    folder = Path(tempfile.mkdtemp(prefix="equipoise-policy-"))
+    return init_policy(folder, "twin", federation.mechanism, loosest, 10**6, experiment=True)
 
 
 def simulate(
@@ -103,6 +115,7 @@ def simulate(
         if checked.refused:
             raise ConfigError(f"Replies were refused: {checked.refused}.", "The two engines disagree.")
 
+    os.environ[VARIABLE] = str(_policy(federation))  # Ray's workers have it too
     backend: Any = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
     run_simulation(server, client_app(), settings.protection.clients, backend_config=backend)
     if "result" not in result:

@@ -23,7 +23,12 @@ _ASKED = """
 >>> content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "config": ConfigRecord({"server-round": 1})})
 >>> msg = Message(content, dst_node_id=1, message_type="train")
 >>> run = {"equipoise.mechanism": "pl-identical", "equipoise.budget": 0.98}
->>> context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=run)
+>>> from pathlib import Path
+>>> from tempfile import mkdtemp
+>>> from equipoise.flower import init_policy
+>>> policy = init_policy(Path(mkdtemp()) / "node", "scans", "pl-identical", 0.98)  # what may leave this node
+>>> node = {"equipoise.policy": str(policy)}
+>>> context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config=run)
 """
 FLOWER = {
     name: _ASKED + f">>> list({name}(model, batch, msg, context))\n['1.weight', '1.bias']\n"

@@ -23,6 +23,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from equipoise.flower import init_policy
+from equipoise.flower.demo import MECHANISM
 from equipoise.flower.fleet import Fleet
 from equipoise.flower.new_app import TEMPLATE, new_app
 from equipoise.flower.processes import marked
@@ -139,7 +141,14 @@ def asked(run: Path, round_number: int) -> int:
 
 def own_ledger(folder: Path) -> Callable[[int], dict[str, str]]:
     """Every node counts its own releases, with the exact intensities, which the server is told to two digits."""
-    return lambda number: {"equipoise.ledger": str(folder / f"node-{number}" / "ledger.jsonl")}
+
+    def policy(number: int) -> dict[str, str]:
+        own = folder / f"node-{number}"
+        if not own.exists():
+            init_policy(own, f"data-{number}", MECHANISM, BUDGET)
+        return {"equipoise.policy": str(own / "policy.toml")}
+
+    return policy
 
 
 def processes_with(home: Path) -> list[str]:

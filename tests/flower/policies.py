@@ -10,7 +10,7 @@ from equipoise.mechanism.registry import MECHANISMS
 
 EASY = {
     "least-intensity": 1e-6, "least-scale": 1e-9, "least-relative": 1e-9, "most-gamma": 1e6, "most-steps": 1000,
-    "most-factor": 1e6, "most-epsilon": 1e6, "most-total-epsilon": 1e9, "batch": 6, "most-releases": 10**6,
+    "most-factor": 1e6, "most-epsilon": 1e6, "most-total-epsilon": 1e9, "batch": 4, "most-releases": 10**6,
 }  # fmt: skip
 
 

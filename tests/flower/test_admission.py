@@ -28,7 +28,7 @@ def test_under_a_formal_guarantee_the_policys_batch_divides(tmp_path: Path) -> N
     own = node(tmp_path / "p.toml", weight=1)
     run = {"equipoise.mechanism": "laplace-dp", "equipoise.budget": 0.5}
     result = admitted(asking(), context(run, own))
-    assert (result.settings.batch, result.epsilon) == (6, 0.5)
+    assert (result.settings.batch, result.epsilon) == (4, 0.5)
 
 
 @pytest.mark.parametrize("with_ledger", [False, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ from tests.flower.messages import (
     network,
     start,
 )
-from tests.flower.policies import node
+from tests.flower.policies import easy, node
 
 MARKER = "patient 4711"
 ODD = "does not hold the arrays that protect returned for this message, and no others"
@@ -408,6 +409,30 @@ def test_seeded_noise_does_not_leave_a_node(tmp_path: Path) -> None:
     assert "equipoise" not in about.state, "nothing was counted"
     assert not answered(honest, about=about).has_error()
     assert not answered(seeded).has_error(), "a policy that says experiment lets it"
+
+
+def test_an_app_that_passes_on_another_context_is_held_to_the_nodes_policy(tmp_path: Path) -> None:
+    strict = node(tmp_path / "strict.toml", mechanisms=easy("none"))
+    loose = node(tmp_path / "loose.toml")
+
+    def elsewhere(msg: Message, context: Context) -> Message:
+        other = copy.copy(context)
+        other.node_config, other.run_config = loose, RUN
+        return Message(content(protect(network(), images(), msg, other)), reply_to=msg)
+
+    run = {"equipoise.mechanism": "none"}
+    refused(elsewhere, "does not allow the mechanism 'pl-identical'", about=context(run, strict))
+
+
+def test_a_simulation_without_a_run_config_is_judged_when_the_app_tells_one(tmp_path: Path) -> None:
+    def telling(msg: Message, context: Context) -> Message:
+        other = copy.copy(context)
+        other.run_config = RUN
+        return Message(content(protect(network(), images(), msg, other)), reply_to=msg)
+
+    assert not answered(telling, about=context({"lr": 0.1})).has_error()
+    strict = node(tmp_path / "strict.toml", mechanisms=easy("none"))
+    refused(telling, "does not allow the mechanism 'pl-identical'", about=context({"lr": 0.1}, strict))
 
 
 def test_a_metrics_record_of_our_own_name_loses_nothing() -> None:

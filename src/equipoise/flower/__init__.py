@@ -12,7 +12,8 @@ In the server app::
 
     strategy = Validated(FedAvg(), context.run_config)
 
-Budgets are set in the app's configuration, ``[tool.flwr.app.config.equipoise]``. See docs/deployment.md.
+Budgets are set in the app's configuration, ``[tool.flwr.app.config.equipoise]``; what leaves a node is up to its own
+policy (``init_policy``, or ``equipoise flower policy init``). See docs/deployment.md.
 """
 
 from __future__ import annotations
@@ -26,9 +27,14 @@ if TYPE_CHECKING:
     from .client import protect as protect
     from .client import protected_step as protected_step
     from .client_guard import guard as guard
+    from .policy_file import init_policy as init_policy
+    from .policy_file import show_policy as show_policy
     from .server import Validated as Validated
 
-_HOMES = {"guard": "client_guard", "protect": "client", "protected_step": "client", "Validated": "server"}
+_HOMES = {
+    "guard": "client_guard", "init_policy": "policy_file", "protect": "client", "protected_step": "client",
+    "show_policy": "policy_file", "Validated": "server",
+}  # fmt: skip
 
 __all__ = sorted(_HOMES)
 

@@ -65,9 +65,9 @@ class Admission:
         return {"kind": "round", "federation": 0, **about, "budget": self.budget, "releases": [release]}
 
 
-def admitted(msg: Message, context: Context) -> Admission:
-    """What the message asks for, if the node's policy allows it."""
-    policy, terms = policy_of(context.node_config), read_terms(context.run_config)
+def admitted(msg: Message, context: Context, policy: Policy | None = None) -> Admission:
+    """What the message asks for, if the node's policy, or the given one, allows it."""
+    policy, terms = policy or policy_of(context.node_config), read_terms(context.run_config)
     client, round_number = _whole(context.node_config.get("partition-id", 0)), _round(msg)
     budget, mechanism, settings = terms.budget_of(round_number, client), terms.mechanism, terms.settings
     bounds = policy.mechanisms.get(mechanism.name, {})

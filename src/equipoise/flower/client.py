@@ -87,8 +87,7 @@ def _arrays(
     keys: tuple[str, str],
     seed: int | None,
 ) -> ArrayRecord:
-    begin()
-    admission = admitted(msg, context)
+    admission = admitted(msg, context, begin())
     if seed is not None and not admission.policy.experiment:
         raise PolicyError(
             "The noise would be reproducible: whoever tries its seed can take it off again.",

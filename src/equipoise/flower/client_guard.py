@@ -23,7 +23,7 @@ from ..errors import ConfigError, EquipoiseError, PolicyError, ReleaseError, is_
 from ..mechanism.registry import Mechanism
 from .admission import NUMBERS, RECORD, admitted, counting
 from .policy import Evaluation, Policy, policy_of
-from .run_config import WEIGHT, Terms, read_terms
+from .run_config import PREFIX, WEIGHT, Terms, read_terms
 
 log = logging.getLogger("flwr.equipoise")  # below Flower's own logger, so that its handlers serve
 
@@ -46,6 +46,7 @@ class _Passage:
     """What ``protect`` did during one message."""
 
     message: Message
+    policy: Policy | None = None
     begun: bool = False
     made: _Made | None = None
 
@@ -53,17 +54,22 @@ class _Passage:
 _passage: ContextVar[_Passage | None] = ContextVar("equipoise_passage", default=None)
 
 
-def begin() -> None:
-    """Whoever makes a release for the present message says so first: there is one, or the app could choose."""
+def begin() -> Policy | None:
+    """Whoever makes a release for the present message says so first: there is one, or the app could choose.
+
+    Returns the policy that the guard around the message read, whatever context the app passes on.
+    """
     passage = _passage.get()
-    if passage is not None and passage.begun:
+    if passage is None:
+        return None
+    if passage.begun:
         raise ReleaseError(
             "protect was called a second time for one message: of several releases the app could send the one it "
             "likes, and their mean would have less noise.",
             "Call it once.",
         )
-    if passage is not None:
-        passage.begun = True
+    passage.begun = True
+    return passage.policy
 
 
 def let_pass(arrays: ArrayRecord, record: dict[str, Any], terms: Terms) -> None:
@@ -89,7 +95,7 @@ def guard(msg: Message, context: Context, call_next: ClientAppCallable) -> Messa
     passage, loud = _Passage(msg), False
     token = _passage.set(passage)
     try:
-        policy = policy_of(context.node_config)
+        policy = passage.policy = policy_of(context.node_config)
         loud = policy.verbose_errors
         training = _permit(policy, msg, context)
         reply = call_next(msg, context)
@@ -107,8 +113,10 @@ def guard(msg: Message, context: Context, call_next: ClientAppCallable) -> Messa
 def _permit(policy: Policy, msg: Message, context: Context) -> bool:
     """Raise unless the policy allows what the message asks for; whether that is training."""
     kind = msg.metadata.message_type.split(".")[0]
+    if kind == "train" and not any(key.startswith(PREFIX) for key in context.run_config):
+        return True  # Flower's run_simulation has no run config: protect, which is told one by the app, will ask
     if kind == "train":
-        admission = admitted(msg, context)
+        admission = admitted(msg, context, policy)
         with counting(admission, context) as counted:
             counted.permit(admission)
         return True

@@ -45,6 +45,11 @@ def init_policy(
 
     Returns:
         The file.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     init_policy(Path(folder) / "node", "scans", "pl-identical", 0.98).name
+    'policy.toml'
     """
     kind = checked(mechanism, budget)
     if not data.strip() or not data.isprintable():
@@ -123,7 +128,19 @@ def _below(value: float) -> float:
 
 
 def show_policy(path: Path) -> list[str]:
-    """In plain words: what can leave, how often, with how much noise."""
+    """In plain words: what can leave, how often, with how much noise.
+
+    Args:
+        path: a policy file.
+
+    Returns:
+        A sentence for each thing.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     show_policy(init_policy(Path(folder) / "node", "scans", "none", None))[2]
+    'none, at most 1,000 times: updates leave UNPROTECTED.'
+    """
     return list(_sentences(read_policy(path)))
 
 
