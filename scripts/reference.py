@@ -27,7 +27,7 @@ from equipoise.auditing import options as audit_options
 from equipoise.bounds.options import LEAST, BoundsOptions
 from equipoise.cli.train import train
 from equipoise.engine.settings import Settings
-from equipoise.flower import node_config, run_config
+from equipoise.flower import policy, run_config
 from equipoise.mechanism import claims
 from equipoise.mechanism.noise import NOISES
 from equipoise.mechanism.protection import ProtectionSettings
@@ -170,9 +170,11 @@ def settings_page() -> str:
             "Under `[tool.flwr.app.config.equipoise]`, the same for all nodes. The run may set these settings "
             f"of a release: {', '.join(f'`{name}`' for name in run_config.OF_A_RELEASE)} and `leakage.*`.",
             table(["key", "meaning"], [[f"`{key}`", text] for key, text in rest_table(run_config)]),
-            "## Flower: node config",
-            "`flower-supernode --node-config`, for whoever operates a client.",
-            table(["key", "meaning"], [[f"`{key}`", text] for key, text in rest_table(node_config)]),
+            "## Flower: the policy of a node",
+            "The node config (`flower-supernode --node-config`) has `partition-id`, the number of the client, and "
+            "`equipoise.policy`, its operator's policy file. Its tables `[mechanisms.NAME]` have these keys; the others "
+            "are in [deployment](../deployment.md#the-policy-of-a-node).",
+            table(["key", "meaning"], [[f"`{key}`", text] for key, text in rest_table(policy)]),
         ]
     )
 
