@@ -172,8 +172,8 @@ def settings_page() -> str:
             table(["key", "meaning"], [[f"`{key}`", text] for key, text in rest_table(run_config)]),
             "## Flower: the policy of a node",
             "The node config (`flower-supernode --node-config`) has `partition-id`, the number of the client, and "
-            "`equipoise.policy`, its operator's policy file. Its tables `[mechanisms.NAME]` have these keys; the others "
-            "are in [deployment](../deployment.md#the-policy-of-a-node).",
+            "`equipoise.policy`, its operator's policy file. Its tables `[mechanisms.NAME]` have these keys; the "
+            "others are in [deployment](../deployment.md#the-policy-of-a-node).",
             table(["key", "meaning"], [[f"`{key}`", text] for key, text in rest_table(policy)]),
         ]
     )

@@ -85,7 +85,7 @@ def test_bounds_of_one_mechanism_do_not_serve_another_of_its_name(
     path = tmp_path / "p.toml"
     with pytest.raises(PolicyError, match=r"lacks mechanisms\.mine\.most-gamma"):
         permitted(path, run, mechanisms=bounds)
-    policy = module.Policy(path, "d", {"mine": bounds["mine"]}, 5)
+    policy = module.Policy(path=path, data="d", mechanisms={"mine": bounds["mine"]}, most_releases=5)
     terms = read_terms(run)
     with pytest.raises(PolicyError, match="another mechanism with this name"):
         policy.permit(terms, terms.settings.at(terms.mechanism, 0.98, 1, 0), None)

@@ -26,7 +26,7 @@ import os
 import stat
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ class Evaluation:
     least_examples: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Policy:
     """One policy file. ``mechanisms`` has the bounds of each by the keys of ``needed``."""
 
@@ -84,7 +84,7 @@ class Policy:
     metrics: tuple[str, ...] = ()
     evaluation: Evaluation | None = None
     experiment: bool = False
-    verbose_errors: bool = field(default=False, kw_only=True)
+    verbose_errors: bool = False
 
     def permit(self, terms: Terms, protection: Protection, epsilon: float | None) -> None:
         """Raise where the terms of a run contradict the policy: before anything is computed.
@@ -214,18 +214,14 @@ class _Reader:
             raise self._wrong("version", self.given.get("version"), f"{VERSION}", f"Set version = {VERSION}.")
         experiment = self._flag("experiment")
         mechanisms = self._table("mechanisms")
+        account, ledger = self._ledger(experiment)
         return Policy(
-            self.path,
-            self._word("data"),
-            {name: self._bounds(name, bounds) for name, bounds in mechanisms.items()},
-            self._count("most-releases", self.given.get("most-releases")),
-            *self._ledger(experiment),
-            self._weight(),
-            self._names("metrics", self.given.get("metrics", [])),
-            self._evaluation(),
-            experiment,
+            path=self.path, data=self._word("data"), account=account, ledger=ledger, experiment=experiment,
+            mechanisms={name: self._bounds(name, bounds) for name, bounds in mechanisms.items()},
+            most_releases=self._count("most-releases", self.given.get("most-releases")), weight=self._weight(),
+            metrics=self._names("metrics", self.given.get("metrics", [])), evaluation=self._evaluation(),
             verbose_errors=self._flag("verbose-errors"),
-        )
+        )  # fmt: skip
 
     def _ledger(self, experiment: bool) -> tuple[str | None, Path | None]:
         """Only what is an experiment can do without one."""

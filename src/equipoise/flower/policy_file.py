@@ -46,6 +46,7 @@ def init_policy(
     Returns:
         The file.
 
+    >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     init_policy(Path(folder) / "node", "scans", "pl-identical", 0.98).name
@@ -136,6 +137,7 @@ def show_policy(path: Path) -> list[str]:
     Returns:
         A sentence for each thing.
 
+    >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     show_policy(init_policy(Path(folder) / "node", "scans", "none", None))[2]
