@@ -497,7 +497,11 @@ def reporting(msg: Message, context: Context) -> Message:
     return Message(Error(code=4711, reason=f"cannot read the record of {MARKER}"), reply_to=msg)
 
 
-@pytest.mark.parametrize("train", [broken, reporting])
+def leaving(msg: Message, context: Context) -> Message:
+    raise SystemExit(4711)
+
+
+@pytest.mark.parametrize("train", [broken, reporting, leaving])
 def test_of_an_error_the_server_learns_that_there_was_one(train: Train) -> None:
     """Neither its words nor its class, its code or the reason that the app gives: each could be anything."""
     refused(train, "Nothing is sent")

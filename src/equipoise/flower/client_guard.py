@@ -103,7 +103,7 @@ def guard(msg: Message, context: Context, call_next: ClientAppCallable) -> Messa
             raise ReleaseError("The client app reported an error.", "See what it logged.")
         content = _trained(reply.content, passage.made, policy) if training else _evaluated(reply.content, policy)
         return Message(content, reply_to=msg)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # an exit code could be anything
         log.error("Nothing is sent: %s", _words(error) if loud else _place(error))
         return Message(Error(code=ErrorCode.MOD_FAILED_PRECONDITION, reason=REFUSED), reply_to=msg)
     finally:
@@ -113,19 +113,19 @@ def guard(msg: Message, context: Context, call_next: ClientAppCallable) -> Messa
 def _permit(policy: Policy, msg: Message, context: Context) -> bool:
     """Raise unless the policy allows what the message asks for; whether that is training."""
     kind = msg.metadata.message_type.split(".")[0]
-    if kind == "train" and not any(key.startswith(PREFIX) for key in context.run_config):
-        return True  # Flower's run_simulation has no run config: protect, which is told one by the app, will ask
-    if kind == "train":
-        admission = admitted(msg, context, policy)
-        with counting(admission, context) as counted:
-            counted.permit(admission)
+    told = any(key.startswith(PREFIX) for key in context.run_config)  # in Flower's run_simulation nothing is, and
+    if kind == "train":  # protect, which the app then tells a run config, asks by itself
+        if told:
+            admission = admitted(msg, context, policy)
+            with counting(admission, context) as counted:
+                counted.permit(admission)
         return True
     if kind != "evaluate" or policy.evaluation is None:
         raise PolicyError(
             f"The policy of this node lets no reply to a message of type {kind!r} leave.",
             "For evaluations, give the policy a table [evaluation].",
         )
-    if read_terms(context.run_config).mechanism.formal:
+    if told and read_terms(context.run_config).mechanism.formal:
         raise PolicyError("An evaluation is not covered by the guarantee of the run.", "Evaluate on public data.")
     return False
 
@@ -199,14 +199,14 @@ def _evaluated(content: RecordDict, policy: Policy) -> RecordDict:
     return RecordDict({"metrics": MetricRecord({WEIGHT: weight, **_single(metrics, names)})})
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     """Our own errors quote no data; of others, what and where."""
     if isinstance(error, EquipoiseError):
         return str(error)
     return f"{place(error)} (verbose-errors in the policy says more)"
 
 
-def _words(error: Exception) -> str:
+def _words(error: BaseException) -> str:
     """All that is said, by the app's own error too where ours stands for it."""
     behind = error.__cause__ or error.__context__
     return str(error) if behind is None else f"{error} [{type(behind).__name__}: {behind}]"
