@@ -411,8 +411,8 @@ def test_killed_at_any_moment_of_an_append_it_goes_on_and_forgets_nothing(
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # the machine itself stays on, and the test fast
     states = states_of_an_append(path)
     assert len(states) > 300
-    for files, releases in states:
-        put(path.parent, files)
+    for state, releases in states:
+        put(path.parent, state)
         with Account.open(path, OWN) as account:
             assert account.releases == releases
             assert account.seen == dict(zip(("entries", "head"), read_head(path), strict=True)), "noted at once"
