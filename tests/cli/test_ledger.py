@@ -13,7 +13,7 @@ from equipoise.errors import missing_extra
 from equipoise.ledger.report import ledger_report
 from equipoise.privacy import accounting
 from tests.helpers import Command, Done, entry_point, write_dataset
-from tests.ledger.entries import a_round, deployment, entry, formal, row, seeded
+from tests.ledger.entries import a_round, deployment, entry, formal, node, row, seeded
 
 
 @pytest.fixture
@@ -49,6 +49,13 @@ def test_clients_that_differ_in_their_intensity_alone_share_a_row(command: Comma
         ["0", "0,", "1", "pl-learn", "0.98", "2", "2", "0", "8.143", "to", "9.286"],
         ["0", "2", "pl-learn", "0.98", "1", "1", "0", "10.14"],
     ]
+
+
+def test_the_account_of_a_node_is_shown_with_its_identity(command: Command, tmp_path: Path) -> None:
+    done = command("ledger", node(tmp_path / "node", a_round(1), a_round(2, clients=1)))
+    assert (done.code, done.err) == (0, "")
+    assert "releases of a node, account 5d1c0e77" in done.out
+    assert table_rows(done.out) == [["0", "this", "node", "pl-learn", "0.98", "3", "3", "0", "8.143", "to", "9.143"]]
 
 
 def test_as_json_it_is_the_report_and_nothing_else(command: Command, deployed: Path) -> None:

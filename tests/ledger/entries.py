@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from equipoise.ledger.account import Account
 from equipoise.ledger.ledger import Ledger
 from equipoise.ledger.lines import NO_REPLY, START
 
@@ -71,7 +72,17 @@ def deployment(folder: Path) -> Path:
     return folder
 
 
+def node(folder: Path, *entries: dict[str, Any], account: str = "5d1c0e77") -> Path:
+    """The account of a node, and where it lies."""
+    Account.create(folder / "ledger.jsonl", account)
+    for one in entries:
+        with Account.open(folder / "ledger.jsonl", account) as held:
+            held.append(one)
+    return folder / "ledger.jsonl"
+
+
 HEADER = '{"n":0,"schema":1,"kind":"ledger","experiment":null,"note":"x"}'
+ACCOUNT = '{"n":0,"schema":1,"kind":"account","account":"5d1c0e77","note":"x"}'
 LINE = (
     '{"n":1,"kind":"round","federation":0,"round":1,"mechanism":"m","budget":1,"norm":null,"releases":'
     '[{"client":"0","lower":null,"upper":2.5,"scale":1,"intensity":0.1,"accepted":false,"reason":"r"}]}'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import math
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from equipoise import files
 from equipoise.errors import ConfigError, LedgerError, StorageError
 from equipoise.ledger import account as accounts
 from equipoise.ledger.account import Account, head_file, is_formal, read_head
@@ -409,8 +411,8 @@ def test_killed_at_any_moment_of_an_append_it_goes_on_and_forgets_nothing(
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # the machine itself stays on, and the test fast
     states = states_of_an_append(path)
     assert len(states) > 300
-    for files, releases in states:
-        put(path.parent, files)
+    for state, releases in states:
+        put(path.parent, state)
         with Account.open(path, OWN) as account:
             assert account.releases == releases
             assert account.seen == dict(zip(("entries", "head"), read_head(path), strict=True)), "noted at once"
@@ -514,3 +516,23 @@ def test_a_ledger_that_is_replaced_while_it_is_held_gets_no_more_lines(
         with pytest.raises(LedgerError, match="replaced while it was in use"):
             account.append(released())
     assert path.read_bytes() == content
+
+
+def test_a_ledger_that_was_replaced_while_it_was_waited_for_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock that comes free then is on a file that nobody finds any more."""
+    release(path, 2)
+    old = path.with_name("old")
+    shutil.copy2(path, old)
+    with contextlib.ExitStack() as holder:
+        holder.enter_context(Account.open(path, OWN))
+
+        def replace_and_leave(seconds: float) -> None:
+            old.replace(path)
+            holder.close()
+
+        monkeypatch.setattr(files.time, "sleep", replace_and_leave)
+        with pytest.raises(LedgerError, match="replaced while it was in use"), Account.open(path, OWN):
+            pass
+    assert count(path) == 2

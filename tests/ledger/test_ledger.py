@@ -151,6 +151,12 @@ def test_a_ledger_may_grow_beyond_a_head_that_was_noted(whole: Ledger, path: Pat
         verify(path, head, entries + 1)
 
 
+def test_heads_at_earlier_lines_are_noted_where_they_are_asked_for(whole: Ledger, path: Path) -> None:
+    heads = [json.loads(line)["hash"] for line in path.read_text().splitlines()]
+    assert verify(path).heads == {}
+    assert verify(path, heads_at=[0, 1, 4, 6, 7]).heads == {1: heads[0], 4: heads[3], 6: heads[5]}
+
+
 # --- what is not a ledger -----------------------------------------------------------------------------------------
 
 
@@ -323,6 +329,20 @@ def test_a_folder_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> N
         Ledger.open(tmp_path / "file" / "ledger.jsonl", None)
 
 
+def test_nothing_is_appended_or_dropped_through_a_link(whole: Ledger, path: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere.jsonl"
+    path.rename(elsewhere)
+    with elsewhere.open("ab") as file:
+        file.write(b"torn")
+    content = elsewhere.read_bytes()
+    path.symlink_to(elsewhere)
+    with pytest.raises(StorageError, match="is a link"):
+        Ledger.open(path, "seeded")
+    with pytest.raises(StorageError, match="is a link"):
+        whole.append([a_round(6)])
+    assert elsewhere.read_bytes() == content
+
+
 def test_a_line_that_would_be_too_long_is_not_written(
     whole: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,6 +369,18 @@ def test_releases_are_counted_by_federation_and_client(path: Path) -> None:
         assert (two.low, two.high) == (9.142857, 9.142857), "of accepted releases alone"
         assert one.budgets == {("pl-learn", 0.98): 2}
         assert result[1, "1"].asked == 1
+
+
+def test_the_total_is_over_federations_and_clients(path: Path) -> None:
+    ledger = Ledger.open(path, "seeded")
+    assert ledger.summary.total().asked == 0
+    refused = {**ROW, "client": "1", "intensity": None, "accepted": False, "reason": "not finite"}
+    ledger.append([a_round(1), a_round(1, federation=1, budget=0.5), a_round(2, releases=[ROW, refused])])
+    total = ledger.summary.total()
+    assert (total.asked, total.received, total.accepted, total.refused) == (6, 6, 5, 1)
+    assert (total.low, total.high) == (8.142857, 9.142857)
+    assert total.budgets == {("pl-learn", 0.98): 4, ("pl-learn", 0.5): 2}
+    assert ledger.counts[0, "0"].asked == 2, "which are left as they are"
 
 
 def test_a_round_that_was_asked_twice_counts_twice(path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from equipoise.errors import LedgerError
 from equipoise.ledger.lines import FIELDS, LARGEST, START, check_entry, normal, read_line, seal, significant
-from tests.ledger.entries import ASKED, HEADER, LINE, a_round, answered, asked, chained
+from tests.ledger.entries import ACCOUNT, ASKED, HEADER, LINE, a_round, answered, asked, chained
 
 
 def entries_of(content: bytes) -> list[dict[str, Any]]:
@@ -96,8 +96,9 @@ def test_what_is_not_known_is_kept_for_the_check_to_refuse() -> None:
 
 
 def test_the_lines_that_are_broken_below_are_good_ones() -> None:
-    for line in (LINE, ASKED):
-        assert entries_of(chained([HEADER, line])) == [json.loads(HEADER), json.loads(line)]
+    for header in (HEADER, ACCOUNT):
+        for line in (LINE, ASKED):
+            assert entries_of(chained([header, line])) == [json.loads(header), json.loads(line)]
 
 
 def test_a_line_is_read_at_its_place_alone() -> None:
@@ -118,6 +119,13 @@ def test_a_line_is_read_at_its_place_alone() -> None:
         [HEADER.replace('"schema":1', '"schema":true')],
         [HEADER.replace('"schema":1', '"schema":1.0')],
         [HEADER.replace("null", "7")],
+        [ACCOUNT.replace('"5d1c0e77"', "null")],
+        [ACCOUNT.replace('"5d1c0e77"', "7")],
+        [ACCOUNT.replace('"schema":1', '"schema":2')],
+        [ACCOUNT.replace('"schema":1,', "")],
+        [ACCOUNT.replace('"kind":"account"', '"kind":"ledger"')],
+        [HEADER.replace('"kind":"ledger"', '"kind":"account"')],
+        [HEADER, ACCOUNT.replace('"n":0', '"n":1')],
         [HEADER.replace('"x"', "[]")],
         [HEADER.replace('"n":0', '"n":00')],
         [HEADER.replace('"note"', '"n":0,"note"')],

@@ -15,7 +15,7 @@ from equipoise.ledger.report import alike, ledger_report, printable
 from equipoise.mechanism import registry
 from equipoise.mechanism.registry import Mechanism
 from equipoise.privacy import accounting
-from tests.ledger.entries import a_round, answered, asked, deployment, entry, formal, row, seeded
+from tests.ledger.entries import a_round, answered, asked, deployment, entry, formal, node, row, seeded
 
 
 @pytest.fixture
@@ -226,6 +226,44 @@ def test_a_delta_out_of_range_is_a_config_error(deployed: Path, delta: float) ->
 def test_a_budget_that_is_no_epsilon_is_a_typed_error(tmp_path: Path, budget: Any) -> None:
     with pytest.raises(BudgetError, match="Expected epsilon="):
         ledger_report(seeded(tmp_path, formal(1), formal(2, budget=budget)))
+
+
+# --- the account of a node ----------------------------------------------------------------------------------------
+
+
+def test_an_account_is_one_row_whatever_number_the_client_had(tmp_path: Path) -> None:
+    path = node(tmp_path, formal(1, "0", 0.5), formal(1, "3", 0.25), formal(2, "0", 0.5))
+    result = ledger_report(path, delta=0.0)
+    assert (result["account"], result["experiment"], result["entries"]) == ("5d1c0e77", None, 4)
+    (one,) = result["clients"]
+    assert (one["client"], one["releases"], one["budgets"]) == ("this node", 3, [0.25, 0.5])
+    assert [(row["releases"], row["sum"], row["epsilon"]) for row in result["composed"]] == [(3, 1.25, 1.25)]
+    assert result["claims"]["measured"][1] == "Intensities as the node recorded them."
+    words = " ".join(result["claims"]["not claimed"])
+    assert "An epsilon for experiments, if the policy allows any" in words
+    assert "That ledger and .head were not both put back to an older state" in words
+    assert "a node id of Flower" not in words
+
+
+def test_a_new_account_has_no_rows(tmp_path: Path) -> None:
+    result = ledger_report(node(tmp_path))
+    assert (result["clients"], result["composed"], result["entries"]) == ([], [], 1)
+
+
+def test_an_account_is_compared_with_its_head_and_not_with_a_result(tmp_path: Path) -> None:
+    path = node(tmp_path, a_round(1), a_round(2))
+    (tmp_path / "result.json").write_text('{"ledger": {"head": "of a run", "entries": 9}}')
+    assert "It leads to the head of ledger.jsonl.head." in claims(path, "proved")
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    with pytest.raises(LedgerError, match="ends after 2 of 3 lines"):
+        ledger_report(path)
+    path.with_name("ledger.jsonl.head").write_text("{")
+    with pytest.raises(LedgerError, match=r"ledger\.jsonl\.head is damaged"):
+        ledger_report(path)
+
+
+def test_the_ledger_of_a_run_names_no_account(deployed: Path) -> None:
+    assert ledger_report(deployed)["account"] is None
 
 
 # --- names from a file --------------------------------------------------------------------------------------------

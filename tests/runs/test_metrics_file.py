@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,16 @@ def test_rows_are_on_the_disk_before_the_call_returns(path: Path, monkeypatch: p
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StorageError, match=r"Cannot write metrics\.jsonl: No space left on device"):
         append_rows(path, [{"round": 3}], None)
+
+
+@pytest.mark.parametrize("act", [lambda path: append_rows(path, [{"round": 1}], None), lambda path: cut(path, 0)])
+def test_what_a_link_leads_to_is_neither_cut_nor_written(tmp_path: Path, act: Callable[[Path], None]) -> None:
+    """A folder may come from somebody else, with a link where the metrics should be."""
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / METRICS).symlink_to(tmp_path / "precious")
+    with pytest.raises(StorageError, match=r"metrics\.jsonl in the folder .* is a link"):
+        act(tmp_path / METRICS)
+    assert (tmp_path / "precious").read_text() == "precious"
 
 
 def test_a_file_that_is_not_there_has_no_rows_and_no_bytes(tmp_path: Path) -> None:

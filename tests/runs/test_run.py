@@ -231,6 +231,24 @@ def test_a_folder_of_something_else_is_never_written_into(tmp_path: Path, config
     assert not (tmp_path / ".lock").exists()
 
 
+@pytest.mark.parametrize("name", ["checkpoint", "snapshots", "audit"])
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_folder_that_a_run_links_to_is_neither_filled_nor_emptied(
+    whole: Path, config: Config, tmp_path: Path, name: str, fresh: bool
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    for part in ("checkpoint/latest.json", "snapshots/round-000001.safetensors", "audit/x.npz"):
+        (elsewhere / part).parent.mkdir(parents=True)
+        (elsewhere / part).write_text("of another run")
+    before = contents(elsewhere)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").write_bytes((whole / "config.toml").read_bytes())
+    (tmp_path / "run" / name).symlink_to(elsewhere / name)
+    with pytest.raises(StorageError, match=f"{name} in the folder run is a link"):
+        Run(tmp_path / "run", config, fresh=fresh).execute()
+    assert contents(elsewhere) == before
+
+
 def test_the_second_process_is_refused(config: Config, tmp_path: Path) -> None:
     with locked(tmp_path), pytest.raises(CheckpointError, match="Another process"):
         Run(tmp_path, config).execute()

@@ -42,7 +42,7 @@ class Count:
         self.high = high if self.high is None or (high is not None and high > self.high) else self.high
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Summary:
     """The sums of a whole ledger. Its size grows with the clients, not with the rounds."""
 
