@@ -179,7 +179,9 @@ def test_an_absurd_step_of_the_strategy_makes_the_round_void(
 
 
 @pytest.mark.parametrize("first", ["nan", "weight zero", "finite monster", "error"])
-def test_a_reply_that_was_refused_and_then_repaired_counts_once(first: str, tmp_path: Path) -> None:
+def test_a_reply_that_was_refused_and_then_repaired_counts_once(
+    first: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     def twice(node: int, n: int) -> list[Message]:
         return [failure(node, "no") if first == "error" else bad(first, node), reply(node, round_number=n)]
 
@@ -188,6 +190,7 @@ def test_a_reply_that_was_refused_and_then_repaired_counts_once(first: str, tmp_
     assert equal(result, expected)
     assert checked.refused == {}
     assert refusals(tmp_path) == [[None] * 3] * 3
+    assert "Round 1: 1 refused replies were then repaired." in caplog.text
     count = verify(tmp_path / "ledger.jsonl").counts[0, "104"]
     assert (count.asked, count.received, count.accepted, count.refused) == (3, 3, 3, 0)
 

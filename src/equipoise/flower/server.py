@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -124,14 +125,12 @@ class Validated(Strategy):
         round_number = self._past + server_round
         if self.stopped:
             return None, None
-        clients, like = set(self._clients), self._tensors
-        intake = Intake(
-            like, round_number, clients=clients, distortion=self._distortion(round_number), averages=False,
-            max_weight=self.limits.max_weight, max_norm=self.limits.max_norm,
-            max_weight_ratio=self.limits.max_weight_ratio,
-        )  # fmt: skip
+        clients, bounds = set(self._clients), {**asdict(self.limits), "distortion": self._distortion(round_number)}
+        intake = Intake(self._tensors, round_number, clients=clients, averages=False, **bounds)
         checked = [checked_reply(message, intake, self.terms, self.seeded) for message in _of_clients(replies)]
         result = settled(checked, intake)
+        if len(result) < len(checked):
+            log.warning("Round %d: %d refused replies were then repaired.", round_number, len(checked) - len(result))
         good = [reply for reply in result if reply.reason is None]
         self._note(round_number, result, sorted(clients - {reply.client for reply in result}))
         arrays, metrics = self._average(round_number, good, intake.max_norm)
