@@ -235,6 +235,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     # the update
     "nan": (changed("1.weight", _NAN), _FINITE),
     "inf": (changed("1.weight", _INF), _FINITE),
+    "finite monster": (changed("1.weight", 3e38 * torch.ones(3, 4)), "has an update of L2 norm 1.03923e+39, expected"),
     "short": (changed("1.bias", torch.ones(2)), "tensor '1.bias' has shape (2,), expected (3,)"),
     "broadcast [1]": (changed("1.bias", torch.ones(1)), "tensor '1.bias' has shape (1,), expected (3,)"),
     "broadcast scalar": (changed("1.bias", torch.tensor(1.0)), "tensor '1.bias' has shape (), expected (3,)"),

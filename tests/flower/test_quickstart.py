@@ -17,6 +17,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.common.config import flatten_dict
 from flwr.supercore.task_identity import TaskIdentity
 
+from equipoise.errors import FleetError
 from equipoise.flower.client_guard import REFUSED
 from equipoise.flower.policy import VARIABLE
 
@@ -134,5 +135,5 @@ def test_without_protect_or_a_policy_nothing_is_sent(
     if without == "policy":
         monkeypatch.delenv(VARIABLE)
     app = patched(tmp_path / "app", skip="protect(model" if without == "protect" else "")
-    result = run(app, monkeypatch)
-    assert all(reply.has_error() and reply.error.reason == REFUSED for reply in result.sent)
+    with pytest.raises(FleetError, match=re.escape(REFUSED)):
+        run(app, monkeypatch)

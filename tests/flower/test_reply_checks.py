@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.flower.reply_checks import Reply, checked_reply, decoded
+from equipoise.flower.reply_checks import Reply, checked_reply, decoded, settled
 from equipoise.flower.run_config import read_terms
 from equipoise.server.intake import Intake
 from tests.flower import messages as by_hand
@@ -94,6 +94,43 @@ def test_a_client_counts_once_and_only_if_asked() -> None:
 def test_the_largest_weight_is_the_servers_choice() -> None:
     assert checked(reply(101, weight=50), max_weight=50).reason is None
     assert "<= 50" in str(checked(reply(101, weight=51), max_weight=50).reason)
+
+
+def test_the_weight_has_one_name() -> None:
+    assert "'seen'" in str(checked(reply(101, metrics={"seen": 3}, without=("num-examples",))).reason)
+
+
+def settled_round(*messages: Message) -> list[Reply]:
+    """What is left of all messages of a round, when they are there."""
+    intake, terms = opened(), read_terms(RUN)
+    return settled([checked_reply(message, intake, terms, False) for message in messages], intake)
+
+
+def test_a_reply_that_was_refused_and_then_repaired_counts_once() -> None:
+    for broken in (bad("nan", 101), by_hand.failure(101, "no"), bad("other budget", 101)):
+        (left,) = settled_round(broken, reply(101))
+        assert left.reason is None
+        assert torch.equal(left.tensors["1.weight"], update(101)["1.weight"])
+
+
+def test_a_repeated_reply_is_refused_as_the_second_whatever_it_holds() -> None:
+    for again in (reply(101), bad("nan", 101), by_hand.failure(101, "no")):
+        first, second = settled_round(reply(101), again)
+        assert first.reason is None
+        assert second.reason == "sent a second release in this round; the first counts"
+
+
+def test_every_refusal_of_a_reply_that_was_never_repaired_is_kept() -> None:
+    assert [str(r.reason)[:10] for r in settled_round(bad("nan", 101), bad("weight zero", 101))] == [
+        "tensor '1.", "has weight",
+    ]  # fmt: skip
+
+
+def test_a_weight_out_of_all_proportion_is_refused_when_all_are_there() -> None:
+    liar, *others = settled_round(reply(101, weight=10**6), reply(102), reply(103))
+    assert liar.entry()["reason"] == "has weight 1e+06, more than 10 times the median of this round, 10"
+    assert liar.entry()["accepted"] is False
+    assert [other.reason for other in others] == [None, None]
 
 
 # --- claims of intensity ------------------------------------------------------------------------------------

@@ -15,13 +15,13 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 from safetensors.torch import load_file
 
-from equipoise.errors import CheckpointError, LedgerError, LimitError
+from equipoise.errors import CheckpointError, LedgerError, LimitError, StorageError
 from equipoise.flower import Validated
 from equipoise.flower.run_config import read_terms
 from equipoise.flower.server_folder import ServerFolder
 from equipoise.ledger.ledger import Ledger, verify
 from equipoise.ledger.lines import NO_REPLY
-from equipoise.runs.checkpoint import load_checkpoint, save_checkpoint
+from equipoise.runs.checkpoint import read_notes, write_notes
 from equipoise.runs.config import resolve
 from equipoise.runs.folder import RunFolder
 from equipoise.runs.run import Run
@@ -44,7 +44,7 @@ def a_round(folder: ServerFolder, round_number: int) -> None:
     silent = {"client": "102", "accepted": False, "reason": NO_REPLY}
     folder.answered([{"client": "101", "intensity": 8.0, "accepted": True}, silent], round_number)
     folder.metrics({"round": round_number, "accepted": 1, "refused": {"102": NO_REPLY}, "loss": math.nan})
-    folder.checkpoint({"model/w": torch.full((2,), float(round_number))}, round_number)
+    folder.checkpoint({"model/w": torch.full((2,), float(round_number))}, round_number, changed=True)
 
 
 # --- what is written ----------------------------------------------------------------------------------------
@@ -66,6 +66,15 @@ def test_a_folder_holds_what_the_next_server_needs(tmp_path: Path) -> None:
         "experiment": None, "round": 2, "accepted": 1, "refused": {"102": "no reply"}, "loss": None,
     }  # fmt: skip
     later.close()
+
+
+def test_checkpoints_behind_a_link_are_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoint").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="checkpoint in the folder run is a link"):
+        opened(tmp_path / "run")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_the_lines_of_the_ledger_say_who_and_when(tmp_path: Path) -> None:
@@ -142,9 +151,9 @@ def test_a_checkpoint_that_does_not_fit_its_files_is_refused(change: dict[str, A
     folder = opened(tmp_path)
     a_round(folder, 1)
     folder.close()
-    tensors, notes = load_checkpoint(tmp_path / "checkpoint") or ({}, {})
-    own = {name: notes[name] for name in ("round", "terms", "metrics_bytes", "ledger")}
-    save_checkpoint(tmp_path / "checkpoint", tensors, {**own, **change})
+    (path,) = (tmp_path / "checkpoint").glob("*.json")
+    notes = read_notes(path)
+    write_notes(path, {}, {**notes, **change})
     before = (tmp_path / "metrics.jsonl").read_bytes()
     later = ServerFolder(tmp_path, folder.terms, seeded=False, strategy="FedAvg")
     words = r"metrics\.jsonl is shorter" if change.get("metrics_bytes") == 10_000 else "other notes than a server's"
@@ -304,7 +313,7 @@ def test_an_experiment_and_a_deployment_do_not_share_a_folder(tmp_path: Path) ->
         Validated(FedAvg(), RUN, folder=tmp_path).start(nodes(), ArrayRecord(start()), 3)
 
 
-@pytest.mark.parametrize("file", ["state-*.safetensors", "latest.json"])
+@pytest.mark.parametrize("file", ["state-*.safetensors", "checkpoint-*.json"])
 def test_a_flipped_byte_in_the_checkpoint_is_detected(file: str, tmp_path: Path) -> None:
     interrupt(validated(tmp_path), 2)
     (path,) = (tmp_path / "checkpoint").glob(file)

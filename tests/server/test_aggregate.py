@@ -45,7 +45,7 @@ def test_the_batched_form_agrees_with_the_intake(
     previous = torch.ones(released.shape[0], released.shape[2])
     new, size = summed(previous, sweep, []).step(previous, rate, least)
     for f in range(len(released)):
-        intake = Intake({"w": previous[f]}, round_number=1)
+        intake = Intake({"w": previous[f]}, round_number=1, max_norm=math.inf, max_weight_ratio=math.inf)
         for k in range(released.shape[1]):
             update = released[f, k] if accepted[f, k] else torch.full_like(released[f, k], math.nan)
             reason = intake.offer(str(k), {"w": update}, float(share[f, k]), 1)

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import Tensor
 
-from equipoise.errors import ReleaseError
-from equipoise.server.intake import MAX_WEIGHT, Aggregate, Intake
+from equipoise.errors import ConfigError, ReleaseError
+from equipoise.server.intake import Aggregate, Intake
+from equipoise.server.limits import MAX_WEIGHT
 
 Cohort = list[tuple[dict[str, Tensor], float]]
+UNBOUNDED: Any = {"max_norm": math.inf, "max_weight_ratio": math.inf}
 SHAPES = {"layer.weight": (2, 3), "layer.bias": (3,), "scale": ()}
 
 
@@ -40,8 +42,8 @@ def zeros(dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
 
 
 def closed(cohort: Cohort, rate: float = 1.0, previous: Mapping[str, Tensor] | None = None) -> Aggregate:
-    """A round in which all of them are offered and accepted."""
-    intake = Intake(previous or zeros(), round_number=1, max_weight=1e12)
+    """A round in which all of them are offered and accepted, at any size and weight."""
+    intake = Intake(previous or zeros(), round_number=1, max_weight=1e12, **UNBOUNDED)
     for place, (update, weight) in enumerate(cohort):
         assert intake.offer(f"client-{place}", update, weight, 1) is None
     return intake.close(rate)
@@ -103,7 +105,7 @@ def test_extreme_but_finite_weights_still_average(weight: float) -> None:
 
 def test_the_largest_numbers_of_a_type_average_without_overflow() -> None:
     most = torch.finfo(torch.float32).max
-    intake = Intake({"w": torch.zeros(2)}, 1)
+    intake = Intake({"w": torch.zeros(2)}, 1, **UNBOUNDED)
     for place in range(50):
         intake.offer(str(place), {"w": torch.tensor([most, -most if place % 2 else most])}, MAX_WEIGHT, 1)
     result = intake.close().parameters["w"]
@@ -114,7 +116,7 @@ def test_the_largest_numbers_of_a_type_average_without_overflow() -> None:
 @pytest.mark.parametrize(("one", "two", "mean"), [(1.7e308, -1.7e308, 0.0), (1.7e308, 1.7e308, 1.7e308)])
 def test_doubles_near_the_end_of_their_range_average_without_overflow(one: float, two: float, mean: float) -> None:
     """The difference of the first two is infinite, and so is the sum of the others."""
-    intake = Intake({"w": torch.zeros(1, dtype=torch.float64)}, 1)
+    intake = Intake({"w": torch.zeros(1, dtype=torch.float64)}, 1, **UNBOUNDED)
     for client, value in (("a", one), ("b", two)):
         assert intake.offer(client, {"w": torch.tensor([value], dtype=torch.float64)}, 3, 1) is None
     assert intake.close().parameters["w"].tolist() == [mean]
@@ -122,7 +124,7 @@ def test_doubles_near_the_end_of_their_range_average_without_overflow(one: float
 
 def test_a_step_that_leaves_the_precision_is_an_error_not_a_model_of_infinities() -> None:
     most = torch.finfo(torch.float32).max
-    intake = Intake({"w": torch.zeros(1)}, 1)
+    intake = Intake({"w": torch.zeros(1)}, 1, **UNBOUNDED)
     intake.offer("a", {"w": torch.tensor([most])}, 1, 1)
     with pytest.raises(ReleaseError, match="tensor 'w' is not finite"):
         intake.close(rate=2.0)
@@ -149,16 +151,22 @@ def test_whole_numbers_such_as_the_counter_of_a_batch_norm_stay_whole() -> None:
     assert torch.equal(intake.close().parameters["count"], torch.tensor(7))
 
 
-def test_no_release_is_kept_so_that_memory_does_not_grow_with_the_clients() -> None:
-    intake = Intake({"w": torch.zeros(4)}, 1)
+@pytest.mark.parametrize(("ratio", "weights", "sums"), [(10.0, 1, 1), (10.0, 4, 4), (math.inf, 4, 1)])
+def test_no_release_is_kept_so_that_memory_does_not_grow_with_the_clients(
+    ratio: float, weights: int, sums: int
+) -> None:
+    """One sum for every weight that may yet prove too heavy; with any weight allowed, one."""
+    intake = Intake({"w": torch.zeros(4)}, 1, max_weight_ratio=ratio)
     seen = []
     for place in range(20):
         update = torch.full((4,), float(place))
         seen.append(weakref.ref(update))
-        intake.offer(str(place), {"w": update}, 1, 1)
+        intake.offer(str(place), {"w": update}, 1 + place % weights, 1)
         del update
     assert all(reference() is None for reference in seen)
-    assert intake.close().parameters["w"].tolist() == [9.5] * 4
+    assert len(intake._means) == sums
+    expected = np.average(range(20), weights=[1 + place % weights for place in range(20)])
+    assert intake.close().parameters["w"].tolist() == pytest.approx([expected] * 4)
 
 
 def test_checking_alone_keeps_no_sums() -> None:
@@ -386,6 +394,121 @@ def test_offer_never_raises_and_refuses_what_is_not_of_the_agreed_form(
         else:
             assert reason.isprintable()
             assert len(reason) < 300
+
+
+# --- the size of an update, and of a weight ------------------------------------------------------------------
+
+
+def test_a_finite_monster_is_refused_and_the_round_goes_on() -> None:
+    intake = open_round()
+    norm = math.sqrt(7**2 + 8**2 + 9**2)
+    assert intake.offer("a", named(GOOD), 1, 4) is None
+    assert intake.offer("b", named(torch.tensor([1.0, 3e38, 1.0])), 1, 4) == (
+        f"has an update of L2 norm 3e+38, expected at most {100 * (norm + 1):.6g}"
+    )
+    result = intake.close()
+    assert torch.equal(result.parameters["w"], GOOD)
+    assert (result.accepted, list(result.refused)) == (["a"], ["b"])
+
+
+def test_the_distortion_that_was_asked_for_is_no_monster() -> None:
+    loud = named(torch.tensor([1e5, 0.0, 0.0]))
+    assert "expected at most" in str(open_round().offer("a", loud, 1, 4))
+    assert open_round(distortion=1e3).offer("a", loud, 1, 4) is None
+
+
+@pytest.mark.parametrize("beyond", [False, True])
+def test_the_bound_on_an_update_is_the_servers_choice(beyond: bool) -> None:
+    """A distance from the previous model, not from zero."""
+    moved = named(torch.tensor([7.0, 8.0, 11.001 if beyond else 11.0]))
+    reason = open_round(max_norm=2.0).offer("a", moved, 1, 4)
+    assert reason == ("has an update of L2 norm 2.001, expected at most 2" if beyond else None)
+
+
+def test_a_weight_out_of_all_proportion_is_refused_when_all_are_there() -> None:
+    """The first to come is the one who lies: nobody knows, until the others have come."""
+    intake, without = open_round(), open_round()
+    assert intake.offer("liar", named(-GOOD), 1e6, 4) is None
+    for place, weight in enumerate([10, 90, 12]):
+        for one in (intake, without):
+            assert one.offer(str(place), named(GOOD.sin() + place), weight, 4) is None
+    result, expected = intake.close(), without.close()
+    assert result.refused == {"liar": "has weight 1e+06, more than 10 times the median of this round, 12"}
+    assert result.accepted == ["0", "1", "2"]
+    assert torch.equal(result.parameters["w"], expected.parameters["w"])
+    again = intake.close()
+    assert (again.accepted, again.refused) == (result.accepted, result.refused)
+
+
+def test_the_median_of_an_even_number_is_the_lower_one() -> None:
+    intake = open_round()
+    intake.offer("a", named(GOOD), 1, 4)
+    intake.offer("b", named(GOOD), 11, 4)
+    assert intake.settle() == {"b": "has weight 11, more than 10 times the median of this round, 1"}
+    assert intake.accepted == ["a"]
+
+
+def test_refused_weights_are_no_part_of_the_median() -> None:
+    intake = open_round()
+    for place in range(5):
+        intake.offer(f"bad {place}", named(torch.zeros(2)), 1, 4)
+    for place in range(2):
+        intake.offer(f"good {place}", named(GOOD), 1000, 4)
+    assert intake.settle() == {}
+
+
+def test_one_release_has_no_weight_to_be_compared_with() -> None:
+    intake = open_round()
+    intake.offer("a", named(GOOD), 1e7, 4)
+    assert intake.close().accepted == ["a"]
+
+
+def test_a_round_can_be_void_for_its_weights() -> None:
+    intake = open_round()
+    intake.offer("a", named(GOOD), 1, 4)
+    intake.offer("b", named(GOOD), 1e6, 4)
+    result = intake.close(min_clients=2)
+    assert result.void
+    assert torch.equal(result.parameters["w"], intake.previous["w"])
+
+
+def test_any_proportion_can_be_allowed() -> None:
+    intake = open_round(max_weight_ratio=math.inf)
+    intake.offer("a", named(0 * GOOD), 1, 4)
+    intake.offer("b", named(GOOD), 1e6, 4)
+    result = intake.close()
+    assert result.accepted == ["a", "b"]
+    assert result.parameters["w"].tolist() == pytest.approx(GOOD.tolist(), rel=1e-5)
+
+
+def test_a_step_beyond_the_bound_is_an_error() -> None:
+    intake = open_round(max_norm=20.0)
+    intake.offer("a", named(GOOD), 1, 4)
+    assert not intake.close(rate=1.9).void  # the update has a norm of 10.4
+    with pytest.raises(ReleaseError, match=r"The new model has an update of L2 norm 31\.\d+, expected at most 20"):
+        intake.close(rate=3.0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"max_norm": 0}, {"max_norm": math.nan}, {"max_norm": "1"}, {"max_weight_ratio": 0.5}, {"max_weight": 0}],
+    ids=str,
+)
+def test_impossible_bounds_are_errors(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=rf"Expected {next(iter(options))}="):
+        open_round(**options)
+
+
+def test_a_release_that_was_refused_and_then_repaired_counts_once() -> None:
+    intake = open_round()
+    assert intake.offer("a", named(torch.full((3,), math.nan)), 1, 4) is not None
+    assert intake.offer("a", named(GOOD), 1, 4) is None
+    assert intake.offer("a", named(GOOD), 1, 4) == "sent a second release in this round; the first counts"
+    again = open_round()
+    for update in (torch.zeros(2), GOOD):
+        again.offer("a", named(update), 1, 4)
+    result = again.close()
+    assert (result.accepted, result.refused) == (["a"], {})
 
 
 # --- void rounds --------------------------------------------------------------------------------------------

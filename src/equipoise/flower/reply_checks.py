@@ -12,8 +12,8 @@ import json
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..errors import is_finite
 from ..server.intake import Form, Intake, short, wrong_form, wrong_weight
+from ..server.limits import Limits
 from .admission import NUMBERS, RECORD
 from .run_config import WEIGHT, Terms
 
@@ -36,6 +37,7 @@ SLACK = 0.06
 class Reply:
     """One reply after the checks; ``reason`` is None for those that count."""
 
+    message: Message
     client: str
     reason: str | None
     tensors: dict[str, Tensor]
@@ -52,32 +54,46 @@ class Reply:
 
 def checked_reply(message: Message, intake: Intake, terms: Terms, seeded: bool) -> Reply:
     """Check a reply to a train message and count it in, or say why not."""
-    client = str(message.metadata.src_node_id)
-    if message.has_error():
-        return _refused(intake, client, _failure(message))
-    content = message.content
-    if len(content.array_records) != 1 or len(content.metric_records) != 1:
-        result = f"{len(content.array_records)} and {len(content.metric_records)}"
-        return _refused(intake, client, f"has {result} records of arrays and metrics, expected one of each")
-    metrics = dict(next(iter(content.metric_records.values())))
+    client, content = str(message.metadata.src_node_id), message.content if message.has_content() else RecordDict()
+    metrics = dict(next(iter(content.metric_records.values()), {}))
     claim = dict(content.config_records.get(RECORD, {}))
-    reason = wrong_claim(claim, metrics, intake.round_number, terms, seeded)
-    tensors = decoded(next(iter(content.array_records.values())), intake.previous, intake.bytes) if not reason else ""
+    reason = (
+        intake.wrong_client(client)
+        or _wrong_records(message)
+        or wrong_claim(claim, metrics, intake.round_number, terms, seeded)
+    )
+    tensors = reason or decoded(next(iter(content.array_records.values())), intake.previous, intake.bytes)
     if isinstance(tensors, str):
-        return _refused(intake, client, reason or tensors, metrics)
+        intake.refused[client] = tensors
+        return Reply(message, client, tensors, {}, _scalars(metrics))
     reason = intake.offer(client, tensors, metrics.get(WEIGHT), claim.get("round"))
-    return Reply(client, reason, tensors, _scalars(metrics))
+    return Reply(message, client, reason, tensors, _scalars(metrics))
+
+
+def settled(replies: list[Reply], intake: Intake) -> list[Reply]:
+    """The replies of a round when all are there: too heavy ones are refused, and a repaired one counts once.
+
+    Of a client whose reply was refused and which then sent a good one, the good one alone is left.
+    """
+    heavy = intake.settle()
+    final = [replace(r, reason=heavy.get(r.client)) if r.reason is None else r for r in replies]
+    good = {reply.client: place for place, reply in enumerate(final) if reply.reason is None}
+    return [reply for place, reply in enumerate(final) if place >= good.get(reply.client, 0)]
+
+
+def _wrong_records(message: Message) -> str | None:
+    if message.has_error():
+        return _failure(message)
+    arrays, metrics = len(message.content.array_records), len(message.content.metric_records)
+    if arrays == metrics == 1:
+        return None
+    return f"has {arrays} and {metrics} records of arrays and metrics, expected one of each"
 
 
 def _failure(message: Message) -> str:
     """The beginning and the end of what is said: Ray tells a whole traceback, whose last line matters."""
     text = short(message.error.reason, quote=False, most=100_000)
     return f"failed: {text if len(text) <= 200 else f'{text[:70]}...{text[-127:]}'}"
-
-
-def _refused(intake: Intake, client: str, reason: str, metrics: Mapping[str, Any] | None = None) -> Reply:
-    intake.refused[client] = reason
-    return Reply(client, reason, {}, _scalars(metrics or {}))
 
 
 def _scalars(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -108,10 +124,10 @@ def wrong_claim(
 
 
 def sound_evaluations(
-    messages: Iterable[Message], clients: Collection[str], weight: str, most: float
+    messages: Iterable[Message], clients: Collection[str], limits: Limits
 ) -> tuple[list[Message], dict[str, str]]:
     """Replies to evaluate messages that can be averaged, rebuilt from what was checked; why the others cannot."""
-    given, good, refused, seen = list(messages), list[Message](), dict[str, str](), set[str]()
+    given, good, refused, seen = list(messages), dict[str, Message](), dict[str, str](), set[str]()
     first = {str(m.metadata.src_node_id): m for m in reversed(given) if m.has_content()}
     names = Counter(
         frozenset(next(iter(m.content.metric_records.values()), ())) for c, m in first.items() if c in clients
@@ -120,7 +136,7 @@ def sound_evaluations(
     for message in given:
         client = str(message.metadata.src_node_id)
         reason = "was not asked" if client not in clients else "answered twice" if client in seen else None
-        reason = reason or _wrong_evaluation(message, usual, weight, most)
+        reason = reason or _wrong_evaluation(message, usual, limits.max_weight)
         seen.add(client)
         if reason is not None:
             refused[client] = reason
@@ -128,11 +144,13 @@ def sound_evaluations(
         message.content = RecordDict(
             {"metrics": MetricRecord(dict(next(iter(message.content.metric_records.values()))))}
         )
-        good.append(message)
-    return good, refused
+        good[client] = message
+    weights = {client: message.content.metric_records["metrics"][WEIGHT] for client, message in good.items()}
+    heavy = limits.heavy(cast(dict[str, float], weights))
+    return [message for client, message in good.items() if client not in heavy], {**refused, **heavy}
 
 
-def _wrong_evaluation(message: Message, usual: frozenset[str], weight: str, most: float) -> str | None:
+def _wrong_evaluation(message: Message, usual: frozenset[str], most: float) -> str | None:
     if message.has_error():
         return _failure(message)
     records = message.content.metric_records
@@ -144,7 +162,7 @@ def _wrong_evaluation(message: Message, usual: frozenset[str], weight: str, most
     odd = [name for name, value in metrics.items() if not is_finite(value)]
     if odd:
         return f"has a metric that is no finite number: {short(odd[0])}"
-    return wrong_weight(metrics.get(weight), most)
+    return wrong_weight(metrics.get(WEIGHT), most)
 
 
 def _wrong_intensity(metrics: Mapping[str, Any], round_number: int, terms: Terms) -> str | None:

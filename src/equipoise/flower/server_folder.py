@@ -3,11 +3,13 @@ audit; or nothing, without a folder.
 
 The order of writing is the guarantee. ``asked`` is in the ledger before a message goes out, so that a release that may
 have been seen is always counted; ``answered`` and the metrics come before the checkpoint that covers them. After a
-crash the ledger is never cut back, because what was seen was seen; metrics and snapshots are.
+crash, or where the newest checkpoint is damaged, the ledger is never cut back, because what was seen was seen; metrics
+and snapshots are.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -20,14 +22,17 @@ from torch import Tensor
 
 from ..environment import environment
 from ..errors import CheckpointError, LimitError, is_count
-from ..files import locked, storage_errors, write_json, write_text
+from ..files import locked, refuse_link, storage_errors, write_json, write_text
 from ..ledger.ledger import FILE, Ledger, verify
 from ..mechanism.claims import of_budgets
-from ..runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from ..runs.checkpoint import Checkpoint
+from ..runs.checkpoint_series import CheckpointSeries
 from ..runs.deployment import MARK
 from ..runs.metrics_file import METRICS, append_rows, cut, read_rows, size_of
 from ..runs.snapshot import save_snapshot, snapshot_path, snapshot_rounds
 from .run_config import OF_A_RELEASE, Terms
+
+log = logging.getLogger("flwr.equipoise")
 
 
 class ServerFolder:
@@ -40,14 +45,22 @@ class ServerFolder:
         self._asked: Counter[str] = Counter()
 
     def open(self) -> Checkpoint | None:
-        """Take the folder; the checkpoint of an earlier server, if there is one."""
+        """Take the folder; the newest whole checkpoint of an earlier server, if there was one."""
         if self.path is None:
             return None
         self._open.enter_context(locked(self.path))
         self._refuse_other_run(self.path / "config.toml")
+        refuse_link(self.path / "checkpoint")
         self.ledger = Ledger.open(self.path / FILE, "seeded" if self.seeded else None, self.terms.release_limit)
-        result = load_checkpoint(self.path / "checkpoint")
-        cut(self.path / METRICS, 0 if result is None else self._checked(result[1]))
+        self._checkpoints = CheckpointSeries(self.path / "checkpoint")
+        result = self._checkpoints.load()
+        kept = 0 if result is None else self._checked(result[1])
+        for one in self._checkpoints.damaged:
+            log.error("%s is damaged: %s Going on from the checkpoint before it.", one.path.name, one.reason)
+            if one.notes is not None:  # the tensors are lost, but not how far the ledger went
+                self._checked(one.notes)
+        self._checkpoints.set_aside()
+        cut(self.path / METRICS, kept)
         self._drop_snapshots(-1 if result is None else result[1]["round"])
         return result
 
@@ -153,7 +166,8 @@ class ServerFolder:
         rows = read_rows(self.path / METRICS, ["round"])
         return {row["round"]: row["refused"] for row in rows if row.get("refused") and isinstance(row["refused"], dict)}
 
-    def checkpoint(self, tensors: dict[str, Tensor], round_number: int) -> None:
+    def checkpoint(self, tensors: dict[str, Tensor], round_number: int, *, changed: bool) -> None:
+        """Keep the state after a round; a void one changed nothing, and no good state is written again for it."""
         if self.path is not None:
             assert self.ledger is not None
             notes = {
@@ -162,7 +176,7 @@ class ServerFolder:
                 "metrics_bytes": size_of(self.path / METRICS),
                 "ledger": {"head": self.ledger.head, "entries": self.ledger.entries},
             }
-            save_checkpoint(self.path / "checkpoint", tensors, notes)
+            self._checkpoints.save(tensors, notes, changed=changed)
 
     def result(self, model: dict[str, Tensor], about: dict[str, Any]) -> None:
         if self.path is None or self.ledger is None:

@@ -26,13 +26,23 @@ Checkpoint = tuple[dict[str, Tensor], dict[str, Any]]
 
 def save_checkpoint(folder: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
     """Make this the checkpoint; the previous one stays valid until the last moment."""
+    state = write_state(folder, tensors, notes["round"])
+    write_notes(folder / "latest.json", state, notes)
+    tidy(folder, state["file"])
+
+
+def write_state(folder: Path, tensors: dict[str, Tensor], round_number: int) -> dict[str, str]:
+    """The tensors, in a file of their own; its name and SHA-256, for the notes."""
     content = save_tensors({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-    name = f"state-{notes['round']:08d}.safetensors"
+    name = f"state-{round_number:08d}.safetensors"
     write_bytes(folder / name, content)
-    digest = hashlib.sha256(content).hexdigest()
-    about = plain({"schema": SCHEMA, "file": name, "sha256": digest, **notes})
-    write_json(folder / "latest.json", {**about, "notes_sha256": notes_digest(about)})
-    tidy(folder, name)
+    return {"file": name, "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def write_notes(path: Path, state: dict[str, str], notes: dict[str, Any]) -> None:
+    """With this file a checkpoint begins to exist."""
+    about = plain({"schema": SCHEMA, **state, **notes})
+    write_json(path, {**about, "notes_sha256": notes_digest(about)})
 
 
 def notes_digest(notes: dict[str, Any]) -> str:
@@ -52,11 +62,22 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     """The checkpoint, or None if there is none; a damaged one is an error, never a silent fresh start."""
     if not (folder / "latest.json").exists():
         return None
-    notes = read_json(folder / "latest.json", "checkpoint")
+    notes = read_notes(folder / "latest.json")
+    return read_state(folder, notes), notes
+
+
+def read_notes(path: Path) -> dict[str, Any]:
+    """The notes of a checkpoint, believed if they are whole."""
+    notes = read_json(path, "checkpoint")
     if not isinstance(notes, dict) or notes.get("schema") != SCHEMA or not isinstance(notes.get("file"), str):
         raise CheckpointError("The checkpoint has an unknown form.", "It belongs to another version; use --fresh.")
     if notes.pop("notes_sha256", None) != notes_digest(notes):
-        raise CheckpointError("The checkpoint's latest.json is damaged (SHA-256 differs).", "Use --fresh.")
+        raise CheckpointError(f"The checkpoint's {path.name} is damaged (SHA-256 differs).", "Use --fresh.")
+    return notes
+
+
+def read_state(folder: Path, notes: dict[str, Any]) -> dict[str, Tensor]:
+    """The tensors that the notes name, believed if their hash is the one in the notes."""
     path = folder / Path(notes["file"]).name
     try:
         content = path.read_bytes()
@@ -65,7 +86,7 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     if hashlib.sha256(content).hexdigest() != notes.get("sha256"):
         raise CheckpointError(f"The checkpoint file {path.name} is damaged (SHA-256 differs).", "Use --fresh.")
     try:
-        return load_tensors(content), notes
+        return load_tensors(content)
     except TENSOR_FAULTS as error:
         raise CheckpointError(
             f"The checkpoint {path.name} is not safetensors: {first_line(error)}.", "Use --fresh."

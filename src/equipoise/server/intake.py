@@ -8,10 +8,13 @@ Guarantees:
 * ``offer`` never raises for anything that a client can send; it returns the reason of a refusal, or None;
 * a refused release has no influence on the mean, and an accepted one is finite and has the agreed form, so nothing
   is broadcast, cast or filled in;
-* the mean is taken in float64, one release at a time: memory does not grow with the number of clients;
+* an accepted update is no longer than ``max_norm``, and no accepted weight is more than ``max_weight_ratio`` times the
+  median of the round (``limits.py``);
+* the mean is taken in float64, one release at a time: memory grows with the number of different weights, not with that
+  of clients, and not at all with ``max_weight_ratio=math.inf``;
 * with fewer than ``min_clients`` accepted releases the round is void, and the model stays as it was.
 
-What it cannot see: an update of the agreed form that is finite and wrong. For that there is robust aggregation.
+What it cannot see: an update of the agreed form that is wrong within these bounds. Robust aggregation is for that.
 """
 
 from __future__ import annotations
@@ -25,9 +28,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ReleaseError, is_number, is_whole
-
-MAX_WEIGHT = 1e7
-"""The most examples that a client is believed to have, unless the server says otherwise."""
+from .limits import MAX_WEIGHT, MAX_WEIGHT_RATIO, ROUNDING, Limits, wrong_norm
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,20 @@ class Aggregate:
     void: bool = False
 
 
+class _Mean:
+    """A weighted mean of named tensors in float64. It runs between its parts, so that nothing can overflow."""
+
+    def __init__(self, like: Mapping[str, Tensor]):
+        self.mass = Fraction(0)  # exact: no sum of weights overflows, however large they may be
+        self.tensors = {name: torch.zeros_like(t, dtype=torch.float64) for name, t in like.items()}
+
+    def add(self, tensors: Mapping[str, Tensor], weight: Fraction) -> None:
+        self.mass += weight
+        share = float(weight / self.mass)
+        for name, mean in self.tensors.items():
+            mean.mul_(1 - share).add_(tensors[name].detach().to(mean.device, torch.float64) * share)
+
+
 class Intake:
     """One round of a server whose global tensors are ``previous``.
 
@@ -54,12 +69,19 @@ class Intake:
         round_number: the number of the round; a release that names another one is refused.
         clients: those that were asked; None: anyone may answer.
         max_weight: the largest weight that is believed.
+        max_norm: the largest L2 norm of an update, floating entries alone; None: 100 times (L2 norm of ``previous`` +
+            ``distortion`` + 1); ``math.inf``: any.
+        max_weight_ratio: the largest weight in medians of the round's weights. Known when all releases are there, so
+            ``close`` refuses by it (``settle``, for servers that average by other means); ``math.inf``: any.
+        distortion: the expected L2 norm of what the clients were asked to add; part of the automatic ``max_norm``.
         averages: False only checks, for servers that average by other means.
 
     >>> intake = Intake({"w": torch.zeros(2)}, round_number=1)
     >>> intake.offer("a", {"w": torch.ones(2)}, weight=30, round_number=1)
     >>> intake.offer("b", {"w": torch.ones(1)}, weight=10, round_number=1)
     "tensor 'w' has shape (1,), expected (2,)"
+    >>> intake.offer("c", {"w": torch.full((2,), 3e38)}, weight=10, round_number=1)
+    'has an update of L2 norm 4.24264e+38, expected at most 100'
     >>> intake.close().parameters["w"].tolist()
     [1.0, 1.0]
     """
@@ -71,25 +93,33 @@ class Intake:
         *,
         clients: Collection[str] | None = None,
         max_weight: float = MAX_WEIGHT,
+        max_norm: float | None = None,
+        max_weight_ratio: float = MAX_WEIGHT_RATIO,
+        distortion: float = 0.0,
         averages: bool = True,
     ):
         if not previous or not all(isinstance(t, Tensor) and torch.isfinite(t).all() for t in previous.values()):
             raise ReleaseError("Expected the global parameters to be finite tensors.", "Start from a healthy model.")
         self.previous = {name: tensor.detach() for name, tensor in previous.items()}
-        self.round_number, self.clients, self.max_weight = round_number, clients, max_weight
+        self.round_number, self.clients, self.averages = round_number, clients, averages
+        self.limits = Limits(max_weight, max_norm, max_weight_ratio)
+        self.max_norm = self.limits.norm(self.previous, distortion)
         self.bytes = sum(tensor.nbytes for tensor in previous.values())
-        self.accepted: list[str] = []
         self.refused: dict[str, str] = {}
-        self._mass = Fraction(0)  # exact: no sum of weights overflows, however large they may be
-        self._mean: dict[str, Tensor] = {}
-        if averages:
-            self._mean = {name: torch.zeros_like(t, dtype=torch.float64) for name, t in self.previous.items()}
+        self._weights: dict[str, float] = {}  # of all releases that were good by themselves
+        self._heavy: dict[str, str] = {}
+        self._means: dict[Fraction | None, _Mean] = {}  # by weight: those that prove too heavy are left out whole
+
+    @property
+    def accepted(self) -> list[str]:
+        """Who is counted, in the order of arrival."""
+        return [client for client in self._weights if client not in self._heavy]
 
     def offer(self, client: str, update: object, weight: object, round_number: object) -> str | None:
         """Count a release, or say why not.
 
         Args:
-            client: who sent it; the first release of a client counts.
+            client: who sent it; its first good release counts, and an earlier refusal is then forgotten.
             update: the parameters, as a state dict. May be anything: it is checked.
             weight: how many examples stand behind it.
             round_number: the round that the release says it is for.
@@ -101,27 +131,37 @@ class Intake:
         if reason is not None:
             self.refused[client] = reason
             return reason
-        self.accepted.append(client)
-        self._mass += Fraction(weight)  # type: ignore[call-overload]  # a number: just checked
-        share = float(Fraction(weight) / self._mass)  # type: ignore[call-overload]
-        for name, mean in self._mean.items():  # a running mean between its parts: nothing can overflow
-            new = update[name].detach().to(mean.device, torch.float64)  # type: ignore[index]
-            mean.mul_(1 - share).add_(new * share)
+        self.refused.pop(client, None)
+        self._weights[client] = weight  # type: ignore[assignment]  # a number: just checked
+        if self.averages:
+            exact = Fraction(weight)  # type: ignore[call-overload]
+            group = exact if self.limits.max_weight_ratio < math.inf else None
+            if group not in self._means:
+                self._means[group] = _Mean(self.previous)
+            self._means[group].add(update, exact)  # type: ignore[arg-type]
         return None
 
     def refusal(self, client: str, update: object, weight: object, round_number: object) -> str | None:
         """Why a release cannot be counted, or None; changes nothing."""
         return (
-            self._wrong_client(client)
+            self.wrong_client(client)
             or wrong_round(round_number, self.round_number)
-            or wrong_weight(weight, self.max_weight)
+            or wrong_weight(weight, self.limits.max_weight)
             or wrong_tensors(update, self.previous, self.bytes)
+            or wrong_norm(update, self.previous, self.max_norm)  # type: ignore[arg-type]  # tensors: just checked
         )
 
-    def _wrong_client(self, client: str) -> str | None:
+    def wrong_client(self, client: str) -> str | None:
+        """Why nothing of this client can be counted, or not any more."""
         if self.clients is not None and client not in self.clients:
             return "was not asked in this round"
-        return "sent a second release in this round; the first counts" if client in self.accepted else None
+        return "sent a second release in this round; the first counts" if client in self._weights else None
+
+    def settle(self) -> dict[str, str]:
+        """Refuse the releases that are too heavy among those that have arrived; the reasons, by client."""
+        self._heavy = self.limits.heavy(self._weights)
+        self.refused |= self._heavy
+        return self._heavy
 
     def close(self, rate: float = 1.0, min_clients: int = 1) -> Aggregate:
         """The step towards the mean, ``W + rate * (mean - W)``; no step if too few releases were accepted.
@@ -135,15 +175,27 @@ class Intake:
         """
         if not (isinstance(rate, int | float) and math.isfinite(rate) and rate > 0):
             raise ReleaseError(f"Expected rate={rate!r} to be a finite number > 0.", "1 is the plain mean.")
+        self.settle()
         if len(self.accepted) < max(min_clients, 1):
             return Aggregate(dict(self.previous), self.accepted, self.refused, void=True)
         moved = {}
-        for name, mean in self._mean.items():
+        for name, mean in self._mean().tensors.items():
             old = self.previous[name].to(torch.float64)
             moved[name] = (mean if rate == 1 else old + rate * (mean - old)).to(self.previous[name].dtype)
             if not torch.isfinite(moved[name]).all():
                 raise ReleaseError(f"The new tensor {name!r} is not finite in its own precision.", "Lower the rate.")
+        wrong = wrong_norm(moved, self.previous, self.max_norm * ROUNDING)
+        if wrong is not None:
+            raise ReleaseError(f"The new model {wrong}.", "Lower the rate.")
         return Aggregate(moved, self.accepted, self.refused)
+
+    def _mean(self) -> _Mean:
+        """Of all releases that are not too heavy."""
+        result, heavy = _Mean(self.previous), {Fraction(self._weights[client]) for client in self._heavy}
+        for weight, part in self._means.items():
+            if weight not in heavy:
+                result.add(part.tensors, part.mass)
+        return result
 
 
 def wrong_round(actual: object, expected: int) -> str | None:
