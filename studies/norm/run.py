@@ -1,7 +1,7 @@
 """Does the exact norm of static noise verify guesses at a batch? ``python studies/norm/run.py OUT/ COMMIT``.
 
-``pl-identical`` on LeNetZhu, MNIST and Fashion-MNIST, budgets 0.98 and 0.995, at the first round and after 200 rounds of
-each federation's own training. A server that is granted three of the four images of a release checks guesses at the
+``pl-identical`` on LeNetZhu, MNIST and Fashion-MNIST, budgets 0.98 and 0.995, at the first round and after 200 rounds
+of each federation's own training. A server that is granted three of the four images of a release checks guesses at the
 fourth, which stands among decoys of its label (``attack/verify.py``; its tolerance is fixed there). OUT gets
 ``norm.json`` and ``values.npz``, with the values of every release. *sent*, how a release arrives:
 
@@ -103,7 +103,8 @@ def rows_of(values: Values) -> list[dict[str, Any]]:
         releases, examples = one.values["verified"].shape
         control = summary({"verified": one.negative["verified"]})
         rows.append({
-            **one.about, "releases": releases, "guesses_right": releases * examples,
+            **one.about, "releases": releases, "right_guesses": releases * examples,
+            "wrong_guesses": one.values["accepted_wrongly"].size,
             **summary({name: one.values[name] for name in wanted}),
             **{f"impostor_{name}": value for name, value in control.items()},
         })  # fmt: skip
