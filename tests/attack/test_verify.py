@@ -48,17 +48,17 @@ def test_right_guesses_are_picked_and_accepted_and_wrong_ones_are_not(
     name: str, scale: float, dtype: torch.dtype
 ) -> None:
     result = checked(case(4, 12, name, scale, dtype=dtype))
-    assert picked(result) == 1.0
+    assert picked(result) > 0.97, "of 20 guesses at an image, one may have the same norm by chance"
     right, wrong = accepted(result)
     assert right == 1.0
     assert wrong < 0.01
 
 
 def test_a_tolerance_a_hundred_times_larger_would_accept_wrong_guesses() -> None:
-    """So the rule that was written down is tight: with more room the absolute test says little."""
+    """So the rule that was written down is tight: with more room the absolute test says less."""
     result = checked(case(4, 12, *STATIC))
-    assert accepted(result)[1] < 0.01
-    assert accepted(result, times=100)[1] > 0.1
+    assert accepted(result)[1] < 0.005
+    assert accepted(result, times=100)[1] > 0.03
 
 
 def test_without_the_companions_it_is_blind() -> None:

@@ -224,8 +224,8 @@ class Speaker:
         sure = _interval(one, "95 % interval ") + _largest(statement.cells) + [f"chance {one.own['chance']}"]
         by = "the norm of its noise" if one.distorts else "recomputing the update"
         said = (
-            f"Granted the other {self.thing}s of the batch, a server verifies a guess at one {self._from(one)}: by "
-            f"{by} it picks the right one out of {candidates_of(one.own)} in {one.metric.form(one.value)} of cases"
+            f"Granted the other {self.thing}s of the batch, a server verifies guesses at the last one {self._from(one)}"
+            f": by {by} it picks the right one out of {candidates_of(one.own)} in {one.metric.form(one.value)} of cases"
             f"{_aside(sure)}, and accepts {percent(one.own['accepted'])} of right guesses and "
             f"{100 * one.own['accepted_wrongly']:.2g} % of wrong ones. It checks guesses, and searches for none."
         )
