@@ -10,7 +10,8 @@ known exactly: learning moves it between its bounds, and noise "as drawn" has a 
 What is accepted was fixed before any result was seen. Rounding moves the norm a little, and by how much is simulated
 with the client's own arithmetic, without any data: noise is drawn, rescaled, added to the weights that were sent, and
 rounded as the release is. A guess is accepted if its norm is within twice the largest deviation of ``SIMULATED`` such
-norms from their mean, plus one rounding of the release's own norm for a gradient that rounds differently elsewhere.
+norms from their mean, plus one rounding of the release's own norm, in the precision of the model, for a gradient that
+rounds differently elsewhere.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def expected_norms(server: Server, view: View, seed: int) -> tuple[Tensor, Tenso
         norms = arrived.view(-1, previous.numel()).norm(dim=1)
         norm[rows] = norms.mean()
         tolerance[rows] = 2 * (norms - norms.mean()).abs().max()
-    return norm, tolerance + torch.finfo(dtype).eps * view.released.double().norm(dim=1)
+    return norm, tolerance + torch.finfo(view.released.dtype).eps * view.released.double().norm(dim=1)
 
 
 def precision(released: Tensor) -> torch.dtype:
