@@ -105,7 +105,7 @@ def test_a_release_in_lower_precision_is_told_and_has_a_wider_tolerance(lower: t
     fine, coarse = checked(one), checked(rounded)
     assert float(coarse.tolerance.min()) > 50 * float(fine.tolerance.max())
     assert accepted(coarse)[0] > 0.9
-    assert accepted(coarse)[1] > accepted(fine)[1]
+    assert accepted(fine)[1] < accepted(coarse)[1] < 0.8, "what rounding moves along the noise, not all that it moves"
 
 
 def test_the_tolerance_rests_on_noise_alone() -> None:
