@@ -234,6 +234,48 @@ def coverage() -> str:
     )
 
 
+def norm() -> str:
+    """How many guesses the norm of static noise verifies, by how a release is sent and what the server goes by."""
+    result = read("studies", "norm", "norm.json")
+    rows = {(*(row[key] for key in ("dataset", "budget", "round", "sent", "rule")),): row for row in result["rows"]}
+
+    def share(row: dict[str, Any], name: str) -> str:
+        value, low, high = (100 * row[f"{name}{end}"] for end in ("", "_low", "_high"))
+        digits = 2 if name == "accepted_wrongly" and value < 1 else 1
+        return f"{value:.{digits}f} % ({low:.{digits}f}-{high:.{digits}f})"
+
+    def accepted(row: dict[str, Any]) -> str:
+        return f"{share(row, 'accepted')} / {share(row, 'accepted_wrongly')}"
+
+    checked, told, more = "norm check", [], []
+    for place in dict.fromkeys(key[:3] for key in rows):
+        name = [{"mnist": "MNIST", "fmnist": "Fashion-MNIST"}[place[0]], f"{place[1]:g}", str(place[2])]
+        sent = {kind: rows[*place, kind, checked] for kind in ("float32", "float16", "bfloat16", "random norm", "none")}
+        told.append([*name, share(sent["float32"], "verified"), accepted(sent["float32"]),
+                     share(rows[*place, "float32", "least norm"], "verified"),
+                     share(sent["random norm"], "verified"), accepted(sent["random norm"])])  # fmt: skip
+        more.append([*name, *(words for kind in ("float16", "bfloat16")
+                              for words in (share(sent[kind], "verified"), accepted(sent[kind]))),
+                     share(sent["none"], "verified"), share(sent["float32"], "impostor_verified")])  # fmt: skip
+    first = next(iter(rows.values()))
+    columns = (
+        "data | budget | round | exact norm: right one picked | right / wrong guesses accepted | "
+        "by the least norm: picked | norm at random: picked | right / wrong accepted"
+    )
+    others = (
+        "data | budget | round | float16: picked | right / wrong accepted | bfloat16: picked | right / wrong accepted "
+        "| no noise: picked | an impostor: picked"
+    )
+    count = "/".join(str(number) for number in dict.fromkeys(result["candidates"].values()))
+    return (
+        f"{table(columns, told)}\n\n{table(others, more)}\n\n{first['releases']} releases of four images a row, so "
+        f"{first['right_guesses']} right and {first['wrong_guesses']:,} wrong guesses; 95 % intervals over releases. "
+        f"*Picked*: the right one of {count} guesses, by chance 1 in {count}. *An impostor*: another guess in the "
+        f"truth's place, the truth left out. Commit {result['commit']}, one CPU core, {result['seconds'] / 60:.0f} "
+        "minutes."
+    )
+
+
 def invgrad() -> str:
     """InvGrad's errors by start, rate and sign."""
     result = read("studies", "invgrad", "invgrad.json")
@@ -517,6 +559,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     },
     "studies/leakage/README.md": {"leakage": study, "whole run": combined},
     "studies/coverage/README.md": {"coverage": coverage},
+    "studies/norm/README.md": {"norm": norm},
     "studies/invgrad/README.md": {"invgrad": invgrad, "variants": variants},
     "studies/bounds/README.md": {"bounds": bounds},
 }

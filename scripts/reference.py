@@ -261,6 +261,7 @@ def mechanisms_page() -> str:
             ),
             "`factor` and `sensitivity` are [settings](settings.md). Where the budget sets a noise scale, each draw "
             "sets its own bounds.",
+            known_norms(),
             "## Budgets",
             table(
                 ["budget", "means", "stricter", "strict example", "loose example"],
@@ -296,6 +297,17 @@ def mechanism_row(m: Mechanism) -> list[str]:
         name, PAPER_NAMES.get(m.name, "not in it"), m.noise, m.norm.upper(), str(m.measure), bounds,
         "yes" if m.learns else "no", clips,
     ]  # fmt: skip
+
+
+def known_norms() -> str:
+    """Where the norm of the noise is public, and what follows."""
+    names = ", ".join(f"`{m.name}`" for m in MECHANISMS.values() if m.fixed_norm)
+    return (
+        f"**A known weakness of {names}**, which is as the paper has it: the norm of its noise is exactly `lower`, "
+        "which follows from the public budget. So whoever knows the other examples of a batch can verify any guess at "
+        "one ([measured](../../studies/norm/README.md)); `equipoise audit --attack verify` does. A lower precision or "
+        "a norm drawn at random makes that less certain, and does not end it."
+    )
 
 
 def measure_row(kind: MeasureKind) -> list[str]:

@@ -20,6 +20,7 @@ KNOWLEDGE = Knowledge(
     candidate_labels=torch.arange(5),
     choices=torch.zeros(3, 1, 4, dtype=torch.int64),
     asked=torch.zeros(3, 2, dtype=torch.int64),
+    companions=torch.zeros(3, 1, dtype=torch.int64),
 )
 POOL = {"candidates", "candidate_labels"}
 """What holds the truth among other things."""
@@ -27,18 +28,23 @@ SOME = [frozenset(some) for size in range(len(NEEDS)) for some in combinations(N
 TWO_LISTS = {"candidates", "asked"}
 
 
+def refused(needs: frozenset[str]) -> bool:
+    """Both lists tell the members, and companions are rows of the candidates."""
+    return needs >= TWO_LISTS or ("companions" in needs and "candidates" not in needs)
+
+
 def attack(needs: frozenset[str] = frozenset()) -> Attack:
     return Attack("some", lambda *given: Inversion(torch.zeros(1, 1, 2), torch.zeros(1)), needs)
 
 
 @pytest.mark.parametrize(
-    "needs", [some for some in SOME if not some >= TWO_LISTS], ids=lambda needs: "+".join(sorted(needs)) or "nothing"
+    "needs", [some for some in SOME if not refused(some)], ids=lambda needs: "+".join(sorted(needs)) or "nothing"
 )
 def test_an_attack_is_granted_what_it_needs_and_nothing_else(needs: frozenset[str]) -> None:
     granted = attack(needs).granted(KNOWLEDGE)
     lists = {"choices"} if "candidates" in needs else {"asked"} if "asked" in needs else set()
-    expected = ({"public"} & needs) | lists | (POOL if lists else set())
-    every = {"public", "choices", "asked", *POOL}
+    expected = ({"public", "companions"} & needs) | lists | (POOL if lists else set())
+    every = {"public", "choices", "asked", "companions", *POOL}
     assert {part.name for part in fields(Knowledge)} == every, "a new part must be granted on purpose"
     for part in fields(Knowledge):
         value = getattr(granted, part.name)
@@ -50,6 +56,10 @@ def test_nobody_is_handed_both_lists_and_labels_go_to_those_who_ask(needs: froze
     """An image that may be the example and is asked about was in the release: no release is needed to see that."""
     if needs >= TWO_LISTS:
         with pytest.raises(ConfigError, match="together tell the members"):
+            attack(needs)
+        return
+    if refused(needs):
+        with pytest.raises(ConfigError, match="needs companions, which are rows of the candidates"):
             attack(needs)
         return
     view = View(torch.zeros(3, 7), torch.ones(3, 7), torch.zeros(3, 1, dtype=torch.int64))

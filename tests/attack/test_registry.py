@@ -22,6 +22,7 @@ GRANTED = {
     "matched": {"public", "candidates", "labels"},
     "membership": {"public", "asked", "inferred labels"},
     "labels": {"public", "truth"},
+    "verify": {"candidates", "companions"},
 }
 """As docs/threat_model.md has it: who changes this changes the threat model."""
 

@@ -1,4 +1,4 @@
-"""What every attack comes to: one of four kinds of result, of the shapes that scoring relies on."""
+"""What every attack comes to: one of five kinds of result, of the shapes that scoring relies on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from equipoise.attack.attack import Hooks, Knowledge
 from equipoise.attack.registry import ATTACKS
-from equipoise.attack.results import CandidateScores, Inversion, LabelGuesses, MembershipScores, Result
+from equipoise.attack.results import CandidateScores, Inversion, LabelGuesses, MembershipScores, Result, Verification
 from equipoise.attack.simulate import respond
 from equipoise.attack.view import Server, View
 from equipoise.models.batched import Batched
@@ -36,6 +36,7 @@ def result(request: pytest.FixtureRequest) -> Any:
         public, *public,
         choices=(labels.unsqueeze(2) + CLASSES * torch.arange(CHOICES)),  # candidates of the right label
         asked=torch.arange(RELEASES * ASKED).view(RELEASES, ASKED),
+        companions=labels,
     )  # fmt: skip
     options = {name: LITTLE.get(name, option.default) for name, option in attack.options.items()}
     view = View(weights.expand(RELEASES, -1), released, labels)
@@ -71,6 +72,15 @@ def test_an_attack_that_was_granted_them_has_none(result: Inversion) -> None:
 def test_candidates_are_scored_in_the_order_of_the_choices(result: CandidateScores) -> None:
     assert isinstance(result, CandidateScores)
     assert result.values.shape == (RELEASES, BATCH, CHOICES)
+
+
+@pytest.mark.parametrize("result", ["verify"], indirect=True)
+def test_guesses_are_checked_in_the_order_of_the_choices(result: Verification) -> None:
+    assert isinstance(result, Verification)
+    assert result.distance.shape == (RELEASES, BATCH, CHOICES)
+    assert result.tolerance.shape == (RELEASES,)
+    assert bool((result.distance >= 0).all())
+    assert bool((result.tolerance > 0).all())
 
 
 @pytest.mark.parametrize("result", ["membership"], indirect=True)

@@ -59,7 +59,7 @@ def test_what_it_lacks_says_where_that_is_given() -> None:
     assert Attacker(public=PUBLIC).lacks(TRUTH) == {}
     assert set(Attacker(labels="infer").lacks(TRUTH)) == {"labels", "public"}
     nothing = Attacker().lacks(None)
-    assert set(nothing) == {"labels", "truth", "candidates", "asked", "public"}
+    assert set(nothing) == {"labels", "truth", "candidates", "asked", "companions", "public"}
     assert "truth=(inputs, labels)" in nothing["candidates"]
     assert "Attacker(public=(inputs, labels))" in nothing["public"]
 

@@ -215,6 +215,7 @@ def row_of(role: str = "own", control: str | None = None, **values: Any) -> dict
 ABLE = {
     "identification": ({"chance": "1 in 200"}, 0.05, {}),
     "of few": ({"chance": "1 in 5"}, 0.5, {}),
+    "verified": ({"chance": "1 in 200"}, 0.05, {}),
     "membership_auc": ({}, 0.75, {}),
     "labels": ({}, 0.7, {"labels": 0.4}),
     "labels without a guess": ({}, 0.5, None),

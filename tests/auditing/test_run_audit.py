@@ -435,3 +435,25 @@ def test_an_attack_that_cannot_work_on_one_cell_leaves_the_others(
     assert ("pl-learn", "own") not in attacked
     said = " ".join(result.content["notes"])
     assert re.search(r"labels could not attack pl-learn[^:]* at round 0 \(own\): No release moves the weights", said)
+
+
+def test_guesses_are_verified_where_a_norm_is_fixed_and_elsewhere_it_is_said_why_not(trained: Path) -> None:
+    result = audit_run(trained, cheap(attacks=["verify", "labels"], releases=8), snapshots=[3])
+    rows = {(row["mechanism"], row["control"]): row for row in result.rows if (row["attack"], row["role"]) == OWN}
+    assert rows.keys() == {(name, control) for name in ("none", "pl-identical") for control in (None, "negative")}
+    assert rows["pl-identical", None]["verified"] == rows["none", None]["verified"] == 1
+    assert rows["pl-identical", None]["accepted"] == 1
+    assert rows["pl-identical", "negative"]["accepted"] < 0.2
+    (note,) = [note for note in result.content["notes"] if note.startswith("verify")]
+    assert re.fullmatch(r"verify could not attack pl-learn @ 0.98 at round 3 \(own\): The norm of .* by it\.", note)
+    assert any("It checks guesses, and searches for none." in line for line in result.content["verdict"])
+    assert not result.content["differences"] or {row["attack"] for row in result.content["differences"]} == {"labels"}
+
+
+OWN = ("verify", "own")
+
+
+def test_a_run_that_has_no_fixed_norm_at_all_is_refused(tmp_path: Path, pictures: Path) -> None:
+    run = train_run(tmp_path / "run", pictures, ("pl-learn",))
+    with pytest.raises(AttackError, match="no guess is verified by it"):
+        audit_run(run, cheap(attacks=["verify"], twins=False), snapshots=[0])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equipoise.attack.attack import Attack
 from equipoise.attack.registry import ATTACKS
-from equipoise.attack.results import CandidateScores, Inversion, LabelGuesses, MembershipScores
+from equipoise.attack.results import CandidateScores, Inversion, LabelGuesses, MembershipScores, Verification
 from equipoise.attack.view import View
 from equipoise.auditing.cells import Cell
 from equipoise.auditing.examine import attack_cell
@@ -418,3 +418,34 @@ def test_a_perfect_guess_has_a_psnr_of_a_hundred_decibels() -> None:
 def test_a_label_without_images_has_a_blank_mean() -> None:
     images, labels = torch.ones(2, 1, 2, 2), torch.tensor([0, 0])
     assert class_means(images, labels, torch.tensor([[0, 3]])).flatten(2).mean(2).tolist() == [[1.0, 0.0]]
+
+
+# --- guesses that are checked --------------------------------------------------------------------------------
+
+
+def test_a_right_guess_is_picked_and_accepted_by_its_distance() -> None:
+    """The truth is within the tolerance, a decoy in a hundred is too, and the impostor is no better than others."""
+    case = case_of()
+    targets = case.targets
+    distance = torch.rand(targets.choices.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64) + 0.1
+    distance.scatter_(2, targets.place.unsqueeze(2), 0.01)
+    distance[:, 0].scatter_(1, targets.impostor[:, :1], 0.02)
+    result = score(Verification(distance, torch.full((24,), 0.05, dtype=torch.float64)), case)
+    assert result.values["verified"].min() == result.values["accepted"].min() == 1
+    wrong = result.values["accepted_wrongly"]
+    assert wrong.shape == (24, 4 * (targets.candidates - 1))
+    assert wrong.sum(1).tolist() == [1] * 24
+    assert result.negative["verified"][:, 0].min() == 1, "where the truth is left out, it is the nearest"
+    assert result.negative["accepted"].mean(0).tolist() == [1, 0, 0, 0]
+    rows = rows_of(result, targets)
+    assert [row["chance"] for row in rows] == [f"1 in {targets.candidates - left_out}" for left_out in (0, 1)]
+    assert rows[0]["accepted_wrongly"] == pytest.approx(1 / (4 * (targets.candidates - 1)))
+    assert "identification" not in rows[0], "who is granted the rest of a batch has not searched"
+
+
+def test_guesses_at_one_distance_are_a_tie() -> None:
+    case = case_of()
+    same = torch.ones(case.targets.choices.shape, dtype=torch.float64)
+    result = score(Verification(same, torch.zeros(24)), case)
+    assert result.values["verified"] == pytest.approx(1 / case.targets.candidates)
+    assert result.values["accepted"].max() == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from equipoise.auditing.statements import (
     ALSO,
     BROKEN,
@@ -16,6 +18,7 @@ from equipoise.auditing.statements import (
     TOO_FEW,
     UNPROTECTED,
     UNSCORED,
+    VERIFIED,
     WORSE,
     Statement,
     found_in,
@@ -124,3 +127,30 @@ def test_a_failed_control_voids_no_rate_of_many_rounds_that_is_clear() -> None:
     assert COMBINED in kinds(statements(content(*rows, multi_round=[clear])))
     unsure = {"identification_schedule_unknown_low": None, "identification_schedule_unknown_decoy_high": None}
     assert found_in({**clear, **unsure}) == [], "without an interval nothing is clear"
+
+
+def checked(value: float = 1.0, role: str = "own", **more: Any) -> dict[str, Any]:
+    """A row of ``verify``."""
+    rates = {"verified": value, "verified_low": value - 0.02, "verified_high": value, "accepted": 1.0}
+    about = {"mechanism": "pl-identical", "accepted_wrongly": 0.0012, **more}
+    return {**row("verify", None, role, **about), **rates}
+
+
+def test_guesses_that_were_checked_are_ranked_beside_no_attack() -> None:
+    """Whoever is granted the rest of a batch is no stronger for it than one who is not."""
+    found = statements(content(checked(), *cell("matched", 0.3, 0.9, mechanism="pl-identical")))
+    assert kinds(found) == [STRONGEST, VERIFIED, NEXT]
+    assert found[0].readings[0].attack == "matched"
+    assert found[1].readings[0].attack == "verify"
+    assert kinds(statements(content(checked()))) == [VERIFIED]
+
+
+def test_the_defence_that_verifies_most_stands_for_all_and_no_noise_for_none() -> None:
+    bare = checked(1.0, mechanism="none", budget=None)
+    found = statements(content(bare, checked(0.9), checked(0.95, round=200)))
+    assert [(one.readings[0].value, one.cells) for one in found if one.kind == VERIFIED] == [(0.95, (2,))]
+    assert [one.readings[0].distorts for one in statements(content(bare)) if one.kind == VERIFIED] == [False]
+
+
+def test_a_check_that_fails_without_noise_is_no_evidence() -> None:
+    assert CONTROL in kinds(statements(content(checked(0.02, control_failed=True))))

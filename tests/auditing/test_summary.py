@@ -214,3 +214,22 @@ def test_a_run_has_a_summary_too(audited: Audit) -> None:
 def test_a_run_with_nothing_but_combined_releases_has_one(trained: Path) -> None:
     result = audit_run(trained, cheap(attacks=[]), multi_rounds=2)
     assert "none, over 2 rounds: an image of the client is in " in one_line(result.summary())
+
+
+GIVEN_AWAY = "The budget of pl-identical fixes the norm of its noise exactly"
+
+
+def test_a_norm_that_is_given_away_is_said_unless_it_was_measured() -> None:
+    static = row("labels", mechanism="pl-identical", labels=0.5)
+    assert one_line(summary_text(content(static))).count(GIVEN_AWAY) == 1
+    rates = {"verified": 1.0, "accepted": 1.0, "accepted_wrongly": 0.0, "chance": "1 in 10"}
+    measured = content(static, row("verify", mechanism="pl-identical", **rates))
+    assert GIVEN_AWAY not in one_line(summary_text(measured))
+    assert "verify right guess" in summary_text(measured)
+    for name in ("pl-learn", "ls-static", "none", "of one's own"):
+        assert "fixes the norm" not in one_line(summary_text(content(row("labels", mechanism=name, labels=0.5)))), name
+
+
+def test_who_only_checks_guesses_is_said_to_be_granted_the_rest() -> None:
+    found = content(row("verify", verified=1.0, chance="1 in 10"))
+    assert headline(found) == "verify verifies 100 % of the guesses, granted the other examples"

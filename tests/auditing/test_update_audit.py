@@ -18,7 +18,7 @@ from equipoise.auditing.attacker import Attacker
 from equipoise.auditing.options import USUAL
 from equipoise.auditing.update import Update
 from equipoise.auditing.update_audit import audit
-from equipoise.errors import DataError
+from equipoise.errors import AttackError, ConfigError, DataError
 from equipoise.mechanism.protect import protected_step
 from equipoise.mechanism.protection import ProtectionSettings
 from tests.audit_helpers import cheap
@@ -503,3 +503,13 @@ def test_public_inputs_that_equal_another_or_the_truth_are_left_out(call: Call, 
     assert often.rows == once.rows
     with pytest.raises(DataError, match="Every public input equals one behind the updates"):
         call(public=batch, options=options)
+
+
+def test_guesses_at_an_update_of_ones_own_are_verified(call: Call, public: tuple[Tensor, Tensor]) -> None:
+    """The gradient of the batch, recomputed: no noise has the norm 0. Without decoys there is nothing to tell."""
+    own = [row for row in call(public=public, options=cheap(attacks=["verify"])).rows if row["control"] is None]
+    assert [(row["verified"], row["accepted"], row["accepted_wrongly"]) for row in own] == [(1.0, 1.0, 0.0)]
+    with pytest.raises(AttackError, match="one guess at each example"):
+        call(options=cheap(attacks=["verify"]))
+    with pytest.raises(ConfigError, match="verify needs the real examples"):
+        call(truth=None, labels=torch.tensor([0, 2]), public=public, options=cheap(attacks=["verify"]))

@@ -232,3 +232,18 @@ def test_scores_that_are_not_finite_are_no_evidence_of_protection() -> None:
 def test_the_client_that_was_attacked_is_named() -> None:
     said = verdict(content(*cell("matched", 0.5, 1.0, mechanism="pl-identical", budget=[0.9, 0.98], client=1)))
     assert "pl-identical @ per client 0.9, 0.98 (client 1)" in said[0]
+
+
+def test_guesses_that_were_checked_are_said_to_be_no_search() -> None:
+    rates = {"verified": 0.99, "verified_low": 0.98, "verified_high": 1.0, "accepted": 1.0, "accepted_wrongly": 0.0012}
+    one = {**row("verify", mechanism="pl-identical"), **rates}
+    assert verdict(content(one)) == [
+        "Granted the other images of the batch, a server verifies guesses at the last one from the first release of "
+        "pl-identical @ 0.98: by the norm of its noise it picks the right one out of 200 in 99 % of cases (95 % "
+        "interval 98 to 100; chance 1 in 200), and accepts 100 % of right guesses and 0.12 % of wrong ones. It checks "
+        "guesses, and searches for none."
+    ]
+    bare = verdict(content({**one, "mechanism": "none", "budget": None}))
+    assert "from the first release: by recomputing the update it picks" in bare[0]
+    low = verdict(content({**one, "verified": 0.006, "verified_low": 0.0}))
+    assert low[0].endswith("searches for none. That is not clearly more than guessing.")

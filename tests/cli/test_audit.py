@@ -214,7 +214,7 @@ def test_help_has_examples(command: Command) -> None:
         (["--set", "condition_on=much"], "condition_on='much'"),
         (["--set", "samples=1"], "samples=1 (at least 10)"),
         (["--attack", "invgard"], "Did you mean 'invgrad'?"),
-        (["--attack", "nope"], "labels, multi-round."),
+        (["--attack", "nope"], "labels, verify, multi-round."),
         (["--attack", "multiround"], "Did you mean 'multi-round'?"),
         (["--attack", ","], "attack"),
         (["--targets", "1"], "releases=1 (at least 2)"),

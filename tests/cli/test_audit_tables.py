@@ -91,3 +91,18 @@ def test_the_notes_say_what_the_table_cannot(monkeypatch: pytest.MonkeyPatch) ->
     )
     assert "black: MSE 1.18, score 0.46" in text
     assert "not claimed: (epsilon, delta) of any kind." in text
+
+
+def test_who_verifies_is_said_to_be_granted_the_other_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(rows: list[dict[str, Any]]) -> str:
+        console = Console(file=io.StringIO(), width=200)
+        monkeypatch.setattr(display, "console", console)
+        show_audit({**FOUND, "attacks": rows})
+        return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+    rates = {"attack": "verify", "verified": 1.0, "accepted": 1.0, "accepted_wrongly": 0.0012, "chance": "1 in 100"}
+    text = shown([row("own", None, 0.9, **{**rates, "identification": None})])
+    assert "verify is granted the other examples of a batch" in text
+    line = next(line for line in text.splitlines() if "verify wrong accepted" in line)
+    assert "0.12 %" in line
+    assert "verify is granted" not in shown([row("own", None, 0.9)])

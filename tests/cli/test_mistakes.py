@@ -208,7 +208,7 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake(
             "equipoise audit run --attack lit", 11,
             "Unknown attack 'lit'. Did you mean 'lti'?",
-            "Known: invgrad, dlg, idlg, likelihood, unrolled, lti, matched, membership, labels, multi-round.",
+            "Known: invgrad, dlg, idlg, likelihood, unrolled, lti, matched, membership, labels, verify, multi-round.",
         ),
         Mistake(
             "equipoise audit run --targets 1", 11,
@@ -406,7 +406,7 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake(
             'audit(Update(model, received, received), options=AuditOptions(attacks=["lit"]))', "ConfigError",
             "Unknown attack 'lit'. Did you mean 'lti'?",
-            "Known: invgrad, dlg, idlg, likelihood, unrolled, lti, matched, membership, labels, multi-round.",
+            "Known: invgrad, dlg, idlg, likelihood, unrolled, lti, matched, membership, labels, verify, multi-round.",
         ),
         Mistake(
             "audit(Update(model, received, {}), truth=(x, y))", "ModelError",

@@ -61,6 +61,7 @@ def test_the_table_of_mechanisms() -> None:
     dp = Mechanism("laplace-dp", "epsilon", noise="laplace", norm="l1", learns=False, clips=False, per_example=True)
     assert [m for m in MECHANISMS.values() if m.per_example] == [dp]
     assert {m.name for m in MECHANISMS.values() if m.on_sphere} == {"pl-identical", "pl-learn"}
+    assert {m.name for m in MECHANISMS.values() if m.fixed_norm} == {"pl-identical"}
     assert {m.name for m in MECHANISMS.values() if not m.distorts} == {"none"}
     assert {m.name for m in MECHANISMS.values() if m.formal} == {"laplace-dp"}
 

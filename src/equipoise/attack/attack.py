@@ -30,6 +30,7 @@ class Knowledge:
     candidate_labels: Tensor | None = None  # [Q]
     choices: Tensor | None = None  # [N, E, K]: the candidates that might be the e-th example of a release
     asked: Tensor | None = None  # [N, O]: the candidates of which it asks whether they were in a release
+    companions: Tensor | None = None  # [N, E]: the candidates behind a release, for whom all but one are granted
 
     def copy(self) -> Knowledge:
         """The same in memory of its own."""
@@ -87,10 +88,11 @@ Count = Callable[[Server, Tensor, Knowledge, Mapping[str, Any]], Work]
 """(server, labels ``[N, E]``, knowledge, options) -> what an attack on these releases will do."""
 
 
-NEEDS = ("labels", "inferred labels", "public", "candidates", "asked", "truth")
+NEEDS = ("labels", "inferred labels", "public", "candidates", "asked", "companions", "truth")
 """What an attack may need: labels that are granted; labels, inferred where they are not granted; public data;
-candidates for each example (``choices``); candidates that may be in a release (``asked``); a truth to be scored by,
-which it is not handed."""
+candidates for each example (``choices``); candidates that may be in a release (``asked``); beside the candidates for
+one example the others of its batch (``companions``: it must not look at the place of that one); a truth to be scored
+by, which it is not handed."""
 
 
 @dataclass(frozen=True)
@@ -119,13 +121,20 @@ class Attack:
                 f"The attack {self.name!r} needs candidates and asked, which together tell the members.",
                 "Register two attacks, one for each.",
             )
+        if "companions" in self.needs and "candidates" not in self.needs:
+            raise ConfigError(
+                f"The attack {self.name!r} needs companions, which are rows of the candidates.",
+                "Let it need candidates, too.",
+            )
 
     def granted(self, knowledge: Knowledge) -> Knowledge:
         """The part of the attacker's knowledge that this attack says it needs."""
         public = knowledge.public if "public" in self.needs else None
+        companions = knowledge.companions if "companions" in self.needs else None
+        known = replace(knowledge, public=public, companions=companions)
         if "candidates" in self.needs:
-            return replace(knowledge, public=public, asked=None)
-        return replace(knowledge, public=public, choices=None) if "asked" in self.needs else Knowledge(public)
+            return replace(known, asked=None)
+        return replace(known, choices=None) if "asked" in self.needs else Knowledge(public)
 
     def seen(self, view: View) -> View:
         """The releases as this attack sees them: with labels if it says that it needs some."""

@@ -16,10 +16,11 @@ from .lti import LTI
 from .matched import MATCHED
 from .membership import MEMBERSHIP
 from .unrolled import UNROLLED
+from .verify import VERIFY
 
 ATTACKS: dict[str, Attack] = {
     attack.name: attack
-    for attack in (INVGRAD, DLG, IDLG, LIKELIHOOD, UNROLLED, LTI, MATCHED, MEMBERSHIP, LABELS)
+    for attack in (INVGRAD, DLG, IDLG, LIKELIHOOD, UNROLLED, LTI, MATCHED, MEMBERSHIP, LABELS, VERIFY)
 }  # fmt: skip
 SHARING = frozenset({MATCHED.name, MEMBERSHIP.name})
 """Attacks that ask about the same candidates: their likelihoods are simulated once (``Hooks.memory``)."""

@@ -1,4 +1,4 @@
-"""What an attack can come to. Whoever scores attacks needs to know these four, and no attack by name."""
+"""What an attack can come to. Whoever scores attacks needs to know these five, and no attack by name."""
 
 from __future__ import annotations
 
@@ -54,4 +54,16 @@ class LabelGuesses:
     values: Tensor  # [N, E], sorted
 
 
-Result = Inversion | CandidateScores | MembershipScores | LabelGuesses
+@dataclass(frozen=True)
+class Verification:
+    """How far each guess at an example is from being confirmed, and how near is near enough.
+
+    >>> Verification(torch.rand(2, 4, 200), tolerance=torch.full((2,), 1e-5)).distance.shape
+    torch.Size([2, 4, 200])
+    """
+
+    distance: Tensor  # [N, E, K], in the order of ``Knowledge.choices``; the least is the guess that is picked
+    tolerance: Tensor  # [N]: a guess within it is accepted
+
+
+Result = Inversion | CandidateScores | MembershipScores | LabelGuesses | Verification

@@ -123,6 +123,7 @@ class Attacker:
                 ("truth", truth is not None, real),
                 ("candidates", truth is not None, real),
                 ("asked", truth is not None, real),
+                ("companions", truth is not None, real),
                 ("public", self.public is not None, "public inputs: Attacker(public=(inputs, labels))"),
             )
             if not there

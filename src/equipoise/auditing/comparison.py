@@ -13,7 +13,7 @@ from ..mechanism.registry import MECHANISMS
 from ..mechanism.schedule import defence_label
 from .cells import EQUAL_LOWER, EQUAL_NORM, OWN, POSITIVE, static_name
 from .results import candidates_of, place_of
-from .summary import METRICS, Metric, interval_of, remarks
+from .summary import AMONG_CANDIDATES, METRICS, Metric, interval_of, remarks
 
 Row = dict[str, Any]
 BESIDE = (EQUAL_LOWER, EQUAL_NORM, POSITIVE)
@@ -153,7 +153,7 @@ class Reading:
     @property
     def chance(self) -> float | None:
         """What guessing gets: one candidate of all, an even AUC, or the negative control."""
-        if self.metric.name == "identification" and "chance" in self.own:
+        if self.metric.name in AMONG_CANDIDATES and "chance" in self.own:
             return 1 / candidates_of(self.own)
         if self.metric.name == "membership_auc":
             return 0.5

@@ -30,7 +30,7 @@ It spares the simulations behind the filter of ``matched``: with fewer, that att
 """
 ALONE = "invgrad"
 """The attack that needs nothing but a release."""
-NEEDS = ("public", "truth", "candidates", "asked", "labels")
+NEEDS = ("public", "truth", "candidates", "asked", "companions", "labels")
 """Of several that are not met, the first is named."""
 
 

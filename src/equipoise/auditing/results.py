@@ -50,7 +50,7 @@ class Findings:
 
 REPORTED = (
     "mse", "mse_pixel", "psnr", "ssim", "identification", "log_rank", "leakage", "beyond_D", "labels", "labels_exact",
-    "cost",
+    "cost", "verified", "accepted", "accepted_wrongly",
 )  # fmt: skip
 """Values that are averaged over releases."""
 
@@ -64,8 +64,8 @@ def evidence(releases: int) -> str:
     return "ok" if releases >= ENOUGH else FEW
 
 
-RATES = ("identification", "labels_exact")
-"""Of these, shares of examples or releases that an attack got right."""
+RATES = ("identification", "labels_exact", "verified", "accepted", "accepted_wrongly")
+"""Of these, shares of examples, guesses or releases."""
 
 
 def summary(
@@ -124,7 +124,7 @@ def rows_of(outcome: Outcome, targets: Targets, seed: int = 0) -> list[dict[str,
         again = targets.recurring or ("members" in values and targets.others_recurring)
         width = targets.candidates - (control == "negative")  # this control leaves the truth out
         row |= {"evidence": evidence(len(targets)), **summary(values, seed, candidates=width, intervals=not again)}
-        if "identification" in values:
+        if values.keys() & {"identification", "verified"}:
             row["chance"] = f"1 in {width}"
         if control != "negative":
             row |= {name: note for name, note in outcome.notes.items() if name not in row}  # beside the numbers
@@ -132,7 +132,7 @@ def rows_of(outcome: Outcome, targets: Targets, seed: int = 0) -> list[dict[str,
     return rows
 
 
-ABLE = {"identification": 10.0, "membership_auc": 0.75, "labels": 0.5}
+ABLE = {"identification": 10.0, "membership_auc": 0.75, "labels": 0.5, "verified": 10.0}
 """What the lower end of an attack's interval must exceed on undistorted releases for its results to say anything at
 these weights: so many times chance; this area; this share of the way from guessing to certainty."""
 
@@ -158,7 +158,7 @@ def able(row: Mapping[str, Any], negative: Mapping[str, Any] | None) -> bool:
             got = row.get(name)
         if got is None:
             continue
-        if name == "identification":
+        if name in ("identification", "verified"):
             least = min(least / candidates_of(row), 0.5)
         elif name == "labels":
             guessed = (negative or {}).get(name) or 0.0

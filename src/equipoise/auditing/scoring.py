@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..attack.labels import decode
-from ..attack.results import CandidateScores, Inversion, LabelGuesses, MembershipScores
+from ..attack.results import CandidateScores, Inversion, LabelGuesses, MembershipScores, Verification
 from ..attack.simulate import Companions
 from ..attack.view import Server, View
 from ..mechanism.protection import Leakage
@@ -120,6 +120,20 @@ def _labels(result: LabelGuesses, case: Case) -> Outcome:
     numbers = uniform([key], [0], [0], len(labels) * classes, torch.float64)[0, 0].view(len(labels), classes)
     even = (numbers + labels.shape[1] / classes).to(labels.device)  # as even as the labels of batches are dealt
     return case.outcome(right(result.values), right(decode(even, labels.shape[1])))
+
+
+@score.register
+def _verification(result: Verification, case: Case) -> Outcome:
+    """How often the right guess is picked, and right and wrong ones accepted; of an impostor, the truth left out."""
+    targets, close = case.targets, result.distance <= result.tolerance.view(-1, 1, 1)
+    wrong = torch.ones_like(close).scatter(2, targets.place.unsqueeze(2), False)
+
+    def found(place: Tensor, among: Tensor) -> dict[str, Tensor]:
+        scores = (-result.distance).masked_fill(~among, torch.nan)
+        return {"verified": ranks(scores, place).first, "accepted": close.gather(2, place.unsqueeze(2)).squeeze(2)}
+
+    values = found(targets.place, torch.ones_like(wrong)) | {"accepted_wrongly": close[wrong].view(len(close), -1)}
+    return case.outcome(values, found(targets.impostor, wrong), notes=_not_finite(result.distance))
 
 
 class Trace:

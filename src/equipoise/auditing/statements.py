@@ -22,6 +22,7 @@ Content = Mapping[str, Any]
 TOO_FEW, UNSCORED, WORSE, LEARNED, TALLY = "too few", "unscored", "worse than none", "learned leaks more", "tally"
 STRONGEST, RANKING, ALSO, PIXELS, CONTROL, NEXT = "strongest", "ranking", "also", "pixels", "control failed", "next"
 COMBINED, BROKEN, UNPROTECTED = "combined releases", "not finite", "more than the unprotected run"
+VERIFIED = "guesses verified"
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,9 @@ def statements(content: Content) -> list[Statement]:
     pixels = min(readings(content, ("mse",)), key=lambda one: (not one.distorts, one.value), default=None)
     if pixels is not None:
         found += [*([] if every else [Statement(STRONGEST, (pixels,))]), Statement(PIXELS, (pixels,))]
+    found += _verified(content)
     for kind, name in ((CONTROL, "control_failed"), (BROKEN, "not_finite")):
-        doubtful = tuple(one for one in readings(content, (*JUDGED, "mse")) if one.own.get(name))
+        doubtful = tuple(one for one in readings(content, (*JUDGED, "mse", "verified")) if one.own.get(name))
         found += [Statement(kind, doubtful)] if doubtful else []
     steps = next_steps(content, every)
     return [*found, *([Statement(NEXT, steps=steps)] if steps else [])]
@@ -118,6 +120,14 @@ def _strongest(every: list[Reading], led: bool) -> Iterator[Statement]:
         if len(ranked) > 1:
             mine = ranked.values()
             yield Statement(RANKING, tuple(one[0] for one in mine), cells=tuple(map(len, mine)))
+
+
+def _verified(content: Content) -> Iterator[Statement]:
+    """Guesses that were checked: never ranked beside other attacks, none of which is granted the rest of a batch."""
+    every = list(readings(content, ("verified",)))
+    defended = [one for one in every if one.distorts] or every
+    if defended:
+        yield Statement(VERIFIED, (max(defended, key=lambda one: one.value),), cells=(len(defended),))
 
 
 def _rank(one: Reading) -> int:

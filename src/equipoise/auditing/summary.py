@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..mechanism.registry import MECHANISMS
 from ..mechanism.schedule import defence_label
 from .cells import OWN, POSITIVE
 from .results import FEW, place_of
@@ -71,9 +72,13 @@ class Metric:
 
     def chance(self, row: Row, control: Row | None) -> str:
         """What chance gives: one candidate of all, or a row's negative control; empty where there is neither."""
-        if self.name == "identification" and "chance" in row:
+        if self.name in AMONG_CANDIDATES and "chance" in row:
             return str(row["chance"])
         return "" if control is None or control.get(self.name) is None else self.form(control[self.name])
+
+
+AMONG_CANDIDATES = ("identification", "verified")
+"""Metrics of picking one of several candidates, where chance is one of all."""
 
 
 def _two_places(value: float) -> str:
@@ -88,6 +93,9 @@ METRICS = (
     Metric("membership_tpr", "TPR at 1 % FPR", percent),
     Metric("labels", "labels right", percent, "gets {} of the labels right"),
     Metric("leakage", "leakage score", _two_places, short=False),
+    Metric("verified", "verify right guess", percent, "verifies {} of the guesses, granted the other examples"),
+    Metric("accepted", "verify right accepted", percent),
+    Metric("accepted_wrongly", "verify wrong accepted", lambda value: f"{100 * value:.2g} %", more=False),
 )
 """In the order in which they are said; the first that an attack has is its own."""
 SAID = tuple(metric for metric in METRICS if metric.words)
@@ -136,12 +144,25 @@ def wrapped(line: str, width: int = WIDTH) -> str:
 
 
 def remarks(content: Content) -> Iterator[str]:
-    """What has to be said beside the numbers: releases combined, attacks left out, interruption."""
+    """What has to be said beside the numbers: releases combined, norms given away, attacks left out, interruption."""
     yield from _combined(content)
+    yield from _given_away(content)
     left_out = content.get("left_out", {})
     for why in dict.fromkeys(left_out.values()):
         yield f"Left out: {', '.join(name for name in left_out if left_out[name] == why)} ({why})."
     yield from content.get("notes", [])
+
+
+def _given_away(content: Content) -> Iterator[str]:
+    """Which defences give the norm of their noise away, unless it was measured what that is worth."""
+    rows = _scored(content)
+    names = dict.fromkeys(row["mechanism"] for row in rows)
+    exact = [name for name in names if name in MECHANISMS and MECHANISMS[name].fixed_norm]
+    if exact and not any(row.get("verified") is not None for row in rows):
+        yield (
+            f"The budget of {', '.join(exact)} fixes the norm of its noise exactly: a server that knows the other "
+            "examples of a batch can verify any guess at one. The attack verify measures it."
+        )
 
 
 def _combined(content: Content) -> Iterator[str]:

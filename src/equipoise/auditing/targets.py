@@ -124,7 +124,9 @@ class Targets:
 
     def knowledge(self, public: Pair | None) -> Knowledge:
         """What the attacker holds."""
-        return Knowledge(public, self.pool, self.pool_labels, choices=self.choices, asked=self.asked)
+        return Knowledge(
+            public, self.pool, self.pool_labels, choices=self.choices, asked=self.asked, companions=self.truth
+        )
 
 
 def build_targets(materials: Materials, server: Server, options: AuditOptions) -> Targets:

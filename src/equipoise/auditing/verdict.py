@@ -24,6 +24,7 @@ from .statements import (
     TOO_FEW,
     UNPROTECTED,
     UNSCORED,
+    VERIFIED,
     WORSE,
     Statement,
     found_in,
@@ -65,7 +66,7 @@ class Speaker:
             TOO_FEW: self._too_few, UNSCORED: self._unscored, WORSE: self._worse, LEARNED: self._example,
             TALLY: self._tally, STRONGEST: self._example, RANKING: self._ranking, ALSO: self._also,
             PIXELS: self._pixels, CONTROL: self._control, BROKEN: self._broken, COMBINED: self._combined,
-            UNPROTECTED: self._unprotected, NEXT: self._next,
+            UNPROTECTED: self._unprotected, VERIFIED: self._verified, NEXT: self._next,
         }  # fmt: skip
         return saying[statement.kind](statement)
 
@@ -216,6 +217,19 @@ class Speaker:
                 else " That is not clearly more than guessing, and no proof of safety: a stronger attack may get more."
             )
         yield said
+
+    def _verified(self, statement: Statement) -> Iterator[str]:
+        """What knowing the norm of the noise is worth to a server that knows all of a batch but one example."""
+        one = statement.readings[0]
+        sure = _interval(one, "95 % interval ") + _largest(statement.cells) + [f"chance {one.own['chance']}"]
+        by = "the norm of its noise" if one.distorts else "recomputing the update"
+        said = (
+            f"Granted the other {self.thing}s of the batch, a server verifies guesses at the last one {self._from(one)}"
+            f": by {by} it picks the right one out of {candidates_of(one.own)} in {one.metric.form(one.value)} of cases"
+            f"{_aside(sure)}, and accepts {percent(one.own['accepted'])} of right guesses and "
+            f"{100 * one.own['accepted_wrongly']:.2g} % of wrong ones. It checks guesses, and searches for none."
+        )
+        yield said if one.above_chance else f"{said} That is not clearly more than guessing."
 
     def _next(self, statement: Statement) -> Iterator[str]:
         yield f"Next: {'; '.join(statement.steps)}."

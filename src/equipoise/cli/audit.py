@@ -29,7 +29,7 @@ EXAMPLES = (
 Attacks = Annotated[
     str,
     typer.Option(
-        help="matched, lti, membership, labels, invgrad, dlg, idlg, likelihood, unrolled, multi-round.",
+        help="matched, lti, membership, labels, invgrad, dlg, idlg, likelihood, unrolled, verify, multi-round.",
         autocompletion=completion.attacks,
     ),
 ]

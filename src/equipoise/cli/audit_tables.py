@@ -22,6 +22,12 @@ COLUMNS = (
 )
 
 
+VERIFY = (
+    "verify is granted the other examples of a batch and checks guesses at the last one: how often it picks the right "
+    "one, and how often it accepts right and wrong ones."
+)
+
+
 def audit_tables(content: dict[str, Any]) -> list[Table]:
     """A table per round: learned, static of equal lower bound and static of equal final norm side by side."""
     return [_table(round_number, mine) for round_number, mine in side_by_side(content["attacks"]).items()]
@@ -40,7 +46,8 @@ def show_audit(content: dict[str, Any]) -> None:
     for table in audit_tables(content):
         display.console.print(table)
     failed = [f"{FAILED}: {FAILED_WORDS}"] if any(row.get("control_failed") for row in content["attacks"]) else []
-    display.note("\n".join([COLUMNS, *failed, *notes(content)]))
+    verified = [VERIFY] if any("verified" in row for row in content["attacks"]) else []
+    display.note("\n".join([COLUMNS, *verified, *failed, *notes(content)]))
     display.claims(content["claims"])
 
 

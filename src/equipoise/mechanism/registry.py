@@ -17,6 +17,9 @@ laplace-dp      Laplace      L1        as drawn                                 
 one row whose budget is a guarantee rather than a score: it clips the gradient of each example, so that the sensitivity
 of a release can be derived, and its budget is the epsilon of differential privacy of one release (docs/laplace_dp.md).
 
+A known weakness of ``pl-identical``, which is as the paper has it: its noise has exactly the norm that follows from the
+public budget, so a server that knows the other examples of a batch can verify any guess at one (studies/norm).
+
 To add one, ``register`` a ``Mechanism``; for a budget of a new kind, ``register`` a ``MeasureKind`` first.
 """
 
@@ -151,6 +154,15 @@ class Mechanism:
         """Whether the budget bounds the intensity itself (PL) rather than the scale of the draw (LS, GS)."""
         kind = self.measure_kind
         return kind is not None and not kind.bounds_draw
+
+    @property
+    def fixed_norm(self) -> bool:
+        """Whether all noise has the L2 norm that the budget asks for: then it verifies any guess at a batch.
+
+        >>> [name for name, mechanism in MECHANISMS.items() if mechanism.fixed_norm]
+        ['pl-identical']
+        """
+        return self.on_sphere and not self.learns
 
 
 MECHANISMS: dict[str, Mechanism] = {
