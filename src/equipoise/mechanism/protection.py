@@ -32,6 +32,7 @@ class Protection:
     negative_norm: Tensor | float = 1e-5  # lambda
     clip: float | None = None
     clip_norm: Norm = "l2"
+    batch: int | None = None  # what laplace-dp divides its sum by: a public number, not that of the records at hand
 
 
 NO_PROTECTION = Protection(get_mechanism("none"), 0.0)
@@ -115,7 +116,7 @@ class ProtectionSettings:
         return Protection(
             get_mechanism(name), scale, gamma=gamma, negative_norm=negative_norm, steps=self.steps,
             factor=self.factor if measure is None else measure.factor,  # a measure of the user's has its own
-            clip=self.clip, clip_norm=self.clip_norm,
+            clip=self.clip, clip_norm=self.clip_norm, batch=self.batch,
         )  # fmt: skip
 
     def at(self, name: str | Mechanism, budget: Schedule | None, round_number: int, client: int = 0) -> Protection:
