@@ -266,6 +266,8 @@ def _sent(result: Release, entries: Received, layout: Layout, request: _Request)
         )
     names = ("lower", "upper", "intensity", "clipped", "utility_loss")
     numbers = {name: float(getattr(record, name)[0]) for name in names}
+    if mechanism.formal:  # it would take all records at once
+        numbers.pop("utility_loss")
     trained = layout.unflatten(result.parameters[0])
     if mechanism.formal:
         most = {name: torch.finfo(old.dtype).max for name, old in entries.trainable().items()}
@@ -300,22 +302,20 @@ def _check_rounding(result: Release, entries: Received, layout: Layout, mechanis
 
 
 def _checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
-    images, labels = _checked_pair(batch)
-    if len(images) == 0:
-        raise DataError("The batch holds no examples.", "Pass a full batch.")
+    images, labels = _checked_pair(batch, ", at least one")
     if images.is_floating_point() and not torch.isfinite(images).all():
         raise DataError("The inputs of the batch are not finite.", "Remove NaN and Inf before training.")
     return images, labels
 
 
-def _checked_pair(batch: Any) -> tuple[Tensor, Tensor]:
+def _checked_pair(batch: Any, least: str = "") -> tuple[Tensor, Tensor]:
     """Whether a batch has the form of one; its values play no part."""
     if not isinstance(batch, tuple | list) or len(batch) != 2 or not all(isinstance(part, Tensor) for part in batch):
         raise DataError("Expected the batch to be a pair of tensors (inputs, labels).", "Pass (x, y).")
     images, labels = batch
-    if images.dim() == 0 or labels.dim() == 0 or len(images) != len(labels):
+    if images.dim() == 0 or labels.dim() == 0 or len(images) != len(labels) or (least and not len(labels)):
         shapes = f"{tuple(images.shape)} and {tuple(labels.shape)}"
-        raise DataError(f"Expected as many inputs as labels, got shapes {shapes}.", "Pass a full batch.")
+        raise DataError(f"Expected as many inputs as labels{least}, got shapes {shapes}.", "Pass a full batch.")
     if images.device != labels.device:
         raise DataError(
             f"The inputs are on {images.device}, the labels on {labels.device}.", "Move both to one device."

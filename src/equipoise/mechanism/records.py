@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import place
+from ..errors import EquipoiseError, place
 from ..models.batched import Batched, Loss, Objective
 from ..models.check import loss_error
 
@@ -69,6 +69,8 @@ def rehearse(batched: Batched, params: Tensor, image: Tensor, label: Tensor, los
         return batched.outputs(params, image.unsqueeze(0)).shape[-1]
     try:
         batched.at(image.unsqueeze(0), label.unsqueeze(0)).gradient(params)
+    except EquipoiseError:
+        raise
     except Exception as error:
         raise loss_error(error, batched.model, loss, image, label) from None
     return None
