@@ -217,6 +217,7 @@ PUBLIC: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "two steps": ({"settings": ProtectionSettings(local_steps=2)}, ConfigError, "local_steps = 1"),
     "budget": ({"budget": -1.0}, BudgetError, "budget"),
     "epsilon too small": ({"budget": 1e-13}, BudgetError, "Choose a larger epsilon"),
+    "epsilon far too small": ({"budget": 1e-290}, BudgetError, "Choose a larger epsilon"),
     "model": ({"model": model_of(Mixing)}, ModelError, "its forward failed"),
     "loss": ({"loss": wrong_loss}, ModelError, "The loss returned shape"),
     "not a loss": ({"loss": 3}, ConfigError, "Expected loss to be a function"),

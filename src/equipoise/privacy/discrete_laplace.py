@@ -50,7 +50,7 @@ def discrete_laplace(scale: int, count: int, words: Words) -> NDArray[np.int64]:
     """
     if not 1 <= scale <= LARGEST_SCALE:
         raise BudgetError(
-            f"Noise of {scale:.3g} steps of the grid cannot be drawn, at most {LARGEST_SCALE:.3g}.",
+            "Noise of more than 2^55 steps of the grid, or of less than one, cannot be drawn.",
             "Choose a larger epsilon.",
         )
     digits = max(0, scale.bit_length() + _SPARE_DIGITS)
