@@ -33,7 +33,15 @@ from equipoise.mechanism.budget import LaplaceBudget
 from equipoise.mechanism.distortion import on_inner_sphere
 from equipoise.mechanism.intensity import intensity
 from equipoise.mechanism.noise import standard_noise
-from equipoise.randomness import BLOCK_BYTES, experiment_key, subset, system_uniform, uniform
+from equipoise.randomness import (
+    BLOCK_BYTES,
+    experiment_key,
+    keyed_words,
+    subset,
+    system_uniform,
+    system_words,
+    uniform,
+)
 
 ERROR_RATE = 1e-6
 DTYPES = (torch.float32, torch.float64)
@@ -138,6 +146,27 @@ def test_numbers_of_the_operating_system(dtype: torch.dtype, bits: int) -> None:
     assert bool((steps % 2 == 1).any()), "and using all of it"
     assert stats.kstest(both.double().numpy(), "uniform").pvalue > 1e-9
     assert not torch.equal(one, two)
+
+
+def test_words_of_the_operating_system_are_new_in_every_call_and_uniform_in_every_bit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn = np.concatenate([system_words(count) for count in (1, 20_000, 0, 20_000)])
+    assert drawn.dtype == np.uint64
+    assert len(np.unique(drawn)) == 40_001
+    ones = np.unpackbits(drawn.view(np.uint8)).reshape(len(drawn), 64).sum(0)
+    assert stats.chisquare(np.stack([ones, len(drawn) - ones]), axis=0).pvalue.min() > 1e-10
+    monkeypatch.setattr("os.urandom", lambda size: b"k" * size)
+    assert np.array_equal(system_words(3), system_words(5)[:3]), "a function of that key and nothing else"
+
+
+def test_keyed_words_are_the_generators_own() -> None:
+    key = experiment_key(4, "noise")
+    bits = np.random.Philox(key=key[0] | key[1] << 64, counter=7 << 64 | 9 << 128)
+    source = keyed_words(key, 7, 9)
+    assert np.array_equal(np.concatenate([source(5), source(2)]), bits.random_raw(7))
+    numbers = uniform([key], [7], [9], 600, torch.float64)[0, 0].numpy()
+    assert np.array_equal((keyed_words(key, 7, 9)(600) >> np.uint64(11)) * 2.0**-53, numbers)
 
 
 # --- protective noise: no stream is ever repeated -------------------------------------------------------------------

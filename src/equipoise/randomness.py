@@ -5,25 +5,29 @@ purpose), counter = (block, client, round, 0). Two streams with different client
 On CPU, long draws use numpy's compiled Philox; everything else uses the same function written in torch, which
 gives the same bits on any device (a test holds the two equal).
 
-Protective noise, outside of experiments, has no key that anyone keeps: see ``system_uniform``.
+Protective noise, outside of experiments, has no key that anyone keeps: see ``system_uniform`` and ``system_words``.
 
 Mechanisms, budgets and datasets are not part of the key: federations that differ only in those see the
-same mini-batches and the same standard noise, so their difference is a paired one.
+same mini-batches and the same standard noise, so their difference is a paired one. ``laplace-dp`` draws integers from
+the same words.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .errors import ReleaseError
 
 Key = tuple[int, int]
+Words = Callable[[int], NDArray[np.uint64]]
+"""A source of independent, uniform 64-bit words: as many as are asked for, never the same again."""
 KEY_BYTES = 32  # of a protective key: twice the 128 bits of security that SHAKE128 has
 BLOCK_BYTES = 1 << 20
 _LOW = 0xFFFFFFFF
@@ -65,6 +69,29 @@ def system_uniform(count: int, dtype: torch.dtype, device: torch.device | str = 
         return torch.from_numpy((words >> np.uint64(11)).astype(np.float64) * 2.0**-53).to(device)
     halves = np.frombuffer(_expand(os.urandom(KEY_BYTES), 4 * count), dtype="<u4")
     return torch.from_numpy((halves >> np.uint32(8)).astype(np.float32)).mul_(2.0**-24).to(device)
+
+
+def system_words(count: int) -> NDArray[np.uint64]:
+    """Protective ``Words``: as ``system_uniform`` has them, before anything is rounded.
+
+    >>> len(system_words(3))
+    3
+    """
+    return np.frombuffer(_expand(os.urandom(KEY_BYTES), 8 * count), dtype="<u8").astype(np.uint64, copy=False)
+
+
+def keyed_words(key: Key, client: int, round_number: int) -> Words:
+    """The ``Words`` of a seeded experiment: every call of this function starts the same sequence again.
+
+    >>> first, again = (keyed_words(experiment_key(1, "noise"), 0, 1)(2).tolist() for _ in range(2))
+    >>> first == again
+    True
+    """
+    return _philox_bits(key, client, round_number).random_raw
+
+
+def _philox_bits(key: Key, client: int, round_number: int) -> np.random.Philox:
+    return np.random.Philox(key=key[0] | key[1] << 64, counter=client << 64 | round_number << 128)
 
 
 def _expand(key: bytes, size: int) -> bytes:
@@ -123,8 +150,8 @@ def _uniform_numpy(
     rows = out.numpy()
     kind = np.float32 if dtype == torch.float32 else np.float64
     for i, round_number in enumerate(rounds):
-        for j, ((low, high), client) in enumerate(zip(keys, clients, strict=True)):
-            bits = np.random.Philox(key=low | high << 64, counter=client << 64 | round_number << 128)
+        for j, (key, client) in enumerate(zip(keys, clients, strict=True)):
+            bits = _philox_bits(key, client, round_number)
             np.random.Generator(bits).random(out=rows[i, j], dtype=kind)
     return out
 

@@ -13,13 +13,14 @@ from equipoise.attack import simulate as module
 from equipoise.attack.simulate import Companions, chunk, noise, paired, pieces, respond, signs, simulate
 from equipoise.attack.view import Server
 from equipoise.mechanism.distortion import draw_bounds
+from equipoise.mechanism.grid import Grid
 from equipoise.mechanism.noise import standard_noise
 from equipoise.mechanism.protection import NO_PROTECTION, Protection
 from equipoise.mechanism.registry import MECHANISMS, get_mechanism
-from equipoise.mechanism.release import release
+from equipoise.mechanism.release import observed_release, release
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
-from equipoise.randomness import experiment_key, uniform
+from equipoise.randomness import experiment_key, system_words, uniform
 
 SHAPE, CLASSES = (1, 6, 6), 4
 
@@ -73,10 +74,18 @@ def test_a_response_is_the_release_of_a_client(name: str, batch: int, steps: int
     drawn = drawn_for(server, (3, len(weights)), torch.float64)
     parts = [slice(i * batch, (i + 1) * batch) for i in range(steps)]
     objectives = [server.batched.at(images[:, part], labels[:, part]) for part in parts]
-    expected = release(objectives, weights.repeat(3, 1), drawn, server.eta, server.protection).parameters
     actual = respond(server, weights, images, labels, drawn)
     assert actual.shape == (3, len(weights))
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
+    if server.protection.mechanism.formal:  # with noise of its own, and to the steps of its grid
+        protection, words = replace(server.protection, batch=batch), [system_words] * 3
+        made, alpha = observed_release(objectives, weights.repeat(3, 1), words, server.eta, protection)
+        assert drawn is not None
+        step = Grid.of(server.eta, 0.5, batch, len(weights)).step
+        clean = actual - draw_bounds(drawn, server.protection)[0]
+        torch.testing.assert_close(clean, made.parameters - alpha, rtol=0, atol=1.01 * batch * step)
+    else:
+        expected = release(objectives, weights.repeat(3, 1), drawn, server.eta, server.protection).parameters
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
     assert (actual - weights).abs().max() > 1e-3
     one_each = respond(server, weights.repeat(3, 1), images, labels, drawn)
     assert torch.equal(one_each, actual)

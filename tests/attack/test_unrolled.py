@@ -18,9 +18,10 @@ from equipoise.attack.view import Server
 from equipoise.mechanism.distortion import draw_bounds
 from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import MECHANISMS, get_mechanism
-from equipoise.mechanism.release import observed_release
+from equipoise.mechanism.release import Noise, observed_release
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP, LeNetZhu
+from equipoise.randomness import system_words
 from tests.attack.inversions import CLASS_MEAN, case, laplace, seeded, tanh_model
 
 
@@ -94,20 +95,23 @@ def test_the_drift_is_that_of_a_real_release(name: str, steps: int, clipping: st
     bounds = {} if clip is None else {"clip_norm": clip[0], "clip": clip[1]}
     this = simulated(model, shape, 4, name, steps, **bounds)
     protection, kind = this.server.protection, this.server.protection.mechanism
-    noise = this.noise if kind.distorts else None
+    noise: Noise = this.noise if kind.distorts else None
+    if kind.formal:  # real noise is drawn as integers; the drift is the same to half of their steps
+        noise, protection = [system_words] * 3, replace(protection, batch=this.server.batch)
     made, alpha = observed_release(this.objectives(), this.previous, noise, 0.2, protection)
     record = made.record
     assert bool(record.accepted.all())
     assert (record.clipped > 0).all() == (clip is not None and (kind.clips or kind.per_example))
     initial = draw_bounds(this.noise, protection)[0] if kind.distorts else torch.zeros_like(this.previous)
+    initial, most = (alpha, 1e-3) if kind.formal else (initial, 1e-12)
     if kind.learns:
         assert ((alpha - initial).norm(dim=1) > 1e-3 * initial.norm(dim=1)).all(), "the learner moved"
     moved = drift(this.server, this.previous, this.images, this.labels, this.noise)
     expected = made.parameters - this.previous
     distance = (moved + initial - expected).norm(dim=1) / expected.norm(dim=1)
-    assert distance.max() < 1e-12
+    assert distance.max() < most
     whole = (this.previous + initial + moved - made.parameters).norm(dim=1) / made.parameters.norm(dim=1)
-    assert whole.max() < 1e-12
+    assert whole.max() < most
 
 
 @pytest.mark.parametrize("name", MECHANISMS)

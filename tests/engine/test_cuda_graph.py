@@ -20,8 +20,8 @@ from equipoise.engine.tables import LENGTH, Tables
 from tests.engine.sweeps import small, sweep_of
 
 
-def fake(device: str = "cuda", noise_fits: bool = True, on_releases: Any = None) -> Any:
-    return SimpleNamespace(device=torch.device(device), noise_fits=noise_fits, on_releases=on_releases)
+def fake(device: str = "cuda", noise_fits: bool = True, on_releases: Any = None, formal: bool = False) -> Any:
+    return SimpleNamespace(device=torch.device(device), noise_fits=noise_fits, on_releases=on_releases, formal=formal)
 
 
 def test_rounds_are_captured_on_a_gpu_with_their_noise_in_one_table_and_nobody_watching() -> None:
@@ -30,6 +30,7 @@ def test_rounds_are_captured_on_a_gpu_with_their_noise_in_one_table_and_nobody_w
     assert capturable(fake(), [7, 8])
     assert not capturable(fake(device="cpu"), rounds)
     assert not capturable(fake(noise_fits=False), rounds)
+    assert not capturable(fake(formal=True), rounds), "integers are drawn on the CPU"
     assert not capturable(fake(on_releases=lambda *_: None), rounds), "a hook needs the releases of every round"
     assert not capturable(fake(), [1]), "one round is not worth it"
     assert not capturable(fake(), [*rounds, LENGTH + 1]), "longer than the tables"

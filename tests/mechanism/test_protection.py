@@ -89,7 +89,14 @@ def test_client_and_round_pick_from_the_schedules(
     result = s.at("pl-learn", PLAN, round_number, client)
     assert result.scale == pytest.approx(lower)
     assert result == Protection(
-        MECHANISMS["pl-learn"], result.scale, factor=3.0, steps=7, gamma=gamma, negative_norm=negative_norm, clip=40.0
+        MECHANISMS["pl-learn"],
+        result.scale,
+        factor=3.0,
+        steps=7,
+        gamma=gamma,
+        negative_norm=negative_norm,
+        clip=40.0,
+        batch=4,
     )
 
 

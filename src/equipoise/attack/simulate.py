@@ -1,7 +1,7 @@
 """The mechanism as the attacker runs it: the client's own code on public images, with the attacker's own noise.
 
 Nothing here knows a mechanism by name. ``respond`` calls ``release.release``, so every present and future mechanism is
-simulated exactly as clients run it.
+simulated exactly as clients run it; but for formal ones, whose step and noise are simulated in floats, off their grid.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..mechanism.distortion import draw_bounds
 from ..mechanism.noise import standard_noise
-from ..mechanism.release import release
+from ..mechanism.release import local_step, release
 from ..randomness import Key, experiment_key, uniform
 from .view import Public, Server, even
 
@@ -34,6 +34,10 @@ def respond(server: Server, previous: Tensor, images: Tensor, labels: Tensor, no
         noise = None if noise is None else torch.cat([noise, noise[-1:].expand(spare, -1)])
     steps = [slice(i * size, (i + 1) * size) for i in range(server.local_steps)]
     objectives = [server.batched.at(images[:, part], labels[:, part]) for part in steps]
+    if server.protection.mechanism.formal:
+        assert noise is not None
+        local, _ = local_step(objectives, start, server.eta, server.protection)
+        return (local + draw_bounds(noise, server.protection)[0])[:count]
     return release(objectives, start, noise, server.eta, server.protection, utility=False).parameters[:count]
 
 

@@ -84,4 +84,5 @@ class RoundGraph:
 
 def capturable(sweep: Sweep, rounds: list[int]) -> bool:
     """Whether these rounds can be replayed: on a GPU, of full length once, with the noise in one table, unwatched."""
-    return sweep.device.type == "cuda" and sweep.noise_fits and 1 < len(rounds) <= LENGTH and sweep.on_releases is None
+    table = sweep.noise_fits and not sweep.formal
+    return sweep.device.type == "cuda" and table and 1 < len(rounds) <= LENGTH and sweep.on_releases is None

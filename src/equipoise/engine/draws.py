@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..errors import DataError
 from ..mechanism.noise import standard_noise
-from ..randomness import Key, experiment_key, subset, uniform
+from ..randomness import Key, Words, experiment_key, keyed_words, subset, uniform
 
 
 class Draws:
@@ -84,6 +84,11 @@ class Draws:
         clients = self.participants(rounds).flatten(1)[:, list(rows)]
         keys = [self._keys["noise"][row // self.slots] for row in rows]
         return standard_noise(_by_client(keys, clients, rounds, count, dtype, device), family)
+
+    def words(self, round_number: int, rows: Sequence[int]) -> list[Words]:
+        """What a formal mechanism draws its noise from: a source for each of the given streams."""
+        clients = self.participants([round_number]).flatten(1)[0].tolist()
+        return [keyed_words(self._keys["noise"][row // self.slots], clients[row], round_number) for row in rows]
 
     def _per_stream(
         self, purpose: str, rounds: Sequence[int], clients: Tensor, count: int, dtype: torch.dtype

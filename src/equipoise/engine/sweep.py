@@ -23,7 +23,7 @@ from ..data.dataset import Dataset
 from ..data.partition import partition, weights
 from ..errors import ConfigError, DataError
 from ..mechanism.registry import get_mechanism
-from ..mechanism.release import Release, observed_release
+from ..mechanism.release import Noise, Release, observed_release
 from ..mechanism.schedule import schedule
 from ..models.batched import Batched
 from ..models.bundled import build
@@ -87,7 +87,7 @@ class Preview:
     block: Block
     released: Tensor  # [R, P]
     distortion: Tensor  # [R, P]
-    noise: Tensor | None  # [R, P], standard; None without distortion
+    noise: Tensor | None  # [R, P], standard; None without distortion, and where integers are drawn
     tables: Tables  # of that round alone
 
     def rows(self) -> list[tuple[int, int]]:
@@ -225,7 +225,7 @@ class Sweep:
             for block in self.blocks:  # one after the other: memory is that of one block
                 yield block, task(block)()
 
-    def release(self, block: Block, tables: Tables, step: Tensor, noise: Tensor | None) -> tuple[Release, Tensor]:
+    def release(self, block: Block, tables: Tables, step: Tensor, noise: Noise) -> tuple[Release, Tensor]:
         """Algorithm 1, l. 5-8, for the clients of one block; also the distortion behind each release."""
         s, (f, k) = self.settings, (block.federations, block.slots)
         examples = tables.batches.index_select(0, step)[0].index_select(0, block.even(block.data))  # l. 5: [R, L*B]
@@ -240,7 +240,7 @@ class Sweep:
         protection = s.protection.of_rows(
             block.mechanism, rows(tables.scale), rows(tables.gamma), rows(tables.negative_norm)
         )
-        noise = None if noise is None else block.even(noise)
+        noise = block.even(noise) if isinstance(noise, Tensor) else noise
         released, distortion = observed_release(objectives, start, noise, s.protection.eta, protection)
         return released.first(len(block.rows)), distortion[: len(block.rows)]
 
@@ -257,7 +257,8 @@ class Sweep:
         for block in self.blocks:
             noise = self.block_noise(block, table)
             released, distortion = self.release(block, tables, step, noise)
-            yield Preview(block, released.parameters, distortion, noise, tables)
+            standard = noise if isinstance(noise, Tensor) else None
+            yield Preview(block, released.parameters, distortion, standard, tables)
 
     def at(self, round_number: int, params: Tensor, eta: float | None = None) -> Sweep:
         """This sweep as it would stand after a round at ``params`` ``[F, P]``, to look at rounds from there.
@@ -282,6 +283,11 @@ class Sweep:
     # -- randomness ------------------------------------------------------------------------------------------
 
     @property
+    def formal(self) -> bool:
+        """Whether a mechanism draws integers, which a GPU cannot record and replay."""
+        return any(block.mechanism.formal for block in self.blocks)
+
+    @property
     def noise_fits(self) -> bool:
         size = self.draws.streams * self.batched.layout.size * torch.finfo(self.dtype).bits // 8
         return size <= NOISE_TABLE[self.device.type]
@@ -292,15 +298,21 @@ class Sweep:
         return self.draws.noise(rounds, rows, self.batched.layout.size, family, self.dtype, self.device)
 
     def noise_table(self, round_number: int) -> dict[str, Tensor]:
-        """Noise ``[streams, P]`` by family for one round; where that is too large, the round for later draws."""
+        """Noise ``[streams, P]`` by family for one round; the round, for draws by block: where that is too large, and
+        of integers."""
+        mechanisms = [block.mechanism for block in self.blocks if block.mechanism.distorts]
         if not self.noise_fits:
             return {"round": torch.tensor(round_number)}
-        families = dict.fromkeys(block.mechanism.noise for block in self.blocks if block.mechanism.distorts)
-        return {family: self.draw([round_number], family)[0] for family in families}
+        families = dict.fromkeys(mechanism.noise for mechanism in mechanisms if not mechanism.formal)
+        table = {family: self.draw([round_number], family)[0] for family in families}
+        return table | {"round": torch.tensor(round_number)} if self.formal else table
 
-    def block_noise(self, block: Block, noise: dict[str, Tensor]) -> Tensor | None:
+    def block_noise(self, block: Block, noise: dict[str, Tensor]) -> Noise:
         if not block.mechanism.distorts:
             return None
+        if block.mechanism.formal:
+            rows = block.even(block.rows).tolist()
+            return self.draws.words(int(noise["round"]), rows)
         if block.mechanism.noise in noise:
             return noise[block.mechanism.noise].index_select(0, block.rows)
         streams, place = torch.unique(block.rows, return_inverse=True)

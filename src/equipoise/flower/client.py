@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import torch
 from flwr.app import ArrayRecord, Context, Message
 from torch import Tensor, nn
 
@@ -93,13 +92,15 @@ def _arrays(
             "The noise would be reproducible: whoever tries its seed can take it off again.",
             "Take experiment_seed out of the app. Only a policy that says experiment = true lets such noise leave.",
         )
-    mechanism, formal = admission.terms.mechanism, admission.terms.mechanism.formal
+    mechanism, own = admission.terms.mechanism, {"least_relative": admission.bounds.get("least-relative", 0.0)}
+    if mechanism.formal and release is core.protected_step:
+        own = {"divisor": admission.settings.batch}
     with counting(admission, context) as counted:
         counted.permit(admission)
         sent = release(
-            model, _received(msg), _batch(data, keys, model, spare=formal), mechanism, admission.budget, loss=loss,
-            settings=admission.settings, client=admission.client, round_number=admission.round_number,
-            least_relative=admission.bounds.get("least-relative", 0.0), experiment_seed=seed,
+            model, _received(msg), _batch(data, keys, model, spare=mechanism.formal), mechanism, admission.budget,
+            loss=loss, settings=admission.settings, client=admission.client, round_number=admission.round_number,
+            experiment_seed=seed, **own,
         )  # fmt: skip
         arrays = ArrayRecord(sent.parameters)
         counted.append(admission, sent.record)  # before anything can leave
@@ -107,15 +108,15 @@ def _arrays(
     return arrays
 
 
-def _batch(data: Any, keys: tuple[str, str], model: nn.Module, *, spare: bool) -> tuple[Tensor, Tensor]:
-    """The mini-batch, where the model is; with ``spare``, an empty one where that fails: that it did is private."""
+def _batch(data: Any, keys: tuple[str, str], model: nn.Module, *, spare: bool) -> tuple[Tensor, Tensor] | None:
+    """The mini-batch, where the model is; with ``spare``, none where that fails: that it did is private."""
     try:
         x, y = first_batch(data() if callable(data) else data, keys)
     except Exception as error:
         if not spare:
             raise
         log.error("No example could be read, noise alone is sent: %s", place(error))
-        x, y = torch.empty(0), torch.empty(0, dtype=torch.int64)
+        return None
     like = next(model.parameters(), x)
     return x.to(like.device), y.to(like.device)
 

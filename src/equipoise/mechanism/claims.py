@@ -45,7 +45,7 @@ def of_budgets(mechanisms: Iterable[str | Mechanism], seeded: bool = False) -> s
 
 
 FORMAL = (
-    "the epsilon of one release, for replacing one example of the client, in exact arithmetic; those of several add "
-    "up. It covers the parameters sent and nothing else that a client sends"
+    "the epsilon of one release, for replacing one example of the client, proved for the numbers that are sent; those "
+    "of several add up. It covers the parameters sent and nothing else that a client sends"
 )
 SCORED = "calibrates the distortion of one release and does not compose"

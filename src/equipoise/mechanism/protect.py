@@ -15,12 +15,13 @@ from ..models.batched import Batched, Loss
 from ..models.check import check_model, loss_error
 from ..models.layout import Layout
 from ..models.received import Received
-from ..randomness import experiment_key, system_uniform, uniform
+from ..randomness import experiment_key, keyed_words, system_uniform, system_words, uniform
 from .intensity import intensity
 from .noise import standard_noise
 from .protection import ProtectionSettings, check_protection
+from .records import blank_record, no_records, records, rehearse
 from .registry import Mechanism, checked
-from .release import Release, distort_given, release
+from .release import Noise, Release, check_trained_elsewhere, distort_given, release
 from .schedule import Schedule
 
 _CHECKED: WeakKeyDictionary[nn.Module, set[tuple[Any, ...]]] = WeakKeyDictionary()
@@ -102,13 +103,14 @@ def protect(
     """
     numbers = {"client": client, "round_number": round_number, "experiment_seed": experiment_seed}
     request = _Request.checked(mechanism, budget, settings, least_relative, **numbers)
+    check_trained_elsewhere(request.mechanism)
     return _protected(model, received, batch, loss, request, step=False)
 
 
 def protected_step(
     model: nn.Module,
     received: Mapping[str, Tensor],
-    batch: tuple[Tensor, Tensor],
+    batch: tuple[Tensor, Tensor] | None,
     mechanism: str | Mechanism,
     budget: Schedule | None = None,
     *,
@@ -118,17 +120,24 @@ def protected_step(
     round_number: int = 1,
     least_relative: float = 0.0,
     experiment_seed: int | None = None,
+    divisor: int | None = None,
 ) -> Protected:
     """Train one local step from ``received`` on ``batch``, distort the result, and return what may be sent.
 
     Args and Returns are those of ``protect``, except that the values of ``model`` play no part where ``received`` has
     its own: the step, of size ``settings.eta``, starts from ``received``. The only way to use ``laplace-dp``.
 
+    ``divisor``, for ``laplace-dp`` alone: the public number that the sum over the batch is divided by, however many
+    examples the batch holds; their number unless given. With a divisor the batch may be empty, or None where none could
+    be loaded: noise alone is released, of the same scale.
+
     Formal guarantees:
-        With ``laplace-dp`` the release is epsilon-differentially private with respect to one example of the batch;
-        docs/laplace_dp.md has the theorem and what it does not cover. Entries that ``received`` leaves out are the
-        model's own, and are taken as public: fit none of them to private data. With every other mechanism, what
-        ``protect`` says holds.
+        With ``laplace-dp`` the release is epsilon-differentially private with respect to replacing one example of the
+        batch, in the arithmetic of this machine; with a divisor, epsilon/2-differentially private with respect to
+        adding or removing one. No example, and no error in computing its gradient, makes it fail: such an example
+        counts as zero, with a warning in the log. docs/laplace_dp.md has the theorem and what it does not cover. The
+        model is taken as public: fit none of the entries that ``received`` leaves out to private data. With every other
+        mechanism, what ``protect`` says holds.
 
     >>> from equipoise import LeNetZhu
     >>> model = LeNetZhu()
@@ -139,6 +148,12 @@ def protected_step(
     """
     numbers = {"client": client, "round_number": round_number, "experiment_seed": experiment_seed}
     request = _Request.checked(mechanism, budget, settings, least_relative, **numbers)
+    if request.mechanism.formal:
+        return _formal_step(model, received, batch, loss, request, divisor)
+    if divisor is not None:
+        raise ConfigError(
+            f"The mechanism {request.mechanism.name!r} takes no divisor, got {divisor!r}.", "Leave divisor out."
+        )
     return _protected(model, received, batch, loss, request, step=True)
 
 
@@ -170,10 +185,13 @@ class _Request:
         client, round_number, seed = (numbers[name] for name in ("client", "round_number", "experiment_seed"))
         return cls(checked(mechanism, budget), budget, settings, client, round_number, seed, least_relative)
 
-    def noise(self, size: int, like: Tensor) -> Tensor | None:
-        """Standard noise ``[1, P]`` of the mechanism's family."""
+    def noise(self, size: int, like: Tensor) -> Noise:
+        """Standard noise ``[1, P]`` of the mechanism's family; for a formal one, where its integers come from."""
         if not self.mechanism.distorts:
             return None
+        if self.mechanism.formal:
+            key = None if self.seed is None else experiment_key(self.seed, "noise")
+            return [system_words if key is None else keyed_words(key, self.client, self.round_number)]
         if self.seed is None:
             numbers = system_uniform(size, like.dtype, like.device).unsqueeze(0)
         else:
@@ -202,12 +220,41 @@ def _protected(
             result = release([objective], begin, noise, settings.eta, protection)
         else:
             trained = _flat("model", dict(model.named_parameters()), layout, like)
+            assert noise is None or isinstance(noise, Tensor)
             result = distort_given(objective, begin, trained, noise, protection)
     except EquipoiseError:
         raise
     except Exception as error:
         raise loss_error(error, model, loss, images, labels) from None
     return _sent(result, entries, layout, request)
+
+
+def _formal_step(
+    model: nn.Module, received: Any, batch: Any, loss: Loss | None, request: _Request, divisor: Any
+) -> Protected:
+    """A release whose coming, going and errors depend on public things alone: of the batch, on its shape and type."""
+    images, labels = (None, None) if batch is None else _checked_pair(batch)
+    count = (0 if labels is None else len(labels)) if divisor is None else divisor
+    if not is_count(count) or count == 0:
+        raise ConfigError(
+            f"Expected divisor={divisor!r} to be a whole number > 0, the public size of a batch.",
+            "Set divisor, or pass a batch with examples.",
+        )
+    own = replace(request.settings, batch=count)
+    protection = own.at(request.mechanism, request.budget, request.round_number, request.client)
+    entries = Received(model, received)
+    if images is None or labels is None:
+        batched = Batched(model, loss, fixed=entries.fixed())
+    else:
+        blank = blank_record(images), blank_record(labels)
+        batched = _batched(model, *blank, loss, alone=True, fixed=entries.fixed())
+    like = next(p for p in model.parameters() if p.requires_grad)
+    begin, objective = _flat("received", entries.trainable(), batched.layout, like), no_records()
+    if images is not None and labels is not None:
+        objective = records(batched, images, labels, rehearse(batched, begin, *blank, loss))
+    noise = request.noise(batched.layout.size, like)
+    result = release([objective], begin, noise, own.eta, protection, utility=False)
+    return _sent(result, entries, batched.layout, request)
 
 
 def _flat(name: str, state: Mapping[str, Tensor], layout: Layout, like: Tensor) -> Tensor:
@@ -229,8 +276,15 @@ def _sent(result: Release, entries: Received, layout: Layout, request: _Request)
         )
     names = ("lower", "upper", "intensity", "clipped", "utility_loss")
     numbers = {name: float(getattr(record, name)[0]) for name in names}
-    _check_rounding(result, entries, layout, mechanism)
-    parameters = entries.filled(layout.unflatten(result.parameters[0]))
+    if mechanism.formal:  # it would take all records at once
+        numbers.pop("utility_loss")
+    trained = layout.unflatten(result.parameters[0])
+    if mechanism.formal:
+        most = {name: torch.finfo(old.dtype).max for name, old in entries.trainable().items()}
+        trained = {name: tensor.double().clamp(-most[name], most[name]) for name, tensor in trained.items()}
+    else:
+        _check_rounding(result, entries, layout, mechanism)
+    parameters = entries.filled(trained)
     about = {
         "mechanism": mechanism.name,
         "budget": request.budget,
@@ -258,18 +312,24 @@ def _check_rounding(result: Release, entries: Received, layout: Layout, mechanis
 
 
 def _checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
+    images, labels = _checked_pair(batch, ", at least one")
+    if images.is_floating_point() and not torch.isfinite(images).all():
+        raise DataError("The inputs of the batch are not finite.", "Remove NaN and Inf before training.")
+    return images, labels
+
+
+def _checked_pair(batch: Any, least: str = "") -> tuple[Tensor, Tensor]:
+    """Whether a batch has the form of one; its values play no part."""
     if not isinstance(batch, tuple | list) or len(batch) != 2 or not all(isinstance(part, Tensor) for part in batch):
         raise DataError("Expected the batch to be a pair of tensors (inputs, labels).", "Pass (x, y).")
     images, labels = batch
-    if images.dim() == 0 or labels.dim() == 0 or len(images) == 0 or len(images) != len(labels):
+    if images.dim() == 0 or labels.dim() == 0 or len(images) != len(labels) or (least and not len(labels)):
         shapes = f"{tuple(images.shape)} and {tuple(labels.shape)}"
-        raise DataError(f"Expected as many inputs as labels, at least one, got shapes {shapes}.", "Pass a full batch.")
+        raise DataError(f"Expected as many inputs as labels{least}, got shapes {shapes}.", "Pass a full batch.")
     if images.device != labels.device:
         raise DataError(
             f"The inputs are on {images.device}, the labels on {labels.device}.", "Move both to one device."
         )
-    if images.is_floating_point() and not torch.isfinite(images).all():
-        raise DataError("The inputs of the batch are not finite.", "Remove NaN and Inf before training.")
     return images, labels
 
 

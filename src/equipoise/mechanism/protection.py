@@ -34,6 +34,7 @@ class Protection:
     clip: float | None = None
     clip_norm: Norm = "l2"
     least_relative: float = 0.0  # L2 norm of the noise, as expected, over that of the update; 0: any
+    batch: int | None = None  # what laplace-dp divides its sum by: a public number, not that of the records at hand
 
     def noise_norm(self, size: int) -> float:
         """The L2 norm that noise of one client in ``size`` coordinates has: exactly (PL), or as its variance has it."""
@@ -122,7 +123,7 @@ class ProtectionSettings:
         return Protection(
             get_mechanism(name), scale, gamma=gamma, negative_norm=negative_norm, steps=self.steps,
             factor=self.factor if measure is None else measure.factor,  # a measure of the user's has its own
-            clip=self.clip, clip_norm=self.clip_norm,
+            clip=self.clip, clip_norm=self.clip_norm, batch=self.batch,
         )  # fmt: skip
 
     def at(self, name: str | Mechanism, budget: Schedule | None, round_number: int, client: int = 0) -> Protection:

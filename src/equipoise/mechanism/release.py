@@ -11,24 +11,34 @@ Guarantees, for every row that ``accepted`` marks:
 
 A row that fails is marked, never repaired: the aggregation leaves it out by name.
 
-A mechanism with ``per_example`` (``laplace-dp``) also bounds what one example can do, see ``clipping.clipped_mean``.
+A formal mechanism (``laplace-dp``) is another matter: what one record adds is bounded exactly (``grid``), the noise is
+drawn there, and nothing is checked afterwards, as whether a release is accepted would tell of data or noise. Every row
+that starts from finite parameters is released, and is finite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import ConfigError, ModelError
 from ..models.batched import Objective
+from ..privacy.discrete_laplace import discrete_laplace
+from ..randomness import Words
 from .clipping import clip_gradient, clipped_mean
 from .distortion import draw_bounds, learn_distortion
+from .grid import LARGEST_SUM, Grid, added
 from .intensity import intensity
 from .protection import Protection
+from .registry import Mechanism
+
+Noise = Tensor | Sequence[Words] | None
+"""Standard noise ``[R, P]``; for a formal mechanism, which draws integers, a source of words for every row."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +66,10 @@ class Release:
         return Release(self.parameters[:count], record)
 
 
-def _example_step(
-    objectives: Sequence[Objective], start: Tensor, eta: float, protection: Protection
-) -> tuple[Tensor, Tensor]:
-    """One step whose sensitivity to one example is ``2 * eta * clip / B``."""
+def _examples(
+    objectives: Sequence[Objective], protection: Protection
+) -> tuple[Callable[[Tensor], Iterable[Tensor]], float]:
+    """The gradients of single examples, and the clip: what a mechanism with ``per_example`` cannot do without."""
     name, each = protection.mechanism.name, objectives[-1].per_example
     if len(objectives) != 1:
         raise ConfigError(
@@ -71,16 +81,20 @@ def _example_step(
         raise ConfigError(f"The mechanism {name!r} needs a clip: without one its sensitivity is infinite.", "Set clip.")
     if each is None:
         raise ModelError(f"The mechanism {name!r} needs the gradient of every example.", "Use Batched.at.")
-    gradient, clipped = clipped_mean(each(start), protection.clip, protection.mechanism.norm)
-    return start - eta * gradient, clipped
+    return each, protection.clip
 
 
 def local_step(
     objectives: Sequence[Objective], start: Tensor, eta: float, protection: Protection
 ) -> tuple[Tensor, Tensor]:
-    """Algorithm 1, l. 6: one step per mini-batch; the undistorted models and the share of clipped steps."""
+    """Algorithm 1, l. 6: one step per mini-batch; the undistorted models and the share of clipped steps.
+
+    For a formal mechanism: what its step on the grid comes to, before that rounds it.
+    """
     if protection.mechanism.per_example:
-        return _example_step(objectives, start, eta, protection)
+        each, clip = _examples(objectives, protection)
+        mean, acted = clipped_mean(torch.stack([*each(start)], 1), clip, protection.mechanism.norm)
+        return start - eta * mean, acted
     local, clipped = start, start.new_zeros(start.shape[0])
     for objective in objectives:
         gradient = objective.gradient(local)
@@ -94,15 +108,16 @@ def local_step(
 def release(
     objectives: Sequence[Objective],
     start: Tensor,
-    noise: Tensor | None,
+    noise: Noise,
     eta: float,
     protection: Protection,
     utility: bool = True,
 ) -> Release:
     """Algorithm 1, l. 6-8, for R clients: train locally, distort, check.
 
-    ``noise`` is standard noise ``[R, P]`` of the mechanism's family (None for ``none``). The last mini-batch
-    is the one the distortion is learned on. ``utility=False`` saves two forward passes.
+    ``noise`` is standard noise ``[R, P]`` of the mechanism's family (None for ``none``), or for a formal mechanism the
+    words that it is drawn from. The last mini-batch is the one the distortion is learned on. ``utility=False`` saves
+    two forward passes.
     """
     return observed_release(objectives, start, noise, eta, protection, utility)[0]
 
@@ -110,12 +125,14 @@ def release(
 def observed_release(
     objectives: Sequence[Objective],
     start: Tensor,
-    noise: Tensor | None,
+    noise: Noise,
     eta: float,
     protection: Protection,
     utility: bool = True,
 ) -> tuple[Release, Tensor]:
     """``release`` and the distortion ``[R, P]`` behind it: for experiments, which may look inside a client."""
+    if protection.mechanism.formal:
+        return _formal(objectives, start, noise, eta, protection, utility)
     local, clipped = local_step(objectives, start, eta, protection)
     local = shortened(start, local, protection)
     return _distorted(objectives[-1], local, noise, protection, clipped, utility)
@@ -123,34 +140,72 @@ def observed_release(
 
 def shortened(start: Tensor, local: Tensor, protection: Protection) -> Tensor:
     """``local`` so near to ``start`` that the noise is as large beside the update as is asked for."""
-    if not protection.least_relative or not protection.mechanism.distorts or protection.mechanism.formal:
+    if not protection.least_relative or not protection.mechanism.distorts:
         return local
     most = protection.noise_norm(start.shape[-1]) / protection.least_relative
     return start + clip_gradient(local - start, most, "l2")[0]
+
+
+def _formal(
+    objectives: Sequence[Objective], start: Tensor, noise: Noise, eta: float, protection: Protection, utility: bool
+) -> tuple[Release, Tensor]:
+    """Sum and noise as integers, the received parameters last; docs/laplace_dp.md has the proof."""
+    each, clip = _examples(objectives, protection)
+    if protection.batch is None or noise is None or isinstance(noise, Tensor):
+        raise ConfigError(
+            f"The mechanism {protection.mechanism.name!r} divides by a public number and draws its own noise.",
+            "Give Protection a batch, and a source of words for every row.",
+        )
+    grid = Grid.of(eta, clip, protection.batch, start.shape[-1])
+    total, clipped, count = torch.zeros_like(start, dtype=torch.int64), start.new_zeros(len(start)), 0
+    for gradients in each(start):
+        count += 1
+        if count * grid.bound > LARGEST_SUM:
+            raise ConfigError(f"{count} examples of one batch cannot be added exactly.", "Use a smaller batch.")
+        whole, acted = grid.steps(gradients, eta, clip, protection.batch)
+        total, clipped = total + whole, clipped + acted
+    scales = torch.as_tensor(protection.scale, dtype=torch.float64).expand(len(start)).tolist()
+    rows = zip(scales, noise, strict=True)
+    drawn = [discrete_laplace(grid.noise_scale(scale), start.shape[-1], words) for scale, words in rows]
+    integers = torch.from_numpy(np.stack(drawn)).to(start.device)
+    released = added(start, (total + integers).clamp(-2 * LARGEST_SUM, 2 * LARGEST_SUM), grid)
+    alpha = added(torch.zeros_like(start), integers, grid)
+    loss = torch.full_like(clipped, float("nan"))
+    if utility:
+        loss = objectives[-1].loss(released) - objectives[-1].loss(added(start, total, grid))
+    size = intensity(alpha, protection.mechanism.norm)
+    share = clipped / max(count, 1)
+    record = Record(size, size * protection.factor, size, share, loss, torch.isfinite(start).all(-1))
+    return Release(released, record), alpha
 
 
 def distort_given(
     objective: Objective, start: Tensor, local: Tensor, noise: Tensor | None, protection: Protection
 ) -> Release:
     """Algorithm 1, l. 7-8, for models ``[R, P]`` that were trained elsewhere, from ``start``."""
-    if protection.mechanism.per_example:
-        raise ConfigError(
-            f"The mechanism {protection.mechanism.name!r} cannot distort a model that was trained elsewhere: how far "
-            "one example could have moved it is not known.",
-            "Call protected_step, which makes the local step itself.",
-        )
+    check_trained_elsewhere(protection.mechanism)
     local = shortened(start, local, protection)
     return _distorted(objective, local, noise, protection, local.new_zeros(len(local)), utility=True)[0]
 
 
+def check_trained_elsewhere(mechanism: Mechanism) -> None:
+    """Refuse a mechanism whose guarantee is about the local step too."""
+    if mechanism.per_example:
+        raise ConfigError(
+            f"The mechanism {mechanism.name!r} cannot distort a model that was trained elsewhere: how far one example "
+            "could have moved it is not known.",
+            "Call protected_step, which makes the local step itself.",
+        )
+
+
 def _distorted(
-    objective: Objective, local: Tensor, noise: Tensor | None, protection: Protection, clipped: Tensor, utility: bool
+    objective: Objective, local: Tensor, noise: Noise, protection: Protection, clipped: Tensor, utility: bool
 ) -> tuple[Release, Tensor]:
     none = torch.zeros_like(clipped)
     if not protection.mechanism.distorts:
         record = Record(none, none, none, clipped, none, torch.isfinite(local).all(-1))
         return Release(local, record), torch.zeros_like(local)
-    assert noise is not None
+    assert isinstance(noise, Tensor)
     alpha, lower, upper = draw_bounds(noise, protection)  # Algorithm 1, l. 7
     if protection.mechanism.learns:
         alpha = learn_distortion(

@@ -8,7 +8,7 @@ numbers (a test compares them in float64).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -54,11 +54,11 @@ class Objective:
         self,
         loss: Callable[[Tensor], Tensor],
         gradient: Callable[..., Tensor],
-        per_example: Callable[[Tensor], Tensor] | None = None,
+        per_example: Callable[[Tensor], Iterable[Tensor]] | None = None,
     ):
         self.loss = loss  # [R, P] -> [R]
         self.gradient = gradient  # [R, P] -> [R, P]; writes into `out` where one is given
-        self.per_example = per_example  # [R, P] -> [R, B, P]: that of every example by itself
+        self.per_example = per_example  # [R, P] -> B times [R, P]: the gradient of every example by itself
 
 
 class Batched:
@@ -166,13 +166,13 @@ class Batched:
 
         return Objective(loss, gradient, partial(self._per_example, images, labels))
 
-    def _per_example(self, images: Tensor, labels: Tensor, params: Tensor) -> Tensor:
+    def _per_example(self, images: Tensor, labels: Tensor, params: Tensor) -> tuple[Tensor, ...]:
         # Every example is a replica with a batch of one: no other example can have a part in its gradient. CPU kernels
         # round such replicas alike if they lie at multiples of 16 bytes and there are 8, 16, ... of them.
         x, y = (_filled_up(_filled_up(part, 1, 4), 0, 2) for part in (images, labels))
         alone = self.at(x.flatten(0, 1).unsqueeze(1), y.flatten(0, 1).unsqueeze(1))
         result = alone.gradient(_filled_up(params, 0, 2).repeat_interleave(y.shape[1], dim=0))
-        return result.view(*y.shape[:2], -1)[: len(labels), : labels.shape[1]]
+        return result.view(*y.shape[:2], -1)[: len(labels), : labels.shape[1]].unbind(1)
 
 
 def _one_number(value: Any) -> Tensor:

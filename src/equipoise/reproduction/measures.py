@@ -72,10 +72,12 @@ def tensor_sizes(sweep: Sweep) -> list[dict[str, dict[str, list[list[float]]]]]:
     """For every federation and tensor: mean size, mean and standard deviation, [before, after] learning, per client."""
     results: list[dict[str, dict[str, list[list[float]]]]] = [{} for _ in sweep.federations]
     for seen in sweep.preview():
-        if seen.noise is None:
+        if not seen.block.mechanism.distorts:
             continue
         scale = seen.tables.scale[0, seen.block.federations, seen.block.slots].reshape(-1)
-        start = draw_bounds(seen.noise, Protection(seen.block.mechanism, scale))[0]
+        start = seen.distortion  # of integers: as drawn
+        if seen.noise is not None:
+            start = draw_bounds(seen.noise, Protection(seen.block.mechanism, scale))[0]
         for r, (f, _) in enumerate(seen.rows()):
             before, after = (sweep.batched.layout.unflatten(alpha[r].double()) for alpha in (start, seen.distortion))
             for name in before:

@@ -1,0 +1,76 @@
+"""The records behind a formal release, each looked at by itself.
+
+A gradient that is computed beside others can differ in its last bits from the same gradient computed alone, and an
+error in one record would undo all of them. Here each record has a call of its own, whose shape never changes: what
+comes of it depends on that record and on public things, bit for bit; where nothing does, its gradient is zero.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import EquipoiseError, place
+from ..models.batched import Batched, Loss, Objective
+from ..models.check import loss_error
+
+log = logging.getLogger("equipoise")
+
+
+def records(batched: Batched, images: Tensor, labels: Tensor, classes: int | None) -> Objective:
+    """The objective of one client, ``[1, P]``, whose ``per_example`` no record can make fail.
+
+    Labels that are not below ``classes`` are not computed with at all: on a GPU that would end the process.
+    """
+
+    def each(params: Tensor) -> Iterator[Tensor]:
+        failed: list[str] = []
+        for i in range(len(labels)):
+            x, y = images[i : i + 1], labels[i : i + 1]
+            gradient = torch.zeros_like(params)
+            if classes is not None and not 0 <= int(y) < classes:
+                failed.append("its label is out of range")
+            else:
+                try:
+                    gradient = batched.at(x.unsqueeze(0), y.unsqueeze(0)).gradient(params)
+                except Exception as error:  # whatever it is: that it came would tell of this record
+                    failed.append(place(error))
+            yield gradient
+        if failed:
+            log.warning("%d of %d records count as zero, the first one: %s.", len(failed), len(labels), failed[0])
+
+    return _one_by_one(each)
+
+
+def no_records() -> Objective:
+    """The objective of a client that has none: noise is all that it will release."""
+    return _one_by_one(lambda params: ())
+
+
+def _one_by_one(each: Callable[[Tensor], Iterable[Tensor]]) -> Objective:
+    def together(*_: Any, **__: Any) -> Tensor:
+        raise AssertionError("a formal release looks at one record at a time")
+
+    return Objective(together, together, each)
+
+
+def blank_record(part: Tensor) -> Tensor:
+    """Inputs or labels of one record with zeros in it: to try a model on, before any record is looked at."""
+    return part.new_zeros((1, *part.shape[1:]))
+
+
+def rehearse(batched: Batched, params: Tensor, image: Tensor, label: Tensor, loss: Loss | None) -> int | None:
+    """Try what is public on a blank record; the number of classes where the loss is our cross-entropy."""
+    if loss is None:
+        return batched.outputs(params, image.unsqueeze(0)).shape[-1]
+    try:
+        batched.at(image.unsqueeze(0), label.unsqueeze(0)).gradient(params)
+    except EquipoiseError:
+        raise
+    except Exception as error:
+        raise loss_error(error, batched.model, loss, image, label) from None
+    return None
