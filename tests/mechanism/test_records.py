@@ -103,6 +103,7 @@ def test_a_record_that_fails_counts_as_zero_and_nothing_else_changes(
     assert torch.equal(integers(sent), integers(without)), "as if it were not there"
     assert "4711" not in caplog.text
     assert ("1 of 4 records count as zero" in caplog.text) == (name not in ("nan", "inf"))
+    assert ("its label is out of range" in caplog.text) == ("label" in name)
 
 
 def test_lack_of_memory_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:

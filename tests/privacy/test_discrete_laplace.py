@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from decimal import Decimal, localcontext
 from functools import partial
 from typing import Any
@@ -18,8 +19,9 @@ from equipoise.privacy.discrete_laplace import LARGEST_DRAW, LARGEST_SCALE, disc
 from equipoise.randomness import Words, experiment_key, keyed_words, system_words
 
 ERROR_RATE = 1e-6
-COUNT = 400_000
-SOURCES: dict[str, Words] = {"keyed": keyed_words(experiment_key(7, "noise"), 1, 2), "system": system_words}
+COUNT = 200_000
+KEYED = partial(keyed_words, experiment_key(7, "noise"), 1, 2)
+SOURCES: dict[str, Callable[[], Words]] = {"keyed": KEYED, "system": lambda: system_words}
 
 
 def chi_square(drawn: NDArray[np.int64], scale: float) -> float:
@@ -44,13 +46,13 @@ def ks(drawn: NDArray[np.int64], scale: float) -> float:
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("scale", [1, 2, 5, 37, 1000])
 def test_every_integer_has_its_probability(scale: int, source: str) -> None:
-    assert chi_square(discrete_laplace(scale, COUNT, SOURCES[source]), scale) > ERROR_RATE
+    assert chi_square(discrete_laplace(scale, COUNT, SOURCES[source]()), scale) > ERROR_RATE
 
 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("scale", [2**20 + 3, 2**33, LARGEST_SCALE])
 def test_a_large_scale_is_that_of_laplace_noise(scale: int, source: str) -> None:
-    drawn = discrete_laplace(scale, COUNT, SOURCES[source])
+    drawn = discrete_laplace(scale, COUNT, SOURCES[source]())
     assert ks(drawn, scale) > ERROR_RATE
     for size in (drawn % 2, drawn // 2 % 2, drawn % 3 == 0):  # low digits are as uniform as those of any integer
         assert stats.binomtest(int(size.sum()), COUNT, 1 / 3 if size.dtype == bool else 1 / 2).pvalue > ERROR_RATE
@@ -60,12 +62,10 @@ def test_a_large_scale_is_that_of_laplace_noise(scale: int, source: str) -> None
 @pytest.mark.parametrize("wrong", [0.98, 1.02])
 def test_an_error_of_two_percent_in_scale_is_noticed(wrong: float) -> None:
     """By the very tests that the right scale passes, with mutants of the sampler in its place."""
-    mutant = discrete_laplace(round(1000 * wrong), COUNT, SOURCES["keyed"])
-    assert chi_square(mutant, 1000) < ERROR_RATE
-    scale = 2**33
-    mutant = discrete_laplace(int(scale * wrong), COUNT, SOURCES["keyed"])
-    assert ks(mutant, scale) < ERROR_RATE
-    assert ks(mutant, int(scale * wrong)) > ERROR_RATE
+    scale, many = 1000, 600_000
+    right, mutant = (discrete_laplace(round(scale * factor), many, KEYED()) for factor in (1.0, wrong))
+    for test in (chi_square, ks):
+        assert test(right, scale) > 1e-3 > 1e-4 > test(mutant, scale)
 
 
 def test_a_sampler_that_forgets_the_zero_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_a_sampler_that_forgets_the_zero_is_noticed(monkeypatch: pytest.MonkeyPa
         return real("zero", 1, 10**6, *rest[2:]) if event == "zero" else real(event, *rest)
 
     monkeypatch.setattr(module, "_happens", careless)
-    assert chi_square(discrete_laplace(5, COUNT, SOURCES["keyed"]), 5) < ERROR_RATE
+    assert chi_square(discrete_laplace(5, COUNT, KEYED()), 5) < ERROR_RATE
 
 
 # --- nothing is cut off, nothing is rounded ------------------------------------------------------------------
@@ -86,23 +86,25 @@ def test_a_sampler_that_forgets_the_zero_is_noticed(monkeypatch: pytest.MonkeyPa
 def test_draws_beyond_the_last_digit_are_exact(spare: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With fewer digits than usual, so that many draws need more of them."""
     monkeypatch.setattr(module, "_SPARE_DIGITS", spare)
-    drawn = discrete_laplace(5, COUNT, SOURCES["keyed"])
+    drawn = discrete_laplace(5, COUNT, KEYED())
     assert np.abs(drawn).max() > 40
     assert chi_square(drawn, 5) > ERROR_RATE
 
 
-def tie_first(rest: Words, digit: int) -> Words:
-    """Words whose first call has every number equal to the first digits of a probability."""
-    first = [digit * 0x0001_0001_0001_0001]
-    return lambda count: np.full(count, first.pop(), dtype=np.uint64) if first else rest(count)
+def tied(rest: Words, *digits: int) -> Words:
+    """Words whose first calls have every number equal to digits of a probability."""
+    first = list(digits)
+    return lambda count: np.full(count, first.pop(0), dtype=np.uint64) if first else rest(count)
 
 
-def test_ties_are_decided_by_further_digits() -> None:
+@pytest.mark.parametrize("longer", [False, True], ids=["16 digits alike", "80 digits alike"])
+def test_ties_are_decided_by_further_digits(longer: bool) -> None:
     """A number that begins like p is below p with the probability that the rest of p says."""
     event: Any = ("digit", 1, 3)
-    begins = probability(*event, 16)
-    rest = probability(*event, 16 + 64) / 2**64 - begins
-    result = module._happens(*event, COUNT, tie_first(SOURCES["keyed"], begins))
+    begins, more, most = (probability(*event, places) for places in (16, 80, 144))
+    alike = [begins * 0x0001_0001_0001_0001, more - (begins << 64)][: 1 + longer]
+    rest = ((most - (more << 64)) if longer else (more - (begins << 64))) / 2**64
+    result = module._happens(*event, COUNT, tied(KEYED(), *alike))
     assert stats.binomtest(int(result.sum()), COUNT, rest).pvalue > ERROR_RATE
     assert 0.01 < rest < 0.99
 

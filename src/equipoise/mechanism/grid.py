@@ -77,12 +77,11 @@ class Grid:
         """
         exact = gradients.double()
         size = intensity(exact, "l1").unsqueeze(-1)
-        finite = torch.isfinite(size)
-        clipped = torch.where(finite, exact, 0.0) * torch.where(finite, clip / size.clamp_min(clip), 0.0)
-        whole = (clipped * (-eta / batch / self.step)).trunc()
+        whole = (exact * (clip / size.clamp_min(clip)) * (-eta / batch / self.step)).trunc()
         norm = _norm(whole)
         whole = torch.where(norm > self.bound, (whole * (self.bound / norm)).trunc(), whole)
-        return torch.where(_norm(whole) <= self.bound, whole, 0.0).long(), ((size > clip) | ~finite).squeeze(-1)
+        whole = torch.where(_norm(whole) <= self.bound, whole, 0.0)  # nor what is not a number
+        return whole.long(), ~(size <= clip).squeeze(-1)
 
 
 def _norm(whole: Tensor) -> Tensor:
