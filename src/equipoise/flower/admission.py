@@ -41,21 +41,6 @@ class Admission:
         """Of one release, where it has one; else 0."""
         return float(self.budget) if self.terms.mechanism.formal and self.budget is not None else 0.0
 
-    def permit(self, state: _State, account: Account | None) -> None:
-        """Raise unless one more release is within the limits of the run and of the policy."""
-        limit, mechanism = self.terms.release_limit, self.terms.mechanism
-        if limit is not None and state.releases >= limit:
-            raise LimitError(
-                f"This client has released {state.releases} times in this run; the limit is {limit}.",
-                "Budgets of single releases do not add up to a budget of all; raise the limit if you accept more.",
-            )
-        if account is None:
-            ever = with_it = state.releases
-            spent = state.releases * self.epsilon
-        else:
-            ever, with_it, spent = account.releases, account.releases_of(mechanism.name), account.epsilon()
-        self.policy.permit_releases(mechanism, ever, with_it, spent, self.epsilon)
-
     def entry(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """The line of the ledger."""
         formal = self.terms.mechanism.formal
@@ -70,41 +55,31 @@ def admitted(msg: Message, context: Context, policy: Policy | None = None) -> Ad
     policy, terms = policy or policy_of(context.node_config), read_terms(context.run_config)
     client, round_number = _whole(context.node_config.get("partition-id", 0)), _round(msg)
     budget, mechanism, settings = terms.budget_of(round_number, client), terms.mechanism, terms.settings
-    bounds = policy.mechanisms.get(mechanism.name, {})
-    if mechanism.formal and "batch" in bounds:
-        settings = replace(settings, batch=int(bounds["batch"]))
-    protection = settings.at(mechanism, budget, round_number, client)
-    policy.permit(terms, protection, budget if mechanism.formal else None)
-    return Admission(policy, terms, client, round_number, budget, settings)
-
-
-# -- what was released before ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _State:
-    """What Flower keeps of this node for the time of the run."""
-
-    releases: int = 0
-    seen: dict[str, Any] | None = None
-
-    @classmethod
-    def of(cls, context: Context) -> _State:
-        kept = context.state.config_records.get(RECORD)
-        if kept is None:
-            return cls()
-        seen = {name: kept[name] for name in ("entries", "head") if name in kept}
-        return cls(_whole(kept["releases"]), seen or None)
+    if mechanism.formal and mechanism.name in policy.mechanisms:
+        settings = replace(settings, batch=int(policy.mechanisms[mechanism.name]["divisor"]))
+    result = Admission(policy, terms, client, round_number, budget, settings)
+    policy.permit(terms, settings.at(mechanism, budget, round_number, client), result.epsilon or None)
+    return result
 
 
 class Counted:
     """The releases of this node, while one is being made: nobody else counts meanwhile."""
 
     def __init__(self, context: Context, account: Account | None):
-        self.context, self.account, self.state = context, account, _State.of(context)
+        self.context, self.account, self.in_this_run = context, account, _kept(context)[0]
 
     def permit(self, admission: Admission) -> None:
-        admission.permit(self.state, self.account)
+        """Raise unless one more release is within the limits of the run and of the policy."""
+        limit, mechanism, here = admission.terms.release_limit, admission.terms.mechanism, self.in_this_run
+        if limit is not None and here >= limit:
+            raise LimitError(
+                f"This client has released {here} times in this run; the limit is {limit}.",
+                "Budgets of single releases do not add up to a budget of all; raise the limit if you accept more.",
+            )
+        counts = (here, here, here * admission.epsilon)
+        if self.account is not None:
+            counts = (self.account.releases, self.account.releases_of(mechanism.name), self.account.epsilon())
+        admission.policy.permit_releases(mechanism, *counts, admission.epsilon)
 
     def append(self, admission: Admission, record: Mapping[str, Any]) -> None:
         """Count a release, before anything can leave."""
@@ -112,7 +87,7 @@ class Counted:
         if self.account is not None:
             self.account.append(admission.entry(record))
             seen = dict(self.account.seen)
-        self.context.state[RECORD] = ConfigRecord({"releases": self.state.releases + 1, **seen})
+        self.context.state[RECORD] = ConfigRecord({"releases": self.in_this_run + 1, **seen})
 
 
 @contextmanager
@@ -122,8 +97,17 @@ def counting(admission: Admission, context: Context) -> Iterator[Counted]:
     if policy.ledger is None or policy.account is None:
         yield Counted(context, None)
         return
-    with Account.open(policy.ledger, policy.account, _State.of(context).seen) as account:
+    with Account.open(policy.ledger, policy.account, _kept(context)[1]) as account:
         yield Counted(context, account)
+
+
+def _kept(context: Context) -> tuple[int, dict[str, Any] | None]:
+    """What Flower keeps of this node for the time of the run: how many releases, and where the ledger was."""
+    kept = context.state.config_records.get(RECORD)
+    if kept is None:
+        return 0, None
+    seen = {name: kept[name] for name in ("entries", "head") if name in kept}
+    return _whole(kept["releases"]), seen or None
 
 
 def _round(msg: Message) -> int:
@@ -135,5 +119,7 @@ def _round(msg: Message) -> int:
 
 def _whole(value: Any) -> int:
     if not is_count(value):
-        raise ConfigError(f"Expected a whole number >= 0 for client or round, got {value!r}.", "Check the node config.")
+        raise ConfigError(
+            f"Expected a whole number >= 0 for client, round or releases, got {value!r}.", "Check the node config."
+        )
     return value

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..errors import DataError, EquipoiseError, PolicyError, ReleaseError, place
 from ..mechanism import protect as core
 from ..models.batched import Loss
-from .admission import admitted, counting
+from .admission import counting
 from .client_guard import begin, let_pass, log
 
 
@@ -86,7 +86,7 @@ def _arrays(
     keys: tuple[str, str],
     seed: int | None,
 ) -> ArrayRecord:
-    admission = admitted(msg, context, begin())
+    admission = begin(msg, context)
     if seed is not None and not admission.policy.experiment:
         raise PolicyError(
             "The noise would be reproducible: whoever tries its seed can take it off again.",
@@ -95,11 +95,11 @@ def _arrays(
     mechanism, own = admission.terms.mechanism, {"least_relative": admission.bounds.get("least-relative", 0.0)}
     if mechanism.formal and release is core.protected_step:
         own = {"divisor": admission.settings.batch}
+    batch = _batch(data, keys, model, spare=mechanism.formal)  # however long it takes: nobody waits for the ledger
     with counting(admission, context) as counted:
         counted.permit(admission)
         sent = release(
-            model, _received(msg), _batch(data, keys, model, spare=mechanism.formal), mechanism, admission.budget,
-            loss=loss, settings=admission.settings, client=admission.client, round_number=admission.round_number,
+            model, _received(msg), batch, mechanism, admission.budget, loss=loss, settings=admission.settings, client=admission.client, round_number=admission.round_number,
             experiment_seed=seed, **own,
         )  # fmt: skip
         arrays = ArrayRecord(sent.parameters)

@@ -19,11 +19,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 
-from ..errors import ConfigError, EquipoiseError, PolicyError, ReleaseError, is_count, is_finite, place
+from ..errors import ConfigError, EquipoiseError, PolicyError, ReleaseError, is_finite, place
 from ..mechanism.registry import Mechanism
-from .admission import NUMBERS, RECORD, admitted, counting
+from .admission import NUMBERS, RECORD, Admission, admitted, counting
 from .policy import Evaluation, Policy, policy_of
-from .run_config import PREFIX, WEIGHT, Terms, read_terms
+from .run_config import PREFIX, WEIGHT, Terms
 
 log = logging.getLogger("flwr.equipoise")  # below Flower's own logger, so that its handlers serve
 
@@ -47,6 +47,7 @@ class _Passage:
 
     message: Message
     policy: Policy | None = None
+    admission: Admission | None = None
     begun: bool = False
     made: _Made | None = None
 
@@ -54,14 +55,14 @@ class _Passage:
 _passage: ContextVar[_Passage | None] = ContextVar("equipoise_passage", default=None)
 
 
-def begin() -> Policy | None:
+def begin(msg: Message, context: Context) -> Admission:
     """Whoever makes a release for the present message says so first: there is one, or the app could choose.
 
-    Returns the policy that the guard around the message read, whatever context the app passes on.
+    Returns what the guard around the message admitted, whatever context the app passes on.
     """
     passage = _passage.get()
     if passage is None:
-        return None
+        return admitted(msg, context)
     if passage.begun:
         raise ReleaseError(
             "protect was called a second time for one message: of several releases the app could send the one it "
@@ -69,7 +70,7 @@ def begin() -> Policy | None:
             "Call it once.",
         )
     passage.begun = True
-    return passage.policy
+    return passage.admission or admitted(msg, context, passage.policy)
 
 
 def let_pass(arrays: ArrayRecord, record: dict[str, Any], terms: Terms) -> None:
@@ -97,7 +98,7 @@ def guard(msg: Message, context: Context, call_next: ClientAppCallable) -> Messa
     try:
         policy = passage.policy = policy_of(context.node_config)
         loud = policy.verbose_errors
-        training = _permit(policy, msg, context)
+        training = _permit(passage, policy, context)
         reply = call_next(msg, context)
         if reply.has_error():
             raise ReleaseError("The client app reported an error.", "See what it logged.")
@@ -110,23 +111,20 @@ def guard(msg: Message, context: Context, call_next: ClientAppCallable) -> Messa
         _passage.reset(token)
 
 
-def _permit(policy: Policy, msg: Message, context: Context) -> bool:
+def _permit(passage: _Passage, policy: Policy, context: Context) -> bool:
     """Raise unless the policy allows what the message asks for; whether that is training."""
-    kind = msg.metadata.message_type.split(".")[0]
-    told = any(key.startswith(PREFIX) for key in context.run_config)  # in Flower's run_simulation nothing is, and
-    if kind == "train":  # protect, which the app then tells a run config, asks by itself
-        if told:
-            admission = admitted(msg, context, policy)
-            with counting(admission, context) as counted:
-                counted.permit(admission)
+    kind = passage.message.metadata.message_type.split(".")[0]
+    if kind == "train":
+        if any(key.startswith(PREFIX) for key in context.run_config):  # Flower's run_simulation has none: protect asks
+            passage.admission = admitted(passage.message, context, policy)
+            with counting(passage.admission, context) as counted:
+                counted.permit(passage.admission)
         return True
     if kind != "evaluate" or policy.evaluation is None:
         raise PolicyError(
             f"The policy of this node lets no reply to a message of type {kind!r} leave.",
             "For evaluations, give the policy a table [evaluation].",
         )
-    if told and read_terms(context.run_config).mechanism.formal:
-        raise PolicyError("An evaluation is not covered by the guarantee of the run.", "Evaluate on public data.")
     return False
 
 
@@ -142,8 +140,8 @@ def _trained(content: RecordDict, made: _Made | None, policy: Policy) -> RecordD
             "The reply does not hold the arrays that protect returned for this message, and no others.",
             "Send its result unchanged, and nothing else.",
         )
-    metrics = {key: value for part in content.metric_records.values() for key, value in part.items()}
-    kept = {WEIGHT: _weight(metrics, policy), **_single(metrics, made.terms.metrics)}
+    metrics = _metrics(content)
+    kept = {WEIGHT: _weight(_examples(metrics), policy), **_single(metrics, made.terms.metrics)}
     held = [*(set(metrics) - set(kept)), *(f"config {name!r}" for name in content.config_records)]
     if held:
         log.warning("Held back, because equipoise.metrics does not name it: %s", ", ".join(sorted(held)))
@@ -157,16 +155,25 @@ def _trained(content: RecordDict, made: _Made | None, policy: Policy) -> RecordD
     return RecordDict({"arrays": made.arrays, "metrics": MetricRecord(kept), RECORD: ConfigRecord(about)})
 
 
-def _weight(metrics: Mapping[str, Any], policy: Policy) -> float | int:
-    """The policy's own, or a whole number of examples: anything else could hold what it likes."""
+def _metrics(content: RecordDict) -> dict[str, Any]:
+    return {key: value for part in content.metric_records.values() for key, value in part.items()}
+
+
+def _examples(metrics: Mapping[str, Any]) -> int | None:
+    """How many examples a reply says that it is of; None where that is no whole number, which could hold anything."""
+    value = metrics.get(WEIGHT)
+    return int(value) if is_finite(value) and value == int(value) and value >= 1 else None
+
+
+def _weight(examples: int | None, policy: Policy) -> float | int:
+    """The policy's own, or the number of examples."""
     if policy.weight is not None:
         return policy.weight
-    value = metrics.get(WEIGHT)
-    if not is_finite(value) or value != int(value) or value < 1:
+    if examples is None:
         raise ReleaseError(
             f"The metric {WEIGHT!r} is not a whole number of examples.", "Send the number of examples trained on."
         )
-    return int(value)
+    return examples
 
 
 def _single(metrics: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
@@ -186,17 +193,16 @@ def _evaluated(content: RecordDict, policy: Policy) -> RecordDict:
     assert isinstance(allowed, Evaluation)
     if content.array_records:
         raise ReleaseError("The reply to an evaluate message holds arrays.", "Send metrics alone.")
-    metrics = {key: value for part in content.metric_records.values() for key, value in part.items()}
-    count = metrics.get(WEIGHT)
-    if not is_count(count) or count < allowed.least_examples:
+    metrics = _metrics(content)
+    examples = _examples(metrics)
+    if examples is None or examples < allowed.least_examples:
         raise ReleaseError(
             f"The evaluation is of fewer examples than the policy's {allowed.least_examples}, or does not say of how "
             f"many ({WEIGHT!r}).",
             "Evaluate on more.",
         )
     names = tuple(name for name in allowed.metrics if name in metrics)
-    weight = count if policy.weight is None else policy.weight
-    return RecordDict({"metrics": MetricRecord({WEIGHT: weight, **_single(metrics, names)})})
+    return RecordDict({"metrics": MetricRecord({WEIGHT: _weight(examples, policy), **_single(metrics, names)})})
 
 
 def _place(error: BaseException) -> str:

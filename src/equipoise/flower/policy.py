@@ -15,7 +15,7 @@ most-steps             learned: the most steps of the learner
 most-factor            learned: the largest ratio of the upper to the lower bound
 most-epsilon           laplace-dp: the largest epsilon of one release
 most-total-epsilon     laplace-dp: the largest sum of epsilons over all releases of the data
-batch                  laplace-dp: the public number that sums of gradients are divided by
+divisor                laplace-dp: the public number that sums of gradients are divided by
 most-releases          the most releases with this mechanism, over all runs
 =====================  ==============================================================================================
 """
@@ -30,10 +30,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError, PolicyError, closest, is_count, is_finite
+from ..errors import PolicyError, closest, is_count, is_finite
 from ..files import storage_errors
 from ..mechanism.protection import Protection
-from ..mechanism.registry import Mechanism, get_mechanism
+from ..mechanism.registry import MECHANISMS, Mechanism
 from .run_config import PREFIX, Terms
 
 VERSION = 1
@@ -42,21 +42,21 @@ VARIABLE = "EQUIPOISE_POLICY"
 MOST_BYTES = 1 << 20
 EXAMPLES = "examples"
 SHARED = ("least-relative", "most-releases")
-COUNTS = ("most-steps", "most-releases", "batch")
-GONE = ("mechanisms", "budget-at-most", "release-limit", "ledger", "verbose-errors")
-"""Keys of the node config that are in the policy now."""
+COUNTS = ("most-steps", "most-releases", "divisor")
+UNKNOWN = ("least-intensity", "least-scale", "most-gamma", "most-steps", "most-factor", *SHARED)
+"""What may be said of a mechanism that is not installed here."""
 
 
 def needed(mechanism: Mechanism) -> tuple[str, ...]:
     """What a policy must say of a mechanism: all that decides how much its release tells.
 
-    >>> needed(get_mechanism("pl-identical"))
+    >>> needed(MECHANISMS["pl-identical"])
     ('least-intensity', 'least-relative', 'most-releases')
     """
     if not mechanism.distorts:
         return ("most-releases",)
     if mechanism.formal:
-        return ("most-epsilon", "most-total-epsilon", "batch", "most-releases")
+        return ("most-epsilon", "most-total-epsilon", "divisor", "most-releases")
     noise = "least-intensity" if mechanism.on_sphere else "least-scale"
     learner = ("most-gamma", "most-steps", "most-factor") if mechanism.learns else ()
     return (noise, *learner, *SHARED)
@@ -120,9 +120,10 @@ class Policy:
                     f"{value:.6g}.",
                     "Change the run config, or leave this node out.",
                 )
-        self._permit_metrics(terms)
+        self._permit_numbers(terms)
 
-    def _permit_metrics(self, terms: Terms) -> None:
+    def _permit_numbers(self, terms: Terms) -> None:
+        """What is sent beside a release: metrics, and the weight."""
         other = [name for name in terms.metrics if name not in self.metrics]
         if other:
             raise PolicyError(
@@ -160,14 +161,14 @@ class Policy:
 
 def policy_of(node_config: Mapping[str, Any]) -> Policy:
     """The policy that the node config or the environment names; without one nothing leaves."""
-    gone = [name for name in GONE if PREFIX + name in node_config]
-    if gone:
+    other = [key for key in node_config if key.startswith(PREFIX) and key != f"{PREFIX}policy"]
+    if other:
         raise PolicyError(
-            f"The node config has {PREFIX}{gone[0]}, which belongs in the policy file.",
-            "Write it with `equipoise flower policy init`, and name it: equipoise.policy.",
+            f"Unknown key {other[0]!r} in the node config.",
+            f"{PREFIX}policy names the policy file; all else is in it: `equipoise flower policy init` writes one.",
         )
-    named = node_config.get(f"{PREFIX}policy") or os.environ.get(VARIABLE)
-    if not named or not isinstance(named, str):
+    named = node_config.get(f"{PREFIX}policy", os.environ.get(VARIABLE))
+    if not isinstance(named, str) or not named:
         raise PolicyError(
             "This node has no policy: nothing leaves it.",
             f"Write one with `equipoise flower policy init`, and name it in the node config ({PREFIX}policy) or in "
@@ -213,13 +214,19 @@ class _Reader:
         if self.given.get("version") != VERSION:
             raise self._wrong("version", self.given.get("version"), f"{VERSION}", f"Set version = {VERSION}.")
         experiment = self._flag("experiment")
-        mechanisms = self._table("mechanisms")
+        mechanisms, evaluation = self._table("mechanisms"), self._evaluation()
+        formal = [name for name in mechanisms if name in MECHANISMS and MECHANISMS[name].formal]
+        if evaluation is not None and formal:
+            raise PolicyError(
+                f"The policy {self.path.name} allows {formal[0]!r} and evaluations, which its guarantee does not cover.",
+                "Take [evaluation] out, or the mechanism.",
+            )
         account, ledger = self._ledger(experiment)
         return Policy(
             path=self.path, data=self._word("data"), account=account, ledger=ledger, experiment=experiment,
             mechanisms={name: self._bounds(name, bounds) for name, bounds in mechanisms.items()},
             most_releases=self._count("most-releases", self.given.get("most-releases")), weight=self._weight(),
-            metrics=self._names("metrics", self.given.get("metrics", [])), evaluation=self._evaluation(),
+            metrics=self._names("metrics", self.given.get("metrics", [])), evaluation=evaluation,
             verbose_errors=self._flag("verbose-errors"),
         )  # fmt: skip
 
@@ -230,27 +237,23 @@ class _Reader:
         return self._word("account"), self.path.parent / self._word("ledger")
 
     def _bounds(self, name: str, given: Any) -> dict[str, float]:
-        try:
-            keys = needed(get_mechanism(name))
-        except ConfigError:  # an app may register it; what it is decides then
-            keys = ("least-intensity", "least-scale", "most-gamma", "most-steps", "most-factor", *SHARED)
-            missing = [key for key in SHARED if isinstance(given, dict) and key not in given]
-        else:
-            missing = [key for key in keys if isinstance(given, dict) and key not in given]
+        where, kind = f"mechanisms.{name}", MECHANISMS.get(name)
         if not isinstance(given, dict):
-            raise self._wrong(f"mechanisms.{name}", given, "a table", "Write [mechanisms." + name + "].")
-        self._known(given, keys, f"mechanisms.{name}.")
+            raise self._wrong(where, given, "a table", f"Write [{where}].")
+        known = needed(kind) if kind is not None else UNKNOWN  # an app may register it; what it is decides then
+        self._known(given, known, f"{where}.")
+        missing = [key for key in (known if kind is not None else SHARED) if key not in given]
         if missing:
             raise PolicyError(
-                f"The policy {self.path.name} lacks mechanisms.{name}.{missing[0]}.",
+                f"The policy {self.path.name} lacks {where}.{missing[0]}.",
                 "A policy says it, or the run config would decide: `equipoise flower policy init` writes all of them.",
             )
         for key, value in given.items():
             if key in COUNTS:
-                self._count(f"mechanisms.{name}.{key}", value)
-            elif not is_finite(value) or value < 0 or (key.startswith("least-") and not value > 0):
-                raise self._wrong(f"mechanisms.{name}.{key}", value, "a finite number > 0", "For example 8.0.")
-        return {key: value for key, value in given.items()}
+                self._count(f"{where}.{key}", value)
+            elif not is_finite(value) or not value > 0:
+                raise self._wrong(f"{where}.{key}", value, "a finite number > 0", "For example 8.0.")
+        return dict(given)
 
     def _weight(self) -> float | None:
         value = self.given.get("weight", EXAMPLES)
@@ -284,9 +287,7 @@ class _Reader:
     def _table(self, key: str) -> dict[str, Any]:
         value = self.given.get(key)
         if not isinstance(value, dict):
-            raise self._wrong(
-                key, value, "a table", f"Write [{key}.NAME]." if key == "mechanisms" else f"Write [{key}]."
-            )
+            raise self._wrong(key, value, "a table", "`equipoise flower policy init` writes one.")
         return value
 
     def _flag(self, key: str) -> bool:

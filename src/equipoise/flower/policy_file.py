@@ -7,9 +7,10 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..errors import ConfigError, PolicyError
+from ..errors import ConfigError, LedgerError, PolicyError
 from ..files import write_bytes
 from ..ledger.account import Account
+from ..ledger.ledger import verify
 from ..mechanism.protection import ProtectionSettings
 from ..mechanism.registry import Mechanism, checked
 from .policy import VARIABLE, VERSION, Policy, needed, read_policy
@@ -25,7 +26,7 @@ COMMENTS = {
     "most-factor": "the largest ratio of the upper to the lower bound",
     "most-epsilon": "the largest epsilon of one release",
     "most-total-epsilon": "the largest sum of epsilons over all releases of this data",
-    "batch": "the public number by which sums of gradients are divided, on every node the same",
+    "divisor": "the public number by which sums of gradients are divided, on every node the same",
     "most-releases": "the most releases with this mechanism, over all runs",
 }
 
@@ -117,7 +118,7 @@ def default_bounds(mechanism: Mechanism, budget: float | None, releases: int) ->
     usual = {
         "least-intensity": noise, "least-scale": noise, "least-relative": 1.0, "most-gamma": float(protection.gamma),
         "most-steps": protection.steps, "most-factor": protection.factor, "most-epsilon": epsilon,
-        "most-total-epsilon": epsilon * releases, "batch": settings.batch, "most-releases": releases,
+        "most-total-epsilon": float(f"{epsilon * releases:.6g}"), "divisor": settings.batch, "most-releases": releases,
     }  # fmt: skip
     return {key: usual[key] for key in needed(mechanism)}
 
@@ -151,8 +152,12 @@ def _sentences(policy: Policy) -> Iterator[str]:
     if policy.ledger is None:
         yield "This is an experiment: reproducible noise, which protects nothing, may leave, and nothing is counted."
     else:
-        with Account.open(policy.ledger, str(policy.account)) as account:
-            yield f"So far {account.releases:,} have left (ledger {policy.ledger.name}, verified)."
+        summary = verify(policy.ledger)
+        if summary.account != policy.account:
+            raise LedgerError(
+                f"The ledger {policy.ledger.name} is of another account than the policy's.", "Name the right one."
+            )
+        yield f"So far {summary.total().asked:,} have left (ledger {policy.ledger.name}, verified)."
     if policy.experiment and policy.ledger is not None:
         yield "Reproducible noise, which protects nothing, may leave."
     for name, bounds in policy.mechanisms.items():
@@ -175,7 +180,7 @@ def _mechanism(name: str, bounds: dict[str, float]) -> str:
     if "most-epsilon" in bounds:
         return (
             f"{name}, {most}: each release with epsilon {bounds['most-epsilon']:g} or less, all together at most "
-            f"{bounds['most-total-epsilon']:g}; sums are divided by {bounds['batch']:.0f}."
+            f"{bounds['most-total-epsilon']:g}; sums are divided by {bounds['divisor']:.0f}."
         )
     if "least-relative" not in bounds:
         return f"{name}, {most}: updates leave UNPROTECTED."

@@ -108,7 +108,8 @@ class Intake:
         self.refused: dict[str, str] = {}
         self._weights: dict[str, float] = {}  # of all releases that were good by themselves
         self._heavy: dict[str, str] = {}
-        self._means: dict[Fraction | None, _Mean] = {}  # by weight: those that prove too heavy are left out whole
+        self._mean = _Mean(self.previous) if self.limits.max_weight_ratio == math.inf else None  # of what has arrived
+        self._held: dict[str, dict[str, Tensor]] = {}  # else all of it: who is too heavy is known at the end
 
     @property
     def accepted(self) -> list[str]:
@@ -134,11 +135,10 @@ class Intake:
         self.refused.pop(client, None)
         self._weights[client] = weight  # type: ignore[assignment]  # a number: just checked
         if self.averages:
-            exact = Fraction(weight)  # type: ignore[call-overload]
-            group = exact if self.limits.max_weight_ratio < math.inf else None
-            if group not in self._means:
-                self._means[group] = _Mean(self.previous)
-            self._means[group].add(update, exact)  # type: ignore[arg-type]
+            if self._mean is None:
+                self._held[client] = {name: tensor.detach().clone() for name, tensor in update.items()}  # type: ignore[attr-defined]
+            else:
+                self._mean.add(update, Fraction(weight))  # type: ignore[arg-type, call-overload]
         return None
 
     def refusal(self, client: str, update: object, weight: object, round_number: object) -> str | None:
@@ -179,7 +179,7 @@ class Intake:
         if len(self.accepted) < max(min_clients, 1):
             return Aggregate(dict(self.previous), self.accepted, self.refused, void=True)
         moved = {}
-        for name, mean in self._mean().tensors.items():
+        for name, mean in self._averaged().tensors.items():
             old = self.previous[name].to(torch.float64)
             moved[name] = (mean if rate == 1 else old + rate * (mean - old)).to(self.previous[name].dtype)
             if not torch.isfinite(moved[name]).all():
@@ -189,12 +189,13 @@ class Intake:
             raise ReleaseError(f"The new model {wrong}.", "Lower the rate.")
         return Aggregate(moved, self.accepted, self.refused)
 
-    def _mean(self) -> _Mean:
-        """Of all releases that are not too heavy."""
-        result, heavy = _Mean(self.previous), {Fraction(self._weights[client]) for client in self._heavy}
-        for weight, part in self._means.items():
-            if weight not in heavy:
-                result.add(part.tensors, part.mass)
+    def _averaged(self) -> _Mean:
+        """The mean of all releases that are not too heavy."""
+        if self._mean is not None:
+            return self._mean
+        result = _Mean(self.previous)
+        for client in self.accepted:
+            result.add(self._held[client], Fraction(self._weights[client]))
         return result
 
 
