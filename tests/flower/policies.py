@@ -10,7 +10,7 @@ from equipoise.mechanism.registry import MECHANISMS
 
 EASY = {
     "least-intensity": 1e-6, "least-scale": 1e-9, "least-relative": 1e-9, "most-gamma": 1e6, "most-steps": 1000,
-    "most-factor": 1e6, "most-epsilon": 1e6, "most-total-epsilon": 1e9, "batch": 4, "most-releases": 10**6,
+    "most-factor": 1e6, "most-epsilon": 1e6, "most-total-epsilon": 1e9, "divisor": 7, "most-releases": 10**6,
 }  # fmt: skip
 
 
@@ -21,10 +21,16 @@ def easy(*names: str) -> dict[str, Any]:
 
 
 def policy_content(**changes: Any) -> dict[str, Any]:
-    """A policy that lets everything leave; ``_`` stands for ``-``, and None takes a key out."""
+    """A policy that lets everything leave; ``_`` stands for ``-``, and None takes a key out.
+
+    A guarantee needs a fixed weight, and no evaluation beside it: those that fix the weight are for such mechanisms.
+    """
+    formal = not isinstance(changes.get("weight", ""), str)
+    every = easy() if formal else easy(*(name for name, kind in MECHANISMS.items() if not kind.formal))
+    evaluation = {"metrics": ["accuracy", "loss", "eval_loss"], "least-examples": 1}
     content = {
         "version": 1, "data": "tests", "experiment": True, "most-releases": 10**6, "metrics": ["loss"],
-        "evaluation": {"metrics": ["accuracy", "loss", "eval_loss"], "least-examples": 1}, "mechanisms": easy(),
+        "evaluation": None if formal else evaluation, "mechanisms": every,
         **{key.replace("_", "-"): value for key, value in changes.items()},
     }  # fmt: skip
     return {key: value for key, value in content.items() if value is not None}

@@ -24,11 +24,11 @@ def test_budgets_and_settings_of_the_client_are_those_of_the_run() -> None:
     assert (result.epsilon, result.bounds) == (0.0, easy()["pl-identical"])
 
 
-def test_under_a_formal_guarantee_the_policys_batch_divides(tmp_path: Path) -> None:
+def test_under_a_formal_guarantee_the_policys_divisor_divides(tmp_path: Path) -> None:
     own = node(tmp_path / "p.toml", weight=1)
     run = {"equipoise.mechanism": "laplace-dp", "equipoise.budget": 0.5}
     result = admitted(asking(), context(run, own))
-    assert (result.settings.batch, result.epsilon) == (4, 0.5)
+    assert (result.settings.batch, result.epsilon) == (7, 0.5)
 
 
 @pytest.mark.parametrize("with_ledger", [False, True])
@@ -41,8 +41,8 @@ def test_releases_are_counted_and_limited(with_ledger: bool, tmp_path: Path) -> 
     admission = admitted(asking(), about)
     for number in (1, 2):
         with counting(admission, about) as counted:
-            counted.permit(admission)
-            counted.append(admission, RECORD)
+            counted.charge(admission)
+            counted.note(admission, RECORD)
         assert about.state["equipoise"]["releases"] == number
         assert ("head" in about.state["equipoise"]) == with_ledger
     with counting(admission, about) as counted, pytest.raises(PolicyError, match="released 2 times in all"):
@@ -53,7 +53,7 @@ def test_the_runs_own_limit_ends_it_too() -> None:
     about = context({**RUN, "equipoise.release-limit": 1})
     admission = admitted(asking(), about)
     with counting(admission, about) as counted:
-        counted.append(admission, RECORD)
+        counted.charge(admission)
     with counting(admission, about) as counted, pytest.raises(LimitError, match="1 times in this run"):
         counted.permit(admission)
 

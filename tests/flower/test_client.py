@@ -326,11 +326,40 @@ def test_a_mechanism_has_a_limit_of_its_own(tmp_path: Path) -> None:
     protect(network(), images(), asking(), context({**RUN, "equipoise.mechanism": "pl-learn"}, own))
 
 
-def test_what_failed_is_not_a_release(tmp_path: Path) -> None:
+def test_what_failed_is_charged_all_the_same(tmp_path: Path) -> None:
+    """That it failed may tell of the data: a server could ask for nothing else, for ever."""
     about = context(node=counted(tmp_path, 1))
     with pytest.raises(DataError):
         protect(network(), DataLoader([]), asking(), about)
-    protect(network(), images(), asking(), about)
+    with pytest.raises(PolicyError, match="released 1 times in all"):
+        protect(network(), images(), asking(), about)
+
+
+@pytest.mark.parametrize("function", [protect, protected_step])
+@pytest.mark.parametrize("mechanism", ["pl-identical", "pl-learn", "ls-static", "gs-learn"])
+def test_an_update_that_overflows_is_no_visible_refusal(function: Any, mechanism: str) -> None:
+    """A server that chooses weights and step size could else read pixels off who refuses."""
+    budget = 0.98 if mechanism.startswith("pl") else 200.0
+    run = {
+        "equipoise.mechanism": mechanism,
+        "equipoise.budget": budget,
+        "equipoise.eta": 1e38,
+        "equipoise.clip": "none",
+    }
+    model, received = network(), {name: 100 * tensor for name, tensor in start().items()}
+    if function is protect:
+        with torch.no_grad():
+            model[1].weight.fill_(float("inf"))  # what such a training reached
+    sent = dict(function(model, images(), asking(tensors=received), context(run)).to_torch_state_dict())
+    assert all(torch.isfinite(tensor).all() for tensor in sent.values())
+    if mechanism == "pl-identical":
+        assert distance(sent, received) == pytest.approx(LOWER, rel=1e-2), "noise alone"
+
+
+def test_weights_that_would_swallow_the_noise_are_refused_whatever_the_data() -> None:
+    large = {name: torch.full_like(tensor, 1.5 * 2.0**25) for name, tensor in start().items()}
+    with pytest.raises(ReleaseError, match=r"noise of 2\.07 would be rounded away"):
+        protected_step(network(), images(), asking(tensors=large), context())
 
 
 def test_the_nodes_own_ledger_counts_over_runs_and_restarts(tmp_path: Path) -> None:
@@ -339,7 +368,8 @@ def test_the_nodes_own_ledger_counts_over_runs_and_restarts(tmp_path: Path) -> N
         protect(network(), images(), asking(), context(node=own))  # a context of its own: another run
     with pytest.raises(PolicyError, match="released 3 times in all"):
         protect(network(), images(), asking(), context(node=own))
-    entry = json.loads((tmp_path / "l.jsonl").read_text().splitlines()[-1])
+    asked, entry = (json.loads(line) for line in (tmp_path / "l.jsonl").read_text().splitlines()[-2:])
+    assert (asked["kind"], asked["clients"]) == ("asked", ["7"])
     assert entry["releases"][0]["client"] == "7"
     assert entry["releases"][0]["intensity"] == pytest.approx(LOWER, rel=1e-5), "exact, and with the client"
 
@@ -381,8 +411,10 @@ def test_a_ledger_that_was_tampered_with_is_noticed_and_nothing_leaves(harm: str
     path.unlink()
     if broken is not None:
         path.write_bytes(broken)
-    with pytest.raises(LedgerError):
+        path.chmod(0o600)
+    with pytest.raises(LedgerError) as caught:
         protect(network(), images(), asking(round_number=3), about)
+    assert "Others may read" not in str(caught.value), "what is noticed is the tampering"
     assert about.state["equipoise"]["releases"] == 2
 
 

@@ -186,8 +186,15 @@ def test_evaluations_are_off_unless_the_policy_has_them_and_with_a_formal_guaran
     given = evaluating({"num-examples": 60, "accuracy": 0.5})
     closed = context(node=node(tmp_path / "p.toml", evaluation=None))
     refused(given, "lets no reply to a message of type 'evaluate' leave", msg=asking(kind="evaluate"), about=closed)
-    formal = context({"equipoise.mechanism": "laplace-dp", "equipoise.budget": 1.0})
-    refused(given, "not covered by the guarantee", msg=asking(kind="evaluate"), about=formal)
+    for run in (
+        {"equipoise.mechanism": "laplace-dp", "equipoise.budget": 1.0},
+        {"equipoise.mechanism": "none"},
+        {"lr": 0.1},
+    ):
+        formal = node(tmp_path / "f.toml", mechanisms=easy("laplace-dp"), weight=1)
+        refused(given, "of type 'evaluate'", msg=asking(kind="evaluate"), about=context(run, formal))
+        both = node(tmp_path / "b.toml", mechanisms=easy("laplace-dp"), evaluation={"metrics": [], "least-examples": 1})
+        refused(given, "its guarantee does not cover them", msg=asking(kind="evaluate"), about=context(run, both))
 
 
 def test_replies_to_queries_do_not_leave() -> None:
@@ -406,7 +413,6 @@ def test_seeded_noise_does_not_leave_a_node(tmp_path: Path) -> None:
     strict = {"experiment": None, "account": "a1b2", "ledger": "l.jsonl"}
     about = context(node=node(tmp_path / "p.toml", **strict))
     refused(seeded, "The noise would be reproducible", about=about)
-    assert "equipoise" not in about.state, "nothing was counted"
     assert not answered(honest, about=about).has_error()
     assert not answered(seeded).has_error(), "a policy that says experiment lets it"
 
@@ -421,7 +427,9 @@ def test_an_app_that_passes_on_another_context_is_held_to_the_nodes_policy(tmp_p
         return Message(content(protect(network(), images(), msg, other)), reply_to=msg)
 
     run = {"equipoise.mechanism": "none"}
-    refused(elsewhere, "does not allow the mechanism 'pl-identical'", about=context(run, strict))
+    reply = answered(elsewhere, about=context(run, strict))
+    assert reply.content["equipoise"]["mechanism"] == "none", "what the guard admitted"
+    refused(elsewhere, "does not allow the mechanism 'pl-identical'", about=context({"lr": 0.1}, strict))
 
 
 def test_a_simulation_without_a_run_config_is_judged_when_the_app_tells_one(tmp_path: Path) -> None:
@@ -501,7 +509,11 @@ def leaving(msg: Message, context: Context) -> Message:
     raise SystemExit(4711)
 
 
-@pytest.mark.parametrize("train", [broken, reporting, leaving])
+def panicking(msg: Message, context: Context) -> Message:
+    raise type("PanicException", (BaseException,), {})(f"row of {MARKER}")
+
+
+@pytest.mark.parametrize("train", [broken, reporting, leaving, panicking])
 def test_of_an_error_the_server_learns_that_there_was_one(train: Train) -> None:
     """Neither its words nor its class, its code or the reason that the app gives: each could be anything."""
     refused(train, "Nothing is sent")

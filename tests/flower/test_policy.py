@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,9 @@ def permitted(path: Path, run: dict[str, Any], **changes: Any) -> None:
         ({"gamma": '{"rounds": [1], "values": [5.0]}'}, "pl-learn", {"most_gamma": 0.1}, "most-gamma"),
         ({"steps": 1000}, "pl-learn", {"most_steps": 10}, "most-steps = 10"),
         ({"factor": 1000.0}, "pl-learn", {"most_factor": 2.0}, "most-factor = 2"),
+        ({"steps": 0}, "pl-learn", {}, "learns nothing"),
+        ({"gamma": 0.0}, "pl-learn", {}, "learns nothing"),
+        ({"factor": 1.0}, "pl-learn", {}, "learns nothing"),
         ({"budget": 3.0}, "laplace-dp", {"most_epsilon": 1.0}, "most-epsilon = 1 for 'laplace-dp'; the run asks for 3"),
     ],
 )
@@ -100,7 +104,7 @@ def test_metrics_need_the_policy_too(tmp_path: Path) -> None:
 def test_a_formal_mechanism_needs_a_fixed_weight(tmp_path: Path) -> None:
     run = {"equipoise.mechanism": "laplace-dp", "equipoise.budget": 1.0}
     with pytest.raises(PolicyError, match='weight = "examples"'):
-        permitted(tmp_path / "p.toml", run)
+        permitted(tmp_path / "p.toml", run, mechanisms=easy("laplace-dp"), evaluation=None)
     permitted(tmp_path / "p.toml", run, weight=2.0)
 
 
@@ -108,14 +112,15 @@ def test_a_formal_mechanism_needs_a_fixed_weight(tmp_path: Path) -> None:
     ("ever", "with_it", "spent", "words"),
     [
         (9, 4, 0.0, None), (10, 4, 0.0, "released 10 times in all"), (9, 5, 0.0, "released 5 times by laplace-dp"),
-        (9, 4, 2.0, None), (9, 4, 2.1, "spent epsilon 2.1; 1 more would pass most-total-epsilon = 3"),
+        (9, 4, 2.0, None), (9, 4, 0.1 + 0.2 + 1.7, None),
+        (9, 4, 2.1, "spent epsilon 2.1; 1 more would pass most-total-epsilon = 3"),
     ],
 )  # fmt: skip
 def test_releases_and_epsilon_end_at_the_policys_limits(
     ever: int, with_it: int, spent: float, words: str | None, tmp_path: Path
 ) -> None:
     bounds = allow("laplace-dp", most_releases=5, most_total_epsilon=3.0)
-    policy = read_policy(written(tmp_path / "p.toml", most_releases=10, mechanisms=bounds))
+    policy = read_policy(written(tmp_path / "p.toml", most_releases=10, mechanisms=bounds, weight=1))
     if words is None:
         policy.permit_releases(MECHANISMS["laplace-dp"], ever, with_it, spent, 1.0)
         return
@@ -165,6 +170,15 @@ def test_what_contradicts_the_policy_is_refused_before_the_app_is_called(
     assert "equipoise" not in about.state, "nothing was counted"
 
 
+def test_a_limit_that_is_reached_is_known_before_the_app_is_called(
+    train: Any, called: list[Message], tmp_path: Path
+) -> None:
+    about = context(node=node(tmp_path / "p.toml", most_releases=1))
+    assert not answered(train, about=about).has_error()
+    assert answered(train, about=about).has_error()
+    assert len(called) == 1
+
+
 def test_a_node_without_a_policy_releases_nothing(
     train: Any, called: list[Message], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -182,10 +196,16 @@ def test_the_node_config_comes_before_the_environment(tmp_path: Path) -> None:
     assert not answered(honest, about=context()).has_error()
 
 
-@pytest.mark.parametrize("key", module.GONE)
-def test_the_keys_of_before_are_refused_with_the_way_to_go(key: str) -> None:
-    with pytest.raises(PolicyError, match=f"equipoise.{key}, which belongs in the policy file"):
+@pytest.mark.parametrize("key", ["budget-at-most", "ledger", "polciy", "mechanisms"])
+def test_a_key_that_the_node_config_does_not_have_is_no_reason_to_look_elsewhere(key: str) -> None:
+    with pytest.raises(PolicyError, match=f"Unknown key 'equipoise.{key}' in the node config"):
         policy_of({f"equipoise.{key}": "x"})
+
+
+@pytest.mark.parametrize("named", ["", 0, True])
+def test_a_policy_that_is_named_wrongly_is_none(named: Any) -> None:
+    with pytest.raises(PolicyError, match="This node has no policy"):
+        policy_of({"equipoise.policy": named})
 
 
 def test_an_update_that_is_large_beside_its_noise_is_shortened(tmp_path: Path) -> None:
@@ -230,6 +250,9 @@ def test_a_policy_is_read(tmp_path: Path) -> None:
         ({"weight": "loss"}, "Expected weight = 'loss'"),
         ({"metrics": "loss"}, "to be a list of names"),
         ({"metrics": ["x" * 41]}, "to be a list of names"),
+        ({"metrics": [""]}, "to be a list of names"),
+        ({"mechanisms": easy("laplace-dp"), "weight": "examples"}, "allows 'laplace-dp' and evaluations"),
+        ({"mechanisms": allow("pl-learn", most_gamma=-1.0)}, "to be a finite number > 0"),
         ({"experiment": "yes"}, "to be true or false"),
         ({"experiment": False}, "lacks account"),
         ({"experiment": False, "account": "a"}, "lacks ledger"),
@@ -254,6 +277,23 @@ def test_a_wrong_policy_is_an_error_and_not_a_missing_bound(
     assert caught.value.remedy
 
 
+def test_a_policy_of_another_user_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path / "p.toml")
+    mine = os.stat(path)
+    monkeypatch.setattr(os, "fstat", lambda handle: os.stat_result((*mine[:4], 4711, *mine[5:])))
+    with pytest.raises(PolicyError, match="belongs to another user"):
+        read_policy(path)
+
+
+def test_a_policy_that_anybody_can_replace_is_none(tmp_path: Path) -> None:
+    path = written(tmp_path / "open" / "p.toml")
+    path.parent.chmod(0o777)
+    with pytest.raises(PolicyError, match="Anybody can replace the policy"):
+        read_policy(path)
+    path.parent.chmod(0o1777)
+    read_policy(path)
+
+
 def test_a_policy_that_others_can_write_is_none(tmp_path: Path) -> None:
     path = written(tmp_path / "p.toml")
     for mode in (0o620, 0o602, 0o666):
@@ -264,12 +304,18 @@ def test_a_policy_that_others_can_write_is_none(tmp_path: Path) -> None:
     read_policy(path)
 
 
-@pytest.mark.parametrize("content", [b"version =", b"\xff\xfe", b"a = " + b"[" * 100_000, b" " * (1 << 21)])
-def test_a_policy_that_cannot_be_read_is_refused(content: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"version =", "is not TOML"), (b"\xff\xfe", "is not TOML"), (b"a = " + b"[" * 100_000, "is not TOML"),
+        (b"#" * (1 << 21), "larger than 1 MiB"),
+    ],
+)  # fmt: skip
+def test_a_policy_that_cannot_be_read_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
     path = tmp_path / "p.toml"
     path.write_bytes(content)
     path.chmod(0o600)
-    with pytest.raises(PolicyError):
+    with pytest.raises(PolicyError, match=words):
         read_policy(path)
     with pytest.raises(PolicyError, match="There is no policy"):
         read_policy(tmp_path / "other.toml")

@@ -103,7 +103,7 @@ def test_every_key_has_a_comment() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("pl-identical", "a distortion of L2 norm 7.99 or more, at least 1 times the update"),
+        ("pl-identical", "noise of L2 norm 7.99 or more (what a PL budget of 0.98 asks for"),
         ("pl-learn", "in at most 10 steps of 0.1, up to 2 times that size: it leaks more than static noise"),
         ("ls-static", "noise of scale 0.05 or more in every coordinate"),
         ("laplace-dp", "each release with epsilon 0.5 or less, all together at most 3.5; sums are divided by 4"),
@@ -116,7 +116,15 @@ def test_show_says_what_leaves_how_often_and_with_how_much_noise(name: str, word
     assert f"{name}, at most 7 times" in said
     assert "So far 0 have left" in said
     assert "No evaluation on this node's data leaves." in said
-    assert ("epsilon" in said.replace("No (epsilon, delta) follows", "")) == (name == "laplace-dp")
+    assert ("epsilon" in said) == (name == "laplace-dp"), "of nothing else"
+    assert ("no differential privacy" in said) == (name not in ("laplace-dp", "none"))
+
+
+def test_show_says_of_a_misspelt_mechanism_that_it_is_none(tmp_path: Path) -> None:
+    path = init_policy(tmp_path, "scans", "pl-identical", 0.98)
+    path.write_text(path.read_text().replace("pl-identical", "pl-identicall"))
+    said = " ".join(show_policy(path))
+    assert "no mechanism that is known here Did you mean 'pl-identical'?" in said
 
 
 def test_show_counts_what_has_left_and_notices_a_ledger_that_is_gone(tmp_path: Path) -> None:

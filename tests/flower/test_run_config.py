@@ -189,6 +189,12 @@ def test_the_weight_is_no_metric_beside_itself() -> None:
         read_terms(with_(metrics="num-examples"))
 
 
+def test_a_few_words_do_not_keep_a_node_busy() -> None:
+    table = {"rounds": list(range(1, 11)), "values": [0.9, 0.91] * 5}
+    with pytest.raises(ConfigError, match="10 parts of a schedule and 1000000 clients are too many"):
+        read_terms(with_(budget=json.dumps(table), clients=1_000_000))
+
+
 def test_the_run_config_does_not_choose_what_weighs_a_reply() -> None:
     """A training loss in its place would be sent."""
     with pytest.raises(ConfigError, match=r"Unknown key 'equipoise\.weight'"):

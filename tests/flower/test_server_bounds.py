@@ -60,6 +60,37 @@ def refusals(folder: Path, client: str = "104") -> list[list[str]]:
 # --- the norm of an update ----------------------------------------------------------------------------------
 
 
+def test_the_bound_does_not_grow_with_what_clients_send() -> None:
+    """A node that goes to the bound in every round would else make the next one larger, until no noise is left."""
+    sizes: list[float] = []
+
+    def greedy(message: Message) -> list[Message]:
+        node, n = message.metadata.dst_node_id, message.content["config"]["server-round"]
+        before = dict(message.content["arrays"].to_torch_state_dict())
+        sizes.append(distance(before, filled(0.0)))
+        sent = {name: tensor + 100.0 for name, tensor in before.items()} if node == 104 else before
+        return [reply(node, sent, 100 if node == 104 else 10, round_number=n)]
+
+    checked = Validated(FedAvg(fraction_evaluate=0.0), RUN)
+    checked.start(LocalGrid(greedy), ArrayRecord(start()), 6)
+    assert not checked.refused
+    steps = np.diff(sizes[::4])
+    assert max(steps) < 1.2 * min(steps[1:]), "it grows by the same in every round"
+    bound = checked.limits.norm(start(), checked._distortion(1))
+    assert bound < 0.5 * checked.limits.norm(checked._tensors, checked._distortion(1))
+
+
+def test_counters_and_indices_come_back_as_they_were_sent() -> None:
+    """Honest nodes send back what they received: one that was changed would stay so, and void every later round."""
+    model = {**start(), "ids": torch.arange(4)}
+    good = [reply(node, {**update(node), "ids": torch.arange(4)}) for node in (101, 102, 103)]
+    odd = reply(104, {**update(104), "ids": torch.arange(4) + 10**6})
+    checked, result, _ = one_round([*good, odd], model=model)
+    assert checked.refused[1] == {"104": "tensor 'ids' is not as it was sent"}
+    assert result is not None
+    assert torch.equal(result["ids"], torch.arange(4))
+
+
 @pytest.mark.parametrize("value", [3e38, -3e38, 1e19, 1e6])
 def test_a_finite_monster_changes_nothing(value: float, tmp_path: Path) -> None:
     """It was averaged in, and every later round was void: the model had become too large to add to."""

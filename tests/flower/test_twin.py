@@ -158,7 +158,7 @@ def test_in_rays_workers_the_guard_sends_nothing_that_was_not_protected(tmp_path
 def test_the_same_without_rays_processes(name: str) -> None:
     """Client app, guard, protect, Validated and FedAvg as in the simulation; only the transport is missing."""
     about, federation = settings(name, 2), Federation("mnist", name, BUDGETS[name], seed=4)
-    contexts = {node: context(node={"partition-id": place}) for place, node in enumerate(NODES)}
+    contexts = {node: context({"lr": 0.1}, {"partition-id": place}) for place, node in enumerate(NODES)}
     app = client_app()
 
     def answer(message: Message) -> list[Message]:

@@ -15,7 +15,7 @@ from equipoise.errors import BudgetError, ConfigError, DataError, ModelError
 from equipoise.mechanism.grid import Grid
 from equipoise.mechanism.protect import Protected, protected_step
 from equipoise.mechanism.protection import ProtectionSettings
-from equipoise.mechanism.records import blank_record, no_records, records, rehearse
+from equipoise.mechanism.records import blank_record, neutral, no_records, records, rehearse
 from equipoise.models.batched import Batched
 
 SETTINGS = ProtectionSettings(eta=0.2, clip=3.0)
@@ -276,15 +276,14 @@ def test_a_blank_record_has_the_form_of_one() -> None:
 
 
 def test_the_number_of_classes_and_a_loss_that_fails() -> None:
-    batched, params = Batched(model_of()), torch.zeros(1, SIZE).double()
     blank = [blank_record(part) for part in batch_of()]
-    assert rehearse(batched, params, *blank, None) == 3
+    assert rehearse(model_of(), *blank, None) == 3
 
     def broken(outputs: Tensor, labels: Tensor) -> Tensor:
         raise ValueError
 
     with pytest.raises(ModelError, match="The loss of this batch cannot be computed: ValueError"):
-        rehearse(Batched(model_of(), broken), params, *blank, broken)
+        rehearse(model_of(), *blank, broken)
 
 
 @pytest.mark.parametrize("make", [no_records, lambda: records(Batched(model_of()), *batch_of(), 3)])
@@ -293,3 +292,35 @@ def test_nothing_looks_at_all_records_together(make: Callable[[], Any]) -> None:
     for function in (objective.loss, objective.gradient):
         with pytest.raises(AssertionError, match="one record at a time"):
             function(torch.zeros(1, SIZE))
+
+
+def test_whether_a_model_serves_depends_on_no_value_that_it_holds() -> None:
+    """A server chooses what is received, and what a local copy holds may be fitted to private data."""
+    one, two = model_of(), model_of()
+    with torch.no_grad():
+        for tensor in two.parameters():
+            tensor.fill_(math.nan)
+    for a, b in zip(neutral(one).parameters(), neutral(two).parameters(), strict=True):
+        assert torch.equal(a, b)
+        assert torch.isfinite(a).all()
+
+
+def test_how_a_batch_lies_in_memory_does_not_reach_a_record() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    class Looking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(x.stride())
+            result: Tensor = self.inner(x)
+            return result
+
+    batched = Batched(Looking())
+    params = torch.zeros(1, batched.layout.size)
+    for count in (1, 2, 5):
+        images = torch.rand(4, count).T  # the batch axis last in memory
+        list(records(batched, images, torch.zeros(count, dtype=torch.int64), 3).per_example(params))  # type: ignore[misc]
+    assert len(set(seen)) == 1

@@ -21,12 +21,12 @@ class Mortal:
         self.count, self.dies_before, self.torn = 0, dies_before, torn
         self.seen: list[str] = []
         monkeypatch.setattr(os, "fsync", lambda handle: None)  # the machine itself stays on, and the test fast
-        for owner, name in ((os, "fsync"), (Path, "replace"), (Path, "unlink"), (Path, "open")):
+        for owner, name in ((os, "fsync"), (Path, "replace"), (Path, "unlink"), (os, "open")):
             monkeypatch.setattr(owner, name, self._watch(name, getattr(owner, name)))
 
     def _watch(self, name: str, genuine: Callable[..., Any]) -> Callable[..., Any]:
         def call(target: Any, *more: Any, **named: Any) -> Any:
-            if name == "open" and (more[0] if more else named.get("mode", "r")).startswith("r"):
+            if name == "open" and not (more[0] if more else named["flags"]) & (os.O_WRONLY | os.O_RDWR):
                 return genuine(target, *more, **named)
             if self.count == self.dies_before:
                 if self.torn and name == "fsync" and os.fstat(target).st_size > 5:

@@ -89,7 +89,9 @@ def init(
     *,
     data: Annotated[str, typer.Option(help="What you call the data set: its releases are counted together.")],
     mechanism: Annotated[str, typer.Option(help="The mechanism to allow; add others in the file.")] = "pl-identical",
-    budget: Annotated[float | None, typer.Option(help="Ask for as much noise as this budget; none for 'none'.")] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="Ask for the noise of this budget; 0.98 for pl-identical.")
+    ] = None,
     releases: Annotated[int, typer.Option(help="The most releases of the data, over all runs.")] = 1000,
     experiment: Annotated[
         bool, typer.Option("--experiment", help="For simulations: allow reproducible noise, keep no ledger.")

@@ -41,13 +41,11 @@ class Admission:
         """Of one release, where it has one; else 0."""
         return float(self.budget) if self.terms.mechanism.formal and self.budget is not None else 0.0
 
-    def entry(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """The line of the ledger."""
-        formal = self.terms.mechanism.formal
-        numbers = {name: None if formal else record[name] for name in NUMBERS}  # a guarantee covers no norm
-        release = {"client": str(self.client), **numbers, "accepted": True}
-        about = {name: record[name] for name in ("round", "mechanism", "norm")}
-        return {"kind": "round", "federation": 0, **about, "budget": self.budget, "releases": [release]}
+    def entry(self, kind: str, **more: Any) -> dict[str, Any]:
+        """A line of the ledger."""
+        mechanism = self.terms.mechanism
+        about = {"round": self.round_number, "mechanism": mechanism.name, "norm": mechanism.norm}
+        return {"kind": kind, "federation": 0, **about, "budget": self.budget, **more}
 
 
 def admitted(msg: Message, context: Context, policy: Policy | None = None) -> Admission:
@@ -66,7 +64,8 @@ class Counted:
     """The releases of this node, while one is being made: nobody else counts meanwhile."""
 
     def __init__(self, context: Context, account: Account | None):
-        self.context, self.account, self.in_this_run = context, account, _kept(context)[0]
+        self.context, self.account = context, account
+        self.in_this_run, self.spent, _ = _kept(context)
 
     def permit(self, admission: Admission) -> None:
         """Raise unless one more release is within the limits of the run and of the policy."""
@@ -76,18 +75,31 @@ class Counted:
                 f"This client has released {here} times in this run; the limit is {limit}.",
                 "Budgets of single releases do not add up to a budget of all; raise the limit if you accept more.",
             )
-        counts = (here, here, here * admission.epsilon)
+        counts = (here, here, self.spent)
         if self.account is not None:
             counts = (self.account.releases, self.account.releases_of(mechanism.name), self.account.epsilon())
         admission.policy.permit_releases(mechanism, *counts, admission.epsilon)
 
-    def append(self, admission: Admission, record: Mapping[str, Any]) -> None:
-        """Count a release, before anything can leave."""
-        seen: dict[str, Any] = {}
+    def charge(self, admission: Admission) -> None:
+        """Count a release that is asked for, before anything is computed: that it then fails would tell of the data."""
+        self.permit(admission)
         if self.account is not None:
-            self.account.append(admission.entry(record))
-            seen = dict(self.account.seen)
-        self.context.state[RECORD] = ConfigRecord({"releases": self.in_this_run + 1, **seen})
+            self.account.append(admission.entry("asked", clients=[str(admission.client)]))
+        self.in_this_run, self.spent = self.in_this_run + 1, self.spent + admission.epsilon
+        self._keep()
+
+    def note(self, admission: Admission, record: Mapping[str, Any]) -> None:
+        """Write down what was made, before it can leave."""
+        if self.account is not None:
+            formal = admission.terms.mechanism.formal
+            numbers = {name: None if formal else record[name] for name in NUMBERS}  # a guarantee covers no norm
+            release = {"client": str(admission.client), **numbers, "accepted": True}
+            self.account.append(admission.entry("answered", releases=[release]))
+            self._keep()
+
+    def _keep(self) -> None:
+        seen: dict[str, Any] = {} if self.account is None else dict(self.account.seen)
+        self.context.state[RECORD] = ConfigRecord({"releases": self.in_this_run, "epsilon": self.spent, **seen})
 
 
 @contextmanager
@@ -97,17 +109,15 @@ def counting(admission: Admission, context: Context) -> Iterator[Counted]:
     if policy.ledger is None or policy.account is None:
         yield Counted(context, None)
         return
-    with Account.open(policy.ledger, policy.account, _kept(context)[1]) as account:
+    with Account.open(policy.ledger, policy.account, _kept(context)[2]) as account:
         yield Counted(context, account)
 
 
-def _kept(context: Context) -> tuple[int, dict[str, Any] | None]:
-    """What Flower keeps of this node for the time of the run: how many releases, and where the ledger was."""
-    kept = context.state.config_records.get(RECORD)
-    if kept is None:
-        return 0, None
+def _kept(context: Context) -> tuple[int, float, dict[str, Any] | None]:
+    """What Flower keeps of this node for the time of the run: releases, their epsilons, and where the ledger was."""
+    kept: Mapping[str, Any] = context.state.config_records.get(RECORD) or {}
     seen = {name: kept[name] for name in ("entries", "head") if name in kept}
-    return _whole(kept["releases"]), seen or None
+    return _whole(kept.get("releases", 0)), float(kept.get("epsilon", 0.0)), seen or None
 
 
 def _round(msg: Message) -> int:

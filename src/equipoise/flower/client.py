@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
 from flwr.app import ArrayRecord, Context, Message
 from torch import Tensor, nn
 
@@ -64,8 +65,8 @@ def protected_step(
 
     Args and Returns are those of ``protect``, except that ``model`` only says what is computed: the step, of size
     ``equipoise.eta`` on the mini-batch, starts from the message's parameters. The only way to use ``laplace-dp``, with
-    which an error of the loader or the model becomes a release of noise alone: pass a function as ``data``, so that
-    whatever reads your examples is called in here.
+    which an example that the model or the loss fails on counts as zero, and a batch that cannot be read as empty: noise
+    alone is released. Pass a function as ``data``, so that whatever reads your examples is called in here.
 
     In a train function::
 
@@ -95,15 +96,24 @@ def _arrays(
     mechanism, own = admission.terms.mechanism, {"least_relative": admission.bounds.get("least-relative", 0.0)}
     if mechanism.formal and release is core.protected_step:
         own = {"divisor": admission.settings.batch}
-    batch = _batch(data, keys, model, spare=mechanism.formal)  # however long it takes: nobody waits for the ledger
+    batch = _batch(data, keys, model, spare=mechanism.formal)
+    about: dict[str, Any] = {
+        "settings": admission.settings, "client": admission.client, "round_number": admission.round_number,
+        "experiment_seed": seed,
+    }  # fmt: skip
+    received = _received(msg)
+    try:
+        if release is core.protect and not all(torch.isfinite(part).all() for part in model.parameters()):
+            raise ReleaseError("What was trained is not finite.", "Use a smaller learning rate.")
+        sent = release(model, received, batch, mechanism, admission.budget, loss=loss, **about, **own)
+    except ReleaseError as error:
+        if not mechanism.distorts:
+            raise
+        log.error("The update cannot be released, noise alone is sent: %s", error)  # a refusal would tell of the data
+        sent = core.noise_alone(model, received, mechanism, admission.budget, **about)
+    arrays = ArrayRecord(sent.parameters)
     with counting(admission, context) as counted:
-        counted.permit(admission)
-        sent = release(
-            model, _received(msg), batch, mechanism, admission.budget, loss=loss, settings=admission.settings, client=admission.client, round_number=admission.round_number,
-            experiment_seed=seed, **own,
-        )  # fmt: skip
-        arrays = ArrayRecord(sent.parameters)
-        counted.append(admission, sent.record)  # before anything can leave
+        counted.note(admission, sent.record)  # before anything can leave
     let_pass(arrays, sent.record, admission.terms)
     return arrays
 
@@ -112,13 +122,13 @@ def _batch(data: Any, keys: tuple[str, str], model: nn.Module, *, spare: bool) -
     """The mini-batch, where the model is; with ``spare``, none where that fails: that it did is private."""
     try:
         x, y = first_batch(data() if callable(data) else data, keys)
+        like = next(model.parameters(), x)
+        return x.to(like.device), y.to(like.device)
     except Exception as error:
         if not spare:
             raise
         log.error("No example could be read, noise alone is sent: %s", place(error))
         return None
-    like = next(model.parameters(), x)
-    return x.to(like.device), y.to(like.device)
 
 
 def first_batch(data: Any, keys: tuple[str, str]) -> tuple[Tensor, Tensor]:

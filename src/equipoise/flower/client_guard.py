@@ -58,19 +58,27 @@ _passage: ContextVar[_Passage | None] = ContextVar("equipoise_passage", default=
 def begin(msg: Message, context: Context) -> Admission:
     """Whoever makes a release for the present message says so first: there is one, or the app could choose.
 
-    Returns what the guard around the message admitted, whatever context the app passes on.
+    Returns what the guard around the message admitted and charged, whatever context the app passes on.
     """
     passage = _passage.get()
-    if passage is None:
-        return admitted(msg, context)
-    if passage.begun:
+    if passage is not None and passage.begun:
         raise ReleaseError(
             "protect was called a second time for one message: of several releases the app could send the one it "
             "likes, and their mean would have less noise.",
             "Call it once.",
         )
-    passage.begun = True
-    return passage.admission or admitted(msg, context, passage.policy)
+    if passage is not None:
+        passage.begun = True
+        if passage.admission is not None:
+            return passage.admission
+    return _charged(msg, context, None if passage is None else passage.policy)
+
+
+def _charged(msg: Message, context: Context, policy: Policy | None) -> Admission:
+    admission = admitted(msg, context, policy)
+    with counting(admission, context) as counted:
+        counted.charge(admission)
+    return admission
 
 
 def let_pass(arrays: ArrayRecord, record: dict[str, Any], terms: Terms) -> None:
@@ -104,7 +112,9 @@ def guard(msg: Message, context: Context, call_next: ClientAppCallable) -> Messa
             raise ReleaseError("The client app reported an error.", "See what it logged.")
         content = _trained(reply.content, passage.made, policy) if training else _evaluated(reply.content, policy)
         return Message(content, reply_to=msg)
-    except (Exception, SystemExit) as error:  # an exit code could be anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # of whatever kind: its words, its class or its exit code could be anything
         log.error("Nothing is sent: %s", _words(error) if loud else _place(error))
         return Message(Error(code=ErrorCode.MOD_FAILED_PRECONDITION, reason=REFUSED), reply_to=msg)
     finally:
@@ -116,9 +126,7 @@ def _permit(passage: _Passage, policy: Policy, context: Context) -> bool:
     kind = passage.message.metadata.message_type.split(".")[0]
     if kind == "train":
         if any(key.startswith(PREFIX) for key in context.run_config):  # Flower's run_simulation has none: protect asks
-            passage.admission = admitted(passage.message, context, policy)
-            with counting(passage.admission, context) as counted:
-                counted.permit(passage.admission)
+            passage.admission = _charged(passage.message, context, policy)
         return True
     if kind != "evaluate" or policy.evaluation is None:
         raise PolicyError(

@@ -31,7 +31,6 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import PolicyError, closest, is_count, is_finite
-from ..files import storage_errors
 from ..mechanism.protection import Protection
 from ..mechanism.registry import MECHANISMS, Mechanism
 from .run_config import PREFIX, Terms
@@ -95,9 +94,12 @@ class Policy:
         mechanism = terms.mechanism
         bounds = self.mechanisms.get(mechanism.name)
         if bounds is None:
-            allowed = ", ".join(self.mechanisms) or "none"
+            odd = [name for name in self.mechanisms if name not in MECHANISMS]
+            hint = f" ({odd[0]!r} is no mechanism that is known here.)" if odd else ""
             raise PolicyError(
-                f"The policy of this node does not allow the mechanism {mechanism.name!r}.", f"It allows: {allowed}."
+                f"The policy of this node does not allow the mechanism {mechanism.name!r}. It allows: "
+                f"{', '.join(self.mechanisms) or 'nothing'}.{hint}",
+                "Ask the coordinator for one of these, or allow it knowingly: a table [mechanisms.NAME].",
             )
         if set(bounds) != set(needed(mechanism)):
             raise PolicyError(
@@ -118,8 +120,15 @@ class Policy:
                 raise PolicyError(
                     f"The policy of this node has {key} = {bound:g} for {mechanism.name!r}; the run asks for "
                     f"{value:.6g}.",
-                    "Change the run config, or leave this node out.",
+                    "Ask the coordinator to change the run config, or loosen the policy knowingly.",
                 )
+        still = protection.steps < 1 or not float(protection.gamma) > 0 or not protection.factor > 1
+        if mechanism.learns and still:
+            raise PolicyError(
+                f"With the steps, gamma or factor of the run {mechanism.name!r} learns nothing: its noise has an exact "
+                "norm, which verifies guesses.",
+                "Set steps >= 1, gamma > 0 and factor > 1, or ask for the static mechanism.",
+            )
         self._permit_numbers(terms)
 
     def _permit_numbers(self, terms: Terms) -> None:
@@ -179,23 +188,31 @@ def policy_of(node_config: Mapping[str, Any]) -> Policy:
 
 def read_policy(path: Path) -> Policy:
     """A policy file, every key checked; unknown ones are errors."""
-    with storage_errors(path):
+    try:
         if not path.is_file():
-            raise PolicyError(f"There is no policy at {path}.", "Write one: equipoise flower policy init.")
-        about = path.stat()
+            raise PolicyError(f"There is no policy at {path}.", "Correct the path, or write one: policy init.")
+        with path.open("rb") as file:
+            about, content = os.fstat(file.fileno()), file.read(MOST_BYTES + 1)
+        if about.st_uid not in (0, os.geteuid()):
+            raise PolicyError(
+                f"The policy {path} belongs to another user.",
+                "Let it belong to who runs the node, or to root.",
+            )
         if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise PolicyError(
-                f"The policy {path.name} can be written by others than its owner.", f"chmod go-w {path.name}"
-            )
-        if about.st_size > MOST_BYTES:
-            raise PolicyError(
-                f"The policy {path.name} is larger than 1 MiB.", "Write one: equipoise flower policy init."
-            )
-        content = path.read_bytes()
+            raise PolicyError(f"The policy {path} can be written by others than its owner.", f"chmod go-w {path}")
+        if len(content) > MOST_BYTES:
+            raise PolicyError(f"The policy {path} is larger than 1 MiB.", "Name a policy file.")
+        folder = path.parent.stat().st_mode
+        if folder & stat.S_IWOTH and not folder & stat.S_ISVTX:
+            raise PolicyError(f"Anybody can replace the policy {path}.", f"chmod o-w {path.parent}")
+    except OSError as error:
+        raise PolicyError(
+            f"Cannot read the policy {path}: {error.strerror}.", "Let it belong to the user that runs the node."
+        ) from error
     try:
         given = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:
-        raise PolicyError(f"The policy {path.name} is not TOML: {error}.", "Mend that line.") from error
+        raise PolicyError(f"The policy {path} is not TOML: {error}.", "Mend that line.") from error
     return _Reader(given, path).policy()
 
 
@@ -218,7 +235,7 @@ class _Reader:
         formal = [name for name in mechanisms if name in MECHANISMS and MECHANISMS[name].formal]
         if evaluation is not None and formal:
             raise PolicyError(
-                f"The policy {self.path.name} allows {formal[0]!r} and evaluations, which its guarantee does not cover.",
+                f"The policy {self.path} allows {formal[0]!r} and evaluations: its guarantee does not cover them.",
                 "Take [evaluation] out, or the mechanism.",
             )
         account, ledger = self._ledger(experiment)
@@ -245,7 +262,7 @@ class _Reader:
         missing = [key for key in (known if kind is not None else SHARED) if key not in given]
         if missing:
             raise PolicyError(
-                f"The policy {self.path.name} lacks {where}.{missing[0]}.",
+                f"The policy {self.path} lacks {where}.{missing[0]}.",
                 "A policy says it, or the run config would decide: `equipoise flower policy init` writes all of them.",
             )
         for key, value in given.items():
@@ -275,14 +292,14 @@ class _Reader:
         for key in given:
             if key not in known:
                 raise PolicyError(
-                    f"Unknown key {where + key!r} in the policy {self.path.name}.{closest(key, list(known))}",
+                    f"Unknown key {where + key!r} in the policy {self.path}.{closest(key, list(known))}",
                     f"Known: {', '.join(known)}.",
                 )
 
     def _wrong(self, key: str, value: Any, what: str, remedy: str) -> PolicyError:
         if value is None:
-            return PolicyError(f"The policy {self.path.name} lacks {key}.", remedy)
-        return PolicyError(f"Expected {key} = {value!r} in the policy {self.path.name} to be {what}.", remedy)
+            return PolicyError(f"The policy {self.path} lacks {key}.", remedy)
+        return PolicyError(f"Expected {key} = {value!r} in the policy {self.path} to be {what}.", remedy)
 
     def _table(self, key: str) -> dict[str, Any]:
         value = self.given.get(key)

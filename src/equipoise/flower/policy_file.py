@@ -7,12 +7,12 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..errors import ConfigError, LedgerError, PolicyError
+from ..errors import ConfigError, LedgerError, PolicyError, closest
 from ..files import write_bytes
 from ..ledger.account import Account
 from ..ledger.ledger import verify
 from ..mechanism.protection import ProtectionSettings
-from ..mechanism.registry import Mechanism, checked
+from ..mechanism.registry import MECHANISMS, Mechanism, checked
 from .policy import VARIABLE, VERSION, Policy, needed, read_policy
 
 POLICY, LEDGER = "policy.toml", "ledger.jsonl"
@@ -38,7 +38,7 @@ def init_policy(
 
     Args:
         folder: made if it is not there, readable by its owner alone.
-        data: what you call the data set; its releases are counted together.
+        data: what you call the data set. Releases are counted by the ledger: one policy for one data set.
         mechanism: the one that is allowed; others can be added by hand.
         budget: noise is asked for as this budget has it under the default constants; none for ``none``.
         releases: the most that may leave, over all runs.
@@ -93,7 +93,7 @@ weight = {weight}# of a reply: "examples" tells how many there were; a number te
 metrics = []              # of training: names that may leave if a run asks for them; a loss is a function of your data
 verbose-errors = false    # true: this node's log quotes errors of the app, which may quote examples
 
-# Evaluations on this node's data leave only with this table, and never with a formal guarantee:
+# Evaluations on this node's data leave only with this table, and not beside a mechanism with a guarantee:
 # [evaluation]
 # metrics = ["accuracy"]
 # least-examples = 100
@@ -148,9 +148,13 @@ def show_policy(path: Path) -> list[str]:
 
 
 def _sentences(policy: Policy) -> Iterator[str]:
-    yield f"Data: {policy.data}. At most {policy.most_releases:,} releases of it can leave, over all runs."
+    where = "in one run" if policy.ledger is None else "over all runs"
+    yield f"Data: {policy.data}. At most {policy.most_releases:,} releases can leave under this policy, {where}."
     if policy.ledger is None:
-        yield "This is an experiment: reproducible noise, which protects nothing, may leave, and nothing is counted."
+        yield (
+            "This is an experiment: reproducible noise, which protects nothing, may leave, and nothing is counted from "
+            "one run to the next."
+        )
     else:
         summary = verify(policy.ledger)
         if summary.account != policy.account:
@@ -166,7 +170,7 @@ def _sentences(policy: Policy) -> Iterator[str]:
         yield "No mechanism is allowed: nothing leaves."
     weight = "the number of examples trained on" if policy.weight is None else f"the fixed weight {policy.weight:g}"
     names = f", and the metrics {', '.join(policy.metrics)} if the run asks for them" if policy.metrics else ""
-    yield f"With each release leaves {weight}{names}."
+    yield f"With each release leave its mechanism, budget and the size of its noise to two digits, and {weight}{names}."
     if policy.evaluation is None:
         yield "No evaluation on this node's data leaves."
     else:
@@ -177,6 +181,8 @@ def _sentences(policy: Policy) -> Iterator[str]:
 
 def _mechanism(name: str, bounds: dict[str, float]) -> str:
     most = f"at most {bounds['most-releases']:,.0f} times"
+    if name not in MECHANISMS:
+        most += f" (no mechanism that is known here{closest(name, list(MECHANISMS))}; it counts only if an app has it)"
     if "most-epsilon" in bounds:
         return (
             f"{name}, {most}: each release with epsilon {bounds['most-epsilon']:g} or less, all together at most "
@@ -185,20 +191,33 @@ def _mechanism(name: str, bounds: dict[str, float]) -> str:
     if "least-relative" not in bounds:
         return f"{name}, {most}: updates leave UNPROTECTED."
     noise = (
-        f"a distortion of L2 norm {bounds['least-intensity']:g} or more"
+        f"noise of L2 norm {bounds['least-intensity']:g} or more ({_as_budget(bounds['least-intensity'])})"
         if "least-intensity" in bounds
         else f"noise of scale {bounds['least-scale']:g} or more in every coordinate"
     )
     learned = (
-        f" The distortion is learned on the examples, in at most {bounds['most-steps']:.0f} steps of "
-        f"{bounds['most-gamma']:g}, up to {bounds['most-factor']:g} times that size: it leaks more than static noise."
+        f" The noise is learned on the examples, in at most {bounds['most-steps']:.0f} steps of "
+        f"{bounds['most-gamma']:g}, up to {bounds['most-factor']:g} times that size: it leaks more than static noise, "
+        "and with weights of the server's choosing it can be the gradient itself."
         if "most-gamma" in bounds
         else ""
     )
     return (
-        f"{name}, {most}: {noise}, at least {bounds['least-relative']:g} times the update (larger ones are shortened)."
-        f"{learned} No (epsilon, delta) follows."
+        f"{name}, {most}: {noise}, and at least {bounds['least-relative']:g} times that of the update that it hides (a "
+        f"larger update is shortened).{learned} That is no differential privacy: nothing bounds what an attack reads "
+        "out of it, and what leaks adds up over releases."
     )
+
+
+def _as_budget(intensity: float) -> str:
+    """
+    >>> _as_budget(7.99)
+    'what a PL budget of 0.98 asks for with the default constants; 0.96 to 0.995 were measured'
+    """
+    measure = ProtectionSettings().measure("pl-identical")
+    assert measure is not None
+    budget = f"{measure.leakage(intensity):.3g}"
+    return f"what a PL budget of {budget} asks for with the default constants; 0.96 to 0.995 were measured"
 
 
 def remedy(path: Path) -> str:

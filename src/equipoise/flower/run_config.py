@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 PREFIX = "equipoise."
 WEIGHT = "num-examples"
 """The metric that weighs a reply, as FedAvg has it."""
+MOST_VALUES = 100_000
+"""Budgets of a schedule times clients: a few words must not keep a node busy."""
 RESERVED = ("experiment", "round", "accepted", "refused", "void", "evaluation")
 """Keys that a line of the server's metrics has anyway."""
 OF_A_RELEASE = tuple(
@@ -134,7 +136,13 @@ def _check_budget(terms: Terms) -> None:
     measure = terms.settings.measure(terms.mechanism)
     if measure is None:
         return
-    for round_number in schedule_starts(terms.budget):
+    starts = schedule_starts(terms.budget)
+    if len(starts) * terms.settings.clients > MOST_VALUES:
+        raise ConfigError(
+            f"The budgets of {len(starts)} parts of a schedule and {terms.settings.clients} clients are too many.",
+            f"Use at most {MOST_VALUES} in all.",
+        )
+    for round_number in starts:
         row = terms.budgets(round_number)
         if not row:
             raise ConfigError("The list of budgets is empty.", "Give one for each client.")

@@ -49,9 +49,9 @@ class Validated(Strategy):
     noise: for experiments.
 
     The bounds, each a refusal by name: ``max_weight``; ``max_norm``, of the L2 norm of an update, by default 100 times
-    (L2 norm of the model sent out + largest expected L2 norm of the distortion asked for + 1); ``max_weight_ratio``, of
-    a weight to the lower median of the round's good replies. ``math.inf`` turns one off. A result of the strategy
-    beyond ``max_norm`` makes the round void.
+    (L2 norm of the model that the run began with + largest expected L2 norm of the distortion asked for + 1);
+    ``max_weight_ratio``, of a weight to the lower median of the round's good replies. ``math.inf`` turns one off. A
+    result of the strategy beyond ``max_norm`` makes the round void.
     """
 
     def __init__(
@@ -92,6 +92,7 @@ class Validated(Strategy):
         self._clients: list[str] = []
         self._evaluators: set[str] = set()
         self._tensors: dict[str, Tensor] = {}
+        self._first: dict[str, Tensor] = {}  # what a run begins with: its size is no client's doing
 
     # -- a round -----------------------------------------------------------------------------------------------
 
@@ -125,7 +126,8 @@ class Validated(Strategy):
         round_number = self._past + server_round
         if self.stopped:
             return None, None
-        clients, bounds = set(self._clients), {**asdict(self.limits), "distortion": self._distortion(round_number)}
+        clients, bounds = set(self._clients), asdict(self.limits)
+        bounds["max_norm"] = self.limits.norm(self._first or self._tensors, self._distortion(round_number))
         intake = Intake(self._tensors, round_number, clients=clients, averages=False, **bounds)
         checked = [checked_reply(message, intake, self.terms, self.seeded) for message in _of_clients(replies)]
         result = settled(checked, intake)
@@ -224,6 +226,7 @@ class Validated(Strategy):
         self._tried = self._good = 0
         self._reasons.clear()
         try:
+            self._first = dict(initial_arrays.to_torch_state_dict())
             initial_arrays = self._resume(initial_arrays)
             Intake(dict(initial_arrays.to_torch_state_dict()), 0, averages=False)  # a broken model is an error at once
             self.folder.begin(initial_arrays.to_torch_state_dict(), self._past, num_rounds)

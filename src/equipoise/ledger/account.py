@@ -44,7 +44,10 @@ from .lines import NOTE, SCHEMA, START, Entry, seal
 PRIVATE = 0o600
 LONGEST_HEAD = 1000
 """Bytes that are read of a ``.head``, which has about 100."""
-RESTORE = "Restore the newest copy of the ledger and its .head; without one, begin another account with lower limits."
+RESTORE = (
+    "Restore the newest copy of the ledger and its .head. Without one: policy init in a new folder, with --releases "
+    "less what was spent, and name that policy."
+)
 
 
 class Account:

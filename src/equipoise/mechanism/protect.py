@@ -10,16 +10,17 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from ..errors import ConfigError, DataError, EquipoiseError, ModelError, ReleaseError, expected, is_count, is_finite
+from ..errors import ConfigError, EquipoiseError, ReleaseError, expected, is_count, is_finite
 from ..models.batched import Batched, Loss
 from ..models.check import check_model, loss_error
 from ..models.layout import Layout
 from ..models.received import Received
 from ..randomness import experiment_key, keyed_words, system_uniform, system_words, uniform
+from .batch import check_labels, checked_batch, checked_pair
 from .intensity import intensity
 from .noise import standard_noise
-from .protection import ProtectionSettings, check_protection
-from .records import blank_record, no_records, records, rehearse
+from .protection import Protection, ProtectionSettings, check_protection
+from .records import blank_record, neutral, no_records, records, rehearse
 from .registry import Mechanism, checked
 from .release import Noise, Release, check_trained_elsewhere, distort_given, release
 from .schedule import Schedule
@@ -204,7 +205,7 @@ def _protected(
     model: nn.Module, received: Any, batch: Any, loss: Loss | None, request: _Request, step: bool
 ) -> Protected:
     mechanism, settings = request.mechanism, request.settings
-    images, labels = _checked_batch(batch)
+    images, labels = checked_batch(batch)
     entries = Received(model, received)
     batched = _batched(model, images, labels, loss, alone=mechanism.per_example, fixed=entries.fixed())
     layout, like = batched.layout, next(p for p in model.parameters() if p.requires_grad)
@@ -213,6 +214,7 @@ def _protected(
         mechanism, request.budget, request.round_number, request.client
     )
     protection = replace(protection, least_relative=request.least_relative)
+    _check_carries(begin, protection)
     objective = batched.at(images.unsqueeze(0), labels.unsqueeze(0))
     noise = request.noise(layout.size, like)
     try:
@@ -229,11 +231,38 @@ def _protected(
     return _sent(result, entries, layout, request)
 
 
+def noise_alone(
+    model: nn.Module,
+    received: Mapping[str, Tensor],
+    mechanism: str | Mechanism,
+    budget: Schedule | None,
+    *,
+    settings: ProtectionSettings | None = None,
+    client: int = 0,
+    round_number: int = 1,
+    experiment_seed: int | None = None,
+) -> Protected:
+    """What was received, distorted as ``protect`` would, without any update: where to refuse would tell of the data."""
+    numbers = {"client": client, "round_number": round_number, "experiment_seed": experiment_seed}
+    request = _Request.checked(mechanism, budget, settings, 0.0, **numbers)
+    check_trained_elsewhere(request.mechanism)
+    entries = Received(model, received)
+    batched = Batched(model, fixed=entries.fixed())
+    like = next(p for p in model.parameters() if p.requires_grad)
+    begin = _flat("received", entries.trainable(), batched.layout, like)
+    protection = request.settings.at(request.mechanism, request.budget, round_number, client)
+    _check_carries(begin, protection)
+    noise = request.noise(batched.layout.size, like)
+    assert noise is None or isinstance(noise, Tensor)
+    result = distort_given(no_records(), begin, begin, noise, replace(protection, steps=0), utility=False)
+    return _sent(result, entries, batched.layout, request)
+
+
 def _formal_step(
     model: nn.Module, received: Any, batch: Any, loss: Loss | None, request: _Request, divisor: Any
 ) -> Protected:
     """A release whose coming, going and errors depend on public things alone: of the batch, on its shape and type."""
-    images, labels = (None, None) if batch is None else _checked_pair(batch)
+    images, labels = (None, None) if batch is None else checked_pair(batch)
     count = (0 if labels is None else len(labels)) if divisor is None else divisor
     if not is_count(count) or count == 0:
         raise ConfigError(
@@ -243,18 +272,30 @@ def _formal_step(
     own = replace(request.settings, batch=count)
     protection = own.at(request.mechanism, request.budget, request.round_number, request.client)
     entries = Received(model, received)
-    if images is None or labels is None:
-        batched = Batched(model, loss, fixed=entries.fixed())
-    else:
-        blank = blank_record(images), blank_record(labels)
-        batched = _batched(model, *blank, loss, alone=True, fixed=entries.fixed())
+    batched = Batched(model, loss, "cpu" if images is None else images.device, fixed=entries.fixed())
     like = next(p for p in model.parameters() if p.requires_grad)
     begin, objective = _flat("received", entries.trainable(), batched.layout, like), no_records()
     if images is not None and labels is not None:
-        objective = records(batched, images, labels, rehearse(batched, begin, *blank, loss))
+        blank, plain = (blank_record(images), blank_record(labels)), neutral(model)
+        _batched(plain, *blank, loss, alone=True, fixed={})  # what can be wrong is public: neither W nor a record
+        objective = records(batched, images, labels, rehearse(plain, *blank, loss))
     noise = request.noise(batched.layout.size, like)
     result = release([objective], begin, noise, own.eta, protection, utility=False)
     return _sent(result, entries, batched.layout, request)
+
+
+def _check_carries(begin: Tensor, protection: Protection) -> None:
+    """Refuse parameters so large that their own precision would round the noise away; no data plays a part."""
+    if protection.mechanism.distorts:
+        largest = begin.abs().amax()
+        gap = float(torch.nextafter(largest, torch.full_like(largest, torch.inf)) - largest)
+        scale = protection.noise_norm(begin.shape[-1]) / begin.shape[-1] ** 0.5
+        if not gap <= scale / 16:
+            raise ReleaseError(
+                f"The received parameters are as large as {float(largest):.3g}, where {begin.dtype} has steps of "
+                f"{gap:.3g}: noise of {scale:.3g} would be rounded away.",
+                "Nothing was released. Start from parameters of usual size.",
+            )
 
 
 def _flat(name: str, state: Mapping[str, Tensor], layout: Layout, like: Tensor) -> Tensor:
@@ -311,28 +352,6 @@ def _check_rounding(result: Release, entries: Received, layout: Layout, mechanis
         )
 
 
-def _checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
-    images, labels = _checked_pair(batch, ", at least one")
-    if images.is_floating_point() and not torch.isfinite(images).all():
-        raise DataError("The inputs of the batch are not finite.", "Remove NaN and Inf before training.")
-    return images, labels
-
-
-def _checked_pair(batch: Any, least: str = "") -> tuple[Tensor, Tensor]:
-    """Whether a batch has the form of one; its values play no part."""
-    if not isinstance(batch, tuple | list) or len(batch) != 2 or not all(isinstance(part, Tensor) for part in batch):
-        raise DataError("Expected the batch to be a pair of tensors (inputs, labels).", "Pass (x, y).")
-    images, labels = batch
-    if images.dim() == 0 or labels.dim() == 0 or len(images) != len(labels) or (least and not len(labels)):
-        shapes = f"{tuple(images.shape)} and {tuple(labels.shape)}"
-        raise DataError(f"Expected as many inputs as labels{least}, got shapes {shapes}.", "Pass a full batch.")
-    if images.device != labels.device:
-        raise DataError(
-            f"The inputs are on {images.device}, the labels on {labels.device}.", "Move both to one device."
-        )
-    return images, labels
-
-
 def _batched(
     model: nn.Module, images: Tensor, labels: Tensor, loss: Loss | None, *, alone: bool, fixed: Mapping[str, Tensor]
 ) -> Batched:
@@ -345,30 +364,7 @@ def _batched(
         check_model(model, images[: 1 if alone else 2])
         passed.add(circumstances)
     if loss is None:
-        _check_labels(model, images, labels)
+        check_labels(model, images, labels)
     elif not callable(loss):
         raise ConfigError(f"Expected loss to be a function, got {type(loss).__name__}.", "Pass loss(outputs, labels).")
     return Batched(model, loss, images.device, fixed=fixed)
-
-
-def _check_labels(model: nn.Module, images: Tensor, labels: Tensor) -> None:
-    """Cross-entropy needs class numbers; anything else would be a crash or a wrong loss."""
-    try:
-        with torch.no_grad():
-            shape = tuple(model(images[:2]).shape)  # of one example alone some layers cannot be evaluated
-    except Exception as error:
-        raise loss_error(error, model, None, images, labels) from None
-    if len(shape) != 2:
-        raise ModelError(
-            f"Cross-entropy needs outputs [B, classes], got {shape}.", "Return a number per class, or pass loss=."
-        )
-    if labels.dtype != torch.int64 or labels.dim() != 1:
-        raise DataError(
-            f"Expected labels [B] of type int64, got {labels.dtype} {tuple(labels.shape)}.",
-            "Convert them with labels.long(), or pass a loss= that takes them.",
-        )
-    if int(labels.min()) < 0 or int(labels.max()) >= shape[-1]:
-        raise DataError(
-            f"Expected labels in 0..{shape[-1] - 1}; at least one lies outside.",
-            "Number the classes from 0, or give the model an output for each.",
-        )

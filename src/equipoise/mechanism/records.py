@@ -1,18 +1,20 @@
 """The records behind a formal release, each looked at by itself.
 
 A gradient that is computed beside others can differ in its last bits from the same gradient computed alone, and an
-error in one record would undo all of them. Here each record has a call of its own, whose shape never changes: what
-comes of it depends on that record and on public things, bit for bit; where nothing does, its gradient is zero.
+error in one record would undo all of them. Here each record is copied, so that nothing tells how its batch lay in
+memory, and has a call of its own, whose shape never changes: what comes of it depends on that record and on public
+things; where nothing does, its gradient is zero.
 """
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import EquipoiseError, place
 from ..models.batched import Batched, Loss, Objective
@@ -30,7 +32,7 @@ def records(batched: Batched, images: Tensor, labels: Tensor, classes: int | Non
     def each(params: Tensor) -> Iterator[Tensor]:
         failed: list[str] = []
         for i in range(len(labels)):
-            x, y = images[i : i + 1], labels[i : i + 1]
+            x, y = (part[i : i + 1].clone(memory_format=torch.contiguous_format) for part in (images, labels))
             gradient = torch.zeros_like(params)
             if classes is not None and not 0 <= int(y) < classes:
                 failed.append("its label is out of range")
@@ -58,13 +60,28 @@ def _one_by_one(each: Callable[[Tensor], Iterable[Tensor]]) -> Objective:
     return Objective(together, together, each)
 
 
+def neutral(model: nn.Module) -> nn.Module:
+    """A copy with values of its own, the same every time: whether a model serves must not depend on any that it holds.
+
+    A server chooses the received ones, and those of a local copy may be fitted to private data.
+    """
+    result, draw = copy.deepcopy(model), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for tensor in (*result.parameters(), *result.buffers()):
+            if tensor.is_floating_point():
+                tensor.copy_((torch.rand(tensor.shape, generator=draw) + 0.5) / 20)  # positive: it may be a variance
+    return result
+
+
 def blank_record(part: Tensor) -> Tensor:
     """Inputs or labels of one record with zeros in it: to try a model on, before any record is looked at."""
     return part.new_zeros((1, *part.shape[1:]))
 
 
-def rehearse(batched: Batched, params: Tensor, image: Tensor, label: Tensor, loss: Loss | None) -> int | None:
+def rehearse(model: nn.Module, image: Tensor, label: Tensor, loss: Loss | None) -> int | None:
     """Try what is public on a blank record; the number of classes where the loss is our cross-entropy."""
+    batched = Batched(model, loss, image.device)
+    params = batched.layout.flatten(dict(model.named_parameters())).unsqueeze(0)
     if loss is None:
         return batched.outputs(params, image.unsqueeze(0)).shape[-1]
     try:

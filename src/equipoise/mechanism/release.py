@@ -180,12 +180,17 @@ def _formal(
 
 
 def distort_given(
-    objective: Objective, start: Tensor, local: Tensor, noise: Tensor | None, protection: Protection
+    objective: Objective,
+    start: Tensor,
+    local: Tensor,
+    noise: Tensor | None,
+    protection: Protection,
+    utility: bool = True,
 ) -> Release:
     """Algorithm 1, l. 7-8, for models ``[R, P]`` that were trained elsewhere, from ``start``."""
     check_trained_elsewhere(protection.mechanism)
     local = shortened(start, local, protection)
-    return _distorted(objective, local, noise, protection, local.new_zeros(len(local)), utility=True)[0]
+    return _distorted(objective, local, noise, protection, local.new_zeros(len(local)), utility)[0]
 
 
 def check_trained_elsewhere(mechanism: Mechanism) -> None:

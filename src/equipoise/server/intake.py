@@ -148,6 +148,7 @@ class Intake:
             or wrong_round(round_number, self.round_number)
             or wrong_weight(weight, self.limits.max_weight)
             or wrong_tensors(update, self.previous, self.bytes)
+            or _wrong_whole(update, self.previous)  # type: ignore[arg-type]  # tensors: just checked
             or wrong_norm(update, self.previous, self.max_norm)  # type: ignore[arg-type]  # tensors: just checked
         )
 
@@ -234,6 +235,18 @@ def wrong_tensors(update: object, like: Mapping[str, Tensor], agreed: int) -> st
     return wrong_form({name: Form.of(tensor) for name, tensor in update.items()}, like, agreed) or _not_finite(update)
 
 
+def _wrong_whole(update: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> str | None:
+    """Counters and indices are nobody's to train: an honest client sends them back as they came."""
+    for name, tensor in like.items():
+        if (
+            not tensor.is_floating_point()
+            and not tensor.is_complex()
+            and not torch.equal(update[name].cpu(), tensor.cpu())
+        ):
+            return f"tensor {name!r} is not as it was sent"
+    return None
+
+
 @dataclass(frozen=True)
 class Form:
     """What is known of a tensor before its numbers are read."""
@@ -287,6 +300,8 @@ def short(value: object, quote: bool = True, most: int = 80) -> str:
     """A value of unknown origin, fit for one line of a log."""
     if is_whole(value) and value.bit_length() > 128:
         return f"a whole number of {value.bit_length()} bits"
+    if isinstance(value, str):
+        value = value[: most + 1]  # before anything is made of it
     try:
         text = repr(value) if quote else str(value)
     except Exception as error:  # its own code, whatever that may raise

@@ -5,7 +5,7 @@ overflow; one weight of 1e7 among weights of 10, and its sender is the mean. Two
 
 ==================  ============================================================================================
 max_norm            the L2 norm of an update (received minus previous tensors, all floating entries, trainable or
-                    not, in float64). By default 100 times (L2 norm of the previous model + expected L2 norm of
+                    not, in float64). By default 100 times (L2 norm of the model + expected L2 norm of
                     the distortion that was asked for + 1): far beyond honest training, far below an overflow.
 max_weight_ratio    the weight of a release, in medians of the weights of the round (the lower one for an even
                     number; one release alone has nothing to be compared with). By default 10.
