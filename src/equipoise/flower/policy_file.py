@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..errors import ConfigError, LedgerError, PolicyError, closest
@@ -17,6 +17,17 @@ from .policy import VARIABLE, VERSION, Policy, needed, read_policy
 
 POLICY, LEDGER = "policy.toml", "ledger.jsonl"
 
+ABOUT = {
+    "version": "of this format",
+    "data": "what you call the data set: one policy and one ledger for each",
+    "experiment": "reproducible noise, which protects nothing, may leave; no ledger is kept",
+    "account": "of this node and data; the ledger's first line has it too",
+    "ledger": "beside this file; a release is in it before anything is computed",
+    "most-releases": "over all mechanisms and runs; what fails counts too",
+    "weight": '"examples" tells how many a reply is of; a number tells nothing',
+    "metrics": "of training, that may leave if a run asks for them; a loss is a function of your data",
+    "verbose-errors": "true: this node's log quotes errors of the app, which may quote examples",
+}
 COMMENTS = {
     "least-intensity": "the least L2 norm of the distortion of a release",
     "least-scale": "the least scale of the noise, in every coordinate",
@@ -73,26 +84,20 @@ def init_policy(
 def policy_text(data: str, mechanism: Mechanism, budget: float | None, releases: int, account: str | None) -> str:
     """The file, with comments."""
     quoted = data.replace("\\", "\\\\").replace('"', '\\"')
-    kept = (
-        "experiment = true         # reproducible noise, which protects nothing, may leave; no ledger is kept\n"
-        if account is None
-        else f'account = "{account}"  # of this node and data; the first line of the ledger has it too\n'
-        f'ledger = "{LEDGER}"    # beside this file: every release is in it before it leaves\n'
-    )
-    weight = "1.0         " if mechanism.formal else '"examples"  '
-    bounds = default_bounds(mechanism, budget, releases)
-    width = max(len(f"{key} = {value}") for key, value in bounds.items())
-    lines = "".join(f"{f'{key} = {value}':<{width}}  # {COMMENTS[key]}\n" for key, value in bounds.items())
+    about = {"version": f"{VERSION}", "data": f'"{quoted}"'}
+    if account is None:
+        about["experiment"] = "true"
+    else:
+        about |= {"account": f'"{account}"', "ledger": f'"{LEDGER}"'}
+    about |= {
+        "most-releases": f"{releases}", "weight": "1.0" if mechanism.formal else '"examples"', "metrics": "[]",
+        "verbose-errors": "false",
+    }  # fmt: skip
+    bounds = {key: f"{value}" for key, value in default_bounds(mechanism, budget, releases).items()}
     return f"""\
 # What may leave this node, whatever a run asks for. What contradicts it is refused before anything is computed.
 # `equipoise flower policy show` says it in plain words.
-version = {VERSION}
-data = "{quoted}"
-{kept}most-releases = {releases}      # of this data, over all mechanisms and runs
-weight = {weight}# of a reply: "examples" tells how many there were; a number tells nothing
-metrics = []              # of training: names that may leave if a run asks for them; a loss is a function of your data
-verbose-errors = false    # true: this node's log quotes errors of the app, which may quote examples
-
+{_lines(about, ABOUT)}
 # Evaluations on this node's data leave only with this table, and not beside a mechanism with a guarantee:
 # [evaluation]
 # metrics = ["accuracy"]
@@ -100,7 +105,14 @@ verbose-errors = false    # true: this node's log quotes errors of the app, whic
 
 # One table for each mechanism that is allowed; a budget of the run is judged by the noise that it comes to.
 [mechanisms.{mechanism.name}]
-{lines}"""
+{_lines(bounds, COMMENTS)}"""
+
+
+def _lines(values: Mapping[str, str], comments: Mapping[str, str]) -> str:
+    """A line for each key, with its comment."""
+    given = {key: f"{key} = {value}" for key, value in values.items()}
+    width = max(len(line) for key, line in given.items() if key != "account")
+    return "".join(f"{line:<{width}}  # {comments[key]}\n" for key, line in given.items())
 
 
 def default_bounds(mechanism: Mechanism, budget: float | None, releases: int) -> dict[str, float]:
@@ -170,7 +182,8 @@ def _sentences(policy: Policy) -> Iterator[str]:
         yield "No mechanism is allowed: nothing leaves."
     weight = "the number of examples trained on" if policy.weight is None else f"the fixed weight {policy.weight:g}"
     names = f", and the metrics {', '.join(policy.metrics)} if the run asks for them" if policy.metrics else ""
-    yield f"With each release leave its mechanism, budget and the size of its noise to two digits, and {weight}{names}."
+    size = "" if all("most-epsilon" in bounds for bounds in policy.mechanisms.values()) else ", the size of its noise"
+    yield f"With each release leave its mechanism and budget{size}, and {weight}{names}."
     if policy.evaluation is None:
         yield "No evaluation on this node's data leaves."
     else:
