@@ -110,7 +110,7 @@ def test_the_documented_commands_audit_the_example_app(
         said = capsys.readouterr().out
         assert "the server cannot know it" in " ".join(said.split())
     content = json.loads((app / "run" / "audit.json").read_text())
-    assert {row["mechanism"] for row in content["attacks"]} == {"pl-learn"}
+    assert {row["mechanism"] for row in content["attacks"]} == {"pl-identical"}
     assert command(monkeypatch, ["audit", "run", *EFFORT]) == DataError.exit_code
     assert "--public PATH" in " ".join(capsys.readouterr().err.split())
 
