@@ -14,6 +14,7 @@ from equipoise.attack.likelihood import SEARCH, likelihood, noise_likelihood
 from tests.attack.inversions import CLASS_MEAN, case
 
 
+@pytest.mark.slow
 def test_it_wins_under_small_laplace_noise() -> None:
     known = case(1, 4, "ls-static", 1e-5)
     mine = known.errors(likelihood(known.server, known.view, replace(SEARCH, iterations=150)))

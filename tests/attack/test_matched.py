@@ -70,6 +70,7 @@ def test_without_a_learner_the_kind_of_response_makes_no_difference(name: str) -
     assert torch.equal(known.scores(condition_on="best"), plain)
 
 
+@pytest.mark.slow
 def test_few_public_images_of_a_label_suffice() -> None:
     """Fewer than are asked for as anchors and for tuning together: none are left over for the nulls."""
     known = replace(case(4, 4, "pl-learn", 0.05), public=(PUBLIC[0][:64], LABELS[:64]))

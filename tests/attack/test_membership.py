@@ -65,6 +65,7 @@ def pixels(count: int, others: int, scale: float) -> Case:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expected", [0.6, 0.75, 0.95])
 @pytest.mark.usefixtures("_without_limits")
 def test_gaussian_noise_allows_the_area_that_theory_says(expected: float) -> None:
@@ -84,6 +85,7 @@ def test_gaussian_noise_allows_the_area_that_theory_says(expected: float) -> Non
         assert float(part.mean()) == pytest.approx(middle, abs=4 * d / math.sqrt(part.numel()) + 0.03 * d**2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_without_limits")
 def test_the_score_is_the_likelihood_ratio_against_the_references() -> None:
     """One image in static Gaussian noise, and references that are known: both likelihoods are exact."""
@@ -121,6 +123,7 @@ def test_a_learned_distortion_does_not_hide_them(name: str) -> None:
     assert case(4, 15, name, 0.2 if name == "pl-learn" else 2e-3).area() > 0.95
 
 
+@pytest.mark.slow
 def test_responses_under_the_noise_of_the_release_tell_them_too() -> None:
     assert case(4, 8, "pl-learn", 0.1).area(condition_on="release") > 0.9
 

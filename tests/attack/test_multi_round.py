@@ -118,6 +118,7 @@ def test_many_releases_show_what_one_hides(name: str, scale: float) -> None:
     assert float(ranks(result.known).log.mean()) < float(ranks(result.single).log.mean()) - 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "scale"), [("gs-static", 1000.0), ("pl-learn", 1000.0)])
 def test_what_large_noise_hides_is_there_without_it(name: str, scale: float) -> None:
     """The positive control: nearly all are found in the same releases undistorted, and chance is left in these."""

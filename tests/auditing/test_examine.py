@@ -134,6 +134,7 @@ def able(mechanism: str) -> list[str]:
     return [name for name in ATTACKS if name != "verify" or mechanism in ("none", "pl-identical")]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_short_searches")
 @pytest.mark.parametrize(
     ("mechanism", "condition_on"), [("gs-learn", "nothing"), ("gs-learn", "best"), ("pl-identical", "nothing")]

@@ -250,6 +250,7 @@ def test_large_noise_hides_what_the_positive_control_finds(few: Dataset, monkeyp
         assert row[f"identification_{name}_decoy"] < guessed
 
 
+@pytest.mark.slow
 def test_without_protection_the_result_is_its_positive_control(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     row = few_replayed(few, monkeypatch, Federation("mnist", "none"))
     for name in ("schedule_known", "schedule_unknown", "one_release"):
@@ -293,6 +294,7 @@ def quick(mechanism: str = "none", **change: Any) -> dict[str, Any]:
     return replayed(Settings.flat(clients=40, partition="iid"), federation, 3, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", ["none", "pl-learn"])
 def test_a_replay_yields_numbers_and_no_image(mechanism: str) -> None:
     heard: list[int] = []
@@ -366,6 +368,7 @@ def test_what_comes_out_is_what_the_attack_found(few: Dataset, monkeypatch: pyte
     assert torch.equal(seen["public"][0], few.public_attack.images)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", ["pl-identical", "pl-learn"])
 @pytest.mark.parametrize("rounds", [6, 25])
 def test_the_planned_gradients_are_about_those_that_are_computed(

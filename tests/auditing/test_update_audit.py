@@ -72,6 +72,7 @@ def test_eta_is_that_of_the_settings(call: Call, model: nn.Module, batch: Any, f
         assert (server.eta, float(view.update.abs().max())) == (eta, pytest.approx(eta * largest, rel=1e-2))
 
 
+@pytest.mark.slow
 def test_an_update_with_another_eta_gives_away_as_much(call: Call, model: nn.Module, batch: Any) -> None:
     slow = moved(model, gradient_of(model, *batch), 0.01)
     right = call(after=slow, settings=ProtectionSettings(eta=0.01), options=cheap(attacks=["likelihood"]))
@@ -93,6 +94,7 @@ def test_labels_of_the_callers_own_are_granted(call: Call, faced: Faced) -> None
     assert row["mse"] == 0
 
 
+@pytest.mark.slow
 def test_several_updates_are_what_each_is_alone(call: Call, model: nn.Module) -> None:
     pairs = [(numbers(2, *SHAPE, seed=seed), torch.tensor([seed % 2 * 2, 1])) for seed in (5, 6, 7)]
     updates = [gradient_of(model, *pair) for pair in pairs]

@@ -133,6 +133,7 @@ EVERY = [pytest.param(9, id="some"), pytest.param(1, id="all", marks=pytest.mark
 """How many of the steps are tried: every so manieth."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", EVERY)
 def test_a_server_that_is_killed_at_any_step_goes_on_to_the_same_model(
     every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -473,6 +473,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_of_two_processes_at_once_no_release_goes_uncounted_or_past_the_limit(path: Path) -> None:
     most = 30
     command = [sys.executable, "-c", SPENDER, str(path), OWN, str(most), json.dumps(released())]

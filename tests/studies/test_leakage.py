@@ -42,6 +42,7 @@ def test_every_figure_and_verdict_follows_from_the_values_of_every_release() -> 
         assert json.loads(json.dumps(again[part])) == whole[part], part
 
 
+@pytest.mark.slow
 def test_combined_releases_follow_from_who_was_identified() -> None:
     for row in script("summarise").rounded(committed()[0]["multi_round"]):
         again = rates(row["identified"], row["labels"], row["candidates"])
