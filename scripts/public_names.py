@@ -8,6 +8,7 @@ import doctest
 import importlib
 import inspect
 import re
+import textwrap
 from dataclasses import MISSING
 from typing import Any
 
@@ -101,7 +102,7 @@ def described(part: str) -> str:
         return part
     lines = re.sub(r"\n {8,}", " ", rest).splitlines()
     if title != "Args:":
-        return f"{title} " + " ".join(line.strip() for line in lines)
+        return textwrap.fill(f"{title} " + " ".join(line.strip() for line in lines), 118, break_on_hyphens=False)
     return f"{title}\n\n" + "\n".join(re.sub(r"^ +([\w*]+): ", r"- `\1`: ", line) for line in lines)
 
 

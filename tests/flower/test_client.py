@@ -350,7 +350,8 @@ def test_an_update_that_overflows_is_no_visible_refusal(function: Any, mechanism
     if function is protect:
         with torch.no_grad():
             model[1].weight.fill_(float("inf"))  # what such a training reached
-    sent = dict(function(model, images(), asking(tensors=received), context(run)).to_torch_state_dict())
+    batch = (1e6 * images()[0], images()[1])
+    sent = dict(function(model, batch, asking(tensors=received), context(run)).to_torch_state_dict())
     assert all(torch.isfinite(tensor).all() for tensor in sent.values())
     if mechanism == "pl-identical":
         assert distance(sent, received) == pytest.approx(LOWER, rel=1e-2), "noise alone"

@@ -99,18 +99,16 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Write a policy with comments, and begin the node's ledger."""
-    from ..flower.policy_file import init_policy, remedy, show_policy
+    from ..flower.policy_file import init_policy, remedy
 
     if budget is None and mechanism == "pl-identical":
         budget = 0.98
     path = init_policy(folder, data, mechanism, budget, releases, experiment=experiment)
-    if as_json:
-        print_json({"policy": str(path), "says": show_policy(path)})
-        return
-    print(f"written: {path}")
-    for sentence in show_policy(path):
-        print(sentence)
-    print(f"next: read and edit it, then name it: {remedy(path)}")
+    if not as_json:
+        print(f"written: {path}")
+    _say(path, as_json)
+    if not as_json:
+        print(f"next: read and edit it, then name it: {remedy(path)}")
 
 
 @policy.command(epilog="Example: equipoise flower policy show node/policy.toml")
@@ -120,11 +118,14 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Say in plain words what can leave, how often, and with how much noise."""
+    _say(file, as_json)
+
+
+def _say(file: Path, as_json: bool) -> None:
     from ..flower.policy_file import show_policy
 
     says = show_policy(file)
     if as_json:
         print_json({"policy": str(file), "says": says})
-        return
-    for sentence in says:
-        print(sentence)
+    else:
+        print("\n".join(says))
