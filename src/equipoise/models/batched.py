@@ -55,10 +55,12 @@ class Objective:
         loss: Callable[[Tensor], Tensor],
         gradient: Callable[..., Tensor],
         per_example: Callable[[Tensor], Iterable[Tensor]] | None = None,
+        units: Any = None,
     ):
         self.loss = loss  # [R, P] -> [R]
         self.gradient = gradient  # [R, P] -> [R, P]; writes into `out` where one is given
         self.per_example = per_example  # [R, P] -> B times [R, P]: the gradient of every example by itself
+        self.units = units  # all records of R clients, for the mechanism that draws its own batch
 
 
 class Batched:
@@ -107,6 +109,17 @@ class Batched:
             return layers.backward(self._sequence, params, kept, slope, out)
 
         return Objective(loss, gradient, partial(self._per_example, images, labels))
+
+    def each(self, params: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+        """The gradient of every example by itself: ``[R, P]``, ``[R, B, ...]``, ``[R, B]`` -> ``[R, B, P]``."""
+        if self._layers is None:
+            one = vmap(grad(self._value), in_dims=(None, 0, 0))
+            result: Tensor = vmap(one)(params, images.unsqueeze(2), labels.unsqueeze(2))
+            return result.detach()
+        outputs, kept = layers.forward(self._sequence, params, self._prepare(images))
+        hot = nn.functional.one_hot(labels, outputs.shape[-1]).to(outputs.dtype)
+        slope = torch.softmax(outputs, dim=-1).sub_(hot)
+        return layers.each(self._sequence, params, kept, slope).view(*labels.shape, -1)
 
     def outputs(self, params: Tensor, images: Tensor) -> Tensor:
         """``[R, P]``, ``[R, B, ...]`` -> ``[R, B, classes]``."""
