@@ -6,7 +6,7 @@ The logits are such a product too, of integers, as the weights are public and ma
 order in which a library adds. What remains works on single numbers (``exact_softmax.py``).
 
 Formal guarantee: the integers that a unit adds have an L2 norm of at most ``clip / step`` and follow from this unit and
-from the received weights alone, whatever these are. A unit of several records is bounded through the sum of their norms.
+from the received weights alone, whatever these are. A unit of several records is bounded by the sum of their norms.
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import ConfigError, expected, is_finite, is_number, is_whole, raise_all, too_low
+from . import run_budget
 from .budget import Measure
 from .intensity import Norm
 from .noise import NOISES
-from . import run_budget
 from .registry import Mechanism, get_mechanism
 from .run_budget import GaussianSettings, check_budget
 from .schedule import Schedule, schedule, schedule_starts, value_at
