@@ -24,6 +24,7 @@ from ..mechanism.run_budget import GaussianSettings
 from ..mechanism.schedule import schedule_starts
 from ..models.bundled import MODELS
 from .federation import Federation
+from .recommended import recipe_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +113,13 @@ class Settings:
         """All keys side by side, in numbers, words, lists and mappings: what JSON and TOML hold."""
         return {key: value for group in asdict(self).values() for key, value in group.items()}
 
+    def _tuned_rate(self, federation: Federation) -> float:
+        """The server's step for ``gaussian-dp``: from the noise on the mean of all clients, in units of the clip."""
+        own = self.for_run().protection
+        scales = own.scales(federation.mechanism, federation.budget, [1])[0]
+        spread = math.sqrt(math.fsum(scale**2 for scale in scales)) / len(scales) / own.gaussian.relative([1])[0]
+        return recipe_of(self.training.model).rate(spread / (own.eta * own.gaussian.clip)) / own.eta
+
     def for_run(self) -> Settings:
         """The same, with the rounds that the budget of a whole run is for: all of them unless the settings say."""
         own = self.protection.gaussian
@@ -143,6 +151,8 @@ class Settings:
         if self.training.server_rate != "auto":
             return [float(self.training.server_rate)] * len(rounds)
         mechanism = get_mechanism(federation.mechanism)
+        if mechanism.whole_run:
+            return [self._tuned_rate(federation)] * len(rounds)
         spread = math.sqrt(NOISES[mechanism.noise].variance * parameters)  # expected L2 norm of standard noise
         per_unit = 1.0 if mechanism.on_sphere else spread
         sizes = [per_unit * sum(row) / len(row) for row in self.protection.scales(mechanism, federation.budget, rounds)]
