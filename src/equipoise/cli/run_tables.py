@@ -38,7 +38,8 @@ def summary(config: Config, folder: Path) -> Tree:
     rates = dict.fromkeys(f"{s.server_rates(fed, [1], 1)[0]:.3g}" for fed in federations if whole_run)
     tuned = f" ({', '.join(rates)})" if rates and rest.server_rate == "auto" else ""
     momentum = f" with momentum {rest.server_momentum:g}" if rest.server_momentum else ""
-    training.add(f"eta {own.eta}, server rate {rest.server_rate}{tuned}{momentum}, at least {rest.min_clients} client(s)")
+    server = f"server rate {rest.server_rate}{tuned}{momentum}"
+    training.add(f"eta {own.eta}, {server}, at least {rest.min_clients} client(s)")
     protection = tree.add("protection")
     for name in dict.fromkeys(f.mechanism for f in federations):
         mine = [f for f in federations if f.mechanism == name]

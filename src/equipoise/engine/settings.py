@@ -125,6 +125,19 @@ class Settings:
         own = self.protection.gaussian
         return self.replace(gaussian=replace(own, rounds=self.training.rounds)) if own.rounds is None else self
 
+    def with_sigmas(self, federations: Sequence[Federation]) -> Settings:
+        """The same with all noise multipliers that follow from budgets: whoever runs it needs no accounting."""
+        values = {
+            float(value)
+            for fed in federations
+            if get_mechanism(fed.mechanism).whole_run
+            for value in (fed.budget if isinstance(fed.budget, list | tuple) else [fed.budget])
+        }
+        if not values:
+            return self
+        own = self.for_run().protection.gaussian
+        return self.replace(gaussian=replace(own, sigmas=[[value, own.sigma(value)] for value in sorted(values)]))
+
     def snapshot_rounds(self) -> list[int]:
         return sorted({t for t in self.run.snapshots if 0 <= t <= self.training.rounds} | {self.training.rounds})
 
@@ -330,7 +343,7 @@ def _whole_run(name: Any) -> bool:
 
 def to_dict(settings: Settings, federations: list[Federation]) -> dict[str, Any]:
     """The plain form that ``from_dict`` reads back: JSON and TOML can hold it."""
-    return {"settings": settings.plain(), "federations": [asdict(fed) for fed in federations]}
+    return {"settings": settings.with_sigmas(federations).plain(), "federations": [asdict(fed) for fed in federations]}
 
 
 def from_dict(spec: dict[str, Any]) -> tuple[Settings, list[Federation]]:

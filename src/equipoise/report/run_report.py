@@ -33,7 +33,7 @@ def means_over_seeds(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-FORMAL_PROVED = "the epsilon of the mechanism, for the arithmetic of this machine: `guarantee.json` has what it rests on"
+FORMAL_PROVED = "the epsilon of the mechanism, in the arithmetic of this machine: see `guarantee.json`"
 
 
 def _mean_of_known(values: list[float | None]) -> float | None:
