@@ -77,6 +77,10 @@ if TYPE_CHECKING:
     from .mechanism.registry import register as register
     from .models.batched import Batched as Batched
     from .models.bundled import LeNetZhu as LeNetZhu
+    from .models.features import FeatureModel as FeatureModel
+    from .models.features import features_of as features_of
+    from .models.probe import linear_probe as linear_probe
+    from .models.scattering import Scattering as Scattering
     from .privacy.accounting import basic_epsilon as basic_epsilon
     from .privacy.accounting import composed_epsilon as composed_epsilon
     from .runs.config import Config as Config
@@ -104,6 +108,7 @@ _HOMES = {
     "DataError": "errors",
     "Dataset": "data.dataset",
     "EquipoiseError": "errors",
+    "FeatureModel": "models.features",
     "Federation": "engine.federation",
     "FleetError": "errors",
     "GaussianBudget": "mechanism.budget",
@@ -128,6 +133,7 @@ _HOMES = {
     "ReleaseError": "errors",
     "Run": "runs.run",
     "RunFolder": "runs.folder",
+    "Scattering": "models.scattering",
     "Server": "attack.view",
     "Settings": "engine.settings",
     "StorageError": "errors",
@@ -140,11 +146,13 @@ _HOMES = {
     "bounds_run": "bounds.run",
     "composed_epsilon": "privacy.accounting",
     "distortion_bounds": "bounds.theory",
+    "features_of": "models.features",
     "follow": "bounds.trajectory",
     "from_tensors": "data.dataset",
     "get_mechanism": "mechanism.registry",
     "learn_distortion": "mechanism.distortion",
     "ledger_report": "ledger.report",
+    "linear_probe": "models.probe",
     "load": "data.loading",
     "partition": "data.partition",
     "protect": "mechanism.protect",
