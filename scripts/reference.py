@@ -44,7 +44,7 @@ MEANINGS = {
     "steps": "steps of the learner in Algorithm 2, M",
     "negative_norm": "coefficient lambda of the negative norm: a number, one per client, or a schedule",
     "clip_norm": "the norm that `clip` bounds",
-    "gaussian.delta": "of the whole run: the probability, at most, that more than epsilon is lost",
+    "gaussian.delta": "the delta beside epsilon, of the whole run",
     "gaussian.rounds": "rounds that the budget is for; none: those of the run",
     "leakage.D": "the largest distance between an input and its reconstruction that is assumed",
     "leakage.c_a": "the lower bi-Lipschitz constant of Assumption D.1",
