@@ -11,7 +11,8 @@ from equipoise.errors import ConfigError, PolicyError
 from equipoise.flower.run_config import read_terms
 from equipoise.flower.whole_run import asked_for, check_same, check_whole_run, noise_pairs, priced, release_settings
 from equipoise.ledger.reservation import is_reservation
-from equipoise.mechanism.protection import GaussianSettings, ProtectionSettings
+from equipoise.mechanism.protection import ProtectionSettings
+from equipoise.mechanism.run_budget import GaussianSettings
 from equipoise.privacy.gaussian import epsilon_of
 from tests.flower.messages import WHOLE_RUN
 from tests.flower.policies import easy
@@ -48,28 +49,32 @@ def test_a_noise_schedule_holds_for_all_rounds_of_the_run(given: Any, rounds: in
     assert noise_pairs(given, rounds) == pairs
 
 
-@pytest.mark.parametrize("given", [0.0, -1.0, "x", [1.0, 2.0], {"rounds": [2], "values": [1.0]}, {"rounds": [1]}, None])
-def test_a_noise_schedule_that_is_none(given: Any) -> None:
-    with pytest.raises(ConfigError, match="noise_schedule"):
-        noise_pairs(given, 3)
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"noise_schedule": 0.0}, {"noise_schedule": "[1.0, 2.0]"},
+        {"noise_schedule": '{"rounds": [2], "values": [1.0]}'}, {"rounds": 0}, {"rounds": 10**9}, {"rounds": True}, {"delta": 0.0}, {"delta": 1.0}, {"sampling_rate": 1.1},
+        {"clip": 0.0},
+    ],
+)  # fmt: skip
+def test_settings_out_of_range_are_refused_where_the_run_config_is_read(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"gaussian.{next(iter(given))}"):
+        read_terms({**WHOLE_RUN, **{f"equipoise.gaussian.{key}": value for key, value in given.items()}})
 
 
 @pytest.mark.parametrize(
     ("budget", "changed", "words"),
     [
         (2.0, {"rounds": None}, "does not say of how many rounds"),
-        (2.0, {"rounds": 0}, "does not say of how many rounds"),
-        (2.0, {"rounds": 10**9}, "does not say of how many rounds"),
-        (2.0, {"rounds": True}, "does not say of how many rounds"),
         ({"rounds": [1], "values": [2.0]}, {}, "the epsilon of a whole run"),
         ([], {}, "the epsilon of a whole run"),
         (0, {}, "the epsilon of a whole run"),
         (float("inf"), {}, "the epsilon of a whole run"),
-        (2.0, {"delta": 1.0}, "delta"),
-        (2.0, {"delta": 0.0}, "delta"),
-        (2.0, {"sampling_rate": 0.0}, "sampling_rate"),
-        (2.0, {"sampling_rate": 1.1}, "sampling_rate"),
-        (2.0, {"noise_schedule": 0.0}, "noise_schedule"),
+        (
+            2.0,
+            {"rounds": 101, "noise_schedule": {"rounds": [*range(1, 102)], "values": [1.0, 2.0] * 50 + [1.0]}},
+            "parts",
+        ),
     ],
 )
 def test_terms_of_a_run_that_make_no_sense(budget: Any, changed: dict[str, Any], words: str) -> None:

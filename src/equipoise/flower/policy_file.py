@@ -160,7 +160,7 @@ def default_bounds(mechanism: Mechanism, budget: float | None, releases: int) ->
         assert budget is not None
         own: dict[str, float | str] = {
             "most-epsilon": float(budget), "most-total-epsilon": float(f"{RUNS * budget:.6g}"), **DELTAS, "unit": UNIT,
-            "divisor": settings.gaussian.divisor, "most-releases": releases,
+            "divisor": int(settings.gaussian.divisor), "most-releases": releases,
         }  # fmt: skip
         return {key: own[key] for key in needed(mechanism)}
     protection = settings.at(mechanism, budget, round_number=1)

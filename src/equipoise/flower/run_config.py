@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, closest, is_count
-from ..mechanism.protection import GaussianSettings, Leakage, ProtectionSettings, check_protection
+from ..mechanism.protection import Leakage, ProtectionSettings, check_protection
 from ..mechanism.registry import Mechanism, checked
+from ..mechanism.run_budget import GaussianSettings
 from ..mechanism.schedule import Schedule, schedule, schedule_starts
 from ..runs.deployment import DATASET
 from .audit_terms import KEYS as AUDIT_KEYS

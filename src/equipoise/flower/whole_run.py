@@ -11,21 +11,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..errors import ConfigError, PolicyError, expected, is_count, is_finite
-from ..ledger.reservation import Noise, Reservation
-from ..mechanism.protection import GaussianSettings, ProtectionSettings
+from ..errors import ConfigError, PolicyError, is_finite
+from ..ledger.reservation import MOST_PARTS, Noise, Reservation
+from ..mechanism.protection import ProtectionSettings
+from ..mechanism.run_budget import GaussianSettings
 from ..mechanism.schedule import schedule, schedule_starts
-
-MOST_ROUNDS = 1_000_000
 
 
 def check_whole_run(name: str, budget: Any, given: GaussianSettings) -> None:
-    """Raise where the terms of a run whose budget is for all of it make no sense; no noise is computed."""
+    """Raise where the settings, each checked by itself, make no whole run with a budget; no noise is computed."""
     rounds = given.rounds
-    if not is_count(rounds) or not 1 <= rounds <= MOST_ROUNDS:
+    if rounds is None:
         raise ConfigError(
-            f"With {name!r} the budget is for a whole run, and equipoise.gaussian.rounds={rounds!r} does not say of "
-            f"how many rounds, 1 to {MOST_ROUNDS:,}.",
+            f"With {name!r} the budget is for a whole run, and equipoise.gaussian.rounds does not say of how many "
+            "rounds.",
             "Set it to num-server-rounds, or higher if rounds may be repeated.",
         )
     epsilons = budget if isinstance(budget, list) else [budget]
@@ -34,11 +33,8 @@ def check_whole_run(name: str, budget: Any, given: GaussianSettings) -> None:
             f"Expected equipoise.budget={budget!r} to be the epsilon of a whole run: a number > 0, or one per client.",
             "For example 2. It cannot change over the rounds; equipoise.gaussian.noise_schedule can.",
         )
-    if not is_finite(given.delta) or not 0 < given.delta < 1:
-        raise expected("equipoise.gaussian.delta", given.delta, "above 0 and below 1")
-    if not is_finite(given.sampling_rate) or not 0 < given.sampling_rate <= 1:
-        raise expected("equipoise.gaussian.sampling_rate", given.sampling_rate, "above 0 and at most 1")
-    noise_pairs(given.noise_schedule, rounds)
+    if len(noise_pairs(given.noise_schedule, rounds)) > MOST_PARTS:
+        raise ConfigError("The noise schedule has too many parts.", f"Use at most {MOST_PARTS}.")
 
 
 def noise_pairs(noise_schedule: Any, rounds: int) -> Noise:
@@ -48,10 +44,7 @@ def noise_pairs(noise_schedule: Any, rounds: int) -> Noise:
     (((1.0, 25), (0.8, 25)), ((1.0, 50),))
     """
     starts = [start for start in schedule_starts(noise_schedule) if start <= rounds]
-    name = "equipoise.gaussian.noise_schedule"
-    levels = [row[0] for row in schedule(noise_schedule, starts, 1, name)]
-    if not all(level > 0 for level in levels):
-        raise expected(name, noise_schedule, "> 0")
+    levels = [row[0] for row in schedule(noise_schedule, starts, 1, "equipoise.gaussian.noise_schedule")]
     ends = [*(start - 1 for start in starts[1:]), rounds]
     return tuple((level, end - start + 1) for level, start, end in zip(levels, starts, ends, strict=True))
 

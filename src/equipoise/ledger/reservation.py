@@ -21,8 +21,8 @@ RELATION = "add/remove"
 """Data sets are neighbours if one has one unit more than the other."""
 UNITS = ("record", "group")
 LONGEST_RUN = 64
-MOST_PARTS = 10_000
-"""Of a noise schedule."""
+MOST_PARTS = 100
+"""Of a noise schedule: each takes time to account for."""
 
 
 @dataclass(frozen=True, kw_only=True)
