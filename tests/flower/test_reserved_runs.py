@@ -88,16 +88,21 @@ def test_the_run_that_would_pass_the_limit_is_refused_before_anything_is_compute
         assert refused(ask(own, run_id, train=train))
     before = ledger(own)
 
-    def computed(*_: object, **__: object) -> float:
-        raise AssertionError("noise was computed for a run that is refused")
+    computed: list[Any] = []
+
+    def noise(*terms: Any, **_: Any) -> float:
+        computed.append(terms)
+        return 10.0
 
     with monkeypatch.context() as patch:
-        patch.setattr("equipoise.privacy.gaussian.noise_multiplier", computed)
+        patch.setattr("equipoise.privacy.gaussian.noise_multiplier", noise)
         assert refused(ask(own, 3, train=train))
-    assert called == [1, 2], "what stopped or failed stays reserved"
-    assert ledger(own) == before
-    assert refused(ask(own, 2, 2, train=train))
-    assert called == [1, 2, 2], "a run that is reserved goes on"
+        assert computed == [], "not even its noise"
+        assert refused(ask(own, 2, train=train))
+        assert computed == [], "what is reserved is not computed again"
+    assert called == [1, 2, 2], "what stopped or failed stays reserved, and goes on"
+    after = ledger(own)
+    assert (after.entries, after.runs.keys()) == (before.entries + 1, before.runs.keys())
 
 
 def test_the_limit_holds_for_a_smaller_run_and_for_deltas_too(own: dict[str, Any], tmp_path: Path) -> None:
@@ -245,10 +250,16 @@ def test_single_releases_count_against_the_same_total(own: dict[str, Any], tmp_p
 
 def test_without_a_ledger_a_run_is_held_to_its_terms_by_its_state(tmp_path: Path) -> None:
     own = node(tmp_path / "p.toml", mechanisms=bounds(most_total_epsilon=2.0), weight=1)
-    about = context(dict(WHOLE_RUN), own)
+    about, called = context(dict(WHOLE_RUN), own), []
+
+    def train(msg: Message, context: Context) -> Message:
+        called.append(1)
+        return step(msg, context)
+
     for _ in range(3):
-        assert not answered(step, asking(), about).has_error()
-    assert refused(answered(step, asking(), about))
+        assert not answered(train, asking(), about).has_error()
+    assert refused(answered(train, asking(), about))
+    assert len(called) == 3, "refused before the app is called"
     about = context(dict(WHOLE_RUN), own)
     assert not answered(step, asking(), about).has_error()
     changed = Context(1, 101, own, about.state, {**WHOLE_RUN, "equipoise.budget": 1.0})

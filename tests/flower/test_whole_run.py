@@ -53,7 +53,8 @@ def test_a_noise_schedule_holds_for_all_rounds_of_the_run(given: Any, rounds: in
     "given",
     [
         {"noise_schedule": 0.0}, {"noise_schedule": "[1.0, 2.0]"},
-        {"noise_schedule": '{"rounds": [2], "values": [1.0]}'}, {"rounds": 0}, {"rounds": 10**9}, {"rounds": True}, {"delta": 0.0}, {"delta": 1.0}, {"sampling_rate": 1.1},
+        {"noise_schedule": '{"rounds": [2], "values": [1.0]}'},
+        {"rounds": 0}, {"rounds": 10**9}, {"rounds": True}, {"delta": 0.0}, {"delta": 1.0}, {"sampling_rate": 1.1},
         {"clip": 0.0},
     ],
 )  # fmt: skip
