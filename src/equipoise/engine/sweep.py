@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -38,10 +38,11 @@ from . import metrics
 from .cuda_graph import MOST_STREAMS, RoundGraph, capturable, side_by_side
 from .datasets import dataset_labels, load_dataset
 from .draws import Draws
-from .feature_data import on_features
+from .feature_data import joined_groups, on_features
 from .federation import Federation
 from .full_record import full_record
 from .settings import Settings, check
+from .state import Event, Preview, State
 from .tables import LENGTH, Block, Tables, blocks, build_tables, default_chunk
 
 NOISE_TABLE = {"cpu": 32 << 20, "cuda": 2 << 30}
@@ -49,62 +50,6 @@ NOISE_TABLE = {"cpu": 32 << 20, "cuda": 2 << 30}
 
 Progress = Callable[[int], None]
 T = TypeVar("T")
-
-
-@dataclass
-class State:
-    """Everything that must survive between rounds: F federations, P parameters."""
-
-    round: int
-    params: Tensor  # [F, P]
-    tally: metrics.Tally
-    velocity: Tensor | None = None  # [F, P], of a server with momentum
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps, beside the number of the round."""
-        moving = {} if self.velocity is None else {"velocity": self.velocity}
-        sums = {part.name: getattr(self.tally, part.name) for part in fields(self.tally)}
-        return {"params": self.params, **moving, **sums}
-
-    def restore(self, round_number: int, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what ``tensors`` gave; ``ValueError`` and no change where these are of another sweep."""
-        if _forms(tensors) != _forms(self.tensors()):
-            raise ValueError("it holds other federations")
-        self.round, self.params = round_number, tensors["params"].to(self.params.device)
-        if self.velocity is not None:
-            self.velocity = tensors["velocity"].to(self.params.device)
-        for part in fields(self.tally):
-            setattr(self.tally, part.name, tensors[part.name])
-
-
-def _forms(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
-
-
-@dataclass(frozen=True)
-class Event:
-    """A point of the run at which it can be stopped and resumed."""
-
-    round: int
-    rows: list[dict[str, Any]]  # one per federation, in the caller's order; empty if not evaluated here
-    snapshot: bool  # whether the settings ask for a snapshot of the global models here
-
-
-@dataclass(frozen=True)
-class Preview:
-    """What the R clients of one block would do in a round."""
-
-    block: Block
-    released: Tensor  # [R, P]
-    distortion: Tensor  # [R, P]
-    noise: Tensor | None  # [R, P], standard; None without distortion, and where integers are drawn
-    tables: Tables  # of that round alone
-
-    def rows(self) -> list[tuple[int, int]]:
-        """(federation, slot) of every client; slots are clients where all of them take part."""
-        slots = range(self.block.slots.start, self.block.slots.stop)
-        federations = range(self.block.federations.start, self.block.federations.stop)
-        return [(federation, slot) for federation in federations for slot in slots]
 
 
 class Sweep:
@@ -149,11 +94,11 @@ class Sweep:
         self._build: Callable[[], nn.Module] = partial(build, settings.training.model, sample.shape, sample.classes)
         with torch.random.fork_rng(devices=[]):  # the weights drawn here are not used: leave the caller's state alone
             network = copy.deepcopy(model) if model is not None else self._build()
+        self.given_model = model if not isinstance(network, FeatureModel) or model is None else network.head_model()
         self.on_features = isinstance(network, FeatureModel)
-        if isinstance(network, FeatureModel):
-            network, sample = self._on_features(network, model)
-        else:
-            self.given_model = model
+        if isinstance(network, FeatureModel):  # the head is trained, on features that are made once
+            self.datasets = {name: on_features(network, data) for name, data in self.datasets.items()}
+            network, sample = network.head_model(), next(iter(self.datasets.values()))
         self._place_data()
         used = [get_mechanism(name) for name in mechanisms]
         alone = any(mechanism.per_example for mechanism in used)  # every example by itself
@@ -266,9 +211,7 @@ class Sweep:
         released, distortion = observed_release(objectives, start, noise, s.protection.eta, protection)
         return released.first(len(block.rows)), distortion[: len(block.rows)]
 
-    def _release_of_units(
-        self, block: Block, tables: Tables, step: Tensor, noise: Noise
-    ) -> tuple[Release, Tensor]:
+    def _release_of_units(self, block: Block, tables: Tables, step: Tensor, noise: Noise) -> tuple[Release, Tensor]:
         """Clients whose mechanism draws its own batch from all that they have."""
         s, (f, k) = self.settings, (block.federations, block.slots)
         clients = tables.clients.index_select(0, step)[0, f, k].tolist()
@@ -276,18 +219,14 @@ class Sweep:
         rows = [part[client] for part, mine in zip(parts, clients, strict=True) for client in mine]
         scale = tables.scale.index_select(0, step)[0, f, k].reshape(-1)
         start = self.state.params[f].repeat_interleave(block.shape[1], dim=0)
-        objective = of_units(Units(self.pool, rows))
         protection = s.protection.of_rows(block.mechanism, scale, 0.0, 0.0)
-        return observed_release([objective], start, noise, s.protection.eta, protection)
+        return observed_release([of_units(Units(self.pool, rows))], start, noise, s.protection.eta, protection)
 
     @cached_property
     def pool(self) -> Pool:
         """All records, for a mechanism that sums over units."""
-        splits = [dataset.train for dataset in self.datasets.values()]
-        groups = None
-        if any(getattr(split,"groups",None) is not None for split in splits):
-            groups = torch.cat([torch.arange(len(s)) if s.groups is None else s.groups for s in splits])
-        records, classes = Records(self.images, self.labels, groups), next(iter(self.datasets.values())).classes
+        datasets = list(self.datasets.values())
+        records, classes = Records(self.images, self.labels, joined_groups(datasets)), datasets[0].classes
         return LinearRecords(records, classes) if self.on_features else EachRecord(self.batched, records, classes)
 
     # -- a look without a step -------------------------------------------------------------------------------
@@ -394,12 +333,6 @@ class Sweep:
         """Rows of all training examples of a dataset, client after client."""
         return torch.cat(self.parts[dataset]).to(self.device)
 
-    def _on_features(self, network: FeatureModel, given: nn.Module | None) -> tuple[nn.Module, Dataset]:
-        """The head of a model with frozen features, and from now on the features for inputs."""
-        self.datasets = {name: on_features(network, dataset, self.device) for name, dataset in self.datasets.items()}
-        whole = partial(build, self.settings.training.model)
-        self._build = lambda: whole().head_model()
-
     def _place_data(self) -> None:
         s = self.settings
         self.parts: dict[str, list[Tensor]] = {}
@@ -410,13 +343,14 @@ class Sweep:
             parts = partition(
                 dataset.train.labels, s.protection.clients, s.data.partition,
                 dirichlet=s.data.dirichlet, shards=s.data.shards, sizes=s.data.sizes, seed=s.data.partition_seed,
+                groups=dataset.train.groups,
             )  # fmt: skip
             self.parts[name] = [part + offset for part in parts]
             self.shares[name] = weights(parts)
             offset += len(dataset.train)
             for prefix, split in (("", dataset.test), ("validation_", dataset.validation)):
                 self.test_parts[name, prefix] = partition(
-                    split.labels, s.protection.clients, "identical", sizes=s.data.sizes
+                    split.labels, s.protection.clients, "identical", sizes=s.data.sizes, groups=split.groups
                 )
         sets = [dataset.train for dataset in self.datasets.values()]
         self.images = torch.cat([part.images for part in sets]).to(self.device, self.dtype)

@@ -62,7 +62,5 @@ def _checked_groups(groups: Any, labels: Tensor) -> Tensor | None:
     if groups is None:
         return None
     if not isinstance(groups, Tensor) or groups.dtype != torch.int64 or groups.shape != labels.shape[:1]:
-        raise DataError(
-            "Expected groups to be whole numbers, one for each record.", "Pass a tensor [N] of type int64."
-        )
+        raise DataError("Expected groups to be whole numbers, one for each record.", "Pass a tensor [N] of type int64.")
     return groups.to(labels.device)

@@ -1,13 +1,13 @@
 """Gradients as whole numbers of bounded L2 norm: what one unit may add to a sum.
 
-Floats do not have the sensitivity that a proof assumes. So ``gaussian-dp`` clips each unit's gradient, rounds it towards
-zero onto a grid that follows from public numbers, and sums integers; noise is rounded to the same grid, and the received
-weights are added last of all.
+Floats do not have the sensitivity that a proof assumes. So ``gaussian-dp`` clips each unit's gradient, rounds it
+towards zero onto a grid that follows from public numbers, and sums integers; noise is rounded to the same grid, and the
+received weights are added last of all.
 
 Formal guarantees, for gradients of any kind, also those that are not finite, and for any floats that they may be:
 
-* ``whole`` maps the gradient of one unit, and nothing else, to integers whose squared L2 norm is at most ``most``, which
-  is at most ``(clip / step)^2``: the norm is compared as an integer, and a unit that still exceeds it counts as zero;
+* ``whole`` maps the gradient of one unit, and nothing else, to integers whose squared L2 norm is at most ``most``, and
+  that is at most ``(clip / step)^2``: the norm is compared as an integer, and a unit that still exceeds it counts as 0;
 * so adding or removing a unit moves the sum by at most ``clip`` in L2.
 """
 
@@ -82,8 +82,7 @@ class L2Grid:
 
 
 def squared(whole: Tensor) -> Tensor:
-    """The squared norm of integers ``[..., P]``, compared exactly: below 2^53 float64 adds them so, and larger sums stay
-    larger."""
+    """The squared norm of integers ``[..., P]``: below 2^53 float64 adds them exactly, and larger sums stay larger."""
     return (whole.unsqueeze(-2) @ whole.unsqueeze(-1)).squeeze(-1)
 
 

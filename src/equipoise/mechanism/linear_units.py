@@ -6,7 +6,7 @@ The logits are such a product too, of integers, as the weights are public and ma
 order in which a library adds. What remains works on single numbers (``exact_softmax.py``).
 
 Formal guarantee: the integers that a unit adds have an L2 norm of at most ``clip / step`` and follow from this unit and
-from the received weights alone, whatever these are. A unit of several records is bounded through the sum of their norms.
+from the received weights alone, whatever these are. A unit of several records is bounded by the sum of their norms.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class LinearRecords:
         total = torch.zeros_like(start, dtype=torch.float64)
         clipped = start.new_zeros(len(rows))
         for same in _alike(rows):  # federations whose client has the same records share its features
-            total[same], clipped[same] = self._of_one(rows[same[0]], start[same], clip)
+            total[same], share = self._of_one(rows[same[0]], start[same], clip)
+            clipped[same] = share.to(start.dtype)
         return total, clipped
 
     def _of_one(self, row: Tensor, start: Tensor, clip: float) -> tuple[Tensor, Tensor]:

@@ -17,10 +17,10 @@ from ..models.layout import Layout
 from ..models.received import Received
 from ..randomness import experiment_key, keyed_words, system_uniform, system_words, uniform
 from .batch import check_labels, checked_batch, checked_pair
+from .client_units import units_of
 from .intensity import intensity
 from .noise import standard_noise
 from .protection import Protection, ProtectionSettings, check_protection
-from .client_units import units_of
 from .records import blank_record, neutral, no_records, of_units, records, rehearse
 from .registry import Mechanism, checked
 from .release import Noise, Release, check_trained_elsewhere, distort_given, release

@@ -13,10 +13,10 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import ConfigError, expected, is_finite, is_number, is_whole, raise_all, too_low
+from . import run_budget
 from .budget import Measure
 from .intensity import Norm
 from .noise import NOISES
-from . import run_budget
 from .registry import Mechanism, get_mechanism
 from .run_budget import GaussianSettings, check_budget
 from .schedule import Schedule, schedule, schedule_starts, value_at
@@ -132,11 +132,12 @@ class ProtectionSettings:
     ) -> Protection:
         """What protects releases with the given noise scale, gamma and lambda: numbers, or one per row."""
         measure, own = self.measure(name), self.gaussian
+        whole_run = {"clip": own.clip, "sampling_rate": own.sampling_rate, "divisor": own.divisor}
         return Protection(
             get_mechanism(name), scale, gamma=gamma, negative_norm=negative_norm, steps=self.steps,
             factor=self.factor if measure is None else measure.factor,  # a measure of the user's has its own
-            clip=own.clip if get_mechanism(name).whole_run else self.clip, clip_norm=self.clip_norm, batch=self.batch,
-            sampling_rate=own.sampling_rate, divisor=own.divisor,
+            clip_norm=self.clip_norm, batch=self.batch,
+            **(whole_run if get_mechanism(name).whole_run else {"clip": self.clip}),
         )  # fmt: skip
 
     def at(self, name: str | Mechanism, budget: Schedule | None, round_number: int, client: int = 0) -> Protection:

@@ -11,9 +11,9 @@ Guarantees, for every row that ``accepted`` marks:
 
 A row that fails is marked, never repaired: the aggregation leaves it out by name.
 
-A formal mechanism is another matter: what one record adds is bounded exactly (``grid``, ``l2_grid``), the noise is drawn
-there, and nothing is checked afterwards, as whether a release is accepted would tell of data or noise. Every row that
-starts from finite parameters is released, and is finite.
+A formal mechanism is another matter: what one record adds is bounded exactly (``grid``, ``l2_grid``), the noise is
+drawn there, and nothing is checked afterwards, as whether a release is accepted would tell of data or noise. Every row
+that starts from finite parameters is released, and is finite.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def shortened(start: Tensor, local: Tensor, protection: Protection) -> Tensor:
 def _of_units(
     objectives: Sequence[Objective], start: Tensor, noise: Noise, eta: float, protection: Protection
 ) -> tuple[Release, Tensor]:
-    """The mechanism draws its own batch and noise; docs/gaussian_dp.md has the proof. No loss: it would take all records."""
+    """The mechanism draws its own batch and noise; docs/gaussian_dp.md has the proof. Losses would take all records."""
     units = objectives[-1].units
     if len(objectives) != 1 or units is None or noise is None or isinstance(noise, Tensor):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The budget of ``gaussian-dp``: (epsilon, delta) of a whole run, and the noise of each release that follows from it."""
+"""The budget of ``gaussian-dp``: (epsilon, delta) of a whole run, and the noise of each release that follows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_ROUNDS = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianSettings:
-    """What the guarantee of ``gaussian-dp`` depends on, beside its epsilon. All of it is public, and fixed before a run.
+    """What the guarantee of ``gaussian-dp`` depends on beside its epsilon. All of it is public and fixed before a run.
 
     >>> GaussianSettings(rounds=50).noise()
     ((1.0, 50),)

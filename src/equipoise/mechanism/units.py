@@ -1,11 +1,11 @@
 """What the units behind a release add up to, as whole numbers.
 
-A unit is a record, or all records of one person where the data has groups. ``gaussian-dp`` is proved if what a unit adds
-is a function of that unit alone, bit for bit: of neither its companions' values, nor of how many there are, nor of its
+A unit is a record, or all records of one person where the data has groups. ``gaussian-dp`` is proved if what a unit
+adds is a function of that unit alone, bit for bit: not of its companions' values, nor of how many there are, nor of its
 place among them. Two ways lead there:
 
-* ``LinearRecords`` (``linear_units.py``), for a linear head on features of bounded norm, uses only sums of integers that
-  float64 holds exactly and operations on single numbers that IEEE 754 fixes: nothing else can come out.
+* ``LinearRecords`` (``linear_units.py``), for a linear head on features of bounded norm, uses only sums of integers
+  that float64 holds exactly and operations on single numbers that IEEE 754 fixes: nothing else can come out.
 * ``EachRecord``, for every other model, materialises the gradient of each record in calls of one fixed shape, filled up
   with blank records. That the kernels of this machine then treat every slot alike is tested before the first record is
   looked at, on the model and shape in question (``slots_for``); where they do not, each record has a call of its own.

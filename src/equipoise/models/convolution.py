@@ -26,7 +26,6 @@ class Conv:
         self.padding: Pair = (module.padding[0], module.padding[1])
         self.out_channels, self.in_channels = module.out_channels, module.in_channels
 
-
     def _each(self, matrix: Tensor, dy: Tensor, grad: Tensor) -> None:
         """The gradient of every example: patches ``[R, B*oh*ow, K]``, ``[R, O, B, oh, ow]`` into ``[R*B, P]``."""
         slopes = dy.transpose(1, 2).flatten(0, 1).flatten(2)  # [R*B, O, oh*ow]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.federation import Federation
-from ..engine.settings import present_names
+from ..engine.settings import LATER, present_names
 from ..environment import VERSION
 from ..errors import CheckpointError
 from .plan import BY_THE_WAY, SCHEMA, Needs, Scale, settings_of

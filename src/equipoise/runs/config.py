@@ -31,7 +31,17 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..engine.datasets import dataset_labels
 from ..engine.federation import Federation
-from ..engine.settings import GROUP_OF, GROUPS, LATER, TABLES, Settings, named_as_before, present_names, problems, unknown_key
+from ..engine.settings import (
+    GROUP_OF,
+    GROUPS,
+    LATER,
+    TABLES,
+    Settings,
+    named_as_before,
+    present_names,
+    problems,
+    unknown_key,
+)
 from ..errors import ConfigError, EquipoiseError, is_number, is_whole, raise_all
 from ..mechanism.protection import ProtectionSettings
 from ..mechanism.registry import MECHANISMS
