@@ -79,6 +79,8 @@ if TYPE_CHECKING:
     from .models.bundled import LeNetZhu as LeNetZhu
     from .privacy.accounting import basic_epsilon as basic_epsilon
     from .privacy.accounting import composed_epsilon as composed_epsilon
+    from .privacy.guarantee import Guarantee as Guarantee
+    from .privacy.guarantee import guarantee as guarantee
     from .runs.config import Config as Config
     from .runs.config import resolve as resolve
     from .runs.folder import RunFolder as RunFolder
@@ -107,6 +109,7 @@ _HOMES = {
     "Federation": "engine.federation",
     "FleetError": "errors",
     "GaussianBudget": "mechanism.budget",
+    "Guarantee": "privacy.guarantee",
     "Intake": "server.intake",
     "Inversion": "attack.results",
     "LabelGuesses": "attack.results",
@@ -143,6 +146,7 @@ _HOMES = {
     "follow": "bounds.trajectory",
     "from_tensors": "data.dataset",
     "get_mechanism": "mechanism.registry",
+    "guarantee": "privacy.guarantee",
     "learn_distortion": "mechanism.distortion",
     "ledger_report": "ledger.report",
     "load": "data.loading",

@@ -227,13 +227,26 @@ def place(error: BaseException) -> str:
 
 def missing_extra(what: str, extra: str) -> ConfigError:
     """
-    >>> raise missing_extra("Composing releases", "dp")
+    >>> raise missing_extra("Drawing the figures", "paper")
     Traceback (most recent call last):
-    equipoise.errors.ConfigError: Composing releases needs the extra 'dp', which is not installed. In a checkout of ...
+    equipoise.errors.ConfigError: Drawing the figures needs the extra 'paper', which is not installed. In a checkout ...
     """
     return ConfigError(
         f"{what} needs the extra {extra!r}, which is not installed.",
         f"In a checkout of equipoise: pip install -e '.[{extra}]'.",
+    )
+
+
+def missing_package(what: str, package: str) -> ConfigError:
+    """For a package that comes with this one, where only torch and numpy are.
+
+    >>> raise missing_package("Composing releases", "dp-accounting")
+    Traceback (most recent call last):
+    equipoise.errors.ConfigError: Composing releases needs dp-accounting, which is not installed. Install it with pip...
+    """
+    return ConfigError(
+        f"{what} needs {package}, which is not installed.",
+        f"Install it with pip install {package}; it comes with pip install equipoise.",
     )
 
 

@@ -1,0 +1,133 @@
+"""``guarantee.json``: what is claimed for one run, on what grounds, and what is not, for programs and auditors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..errors import BudgetError, expected, is_finite, is_whole
+from .gaussian import Noise, delta_of
+from .guarantee import guarantee
+
+SCHEMA = "equipoise/guarantee/1"
+SEEDED = "a seeded run has none; this is the epsilon of the mechanism"
+DRAW_ERROR = 1e-223
+"""Total variation between one draw of the noise and what is assumed of it, given uniform words."""
+
+ARITHMETIC = (
+    "Each unit's clipped gradient is rounded towards zero to whole numbers of grid steps; its integer norm is held "
+    "against the clip exactly, and it depends on that unit and public things alone, bit for bit.",
+    "Integers are added without rounding. The noise is a continuous Gaussian rounded to the nearest whole number of "
+    "steps: rounding is post-processing, so that the accounting of the continuous Gaussian applies unchanged.",
+    "Received weights are added after the noise; whatever the server put there is post-processing.",
+    "Of the sampler it is assumed that its draws are independent, and each within draw_error of the rounded Gaussian in "
+    "total variation, given uniform words; (1 + e^epsilon) * coordinates * rounds * draw_error comes on top of delta.",
+)
+ASSUMPTIONS = (
+    "The operating system's entropy is uniform, and nobody else learns it.",
+    "The model, its frozen features, its loss and every setting are public and were chosen without looking at the "
+    "private data.",
+    "Units are what the data says they are: a record is one row, a group is what the group column names.",
+    "No more than the stated number of releases is made under this claim; sampling rate, noise, clip and divisor were "
+    "fixed before the first.",
+)
+EXCLUSIONS = (
+    "tuning on private data",
+    "several records of one person, without a group column",
+    "the size of the data set, where a policy or the divisor tells it",
+    "a person with records at several clients",
+    "timing",
+    "evaluation metrics and anything else sent beside the releases",
+    "seeded experiments: none",
+)
+
+
+def guarantee_claim(
+    *,
+    epsilon: float,
+    delta: float,
+    rounds: int,
+    sigma: float,
+    clip: float,
+    divisor: float,
+    coordinates: int,
+    sampling_rate: float = 1.0,
+    schedule: Noise | None = None,
+    unit: str = "record",
+    candidates: int = 200,
+    seeded: bool = False,
+    draw_error: float = DRAW_ERROR,
+) -> dict[str, Any]:
+    """The content of ``guarantee.json``.
+
+    Args:
+        epsilon: of the whole run, as budgeted.
+        delta: of the whole run, as budgeted.
+        rounds: releases that the budget is for, T.
+        sigma: noise multiplier that the run uses.
+        clip: L2 norm that a unit's gradient is clipped to.
+        divisor: the public stand-in for the number of units.
+        coordinates: numbers in one release, P.
+        sampling_rate: q.
+        schedule: relative noise, as pairs (multiplier, number of rounds).
+        unit: "record" or "group".
+        candidates: of the limit on identification.
+        seeded: whether the noise followed from a seed, so that nothing is claimed.
+        draw_error: total variation of one draw of the noise.
+
+    Returns:
+        A document of JSON's own types.
+
+    Raises:
+        BudgetError: where ``sigma`` is less noise than the budget needs: nothing is claimed that does not hold.
+
+    >>> claim = guarantee_claim(
+    ...     epsilon=2.0, delta=1e-5, rounds=50, sigma=14.09839, clip=0.5, divisor=1000, coordinates=39700, seeded=True
+    ... )
+    >>> claim["holds"], claim["reason"]
+    (False, 'a seeded run has none; this is the epsilon of the mechanism')
+    """
+    for name, value in (("clip", clip), ("divisor", divisor)):
+        if not is_finite(value) or value <= 0:
+            raise expected(name, value, "a finite number > 0")
+    if not is_whole(coordinates) or coordinates < 1:
+        raise expected("coordinates", coordinates, "a whole number >= 1", "Give the number of values in a release.")
+    actual = delta_of(sigma, epsilon, rounds, sampling_rate, schedule)
+    if actual > delta:
+        raise BudgetError(
+            f"Noise multiplier {sigma:g} has delta {actual:.3g} at epsilon {epsilon:g}, more than the claimed {delta:g}.",
+            "Use the one that noise_multiplier gives.",
+        )
+    found = guarantee(
+        sigma=sigma, delta=delta, rounds=rounds, sampling_rate=sampling_rate, candidates=candidates, unit=unit,
+        schedule=schedule,
+    ).plain()  # fmt: skip
+    return {
+        "schema": SCHEMA,
+        "holds": not seeded,
+        "reason": SEEDED if seeded else "by the proof in docs/guarantee.md, under the assumptions below",
+        "mechanism": "gaussian-dp",
+        "unit": unit,
+        "relation": found["relation"],
+        "epsilon": float(epsilon),
+        "delta": float(delta),
+        "sampling_rate": found["sampling_rate"],
+        "sampling": "all units in every release" if sampling_rate == 1 else "Poisson",
+        "sigma": found["sigma"],
+        "rounds": rounds,
+        "noise_schedule": [[float(relative), count] for relative, count in schedule or ((1.0, rounds),)],
+        "clip": float(clip),
+        "divisor": float(divisor),
+        "coordinates": coordinates,
+        "arithmetic": {
+            "draw_error": draw_error,
+            "added_to_delta": (1 + math.exp(epsilon)) * coordinates * rounds * draw_error,
+            "statements": list(ARITHMETIC),
+        },
+        "assumptions": list(ASSUMPTIONS),
+        "exclusions": list(EXCLUSIONS),
+        "limits": {
+            "game": "with the record or without it; candidates exchangeable beforehand; the attacker knows all others",
+            **{key: found[key] for key in ("identification", "membership_tpr", "advantage")},
+        },
+    }
