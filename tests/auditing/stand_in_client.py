@@ -5,12 +5,14 @@ It claims ``sigma`` and uses ``sigma * share``; ``clips`` false leaves the clip 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from equipoise.attack.known_others import Terms
+from equipoise.auditing.limit_games import Game
 from equipoise.auditing.targets import Materials
 
 SIZE, CLASSES = 24, 4
@@ -18,30 +20,33 @@ SIZE, CLASSES = 24, 4
 
 @dataclass
 class SoftmaxClient:
+    game: Game
     terms: Terms
     share: float = 1.0  # of the noise that is claimed
     clips: bool = True
     seed: int = 0
 
-    def units(self, weights: Tensor, images: Tensor, labels: Tensor, clips: bool = True) -> Tensor:
-        outputs = images.double() @ weights.view(CLASSES, SIZE).double().T
-        errors = outputs.softmax(1) - torch.nn.functional.one_hot(labels, CLASSES)
-        gradients = (errors.unsqueeze(2) * images.double().unsqueeze(1)).flatten(1)
+    def units(self, weights: Tensor, rows: Tensor, clips: bool = True) -> Tensor:
+        images = self.game.images[rows].double()
+        outputs = images @ weights.view(CLASSES, SIZE).double().T
+        errors = outputs.softmax(1) - torch.nn.functional.one_hot(self.game.labels[rows], CLASSES)
+        gradients = (errors.unsqueeze(2) * images.unsqueeze(1)).flatten(1)
         norms = gradients.norm(dim=1, keepdim=True)
         return gradients * (self.terms.clip / norms).clamp(max=1) if clips else gradients
 
     def releases(
-        self, weights: Tensor, images: Tensor, labels: Tensor, streams: list[int], round_number: int
-    ) -> tuple[Tensor, Tensor]:
-        part, released = torch.ones(labels.shape, dtype=torch.bool), []
-        for row, stream in enumerate(streams):
+        self, weights: Tensor, data: Sequence[Tensor], streams: Sequence[int], round_number: int
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        released, took_part = [], []
+        for rows, stream in zip(data, streams, strict=True):
             generator = torch.Generator().manual_seed(hash((self.seed, stream, round_number)) % 2**62)
             noise = torch.randn(weights.numel(), generator=generator, dtype=torch.float64)
-            part[row] = torch.rand(labels.shape[1], generator=generator) < self.terms.sampling_rate
-            total = (part[row].double().unsqueeze(1) * self.units(weights, images[row], labels[row], self.clips)).sum(0)
+            there = rows[torch.rand(len(rows), generator=generator) < self.terms.sampling_rate]
             spread = self.share * self.terms.sigma * self.terms.clip
-            released.append(weights - self.terms.rate * (total + spread * noise))
-        return torch.stack(released), part
+            total = self.units(weights, there, self.clips).sum(0) + spread * noise
+            released.append(weights - self.terms.rate * total)
+            took_part.append(there)
+        return torch.stack(released), took_part
 
 
 def materials(pool: int = 200, seed: int = 0) -> Materials:

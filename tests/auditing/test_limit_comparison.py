@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from math import log, sqrt
 from statistics import NormalDist
 from typing import Any
@@ -15,6 +16,7 @@ from equipoise.auditing.results import Outcome
 from equipoise.errors import ConfigError
 from equipoise.statistics import Array
 
+RUN = ["multi-round"]
 TERMS = {"sigma": 9.0, "rounds": 50, "sampling_rate": 1.0, "scope": "run"}
 GAUSS = NormalDist()
 
@@ -48,7 +50,7 @@ def scores(shift: float, games: int = 500, seed: int = 0) -> tuple[Array, Array]
 
 
 def rows_at(shift: float, identified: int = 5, seed: int = 0) -> dict[Any, dict[str, Any]]:
-    found = compared(rows_of(played(identified, *scores(shift, seed=seed)), TERMS))
+    found = compared(rows_of(played(identified, *scores(shift, seed=seed)), TERMS, RUN))
     return {(row["measure"], row.get("fpr")): row for row in found}
 
 
@@ -61,6 +63,21 @@ def test_a_row_has_what_was_measured_and_what_is_proved() -> None:
     assert one["relation"] == "add/remove" and not one["above"] and not one["control_failed"]
     assert rows["membership_tpr", 0.01]["limit"] == pytest.approx(GAUSS.cdf(GAUSS.inv_cdf(0.01) + sqrt(50) / 9.0))
     assert rows["membership_auc", None]["limit"] is None and "above" not in rows["membership_auc", None]
+
+
+def test_the_attacks_that_were_asked_for_have_rows() -> None:
+    outcome, release = played(5, *scores(0.0)), {**TERMS, "scope": "release"}
+    assert [row["attack"] for row in rows_of(outcome, release, ["matched", "lti"])] == ["matched"]
+    assert {row["attack"] for row in rows_of(outcome, release, ["membership"])} == {"membership"}
+    assert rows_of(outcome, release, ["lti", "labels", "multi-round"]) == []
+    assert len(rows_of(outcome, TERMS, ["matched", "membership"])) == 0 < len(rows_of(outcome, TERMS, RUN))
+
+
+def test_a_schedule_survives_json() -> None:
+    schedule = ((0.8, 25), (1.0, 25))
+    rows = rows_of(played(5, *scores(0.0)), {**TERMS, "schedule": schedule}, RUN)
+    again = compared(json.loads(json.dumps(rows)))
+    assert again[0]["limit"] == compared(rows)[0]["limit"] > compared(rows_of(played(5, *scores(0.0)), TERMS, RUN))[0]["limit"]
 
 
 def test_only_what_exceeds_its_limit_beyond_chance_is_above_it() -> None:
@@ -87,7 +104,7 @@ def test_an_attacker_at_the_limit_is_hardly_ever_accused() -> None:
 def test_the_false_alarms_that_were_realised_count() -> None:
     """Twice the noise on all scores makes both rates high: that is no leak."""
     members, others = scores(0.1)
-    rows = compared(rows_of(played(0, 3 * members, 3 * others), TERMS))
+    rows = compared(rows_of(played(0, 3 * members, 3 * others), TERMS, RUN))
     one = next(row for row in rows if row.get("fpr") == 0.01)
     assert one["measured"] > 0.15 > one["limit"]
     assert one["fpr_upper"] > 0.15 and not one["above"]
@@ -95,7 +112,7 @@ def test_the_false_alarms_that_were_realised_count() -> None:
 
 def test_more_comparisons_make_each_of_them_stricter() -> None:
     outcome = played(5, *scores(0.0))
-    few, many = (compared(rows_of(outcome, TERMS) * times) for times in (1, 10))
+    few, many = (compared(rows_of(outcome, TERMS, RUN) * times) for times in (1, 10))
     assert few[0]["error_rate"] == pytest.approx(0.05 / 4) and many[0]["error_rate"] == pytest.approx(0.05 / 40)
     assert many[0]["lower_bound"] < few[0]["lower_bound"]
 
@@ -103,7 +120,7 @@ def test_more_comparisons_make_each_of_them_stricter() -> None:
 def test_a_tie_counts_in_part_and_never_towards_an_accusation() -> None:
     outcome = played(0, *scores(0.0))
     outcome.values["identification"][:] = 0.5 / 500
-    row = compared(rows_of(outcome, TERMS))[0]
+    row = compared(rows_of(outcome, TERMS, RUN))[0]
     assert row["measured"] == pytest.approx(0.001) and row["lower_bound"] == 0.0
 
 
@@ -111,7 +128,7 @@ def test_a_failed_control_is_marked() -> None:
     outcome = played(0, *scores(0.0))
     outcome.values["undistorted"][:] = 0.3
     outcome.values["strength"][:] = 0.0
-    assert all(row["control_failed"] for row in rows_of(outcome, TERMS))
+    assert all(row["control_failed"] for row in rows_of(outcome, TERMS, RUN))
 
 
 def test_a_limit_that_cannot_be_computed_is_said_and_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,6 +136,6 @@ def test_a_limit_that_cannot_be_computed_is_said_and_not_compared(monkeypatch: p
         raise ConfigError("This needs dp-accounting.", "Install it.")
 
     monkeypatch.setattr(limit_comparison, "limit", refuses)
-    rows = compared(rows_of(played(500, *scores(9.0)), TERMS))
+    rows = compared(rows_of(played(500, *scores(9.0)), TERMS, RUN))
     assert all(row["limit"] is None and "above" not in row for row in rows)
     assert rows[0]["no_limit"] == "This needs dp-accounting."

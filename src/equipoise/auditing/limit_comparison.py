@@ -24,6 +24,9 @@ from typing import Any
 
 import numpy as np
 
+from ..attack.matched import MATCHED
+from ..attack.membership import MEMBERSHIP
+from ..attack.registry import MULTI_ROUND
 from ..errors import EquipoiseError
 from ..privacy.limits import limit
 from ..statistics import Array, Interval, auc, bootstrap_auc, bounded_interval
@@ -90,20 +93,24 @@ def _log_choose(trials: int) -> Array:
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-def rows_of(outcome: Outcome, terms: Mapping[str, Any], seed: int = 0) -> list[Row]:
-    """What one game came to: identification, membership at ``RATES``, and the area under its curve.
+def rows_of(outcome: Outcome, terms: Mapping[str, Any], attacks: Sequence[str], seed: int = 0) -> list[Row]:
+    """What one game came to, for those of the ``attacks`` that it answers: ``matched`` has identification,
+    ``membership`` its rates at ``RATES`` and the area under its curve; over a whole run both are ``multi-round``.
 
     ``terms`` are what ``privacy.limits.limit`` wants beside kappa.
     """
-    values, games = outcome.values, len(next(iter(outcome.values.values())))
+    games = len(next(iter(outcome.values.values())))
     common = {
-        **outcome.about, "attack": outcome.attack, "relation": RELATION, "games": games, "evidence": evidence(games),
+        **outcome.about, "relation": RELATION, "scope": terms["scope"], "games": games, "evidence": evidence(games),
         "terms": dict(terms), **outcome.notes,
     }  # fmt: skip
-    rows = [_identified(outcome, common)] if IDENTIFICATION in values else []
-    if "members" in values:
-        rows += [_alarms(outcome, common, i) for i in range(len(RATES))] + [_area(outcome, common, seed)]
-    return rows
+    one, other = (MULTI_ROUND, MULTI_ROUND) if terms["scope"] == "run" else (MATCHED.name, MEMBERSHIP.name)
+    rows = [_identified(outcome, common)] if one in attacks else []
+    named = [{**row, "attack": one} for row in rows]
+    if other in attacks:
+        rows = [_alarms(outcome, common, i) for i in range(len(RATES))] + [_area(outcome, common, seed)]
+        named += [{**row, "attack": other} for row in rows]
+    return named
 
 
 def _identified(outcome: Outcome, common: Row) -> Row:
@@ -176,7 +183,10 @@ def _limit(row: Row) -> dict[str, Any]:
 
 
 def _proved(row: Row, kappa: float) -> float:
-    return float(limit(kappa, **row["terms"])) if kappa < 1 else 1.0
+    terms = dict(row["terms"])
+    if terms.get("schedule") is not None:  # JSON has lists
+        terms["schedule"] = tuple((float(level), int(count)) for level, count in terms["schedule"])
+    return float(limit(kappa, **terms))
 
 
 def _judged(row: Row, share: float) -> dict[str, Any]:

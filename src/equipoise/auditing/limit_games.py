@@ -12,7 +12,7 @@ run itself had there, with the same target in the data of all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, Protocol
@@ -33,26 +33,25 @@ OTHERS = 7
 
 
 class Client(Protocol):
-    """What a game needs of a mechanism."""
+    """What a game needs of a mechanism. Records are called by their rows in the game's ``images``."""
 
-    def units(self, weights: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+    def units(self, weights: Tensor, rows: Tensor) -> Tensor:
         """``[n, P]``: the clipped gradient of every record, as a release adds it up."""
 
     def releases(
-        self, weights: Tensor, images: Tensor, labels: Tensor, streams: list[int], round_number: int
-    ) -> tuple[Tensor, Tensor]:
-        """What clients with the records ``[R, n, ...]`` release, ``[R, P]``, with noise of these streams; and for each
-        record ``[R, n]`` whether it took part."""
+        self, weights: Tensor, data: Sequence[Tensor], streams: Sequence[int], round_number: int
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """What R clients with these records release, ``[R, P]``, each with the noise of its stream; and which of its
+        records took part."""
 
 
 @dataclass(frozen=True)
 class Game:
-    """Who is in the data, and whom the attacker considers; rows of ``images``."""
+    """Who is in the data, and whom the attacker considers: rows of ``images``, of which the first Q are candidates."""
 
-    images: Tensor  # [Q, ...]
-    labels: Tensor  # [Q]
-    other_images: Tensor  # [O, ...]: of the client, known to the attacker
-    other_labels: Tensor  # [O]
+    images: Tensor  # [Q + O, ...]
+    labels: Tensor  # [Q + O]
+    others: Tensor  # [O]: the last rows; the client's own, known to the attacker
     truth: Tensor  # [N]
     choices: Tensor  # [N, K]
     place: Tensor  # [N]: the column of the truth
@@ -60,6 +59,11 @@ class Game:
 
     def __len__(self) -> int:
         return len(self.truth)
+
+    @property
+    def size(self) -> int:
+        """Of the part of the pool that is played with, Q."""
+        return len(self.labels) - len(self.others)
 
     @property
     def candidates(self) -> int:
@@ -78,19 +82,18 @@ def deal(materials: Materials, games: int, among: int, seed: int) -> Game:
         )
     generator = torch.Generator().manual_seed(seed)
     part = torch.randperm(len(labels), generator=generator)[: max(games, among)].to(labels.device)
-    size = len(part)
     truth = torch.arange(games)
-    order = torch.rand(games, size, generator=generator)
+    order = torch.rand(games, len(part), generator=generator)
     order[truth, truth] = 2.0  # the truth is no decoy of its own
     choices = torch.cat([truth.unsqueeze(1), order.argsort(1)[:, : among - 1]], dim=1)
     shuffled = torch.rand(games, among, generator=generator).argsort(1)
     place = shuffled.argmin(1)
     impostor = (place + 1 + torch.randint(among - 1, (games,), generator=generator)) % among
     known = torch.randperm(len(public[1]), generator=generator)[:OTHERS].to(public[1].device)
-    device = labels.device
+    others = len(part) + torch.arange(OTHERS)
     return Game(
-        images[part], labels[part], public[0][known], public[1][known],
-        *(t.to(device) for t in (truth, choices.gather(1, shuffled), place, impostor)),
+        torch.cat([images[part], public[0][known]]), torch.cat([labels[part], public[1][known]]),
+        *(t.to(labels.device) for t in (others, truth, choices.gather(1, shuffled), place, impostor)),
     )  # fmt: skip
 
 
@@ -106,14 +109,14 @@ class Play:
     strength: Tensor = field(init=False)  # [N]: |u|^2 / sigma^2 of the truth
 
     def __post_init__(self) -> None:
-        zeros = self.game.other_images.new_zeros(3, len(self.game), len(self.game.labels), dtype=torch.float64)
+        zeros = torch.zeros(3, len(self.game), self.game.size, dtype=torch.float64, device=self.game.labels.device)
         (self.inside, self.clean, self.outside), self.strength = zeros, zeros[0, :, 0].clone()
 
     def add(
         self, weights: Tensor, terms: Terms, round_number: int, step: Callable[[int], None] = lambda count: None
     ) -> None:
         """One more release of every client, with its target and without it; ``step`` is told of every few."""
-        game, known = self.game, self.client.units(weights, self.game.other_images, self.game.other_labels)
+        game, known = self.game, self.client.units(weights, self.game.others)
         blocks = self._blocks(weights, terms)
         squares = torch.cat([block.square().sum(1) for block in blocks()])
         for rows in pieces(len(game), _rows(weights), game.labels.device):
@@ -129,26 +132,21 @@ class Play:
         self, weights: Tensor, terms: Terms, known: Tensor, rows: Tensor, round_number: int, *, present: bool
     ) -> Tensor:
         """What the attacker sees of releases with the target, or of others without it: each has noise of its own."""
-        game = self.game
-        images, labels = (part.expand(len(rows), *part.shape) for part in (game.other_images, game.other_labels))
-        if present:
-            mine = game.truth[rows]
-            images = torch.cat([images, game.images[mine].unsqueeze(1)], dim=1)
-            labels = torch.cat([labels, game.labels[mine].unsqueeze(1)], dim=1)
-        streams = [2 * row + present for row in rows.tolist()]
-        released, took_part = self.client.releases(weights, images, labels, streams, round_number)
-        sums = took_part[:, : len(known)].to(known.dtype) @ known  # which others took part is granted, too
-        return residuals(weights, released, sums, terms)
+        game, streams = self.game, [2 * row + present for row in rows.tolist()]
+        mine = game.truth[rows].unsqueeze(1) if present else game.truth.new_empty(len(rows), 0)
+        data = [torch.cat([game.others, own]) for own in mine]
+        released, took_part = self.client.releases(weights, data, streams, round_number)
+        there = torch.stack([torch.isin(game.others, row) for row in took_part])  # granted to the attacker, too
+        return residuals(weights, released, there.to(known.dtype) @ known, terms)
 
     def _blocks(self, weights: Tensor, terms: Terms) -> Callable[[], Iterator[Tensor]]:
         """The gradients of all candidates in units of C, ``[some, P]`` at a time: kept where they are few."""
-        rows = list(pieces(len(self.game.labels), _rows(weights), self.game.labels.device))
+        rows = list(pieces(self.game.size, _rows(weights), self.game.labels.device))
 
         def compute() -> Iterator[Tensor]:
-            for some in rows:
-                yield self.client.units(weights, self.game.images[some], self.game.labels[some]).double() / terms.clip
+            return (self.client.units(weights, some).double() / terms.clip for some in rows)
 
-        if 8 * len(self.game.labels) * weights.numel() > ROOM[weights.device.type]:
+        if 8 * self.game.size * weights.numel() > ROOM[weights.device.type]:
             return compute
         kept = list(compute())
         return lambda: iter(kept)
@@ -180,7 +178,7 @@ def _arrays(values: dict[str, Tensor]) -> dict[str, Array]:
 
 def _rows(weights: Tensor) -> int:
     """How many vectors as long as the weights are worked on at once."""
-    return max(1, min(256, ROOM[weights.device.type] // (4 * 8 * weights.numel())))
+    return max(1, min(256, ROOM[weights.device.type] // (24 * (OTHERS + 1) * weights.numel())))
 
 
 def _picked(blocks: Iterator[Tensor], rows: Tensor) -> Tensor:
