@@ -17,7 +17,7 @@ from equipoise.choosing.search import SearchResult, Trial, _strictest, public_da
 from equipoise.data.dataset import Dataset, from_tensors
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings
-from equipoise.engine.sweep import Event
+from equipoise.engine.state import Event
 from equipoise.errors import BudgetError, ConfigError, DataError
 from equipoise.mechanism.budget import LaplaceBudget
 from equipoise.mechanism.registry import MEASURES, MECHANISMS, Mechanism

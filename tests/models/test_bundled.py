@@ -8,7 +8,7 @@ from torch import nn
 
 from equipoise.errors import ConfigError
 from equipoise.models.batched import Batched
-from equipoise.models.bundled import MLP, MODELS, LeNetZhu, build
+from equipoise.models.bundled import MLP, MODELS, LeNetTanh, LeNetZhu, build
 
 
 def test_the_papers_model_has_13426_parameters() -> None:
@@ -29,6 +29,17 @@ def test_the_papers_model_layer_by_layer() -> None:
     assert model.fc.weight.shape == (10, 588)
 
 
+def test_the_papers_model_with_tanh_differs_in_that_alone() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        tanh = LeNetTanh()
+        torch.manual_seed(3)
+        paper = LeNetZhu()
+    expected = {nn.Sigmoid: nn.Tanh}
+    assert [type(layer) for layer in tanh] == [expected.get(type(layer), type(layer)) for layer in paper]
+    assert all(torch.equal(one, two) for one, two in zip(tanh.parameters(), paper.parameters(), strict=True))
+
+
 def test_an_unknown_model_is_refused_with_the_nearest_name() -> None:
     assert all(isinstance(build(name), nn.Module) for name in MODELS)
     with pytest.raises(ConfigError, match=r"Unknown model 'lenet-zu'. Did you mean 'lenet-zhu'\?"):
@@ -44,5 +55,8 @@ def test_every_model_fits_images_of_any_shape(name: str, shape: tuple[int, int, 
 
 
 def test_the_size_of_the_small_models() -> None:
-    assert [sum(p.numel() for p in build(name).parameters()) for name in MODELS] == [13_426, 50_890, 20_490]
+    sizes = {name: sum(p.numel() for p in build(name).parameters()) for name in MODELS}
+    assert sizes == {
+        "lenet-zhu": 13_426, "lenet-tanh": 13_426, "mlp": 50_890, "small-cnn": 20_490, "scatter-linear": 39_700,
+    }  # fmt: skip
     assert sum(p.numel() for p in MLP((1, 2, 3), classes=3, hidden=5).parameters()) == 53

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from equipoise.errors import ModelError
 from equipoise.models.batched import Batched
-from equipoise.models.check import check_model, loss_error
+from equipoise.models.check import check_features, check_model, loss_error
 from tests.models.reference import assert_first_order, batch, randomised
 
 IMAGES = torch.linspace(-1, 1, 2 * 4 * 4).view(2, 1, 4, 4)
@@ -293,3 +293,53 @@ def test_an_error_of_the_loss_is_told_by_its_cause() -> None:
         assert cause in result.cause
         assert remedy in result.remedy
         assert MARKER not in str(result)
+
+
+# -- features ------------------------------------------------------------------------------------------------------
+
+
+class Then(nn.Module):
+    def __init__(self, then: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.then = then
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.then(x)
+
+
+@pytest.mark.parametrize(
+    ("then", "cause"),
+    [
+        (lambda x: x - x.mean(0), r"'1' \(Then\) mixes the images of a batch"),
+        (lambda x: x.flip(0), r"'1' \(Then\) mixes the images of a batch"),
+        (lambda x: x * 1e-9 * len(x), r"'1' \(Then\) mixes the images of a batch"),
+        (lambda x: x.flatten(1).cumsum(0), r"'1' \(Then\) mixes the images of a batch"),
+        (lambda x: x + torch.rand_like(x), r"'1' \(Then\) gave other outputs for the same images"),
+        (lambda x: x.mean((0, 2, 3)), r"its output is torch.float32 of shape \(2,\) for 3 images"),
+        (lambda x: x.argmax(1), r"its output is torch.int64 of shape \(3, 4, 4\)"),
+        (lambda x: (x, x), r"its forward returns tuple, not a tensor"),
+        (lambda x: careless(x), r"ValueError at test_check.py"),
+    ],
+)
+def test_features_that_are_no_function_of_one_image_are_refused(then: Callable[[Tensor], Tensor], cause: str) -> None:
+    network, pixels = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), Then(then)), torch.rand(3, 1, 4, 4)
+    with pytest.raises(ModelError, match=cause) as caught:
+        check_features(network, pixels)
+    assert MARKER not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        nn.Sequential(nn.BatchNorm2d(1), nn.Dropout()).eval(),
+        nn.Sequential(nn.InstanceNorm2d(1), nn.Flatten()),
+        Then(lambda x: x / 0),
+        Then(lambda x: x.flatten(1)[:, :0]),
+        Then(lambda x: torch.fft.fft2(x).abs()),
+        nn.Sequential(Then(torch.fft.fft2), Then(torch.abs)),
+        nn.Sequential(Then(lambda x: x > 0.5), Then(lambda x: x.float())),
+    ],
+)
+def test_features_of_one_image_each_are_accepted_and_nothing_is_left_behind(network: nn.Module) -> None:
+    check_features(network, torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0)))
+    assert not any(part._forward_hooks for part in network.modules())

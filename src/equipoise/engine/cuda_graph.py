@@ -47,7 +47,9 @@ class RoundGraph:
         self._capture()
 
     def _capture(self) -> None:
-        before = self.sweep.state.params.clone()
+        state = self.sweep.state
+        before = state.params.clone()
+        velocity = None if state.velocity is None else state.velocity.clone()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # warm-up: lazily made tensors and library handles
@@ -57,7 +59,9 @@ class RoundGraph:
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self._round()
-        self.sweep.state.params.copy_(before)
+        state.params.copy_(before)
+        if state.velocity is not None and velocity is not None:
+            state.velocity.copy_(velocity)
 
     def _round(self) -> None:
         noise: dict[str, Tensor] = {name: table.index_select(0, self.at)[0] for name, table in self.noise.items()}

@@ -16,7 +16,8 @@ from .evaluation import full_gradient, full_loss
 from .metrics import Row
 
 if TYPE_CHECKING:
-    from .sweep import Preview, Sweep
+    from .state import Preview
+    from .sweep import Sweep
 
 
 def full_record(sweep: Sweep) -> list[Row]:

@@ -19,7 +19,8 @@ from ..errors import ConfigError, EquipoiseError, closest, expected, is_number, 
 from ..mechanism import protection
 from ..mechanism.noise import NOISES
 from ..mechanism.protection import Leakage, ProtectionSettings
-from ..mechanism.registry import checked, get_mechanism
+from ..mechanism.registry import MECHANISMS, checked, get_mechanism
+from ..mechanism.run_budget import GaussianSettings
 from ..mechanism.schedule import schedule_starts
 from ..models.bundled import MODELS
 from .federation import Federation
@@ -49,6 +50,7 @@ class TrainingSettings:
     init: Literal["uniform", "torch"] = "uniform"
     init_bound: float = 0.5  # U(-0.5, 0.5); fitted
     server_rate: float | Literal["auto"] = 1.0  # W += rate * (mean - W); "auto": min(1, 1/expected L2 distortion)
+    server_momentum: float = 0.0  # W += v, where v = momentum * v + rate * (mean - W)
     min_clients: int = 1  # a round with fewer accepted releases is void
 
 
@@ -98,8 +100,9 @@ class Settings:
 
     def replace(self, **keys: Any) -> Settings:
         """The same with other values for some keys of any group."""
-        if isinstance(keys.get("leakage"), Mapping):
-            keys["leakage"] = Leakage(**keys["leakage"])
+        for name, kind in TABLES.items():
+            if isinstance(keys.get(name), Mapping):
+                keys[name] = kind(**keys[name])
         if unknown := sorted(set(keys) - set(GROUP_OF)):
             raise unknown_key(unknown[0], list(GROUP_OF))
         groups = {name: {k: v for k, v in keys.items() if GROUP_OF[k] == name} for name in GROUPS}
@@ -108,6 +111,11 @@ class Settings:
     def plain(self) -> dict[str, Any]:
         """All keys side by side, in numbers, words, lists and mappings: what JSON and TOML hold."""
         return {key: value for group in asdict(self).values() for key, value in group.items()}
+
+    def for_run(self) -> Settings:
+        """The same, with the rounds that the budget of a whole run is for: all of them unless the settings say."""
+        own = self.protection.gaussian
+        return self.replace(gaussian=replace(own, rounds=self.training.rounds)) if own.rounds is None else self
 
     def snapshot_rounds(self) -> list[int]:
         return sorted({t for t in self.run.snapshots if 0 <= t <= self.training.rounds} | {self.training.rounds})
@@ -144,10 +152,16 @@ class Settings:
 GROUPS: dict[str, type] = {
     "data": DataSettings, "training": TrainingSettings, "protection": ProtectionSettings, "run": RunSettings
 }  # fmt: skip
+TABLES: dict[str, type] = {"leakage": Leakage, "gaussian": GaussianSettings}
+"""Keys that are tables of their own."""
 GROUP_OF = {part.name: name for name, group in GROUPS.items() for part in fields(group)}
 """The group of every key."""
 FORMER = {"lr": "gamma", "alpha": "dirichlet"}
 """Keys that files of schema 1 may hold under an earlier name."""
+
+
+LATER = {"server_momentum": 0.0, "gaussian": asdict(GaussianSettings())}
+"""Keys that came later: with these values a run is what it was without them."""
 
 
 def unknown_key(key: str, known: list[str], prefix: str = "") -> ConfigError:
@@ -179,7 +193,7 @@ INTEGERS = {
     "expected_draws": 2, "chunk": 0, "threads": 0,
 }  # fmt: skip
 """Whole numbers with the least that each may be."""
-NUMBERS = ("init_bound", "dirichlet", "validation_fraction", "public_fraction")
+NUMBERS = ("init_bound", "dirichlet", "validation_fraction", "public_fraction", "server_momentum")
 CHOICES = {
     "sampling": ("uniform", "passes"),
     "init": ("uniform", "torch"),
@@ -202,7 +216,7 @@ def problems(settings: Settings, federations: list[Federation]) -> list[Equipois
     own, others = settings.protection, _side_by_side(settings)
     wrong: list[EquipoiseError] = [*protection.type_problems(own), *_types(others)]
     return wrong or [
-        *protection.range_problems(own), *_ranges(others), *_federation_problems(own, federations)
+        *protection.range_problems(own), *_ranges(others), *_federation_problems(settings.for_run(), federations)
     ]  # fmt: skip
 
 
@@ -238,6 +252,8 @@ def _ranges(s: Any) -> Iterator[ConfigError]:
     yield from protection.too_small(s, INTEGERS)
     damped = () if s.server_rate == "auto" else ("server_rate",)
     yield from protection.not_positive(s, ("init_bound", "dirichlet", *damped))
+    if not 0 <= s.server_momentum < 1:
+        yield expected("server_momentum", s.server_momentum, "in [0, 1)")
     if s.threads > (os.cpu_count() or 1):
         yield expected("threads", s.threads, f"at most the {os.cpu_count()} of this machine")
     if s.release_limit is not None and s.release_limit < 1:
@@ -266,7 +282,19 @@ def _ranges(s: Any) -> Iterator[ConfigError]:
         yield expected("snapshots", s.snapshots, "rounds >= 0")
 
 
-def _federation_problems(settings: ProtectionSettings, federations: list[Federation]) -> Iterator[EquipoiseError]:
+def _federation_problems(given: Settings, federations: list[Federation]) -> Iterator[EquipoiseError]:
+    settings, whole_run = given.protection, [fed for fed in federations if _whole_run(fed.mechanism)]
+    if whole_run and given.training.rounds > (settings.gaussian.rounds or 0):
+        yield ConfigError(
+            f"The budget of {whole_run[0].mechanism} is for gaussian.rounds={settings.gaussian.rounds}, fewer than the "
+            f"rounds={given.training.rounds} of the run.",
+            "Leave gaussian.rounds out: the budget is then for all rounds.",
+        )
+    if whole_run and settings.local_steps != 1:
+        yield ConfigError(
+            f"The mechanism {whole_run[0].mechanism!r} makes exactly one local step, got {settings.local_steps}.",
+            "Use local_steps = 1.",
+        )
     if not federations:
         yield ConfigError("The sweep is empty.", "Name at least one mechanism, and a budget for all but 'none'.")
     for fed in federations:
@@ -281,6 +309,10 @@ def _federation_problems(settings: ProtectionSettings, federations: list[Federat
     if len(set(seen)) != len(seen):
         twice = len(seen) - len(set(seen))
         yield ConfigError(f"The sweep holds {twice} federation(s) twice.", "Name every budget and seed once.")
+
+
+def _whole_run(name: Any) -> bool:
+    return isinstance(name, str) and name in MECHANISMS and MECHANISMS[name].whole_run
 
 
 # -- the plain form ------------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
+from dataclasses import asdict, replace
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import torch
@@ -22,21 +22,27 @@ from torch import Tensor, nn
 from ..data.dataset import Dataset
 from ..data.partition import partition, weights
 from ..errors import ConfigError, DataError
+from ..mechanism.linear_units import LinearRecords
+from ..mechanism.records import of_units
 from ..mechanism.registry import get_mechanism
 from ..mechanism.release import Noise, Release, observed_release
 from ..mechanism.schedule import schedule
+from ..mechanism.units import EachRecord, Pool, Records, Units
 from ..models.batched import Batched
 from ..models.bundled import build
 from ..models.check import check_model
+from ..models.features import FeatureModel
 from ..randomness import experiment_key, uniform
 from ..server.aggregate import Total
 from . import metrics
 from .cuda_graph import MOST_STREAMS, RoundGraph, capturable, side_by_side
 from .datasets import dataset_labels, load_dataset
 from .draws import Draws
+from .feature_data import joined_groups, on_features
 from .federation import Federation
 from .full_record import full_record
 from .settings import Settings, check
+from .state import Event, Preview, State
 from .tables import LENGTH, Block, Tables, blocks, build_tables, default_chunk
 
 NOISE_TABLE = {"cpu": 32 << 20, "cuda": 2 << 30}
@@ -44,57 +50,6 @@ NOISE_TABLE = {"cpu": 32 << 20, "cuda": 2 << 30}
 
 Progress = Callable[[int], None]
 T = TypeVar("T")
-
-
-@dataclass
-class State:
-    """Everything that must survive between rounds: F federations, P parameters."""
-
-    round: int
-    params: Tensor  # [F, P]
-    tally: metrics.Tally
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps, beside the number of the round."""
-        return {"params": self.params, **{part.name: getattr(self.tally, part.name) for part in fields(self.tally)}}
-
-    def restore(self, round_number: int, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what ``tensors`` gave; ``ValueError`` and no change where these are of another sweep."""
-        if _forms(tensors) != _forms(self.tensors()):
-            raise ValueError("it holds other federations")
-        self.round, self.params = round_number, tensors["params"].to(self.params.device)
-        for part in fields(self.tally):
-            setattr(self.tally, part.name, tensors[part.name])
-
-
-def _forms(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
-
-
-@dataclass(frozen=True)
-class Event:
-    """A point of the run at which it can be stopped and resumed."""
-
-    round: int
-    rows: list[dict[str, Any]]  # one per federation, in the caller's order; empty if not evaluated here
-    snapshot: bool  # whether the settings ask for a snapshot of the global models here
-
-
-@dataclass(frozen=True)
-class Preview:
-    """What the R clients of one block would do in a round."""
-
-    block: Block
-    released: Tensor  # [R, P]
-    distortion: Tensor  # [R, P]
-    noise: Tensor | None  # [R, P], standard; None without distortion, and where integers are drawn
-    tables: Tables  # of that round alone
-
-    def rows(self) -> list[tuple[int, int]]:
-        """(federation, slot) of every client; slots are clients where all of them take part."""
-        slots = range(self.block.slots.start, self.block.slots.stop)
-        federations = range(self.block.federations.start, self.block.federations.stop)
-        return [(federation, slot) for federation in federations for slot in slots]
 
 
 class Sweep:
@@ -113,6 +68,7 @@ class Sweep:
         model: nn.Module | None = None,
     ):
         check(settings, list(federations))
+        settings = settings.for_run()
         if settings.run.device.startswith("cuda") and not torch.cuda.is_available():
             raise ConfigError(f"The device {settings.run.device!r} is not available.", "Use --device cpu.")
         self.settings, self.device, self.dtype = (
@@ -127,8 +83,6 @@ class Sweep:
         names = dict.fromkeys(fed.dataset for fed in federations)
         self.datasets = {name: given.get(name) or load_dataset(settings, name) for name in names}
         self.dataset_labels = dataset_labels(self.datasets)
-        self._place_data()
-        self.given_model = model
         sample = next(iter(self.datasets.values()))
         for name, dataset in self.datasets.items():
             if (dataset.shape, dataset.classes) != (sample.shape, sample.classes):
@@ -137,10 +91,17 @@ class Sweep:
                     f"classes, the first one {sample.shape}, {sample.classes}.",
                     "Train them in separate runs.",
                 )
-        self._build = partial(build, settings.training.model, sample.shape, sample.classes)
+        self._build: Callable[[], nn.Module] = partial(build, settings.training.model, sample.shape, sample.classes)
         with torch.random.fork_rng(devices=[]):  # the weights drawn here are not used: leave the caller's state alone
             network = copy.deepcopy(model) if model is not None else self._build()
-        alone = any(get_mechanism(name).per_example for name in mechanisms)  # every example by itself
+        self.given_model = model if not isinstance(network, FeatureModel) or model is None else network.head_model()
+        self.on_features = isinstance(network, FeatureModel)
+        if isinstance(network, FeatureModel):  # the head is trained, on features that are made once
+            self.datasets = {name: on_features(network, data) for name, data in self.datasets.items()}
+            network, sample = network.head_model(), next(iter(self.datasets.values()))
+        self._place_data()
+        used = [get_mechanism(name) for name in mechanisms]
+        alone = any(mechanism.per_example for mechanism in used)  # every example by itself
         some = sample.train.images[: 1 if alone else 2]
         check_model(network, some.to(next(network.parameters()).dtype), sample.classes)
         self.batched = Batched(network.to(self.device, self.dtype), device=self.device)
@@ -149,8 +110,9 @@ class Sweep:
             settings.protection.clients,
             settings.training.participants,
         )
+        at_once = any(mechanism.per_example and not mechanism.whole_run for mechanism in used)
         pixels = self.images[0].numel() * settings.protection.batch * settings.protection.local_steps
-        size = self.batched.layout.size * (settings.protection.batch if alone else 1)
+        size = self.batched.layout.size * (settings.protection.batch if at_once else 1)
         chunk = settings.run.chunk or default_chunk(size, pixels, self.dtype, self.device)
         self.blocks = list(blocks(self.federations, list(self.datasets), self.draws, chunk, self.device))
         self.state = self._initial_state()
@@ -211,7 +173,10 @@ class Sweep:
         rate = tables.server_rate.index_select(0, step)[0]
         new, size = total.step(self.state.params, rate, self.settings.training.min_clients)  # l. 10
         tables.distortion.index_copy_(0, step, size.unsqueeze(0))
-        return new
+        if self.state.velocity is None:
+            return new
+        self.state.velocity.mul_(self.settings.training.server_momentum).add_(new - self.state.params)
+        return self.state.params + self.state.velocity
 
     def _releases(
         self, tables: Tables, step: Tensor, noise: dict[str, Tensor]
@@ -228,6 +193,8 @@ class Sweep:
     def release(self, block: Block, tables: Tables, step: Tensor, noise: Noise) -> tuple[Release, Tensor]:
         """Algorithm 1, l. 5-8, for the clients of one block; also the distortion behind each release."""
         s, (f, k) = self.settings, (block.federations, block.slots)
+        if block.mechanism.whole_run:
+            return self._release_of_units(block, tables, step, noise)
         examples = tables.batches.index_select(0, step)[0].index_select(0, block.even(block.data))  # l. 5: [R, L*B]
         x, y = self.images[examples], self.labels[examples]
         steps = [slice(i * s.protection.batch, (i + 1) * s.protection.batch) for i in range(s.protection.local_steps)]
@@ -243,6 +210,24 @@ class Sweep:
         noise = block.even(noise) if isinstance(noise, Tensor) else noise
         released, distortion = observed_release(objectives, start, noise, s.protection.eta, protection)
         return released.first(len(block.rows)), distortion[: len(block.rows)]
+
+    def _release_of_units(self, block: Block, tables: Tables, step: Tensor, noise: Noise) -> tuple[Release, Tensor]:
+        """Clients whose mechanism draws its own batch from all that they have."""
+        s, (f, k) = self.settings, (block.federations, block.slots)
+        clients = tables.clients.index_select(0, step)[0, f, k].tolist()
+        parts = [self.parts[fed.dataset] for fed in self.federations[f]]
+        rows = [part[client] for part, mine in zip(parts, clients, strict=True) for client in mine]
+        scale = tables.scale.index_select(0, step)[0, f, k].reshape(-1)
+        start = self.state.params[f].repeat_interleave(block.shape[1], dim=0)
+        protection = s.protection.of_rows(block.mechanism, scale, 0.0, 0.0)
+        return observed_release([of_units(Units(self.pool, rows))], start, noise, s.protection.eta, protection)
+
+    @cached_property
+    def pool(self) -> Pool:
+        """All records, for a mechanism that sums over units."""
+        datasets = list(self.datasets.values())
+        records, classes = Records(self.images, self.labels, joined_groups(datasets)), datasets[0].classes
+        return LinearRecords(records, classes) if self.on_features else EachRecord(self.batched, records, classes)
 
     # -- a look without a step -------------------------------------------------------------------------------
 
@@ -276,7 +261,8 @@ class Sweep:
             eta=own.eta if eta is None else eta, gamma=now(own.gamma), negative_norm=now(own.negative_norm)
         )
         other.federations = [replace(fed, budget=now(fed.budget)) for fed in self.federations]
-        other.state = State(round_number, params, copy.deepcopy(self.state.tally))
+        velocity = None if self.state.velocity is None else torch.zeros_like(params)
+        other.state = State(round_number, params, copy.deepcopy(self.state.tally), velocity)
         other._graph, other.on_releases, other.on_tables = None, None, None
         return other
 
@@ -311,7 +297,7 @@ class Sweep:
         if not block.mechanism.distorts:
             return None
         if block.mechanism.formal:
-            rows = block.even(block.rows).tolist()
+            rows = (block.rows if block.mechanism.whole_run else block.even(block.rows)).tolist()
             return self.draws.words(int(noise["round"]), rows)
         if block.mechanism.noise in noise:
             return noise[block.mechanism.noise].index_select(0, block.rows)
@@ -372,7 +358,8 @@ class Sweep:
     def _initial_state(self) -> State:
         starts = {seed: self._initial_params(seed) for seed in self.draws.seeds}
         params = torch.stack([starts[fed.seed] for fed in self.federations]).to(self.device)
-        return State(0, params, metrics.Tally.empty(len(self.federations), self.draws.slots))
+        velocity = torch.zeros_like(params) if self.settings.training.server_momentum else None
+        return State(0, params, metrics.Tally.empty(len(self.federations), self.draws.slots), velocity)
 
     def _initial_params(self, seed: int) -> Tensor:
         layout = self.batched.layout

@@ -88,6 +88,7 @@ class Tables:
     gamma: Tensor  # [S, F, K]
     negative_norm: Tensor  # [S, F, K]
     weights: Tensor  # [S, F, K]
+    clients: Tensor  # [S, F, K]: who has each slot
     server_rate: Tensor  # [S, F]
     utility_loss: Tensor  # [S, F, K], written round by round; likewise the rest
     intensity: Tensor
@@ -135,7 +136,8 @@ def build_tables(
         return torch.zeros(size, dtype=kind, device=device)
 
     rates = [settings.server_rates(fed, rounds, parameters) for fed in federations]
-    size = settings.protection.batch * settings.protection.local_steps
+    whole_run = all(get_mechanism(fed.mechanism).whole_run for fed in federations)  # these draw their own batches
+    size = 0 if whole_run else settings.protection.batch * settings.protection.local_steps
     batches = [draws.batches(rounds, size, part, settings.training.sampling) for part in parts.values()]
     return Tables(
         batches=torch.cat(batches, dim=1).to(device),
@@ -143,6 +145,7 @@ def build_tables(
         gamma=shared("gamma"),
         negative_norm=shared("negative_norm"),
         weights=table([[shares[fed.dataset].tolist()] * len(rounds) for fed in federations]),
+        clients=who.contiguous().to(device),
         server_rate=torch.tensor(rates, dtype=torch.float64).t().contiguous().to(device),
         utility_loss=blank(*shape),
         intensity=blank(*shape),

@@ -17,10 +17,11 @@ from ..models.layout import Layout
 from ..models.received import Received
 from ..randomness import experiment_key, keyed_words, system_uniform, system_words, uniform
 from .batch import check_labels, checked_batch, checked_pair
+from .client_units import units_of
 from .intensity import intensity
 from .noise import standard_noise
 from .protection import Protection, ProtectionSettings, check_protection
-from .records import blank_record, neutral, no_records, records, rehearse
+from .records import blank_record, neutral, no_records, of_units, records, rehearse
 from .registry import Mechanism, checked
 from .release import Noise, Release, check_trained_elsewhere, distort_given, release
 from .schedule import Schedule
@@ -121,18 +122,31 @@ def protected_step(
     round_number: int = 1,
     least_relative: float = 0.0,
     experiment_seed: int | None = None,
-    divisor: int | None = None,
+    divisor: float | None = None,
+    groups: Tensor | None = None,
 ) -> Protected:
     """Train one local step from ``received`` on ``batch``, distort the result, and return what may be sent.
 
     Args and Returns are those of ``protect``, except that the values of ``model`` play no part where ``received`` has
-    its own: the step, of size ``settings.eta``, starts from ``received``. The only way to use ``laplace-dp``.
+    its own: the step, of size ``settings.eta``, starts from ``received``. The only way to use ``gaussian-dp`` and
+    ``laplace-dp``:
 
-    ``divisor``, for ``laplace-dp`` alone: the public number that the sum over the batch is divided by, however many
-    examples the batch holds; their number unless given. With a divisor the batch may be empty, or None where none could
-    be loaded: noise alone is released, of the same scale.
+    ``batch``: for ``gaussian-dp`` all records of the client, in every round; the mechanism draws from them itself. It
+    may be empty, or None where none could be loaded: noise alone is released, of the same scale. So may that of
+    ``laplace-dp`` with a divisor.
+
+    ``divisor``: the public number that a sum is divided by, however many records there are. For ``gaussian-dp`` a
+    stand-in for all records (``settings.gaussian.divisor`` unless given), for ``laplace-dp`` for those of the batch
+    (their number unless given).
+
+    ``groups``, for ``gaussian-dp``: whose each record is, whole numbers ``[N]``. The records of one person are then
+    clipped together, and the guarantee is for the person.
 
     Formal guarantees:
+        With ``gaussian-dp`` the releases of rounds 1 to ``settings.gaussian.rounds``, made with one budget and the same
+        settings, are together (budget, ``settings.gaussian.delta``)-differentially private with respect to adding or
+        removing one record, or all of one group, in the arithmetic of this machine. docs/gaussian_dp.md has the proof
+        and what it does not cover. One release for each round: nothing here counts them, a node's ledger does.
         With ``laplace-dp`` the release is epsilon-differentially private with respect to replacing one example of the
         batch, in the arithmetic of this machine; with a divisor, epsilon/2-differentially private with respect to
         adding or removing one. No example, and no error in computing its gradient, makes it fail: such an example
@@ -149,12 +163,13 @@ def protected_step(
     """
     numbers = {"client": client, "round_number": round_number, "experiment_seed": experiment_seed}
     request = _Request.checked(mechanism, budget, settings, least_relative, **numbers)
+    if request.mechanism.whole_run:
+        return _step_of_units(model, received, batch, loss, request, divisor, groups)
+    for name, value in (("divisor", None if request.mechanism.formal else divisor), ("groups", groups)):
+        if value is not None:
+            raise ConfigError(f"The mechanism {request.mechanism.name!r} takes no {name}.", f"Leave {name} out.")
     if request.mechanism.formal:
         return _formal_step(model, received, batch, loss, request, divisor)
-    if divisor is not None:
-        raise ConfigError(
-            f"The mechanism {request.mechanism.name!r} takes no divisor, got {divisor!r}.", "Leave divisor out."
-        )
     return _protected(model, received, batch, loss, request, step=True)
 
 
@@ -282,6 +297,29 @@ def _formal_step(
     noise = request.noise(batched.layout.size, like)
     result = release([objective], begin, noise, own.eta, protection, utility=False)
     return _sent(result, entries, batched.layout, request)
+
+
+def _step_of_units(
+    model: nn.Module, received: Any, batch: Any, loss: Loss | None, request: _Request, divisor: Any, groups: Any
+) -> Protected:
+    """As ``_formal_step``, for a mechanism that takes all records and draws its own batch."""
+    own = request.settings
+    if divisor is not None:
+        own = replace(own, gaussian=replace(own.gaussian, divisor=divisor))
+        check_protection(own)
+    if not 1 <= request.round_number <= (own.gaussian.rounds or request.round_number):
+        raise ConfigError(
+            f"The budget is for {own.gaussian.rounds} rounds, got round {request.round_number}.",
+            "Count rounds from 1, and state all of them in gaussian.rounds before the first.",
+        )
+    protection = own.at(request.mechanism, request.budget, request.round_number, request.client)
+    entries = Received(model, received)
+    units, layout = units_of(model, entries.fixed(), batch, loss, groups)
+    like = next(p for p in model.parameters() if p.requires_grad)
+    begin = _flat("received", entries.trainable(), layout, like)
+    noise = request.noise(layout.size, like)
+    result = release([of_units(units)], begin, noise, own.eta, protection, utility=False)
+    return _sent(result, entries, layout, request)
 
 
 def _check_carries(begin: Tensor, protection: Protection) -> None:

@@ -13,10 +13,12 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import ConfigError, expected, is_finite, is_number, is_whole, raise_all, too_low
+from . import run_budget
 from .budget import Measure
 from .intensity import Norm
 from .noise import NOISES
 from .registry import Mechanism, get_mechanism
+from .run_budget import GaussianSettings, check_budget
 from .schedule import Schedule, schedule, schedule_starts, value_at
 
 
@@ -35,6 +37,8 @@ class Protection:
     clip_norm: Norm = "l2"
     least_relative: float = 0.0  # L2 norm of the noise, as expected, over that of the update; 0: any
     batch: int | None = None  # what laplace-dp divides its sum by: a public number, not that of the records at hand
+    sampling_rate: float = 1.0  # of gaussian-dp, likewise
+    divisor: float | None = None
 
     def noise_norm(self, size: int) -> float:
         """The L2 norm that noise of one client in ``size`` coordinates has: exactly (PL), or as its variance has it."""
@@ -78,6 +82,7 @@ class ProtectionSettings:
     clip: float | None = 500.0  # gradient clip of the LS and GS mechanisms; of laplace-dp per example, always in L1
     clip_norm: Norm = "l2"
     leakage: Leakage = field(default_factory=Leakage)
+    gaussian: GaussianSettings = field(default_factory=GaussianSettings)
 
     def measure(self, name: str | Mechanism) -> Measure | None:
         """The measure that calibrates a mechanism under these settings."""
@@ -111,19 +116,27 @@ class ProtectionSettings:
         measure = self.measure(name)
         if measure is None:
             return [[0.0] * self.clients for _ in rounds]
+        if get_mechanism(name).whole_run:
+            check_budget(budget)
         rows = schedule(budget, rounds, self.clients, "budget")
         known = {value: measure.lower(value) for value in {value for row in rows for value in row}}
-        return [[known[value] for value in row] for row in rows]
+        relative = self._relative(name, rounds)
+        return [[known[value] * noise for value in row] for row, noise in zip(rows, relative, strict=True)]
+
+    def _relative(self, name: str | Mechanism, rounds: Sequence[int]) -> list[float]:
+        """The noise of some rounds, relative to that which the budget asks for."""
+        return self.gaussian.relative(list(rounds)) if get_mechanism(name).whole_run else [1.0] * len(rounds)
 
     def of_rows(
         self, name: str | Mechanism, scale: Tensor | float, gamma: Tensor | float, negative_norm: Tensor | float
     ) -> Protection:
         """What protects releases with the given noise scale, gamma and lambda: numbers, or one per row."""
-        measure = self.measure(name)
+        measure, own = self.measure(name), self.gaussian
         return Protection(
             get_mechanism(name), scale, gamma=gamma, negative_norm=negative_norm, steps=self.steps,
             factor=self.factor if measure is None else measure.factor,  # a measure of the user's has its own
-            clip=self.clip, clip_norm=self.clip_norm, batch=self.batch,
+            clip=own.clip if get_mechanism(name).whole_run else self.clip, clip_norm=self.clip_norm, batch=self.batch,
+            sampling_rate=own.sampling_rate, divisor=own.divisor,
         )  # fmt: skip
 
     def at(self, name: str | Mechanism, budget: Schedule | None, round_number: int, client: int = 0) -> Protection:
@@ -133,7 +146,10 @@ class ProtectionSettings:
             return value_at(value, round_number, client, self.clients, what)
 
         measure = self.measure(name)
+        if get_mechanism(name).whole_run:
+            check_budget(budget)
         scale = 0.0 if measure is None else measure.lower(now(budget, "budget"))
+        scale *= self._relative(name, [round_number])[0]
         return self.of_rows(name, scale, now(self.gamma, "gamma"), now(self.negative_norm, "negative_norm"))
 
 
@@ -162,6 +178,7 @@ def type_problems(s: ProtectionSettings) -> Iterator[ConfigError]:
     yield from wrong_types(s, INTEGERS, NUMBERS, CHOICES)
     if s.clip is not None and not is_number(s.clip):
         yield expected("clip", s.clip, "a number or none")
+    yield from run_budget.type_problems(s.gaussian)
     if is_whole(s.clients) and s.clients > MOST_CLIENTS:
         yield expected("clients", s.clients, f"at most {MOST_CLIENTS}")
 
@@ -203,6 +220,7 @@ def range_problems(s: ProtectionSettings) -> Iterator[ConfigError]:
             yield expected(name, value, "a finite number")
     if s.clip is not None and not (is_finite(s.clip) and s.clip > 0):
         yield expected("clip", s.clip, "a finite number > 0, or none")
+    yield from run_budget.range_problems(s.gaussian)
     for name in ("gamma", "negative_norm") if s.clients >= 1 else ():
         try:
             value = getattr(s, name)

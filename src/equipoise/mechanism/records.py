@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ..errors import EquipoiseError, place
 from ..models.batched import Batched, Loss, Objective
 from ..models.check import loss_error
+from .units import Units
 
 log = logging.getLogger("equipoise")
 
@@ -51,6 +52,13 @@ def records(batched: Batched, images: Tensor, labels: Tensor, classes: int | Non
 def no_records() -> Objective:
     """The objective of a client that has none: noise is all that it will release."""
     return _one_by_one(lambda params: ())
+
+
+def of_units(units: Units) -> Objective:
+    """The objective of R clients whose mechanism draws its own batch from all of their records."""
+    result = _one_by_one(lambda params: ())
+    result.units = units
+    return result
 
 
 def _one_by_one(each: Callable[[Tensor], Iterable[Tensor]]) -> Objective:

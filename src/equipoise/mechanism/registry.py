@@ -11,11 +11,13 @@ ls-learn        Laplace      L1        ``[h(draw), factor*h(draw)]``            
 gs-static       Gaussian     L2        as drawn                                   no        yes
 gs-learn        Gaussian     L2        ``[h(draw), factor*h(draw)]``              yes       yes
 laplace-dp      Laplace      L1        as drawn                                   no        each
+gaussian-dp     Gaussian     L2        as drawn                                   no        each
 ==============  ===========  ========  =========================================  ========  =====
 
-``gs-*`` are not in the paper; they show that a mechanism is only a row of this table. Neither is ``laplace-dp``, the
-one row whose budget is a guarantee rather than a score: it clips the gradient of each example, so that the sensitivity
-of a release can be derived, and its budget is the epsilon of differential privacy of one release (docs/laplace_dp.md).
+``gs-*`` are not in the paper; they show that a mechanism is only a row of this table. Neither are the two rows whose
+budget is a guarantee of differential privacy rather than a score. ``gaussian-dp`` is the one to deploy: it takes all
+records of a client, clips the gradient of each, and its budget is the epsilon of a whole run (docs/gaussian_dp.md).
+``laplace-dp`` is the simple example: one batch, one release, one epsilon (docs/laplace_dp.md).
 
 A known weakness of ``pl-identical``, which is as the paper has it: its noise has exactly the norm that follows from the
 public budget, so a server that knows the other examples of a batch can verify any guess at one (studies/norm).
@@ -34,6 +36,7 @@ from ..errors import ConfigError, closest
 from .budget import GaussianBudget, LaplaceBudget, LeakageBudget, Measure
 from .intensity import Norm
 from .noise import NOISES
+from .run_budget import RunBudget
 
 if TYPE_CHECKING:
     from .protection import ProtectionSettings
@@ -63,7 +66,8 @@ class MeasureKind:
     name: str
     build: Callable[[ProtectionSettings], Measure]
     bounds_draw: bool = False  # the budget fixes the scale of the draw (LS, GS) rather than the intensity itself (PL)
-    formal: bool = False  # the budget is the epsilon of one release, proved; not for measures of your own
+    formal: bool = False  # the budget is an epsilon, proved; not for measures of your own
+    whole_run: bool = False  # of a whole run, rather than of one release
     proved_for: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))  # what a mechanism must be
     grid: tuple[float, ...] = ()  # budgets worth trying, strict ones first
 
@@ -89,6 +93,13 @@ MEASURES: dict[str, MeasureKind] = {
                 {"noise": "laplace", "norm": "l1", "learns": False, "clips": False, "per_example": True}
             ),
             grid=(0.1, 1, 10, 100, 1000),
+        ),
+        MeasureKind(
+            "epsilon-delta", lambda s: RunBudget(s.gaussian, s.eta), bounds_draw=True, formal=True, whole_run=True,
+            proved_for=MappingProxyType(
+                {"noise": "gaussian", "norm": "l2", "learns": False, "clips": False, "per_example": True}
+            ),
+            grid=(0.5, 1, 2, 4, 8),
         ),
     )
 }  # fmt: skip
@@ -150,6 +161,16 @@ class Mechanism:
         return kind is not None and kind.formal
 
     @property
+    def whole_run(self) -> bool:
+        """Whether the budget is that of a whole run, rather than of one release.
+
+        >>> [name for name, mechanism in MECHANISMS.items() if mechanism.whole_run]
+        ['gaussian-dp']
+        """
+        kind = self.measure_kind
+        return kind is not None and kind.whole_run
+
+    @property
     def on_sphere(self) -> bool:
         """Whether the budget bounds the intensity itself (PL) rather than the scale of the draw (LS, GS)."""
         kind = self.measure_kind
@@ -176,6 +197,7 @@ MECHANISMS: dict[str, Mechanism] = {
         Mechanism("gs-static", "gaussian", noise="gaussian", clips=True),
         Mechanism("gs-learn", "gaussian", noise="gaussian", learns=True, clips=True),
         Mechanism("laplace-dp", "epsilon", norm="l1", per_example=True),
+        Mechanism("gaussian-dp", "epsilon-delta", noise="gaussian", per_example=True),
     )
 }
 

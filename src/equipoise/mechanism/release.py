@@ -11,7 +11,7 @@ Guarantees, for every row that ``accepted`` marks:
 
 A row that fails is marked, never repaired: the aggregation leaves it out by name.
 
-A formal mechanism (``laplace-dp``) is another matter: what one record adds is bounded exactly (``grid``), the noise is
+A formal mechanism is another matter: what one record adds is bounded exactly (``grid``, ``l2_grid``), the noise is
 drawn there, and nothing is checked afterwards, as whether a release is accepted would tell of data or noise. Every row
 that starts from finite parameters is released, and is finite.
 """
@@ -34,6 +34,7 @@ from .clipping import clip_gradient, clipped_mean
 from .distortion import draw_bounds, learn_distortion
 from .grid import LARGEST_SUM, Grid, added
 from .intensity import intensity
+from .noised_sum import noised_sum
 from .protection import Protection
 from .registry import Mechanism
 
@@ -131,6 +132,8 @@ def observed_release(
     utility: bool = True,
 ) -> tuple[Release, Tensor]:
     """``release`` and the distortion ``[R, P]`` behind it: for experiments, which may look inside a client."""
+    if protection.mechanism.whole_run:
+        return _of_units(objectives, start, noise, eta, protection)
     if protection.mechanism.formal:
         return _formal(objectives, start, noise, eta, protection, utility)
     local, clipped = local_step(objectives, start, eta, protection)
@@ -144,6 +147,22 @@ def shortened(start: Tensor, local: Tensor, protection: Protection) -> Tensor:
         return local
     most = protection.noise_norm(start.shape[-1]) / protection.least_relative
     return start + clip_gradient(local - start, most, "l2")[0]
+
+
+def _of_units(
+    objectives: Sequence[Objective], start: Tensor, noise: Noise, eta: float, protection: Protection
+) -> tuple[Release, Tensor]:
+    """The mechanism draws its own batch and noise; docs/gaussian_dp.md has the proof. Losses would take all records."""
+    units = objectives[-1].units
+    if len(objectives) != 1 or units is None or noise is None or isinstance(noise, Tensor):
+        raise ConfigError(
+            f"The mechanism {protection.mechanism.name!r} makes one local step on all records and draws its own noise.",
+            "Use local_steps = 1, an objective with units, and a source of words for every row.",
+        )
+    released, alpha, clipped = noised_sum(units, start, noise, eta, protection)
+    loss = torch.full_like(clipped, float("nan"))
+    size = intensity(alpha, protection.mechanism.norm)
+    return Release(released, Record(size, size, size, clipped, loss, torch.isfinite(start).all(-1))), alpha
 
 
 def _formal(

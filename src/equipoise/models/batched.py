@@ -2,8 +2,8 @@
 
 ``Batched(model)`` fixes the flat layout of the parameters; ``at(images, labels)`` fixes a mini-batch per
 replica and returns an ``Objective`` whose ``gradient`` maps ``[R, P] -> [R, P]``. Sequences of known layers
-run through ``layers.py``; every other functional model runs through ``torch.func``. Both give the same
-numbers (a test compares them in float64).
+and linear heads on fixed features run through ``layers.py``; every other functional model runs through
+``torch.func``. Both give the same numbers (a test compares them in float64).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch.func import functional_call, grad, vmap
 from ..errors import ModelError
 from . import layers
 from .convolution import GroupedConv, PatchConv
+from .features import FeatureModel
 from .layout import Layout
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -55,10 +56,12 @@ class Objective:
         loss: Callable[[Tensor], Tensor],
         gradient: Callable[..., Tensor],
         per_example: Callable[[Tensor], Iterable[Tensor]] | None = None,
+        units: Any = None,
     ):
         self.loss = loss  # [R, P] -> [R]
         self.gradient = gradient  # [R, P] -> [R, P]; writes into `out` where one is given
         self.per_example = per_example  # [R, P] -> B times [R, P]: the gradient of every example by itself
+        self.units = units  # all records of R clients, for the mechanism that draws its own batch
 
 
 class Batched:
@@ -83,7 +86,9 @@ class Batched:
     ):
         self.model, self.device = model, torch.device(device)
         self._loss, self._fixed, self._places = loss, dict(fixed or {}), places(model)
-        built = layers.build(model, self.device) if fast and loss is None else None
+        parts = (model.features, model.head_model()) if isinstance(model, FeatureModel) else (None, model)
+        built = layers.build(parts[1], self.device) if fast and loss is None else None
+        self._features = parts[0] if built is not None else None
         self._layers: list[layers.Layer] | None
         self._layers, self.layout = built if built is not None else (None, Layout.of(model))
 
@@ -91,7 +96,7 @@ class Batched:
         """Fix a mini-batch ``[R, B, ...]``, ``[R, B]`` for every replica."""
         if self._layers is None:
             return self._functional(images, labels)
-        seen = self._prepare(images)
+        seen = self._prepare(self._inputs(images))
         hot: Tensor | None = None
 
         def loss(params: Tensor) -> Tensor:
@@ -108,13 +113,24 @@ class Batched:
 
         return Objective(loss, gradient, partial(self._per_example, images, labels))
 
+    def each(self, params: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+        """The gradient of every example by itself: ``[R, P]``, ``[R, B, ...]``, ``[R, B]`` -> ``[R, B, P]``."""
+        if self._layers is None:
+            one = vmap(grad(self._value), in_dims=(None, 0, 0))
+            result: Tensor = vmap(one)(params, images.unsqueeze(2), labels.unsqueeze(2))
+            return result.detach()
+        outputs, kept = layers.forward(self._sequence, params, self._prepare(images))
+        hot = nn.functional.one_hot(labels, outputs.shape[-1]).to(outputs.dtype)
+        slope = torch.softmax(outputs, dim=-1).sub_(hot)
+        return layers.each(self._sequence, params, kept, slope).view(*labels.shape, -1)
+
     def outputs(self, params: Tensor, images: Tensor) -> Tensor:
         """``[R, P]``, ``[R, B, ...]`` -> ``[R, B, classes]``."""
         if self._layers is None:
             with torch.no_grad():
                 result: Tensor = vmap(self._call)(params, images)
             return result
-        return layers.forward(self._layers, params, self._prepare(images))[0]
+        return layers.forward(self._layers, params, self._prepare(self._inputs(images)))[0]
 
     def differentiable(self, params: Tensor, images: Tensor, labels: Tensor) -> Tensor:
         """The gradient ``[R, P]`` as a function that autograd can differentiate once more.
@@ -124,13 +140,21 @@ class Batched:
         if self._layers is None:
             outcome: Tensor = vmap(grad(self._value))(params, images, labels)
             return outcome
-        result: Tensor = _Gradient.apply(self._sequence, self._prepare, params, images, labels)  # type: ignore[no-untyped-call]
+        inputs = self._inputs(images)
+        result: Tensor = _Gradient.apply(self._sequence, self._prepare, params, inputs, labels)  # type: ignore[no-untyped-call]
         return result
 
     @property
     def _sequence(self) -> list[layers.Layer]:
         assert self._layers is not None
         return self._layers
+
+    def _inputs(self, images: Tensor) -> Tensor:
+        """What the layers see of ``[R, B, ...]``: the images, or their features ``[R, B, F]``, once per mini-batch."""
+        if self._features is None:
+            return images
+        features: Tensor = self._features(images.flatten(0, 1)).flatten(1)
+        return features.view(*images.shape[:2], -1)
 
     def _prepare(self, images: Tensor) -> Any:
         # [R, B, C, H, W] -> [R, C, B, H, W]; the first layer's patches or grouped images, shared by all calls

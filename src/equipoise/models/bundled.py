@@ -1,6 +1,7 @@
 """Small image models. Any other ``nn.Module`` works too; see ``check.check_model``.
 
-The bundled ones are plain sequences, which ``layers.py`` can run for many sets of parameters at once.
+Those without fixed features are plain sequences, which ``layers.py`` can run for many sets of parameters at once;
+``scatter-linear`` has its own file, ``features.py``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from torch import nn
 
 from ..errors import ConfigError, closest
+from .features import scatter_linear
 
 Shape = tuple[int, int, int]
 """Channels, height, width."""
@@ -33,20 +35,31 @@ class LeNetZhu(nn.Sequential):
     13426
     """
 
+    activation: type[nn.Module] = nn.Sigmoid
+
     def __init__(self, shape: Shape = (1, 28, 28), classes: int = 10) -> None:
         channels, height, width = shape
         super().__init__(
             _sequence(
                 conv1=nn.Conv2d(channels, 12, 5, stride=2, padding=2),
-                act1=nn.Sigmoid(),
+                act1=self.activation(),
                 conv2=nn.Conv2d(12, 12, 5, stride=2, padding=2),
-                act2=nn.Sigmoid(),
+                act2=self.activation(),
                 conv3=nn.Conv2d(12, 12, 5, stride=1, padding=2),
-                act3=nn.Sigmoid(),
+                act3=self.activation(),
                 flatten=nn.Flatten(),
                 fc=nn.Linear(12 * _quarter(height) * _quarter(width), classes),
             )
         )
+
+
+class LeNetTanh(LeNetZhu):
+    """The paper's model with tanh: bounded like a sigmoid, but steep at zero, so that noised gradients get through.
+
+    Papernot et al. (arXiv:2007.14191). torch's own initialisation suits it.
+    """
+
+    activation = nn.Tanh
 
 
 class MLP(nn.Sequential):
@@ -80,7 +93,13 @@ class SmallCNN(nn.Sequential):
         )
 
 
-MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {"lenet-zhu": LeNetZhu, "mlp": MLP, "small-cnn": SmallCNN}
+MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
+    "lenet-zhu": LeNetZhu,
+    "lenet-tanh": LeNetTanh,
+    "mlp": MLP,
+    "small-cnn": SmallCNN,
+    "scatter-linear": scatter_linear,
+}
 
 
 def build(name: str, shape: Shape = (1, 28, 28), classes: int = 10) -> nn.Module:

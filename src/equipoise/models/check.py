@@ -6,7 +6,8 @@ Errors of a model's own ``forward`` or of a user's loss are told by type and pla
 from __future__ import annotations
 
 import warnings
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -71,7 +72,7 @@ def _refusal(*problems: _Problem) -> ModelError:
 def _layer_problems(model: nn.Module) -> list[_Problem]:
     problems = []
     for name, part in model.named_modules():
-        label = f"{name or 'model'!r} ({type(part).__name__})"
+        label = _label(model, name)
         statistics = f"{label} keeps running statistics of the batch in train mode"
         if isinstance(part, _BATCH_NORMS) and part.training and part.track_running_stats:
             problems.append(_Problem(statistics, "Replace BatchNorm by GroupNorm, or call eval() on it."))
@@ -137,6 +138,76 @@ def _forward_problem(error: Exception, model: nn.Module, images: Tensor) -> _Pro
     if any(word in words for word in ("shape", "size", "channels", "dimension")):
         return _Problem(reason, "Check that inputs of this shape are what its layers are built for.")
     return _Problem(reason, _TRY_FORWARD)
+
+
+# -- features, one record at a time ----------------------------------------------------------------------------------
+
+
+def check_features(network: nn.Module, images: Tensor) -> None:
+    """Refuse a network whose outputs are no function of one image each, and name the module at fault.
+
+    ``images`` is a small batch ``[B, ...]``, B > 1, of any pixels; the network is in the mode in which it will be used.
+
+    >>> check_features(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), torch.rand(2, 1, 4, 4))
+    Traceback (most recent call last):
+    equipoise.errors.ModelError: The model cannot be used: its forward changes the buffer(s) 1.running_mean, ...
+    """
+    outputs = _plain_outputs(network, images, None)
+    if outputs.dim() < 1 or outputs.shape[0] != len(images) or not outputs.is_floating_point():
+        reason = f"its output is {outputs.dtype} of shape {tuple(outputs.shape)} for {len(images)} images"
+        raise _refusal(_Problem(reason, "Let it return floating-point numbers, one row for each image."))
+    together, again = _seen(network, images), _seen(network, images)
+    fault = _first_difference(together, again, slice(None))
+    if fault is not None:
+        remedy = "Take randomness, and whatever changes from call to call, out of forward."
+        raise _refusal(_Problem(f"{_label(network, fault)} gave other outputs for the same images", remedy))
+    for row in range(len(images)):
+        fault = _first_difference(together, _seen(network, images[row : row + 1]), slice(row, row + 1))
+        if fault is not None:
+            reason = f"{_label(network, fault)} mixes the images of a batch: alone, one has other outputs"
+            remedy = "Use a layer that looks at one image, such as GroupNorm, or BatchNorm with running statistics."
+            raise _refusal(_Problem(reason, remedy))
+
+
+def _seen(network: nn.Module, images: Tensor) -> list[tuple[str, Tensor]]:
+    """Every tensor that a module returns, with its name, in the order in which they finish: parts before the whole."""
+    seen: list[tuple[str, Tensor]] = []
+
+    def keep(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            if isinstance(output, Tensor):
+                seen.append((name, output.detach().clone()))
+
+        return hook
+
+    handles = [part.register_forward_hook(keep(name)) for name, part in network.named_modules()]
+    try:
+        with torch.no_grad():
+            network(images)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen
+
+
+def _first_difference(together: list[tuple[str, Tensor]], other: list[tuple[str, Tensor]], rows: slice) -> str | None:
+    """The module whose output differs from its ``rows`` of that for the whole batch; None where none does."""
+    count = together[-1][1].shape[0]
+    for (name, whole), (_, part) in zip(together, other, strict=False):
+        if whole.dim() and whole.shape[0] == count and not _alike(part, whole[rows]):
+            return name
+    return None if len(together) == len(other) else ""
+
+
+def _alike(one: Tensor, two: Tensor) -> bool:
+    if one.shape != two.shape or not (two.is_floating_point() or two.is_complex()):
+        return torch.equal(one, two)
+    size = float(two.abs().nan_to_num(0.0, 0.0, 0.0).max()) if two.numel() else 0.0
+    return torch.allclose(one, two, rtol=1e-3, atol=1e-4 * size, equal_nan=True)
+
+
+def _label(network: nn.Module, name: str) -> str:
+    return f"{name or 'model'!r} ({type(network.get_submodule(name)).__name__})"
 
 
 # -- its forward pass for two sets of parameters -------------------------------------------------------------------

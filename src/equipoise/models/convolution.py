@@ -26,6 +26,14 @@ class Conv:
         self.padding: Pair = (module.padding[0], module.padding[1])
         self.out_channels, self.in_channels = module.out_channels, module.in_channels
 
+    def _each(self, matrix: Tensor, dy: Tensor, grad: Tensor) -> None:
+        """The gradient of every example: patches ``[R, B*oh*ow, K]``, ``[R, O, B, oh, ow]`` into ``[R*B, P]``."""
+        slopes = dy.transpose(1, 2).flatten(0, 1).flatten(2)  # [R*B, O, oh*ow]
+        seen = matrix.view(len(slopes), slopes.shape[2], -1)
+        self.weight.take(grad).flatten(2).copy_(torch.bmm(slopes, seen))
+        if self.bias is not None:
+            self.bias.take(grad).copy_(slopes.sum(dim=2))
+
 
 def _joined(first: Tensor, second: Tensor) -> Tensor:
     """Two ``[R, C, B, H, W]`` as one grouped image ``[B, R*2*C, H, W]``, channels last, in a single copy."""
@@ -65,6 +73,20 @@ class GroupedConv(Conv):
         if self.bias is not None:
             self.bias.take(grad).copy_(db.view(r, self.out_channels))
         return dy if first else self._split(dx, r)
+
+    def each(self, params: Tensor, kept: Any, dy: Tensor, grad: Tensor, first: bool) -> Tensor:
+        r, (x, weight) = params.shape[0], kept
+        h, w = x.shape[2:]
+        size = (h + 2 * self.padding[0], w + 2 * self.padding[1])
+        padded = channels_last(self._split(x, r), self.padding, size)
+        self._each(patches(padded, self.kernel, self.stride), dy, grad)
+        if first:
+            return dy
+        dx = torch.ops.aten.convolution_backward(
+            self.prepare(dy), x, weight, None, self.stride, self.padding,
+            (1, 1), False, (0, 0), r, (True, False, False),
+        )[0]  # fmt: skip
+        return self._split(dx, r)
 
     def tangent(self, params: Tensor, along: Tensor, kept: Any, dx: Tensor | None) -> Tensor:
         r, x = params.shape[0], kept[0]
@@ -164,6 +186,11 @@ class PatchConv(Conv):
         self.weight.take(grad).flatten(2).copy_(torch.bmm(flat, matrix))
         if self.bias is not None:
             self.bias.take(grad).copy_(flat.sum(dim=2))
+        return dy if first else self._input_gradient(params, dy, image)
+
+    def each(self, params: Tensor, kept: Any, dy: Tensor, grad: Tensor, first: bool) -> Tensor:
+        matrix, image = kept
+        self._each(matrix, dy, grad)
         return dy if first else self._input_gradient(params, dy, image)
 
     def tangent(self, params: Tensor, along: Tensor, kept: Any, dx: Tensor | None) -> Tensor:

@@ -39,6 +39,10 @@ class Layer(Protocol):
 
     def backward(self, params: Tensor, kept: Any, dy: Tensor, grad: Tensor, first: bool) -> Tensor: ...
 
+    def each(self, params: Tensor, kept: Any, dy: Tensor, grad: Tensor, first: bool) -> Tensor:
+        """``backward`` with the gradient of every example apart: ``grad`` is ``[R*B, P]``."""
+        ...
+
     def tangent(self, params: Tensor, along: Tensor, kept: Any, dx: Tensor | None) -> Tensor | None:
         """The output's rate of change when the parameters move ``along`` and the input moves ``dx`` (None: not)."""
         ...
@@ -69,6 +73,13 @@ class Linear:
             self.bias.take(grad).copy_(dy.sum(dim=1))
         return dy if first else torch.bmm(dy, self.weight.take(params))
 
+    def each(self, params: Tensor, kept: Tensor, dy: Tensor, grad: Tensor, first: bool) -> Tensor:
+        slopes = dy.flatten(0, 1)
+        torch.mul(slopes.unsqueeze(2), kept.flatten(0, 1).unsqueeze(1), out=self.weight.take(grad))
+        if self.bias is not None:
+            self.bias.take(grad).copy_(slopes)
+        return dy if first else torch.bmm(dy, self.weight.take(params))
+
     def tangent(self, params: Tensor, along: Tensor, kept: Tensor, dx: Tensor | None) -> Tensor:
         y = self.forward(along, kept)[0]
         return y if dx is None else torch.baddbmm(y, dx, self.weight.take(params).transpose(1, 2))
@@ -95,6 +106,8 @@ class Flatten:
         if len(kept) == 3:
             return dy
         return dy.view(kept[0], kept[2], kept[1], *kept[3:]).transpose(1, 2)
+
+    each = backward
 
     def tangent(self, params: Tensor, along: Tensor, kept: torch.Size, dx: Tensor | None) -> Tensor | None:
         return None if dx is None else self.forward(params, dx)[0]
@@ -123,6 +136,8 @@ class Activation:
     def backward(self, params: Tensor, kept: Tensor, dy: Tensor, grad: Tensor, first: bool) -> Tensor:
         same = dy.stride() == kept.stride()  # in place where that is also the memory order to keep
         return self.slope(dy, kept, grad_input=dy if same else torch.empty_like(kept))
+
+    each = backward
 
     def tangent(self, params: Tensor, along: Tensor, kept: Tensor, dx: Tensor | None) -> Tensor:
         assert dx is not None  # a layer with parameters stands before
@@ -224,6 +239,14 @@ def backward(
         if seen is not None:
             seen.insert(0, dy)
         dy = layers[index].backward(params, kept[index], dy, grad, first=index == 0)
+    return grad
+
+
+def each(layers: list[Layer], params: Tensor, kept: list[Any], dy: Tensor) -> Tensor:
+    """The gradients of every example by itself, ``[R*B, P]``, for the output gradient ``dy`` ``[R, B, classes]``."""
+    grad = params.new_empty(dy.shape[0] * dy.shape[1], params.shape[1])
+    for index in range(len(layers) - 1, -1, -1):
+        dy = layers[index].each(params, kept[index], dy, grad, first=index == 0)
     return grad
 
 

@@ -85,8 +85,7 @@ class Guarantee:
             f"An attacker who knows {others} and sees every one of the {self.rounds:,} releases picks the right one of "
             f"{found.candidates:,} equally likely candidates with a probability of at most {percent_up(found.run)}. "
             f"Without any release it is {percent_up(blind)}.",
-            f"One release alone gives it at most {percent_up(found.release)}"
-            f"{known if self.sampling_rate < 1 else ''}.",
+            f"One release alone gives it at most {percent_up(found.release)}{known if self.sampling_rate < 1 else ''}.",
             f"Asked whether {it} was in the data at all, and allowed false alarms in 1 % of the cases where it was not, "
             f"it notices {it} in at most {percent_up(self.membership_tpr['0.01'])} of those where it was. Over all ways "
             f"to ask, hits exceed false alarms by at most {percent_up(self.advantage)}.",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.federation import Federation
-from ..engine.settings import present_names
+from ..engine.settings import LATER, present_names
 from ..environment import VERSION
 from ..errors import CheckpointError
 from .plan import BY_THE_WAY, SCHEMA, Needs, Scale, settings_of
@@ -104,7 +104,7 @@ def _other_settings(content: dict[str, Any], scale: Scale) -> str:
         expected = settings_of(scale, content["group"], "cpu").plain()
     except (KeyError, ValueError, TypeError):
         return f"there is no group {content['group']!r}"
-    mine = present_names(content["settings"]) if isinstance(content["settings"], dict) else {}
+    mine = LATER | present_names(content["settings"]) if isinstance(content["settings"], dict) else {}
     names = [name for name in expected if name not in BY_THE_WAY]
     other = [name for name in names if mine.get(name, name) != json.loads(json.dumps(expected[name]))]
     return f"it was made with another {other[0]}" if other else ""

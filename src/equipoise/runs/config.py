@@ -31,9 +31,19 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..engine.datasets import dataset_labels
 from ..engine.federation import Federation
-from ..engine.settings import GROUP_OF, GROUPS, Settings, named_as_before, present_names, problems, unknown_key
+from ..engine.settings import (
+    GROUP_OF,
+    GROUPS,
+    LATER,
+    TABLES,
+    Settings,
+    named_as_before,
+    present_names,
+    problems,
+    unknown_key,
+)
 from ..errors import ConfigError, EquipoiseError, is_number, is_whole, raise_all
-from ..mechanism.protection import Leakage, ProtectionSettings
+from ..mechanism.protection import ProtectionSettings
 from ..mechanism.registry import MECHANISMS
 from ..mechanism.schedule import schedule_text
 from .deployment import Deployment
@@ -90,7 +100,8 @@ class Config:
         """
         plain = named_as_before(self.settings.plain()) | {"device": ""}
         plain |= {"chunk": 0} if self.settings.protection.batch % 4 == 0 else {}
-        plain = {key: value for key, value in plain.items() if key not in ("ledger", "release_limit")}
+        unseen = ("ledger", "release_limit", *(key for key, value in LATER.items() if plain[key] == value))
+        plain = {key: value for key, value in plain.items() if key not in unseen}
         text = json.dumps([plain, [asdict(fed) for fed in self.federations()]], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -98,9 +109,10 @@ class Config:
         plain = self.settings.plain()
         if self.deployment is not None:
             plain = {key: value for key, value in plain.items() if key in KNOWN_TO_A_SERVER}
-        leakage = plain.pop("leakage")
+        tables = {name: plain.pop(name) for name in TABLES}
         lines = [f"{key} = {_toml(value)}" for key, value in plain.items()]
-        lines += ["", "[leakage]", *(f"{key} = {_toml(value)}" for key, value in leakage.items())]
+        for name, table in tables.items():
+            lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items())]
         for block in self.sweep:
             lines += ["", "[[sweep]]", *(f"{key} = {_toml(value)}" for key, value in asdict(block).items())]
         if self.deployment is not None:
@@ -184,7 +196,7 @@ def differing(folder_config: Path, config: Config) -> list[str]:
 def _values(config: Config) -> dict[str, list[str]]:
     """Every value of a configuration as text, by a flat key; of a sweep, all that its blocks name, without paths."""
     plain = config.settings.plain()
-    plain |= {f"leakage.{name}": value for name, value in plain.pop("leakage").items()}
+    plain |= {f"{table}.{name}": value for table in TABLES for name, value in plain.pop(table).items()}
     swept = {part.name: [v for block in config.sweep for v in getattr(block, part.name)] for part in fields(SweepBlock)}
     swept["datasets"] = list(dataset_labels(swept["datasets"]).values())
     named = {name.removesuffix("s"): list(dict.fromkeys(map(schedule_text, values))) for name, values in swept.items()}
@@ -230,8 +242,9 @@ def _typed_settings(raw: dict[str, Any], problems: list[EquipoiseError]) -> Sett
     """Flat keys, each in its group; what is wrong with any of them is added to ``problems``."""
     for key in [key for key in raw if key not in GROUP_OF]:
         problems.append(unknown_key(key, list(GROUP_OF)))
-    if isinstance(raw.get("leakage"), Mapping):
-        raw = {**raw, "leakage": _known(Leakage, raw["leakage"], "leakage.", problems)}
+    for name, kind in TABLES.items():
+        if isinstance(raw.get(name), Mapping):
+            raw = {**raw, name: _known(kind, _nulls(raw[name]), f"{name}.", problems)}
     groups = {}
     for name, group in GROUPS.items():
         mine = {key: value for key, value in raw.items() if GROUP_OF.get(key) == name}

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from ..engine.draws import Draws
 from ..engine.result import result
-from ..engine.sweep import Event, Progress, Sweep
+from ..engine.state import Event
+from ..engine.sweep import Progress, Sweep
 from ..engine.tables import Tables
 from ..errors import CheckpointError, LedgerError
 from ..files import changing, locked, refuse_link, storage_errors, write_json, write_text

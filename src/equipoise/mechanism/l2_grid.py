@@ -1,0 +1,94 @@
+"""Gradients as whole numbers of bounded L2 norm: what one unit may add to a sum.
+
+Floats do not have the sensitivity that a proof assumes. So ``gaussian-dp`` clips each unit's gradient, rounds it
+towards zero onto a grid that follows from public numbers, and sums integers; noise is rounded to the same grid, and the
+received weights are added last of all.
+
+Formal guarantees, for gradients of any kind, also those that are not finite, and for any floats that they may be:
+
+* ``whole`` maps the gradient of one unit, and nothing else, to integers whose squared L2 norm is at most ``most``, and
+  that is at most ``(clip / step)^2``: the norm is compared as an integer, and a unit that still exceeds it counts as 0;
+* so adding or removing a unit moves the sum by at most ``clip`` in L2.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from ..errors import ConfigError
+
+FINENESS = 1000
+"""Rounding every coordinate moves a unit by at most 1 / FINENESS of the clip."""
+_EXPONENTS = range(-400, 401)
+_MARGIN = 1 + 2.0**-20
+_EXACT = 2**24
+"""Integers up to here are exact in float32."""
+
+
+@dataclass(frozen=True)
+class L2Grid:
+    """Whole multiples of ``2**exponent``; those of one unit have a squared norm of at most ``most``.
+
+    >>> grid = L2Grid.of(clip=1.0, size=4)
+    >>> grid.exponent, grid.most
+    (-11, 4194304)
+    >>> whole, clipped = grid.whole(torch.tensor([[3.0, 4.0, 0.0, 0.0], [0.1, 0.0, float("nan"), 0.0]]), 1.0)
+    >>> whole.tolist(), clipped.tolist()
+    ([[1228.0, 1638.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]], [True, True])
+    """
+
+    exponent: int
+    most: int
+
+    @classmethod
+    def of(cls, clip: float, size: int) -> L2Grid:
+        """The coarsest grid that is fine enough for ``size`` coordinates: ``step * sqrt(size) <= clip / FINENESS``."""
+        return cls.at(largest_power(Fraction(clip) ** 2 / (FINENESS**2 * size)), clip)
+
+    @classmethod
+    def at(cls, exponent: int, clip: float) -> L2Grid:
+        """The grid of a given step."""
+        if exponent not in _EXPONENTS:
+            raise ConfigError(f"No grid of floats suits a clip of {clip:.3g}.", "Choose gaussian.clip nearer to 1.")
+        return cls(exponent, math.floor(Fraction(clip) ** 2 / Fraction(4) ** exponent))
+
+    @property
+    def step(self) -> float:
+        return 2.0**self.exponent
+
+    def noise_scale(self, deviation: float) -> float:
+        """A standard deviation in steps, a millionth larger, as it may come from a float32."""
+        return deviation * _MARGIN / self.step
+
+    def whole(self, gradients: Tensor, clip: float) -> tuple[Tensor, Tensor]:
+        """Gradients ``[..., P]`` of one unit each as integers in float64, and which of them were clipped."""
+        size = torch.linalg.vector_norm(gradients, dim=-1, keepdim=True, dtype=torch.float64)
+        factor = clip / size.clamp_min(clip) / self.step
+        narrow = gradients.dtype == torch.float32 and self.most < _EXACT**2 // 4
+        scaled = gradients * factor.float() if narrow else gradients.double() * factor
+        whole = scaled.trunc_().double()
+        norm = squared(whole)
+        if bool((norm <= self.most).all()):
+            return whole, (size > clip).squeeze(-1)
+        shorter = (whole * (math.sqrt(self.most) / norm.sqrt() * (1 - 2.0**-20))).trunc_()
+        whole = torch.where(norm > self.most, shorter, whole)
+        whole = torch.where(squared(whole) <= self.most, whole, 0.0)  # nor what is not a number
+        return whole, ~(size <= clip).squeeze(-1)
+
+
+def squared(whole: Tensor) -> Tensor:
+    """The squared norm of integers ``[..., P]``: below 2^53 float64 adds them exactly, and larger sums stay larger."""
+    return (whole.unsqueeze(-2) @ whole.unsqueeze(-1)).squeeze(-1)
+
+
+def largest_power(square: Fraction) -> int:
+    """The largest e with 4^e <= ``square``."""
+    exponent = (square.numerator.bit_length() - square.denominator.bit_length()) // 2 + 1
+    while Fraction(4) ** exponent > square:
+        exponent -= 1
+    return exponent

@@ -1,0 +1,155 @@
+"""The units of a linear head on features of bounded norm, in factored form: no gradient is ever written out.
+
+The gradient of a record is the outer product of its residual r = p - y and its features a = (x, 1). Both are rounded to
+integers apart; a sum of their outer products is one matrix product, exact in float64 as long as it stays below 2^53.
+The logits are such a product too, of integers, as the weights are public and may be rounded: so no bit depends on the
+order in which a library adds. What remains works on single numbers (``exact_softmax.py``).
+
+Formal guarantee: the integers that a unit adds have an L2 norm of at most ``clip / step`` and follow from this unit and
+from the received weights alone, whatever these are. A unit of several records is bounded by the sum of their norms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from .exact_softmax import softmax
+from .l2_grid import FINENESS, L2Grid, largest_power
+from .units import Records, check_sum
+
+PIECE = 4096
+"""Records whose numbers are turned into float64 at once."""
+_MARGIN = 1 - 2.0**-30
+"""Taken off every bound: more than rounding can add to a sum of a million norms."""
+_ROOT_TWO = Fraction(14143, 10000)
+
+
+class LinearRecords:
+    """Features ``[N, F]`` of norm 1 at most (longer ones are shortened) as integers, with their labels."""
+
+    def __init__(self, records: Records, classes: int):
+        self.records, self.classes = records, classes
+        features = records.images.flatten(1).double()
+        norms = _norm(features)
+        features = torch.where(torch.isfinite(norms) & (norms > 1), features / norms, features)
+        good = torch.isfinite(features).all(-1, keepdim=True)
+        labels = records.labels.unsqueeze(-1)
+        self.good = good & (labels >= 0) & (labels < classes)  # [N, 1]
+        ones = torch.ones_like(features[:, :1])
+        wide = torch.cat([torch.where(good, features, 0.0), ones], dim=1)
+        self.width = wide.shape[1]
+        self._exponent = largest_power(Fraction(1, 4 * FINENESS**2 * self.width))
+        whole = (wide * 2.0**-self._exponent).trunc_()
+        self.length = _norm(whole) * 2.0**self._exponent  # [N, 1]
+        self.features = whole.float() if 2.0**-self._exponent < 2**23 else whole
+
+    def grid(self, clip: float) -> L2Grid:
+        return L2Grid.at(self._exponent + self._residual_exponent(clip), clip)
+
+    def _residual_exponent(self, clip: float) -> int:
+        return largest_power((Fraction(clip) / _ROOT_TWO) ** 2 / (4 * FINENESS**2 * self.classes))
+
+    def total(self, rows: Sequence[Tensor], start: Tensor, clip: float) -> tuple[Tensor, Tensor]:
+        check_sum(max(map(len, rows), default=0), self.grid(clip))
+        total = torch.zeros_like(start, dtype=torch.float64)
+        clipped = start.new_zeros(len(rows))
+        for same in _alike(rows):  # federations whose client has the same records share its features
+            total[same], clipped[same] = self._of_one(rows[same[0]], start[same], clip)
+        return total, clipped
+
+    def _of_one(self, row: Tensor, start: Tensor, clip: float) -> tuple[Tensor, Tensor]:
+        """The sums of one client's records at r sets of weights ``[r, P]``."""
+        row = row.to(self.features.device)
+        pieces = [row[first : first + PIECE] for first in range(0, len(row), PIECE)]
+        residuals = [self._residuals(piece, start) for piece in pieces]  # each [n, r, classes]
+        whole, clipped = self._clipped(row, residuals, clip)
+        total = start.new_zeros(len(start) * self.classes, self.width, dtype=torch.float64)
+        first = 0
+        for piece in pieces:
+            part = whole[first : first + len(piece)]
+            total += part.flatten(1).T @ self.features[piece].double()
+            first += len(piece)
+        total = total.view(len(start), self.classes, self.width)
+        return torch.cat([total[..., :-1].flatten(1), total[..., -1]], dim=1), clipped
+
+    def _residuals(self, piece: Tensor, start: Tensor) -> Tensor:
+        weights, steps = self._weights(start)  # integers [r, classes, F + 1], and what one of each is worth [r]
+        logits = self.features[piece].double() @ weights.flatten(0, 1).T
+        logits = logits.view(len(piece), len(start), self.classes) * steps.view(1, -1, 1)
+        hot = torch.nn.functional.one_hot(self.records.labels[piece].clamp(0, self.classes - 1), self.classes)
+        residuals = softmax(logits) - hot.unsqueeze(1)
+        return torch.where(self.good[piece].unsqueeze(1), residuals, 0.0)
+
+    def _weights(self, start: Tensor) -> tuple[Tensor, Tensor]:
+        """The received weights, rounded so that every logit is an exact sum; entries that are not finite are zero."""
+        inputs = self.width - 1
+        flat = torch.where(torch.isfinite(start), start, 0.0).double()
+        weight = flat[:, : self.classes * inputs].view(-1, self.classes, inputs)
+        weights = torch.cat([weight, flat[:, self.classes * inputs :].unsqueeze(-1)], dim=-1)
+        largest = weights.abs().flatten(1).amax(1).clamp_min(2.0**-400)
+        # |w| |a| <= 2^52 in integers, where |a| <= sqrt(2) in units of 2^exponent
+        room = math.frexp(math.sqrt(2 * self.width))[1] - self._exponent - 52
+        exponents = torch.frexp(largest)[1] + room
+        steps = torch.tensor([2.0**e for e in exponents.tolist()], dtype=torch.float64, device=start.device)
+        return (weights / steps.view(-1, 1, 1)).trunc_(), steps * 2.0**self._exponent
+
+    def _clipped(self, row: Tensor, residuals: Sequence[Tensor], clip: float) -> tuple[Tensor, Tensor]:
+        """Residuals as integers ``[n, r, classes]``, so short that no unit exceeds the clip."""
+        if not residuals:
+            return torch.zeros(0, 1, self.classes), torch.zeros(())
+        residual, step = torch.cat(list(residuals)), 2.0 ** self._residual_exponent(clip)
+        length = self.length[row].unsqueeze(1)  # [n, 1, 1]
+        norm = _norm(residual) * length  # [n, r, 1]: of every record's gradient
+        whole_unit, units = self._together(row, norm)
+        factor = clip / whole_unit.clamp_min(clip)
+        whole = (residual * (factor / step)).trunc_()
+        most = norm * factor * _MARGIN / (length * step)  # its own share of the clip, in integers
+        whole = torch.where(_norm(whole) <= most, whole, (whole * (1 - 2.0**-20)).trunc_())
+        whole = torch.where(_norm(whole) <= most, whole, 0.0)
+        return whole, (whole_unit > clip)[..., 0].double().mean(0) if units else torch.zeros(())
+
+    def _together(self, row: Tensor, norm: Tensor) -> tuple[Tensor, int]:
+        """For every record the sum of the norms of its unit, added record after record."""
+        if self.records.groups is None:
+            return norm, len(row)
+        units = self.records.units(row)
+        count = int(units.max()) + 1 if len(units) else 0
+        result = norm.new_zeros(count, *norm.shape[1:])
+        turn = torch.tensor(_turns(units.tolist()))
+        for t in range(int(turn.max()) + 1 if len(turn) else 0):  # at most one record of each unit in a turn
+            here = turn == t
+            result[units[here]] = result[units[here]] + norm[here]
+        return result[units], count
+
+
+def _norm(values: Tensor) -> Tensor:
+    """The L2 norm over the last dimension, each number by itself; of integers exact up to its square root."""
+    squares = values * values
+    while squares.shape[-1] > 1:
+        half = squares.shape[-1] // 2
+        squares = torch.cat([squares[..., :half] + squares[..., half : 2 * half], squares[..., 2 * half :]], dim=-1)
+    return squares.sqrt()
+
+
+def _alike(rows: Sequence[Tensor]) -> list[list[int]]:
+    """Clients by their records: the same tensor, or one with the same content."""
+    known: dict[bytes, list[int]] = {}
+    for r, row in enumerate(rows):
+        known.setdefault(row.cpu().numpy().tobytes(), []).append(r)
+    return list(known.values())
+
+
+def _turns(units: list[int]) -> list[int]:
+    """How many records of its unit come before each record."""
+    seen: Counter[int] = Counter()
+    turns = []
+    for unit in units:
+        turns.append(seen[unit])
+        seen[unit] += 1
+    return turns

@@ -1,0 +1,261 @@
+"""What the units behind a release add up to, as whole numbers.
+
+A unit is a record, or all records of one person where the data has groups. ``gaussian-dp`` is proved if what a unit
+adds is a function of that unit alone, bit for bit: not of its companions' values, nor of how many there are, nor of its
+place among them. Two ways lead there:
+
+* ``LinearRecords`` (``linear_units.py``), for a linear head on features of bounded norm, uses only sums of integers
+  that float64 holds exactly and operations on single numbers that IEEE 754 fixes: nothing else can come out.
+* ``EachRecord``, for every other model, materialises the gradient of each record in calls of one fixed shape, filled up
+  with blank records. That the kernels of this machine then treat every slot alike is tested before the first record is
+  looked at, on the model and shape in question (``slots_for``); where they do not, each record has a call of its own.
+
+Nothing that a record holds makes a release fail: a label that is no class, an input that the model cannot take and a
+gradient that is not finite each count as zero.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import ConfigError, place
+from ..models.batched import Batched
+from ..privacy.poisson import included
+from ..randomness import Words
+from .l2_grid import L2Grid
+
+log = logging.getLogger("equipoise")
+
+SLOTS = 64
+"""Records of one call on a CPU."""
+ROOM = 6 << 30
+"""Bytes that the gradients of one call may take on a GPU."""
+LARGEST_SUM = 2**52
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """Inputs with their labels, and whose they are: ``groups`` ``[N]``, or None where every record is a unit."""
+
+    images: Tensor
+    labels: Tensor
+    groups: Tensor | None = None
+
+    def units(self, row: Tensor) -> Tensor:
+        """For the records ``row`` ``[n]`` of one client the number of their unit, in the order of first appearance."""
+        if self.groups is None:
+            return torch.arange(len(row))
+        seen: dict[int, int] = {}
+        return torch.tensor([seen.setdefault(group, len(seen)) for group in self.groups[row].tolist()])
+
+    def sampled(self, row: Tensor, rate: float, words: Words) -> Tensor:
+        """Those of ``row`` whose unit is in the batch: all, or each unit with probability ``rate``."""
+        if rate == 1:
+            return row
+        units = self.units(row)
+        count = int(units.max()) + 1 if len(units) else 0
+        chosen = torch.from_numpy(included(words, count, rate))
+        return row[chosen[units].to(row.device)]
+
+
+class Pool(Protocol):
+    """Records that can be summed."""
+
+    records: Records
+
+    def grid(self, clip: float) -> L2Grid:
+        """What sums are counted in: of public numbers alone."""
+        ...
+
+    def total(self, rows: Sequence[Tensor], start: Tensor, clip: float) -> tuple[Tensor, Tensor]:
+        """For each of R clients, with the records ``rows[r]`` and the weights ``start[r]``, the sum of what its units
+        add ``[R, P]``, integers in float64, and the share of units that were clipped ``[R]``."""
+        ...
+
+
+@dataclass(frozen=True)
+class Units:
+    """The units behind R releases."""
+
+    pool: Pool
+    rows: Sequence[Tensor]  # [R] of [n]: the records of each client, by their place in the pool
+
+
+class EachRecord:
+    """Sums of materialised gradients."""
+
+    def __init__(self, batched: Batched, records: Records, classes: int | None = None, slots: int | None = None):
+        self.batched, self.records, self.classes, self.slots = batched, records, classes, slots
+
+    def grid(self, clip: float) -> L2Grid:
+        return L2Grid.of(clip, self.batched.layout.size)
+
+    def total(self, rows: Sequence[Tensor], start: Tensor, clip: float) -> tuple[Tensor, Tensor]:
+        grid = self.grid(clip)
+        check_sum(max(map(len, rows), default=0), grid)
+        if self.records.groups is not None:
+            sums = [self._by_person(row, start[r : r + 1], grid, clip) for r, row in enumerate(rows)]
+            return torch.cat([total for total, _ in sums]), torch.cat([share for _, share in sums])
+        total = torch.zeros_like(start, dtype=torch.float64)
+        clipped, failed = start.new_zeros(len(rows)), 0
+        for chosen, there in self._calls(rows, start):
+            gradients, bad = self._gradients(start, chosen, there)
+            whole, acted = grid.whole(gradients, clip)
+            total += (there.unsqueeze(1).double() @ whole).squeeze(1)
+            clipped += (acted & there).sum(1)
+            failed += bad
+        _say(failed, sum(map(len, rows)))
+        counts = torch.tensor([max(1, len(row)) for row in rows], device=start.device)
+        return total, clipped / counts
+
+    def _calls(self, rows: Sequence[Tensor], start: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The records in calls of one shape: places ``[R, slots]``, and which of them are records."""
+        slots, device = self.slots or self._fitting(start), self.records.labels.device
+        calls = []
+        for first in range(0, max(map(len, rows), default=0), slots):
+            chosen = torch.zeros(len(rows), slots, dtype=torch.int64, device=device)
+            there = torch.zeros(len(rows), slots, dtype=torch.bool, device=device)
+            for r, row in enumerate(rows):
+                part = row[first : first + slots].to(device)
+                chosen[r, : len(part)], there[r, : len(part)] = part, True
+            calls.append((chosen, there))
+        return calls
+
+    def _fitting(self, start: Tensor) -> int:
+        """Slots for several clients at once: in experiments, where no guarantee rests on the shape of a call."""
+        if start.device.type == "cpu":
+            return max(8, SLOTS // len(start) // 8 * 8)
+        return max(8, min(1024, ROOM // (24 * start.numel())) // 8 * 8)
+
+    def _gradients(self, start: Tensor, chosen: Tensor, there: Tensor) -> tuple[Tensor, int]:
+        """``[R, slots, P]`` and how many records could not be computed with; these and empty slots are blank."""
+        images, labels = self.records.images[chosen], self.records.labels[chosen]
+        usable = there
+        if self.classes is not None:
+            usable = there & (labels >= 0) & (labels < self.classes)
+        try:
+            gradients = self._blanked(start, images, labels, usable)
+        except Exception:  # some record's doing: each is tried by itself, among blanks
+            usable = usable & self._harmless(start, images, labels, usable)
+            gradients = self._blanked(start, images, labels, usable)
+        if usable is not there:
+            gradients = torch.where(usable.unsqueeze(-1), gradients, 0.0)
+        return gradients, int((there & ~usable).sum())
+
+    def _blanked(self, start: Tensor, images: Tensor, labels: Tensor, usable: Tensor) -> Tensor:
+        keep = usable.view(*usable.shape, *(1,) * (images.dim() - 2))
+        return self.batched.each(start, torch.where(keep, images, 0), labels.where(_like(usable, labels), 0))
+
+    def _harmless(self, start: Tensor, images: Tensor, labels: Tensor, usable: Tensor) -> Tensor:
+        result = usable.clone()
+        for r, slot in usable.nonzero().tolist():
+            alone = torch.zeros_like(usable)
+            alone[r, slot] = True
+            try:
+                self._blanked(start, images, labels, alone)
+            except Exception as error:  # whatever it is: that it came would tell of this record
+                log.debug("A record counts as zero: %s.", place(error))
+                result[r, slot] = False
+        return result
+
+    def _by_person(self, row: Tensor, start: Tensor, grid: L2Grid, clip: float) -> tuple[Tensor, Tensor]:
+        """One client whose records are clipped person by person: gradients add up record after record."""
+        units = self.records.units(row)
+        order = units.argsort(stable=True)
+        mine = units[order].tolist()
+        total, clipped, failed = torch.zeros_like(start, dtype=torch.float64), start.new_zeros(1), 0
+        person: Tensor | None = None
+        for number, (chosen, there) in enumerate(self._calls([row[order.to(row.device)]], start)):
+            gradients, bad = self._gradients(start, chosen, there)
+            failed += bad
+            for slot in range(int(there.sum())):
+                here = number * chosen.shape[1] + slot
+                own = gradients[:, slot]
+                person = own if person is None else person + own
+                if here + 1 == len(mine) or mine[here + 1] != mine[here]:
+                    whole, acted = grid.whole(person, clip)
+                    total, clipped, person = total + whole, clipped + acted, None
+        _say(failed, len(row))
+        return total, clipped / max(1, len(set(mine)))
+
+
+def unit_gradients(batched: Batched, params: Tensor, images: Tensor, labels: Tensor, clip: float) -> Tensor:
+    """What each record by itself adds to a sum, in units of the gradient: ``[n, P]`` float64, on the grid.
+
+    For audits, which play the part of a client.
+    """
+    pool, start = EachRecord(batched, Records(images, labels)), params.view(1, -1)
+    grid, parts = pool.grid(clip), []
+    for chosen, there in pool._calls([torch.arange(len(labels), device=labels.device)], start):
+        gradients, _ = pool._gradients(start, chosen, there)
+        parts.append(grid.whole(gradients[0, : int(there.sum())], clip)[0] * grid.step)
+    return torch.cat(parts)
+
+
+_SLOTS: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], int]] = WeakKeyDictionary()
+"""What ``slots_for`` found; forgotten with the model."""
+
+
+def slots_for(batched: Batched, image: Tensor, label: Tensor, classes: int | None) -> int:
+    """How many records one call may hold here: many, if no slot of such a call shows in the bits of another, or 1.
+
+    Tried on made-up records of the shape of ``image`` ``[1, ...]`` and ``label`` ``[1, ...]``, once for each model,
+    shape, device and number of threads.
+    """
+    known = _SLOTS.setdefault(batched.model, {})
+    key = (tuple(image.shape), image.dtype, label.dtype, str(image.device), torch.get_num_threads(), id(batched._loss))
+    if key not in known:
+        known[key] = SLOTS if _independent(batched, image, label, classes) else 1
+        if known[key] == 1:
+            log.warning("Here the gradients of this model depend on their companions' bits: one record at a time.")
+    return known[key]
+
+
+def _independent(batched: Batched, image: Tensor, label: Tensor, classes: int | None) -> bool:
+    """Whether records keep all bits of their gradients in another slot and beside other companions."""
+    draw = torch.Generator().manual_seed(0)
+    shape = (1, SLOTS, *image.shape[1:])
+    floats = image.is_floating_point()
+    images = torch.randn(shape, generator=draw) if floats else torch.randint(2, shape, generator=draw)
+    images = images.to(image.device, image.dtype)
+    labels = torch.zeros(1, SLOTS, *label.shape[1:], dtype=label.dtype, device=label.device)
+    if classes is not None:
+        labels = torch.randint(classes, labels.shape, generator=draw).to(label.device)
+    start = (torch.rand(1, batched.layout.size, generator=draw) - 0.5).to(image.device) / 5
+    start = start.to(next(batched.model.parameters()).dtype)
+    odd = torch.arange(SLOTS) % 2 == 1
+    strange = images.clone()
+    strange[:, odd] = 0
+    if floats:
+        strange[:, 1::4] = 1e30
+        strange[:, 3::8] = torch.nan
+    turned = torch.arange(SLOTS).roll(1).flip(0)
+    try:
+        plain = batched.each(start, images, labels)
+        moved = batched.each(start, images[:, turned], labels[:, turned])
+        beside = batched.each(start, strange, labels)
+    except Exception:
+        return False
+    return torch.equal(moved, plain[:, turned]) and torch.equal(beside[:, ~odd], plain[:, ~odd])
+
+
+def check_sum(count: int, grid: L2Grid) -> None:
+    """Refuse more records than can be added exactly; no data set that fits a memory has so many."""
+    if count * grid.most**0.5 > LARGEST_SUM:
+        raise ConfigError("So many records cannot be added exactly.", "Split the data over several clients.")
+
+
+def _like(mask: Tensor, tensor: Tensor) -> Tensor:
+    return mask.view(*mask.shape, *(1,) * (tensor.dim() - 2))
+
+
+def _say(failed: int, count: int) -> None:
+    if failed:
+        log.warning("%d of %d records could not be computed with and count as zero.", failed, count)
