@@ -38,13 +38,16 @@ def rows(outcome: Outcome, rounds: int, terms: Terms = TERMS) -> list[dict[str, 
 
 def test_targets_are_distinct_and_hidden_among_exchangeable_candidates() -> None:
     game = deal(materials(), 150, 50, seed=3)
-    assert len(game) == len(game.truth.unique()) == 150 and game.candidates == 50
+    assert len(game) == len(game.truth.unique()) == 150
+    assert game.candidates == 50
     assert torch.equal(game.choices.gather(1, game.place.unsqueeze(1)).squeeze(1), game.truth)
     assert all(len(row.unique()) == 50 for row in game.choices)
     assert bool((game.impostor != game.place).all())
-    assert game.size == 150 and game.others.tolist() == list(range(150, 150 + OTHERS))
+    assert game.size == 150
+    assert game.others.tolist() == list(range(150, 150 + OTHERS))
     counts = torch.bincount(game.choices.flatten(), minlength=150)  # 50 each on average: nobody is a decoy more often
-    assert counts.min() > 25 and counts.max() < 75
+    assert counts.min() > 25
+    assert counts.max() < 75
     places = torch.bincount(game.place, minlength=50)
     assert places.max() < 12
     labels = game.labels[game.choices]
@@ -61,7 +64,8 @@ def test_a_small_pool_gives_fewer_games_and_candidates() -> None:
 def test_without_noise_everyone_is_identified_and_told_apart() -> None:
     outcome = play(share=0.0)
     assert outcome.values["identification"].mean() == 1.0 == outcome.values["undistorted"].mean()
-    assert (outcome.values["members"] > 0).all() and (outcome.values["others"] < 0).all()
+    assert (outcome.values["members"] > 0).all()
+    assert (outcome.values["others"] < 0).all()
     assert outcome.negative["identification"].mean() < 0.1
 
 
@@ -105,7 +109,8 @@ def test_thresholds_keep_their_false_positive_rate(rate: float) -> None:
     terms = replace(TERMS, sigma=1.5, sampling_rate=rate)
     outcome = play(terms, rounds=3, games=200)
     values = outcome.values
-    assert (values["thresholds"][0] == values["thresholds"]).all() and (np.diff(values["thresholds"][0]) < 0).all()
+    assert (values["thresholds"][0] == values["thresholds"]).all()
+    assert (np.diff(values["thresholds"][0]) < 0).all()
     assert abs((values["others"] > values["thresholds"][:, 2]).mean() - 0.1) < 0.065  # three standard deviations
     assert (values["members"] > values["thresholds"][:, 2]).mean() > 0.17
 

@@ -64,4 +64,3 @@ def _mixed(certain: Tensor, rate: float) -> Tensor:
     if rate >= 1:
         return certain
     return torch.logaddexp(torch.full_like(certain, math.log1p(-rate)), certain + math.log(rate))
-

@@ -14,10 +14,12 @@ from torch import Tensor
 
 from ..files import storage_errors, write_json, write_text
 from ..mechanism.claims import NO_EPSILON, PROVED, sentence
+from .limit_words import HEAD as LIMIT_HEAD
+from .limit_words import limit_lines, limit_verdict
 from .options import AuditOptions
 from .results import FEW, Findings
 from .store import set_aside
-from .summary import GIVEN, UNKNOWN, counted, headline, summary_text
+from .summary import GIVEN, UNKNOWN, counted, drawn_table, headline, summary_text
 from .svg import Section, svg
 from .verdict import verdict
 
@@ -56,7 +58,8 @@ class Audit:
 
     def summary(self) -> str:
         """The verdict in plain sentences, a small table, and what is proved, measured and not claimed."""
-        return summary_text(self.content)
+        lines = limit_lines(self.content.get("limits", []))
+        return summary_text(self.content, drawn_table(LIMIT_HEAD, lines) if lines else ())
 
     def picture(self) -> str:
         """The originals and the reconstructions as SVG, below the first sentence of the verdict."""
@@ -109,7 +112,7 @@ def claims(rows: list[dict[str, Any]], targets: str) -> dict[str, list[str]]:
 
 def with_verdict(content: dict[str, Any]) -> dict[str, Any]:
     """The same with its verdict: once all that it rests on is there."""
-    return {**content, "verdict": verdict(content)}
+    return {**content, "verdict": [*limit_verdict(content.get("limits", [])), *verdict(content)]}
 
 
 def content(findings: Findings, options: AuditOptions, targets: str, attacked: str) -> dict[str, Any]:
@@ -125,6 +128,7 @@ def content(findings: Findings, options: AuditOptions, targets: str, attacked: s
         "left_out": {},
         "notes": [],
         "attacks": findings.rows,
+        "limits": findings.limits,
         "differences": findings.differences,
         "baselines": findings.baselines,
         "options": options.plain(),

@@ -6,9 +6,9 @@ compared (Bonferroni), so that an audit of an honest mechanism says so of any ro
 
 * Identification: successes of N independent games, against ``limit(1 / candidates)``.
 * Membership: the threshold is taken from every second release without the record, so true alarms of all N releases
-  with it and false alarms of the other half without it are independent of it. Half of the row's share of 5 % goes to the
-  lower bound of the true positive rate, half to the upper bound of the false positive rate at which the limit is taken:
-  the one that was realised, not the one that was aimed at.
+  with it and false alarms of the other half without it are independent of it. Half of the row's share of 5 % goes to
+  the lower bound of the true positive rate, half to the upper bound of the false positive rate at which the limit is
+  taken: the one that was realised, not the one that was aimed at.
 
 Only these are compared, because only here do game, relation and scope match what is proved: with the record or without
 it (add/remove), candidates that are exchangeable, one release or the whole run.

@@ -19,8 +19,8 @@ HEAD = ("attack", "scope", "measured", "95 % interval", "proved limit", "chance"
 COLUMNS = (
     "Proved limits: what no attacker exceeds who knows every other record of the client, the weights, clip, noise and "
     "sampling rate, with the record or without it (add/remove), on average over candidates that are equally likely "
-    "beforehand. Measured: what that attacker got from releases of the mechanism's own code with public records, at the "
-    "weights of the run. The other records are subtracted exactly, so a few of them stand for all."
+    "beforehand. Measured: what that attacker got from releases of the mechanism's own code with public records, at "
+    "the weights of the run. The other records are subtracted exactly, so a few of them stand for all."
 )
 OTHERS_LEFT_OUT = (
     "{} not played on {}: they attack small batches whose other records are unknown, and no limit is proved for that "
@@ -66,16 +66,16 @@ def _sentences(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _sentence(row: Row, chosen: str) -> str:
-    got = f"{rate(row['measured'])}{{}} (95 % interval {_ends(row)}{chosen})"
+    got, sure = rate(row["measured"]), f"(95 % interval {_ends(row)}{chosen})"
     if row["scope"] == "run":
         seen = f"from all {row['rounds']} releases of a run, in {row['games']} games,"
     else:
         seen = f"of {row['games']} releases after {counted(row['round'], 'round')},"
     if row["measure"] == IDENTIFICATION:
-        did = f"{seen} the strongest attacker identified {got.format(f' among {row["candidates"]}')}"
+        did = f"the strongest attacker identified {got} among {row['candidates']}"
     else:
-        did = f"{seen} it found {got.format(f' of the records at {rate(row["fpr"])} false alarms')}"
-    return did + _against(row)
+        did = f"it found {got} of the records at {rate(row['fpr'])} false alarms"
+    return f"{seen} {did} {sure}{_against(row)}"
 
 
 def _against(row: Row) -> str:

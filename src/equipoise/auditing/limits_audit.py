@@ -22,6 +22,7 @@ from ..engine.settings import Settings
 from ..engine.sweep import Sweep
 from ..mechanism.protection import Protection
 from ..models.batched import Batched
+from ..models.features import FeatureModel, features_of
 from ..statistics import Array
 from .cells import loosest_client, per_client
 from .examine import Progress
@@ -47,9 +48,9 @@ class Setting:
     settings: Settings
     federation: Federation
     batched: Batched
-    data: Dataset  # of a model with frozen features: these
-    linear: bool  # whether the model is a linear head on them
+    classes: int
     game: Game
+    linear: bool  # whether the model is a linear head, and the game's records are features
 
     def protection(self, round_number: int) -> Protection:
         own, fed = self.settings.protection, self.federation
@@ -57,7 +58,7 @@ class Setting:
 
     def client(self, seed: int) -> PlayedClient:
         return PlayedClient.of(
-            self.batched, self.game, self.data.classes, linear=self.linear,
+            self.batched, self.game, self.classes, linear=self.linear,
             protection=self.protection, eta=self.settings.protection.eta, seed=seed,
         )  # fmt: skip
 
@@ -69,13 +70,19 @@ class Setting:
 
 
 def setting_of(
-    settings: Settings, federation: Federation, batched: Batched, data: Dataset, *, linear: bool, options: AuditOptions,
-    private: bool = False, like: Tensor,
+    settings: Settings, federation: Federation, batched: Batched, data: Dataset, options: AuditOptions, *,
+    private: bool = False, on_features: bool = False,
 ) -> Setting:  # fmt: skip
-    """Deal a game for a federation, from public records or from the clients' own."""
-    materials = Materials.of(data, private).to(like.device, like.dtype)
-    game = deal(materials, options.games, options.among, options.seed)
-    return Setting(settings.for_run(), federation, batched, data, linear, game)
+    """Deal a game for a federation, from public records or from the clients' own.
+
+    ``on_features``: the model is the head of one with frozen features, and the data are these.
+    """
+    own, model = next(batched.model.parameters()), batched.model
+    game = deal(Materials.of(data, private).to(own.device, own.dtype), options.games, options.among, options.seed)
+    if isinstance(model, FeatureModel):
+        game = replace(game, images=features_of(model, game.images))
+        batched, on_features = Batched(model.head_model(), device=batched.device), True
+    return Setting(settings.for_run(), federation, batched, data.classes, game, on_features)
 
 
 def release_terms(client: PlayedClient, round_number: int) -> dict[str, Any]:
@@ -183,7 +190,9 @@ class LimitsAudit:
         return [row for cell in self.cells for row in cell.rows(self.options.attacks)]
 
     def outcomes(self) -> list[Outcome]:
-        return [replace(cell.found, about=cell.setting.about(cell.round)) for cell in self.cells if cell.found is not None]
+        return [
+            replace(cell.found, about=cell.setting.about(cell.round)) for cell in self.cells if cell.found is not None
+        ]
 
 
 def limits_audit(
@@ -195,34 +204,25 @@ def limits_audit(
     options: AuditOptions,
     *,
     private: bool = False,
+    on_features: bool = False,
     store: Store | None = None,
     progress: Progress | None = None,
 ) -> LimitsAudit:
     """The games of these federations at ``weights``: round -> ``[F, P]``; none where no attack asks for one."""
     cells = []
     if federations and set(PLAYED) & set(options.attacks):
-        like = next(iter(weights.values()))
-        used = {fed.dataset: datasets[fed.dataset] for fed in federations}
-        head, used = on_head(batched, used)
+        dealt: dict[str, Setting] = {}
         for index, fed in enumerate(federations):
-            setting = setting_of(
-                settings, fed, head, used[fed.dataset], linear=head is not batched, options=options, private=private,
-                like=like,
-            )  # fmt: skip
+            if fed.dataset not in dealt:
+                dealt[fed.dataset] = setting_of(
+                    settings, fed, batched, datasets[fed.dataset], options, private=private, on_features=on_features
+                )
+            setting = replace(dealt[fed.dataset], federation=fed)
             cells += [
                 LimitCell(setting=setting, round=number, weights=params[index], seed=options.seed)
                 for number, params in weights.items()
             ]
     return LimitsAudit(cells=cells, options=options, store=store, progress=progress)
-
-
-def on_head(batched: Batched, datasets: dict[str, Dataset]) -> tuple[Batched, dict[str, Dataset]]:
-    """Of a model with frozen features its head, and the features for inputs; of any other, what was given."""
-    model = batched.model
-    if not isinstance(model, FeatureModel):
-        return batched, datasets
-    head = Batched(linear_head(model), device=batched.device)
-    return head, {name: on_features(model, data, batched.device) for name, data in datasets.items()}
 
 
 def seconds_per_game(setting: Setting, weights: Tensor, seed: int) -> float:
@@ -251,9 +251,7 @@ def replayed_limits(
     at the weights of every round."""
     sweep = Sweep(settings, [federation], datasets)
     data = sweep.datasets[federation.dataset]
-    setting = setting_of(
-        settings, federation, sweep.batched, data, linear=sweep.on_features, options=options, like=sweep.state.params
-    )
+    setting = setting_of(settings, federation, sweep.batched, data, options, on_features=sweep.on_features)
     client = setting.client(options.seed)
     running = Play(setting.game, client)
     for number in range(1, rounds + 1):

@@ -239,20 +239,22 @@ def audit_sweep(
     progress: Progress | None = None,
     *,
     private: bool = False,
+    on_features: bool = False,
     store: Store | None = None,
     planned: Callable[[Plan], None] = lambda plan: None,
 ) -> Findings:
     """Attack all federations at ``weights``: round -> ``[F, P]``, in the order of ``federations``.
 
     ``planned`` is told what will be done before it begins; ``progress`` then gets seconds of that plan. What is
-    finished goes into ``store`` at once, and what was found there before is not computed again.
+    finished goes into ``store`` at once, and what was found there before is not computed again. ``on_features``: the
+    model is the head of one with frozen features, and the data are these.
     """
     options.check()
     whole = [get_mechanism(federation.mechanism).whole_run for federation in federations]
     limits = limits_audit(
         settings, [fed for fed, mine in zip(federations, whole, strict=True) if mine], datasets, batched,
         {number: params[torch.tensor(whole)] for number, params in weights.items()}, options,
-        private=private, store=store, progress=progress,
+        private=private, on_features=on_features, store=store, progress=progress,
     )  # fmt: skip
     left = [fed for fed, mine in zip(federations, whole, strict=True) if not mine]
     others = None
