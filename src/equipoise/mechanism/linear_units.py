@@ -60,7 +60,8 @@ class LinearRecords:
         total = torch.zeros_like(start, dtype=torch.float64)
         clipped = start.new_zeros(len(rows))
         for same in _alike(rows):  # federations whose client has the same records share its features
-            total[same], clipped[same] = self._of_one(rows[same[0]], start[same], clip)
+            total[same], share = self._of_one(rows[same[0]], start[same], clip)
+            clipped[same] = share.to(start.dtype)
         return total, clipped
 
     def _of_one(self, row: Tensor, start: Tensor, clip: float) -> tuple[Tensor, Tensor]:

@@ -132,11 +132,12 @@ class ProtectionSettings:
     ) -> Protection:
         """What protects releases with the given noise scale, gamma and lambda: numbers, or one per row."""
         measure, own = self.measure(name), self.gaussian
+        whole_run = {"clip": own.clip, "sampling_rate": own.sampling_rate, "divisor": own.divisor}
         return Protection(
             get_mechanism(name), scale, gamma=gamma, negative_norm=negative_norm, steps=self.steps,
             factor=self.factor if measure is None else measure.factor,  # a measure of the user's has its own
-            clip=own.clip if get_mechanism(name).whole_run else self.clip, clip_norm=self.clip_norm, batch=self.batch,
-            sampling_rate=own.sampling_rate, divisor=own.divisor,
+            clip_norm=self.clip_norm, batch=self.batch,
+            **(whole_run if get_mechanism(name).whole_run else {"clip": self.clip}),
         )  # fmt: skip
 
     def at(self, name: str | Mechanism, budget: Schedule | None, round_number: int, client: int = 0) -> Protection:
