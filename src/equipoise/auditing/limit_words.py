@@ -16,6 +16,7 @@ SAID = 0.01
 MOST = 6
 """Federations that have sentences of their own."""
 HEAD = ("attack", "scope", "measured", "95 % interval", "proved limit", "chance")
+"""Of the table."""
 COLUMNS = (
     "Proved limits: what no attacker exceeds who knows every other record of the client, the weights, clip, noise and "
     "sampling rate, with the record or without it (add/remove), on average over candidates that are equally likely "
@@ -23,8 +24,8 @@ COLUMNS = (
     "the weights of the run. The other records are subtracted exactly, so a few of them stand for all."
 )
 OTHERS_LEFT_OUT = (
-    "{} not played on {}: they attack small batches whose other records are unknown, and no limit is proved for that "
-    "game. What is proved holds for them too; nothing measured would say so."
+    "Not played on {}, and compared with no limit: {}. Such attacks are made for small batches whose other records are "
+    "unknown, and no limit is proved for that game."
 )
 
 
@@ -70,7 +71,8 @@ def _sentence(row: Row, chosen: str) -> str:
     if row["scope"] == "run":
         seen = f"from all {row['rounds']} releases of a run, in {row['games']} games,"
     else:
-        seen = f"of {row['games']} releases after {counted(row['round'], 'round')},"
+        when = f"after {counted(row['round'], 'round')}" if row["round"] else "at the first round"
+        seen = f"of {row['games']} releases {when},"
     if row["measure"] == IDENTIFICATION:
         did = f"the strongest attacker identified {got} among {row['candidates']}"
     else:
@@ -81,7 +83,8 @@ def _sentence(row: Row, chosen: str) -> str:
 def _against(row: Row) -> str:
     if row["limit"] is None:
         return f"; its limit was not computed ({row.get('no_limit', 'none is proved')})."
-    words = "ABOVE ITS PROVED LIMIT" if row["above"] else "consistent with the proof"
+    seen = "" if row["noticed_from"] is None else f" ({rate(row['noticed_from'])} or more would not have been)"
+    words = "ABOVE ITS PROVED LIMIT" if row["above"] else f"consistent with the proof{seen}"
     if row["control_failed"] and not row["above"]:
         words = "control failed, as even without noise little is found, so that says nothing"
     return f"; no attacker can exceed {rate(row['limit'])}: {words}."
@@ -109,8 +112,7 @@ def _judgement(rows: Sequence[Row]) -> Iterator[str]:
 
 def left_out(attacks: Sequence[str], mechanisms: Sequence[str]) -> str:
     """Which attacks have no comparison, and why."""
-    were = f"{', '.join(attacks)} {'was' if len(attacks) == 1 else 'were'}"
-    return OTHERS_LEFT_OUT.format(were, ", ".join(dict.fromkeys(mechanisms)))
+    return OTHERS_LEFT_OUT.format(", ".join(dict.fromkeys(mechanisms)), ", ".join(attacks))
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
@@ -126,8 +128,8 @@ def limit_lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 
 
 def _line(row: Row) -> tuple[str, ...]:
-    what = {IDENTIFICATION: "identified", AUC: "AUC"}.get(row["measure"]) or f"TPR at {rate(row['fpr'])} FPR"
-    scope = f"run of {row['rounds']}" if row["scope"] == "run" else f"release, round {row['round']}"
+    what = {IDENTIFICATION: "identified", AUC: "AUC"}.get(row["measure"]) or f"at {rate(row['fpr'])} FPR"
+    scope = f"{row['rounds']} rounds" if row["scope"] == "run" else f"round {row['round']}"
     form = (lambda value: f"{value:.2f}") if row["measure"] == AUC else rate
     limit = "-" if row["limit"] is None else rate(row["limit"])
     mark = " ABOVE" if row.get("above") else " *" if row["control_failed"] else ""

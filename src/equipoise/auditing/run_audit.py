@@ -126,7 +126,7 @@ def audit_run(
         steps = [_step(progress, seconds / most) for seconds in replays]
         _replay(result, settings, federations, most, options, steps, datasets)
     result["limits"] = compared(result["limits"])
-    result["notes"] += [*_left_out(federations, options), *subject.notes]
+    result["notes"] += [*_left_out(federations, options), *_fewer(result["limits"], options), *subject.notes]
     if any(per_client(settings.protection, fed) for fed in federations):
         result["notes"].append(LOOSEST)
     result["environment"] = environment(subject.batched.device)
@@ -183,6 +183,16 @@ def _left_out(federations: list[Federation], options: AuditOptions) -> list[str]
     whole = [fed.mechanism for fed in federations if get_mechanism(fed.mechanism).whole_run]
     attacks = [name for name in options.attacks if name not in PLAYED]
     return [left_out(attacks, whole)] if whole and attacks else []
+
+
+def _fewer(rows: Sequence[Mapping[str, Any]], options: AuditOptions) -> list[str]:
+    """What there were too few records for in games against limits."""
+    notes = []
+    for name, wanted, what in (("games", options.games, "games"), ("candidates", options.among, "candidates in each")):
+        fewest = min((row[name] for row in rows), default=wanted)
+        if fewest < wanted:
+            notes.append(f"Against proved limits: {fewest} {what}, not {wanted}; there are no more public records.")
+    return notes
 
 
 def _step(progress: Progress | None, seconds: float) -> Step:
