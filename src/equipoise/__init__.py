@@ -77,6 +77,10 @@ if TYPE_CHECKING:
     from .mechanism.registry import register as register
     from .models.batched import Batched as Batched
     from .models.bundled import LeNetZhu as LeNetZhu
+    from .models.features import FeatureModel as FeatureModel
+    from .models.features import features_of as features_of
+    from .models.probe import linear_probe as linear_probe
+    from .models.scattering import Scattering as Scattering
     from .privacy.accounting import basic_epsilon as basic_epsilon
     from .privacy.accounting import composed_epsilon as composed_epsilon
     from .privacy.guarantee import Guarantee as Guarantee
@@ -106,6 +110,7 @@ _HOMES = {
     "DataError": "errors",
     "Dataset": "data.dataset",
     "EquipoiseError": "errors",
+    "FeatureModel": "models.features",
     "Federation": "engine.federation",
     "FleetError": "errors",
     "GaussianBudget": "mechanism.budget",
@@ -131,6 +136,7 @@ _HOMES = {
     "ReleaseError": "errors",
     "Run": "runs.run",
     "RunFolder": "runs.folder",
+    "Scattering": "models.scattering",
     "Server": "attack.view",
     "Settings": "engine.settings",
     "StorageError": "errors",
@@ -143,12 +149,14 @@ _HOMES = {
     "bounds_run": "bounds.run",
     "composed_epsilon": "privacy.accounting",
     "distortion_bounds": "bounds.theory",
+    "features_of": "models.features",
     "follow": "bounds.trajectory",
     "from_tensors": "data.dataset",
     "get_mechanism": "mechanism.registry",
     "guarantee": "privacy.guarantee",
     "learn_distortion": "mechanism.distortion",
     "ledger_report": "ledger.report",
+    "linear_probe": "models.probe",
     "load": "data.loading",
     "partition": "data.partition",
     "protect": "mechanism.protect",

@@ -47,6 +47,12 @@ def devices(incomplete: str) -> list[str]:
     return [name for name in ("cpu", "cuda") if name.startswith(incomplete)]
 
 
+def units(incomplete: str) -> list[str]:
+    from ..privacy.guarantee import UNITS
+
+    return [name for name in UNITS if name.startswith(incomplete)]
+
+
 def settings(incomplete: str) -> list[str]:
     """Keys of the settings as ``--set`` takes them: those of a configuration file."""
     from ..engine.settings import Settings

@@ -20,8 +20,9 @@ ARITHMETIC = (
     "Integers are added without rounding. The noise is a continuous Gaussian rounded to the nearest whole number of "
     "steps: rounding is post-processing, so that the accounting of the continuous Gaussian applies unchanged.",
     "Received weights are added after the noise; whatever the server put there is post-processing.",
-    "Of the sampler it is assumed that its draws are independent, and each within draw_error of the rounded Gaussian in "
-    "total variation, given uniform words; (1 + e^epsilon) * coordinates * rounds * draw_error comes on top of delta.",
+    "Of the sampler it is assumed that its draws are independent, and each within draw_error of the rounded Gaussian "
+    "in total variation, given uniform words; (1 + e^epsilon) * coordinates * rounds * draw_error comes on top of "
+    "delta.",
 )
 ASSUMPTIONS = (
     "The operating system's entropy is uniform, and nobody else learns it.",
@@ -95,7 +96,7 @@ def guarantee_claim(
     actual = delta_of(sigma, epsilon, rounds, sampling_rate, schedule)
     if actual > delta:
         raise BudgetError(
-            f"Noise multiplier {sigma:g} has delta {actual:.3g} at epsilon {epsilon:g}, more than the claimed {delta:g}.",
+            f"Noise multiplier {sigma:g} has delta {actual:.3g} at epsilon {epsilon:g}, more than {delta:g}.",
             "Use the one that noise_multiplier gives.",
         )
     found = guarantee(

@@ -144,7 +144,7 @@ def _log_delta(mu: float, epsilon: float) -> float:
     """log delta(epsilon) of two Gaussians at distance mu, above the truth by at most what floats may have lost.
 
     As b^2 - a^2 = 2 epsilon, e^epsilon phi(b) = phi(a): delta is phi(a) times a difference of Mills ratios, which keeps
-    its digits where delta is 1e-300. Where mu is so small that they would cancel all the same, Phi(a) alone is returned.
+    its digits where delta is 1e-300. Where mu is so small that they cancel all the same, log Phi(a) is returned.
     """
     a, b = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
     log_density = -a * a / 2 - math.log(2 * math.pi) / 2
@@ -195,7 +195,7 @@ def _noise_multiplier(epsilon: float, delta: float, noise: Noise, rate: float) -
         raise BudgetError(
             f"Epsilon {epsilon:g} at delta {delta:g} in {sum(count for _, count in noise)} rounds would take noise of "
             f"more than {SIGMAS[1]:g} times the clip norm.",
-            "Choose a larger epsilon, or fewer rounds.",
+            "Choose a larger epsilon or delta, or fewer rounds.",
         )
     return max(sigma, SIGMAS[0])
 
@@ -246,10 +246,10 @@ def _delta(sigma: float, epsilon: float, noise: Noise, rate: float) -> float:
 def rounded_up(number: float) -> float:
     """To so many digits that it can be written down.
 
-    >>> rounded_up(14.098381234), rounded_up(0.5)
-    (14.09839, 0.5)
+    >>> rounded_up(14.098381234), rounded_up(0.1)
+    (14.09839, 0.1)
     """
-    return float(Context(prec=DIGITS, rounding=ROUND_CEILING).plus(Decimal(number)))
+    return float(Context(prec=DIGITS, rounding=ROUND_CEILING).plus(Decimal(repr(number))))
 
 
 # -- what is refused -----------------------------------------------------------------------------------------------

@@ -86,9 +86,9 @@ class Guarantee:
             f"{found.candidates:,} equally likely candidates with a probability of at most {percent_up(found.run)}. "
             f"Without any release it is {percent_up(blind)}.",
             f"One release alone gives it at most {percent_up(found.release)}{known if self.sampling_rate < 1 else ''}.",
-            f"Asked whether {it} was in the data at all, and allowed false alarms in 1 % of the cases where it was not, "
-            f"it notices {it} in at most {percent_up(self.membership_tpr['0.01'])} of those where it was. Over all ways "
-            f"to ask, hits exceed false alarms by at most {percent_up(self.advantage)}.",
+            f"Asked whether {it} was in the data at all, and allowed false alarms in 1 % of the cases where it was "
+            f"not, it notices {it} in at most {percent_up(self.membership_tpr['0.01'])} of those where it was. However "
+            f"many false alarms it is allowed, hits exceed them by at most {percent_up(self.advantage)}.",
             f"That is epsilon {rounded_up(self.epsilon):.7g} at delta {self.delta:g} for the whole run, relation "
             f"{self.relation}, unit {self.unit}: adding or removing {one} makes no outcome more than "
             f"{_times_up(self.epsilon)} times as likely, up to a probability of {_one_in(self.delta)}.",

@@ -7,9 +7,9 @@ false-positive rate for membership. Its success where the record is there is at 
 
     gamma(kappa) = inf over all real epsilon of e^epsilon kappa + delta_{P||Q}(epsilon),
 
-P the run with the record and Q without it (Hayes et al., arXiv:2302.07225; Kaissis et al., arXiv:2307.03928; Kulynych et
-al., arXiv:2507.06969). Every epsilon gives a valid limit, negative ones too. With all units in every round it is
-Phi(Phi^-1(kappa) + mu).
+P the run with the record and Q without it (Hayes et al., arXiv:2302.07225; Kaissis et al., arXiv:2307.03928;
+Kulynych et al., arXiv:2507.06969). Every epsilon gives a valid limit, negative ones too. With all units in every round
+it is Phi(Phi^-1(kappa) + mu).
 
 These are limits of the *noise*, not of a pair (epsilon, delta), and only for that game: with the record or without it,
 candidates that are exchangeable beforehand, on average over them. Swapping a record for another is a different game
