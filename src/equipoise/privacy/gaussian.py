@@ -152,7 +152,7 @@ def _log_delta(mu: float, epsilon: float) -> float:
     if a > 5:  # delta is nearly 1: nothing cancels
         return min(0.0, math.log1p(-math.erfc(a / math.sqrt(2)) / 2 - math.exp(log_density) * _mills(b)) + margin)
     if margin > 0.1:
-        return min(0.0, math.log(_mills(a)) + log_density + 1e-9 * (1 + abs(log_density)))
+        return min(0.0, math.log(_mills(a)) + log_density * (1 - 1e-9))
     return min(0.0, math.log(_mills(a) - _mills(b)) + log_density + margin)
 
 
