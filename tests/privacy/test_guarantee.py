@@ -6,6 +6,7 @@ import json
 import math
 import re
 from dataclasses import FrozenInstanceError
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,3 +119,17 @@ def test_a_printed_factor_is_rounded_up() -> None:
         (factor,) = re.findall(r"no outcome more than ([\d.,]+) times", told)
         assert math.exp(epsilon) <= float(factor.replace(",", "")) < math.exp(epsilon) + 0.0101
     assert "e^20 times" in guarantee(epsilon=20.0, rounds=5).sentences()[-1]
+
+
+def test_the_page_has_these_numbers() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "guarantee.md").read_text(encoding="utf-8")
+    two, eight = (guarantee(epsilon=epsilon, rounds=50) for epsilon in (2.0, 8.0))
+    release, run = percent_up(two.identification.release), percent_up(two.identification.run)
+    assert f"| picks the right one of 200 | 0.5 % | {release} | {run} |" in page
+    assert f"| true positives at 1 % false ones | 1 % | | {percent_up(two.membership_tpr['0.01'])} |" in page
+    assert f"| true less false positives (advantage) | 0 % | | {percent_up(two.advantage)} |" in page
+    assert f"sigma = {two.sigma}, mu = sqrt(50) / {two.sigma} = {math.sqrt(50) / two.sigma:.4f}" in page
+    hits = percent_up(eight.membership_tpr["0.01"])
+    assert f"{percent_up(eight.identification.run)} of 200 candidates, {hits} true positives" in page
+    assert f"advantage {percent_up(eight.advantage)}" in page
+    assert f"is {percent_up(limit(0.01, eight.sigma / 2, 50))}, not {hits}" in page, "replace: twice the distance"

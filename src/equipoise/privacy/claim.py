@@ -106,7 +106,7 @@ def guarantee_claim(
     return {
         "schema": SCHEMA,
         "holds": not seeded,
-        "reason": SEEDED if seeded else "by the proof in docs/guarantee.md, under the assumptions below",
+        "reason": SEEDED if seeded else "by the theorems named in docs/guarantee.md, under the assumptions below",
         "mechanism": "gaussian-dp",
         "unit": unit,
         "relation": found["relation"],

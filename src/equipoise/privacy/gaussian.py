@@ -152,7 +152,7 @@ def _log_delta(mu: float, epsilon: float) -> float:
     if a > 5:  # delta is nearly 1: nothing cancels
         return min(0.0, math.log1p(-math.erfc(a / math.sqrt(2)) / 2 - math.exp(log_density) * _mills(b)) + margin)
     if margin > 0.1:
-        return min(0.0, math.log(_mills(a)) + log_density + 1e-9 * (1 + abs(log_density)))
+        return min(0.0, math.log(_mills(a)) + log_density * (1 - 1e-9))
     return min(0.0, math.log(_mills(a) - _mills(b)) + log_density + margin)
 
 
@@ -188,9 +188,9 @@ def _noise_multiplier(epsilon: float, delta: float, noise: Noise, rate: float) -
     sigma = _closed_sigma(epsilon, delta, noise)  # enough for any rate: sampling only hides more
     if rate < 1:
         sigma = _searched_sigma(epsilon, delta, noise, rate, sigma)
-    sigma = rounded_up(sigma)
+    sigma, step = rounded_up(sigma), 10.0**-DIGITS
     while sigma <= SIGMAS[1] and _delta(sigma, epsilon, noise, rate) > delta:
-        sigma = rounded_up(sigma * (1 + 10**-DIGITS))
+        sigma, step = rounded_up(sigma * (1 + step)), 2 * step
     if sigma > SIGMAS[1]:
         raise BudgetError(
             f"Epsilon {epsilon:g} at delta {delta:g} in {sum(count for _, count in noise)} rounds would take noise of "
@@ -204,7 +204,7 @@ def _searched_sigma(epsilon: float, delta: float, noise: Noise, rate: float, hig
     """The least sigma for Poisson sampling, to 1e-6, by the Illinois method on log sigma and log epsilon."""
 
     def excess(sigma: float) -> float:
-        return math.log(max(_epsilon(sigma, delta, noise, rate), 1e-9) / epsilon)
+        return math.log(min(max(_epsilon(sigma, delta, noise, rate), 1e-9), 1e9) / epsilon)
 
     high = min(max(high, SIGMAS[0]), SIGMAS[1])
     above = excess(high)
@@ -215,17 +215,16 @@ def _searched_sigma(epsilon: float, delta: float, noise: Noise, rate: float, hig
         high, above = low, below
         low = max(low * max(rate, 0.3), SIGMAS[0])
         below = excess(low)
-    side = 0
-    while above < -1e-6 and math.log(high / low) > 1e-6:
-        step = below / (below - above) * math.log(high / low)
-        middle = low * math.exp(step)
+    missed, side = above, 0  # of high itself: ``above`` and ``below`` are halved where one end stays
+    while missed < -1e-6 and math.log(high / low) > 1e-6:
+        middle = low * math.exp(below / (below - above) * math.log(high / low))
         value = excess(middle)
         if value > 0:
             low, below, above = middle, value, above / 2 if side > 0 else above
             side = 1
         else:
             high, above, below = middle, value, below / 2 if side < 0 else below
-            side = -1
+            missed, side = value, -1
     return high
 
 
