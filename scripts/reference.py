@@ -50,8 +50,7 @@ MEANINGS = {
     "leakage.iterations": "iterations I of the assumed attack",
     "rounds": "rounds of training, T; fitted",
     "sampling": "mini-batches drawn uniformly (Alg. 1, l. 5), or passes without replacement",
-    "model": "a bundled model: `lenet-zhu` (the paper's), `lenet-tanh`, `mlp`, `small-cnn`, "
-    "`scatter-linear` ([features.md](../features.md))",
+    "model": "a bundled model: `lenet-zhu` (the paper's), `lenet-tanh`, `mlp`, `small-cnn`, `scatter-linear`",
     "init": "how weights start: all from U(-init_bound, init_bound), or as torch does",
     "init_bound": "of that uniform distribution; fitted",
     "min_clients": "a round with fewer accepted releases is void",
