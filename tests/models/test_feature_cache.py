@@ -89,6 +89,18 @@ def test_whatever_features_depend_on_is_part_of_the_key(
     assert not computed(model()), "the first ones are still known"
 
 
+def test_tensors_are_part_of_the_key_though_no_image_tried_shows_them() -> None:
+    class Rare(Scaled):
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += len(x)
+            return x.flatten(1) * torch.where(x.flatten(1) > 5, self.scale, 1.0)
+
+    images = IMAGES + 6
+    one, two = (cached_features(FeatureModel(Rare(size), zero_head(4, 2)), images) for size in (2.0, 3.0))
+    assert torch.equal(one, images.flatten(1) * 2)
+    assert torch.equal(two, images.flatten(1) * 3)
+
+
 def test_versions_are_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     cached_features(model(), IMAGES)
     monkeypatch.setattr(torch, "__version__", "9.9.9")
@@ -109,7 +121,10 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_folder_and_file_are_for_their_owner_alone(folder: Path) -> None:
+def test_folder_and_file_are_for_their_owner_alone_from_the_first_moment(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "chmod", lambda *_: None)
     before = os.umask(0)
     try:
         cached_features(model(), IMAGES)

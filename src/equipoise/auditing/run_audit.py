@@ -117,7 +117,7 @@ def audit_run(
     places = f"{counted(len(chosen), 'snapshot')} of {counted(len(federations), 'federation')}"
     result = content(findings, options, whose, f"{_attacked(findings, options)} of {whose} images at {places}")
     result["results"] = {"read": findings.read, "computed": findings.computed}
-    result["public"] = {name: fingerprint(data.public_attack, data.public_pool) for name, data in datasets.items()}
+    result["public"] = {name: _public(data) for name, data in datasets.items()}
     result["notes"] += [*_read(findings, private), *_shortages(findings, options), *_repeats(datasets, private)]
     result["notes"] += _failures(findings, forgiving=bool(most))
     result["deployment"] = run.config.deployment is not None
@@ -131,6 +131,13 @@ def audit_run(
         result["notes"].append(LOOSEST)
     result["environment"] = environment(subject.batched.device)
     return Audit(with_verdict(_without_paths(result, federations)), run_sections(findings, datasets))
+
+
+def _public(data: Dataset) -> str:
+    """A digest of the public images and labels that an attack may use."""
+    return fingerprint(
+        *({"images": part.images, "labels": part.labels} for part in (data.public_attack, data.public_pool))
+    )
 
 
 def _check_deployed(run: RunFolder, private: bool, multi_rounds: int) -> None:

@@ -86,9 +86,9 @@ class Batched:
     ):
         self.model, self.device = model, torch.device(device)
         self._loss, self._fixed, self._places = loss, dict(fixed or {}), places(model)
-        parts = (model.features, model.head_model()) if isinstance(model, FeatureModel) else (None, model)
-        built = layers.build(parts[1], self.device) if fast and loss is None else None
-        self._features = parts[0] if built is not None else None
+        self._features = model.features if isinstance(model, FeatureModel) else None
+        trained = model.head_model() if isinstance(model, FeatureModel) else model
+        built = layers.build(trained, self.device) if fast and loss is None else None
         self._layers: list[layers.Layer] | None
         self._layers, self.layout = built if built is not None else (None, Layout.of(model))
 
