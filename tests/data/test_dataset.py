@@ -68,6 +68,11 @@ TENSOR_PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"test": (pair()[0], pair()[1] + 1000)}, "test labels name more than 1000 classes"),
     ({"test": pair(channels=3)}, r"test images to have shape \[1, 4, 4\] like the train images, got \[3, 4, 4\]"),
     ({"train": pair(4)}, "largest class has 2 images.*Give validation images"),
+    ({"train": (*pair(), pair()[1].float())}, r"train groups to be integers, got torch\.float32"),
+    ({"train": (*pair(), pair()[1][1:])}, "as many train groups as images, got 11 and 12"),
+    ({"train": (*pair(), [0] * 12)}, "train groups to be a torch tensor, got list"),
+    ({"train": (*pair(), pair()[1], pair()[1])}, r"train to be a pair .*got tuple of 4.*groups may come third"),
+    ({"test": (*pair(), pair()[1])}, r"test to be a pair \(images, labels\), got tuple of 3"),
     ({"std": 0.0}, "std=0.0 to be > 0"),
     ({"mean": "0"}, "mean to be a finite number"),
 ]
@@ -92,3 +97,71 @@ def test_public_of_unequal_classes_has_every_class_in_every_part() -> None:
     dataset = from_tensors((images, labels), (images, labels), public=(images, labels))
     for part in (dataset.public_attack, dataset.public_pool, dataset.public_tuning):
         assert int((part.labels == 1).sum()) == len(part) // 5
+
+
+def test_groups_stay_together_and_go_where_their_rows_go() -> None:
+    images, labels = pair(24)
+    groups = torch.arange(24) // 2 - 3
+    data = from_tensors((images, labels, groups), pair())
+    assert data.test.groups is None
+    assert data.train.groups is not None
+    assert data.validation.groups is not None
+    assert not set(data.train.groups.tolist()) & set(data.validation.groups.tolist())
+    rows = [int((images == one).flatten(1).all(1).nonzero()[0]) for one in data.train.images]
+    assert data.train.groups.tolist() == groups[rows].tolist()
+    given = from_tensors((images, labels, groups), pair(), validation=pair())
+    assert given.train.groups is not None
+    assert torch.equal(given.train.groups, groups)
+
+
+def test_without_groups_there_are_none() -> None:
+    data = from_tensors(pair(), pair(), public=pair(24))
+    assert all(split is not None and split.groups is None for split in (data.train, data.validation, data.public))
+
+
+# -- features in place of images -----------------------------------------------------------------------------------
+
+
+def test_features_take_the_place_of_images_row_by_row() -> None:
+    images, labels = pair(24)
+    data = from_tensors((images, labels, torch.arange(24)), pair(), public=pair(36), mean=0.5, std=2.0)
+    calls: list[int] = []
+
+    def rows(images: torch.Tensor) -> torch.Tensor:
+        calls.append(len(images))
+        return images.sum(3).requires_grad_()
+
+    made = data.mapped(rows)
+    assert calls == [20, 4, 12, 36]
+    assert (made.name, made.classes, made.shape, made.mean, made.std) == ("user", 2, (4, 1, 1), 0.0, 1.0)
+    for one, two in ((data.train, made.train), (data.test, made.test), (data.public, made.public)):
+        assert one is not None
+        assert two is not None
+        assert torch.equal(two.images.flatten(1), one.images.sum(3).flatten(1))
+        assert two.labels is one.labels
+        assert two.groups is one.groups
+        assert not two.images.requires_grad
+    assert torch.equal(made.pixels(made.test.images), made.test.images)
+    assert data.mapped(rows, name="sums").name == "sums"
+
+
+def test_only_train_needs_the_first_way_to_compute_features() -> None:
+    data = from_tensors(pair(24), pair())
+    made = data.mapped(lambda images: images.mean(3), evaluation=lambda images: images.mean(3) + 1)
+    assert made.public is None
+    assert torch.equal(made.train.images.flatten(1), data.train.images.mean(3).flatten(1))
+    assert torch.equal(made.validation.images.flatten(1), data.validation.images.mean(3).flatten(1) + 1)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda images: images[1:], r"20 rows for the train images, got shape \[19, 1, 4, 4\]"),
+        (lambda images: images.sum((1, 2, 3)), r"20 rows for the train images, got shape \[20\]"),
+        (lambda images: images.tolist(), "20 rows for the train images, got list"),
+        (lambda images: images.flatten(1)[:, : len(images)], "validation images to have shape"),
+    ],
+)
+def test_what_is_no_row_of_features_is_refused(function: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        from_tensors(pair(24), pair()).mapped(function)

@@ -348,3 +348,46 @@ def test_a_public_file_that_is_no_npz_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.npz").write_text("no")
     with pytest.raises(DataError, match="is not an npz file"):
         load_public(tmp_path / "x.npz")
+
+
+# -- groups --------------------------------------------------------------------------------------------------------
+
+
+def test_groups_of_an_npz_file_keep_their_rows_together(tmp_path: Path) -> None:
+    images, labels = small(36, 1)
+    folder = write_npz(tmp_path / "photos")
+    plain = load(folder)
+    assert plain.train.groups is None
+    groups = np.arange(36, dtype=np.uint64) // 4 + np.uint64(2**64 - 40)  # any integers will do
+    np.savez(folder / "train.npz", images=images, labels=labels, groups=groups)
+    data = load(folder, validation_fraction=0.34, public_fraction=0.34)
+    found = [split.groups for split in (data.train, data.validation, data.public) if split is not None]
+    assert [part is not None and part.dtype == torch.int64 for part in found] == [True] * 3
+    assert data.test.groups is None
+    owners = [set(part.tolist()) for part in found if part is not None]
+    assert sum(len(part) for part in owners) == len(set.union(*owners)) == 9
+
+
+def test_groups_of_a_test_file_are_not_asked_for(tmp_path: Path) -> None:
+    folder = write_npz(tmp_path / "photos")
+    images, labels = small(9, 2)
+    np.savez(folder / "test.npz", images=images, labels=labels, groups=np.array("nobody's"))
+    assert load(folder).test.groups is None
+
+
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        (np.zeros(36), "Expected integer groups in .*train.npz, got float64. Store one number for each person"),
+        (np.zeros(35, np.int8), "as many train groups as images, got 35 and 36"),
+        (np.zeros((36, 1), np.int8), r"train groups to have shape \[N\], got \[36, 1\]"),
+        (np.zeros(36, np.int8), "The largest class has 1 groups"),
+        (np.array([{}] * 36), "pickled objects"),
+    ],
+)
+def test_unusable_groups_are_refused(tmp_path: Path, groups: Array, words: str) -> None:
+    images, labels = small(36, 1)
+    folder = write_npz(tmp_path / "photos")
+    np.savez(folder / "train.npz", images=images, labels=labels, groups=groups)
+    with pytest.raises(DataError, match=words):
+        load(folder)

@@ -218,3 +218,56 @@ def test_another_scheme_is_one_entry(monkeypatch: pytest.MonkeyPatch, takes_size
     else:
         with pytest.raises(DataError, match=r"takes no sizes\. Drop sizes, or use scheme 'identical' or 'iid'"):
             partition(labels, 2, "in-turn", sizes=[1, 2])
+
+
+# -- groups --------------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(-5, 20)), min_size=1, max_size=120),
+    st.integers(1, 5),
+    st.sampled_from(list(SCHEMES)),
+    st.integers(0, 9),
+)
+@settings(max_examples=150, deadline=None)
+def test_no_group_is_divided_between_clients(
+    values: list[tuple[int, int]], clients: int, scheme: str, seed: int
+) -> None:
+    labels, groups = torch.tensor(values).T
+    assume(len(groups.unique()) >= clients * 2)
+    parts = partition(labels, clients, scheme, seed=seed, groups=groups)
+    assert_complete(parts, len(values))
+    owners = [set(groups[part].tolist()) for part in parts]
+    assert sum(len(owned) for owned in owners) == len(set.union(*owners))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_groups_of_one_row_are_dealt_like_rows(scheme: str) -> None:
+    labels = (torch.arange(60) * 7) % 5
+    plain = partition(labels, 4, scheme, seed=3)
+    groups = 1000 - torch.arange(60)
+    assert all(
+        torch.equal(one, two)
+        for one, two in zip(plain, partition(labels, 4, scheme, seed=3, groups=groups), strict=True)
+    )
+
+
+def test_sizes_count_groups() -> None:
+    groups = torch.arange(12).repeat_interleave(torch.arange(1, 13))
+    parts = partition(torch.zeros(len(groups), dtype=torch.int64), 3, sizes=[1, 2, 3], groups=groups)
+    assert [len(groups[part].unique()) for part in parts] == [2, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        (torch.zeros(6, dtype=torch.int64), "clients=2 to be <= the 1 groups"),
+        (torch.zeros(5, dtype=torch.int64), "as many groups as labels, got 5 and 6"),
+        (torch.zeros(6), r"groups to be integers of shape \[N\], got torch.float32"),
+        (torch.zeros(6, 1, dtype=torch.int64), r"groups to be integers of shape \[N\]"),
+        ([0] * 6, "groups to be a torch tensor, got list"),
+    ],
+)
+def test_groups_that_cannot_be_dealt_are_refused(groups: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        partition(torch.zeros(6, dtype=torch.int64), 2, groups=groups)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from equipoise.data.splits import Split, distinct, hold_out, mixed
+from equipoise.data.splits import Split, distinct, hold_out, mixed, units
+from equipoise.errors import DataError
 
 label_lists = st.lists(st.integers(0, 4), min_size=1, max_size=60)
 
@@ -81,3 +85,68 @@ def test_rows_that_equal_an_earlier_one_or_one_beside_are_left_out() -> None:
     assert distinct(images, besides=images[[4, 5]]).tolist() == [0, 3]
     assert distinct(images, besides=images).tolist() == []
     assert distinct(images.expand(-1, 2, 3, 3).transpose(2, 3)).tolist() == [0, 1, 3, 5]
+
+
+# -- groups --------------------------------------------------------------------------------------------------------
+
+grouped_rows = st.lists(st.tuples(st.integers(0, 3), st.integers(-3, 9)), min_size=1, max_size=60)
+
+
+def grouped(values: list[tuple[int, int]]) -> Split:
+    split = numbered([label for label, _ in values])
+    return Split(split.images, split.labels, torch.tensor([group for _, group in values]))
+
+
+def test_groups_go_with_their_rows() -> None:
+    split = grouped([(0, 7), (1, 8), (0, 9), (1, 7)])
+    for chosen in (torch.tensor([3, 0]), slice(1, 3), split.labels > 0):
+        taken = split.take(chosen)
+        assert taken.groups is not None
+        assert split.groups is not None
+        assert taken.groups.tolist() == split.groups[rows(taken)].tolist()
+    assert mixed(split).groups is not None
+    assert numbered([1, 2]).take(slice(1)).groups is None
+
+
+@given(grouped_rows)
+def test_a_group_has_the_place_of_its_first_row_and_its_most_frequent_label(values: list[tuple[int, int]]) -> None:
+    split = grouped(values)
+    assert split.groups is not None
+    unit, labels = units(split.labels, split.groups)
+    names = list(dict.fromkeys(group for _, group in values))
+    assert unit.tolist() == [names.index(group) for _, group in values]
+    for name, label in zip(names, labels.tolist(), strict=True):
+        counts = Counter(own for own, group in values if group == name)
+        assert label == min(own for own, count in counts.items() if count == max(counts.values()))
+
+
+@given(grouped_rows, st.sampled_from([(0.2, 0.0), (0.5, 0.0), (0.25, 0.5)]))
+def test_no_group_is_divided_between_splits(values: list[tuple[int, int]], shares: tuple[float, float]) -> None:
+    try:
+        parts = hold_out(grouped(values), *shares)
+    except DataError:
+        return
+    held = [{values[row][1] for row in rows(part)} for part in parts]
+    assert sum(len(part) for part in held) == len(set.union(*held))
+    assert sorted(row for part in parts for row in rows(part)) == list(range(len(values)))
+    assert all(part.groups is not None and part.groups.tolist() == [values[r][1] for r in rows(part)] for part in parts)
+
+
+@given(label_lists, st.sampled_from([(0.2, 0.0), (0.25, 0.5)]))
+def test_groups_of_one_row_change_nothing(values: list[int], shares: tuple[float, float]) -> None:
+    names = torch.arange(len(values)).flip(0) * 5
+    plain = numbered(values)
+    try:
+        expected = [rows(part) for part in hold_out(plain, *shares)]
+    except DataError:
+        with pytest.raises(DataError, match="groups"):
+            hold_out(Split(plain.images, plain.labels, names), *shares)
+        return
+    assert [rows(part) for part in hold_out(Split(plain.images, plain.labels, names), *shares)] == expected
+
+
+def test_two_people_of_one_class_leave_one_to_train_on() -> None:
+    train, validation, public = hold_out(grouped([(0, 1), (0, 2), (0, 1), (1, 1), (0, 2)]), 0.5, 0.0)
+    assert (rows(train), rows(validation), rows(public)) == ([0, 2, 3], [1, 4], [])
+    with pytest.raises(DataError, match=r"The largest class has 2 groups: 0\.4 of that leaves none for validation"):
+        hold_out(grouped([(0, 1), (0, 2)] * 9), 0.4, 0.0)

@@ -7,6 +7,7 @@ rows, never a pixel or a label.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ from .normalisation import Moment, as_moment, check_moments, undone
 from .splits import Split, hold_out, mixed
 
 Pair = tuple[Tensor, Tensor]
+Grouped = tuple[Tensor, Tensor, Tensor]
+"""Images, labels, and whose each row is."""
 
 PUBLIC_PARTS = {"attack": 3000, "pool": 2500, "tuning": 500}
 """Of the bundled public split, in this order; that of another dataset is cut in the same proportions."""
@@ -75,6 +78,34 @@ class Dataset:
         """
         return undone(images, self.mean, self.std)
 
+    def mapped(
+        self,
+        function: Callable[[Tensor], Tensor],
+        *,
+        evaluation: Callable[[Tensor], Tensor] | None = None,
+        name: str | None = None,
+    ) -> Dataset:
+        """The same rows with features in place of images: ``[N, C, H, W]`` -> ``[N, F, 1, 1]``.
+
+        Two axes of length 1 make them images like any other to all that trains and attacks. Labels and groups stay.
+
+        Args:
+            function: maps the images of a split to ``[N, ...]``, which is flattened.
+            evaluation: the same for all splits but ``train``, where another way to compute it will do.
+            name: of the new dataset; that of this one unless given.
+
+        >>> from equipoise import load
+        >>> load("mnist").mapped(lambda images: images.mean(-1)).shape
+        (28, 1, 1)
+        """
+        splits = {"train": self.train, "validation": self.validation, "test": self.test}
+        if self.public is not None:
+            splits["public"] = self.public
+        made = {
+            what: _mapped(what, part, (what != "train" and evaluation) or function) for what, part in splits.items()
+        }
+        return assembled(name or self.name, 0.0, 1.0, made, self.classes)
+
     def _public_part(self, part: str) -> Split:
         if self.public is None:
             raise DataError(
@@ -92,8 +123,19 @@ class Dataset:
         return self.public.take(slice(start, stop))
 
 
+def _mapped(what: str, split: Split, function: Callable[[Tensor], Tensor]) -> Split:
+    values = function(split.images)
+    if not isinstance(values, Tensor) or values.dim() < 2 or len(values) != len(split):
+        got = f"shape {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+        raise DataError(
+            f"Expected a tensor of {len(split)} rows for the {what} images, got {got}.",
+            "Return one row for each image.",
+        )
+    return Split(values.detach().flatten(1)[:, :, None, None], split.labels, split.groups)
+
+
 def from_tensors(
-    train: Pair,
+    train: Pair | Grouped,
     test: Pair,
     validation: Pair | None = None,
     public: Pair | None = None,
@@ -106,7 +148,8 @@ def from_tensors(
     """A dataset from pairs ``(images [N, C, H, W] float, labels [N] integer)``; the images stay as they are.
 
     Args:
-        train: what is dealt to the clients.
+        train: what is dealt to the clients. A third tensor of integers ``[N]``, groups, may say whose each row is (a
+            person's): rows of one group stay in one split, and with one client.
         test: what global models are scored on.
         validation: chooses the best round; the last sixth of each class of ``train`` unless given.
         public: belongs to no client and is all that an attacker may train on. It is put in an order that gives its four
@@ -138,22 +181,33 @@ def from_tensors(
     return assembled(name, mean, std, splits, classes)
 
 
-def checked(what: str, pair: Any) -> Split:
-    """The pair as a split, or a ``DataError`` that names the tensor, the row and the value."""
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise DataError(f"Expected {what} to be a pair (images, labels), got {type(pair).__name__}.", "Give both.")
-    for part, value in zip(("images", "labels"), pair, strict=True):
+def checked(what: str, given: Any) -> Split:
+    """The tensors as a split, or a ``DataError`` that names the tensor, the row and the value.
+
+    Groups, a third tensor, are for what is dealt to the clients: ``train``.
+    """
+    parts = ("images", "labels", "groups") if what == "train" else ("images", "labels")
+    if not isinstance(given, tuple | list) or not 2 <= len(given) <= len(parts):
+        number = f" of {len(given)}" if isinstance(given, tuple | list) else ""
+        raise DataError(
+            f"Expected {what} to be a pair (images, labels), got {type(given).__name__}{number}.",
+            "Give both; with train, groups may come third." if what == "train" else "Give these two.",
+        )
+    for part, value in zip(parts, given, strict=False):
         if not isinstance(value, Tensor):
             raise DataError(
                 f"Expected {what} {part} to be a torch tensor, got {type(value).__name__}.",
                 "Convert them with torch.as_tensor.",
             )
-    images, labels = _checked_images(what, pair[0]), _checked_labels(what, pair[1])
-    if len(images) != len(labels):
-        raise DataError(
-            f"Expected as many {what} labels as images, got {len(labels)} and {len(images)}.", "Give every image one."
-        )
-    return Split(images, labels)
+    images, labels = _checked_images(what, given[0]), _checked_labels(what, given[1])
+    groups = _integers(what, "groups", given[2]) if len(given) == 3 else None
+    for part, values in (("labels", labels), ("groups", groups)):
+        if values is not None and len(images) != len(values):
+            raise DataError(
+                f"Expected as many {what} {part} as images, got {len(values)} and {len(images)}.",
+                "Give every image one.",
+            )
+    return Split(images, labels, groups)
 
 
 def _checked_images(what: str, images: Tensor) -> Tensor:
@@ -178,15 +232,19 @@ def _checked_images(what: str, images: Tensor) -> Tensor:
 
 
 def _checked_labels(what: str, labels: Tensor) -> Tensor:
-    if labels.ndim != 1:
-        raise DataError(f"Expected {what} labels to have shape [N], got {list(labels.shape)}.", "Give one per image.")
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise DataError(f"Expected {what} labels to be integers, got {labels.dtype}.", "Convert: labels.long().")
-    labels = labels.long()
+    labels = _integers(what, "labels", labels)
     if bool((labels < 0).any()):
         row = int((labels < 0).nonzero()[0])
         raise DataError(f"Expected {what} labels to be >= 0; row {row} is negative.", "Number the classes from 0.")
     return labels
+
+
+def _integers(what: str, part: str, values: Tensor) -> Tensor:
+    if values.ndim != 1:
+        raise DataError(f"Expected {what} {part} to have shape [N], got {list(values.shape)}.", "Give one per image.")
+    if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
+        raise DataError(f"Expected {what} {part} to be integers, got {values.dtype}.", f"Convert: {part}.long().")
+    return values.long()
 
 
 def assembled(name: str, mean: Moment, std: Moment, splits: dict[str, Split], classes: int | None) -> Dataset:

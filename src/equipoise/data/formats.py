@@ -34,11 +34,13 @@ class Format:
 
     ``recognises(folder)`` says whether the folder seems to hold such files, ``files(folder, "train")`` which of them
     make up a split (or ``DataError`` with the one that is missing), and ``read(files)`` gives images and labels.
+    ``groups(files)`` says whose each row is, for a format that can hold that and files that do.
     """
 
     recognises: Callable[[Path], bool]
     files: Callable[[Path, str], tuple[Path, ...]]
     read: Callable[[tuple[Path, ...]], tuple[Array, Array]]
+    groups: Callable[[tuple[Path, ...]], Array | None] = lambda files: None
 
 
 ROOM, EXPANSION = 1 << 26, 100
@@ -181,18 +183,29 @@ def _npz_files(folder: Path, split: str) -> tuple[Path, ...]:
 
 
 def _read_npz_split(files: tuple[Path, ...]) -> tuple[Array, Array]:
-    try:
-        content = files[0].read_bytes()
-    except OSError as problem:
-        raise DataError(f"{files[0]} cannot be read: {problem.strerror}.", "Check its permissions.") from problem
-    arrays = read_npz(files[0], content, ["images", "labels"])
+    arrays = read_npz(files[0], _content(files[0]), ["images", "labels"])
     return arrays["images"], arrays["labels"]
+
+
+def _read_npz_groups(files: tuple[Path, ...]) -> Array | None:
+    content = _content(files[0])
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:  # read as a split before, so it is one
+        if not {"groups", "groups.npy"} & set(archive.namelist()):
+            return None
+    return read_npz(files[0], content, ["groups"])["groups"]
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as problem:
+        raise DataError(f"{path} cannot be read: {problem.strerror}.", "Check its permissions.") from problem
 
 
 # --- folders ----------------------------------------------------------------------------------------------------------
 
 FORMATS = {
-    "npz": Format(_has_npz, _npz_files, _read_npz_split),
+    "npz": Format(_has_npz, _npz_files, _read_npz_split, _read_npz_groups),
     "idx": Format(lambda folder: True, _idx_files, _read_idx_split),
 }
 """In the order in which they are tried. idx takes whatever is left: its error says which files would do."""
@@ -208,9 +221,18 @@ def format_of(folder: Path) -> Format:
 
 def as_classes(path: Path, labels: Array) -> Tensor:
     """Class numbers as int64."""
-    if labels.dtype.kind not in "iu":
-        raise DataError(f"Expected integer labels in {path}, got {labels.dtype}.", "Store class numbers from 0.")
-    return torch.from_numpy(labels.astype(np.int64))
+    return _integers(path, "labels", labels, "Store class numbers from 0.")
+
+
+def as_groups(path: Path, groups: Array) -> Tensor:
+    """Numbers of groups as int64; unsigned ones that are larger become negative, and stay different."""
+    return _integers(path, "groups", groups, "Store one number for each person, or whatever a group is.")
+
+
+def _integers(path: Path, what: str, values: Array, remedy: str) -> Tensor:
+    if values.dtype.kind not in "iu":
+        raise DataError(f"Expected integer {what} in {path}, got {values.dtype}.", remedy)
+    return torch.from_numpy(values.astype(np.int64))
 
 
 def as_pixels(path: Path, images: Array) -> Tensor:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..errors import DataError, closest
 from .dataset import Dataset, Pair, assembled, checked
-from .formats import FORMATS, Array, Format, as_classes, as_pixels, format_of, read_npz
+from .formats import FORMATS, Array, Format, as_classes, as_groups, as_pixels, format_of, read_npz
 from .normalisation import Moment, as_moment, check_moments, measured_moments, normalise_
 from .splits import Split, hold_out, mixed
 
@@ -67,7 +67,8 @@ def load(name_or_path: str | Path, **options: Unpack[FolderOptions]) -> Dataset:
 
     A folder holds either the four idx files under their usual names (``train-images-idx3-ubyte``, also
     with a dot before ``idx`` and with ``.gz``) or ``train.npz`` and ``test.npz``, each with ``images``
-    (``[N, H, W]`` or ``[N, C, H, W]``, uint8 or floats in [0, 1]) and ``labels``. The last
+    (``[N, H, W]`` or ``[N, C, H, W]``, uint8 or floats in [0, 1]) and ``labels``. An array ``groups`` of integers in
+    ``train.npz`` says whose each image is: those of one group stay in one split, and with one client. The last
     ``validation_fraction`` of each class of the training file becomes the validation split, and the
     ``public_fraction`` before it the public one. ``mean`` and ``std`` default to the usual constants when
     the name is that of MNIST or Fashion-MNIST, else to those of the train split: pass your own if even
@@ -258,7 +259,8 @@ def _read_split(kind: Format, files: tuple[Path, ...], what: str) -> Split:
     """Pixels in [0, 1], not yet normalised."""
     images, labels = kind.read(files)
     classes = as_classes(files[-1], labels)
-    return checked(what, (as_pixels(files[0], images), classes))
+    pixels, groups = as_pixels(files[0], images), kind.groups(files) if what == "train" else None
+    return checked(what, (pixels, classes, *([] if groups is None else [as_groups(files[-1], groups)])))
 
 
 def _check_fractions(validation: float, public: float) -> None:

@@ -11,6 +11,9 @@ dirichlet      each class is dealt in proportions drawn from Dir(dirichlet): a s
 shards         rows sorted by label, cut into ``clients * shards`` runs, ``shards`` runs each
 =============  ==================================================================================
 
+Where rows have groups (whose row it is), whole groups are dealt, by every scheme: a group counts as one row of the
+class that it has most often, in the place of its first row. Equal sizes are then equal numbers of groups.
+
 Another scheme is one function and its entry in ``SCHEMES``.
 """
 
@@ -29,6 +32,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError, closest
+from .splits import units
 
 Rows = npt.NDArray[np.int64]
 
@@ -65,6 +69,7 @@ def partition(
     shards: int = 2,
     sizes: Sequence[float] | None = None,
     seed: int = 0,
+    groups: Tensor | None = None,
 ) -> list[Tensor]:
     """Deal rows to clients.
 
@@ -76,6 +81,7 @@ def partition(
         shards: per client, of the ``shards`` scheme.
         sizes: relative (``[1, 1, 2]``: the last client gets half), for ``identical`` and ``iid``.
         seed: of every scheme but ``identical``.
+        groups: whose row it is, ``[N]`` integers: no group is divided between two clients. None: each row by itself.
 
     Returns:
         Row numbers of each client, int64.
@@ -87,7 +93,11 @@ def partition(
     if scheme not in SCHEMES:
         raise DataError(f"Unknown scheme {scheme!r}.{closest(scheme, [*SCHEMES])}", f"Known: {', '.join(SCHEMES)}.")
     clients, shards, seed = _whole("clients", clients, 1), _whole("shards", shards, 1), _whole("seed", seed, 0)
-    values = _checked_labels(labels, clients)
+    values = _checked("labels", labels)
+    unit, values = (None, values) if groups is None else _units(values, _checked("groups", groups))
+    what = "rows" if groups is None else "groups"
+    if len(values) < clients:
+        raise DataError(f"Expected clients={clients} to be <= the {len(values)} {what}.", "Use fewer clients.")
     if sizes is not None and not SCHEMES[scheme].takes_sizes:
         those = " or ".join(repr(name) for name, known in SCHEMES.items() if known.takes_sizes)
         raise DataError(f"Scheme {scheme!r} takes no sizes.", f"Drop sizes, or use scheme {those}.")
@@ -98,9 +108,11 @@ def partition(
     for client, part in enumerate(parts):
         if len(part) == 0:
             raise DataError(
-                f"Client {client} would get none of the {len(values)} rows with sizes={sizes}.",
-                "Make the sizes less unequal, or give more rows.",
+                f"Client {client} would get none of the {len(values)} {what} with sizes={sizes}.",
+                f"Make the sizes less unequal, or give more {what}.",
             )
+    if unit is not None:
+        parts = [np.flatnonzero(np.isin(unit, part)) for part in parts]
     return [torch.from_numpy(np.sort(part)) for part in parts]
 
 
@@ -127,18 +139,26 @@ def _whole(name: str, value: Any, least: int) -> int:
     return number
 
 
-def _checked_labels(labels: Any, clients: int) -> Rows:
-    if not isinstance(labels, Tensor):
-        raise DataError(f"Expected labels to be a torch tensor, got {type(labels).__name__}.", "Use torch.as_tensor.")
-    if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+def _checked(what: str, numbers: Any) -> Rows:
+    if not isinstance(numbers, Tensor):
+        raise DataError(f"Expected {what} to be a torch tensor, got {type(numbers).__name__}.", "Use torch.as_tensor.")
+    if numbers.ndim != 1 or numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool:
         raise DataError(
-            f"Expected labels to be integers of shape [N], got {labels.dtype} of shape {list(labels.shape)}.",
-            "Give one class number per row.",
+            f"Expected {what} to be integers of shape [N], got {numbers.dtype} of shape {list(numbers.shape)}.",
+            f"Give one {'class' if what == 'labels' else 'group'} number per row.",
         )
-    if len(labels) < clients:
-        raise DataError(f"Expected clients={clients} to be <= the {len(labels)} rows.", "Use fewer clients.")
-    values: Rows = labels.detach().cpu().numpy().astype(np.int64)
+    values: Rows = numbers.detach().cpu().numpy().astype(np.int64)
     return values
+
+
+def _units(labels: Rows, groups: Rows) -> tuple[Rows, Rows]:
+    """The group of each row, by number, and the label of each group."""
+    if len(groups) != len(labels):
+        raise DataError(
+            f"Expected as many groups as labels, got {len(groups)} and {len(labels)}.", "Give every row its group."
+        )
+    unit, values = units(torch.from_numpy(labels), torch.from_numpy(groups))
+    return unit.numpy(), values.numpy()
 
 
 def _shares(sizes: Sequence[float] | None, clients: int) -> list[Fraction]:

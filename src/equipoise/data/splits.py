@@ -14,10 +14,11 @@ from ..errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Images and their labels, row by row. Shared between callers: treat both tensors as read-only."""
+    """Images and their labels, row by row. Shared between callers: treat the tensors as read-only."""
 
     images: Tensor  # [N, C, H, W] float32, normalised
     labels: Tensor  # [N] int64
+    groups: Tensor | None = None  # [N] int64, whose row it is: rows of one person, say; None where each is its own
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -27,34 +28,67 @@ class Split:
 
     def take(self, rows: Tensor | slice) -> Split:
         """The rows of these numbers, of a slice, or those where a mask is true."""
-        return Split(self.images[rows], self.labels[rows])
+        return Split(self.images[rows], self.labels[rows], None if self.groups is None else self.groups[rows])
 
 
 def hold_out(split: Split, validation: float, public: float) -> tuple[Split, Split, Split]:
     """Train, validation and public rows: of each class the last go to validation, those before to public.
+
+    Where rows have groups, no group is divided: a group counts as one row of the class that it has most often, in the
+    place of its first row, and takes all its rows along.
 
     >>> import torch
     >>> parts = hold_out(Split(torch.zeros(6, 1, 2, 2), torch.zeros(6, dtype=torch.int64)), 1 / 6, 1 / 3)
     >>> [len(part) for part in parts]
     [3, 1, 2]
     """
-    ranks, counts = _ranks(split.labels)
+    if split.groups is None:
+        parts = _held_out(split.labels, validation, public, "images")
+    else:
+        unit, labels = units(split.labels, split.groups)
+        parts = [chosen[unit] for chosen in _held_out(labels, validation, public, "groups")]
+    train, held, shared = (split.take(part) for part in parts)
+    return train, held, shared
+
+
+def _held_out(labels: Tensor, validation: float, public: float, what: str) -> list[Tensor]:
+    """Which of ``labels`` are in each part: three masks ``[N]``."""
+    ranks, counts = _ranks(labels)
     from_end = counts - ranks  # n for the first row of a class, 1 for the last
     # Rounded down, so that every class keeps a row to train on; the tiny term makes 6 * (1 / 6) count as 1.
     held = (counts.double() * validation + 1e-9).floor()
     shared = held + (counts.double() * public + 1e-9).floor()
     if not bool((held > 0).any()):
         raise DataError(
-            f"The largest class has {int(counts.max())} images: {validation:g} of that leaves none for validation.",
-            "Give validation images, a larger validation_fraction or more training images.",
+            f"The largest class has {int(counts.max())} {what}: {validation:g} of that leaves none for validation.",
+            f"Give validation images, a larger validation_fraction or more training {what}.",
         )
     if public > 0 and bool((shared == held).all()):
         raise DataError(
-            f"The largest class has {int(counts.max())} images: public_fraction={public:g} leaves none.",
-            "Raise public_fraction or give more training images.",
+            f"The largest class has {int(counts.max())} {what}: public_fraction={public:g} leaves none.",
+            f"Raise public_fraction or give more training {what}.",
         )
-    given = (from_end > held) & (from_end <= shared)
-    return split.take(from_end > shared), split.take(from_end <= held), split.take(given)
+    return [from_end > shared, from_end <= held, (from_end > held) & (from_end <= shared)]
+
+
+def units(labels: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+    """The number of each row's group, in the order in which groups first appear, and the label of every group.
+
+    That is the label which most of its rows have; of several, the lowest.
+
+    >>> import torch
+    >>> units(torch.tensor([5, 1, 1, 5, 0]), torch.tensor([70, 30, 70, 70, 30]))
+    (tensor([0, 1, 0, 0, 1]), tensor([5, 0]))
+    """
+    names, inverse = torch.unique(groups, return_inverse=True)
+    rows = torch.arange(len(groups), device=groups.device)
+    first = torch.full((len(names),), len(groups), device=groups.device).scatter_reduce(0, inverse, rows, "amin")
+    unit = torch.argsort(torch.argsort(first))[inverse]
+    pairs, counts = torch.unique(torch.stack([unit, labels]), dim=1, return_counts=True)  # ascending
+    order = torch.argsort(counts, descending=True, stable=True)
+    order = order[torch.argsort(pairs[0, order], stable=True)]
+    sizes = torch.bincount(pairs[0], minlength=len(names))
+    return unit, pairs[1, order[sizes.cumsum(0) - sizes]]
 
 
 def mixed(split: Split) -> Split:

@@ -343,13 +343,14 @@ class Sweep:
             parts = partition(
                 dataset.train.labels, s.protection.clients, s.data.partition,
                 dirichlet=s.data.dirichlet, shards=s.data.shards, sizes=s.data.sizes, seed=s.data.partition_seed,
+                groups=dataset.train.groups,
             )  # fmt: skip
             self.parts[name] = [part + offset for part in parts]
             self.shares[name] = weights(parts)
             offset += len(dataset.train)
             for prefix, split in (("", dataset.test), ("validation_", dataset.validation)):
                 self.test_parts[name, prefix] = partition(
-                    split.labels, s.protection.clients, "identical", sizes=s.data.sizes
+                    split.labels, s.protection.clients, "identical", sizes=s.data.sizes, groups=split.groups
                 )
         sets = [dataset.train for dataset in self.datasets.values()]
         self.images = torch.cat([part.images for part in sets]).to(self.device, self.dtype)
