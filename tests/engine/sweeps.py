@@ -17,8 +17,10 @@ from equipoise.mechanism.registry import MECHANISMS
 Row = dict[str, Any]
 
 
-BUDGETS = {"none": None, "pl-identical": 0.98, "pl-learn": 0.98} | dict.fromkeys(
-    ("ls-static", "ls-learn", "gs-static", "gs-learn", "laplace-dp"), 200
+BUDGETS = (
+    {"none": None, "pl-identical": 0.98, "pl-learn": 0.98}
+    | dict.fromkeys(("ls-static", "ls-learn", "gs-static", "gs-learn", "laplace-dp"), 200)
+    | {"gaussian-dp": 8.0}
 )
 
 

@@ -98,7 +98,7 @@ def test_recorded_numbers_do_not_depend_on_the_chunk_size_either(few: Dataset) -
     change: dict[str, Any] = {"rounds": 3, "steps": 2, "evaluate_every": 2, "full_every": 2, "expected_draws": 2}
     result = [rows_of(sweep_of(few, EVERY, small(), chunk=chunk, **change)) for chunk in (1, 3, 64)]
     for other in result[1:]:
-        assert other == result[0]
+        assert repr(other) == repr(result[0]), "gaussian-dp has no utility losses: NaN, which equals nothing"
 
 
 @pytest.mark.parametrize("change", [{"participants": 3}, {"local_steps": 2}, {"sampling": "passes"}, {"clients": 5}])

@@ -194,8 +194,11 @@ def test_no_records_need_a_divisor() -> None:
 
 
 def test_other_mechanisms_take_no_divisor_and_need_records() -> None:
-    with pytest.raises(ConfigError, match="'ls-static' takes no divisor, got 4"):
+    with pytest.raises(ConfigError, match="'ls-static' takes no divisor"):
         step(batch_of(), mechanism="ls-static", divisor=4)
+    for name in ("ls-static", "laplace-dp"):
+        with pytest.raises(ConfigError, match=f"'{name}' takes no groups"):
+            step(batch_of(), mechanism=name, groups=torch.arange(4))
     for batch in (None, (torch.zeros(0, 4), torch.zeros(0))):
         with pytest.raises(DataError):
             step(batch, mechanism="ls-static")

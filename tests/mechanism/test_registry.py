@@ -17,6 +17,7 @@ from equipoise.mechanism.noise import NOISES, register_noise
 from equipoise.mechanism.protect import protected_step
 from equipoise.mechanism.protection import ProtectionSettings
 from equipoise.mechanism.registry import MEASURES, MECHANISMS, MeasureKind, Mechanism, checked, get_mechanism, register
+from equipoise.mechanism.run_budget import GaussianSettings, RunBudget
 from tests.engine.sweeps import rows_of, small, sweep_of
 
 
@@ -58,21 +59,27 @@ def test_the_table_of_mechanisms() -> None:
         "gs-static": ("gaussian", "gaussian", "l2", False, True),
         "gs-learn": ("gaussian", "gaussian", "l2", True, True),
     }
-    dp = Mechanism("laplace-dp", "epsilon", noise="laplace", norm="l1", learns=False, clips=False, per_example=True)
-    assert [m for m in MECHANISMS.values() if m.per_example] == [dp]
+    formal = {"learns": False, "clips": False, "per_example": True}
+    assert [m for m in MECHANISMS.values() if m.per_example] == [
+        Mechanism("laplace-dp", "epsilon", noise="laplace", norm="l1", **formal),
+        Mechanism("gaussian-dp", "epsilon-delta", noise="gaussian", norm="l2", **formal),
+    ]
     assert {m.name for m in MECHANISMS.values() if m.on_sphere} == {"pl-identical", "pl-learn"}
     assert {m.name for m in MECHANISMS.values() if m.fixed_norm} == {"pl-identical"}
     assert {m.name for m in MECHANISMS.values() if not m.distorts} == {"none"}
-    assert {m.name for m in MECHANISMS.values() if m.formal} == {"laplace-dp"}
+    assert {m.name for m in MECHANISMS.values() if m.formal} == {"laplace-dp", "gaussian-dp"}
+    assert {m.name for m in MECHANISMS.values() if m.whole_run} == {"gaussian-dp"}
 
 
 def test_every_mechanism_is_calibrated_by_its_measure() -> None:
-    settings = ProtectionSettings(sensitivity=4.0, factor=3.0, eta=0.2, clip=40.0, batch=8)
+    gaussian = GaussianSettings(rounds=7, clip=2.0)
+    settings = ProtectionSettings(sensitivity=4.0, factor=3.0, eta=0.2, clip=40.0, batch=8, gaussian=gaussian)
     expected = {
         "leakage": LeakageBudget(factor=3.0),
         "laplace": LaplaceBudget(4.0, 3.0),
         "gaussian": GaussianBudget(4.0, 3.0),
         "epsilon": LaplaceBudget(2 * 0.2 * 40 / 8, 3.0),
+        "epsilon-delta": RunBudget(gaussian, 0.2),
     }
     assert set(expected) == set(MEASURES)
     for name, kind in MEASURES.items():
@@ -83,7 +90,7 @@ def test_every_mechanism_is_calibrated_by_its_measure() -> None:
 
 def test_grids_hold_budgets_of_their_measure_from_strict_to_loose() -> None:
     for kind in MEASURES.values():
-        measure = kind.build(ProtectionSettings())
+        measure = kind.build(ProtectionSettings(gaussian=GaussianSettings(rounds=50)))
         lowers = [measure.lower(budget) for budget in kind.grid]
         assert len(lowers) >= 5
         assert lowers == sorted(lowers, reverse=True)
@@ -116,13 +123,20 @@ def test_a_budget_of_zero_is_a_budget() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"per_example": False}, {"learns": True}, {"norm": "l2"}, {"noise": "gaussian"}, {"clips": True}]
-)
-def test_no_other_mechanism_can_borrow_the_guarantee(change: dict[str, Any]) -> None:
-    dp = MECHANISMS["laplace-dp"]
-    with pytest.raises(ConfigError, match="'epsilon' of 'mine' is proved for"):
+    ("name", "change"),
+    [
+        (name, change)
+        for name, other in (("laplace-dp", ("l2", "gaussian")), ("gaussian-dp", ("l1", "laplace")))
+        for change in (
+            {"per_example": False}, {"learns": True}, {"norm": other[0]}, {"noise": other[1]}, {"clips": True},
+        )
+    ],
+)  # fmt: skip
+def test_no_other_mechanism_can_borrow_the_guarantee(name: str, change: dict[str, Any]) -> None:
+    dp = MECHANISMS[name]
+    with pytest.raises(ConfigError, match=f"'{dp.measure}' of 'mine' is proved for"):
         replace(dp, name="mine", **change)
-    assert replace(dp, name="mine") == Mechanism("mine", "epsilon", norm="l1", per_example=True)
+    assert replace(dp, name="mine").formal
 
 
 @pytest.mark.usefixtures("registries")
@@ -150,7 +164,7 @@ def test_a_kind_that_contradicts_its_measure_is_refused() -> None:
 
 
 def test_a_missing_budget_is_an_error_and_not_no_noise() -> None:
-    for name in ("pl-learn", "laplace-dp"):
+    for name in ("pl-learn", "laplace-dp", "gaussian-dp"):
         with pytest.raises(ConfigError, match="budget"):
             ProtectionSettings().at(name, None, 1)
         with pytest.raises(ConfigError, match="budget"):

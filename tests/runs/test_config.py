@@ -14,6 +14,7 @@ from equipoise.engine.federation import Federation
 from equipoise.engine.settings import GROUP_OF, Settings
 from equipoise.errors import ConfigError, EquipoiseError
 from equipoise.mechanism.protection import Leakage
+from equipoise.mechanism.run_budget import GaussianSettings
 from equipoise.runs.config import Config, SweepBlock, differing, literal, resolve, stored
 
 NONE = {"mechanisms": ["none"]}
@@ -405,6 +406,7 @@ OTHER: dict[str, Any] = {
     "sensitivity": 11.0, "clip": None, "clip_norm": "l1", "leakage": Leakage(D=57.0), "server_rate": 0.5,
     "min_clients": 2, "evaluate_every": 100, "full_every": 10, "expected_draws": 8, "snapshots": [0], "chunk": 3,
     "device": "cuda", "dtype": "float64", "threads": 1, "ledger": False, "release_limit": 5,
+    "server_momentum": 0.9, "gaussian": GaussianSettings(clip=2.0),
 }  # fmt: skip
 
 
@@ -439,6 +441,31 @@ def test_a_flag_is_nothing_else(tmp_path: Path, text: str) -> None:
 def test_the_digest_sees_every_constant_of_the_leakage_score(part: str) -> None:
     changed = Settings.flat(leakage=replace(Leakage(), **{part: 3}))
     assert Config(changed, []).digest() != Config(Settings(), []).digest()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"delta": 1e-6}, {"clip": 2.0}, {"sampling_rate": 0.5}, {"divisor": 10.0}, {"rounds": 3},
+        {"noise_schedule": {"rounds": [1], "values": [2.0]}}, {"sigmas": [[1.0, 2.0]]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_digest_sees_every_setting_of_gaussian_dp(change: dict[str, Any]) -> None:
+    assert {part.name for part in fields(GaussianSettings)} >= set(change)
+    changed = Settings.flat(gaussian=GaussianSettings(**change))
+    assert Config(changed, []).digest() != Config(Settings(), []).digest()
+
+
+def test_keys_that_came_later_count_unless_they_hold_their_defaults() -> None:
+    """The digests of earlier versions, which had no such keys, still find their folders."""
+    same = Settings.flat(server_momentum=0.0, gaussian=GaussianSettings())
+    assert Config(same, []).digest() == Config(Settings(), []).digest()
+    digests = [
+        Config(Settings.flat(**change), []).digest()
+        for change in ({}, {"server_momentum": 0.5}, {"gaussian": {"clip": 2.0}}, {"server_momentum": 0.9})
+    ]
+    assert len(set(digests)) == 4
 
 
 def test_the_digest_sees_the_federations_and_not_how_they_are_written() -> None:
