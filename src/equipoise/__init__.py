@@ -77,6 +77,8 @@ if TYPE_CHECKING:
     from .mechanism.registry import register as register
     from .models.batched import Batched as Batched
     from .models.bundled import LeNetZhu as LeNetZhu
+    from .models.features import FeatureModel as FeatureModel
+    from .models.features import scatter_linear as scatter_linear
     from .privacy.accounting import basic_epsilon as basic_epsilon
     from .privacy.accounting import composed_epsilon as composed_epsilon
     from .privacy.guarantee import Guarantee as Guarantee
@@ -107,6 +109,7 @@ _HOMES = {
     "Dataset": "data.dataset",
     "EquipoiseError": "errors",
     "Federation": "engine.federation",
+    "FeatureModel": "models.features",
     "FleetError": "errors",
     "GaussianBudget": "mechanism.budget",
     "Guarantee": "privacy.guarantee",
@@ -158,6 +161,7 @@ _HOMES = {
     "register_noise": "mechanism.noise",
     "resolve": "runs.config",
     "scale_clip": "mechanism.intensity",
+    "scatter_linear": "models.features",
 }
 
 __all__ = sorted(_HOMES)
