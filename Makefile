@@ -64,9 +64,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(RUN) pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-# Flower and the privacy accountant, for the tests, the benchmarks and the deployment demo.
+# Flower, for the tests, the benchmarks and the deployment demo.
 $(EVERY): $(STAMP)
-	$(RUN) pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,flower,dp]'
+	$(RUN) pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,flower]'
 	@touch $@
 
 clean:

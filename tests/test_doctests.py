@@ -14,7 +14,7 @@ import equipoise
 
 SOURCE = Path(equipoise.__file__).parent
 FLAGS = doctest.ELLIPSIS
-EXTRAS = {"flwr", "dp_accounting", "matplotlib"}
+EXTRAS = {"flwr", "matplotlib"}
 """What only an extra installs; a module that needs one on import is left to the tests of that extra."""
 
 MODULES = sorted(

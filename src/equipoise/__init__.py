@@ -78,7 +78,10 @@ if TYPE_CHECKING:
     from .models.batched import Batched as Batched
     from .models.bundled import LeNetZhu as LeNetZhu
     from .models.features import FeatureModel as FeatureModel
+    from .models.features import features_of as features_of
     from .models.features import scatter_linear as scatter_linear
+    from .models.probe import linear_probe as linear_probe
+    from .models.scattering import Scattering as Scattering
     from .privacy.accounting import basic_epsilon as basic_epsilon
     from .privacy.accounting import composed_epsilon as composed_epsilon
     from .privacy.guarantee import Guarantee as Guarantee
@@ -134,6 +137,7 @@ _HOMES = {
     "ReleaseError": "errors",
     "Run": "runs.run",
     "RunFolder": "runs.folder",
+    "Scattering": "models.scattering",
     "Server": "attack.view",
     "Settings": "engine.settings",
     "StorageError": "errors",
@@ -146,12 +150,14 @@ _HOMES = {
     "bounds_run": "bounds.run",
     "composed_epsilon": "privacy.accounting",
     "distortion_bounds": "bounds.theory",
+    "features_of": "models.features",
     "follow": "bounds.trajectory",
     "from_tensors": "data.dataset",
     "get_mechanism": "mechanism.registry",
     "guarantee": "privacy.guarantee",
     "learn_distortion": "mechanism.distortion",
     "ledger_report": "ledger.report",
+    "linear_probe": "models.probe",
     "load": "data.loading",
     "partition": "data.partition",
     "protect": "mechanism.protect",

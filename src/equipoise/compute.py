@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from .auditing.limit_comparison import compared
+from .auditing.limits_audit import replayed_limits
 from .auditing.options import AuditOptions
 from .auditing.replay import replayed
 from .auditing.results import Findings, renamed
@@ -35,6 +37,7 @@ from .engine.sweep import Sweep
 from .environment import VERSION, environment
 from .errors import ConfigError, EquipoiseError
 from .files import storage_errors, write_bytes, write_json
+from .mechanism.registry import get_mechanism
 
 CURVES = (
     "accuracy", "validation_accuracy", "loss", "utility_loss", "intensity", "distortion_norm",
@@ -76,7 +79,9 @@ def compute(spec: dict[str, Any], out: Path) -> dict[str, Any]:
 
 OLD_NAMES = {"rounds": "snapshots", "given": "condition_on"}
 """What the entry ``audit`` of an older SPEC calls them."""
-MULTI_ROUND = ("rounds", "examples", "decoys", "around", "pairs", "client", "seed")
+MULTI_ROUND = ("rounds", "examples", "decoys", "around", "pairs", "client", "seed", "games", "among")
+GAMES = ("games", "among", "seed")
+"""Of these, what concerns federations whose budget is that of a whole run."""
 
 
 def _table(value: Any, name: str) -> dict[str, Any]:
@@ -117,7 +122,9 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
             told = time.perf_counter()
             print(f"{attack}  {told - started:.0f} s", flush=True)
 
-    findings = audit_sweep(settings, federations, sweep.datasets, sweep.batched, weights, options, progress)
+    findings = audit_sweep(
+        settings, federations, sweep.datasets, sweep.batched, weights, options, progress, on_features=sweep.on_features
+    )
     names = dataset_labels(federation.dataset for federation in federations)
     outcome = {
         "schema": 1,
@@ -125,6 +132,7 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         "complete": findings.complete,
         "accuracy": accuracies,
         "attacks": renamed(findings.rows, names),
+        "limits": renamed(compared(findings.limits), names),
         "differences": renamed(findings.differences, names),
         "baselines": {names[name]: guesses for name, guesses in findings.baselines.items()},
         "options": options.plain(),
@@ -163,13 +171,15 @@ def _rounds(snapshots: Any, last: int) -> list[int]:
 
 def _values(findings: Findings, names: dict[str, str]) -> Values:
     """What was measured on every release, and which of the public images stood behind it; no image."""
-    abouts = renamed((one.about for one in findings.outcomes), names)
-    outcomes = [replace(one, about=about, pictures=None) for one, about in zip(findings.outcomes, abouts, strict=True)]
+    every = [*findings.outcomes, *findings.limit_outcomes]
+    abouts = renamed((one.about for one in every), names)
+    outcomes = [replace(one, about=about, pictures=None) for one, about in zip(every, abouts, strict=True)]
     arrays = {
         f"{names[name]}/{what}": getattr(targets, what).cpu().numpy()
         for name, targets in findings.targets.items() for what in ("truth", "labels")
     }  # fmt: skip
-    return Values(outcomes, arrays, {"candidates": min(targets.candidates for targets in findings.targets.values())})
+    fewest = min((targets.candidates for targets in findings.targets.values()), default=None)
+    return Values(outcomes, arrays, {} if fewest is None else {"candidates": fewest})
 
 
 def compute_multi_round(spec: dict[str, Any], out: Path) -> dict[str, Any]:
@@ -190,10 +200,16 @@ def compute_multi_round(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         "spec": {**_named(spec, names), "multi_round": raw},
         "environment": environment(torch.device(settings.run.device)),
     }
+    games = AuditOptions(**{name: raw[name] for name in GAMES if name in raw})
+    games.check()
+    usual = {"rounds": settings.training.rounds, **{name: raw[name] for name in raw if name not in GAMES[:2]}}
+    limits: list[dict[str, Any]] = []
     for federation in federations:
-        outcome["attacks"] += renamed(
-            [replayed(settings, federation, **{"rounds": settings.training.rounds, **raw})], names
-        )
+        if get_mechanism(federation.mechanism).whole_run:
+            limits += replayed_limits(settings, federation, usual["rounds"], games)
+            outcome["limits"] = renamed(compared(limits), names)
+        else:
+            outcome["attacks"] += renamed([replayed(settings, federation, **usual)], names)
         outcome["seconds"] = time.perf_counter() - started
         print(f"{federation.label()}  {outcome['seconds']:.0f} s", flush=True)
         write_json(out / "multi_round.json", outcome)

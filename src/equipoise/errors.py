@@ -246,7 +246,7 @@ def missing_package(what: str, package: str) -> ConfigError:
     """
     return ConfigError(
         f"{what} needs {package}, which is not installed.",
-        f"Install it with pip install {package}; it comes with pip install equipoise.",
+        f"Install it with pip install {package}.",
     )
 
 

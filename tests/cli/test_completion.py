@@ -23,6 +23,7 @@ def test_single_names_are_completed() -> None:
     assert "cap" in completion.artefacts("ca")
     assert completion.artefacts("al") == ["all"]
     assert completion.devices("cu") == ["cuda"]
+    assert completion.units("g") == ["group"]
 
 
 def test_keys_of_settings_and_options_are_completed() -> None:

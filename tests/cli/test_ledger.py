@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.errors import missing_extra
+from equipoise.errors import missing_package
 from equipoise.flower.policy import read_policy
 from equipoise.flower.policy_file import init_policy
 from equipoise.ledger.account import Account
@@ -172,16 +172,16 @@ def test_the_composed_epsilon_of_a_client_is_one_line(
     assert result["composed"][0]["epsilon"] == 1.5
 
 
-def test_without_the_extra_it_says_how_to_get_it(
+def test_without_dp_accounting_it_says_how_to_get_it(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(budgets: dict[float, int], delta: float) -> float:
-        raise missing_extra("Composing releases", "dp")
+        raise missing_package("Composing releases", "dp-accounting")
 
     monkeypatch.setattr(accounting, "composed_epsilon", missing)
     done = command("ledger", seeded(tmp_path / "run", formal(1), formal(2)))
     assert done.code == 0
-    told = "2 releases, epsilon 1 at delta 0; not composed: In a checkout of equipoise: pip install -e '.[dp]'."
+    told = "2 releases, epsilon 1 at delta 0; not composed: Install it with pip install dp-accounting."
     assert told in " ".join(done.out.split())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from equipoise.engine.tables import Block, Tables
 from equipoise.errors import ConfigError, DataError, ModelError
 from equipoise.mechanism.intensity import intensity
 from equipoise.models.bundled import LeNetZhu
+from equipoise.models.features import features_of
+from equipoise.models.probe import linear_probe
 from tests.engine.sweeps import BUDGETS, EVERY, assert_rows_agree, one_round, rows_of, small, sweep_of
 
 # --- Algorithm 1, line by line -----------------------------------------------------------------------------
@@ -451,3 +454,30 @@ def test_every_round_is_reported_to_the_caller(few: Dataset) -> None:
     for _ in sweep.run(seen.append):
         pass
     assert seen == list(range(1, 61))
+
+
+# --- groups and features -----------------------------------------------------------------------------------
+
+
+def test_no_person_is_divided_between_clients(few: Dataset) -> None:
+    people = torch.arange(160) // 3
+    train = replace(few.train, groups=people)
+    validation = replace(few.validation, groups=torch.arange(80) // 5 + 1000)
+    sweep = sweep_of(replace(few, train=train, validation=validation), [Federation("few", "none")], small())
+    for parts, groups in ((sweep.parts["few"], people), (sweep.test_parts["few", "validation_"], validation.groups)):
+        assert groups is not None
+        owners = [set(groups[part].tolist()) for part in parts]
+        assert sum(len(part) for part in owners) == len(groups.unique())
+    assert sweep.shares["few"].tolist() == [len(part) / 160 for part in sweep.parts["few"]]
+
+
+def test_a_head_trains_on_features_as_it_does_in_its_model(few: Dataset) -> None:
+    model = linear_probe(nn.AvgPool2d(4), few.classes, few.shape)
+    mapped = few.mapped(partial(features_of, model), evaluation=partial(features_of, model, alone=False))
+    federations = [Federation("few", "pl-identical", 0.98, seed=1), Federation("few", "none", seed=1)]
+    whole, head = sweep_of(few, federations, model), sweep_of(mapped, federations, model.head_model())
+    assert head.batched.layout.slots == whole.batched.layout.slots
+    (whole_rows,), (head_rows,) = rows_of(whole), rows_of(head)
+    torch.testing.assert_close(head.state.params, whole.state.params, rtol=0, atol=1e-6)
+    assert head.state.params.abs().max() > 1e-3
+    assert [row["accuracy"] for row in head_rows] == [row["accuracy"] for row in whole_rows]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.errors import BudgetError, ConfigError, LedgerError, missing_extra
+from equipoise.errors import BudgetError, ConfigError, LedgerError, missing_package
 from equipoise.ledger.ledger import Ledger
 from equipoise.ledger.report import alike, ledger_report, printable
 from equipoise.mechanism import registry
@@ -152,16 +152,16 @@ def test_the_composed_epsilon_is_the_accountants(tmp_path: Path) -> None:
     assert one["epsilon"] < one["sum"] == pytest.approx(10)
 
 
-def test_without_the_extra_the_sum_is_there_and_how_to_get_more(
+def test_without_dp_accounting_the_sum_is_there_and_how_to_get_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(budgets: dict[float, int], delta: float) -> float:
-        raise missing_extra("Composing releases", "dp")
+        raise missing_package("Composing releases", "dp-accounting")
 
     monkeypatch.setattr(accounting, "composed_epsilon", missing)
     (one,) = ledger_report(seeded(tmp_path, formal(1), formal(2)))["composed"]
     assert (one["sum"], one["epsilon"]) == (1.0, None)
-    assert one["remedy"] == "In a checkout of equipoise: pip install -e '.[dp]'."
+    assert one["remedy"] == "Install it with pip install dp-accounting."
 
 
 def test_no_epsilon_is_named_for_any_other_mechanism(tmp_path: Path) -> None:

@@ -343,3 +343,17 @@ def test_no_private_image_is_in_the_folder(tmp_path: Path) -> None:
 def _stop_at_three(round_number: int) -> None:
     if round_number == 3:
         raise KeyboardInterrupt
+
+
+def test_whose_rows_they_are_is_part_of_the_data(config: Config, tiny: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "grouped"
+    folder.mkdir()
+    (folder / "test.npz").write_bytes((tiny / "test.npz").read_bytes())
+    with np.load(tiny / "train.npz") as archive:
+        arrays = dict(archive)
+    seen = []
+    for groups in (None, np.arange(len(arrays["labels"])), np.arange(len(arrays["labels"])) + 1):
+        np.savez(folder / "train.npz", **arrays, **({} if groups is None else {"groups": groups}))
+        blocks = [SweepBlock([str(folder)], ["none"])]
+        seen += Run(tmp_path / "run", replace(config, sweep=blocks))._fingerprints.values()
+    assert len(set(seen)) == 3

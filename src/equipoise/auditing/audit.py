@@ -13,11 +13,13 @@ from typing import Any
 from torch import Tensor
 
 from ..files import storage_errors, write_json, write_text
-from ..mechanism.claims import NO_EPSILON, PROVED, sentence
+from ..mechanism.claims import NO_EPSILON, PROVED, of_budgets, sentence
+from .limit_words import HEAD as LIMIT_HEAD
+from .limit_words import limit_lines, limit_verdict
 from .options import AuditOptions
 from .results import FEW, Findings
 from .store import set_aside
-from .summary import GIVEN, UNKNOWN, counted, headline, summary_text
+from .summary import GIVEN, UNKNOWN, counted, drawn_table, headline, summary_text
 from .svg import Section, svg
 from .verdict import verdict
 
@@ -26,6 +28,10 @@ TITLE = "What the server could see"
 LABELS_GRANTED = (
     "Labels granted: the attacker was told the class of every image. A picture that looks like the class mean shows "
     "the class, not the image. "
+)
+MEASURED_GAMES = (
+    "What the attacker with the most knowledge got in games that limits are proved for. A figure below its limit proves "
+    "nothing: the limit is proved."
 )
 NOT_CLAIMED = [
     f"That these results imply {NO_EPSILON}, or protection against attacks that were not run.",
@@ -56,7 +62,8 @@ class Audit:
 
     def summary(self) -> str:
         """The verdict in plain sentences, a small table, and what is proved, measured and not claimed."""
-        return summary_text(self.content)
+        lines = limit_lines(self.content.get("limits", []))
+        return summary_text(self.content, drawn_table(LIMIT_HEAD, lines) if lines else ())
 
     def picture(self) -> str:
         """The originals and the reconstructions as SVG, below the first sentence of the verdict."""
@@ -108,8 +115,14 @@ def claims(rows: list[dict[str, Any]], targets: str) -> dict[str, list[str]]:
 
 
 def with_verdict(content: dict[str, Any]) -> dict[str, Any]:
-    """The same with its verdict: once all that it rests on is there."""
-    return {**content, "verdict": verdict(content)}
+    """The same with its verdict, and with what is claimed of limits: once all that both rest on is there."""
+    limited = [row["mechanism"] for row in content.get("limits", [])]
+    if limited:
+        own = content["claims"]
+        measured = [MEASURED_GAMES, *(own["measured"] if content["attacks"] else [])]
+        proved = [of_budgets(limited, content.get("experiment") == "seeded"), *own["proved"]]
+        content = {**content, "claims": {**own, "proved": proved, "measured": measured}}
+    return {**content, "verdict": [*limit_verdict(content.get("limits", [])), *verdict(content)]}
 
 
 def content(findings: Findings, options: AuditOptions, targets: str, attacked: str) -> dict[str, Any]:
@@ -125,6 +138,7 @@ def content(findings: Findings, options: AuditOptions, targets: str, attacked: s
         "left_out": {},
         "notes": [],
         "attacks": findings.rows,
+        "limits": findings.limits,
         "differences": findings.differences,
         "baselines": findings.baselines,
         "options": options.plain(),

@@ -21,9 +21,13 @@ OWN = {
     "seed": Option(0, least=0),
     "twins": Option(True),
     "pictures": Option(2, least=0),
+    "games": Option(500, least=2),
+    "among": Option(200, least=2),
 }
 """What concerns the audit as a whole; every attack brings its own options along (``attack/registry.py``)."""
-QUICK: dict[str, Any] = {"releases": 20, "label_sets": 1, "candidates": 50, "samples": 300, "iterations": 400}
+QUICK: dict[str, Any] = {
+    "releases": 20, "label_sets": 1, "candidates": 50, "samples": 300, "iterations": 400, "games": 100
+}  # fmt: skip
 """A preset for a first look, in less than half of the time: still as many releases as a result takes.
 
 It spares the simulations behind the filter of ``matched``: with fewer, that attack misses much of what learning leaks.
@@ -55,6 +59,8 @@ class AuditOptions:
     seed: int
     twins: bool  # whether a learned mechanism is set beside static noise at the same weights
     pictures: int  # releases whose reconstructions are kept
+    games: int  # with the record or without it, where a limit is proved
+    among: int  # candidates in these, the truth among them
     settings: dict[str, Any]  # of single attacks
     named: bool = field(init=False, repr=False, compare=False)  # whether the attacks were asked for by name
 

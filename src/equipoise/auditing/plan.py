@@ -46,6 +46,8 @@ class Plan:
     releases: int = 0
     seconds: float = 0.0  # for all that is not there
     replayed: int = 0  # rounds of each federation that multi-round replays
+    limited: int = 0  # cells that are held against proved limits
+    games: int = 0  # in each of them
     remarks: Sequence[str] = ()  # of what cannot be kept, or was not taken
 
     def text(self) -> str:
@@ -55,9 +57,15 @@ class Plan:
             f"{counted(self.cells, 'cell')} (a defence at certain weights), each attacked by "
             f"{', '.join(self.attacks)} on {self.releases} releases."
         )
-        lines = textwrap.wrap(first, 80) if self.attacks else []
+        lines = textwrap.wrap(first, 80) if self.attacks and self.cells else []
+        if self.limited:
+            played = (
+                f"{counted(self.limited, 'cell')} held against proved limits: {counted(self.games, 'game')} each, with "
+                "the record and without it."
+            )
+            lines += textwrap.wrap(played, 80)
         if self.there:
-            lines.append(f"{self.there} of {self.cells} cells were already there.")
+            lines.append(f"{self.there} of {self.cells + self.limited} cells were already there.")
         lines += [line for remark in self.remarks for line in textwrap.wrap(remark, 80)]
         if self.attacks:
             lines.append(f"About {rough(self.seconds)} on this machine.")

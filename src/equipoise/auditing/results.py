@@ -46,6 +46,8 @@ class Findings:
     _: KW_ONLY
     read: int = 0  # results that an earlier audit of this user kept ...
     computed: int = 0  # ... and those of this one
+    limits: list[dict[str, Any]] = field(default_factory=list)  # what is held against proved limits
+    limit_outcomes: list[Outcome] = field(default_factory=list)
 
 
 REPORTED = (

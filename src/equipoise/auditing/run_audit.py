@@ -14,6 +14,7 @@ from ..engine.federation import Federation
 from ..engine.settings import Settings
 from ..environment import environment
 from ..errors import AttackError, ConfigError
+from ..mechanism.registry import get_mechanism
 from ..mechanism.schedule import defence_label
 from ..models.named import Model
 from ..runs.folder import RunFolder
@@ -22,12 +23,15 @@ from . import replay
 from .audit import Audit, content, with_verdict
 from .cells import OWN, per_client
 from .examine import Progress
+from .limit_comparison import compared
+from .limit_words import left_out
+from .limits_audit import PLAYED, replayed_limits, seconds_per_game, setting_of
 from .options import AuditOptions
 from .pictures import run_sections
 from .plan import Plan
 from .results import FAILED, Findings, renamed, repeated, shortages
 from .store import Store, fingerprint
-from .subject import subject_of
+from .subject import Subject, subject_of
 from .summary import counted
 from .sweep_audit import audit_sweep
 from .targets import repeats
@@ -35,7 +39,7 @@ from .targets import repeats
 Step = Callable[[int], None]
 OF_CLIENTS = ("labels", "identified")
 """What a replay tells of single images of a client: it stays out of the folder."""
-LISTS = ("attacks", "differences", "cap", "multi_round")
+LISTS = ("attacks", "limits", "differences", "cap", "multi_round")
 """The parts of a result that are rows, each with its dataset."""
 LOOSEST = (
     "Where clients have a budget, gamma or lambda of their own, the client with the least noise in the coming round is "
@@ -94,7 +98,7 @@ def audit_run(
     subject = subject_of(run, chosen, public, model)
     datasets = subject.datasets
     most = min(multi_rounds, settings.training.rounds)
-    replays = [_replay_seconds(settings, fed, most, datasets[fed.dataset]) for fed in federations] if most else []
+    replays = [_replay_seconds(run, subject, fed, most, options) for fed in federations] if most else []
 
     def with_replays(plan: Plan) -> None:
         planned(replace(plan, replayed=most, seconds=plan.seconds + sum(replays)))
@@ -107,13 +111,11 @@ def audit_run(
         )  # fmt: skip
     else:
         with_replays(Plan(federations=len(federations), snapshots=len(chosen)))
-    if not findings.complete and not findings.rows:
+    if not findings.complete and not findings.rows and not findings.limits:
         raise KeyboardInterrupt  # nothing was finished: an earlier audit stays as it is
     whose = "private" if private else "public"
     places = f"{counted(len(chosen), 'snapshot')} of {counted(len(federations), 'federation')}"
-    releases = max((len(targets) for targets in findings.targets.values()), default=options.releases)
-    attacked = f"{releases} releases of {whose} images at {places}"
-    result = content(findings, options, whose, attacked)
+    result = content(findings, options, whose, f"{_attacked(findings, options)} of {whose} images at {places}")
     result["results"] = {"read": findings.read, "computed": findings.computed}
     result["public"] = {name: fingerprint(data.public_attack, data.public_pool) for name, data in datasets.items()}
     result["notes"] += [*_read(findings, private), *_shortages(findings, options), *_repeats(datasets, private)]
@@ -121,12 +123,10 @@ def audit_run(
     result["deployment"] = run.config.deployment is not None
     result["cap"] = _cap(run.results(), findings, federations, settings.training.rounds)
     if most and findings.complete:
-        rows = [
-            replay.replayed(settings, fed, most, on_round=_step(progress, seconds / most), datasets=datasets)
-            for fed, seconds in zip(federations, replays, strict=True)
-        ]
-        result["multi_round"] = [{key: row[key] for key in row if key not in OF_CLIENTS} for row in rows]
-    result["notes"] += subject.notes
+        steps = [_step(progress, seconds / most) for seconds in replays]
+        _replay(result, settings, federations, most, options, steps, datasets)
+    result["limits"] = compared(result["limits"])
+    result["notes"] += [*_left_out(federations, options), *_fewer(result["limits"], options), *subject.notes]
     if any(per_client(settings.protection, fed) for fed in federations):
         result["notes"].append(LOOSEST)
     result["environment"] = environment(subject.batched.device)
@@ -142,10 +142,57 @@ def _check_deployed(run: RunFolder, private: bool, multi_rounds: int) -> None:
         )
 
 
-def _replay_seconds(settings: Settings, federation: Federation, rounds: int, data: Dataset) -> float:
+def _attacked(findings: Findings, options: AuditOptions) -> str:
+    """Of what there is how much: releases that are attacked, games that are played."""
+    releases = max((len(targets) for targets in findings.targets.values()), default=options.releases)
+    games = max((row["games"] for row in findings.limits), default=0)
+    played = [f"{games} games with the record and without it"] if games else []
+    return " and ".join([*([f"{releases} releases"] if findings.targets or not games else []), *played])
+
+
+def _replay_seconds(
+    run: RunFolder, subject: Subject, federation: Federation, rounds: int, options: AuditOptions
+) -> float:
     """How long a replay takes on one core, about."""
+    settings, data = run.config.settings, subject.datasets[federation.dataset]
+    if get_mechanism(federation.mechanism).whole_run:
+        setting = setting_of(settings, federation, subject.batched, data, options)
+        weights = next(iter(subject.weights.values()))[0]
+        return rounds * len(setting.game) * seconds_per_game(setting, weights, options.seed)
     size = len(data.train) // settings.protection.clients
     return replay.planned(settings, federation, rounds, classes=data.classes, size=size) / replay.GRADIENTS
+
+
+def _replay(
+    result: dict[str, Any], settings: Settings, federations: list[Federation], rounds: int, options: AuditOptions,
+    steps: Sequence[Step], datasets: dict[str, Dataset],
+) -> None:  # fmt: skip
+    """Add what many rounds together tell: of a budget of a whole run beside its limits."""
+    rows = []
+    for fed, step in zip(federations, steps, strict=True):
+        if get_mechanism(fed.mechanism).whole_run:
+            result["limits"] += replayed_limits(settings, fed, rounds, options, datasets=datasets, on_round=step)
+        else:
+            rows.append(replay.replayed(settings, fed, rounds, on_round=step, datasets=datasets))
+    if rows:
+        result["multi_round"] = [{key: row[key] for key in row if key not in OF_CLIENTS} for row in rows]
+
+
+def _left_out(federations: list[Federation], options: AuditOptions) -> list[str]:
+    """Which attacks were not held against any limit, and why."""
+    whole = [fed.mechanism for fed in federations if get_mechanism(fed.mechanism).whole_run]
+    attacks = [name for name in options.attacks if name not in PLAYED]
+    return [left_out(attacks, whole)] if whole and attacks else []
+
+
+def _fewer(rows: Sequence[Mapping[str, Any]], options: AuditOptions) -> list[str]:
+    """What there were too few records for in games against limits."""
+    notes = []
+    for name, wanted, what in (("games", options.games, "games"), ("candidates", options.among, "candidates in each")):
+        fewest = min((row[name] for row in rows), default=wanted)
+        if fewest < wanted:
+            notes.append(f"Against proved limits: {fewest} {what}, not {wanted}; there are no more public records.")
+    return notes
 
 
 def _step(progress: Progress | None, seconds: float) -> Step:

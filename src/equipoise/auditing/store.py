@@ -235,7 +235,7 @@ def _described(value: Any) -> str:
     return repr(value)
 
 
-SOURCES = ("attack", "mechanism", "models", "auditing", "randomness.py", "statistics.py")
+SOURCES = ("attack", "mechanism", "models", "privacy", "auditing", "randomness.py", "statistics.py")
 """What the numbers of an attack come from; results of other code are not taken for those of this one."""
 
 

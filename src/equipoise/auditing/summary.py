@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,11 +122,14 @@ def headline(content: Content) -> str:
     return "nothing scored"
 
 
-def summary_text(content: Content) -> str:
-    """The verdict, then a table of at most 80 columns, what has to be said beside it, and the claims."""
+def summary_text(content: Content, first: Sequence[str] = ()) -> str:
+    """The verdict, then a table of at most 80 columns, what has to be said beside it, and the claims.
+
+    ``first`` are the lines of a table that comes before.
+    """
     claims = [f"{kind.capitalize()}: {' '.join(words)}" for kind, words in content.get("claims", {}).items()]
     attacked = f"Attacked: {content.get('attacked', content.get('targets', 'releases'))}."
-    parts = [[*content.get("verdict", []), attacked], _table(content), list(remarks(content)), claims]
+    parts = [[*content.get("verdict", []), attacked], list(first), _table(content), list(remarks(content)), claims]
     return "\n\n".join("\n".join(wrapped(line) for line in part) for part in parts if part)
 
 
@@ -255,13 +258,19 @@ def _table(content: Content) -> list[str]:
             lines += [_line(content, controls, row, metric) for metric, row in tried if row is not None]
     if not lines:
         return []
-    shown = [HEAD, *lines[:MOST]]
-    widths = [max(len(line[i]) for line in shown if len(line) > i and len(line) > 1) for i in range(len(HEAD))]
-    drawn = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=False)).rstrip() for line in shown]
-    drawn = [line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in drawn]
+    shown = lines[:MOST]
     more = [f"... and {len(lines) - MOST} more: see rows."] if len(lines) > MOST else []
     failed = [f"{FAILED}: {FAILED_WORDS}"] if any(cell.endswith(FAILED) for line in shown for cell in line) else []
-    return [drawn[0], "-" * max(map(len, drawn)), *drawn[1:], *more, *failed]
+    return [*drawn_table(HEAD, shown), *more, *failed]
+
+
+def drawn_table(head: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> list[str]:
+    """Lines below a head, in columns; a line of one cell is a title."""
+    shown = [head, *lines]
+    widths = [max(len(line[i]) for line in shown if len(line) > i and len(line) > 1) for i in range(len(head))]
+    drawn = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=False)).rstrip() for line in shown]
+    drawn = [line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in drawn]
+    return [drawn[0], "-" * max(map(len, drawn)), *drawn[1:]]
 
 
 def _named(row: Row, rows: list[Row]) -> str:

@@ -2,7 +2,7 @@
 
 For each federation and round: its own mechanism; for a learned one also its two static twins at the same weights (equal
 lower bound, equal final norm); and undistorted releases as the positive control. A cell that occurs twice is attacked
-once.
+once. Federations whose budget is that of a whole run are another matter: ``limits_audit.py``.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ..statistics import Array
 from .cells import OWN, Planned, federation_cell, planned_cells, server_of, static_name
 from .comparison import STATIC
 from .examine import Progress, attack_cell
+from .limits_audit import LimitsAudit, limits_audit
 from .options import AuditOptions
 from .plan import Plan, Stopwatch, work_of
 from .results import Findings, Outcome, differences, mark_controls, rows_of, summary
@@ -238,31 +239,72 @@ def audit_sweep(
     progress: Progress | None = None,
     *,
     private: bool = False,
+    on_features: bool = False,
     store: Store | None = None,
     planned: Callable[[Plan], None] = lambda plan: None,
 ) -> Findings:
     """Attack all federations at ``weights``: round -> ``[F, P]``, in the order of ``federations``.
 
     ``planned`` is told what will be done before it begins; ``progress`` then gets seconds of that plan. What is
-    finished goes into ``store`` at once, and what was found there before is not computed again.
+    finished goes into ``store`` at once, and what was found there before is not computed again. ``on_features``: the
+    model is the head of one with frozen features, and the data are these.
     """
     options.check()
-    like = next(iter(weights.values()))
-    servers = {name: server_of(settings, data, batched, NO_PROTECTION) for name, data in datasets.items()}
-    materials = {name: Materials.of(data, private).to(like.device, like.dtype) for name, data in datasets.items()}
-    targets = {name: build_targets(materials[name], servers[name], options) for name in datasets}
-    audit = SweepAudit(
-        settings=settings, federations=federations, servers=servers, materials=materials, targets=targets,
-        options=options, weights=weights, progress=progress, store=store, private=private,
+    whole = [get_mechanism(federation.mechanism).whole_run for federation in federations]
+    limits = limits_audit(
+        settings, [fed for fed, mine in zip(federations, whole, strict=True) if mine], datasets, batched,
+        {number: params[torch.tensor(whole)] for number, params in weights.items()}, options,
+        private=private, on_features=on_features, store=store, progress=progress,
     )  # fmt: skip
-    planned(audit.plan())
-    complete = True
+    left = [fed for fed, mine in zip(federations, whole, strict=True) if not mine]
+    others = None
+    if left:
+        own = {number: params[~torch.tensor(whole)] for number, params in weights.items()}
+        others = _sweep_audit(settings, left, datasets, batched, own, options, private=private, store=store)
+        others.progress = progress
+    planned(_together(others, limits, len(federations), len(weights)))
+    complete = limits.run() and (others is None or _attacked(others))
+    findings = Findings([], [], {}, [], {}, complete) if others is None else others.findings(complete)
+    computed = sum(cell.found is not None for cell in limits.cells) - limits.read
+    return replace(
+        findings, limits=limits.rows(), limit_outcomes=limits.outcomes(), read=findings.read + limits.read,
+        computed=findings.computed + computed,
+    )  # fmt: skip
+
+
+def _together(others: SweepAudit | None, limits: LimitsAudit, federations: int, snapshots: int) -> Plan:
+    """What both kinds of federations take."""
+    plan = Plan(federations=federations, snapshots=snapshots) if others is None else others.plan()
+    seconds = limits.plan()
+    return replace(
+        plan, attacks=limits.options.attacks, seconds=plan.seconds + seconds, there=plan.there + limits.read,
+        limited=len(limits.cells), games=max((len(cell.setting.game) for cell in limits.cells), default=0),
+    )  # fmt: skip
+
+
+def _attacked(audit: SweepAudit) -> bool:
+    """Attack every cell; False if that was interrupted."""
     try:
         for occurrence in audit.occurrences:
             audit.attack(*occurrence)
     except KeyboardInterrupt:  # what was finished is worth keeping
-        complete = False
-    return audit.findings(complete)
+        return False
+    return True
+
+
+def _sweep_audit(
+    settings: Settings, federations: list[Federation], datasets: dict[str, Dataset], batched: Batched,
+    weights: dict[int, Tensor], options: AuditOptions, *, private: bool, store: Store | None,
+) -> SweepAudit:  # fmt: skip
+    like = next(iter(weights.values()))
+    datasets = {fed.dataset: datasets[fed.dataset] for fed in federations}
+    servers = {name: server_of(settings, data, batched, NO_PROTECTION) for name, data in datasets.items()}
+    materials = {name: Materials.of(data, private).to(like.device, like.dtype) for name, data in datasets.items()}
+    targets = {name: build_targets(materials[name], servers[name], options) for name in datasets}
+    return SweepAudit(
+        settings=settings, federations=federations, servers=servers, materials=materials, targets=targets,
+        options=options, weights=weights, progress=None, store=store, private=private,
+    )  # fmt: skip
 
 
 def learned_against_static(federations: list[Federation], result: Outcomes, seed: int) -> Iterator[dict[str, Any]]:

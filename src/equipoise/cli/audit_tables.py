@@ -9,6 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..auditing.comparison import BESIDE, Defence, Sides, notes, side_by_side
+from ..auditing.limit_words import COLUMNS as PROVED_COLUMNS
+from ..auditing.limit_words import HEAD, limit_lines
 from ..auditing.summary import FAILED, FAILED_WORDS, METRICS, Metric, wrapped
 from . import display
 
@@ -33,6 +35,17 @@ def audit_tables(content: dict[str, Any]) -> list[Table]:
     return [_table(round_number, mine) for round_number, mine in side_by_side(content["attacks"]).items()]
 
 
+def limits_table(rows: list[dict[str, Any]]) -> Table:
+    """What was measured beside what is proved."""
+    table = display.table("measured, and what no attacker can exceed", HEAD, numbers=HEAD[2:])
+    for line in limit_lines(rows):
+        if len(line) == 1:
+            table.add_row(f"[bold]{escape(line[0])}[/]")
+        else:
+            display.add_row(table, *line)
+    return table
+
+
 def show_verdict(content: dict[str, Any]) -> None:
     """What leaks, to whom, and what to do next: before any table."""
     for line in content.get("verdict", []):
@@ -43,11 +56,17 @@ def show_verdict(content: dict[str, Any]) -> None:
 def show_audit(content: dict[str, Any]) -> None:
     """The verdict, the tables and all that has to be said beside them."""
     show_verdict(content)
+    limits = content.get("limits", [])
+    if limits:
+        display.console.print(limits_table(limits))
+        display.note(PROVED_COLUMNS)
     for table in audit_tables(content):
         display.console.print(table)
-    failed = [f"{FAILED}: {FAILED_WORDS}"] if any(row.get("control_failed") for row in content["attacks"]) else []
+    rows = [*content["attacks"], *limits]
+    failed = [f"{FAILED}: {FAILED_WORDS}"] if any(row.get("control_failed") for row in rows) else []
     verified = [VERIFY] if any("verified" in row for row in content["attacks"]) else []
-    display.note("\n".join([COLUMNS, *verified, *failed, *notes(content)]))
+    columns = [COLUMNS] if content["attacks"] else []
+    display.note("\n".join([*columns, *verified, *failed, *notes(content)]))
     display.claims(content["claims"])
 
 

@@ -66,7 +66,7 @@ def _show(found: Guarantee) -> None:
 
     for words in found.sentences():
         display.console.print(words + "\n", markup=False, highlight=False)
-    columns = ("guessing blindly", "one release", "drawn for it", "whole run")
+    columns = ("blind guess", "one release", "drawn for it", "whole run")
     numbers = columns if found.sampling_rate < 1 else (columns[0], columns[1], columns[3])
     table = display.table("at most, for any attacker", ("limit", *numbers), numbers=numbers)
 
@@ -77,9 +77,9 @@ def _show(found: Guarantee) -> None:
     limits = (blind_success(one.candidates), one.release, one.release_known, one.run)
     row(f"identified, 1 of {one.candidates:,}", dict(zip(columns, map(percent_up, limits), strict=True)))
     for rate, most in found.membership_tpr.items():
-        hits = {"guessing blindly": percent_up(float(rate)), "whole run": percent_up(most)}
+        hits = {"blind guess": percent_up(float(rate)), "whole run": percent_up(most)}
         row(f"noticed at {percent_up(float(rate))} false alarms", hits)
-    row("hits less false alarms", {"guessing blindly": "0 %", "whole run": percent_up(found.advantage)})
+    row("hits less false alarms", {"blind guess": "0 %", "whole run": percent_up(found.advantage)})
     display.console.print(table)
     drawn = "drawn for it: one release, told that the unit was drawn for it. " if found.sampling_rate < 1 else ""
     display.note(

@@ -27,10 +27,19 @@ def summary(config: Config, folder: Path) -> Tree:
         f"{names}; {s.data.partition} partition over {own.clients} clients, {rest.participants or 'all'} of them in a "
         "round"
     )
-    data.add(f"{rest.sampling} mini-batches of {own.batch}, {own.local_steps} local step(s)")
+    whole_run = all(get_mechanism(fed.mechanism).whole_run for fed in federations)
+    if whole_run:
+        rate = own.gaussian.sampling_rate
+        data.add("all records in every round" if rate == 1 else f"Poisson sampling of records at rate {rate:g}")
+    else:
+        data.add(f"{rest.sampling} mini-batches of {own.batch}, {own.local_steps} local step(s)")
     training = tree.add("training")
     training.add(f"{rest.model}, init {rest.init} {rest.init_bound if rest.init == 'uniform' else ''}".rstrip())
-    training.add(f"eta {own.eta}, server rate {rest.server_rate}, at least {rest.min_clients} client(s)")
+    rates = dict.fromkeys(f"{s.server_rates(fed, [1], 1)[0]:.3g}" for fed in federations if whole_run)
+    tuned = f" ({', '.join(rates)})" if rates and rest.server_rate == "auto" else ""
+    momentum = f" with momentum {rest.server_momentum:g}" if rest.server_momentum else ""
+    server = f"server rate {rest.server_rate}{tuned}{momentum}"
+    training.add(f"eta {own.eta}, {server}, at least {rest.min_clients} client(s)")
     protection = tree.add("protection")
     for name in dict.fromkeys(f.mechanism for f in federations):
         mine = [f for f in federations if f.mechanism == name]
@@ -39,9 +48,14 @@ def summary(config: Config, folder: Path) -> Tree:
         if not mechanism.distorts:
             protection.add("none")
             continue
+        if mechanism.whole_run:
+            protection.add(whole_run_line(config, name, budgets))
+            continue
         low = own.scales(mechanism, mine[0].budget, [1])[0][0]
         word = "lower bound" if mechanism.on_sphere else "noise scale"
         protection.add(f"{name} at budget {'; '.join(budgets)} ({word} {low:.6g} at {budgets[0]})")
+    if all(get_mechanism(f.mechanism).formal for f in federations):
+        return _with_run(tree, config)
     protection.add(
         f"M {own.steps}, gamma {schedule_text(own.gamma)}, lambda {schedule_text(own.negative_norm)}, "
         f"upper = {own.factor} x lower"
@@ -50,6 +64,26 @@ def summary(config: Config, folder: Path) -> Tree:
         f"clip of scale mechanisms: {own.clip or 'off'} ({own.clip_norm.upper()}; laplace-dp: every example, in L1); "
         f"S = {own.sensitivity}, a setting"
     )
+    return _with_run(tree, config)
+
+
+def whole_run_line(config: Config, name: str, budgets: list[str]) -> str:
+    """What the noise of a mechanism with a budget for the whole run is."""
+    own = config.settings.for_run().protection.gaussian
+    sigmas = dict.fromkeys(
+        own.sigma(float(value))
+        for fed in config.federations()
+        if fed.mechanism == name
+        for value in (fed.budget if isinstance(fed.budget, list | tuple) else [fed.budget])
+    )
+    return (
+        f"{name} at epsilon {'; '.join(budgets)}, delta {own.delta:g}, for all {own.rounds} rounds together: sigma "
+        f"{', '.join(f'{sigma:.4g}' for sigma in sigmas)}, clip {own.clip:g}, divisor {own.divisor:g}; add/remove"
+    )
+
+
+def _with_run(tree: Tree, config: Config) -> Tree:
+    s, federations = config.settings, config.federations()
     run = tree.add("run")
     run.add(f"seeds {', '.join(dict.fromkeys(str(f.seed) for f in federations))}: a seeded experiment")
     run.add(
@@ -96,7 +130,7 @@ def result_table(results: list[dict[str, Any]]) -> Table:
                 f"{row['accuracy']:.1%}",
                 display.share_range(*(row["interval"] or (None, None))),
                 f"{row['accuracy_at_best_validation']:.1%}",
-                f"{row['utility_loss']:+.4f}",
+                "-" if row["utility_loss"] is None else f"{row['utility_loss']:+.4f}",
                 str(row["seeds"]),
             )
     return table

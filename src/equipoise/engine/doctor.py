@@ -22,7 +22,7 @@ from .federation import Federation
 from .settings import Settings
 from .sweep import Sweep
 
-EXTRAS = {"flower": "flwr", "dp": "dp_accounting", "paper": "matplotlib"}
+EXTRAS = {"flower": "flwr", "paper": "matplotlib"}
 
 
 def examine() -> dict[str, Any]:

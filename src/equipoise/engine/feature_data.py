@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ..data.dataset import Dataset
-from ..data.splits import Split
 from ..models.feature_cache import cached_features
 from ..models.features import FeatureModel
 
 
 def on_features(model: FeatureModel, dataset: Dataset) -> Dataset:
-    """The same records with their features ``[N, F, 1, 1]`` for inputs.
+    """The same records with their features for inputs.
 
     Those of clients' records are computed one by one, as a client of its own would, the others in chunks.
     """
-    own = next(model.head.parameters())
-
-    def mapped(split: Split, alone: bool) -> Split:
-        features = cached_features(model, split.images.to(own.device, own.dtype), alone=alone)
-        return replace(split, images=features.cpu().view(*features.shape, 1, 1))
-
-    public = None if dataset.public is None else mapped(dataset.public, alone=False)
-    return replace(
-        dataset, mean=0.0, std=1.0, public=public, train=mapped(dataset.train, alone=True),
-        validation=mapped(dataset.validation, alone=False), test=mapped(dataset.test, alone=False),
-    )  # fmt: skip
+    return dataset.mapped(partial(cached_features, model), evaluation=partial(cached_features, model, alone=False))
 
 
 def joined_groups(datasets: Sequence[Dataset]) -> Tensor | None:

@@ -24,6 +24,7 @@ from ..mechanism.run_budget import GaussianSettings
 from ..mechanism.schedule import schedule_starts
 from ..models.bundled import MODELS
 from .federation import Federation
+from .recommended import recipe_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +113,30 @@ class Settings:
         """All keys side by side, in numbers, words, lists and mappings: what JSON and TOML hold."""
         return {key: value for group in asdict(self).values() for key, value in group.items()}
 
+    def _tuned_rate(self, federation: Federation) -> float:
+        """The server's step for ``gaussian-dp``: from the noise on the mean of all clients, in units of the clip."""
+        own = self.for_run().protection
+        scales = own.scales(federation.mechanism, federation.budget, [1])[0]
+        spread = math.sqrt(math.fsum(scale**2 for scale in scales)) / len(scales) / own.gaussian.relative([1])[0]
+        return recipe_of(self.training.model).rate(spread / (own.eta * own.gaussian.clip)) / own.eta
+
     def for_run(self) -> Settings:
         """The same, with the rounds that the budget of a whole run is for: all of them unless the settings say."""
         own = self.protection.gaussian
         return self.replace(gaussian=replace(own, rounds=self.training.rounds)) if own.rounds is None else self
+
+    def with_sigmas(self, federations: Sequence[Federation]) -> Settings:
+        """The same with all noise multipliers that follow from budgets: whoever runs it needs no accounting."""
+        values = {
+            float(value)
+            for fed in federations
+            if get_mechanism(fed.mechanism).whole_run
+            for value in (fed.budget if isinstance(fed.budget, list | tuple) else [fed.budget])
+        }
+        if not values:
+            return self
+        own = self.for_run().protection.gaussian
+        return self.replace(gaussian=replace(own, sigmas=[[value, own.sigma(value)] for value in sorted(values)]))
 
     def snapshot_rounds(self) -> list[int]:
         return sorted({t for t in self.run.snapshots if 0 <= t <= self.training.rounds} | {self.training.rounds})
@@ -143,6 +164,8 @@ class Settings:
         if self.training.server_rate != "auto":
             return [float(self.training.server_rate)] * len(rounds)
         mechanism = get_mechanism(federation.mechanism)
+        if mechanism.whole_run:
+            return [self._tuned_rate(federation)] * len(rounds)
         spread = math.sqrt(NOISES[mechanism.noise].variance * parameters)  # expected L2 norm of standard noise
         per_unit = 1.0 if mechanism.on_sphere else spread
         sizes = [per_unit * sum(row) / len(row) for row in self.protection.scales(mechanism, federation.budget, rounds)]
@@ -320,7 +343,7 @@ def _whole_run(name: Any) -> bool:
 
 def to_dict(settings: Settings, federations: list[Federation]) -> dict[str, Any]:
     """The plain form that ``from_dict`` reads back: JSON and TOML can hold it."""
-    return {"settings": settings.plain(), "federations": [asdict(fed) for fed in federations]}
+    return {"settings": settings.with_sigmas(federations).plain(), "federations": [asdict(fed) for fed in federations]}
 
 
 def from_dict(spec: dict[str, Any]) -> tuple[Settings, list[Federation]]:

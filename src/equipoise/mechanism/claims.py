@@ -28,14 +28,20 @@ def of_budgets(mechanisms: Iterable[str | Mechanism], seeded: bool = False) -> s
     'A budget of pl-learn calibrates the distortion of one release and does not compose. No (epsilon, delta) is ...'
     >>> of_budgets(["laplace-dp"])
     'The budget of laplace-dp is the epsilon of one release, for replacing one example of the client, ...'
+    >>> of_budgets(["gaussian-dp"], seeded=True)
+    'The budget of gaussian-dp is the epsilon of a whole run ... This is the epsilon of the mechanism; a seeded run ...'
     """
     used = list({mechanism.name: mechanism for mechanism in map(get_mechanism, mechanisms)}.values())
-    formal = [mechanism.name for mechanism in used if mechanism.formal]
+    formal = [mechanism.name for mechanism in used if mechanism.formal and not mechanism.whole_run]
+    runs = [mechanism.name for mechanism in used if mechanism.whole_run]
     scored = [mechanism.name for mechanism in used if mechanism.distorts and not mechanism.formal]
     said = []
     if formal:
         against = ", and nothing against those who know the seed of a seeded run" if seeded else ""
         said.append(f"The budget of {', '.join(formal)} is {FORMAL}{against}.")
+    if runs:
+        none = " This is the epsilon of the mechanism; a seeded run has none." if seeded else ""
+        said.append(f"The budget of {', '.join(runs)} is {WHOLE_RUN}.{none}")
     if scored:
         said.append(f"A budget of {', '.join(scored)} {SCORED}. No (epsilon, delta) is claimed for it.")
     if not said:
@@ -47,5 +53,9 @@ def of_budgets(mechanisms: Iterable[str | Mechanism], seeded: bool = False) -> s
 FORMAL = (
     "the epsilon of one release, for replacing one example of the client, proved for the numbers that are sent; those "
     "of several add up. It covers the parameters sent and nothing else that a client sends"
+)
+WHOLE_RUN = (
+    "the epsilon of a whole run, at its delta, for adding or removing one record of a client (or all records of one "
+    "group), proved for the numbers that are sent. It covers the parameters sent and nothing else that a client sends"
 )
 SCORED = "calibrates the distortion of one release and does not compose"

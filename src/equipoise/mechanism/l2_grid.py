@@ -8,13 +8,14 @@ Formal guarantees, for gradients of any kind, also those that are not finite, an
 
 * ``whole`` maps the gradient of one unit, and nothing else, to integers whose squared L2 norm is at most ``most``, and
   that is at most ``(clip / step)^2``: the norm is compared as an integer, and a unit that still exceeds it counts as 0;
-* so adding or removing a unit moves the sum by at most ``clip`` in L2.
+* so adding or removing a unit moves the sum by at most ``clip`` in L2; a sum that is rounded once more, by ``coarser``,
+  by at most ``clip * stretch``.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import torch
@@ -24,6 +25,8 @@ from ..errors import ConfigError
 
 FINENESS = 1000
 """Rounding every coordinate moves a unit by at most 1 / FINENESS of the clip."""
+SPARE = 16_000
+"""The same for a sum that is rounded as a whole."""
 _EXPONENTS = range(-400, 401)
 _MARGIN = 1 + 2.0**-20
 _EXACT = 2**24
@@ -44,11 +47,12 @@ class L2Grid:
 
     exponent: int
     most: int
+    stretch: float = 1.0  # of what one unit can do to a sum, in terms of the clip
 
     @classmethod
-    def of(cls, clip: float, size: int) -> L2Grid:
-        """The coarsest grid that is fine enough for ``size`` coordinates: ``step * sqrt(size) <= clip / FINENESS``."""
-        return cls.at(largest_power(Fraction(clip) ** 2 / (FINENESS**2 * size)), clip)
+    def of(cls, clip: float, size: int, fineness: int = FINENESS) -> L2Grid:
+        """The coarsest grid that is fine enough for ``size`` coordinates: ``step * sqrt(size) <= clip / fineness``."""
+        return cls.at(largest_power(Fraction(clip) ** 2 / (fineness**2 * size)), clip)
 
     @classmethod
     def at(cls, exponent: int, clip: float) -> L2Grid:
@@ -62,8 +66,19 @@ class L2Grid:
         return 2.0**self.exponent
 
     def noise_scale(self, deviation: float) -> float:
-        """A standard deviation in steps, a millionth larger, as it may come from a float32."""
-        return deviation * _MARGIN / self.step
+        """The deviation for units that move sums by the clip, in steps; a millionth more, as it may be a float32."""
+        return deviation * self.stretch * _MARGIN / self.step
+
+    def coarser(self, clip: float, size: int, whole: Tensor | None = None) -> tuple[L2Grid, Tensor | None]:
+        """A grid for sums of ``size`` coordinates that are finer than need be, and such a sum rounded down to it.
+
+        Two sums that differ by one unit may be rounded apart by one step in each coordinate: by
+        ``step * sqrt(size) <= clip / SPARE`` in all, on top of the clip.
+        """
+        grid = replace(L2Grid.of(clip, size, SPARE), stretch=1 + 1 / SPARE)
+        if grid.exponent <= self.exponent:
+            return self, whole
+        return grid, None if whole is None else (whole * 2.0 ** (self.exponent - grid.exponent)).floor_()
 
     def whole(self, gradients: Tensor, clip: float) -> tuple[Tensor, Tensor]:
         """Gradients ``[..., P]`` of one unit each as integers in float64, and which of them were clipped."""

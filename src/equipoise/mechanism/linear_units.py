@@ -25,6 +25,8 @@ from .units import Records, check_sum
 
 PIECE = 4096
 """Records whose numbers are turned into float64 at once."""
+ROOM = 1 << 30
+"""Bytes up to which they are kept in float64."""
 _MARGIN = 1 - 2.0**-30
 """Taken off every bound: more than rounding can add to a sum of a million norms."""
 _ROOT_TWO = Fraction(14143, 10000)
@@ -47,16 +49,20 @@ class LinearRecords:
         self._exponent = largest_power(Fraction(1, 4 * FINENESS**2 * self.width))
         whole = (wide * 2.0**-self._exponent).trunc_()
         self.length = _norm(whole) * 2.0**self._exponent  # [N, 1]
-        self.features = whole.float() if 2.0**-self._exponent < 2**23 else whole
+        small = whole.numel() * 8 <= ROOM or 2.0**-self._exponent >= 2**23
+        self.features = whole if small else whole.float()  # which has them exactly too
 
     def grid(self, clip: float) -> L2Grid:
+        return self._fine(clip).coarser(clip, self.classes * self.width)[0]
+
+    def _fine(self, clip: float) -> L2Grid:
         return L2Grid.at(self._exponent + self._residual_exponent(clip), clip)
 
     def _residual_exponent(self, clip: float) -> int:
         return largest_power((Fraction(clip) / _ROOT_TWO) ** 2 / (4 * FINENESS**2 * self.classes))
 
     def total(self, rows: Sequence[Tensor], start: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-        check_sum(max(map(len, rows), default=0), self.grid(clip))
+        check_sum(max(map(len, rows), default=0), self._fine(clip))
         total = torch.zeros_like(start, dtype=torch.float64)
         clipped = start.new_zeros(len(rows))
         for same in _alike(rows):  # federations whose client has the same records share its features
@@ -68,20 +74,22 @@ class LinearRecords:
         """The sums of one client's records at r sets of weights ``[r, P]``."""
         row = row.to(self.features.device)
         pieces = [row[first : first + PIECE] for first in range(0, len(row), PIECE)]
-        residuals = [self._residuals(piece, start) for piece in pieces]  # each [n, r, classes]
+        features = self.features[row].double() if len(row) <= PIECE else None  # else piece by piece, twice
+        residuals = [self._residuals(piece, start, features) for piece in pieces]  # each [n, r, classes]
         whole, clipped = self._clipped(row, residuals, clip)
         total = start.new_zeros(len(start) * self.classes, self.width, dtype=torch.float64)
-        first = 0
-        for piece in pieces:
-            part = whole[first : first + len(piece)]
-            total += part.flatten(1).T @ self.features[piece].double()
-            first += len(piece)
+        for number, piece in enumerate(pieces):
+            part = whole[number * PIECE : number * PIECE + len(piece)]
+            total += part.flatten(1).T @ (self.features[piece].double() if features is None else features)
         total = total.view(len(start), self.classes, self.width)
-        return torch.cat([total[..., :-1].flatten(1), total[..., -1]], dim=1), clipped
+        flat = torch.cat([total[..., :-1].flatten(1), total[..., -1]], dim=1)
+        coarse = self._fine(clip).coarser(clip, flat.shape[1], flat)[1]
+        return flat if coarse is None else coarse, clipped
 
-    def _residuals(self, piece: Tensor, start: Tensor) -> Tensor:
+    def _residuals(self, piece: Tensor, start: Tensor, features: Tensor | None) -> Tensor:
         weights, steps = self._weights(start)  # integers [r, classes, F + 1], and what one of each is worth [r]
-        logits = self.features[piece].double() @ weights.flatten(0, 1).T
+        features = self.features[piece].double() if features is None else features
+        logits = features @ weights.flatten(0, 1).T
         logits = logits.view(len(piece), len(start), self.classes) * steps.view(1, -1, 1)
         hot = torch.nn.functional.one_hot(self.records.labels[piece].clamp(0, self.classes - 1), self.classes)
         residuals = softmax(logits) - hot.unsqueeze(1)

@@ -98,6 +98,9 @@ def features_of(model: FeatureModel, images: Tensor, *, alone: bool = True, chun
             the last bit. Where that call fails the features are zero, and the log says how many did, never which. For
             whatever training is private. Otherwise ``chunk`` records at a time, for evaluation.
         chunk: their number.
+
+    >>> features_of(FeatureModel(Scattering(), nn.Linear(3969, 10)), torch.rand(3, 1, 28, 28)).shape
+    torch.Size([3, 3969])
     """
     blank = torch.zeros_like(images[:1] if len(images) else images.new_empty(1, *images.shape[1:]))
     with torch.no_grad():

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import BudgetError, ConfigError, is_count, is_finite, is_number, missing_extra
+from ..errors import BudgetError, ConfigError, is_count, is_finite, is_number, missing_package
 
 LARGE = 30.0
 """Epsilons above this are simply added: such a randomized response lies once in 10^13, which composition cannot use."""
@@ -58,10 +58,8 @@ def composed_epsilon(budgets: Mapping[float, int], delta: float) -> float:
     epsilon above 30            added to what the others make
     ==========================  ==============================================
 
-    With ``delta=1e-5`` the example would give 17.79; it needs the extra ``dp``.
-
-    >>> composed_epsilon({0.1: 1000}, 0.0)
-    100.0
+    >>> composed_epsilon({0.1: 1000}, 0.0), round(composed_epsilon({0.1: 1000}, 1e-5), 2)
+    (100.0, 17.79)
     """
     total = basic_epsilon(budgets)
     if not is_number(delta) or not 0 <= delta < 1:
@@ -85,7 +83,7 @@ def _losses(budgets: Mapping[float, int], total: float) -> Any:
     try:
         from dp_accounting.pld import common, privacy_loss_distribution
     except ImportError as error:
-        raise missing_extra("Composing releases", "dp") from error
+        raise missing_package("Composing releases", "dp-accounting") from error
     cell = min(budgets) / (1 if len(budgets) == 1 else GRID)  # a single epsilon is its own grid: nothing is rounded
     while total > CELLS * cell:
         cell *= 2  # stays an exact part of the smallest epsilon for as long as it is one

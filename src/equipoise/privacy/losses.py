@@ -78,7 +78,8 @@ def _cell(sigma: float, noise: tuple[tuple[float, int], ...], rate: float) -> fl
     for relative, _ in noise:
         precision = 1 / (sigma * relative) ** 2
         widths.append(rate * math.sqrt(math.expm1(min(precision, 50.0))) / FINE)
-        ranges.append(precision / 2 + 12 * math.sqrt(precision))
+        most = precision / 2 + 12 * math.sqrt(precision)  # of a round that the unit is known to be drawn for
+        ranges.append(most if most > 50 else math.log1p(rate * math.expm1(most)))
     return max(min(widths), max(ranges) / CELLS)
 
 

@@ -30,7 +30,7 @@ STYLE = """
  }"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Panel:
     """One pair of logarithmic axes; the limits of ``chance(x)`` are drawn over x from ``least`` to ``most``.
 
@@ -77,13 +77,14 @@ def guarantee_picture(found: Guarantee) -> str:
     counts = [(10.0**k, f"{10**k:,}") for k in range(1, round(math.log10(most)) + 1)]
     panels = [
         Panel(
-            86, f"Is the {found.unit} in the data?", "false-positive rate", "true-positive rate", 1e-4, 1.0, rates,
-            lambda rate: rate, 0.01, f"at 1 %: {percent_up(found.membership_tpr['0.01'])} at most",
+            left=86, title=f"Is the {found.unit} in the data?", across="false-positive rate", up="true-positive rate",
+            least=1e-4, most=1.0, ticks=rates, chance=lambda rate: rate, marked=0.01,
+            told=f"at 1 %: {percent_up(found.membership_tpr['0.01'])} at most",
         ),
         Panel(
-            536, "Which candidate is it?", "equally likely candidates", "picks the right one", 2.0, most,
-            [(2.0, "2"), *counts], lambda count: 1 / count, float(named),
-            f"of {named:,}: {percent_up(found.identification.run)} at most",
+            left=536, title="Which candidate is it?", across="equally likely candidates", up="picks the right one",
+            least=2.0, most=most, ticks=[(2.0, "2"), *counts], chance=lambda count: 1 / count, marked=float(named),
+            told=f"of {named:,}: {percent_up(found.identification.run)} at most",
         ),
     ]  # fmt: skip
     rate = "all units in every release" if found.sampling_rate == 1 else f"sampling rate {found.sampling_rate:g}"

@@ -31,12 +31,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..engine.datasets import dataset_labels
 from ..engine.federation import Federation
+from ..engine.recommended import recommended_for
 from ..engine.settings import (
     GROUP_OF,
     GROUPS,
     LATER,
     TABLES,
     Settings,
+    TrainingSettings,
     named_as_before,
     present_names,
     problems,
@@ -170,13 +172,24 @@ def _resolved(
     if given:
         blocks = [{**block, **given} for block in blocks or [{}]]
     results: list[EquipoiseError] = []
-    settings = _typed_settings(_nulls(raw), results)
     typed = [_typed(SweepBlock, block, f"sweep[{i}].", results) for i, block in enumerate(blocks or [{}])]
+    settings = _typed_settings(_nulls(_with_recommended(raw, [block for block in typed if block])), results)
     config = Config(settings, [block for block in typed if block is not None])
     if len(config.sweep) == len(typed):
         results += problems(config.settings, config.federations())
     raise_all(results)
     return config
+
+
+def _with_recommended(raw: dict[str, Any], blocks: Sequence[SweepBlock]) -> dict[str, Any]:
+    """The keys that are given, and those recommended for the mechanisms of the sweep where none is given."""
+    model = raw.get("model", TrainingSettings.model)
+    mechanisms = [name for block in blocks for name in block.mechanisms]
+    if not isinstance(model, str):
+        return raw
+    kept = recommended_for(mechanisms, model)
+    tables = {key: {**kept[key], **raw[key]} for key in kept if key in TABLES and isinstance(raw.get(key), Mapping)}
+    return {**kept, **raw, **tables}
 
 
 def differing(folder_config: Path, config: Config) -> list[str]:

@@ -29,6 +29,8 @@ from ..ledger import ledger as ledgers
 from .checkpoint import Checkpoint, load_checkpoint, save_checkpoint, tidy
 from .config import Config, differing
 from .entries import last_round, round_entries
+from .guarantees import FILE as GUARANTEE
+from .guarantees import guarantees
 from .metrics_file import METRICS, append_rows, cut, read_rows, size_of
 from .snapshot import save_snapshot, snapshot_path
 
@@ -37,7 +39,7 @@ CHECKPOINT_SECONDS = 15.0
 
 OWN = (
     "metrics.jsonl", "ledger.jsonl", "result.json", "model.safetensors", "accuracy.html", "audit.json", "audit.svg",
-    "bounds.json", "bounds.html", "checkpoint/latest.json",
+    "bounds.json", "bounds.html", "checkpoint/latest.json", GUARANTEE,
 )  # fmt: skip
 OWN_PATTERNS = (
     "checkpoint/state-*.safetensors", "snapshots/round-*.safetensors", "audit/*.npz", "audit-*.json", "audit-*.svg",
@@ -241,6 +243,9 @@ class Run:
         if self.sweep.state.round < self.config.settings.training.rounds:
             limit, rounds = self.config.settings.run.release_limit, self.config.settings.training.rounds
             outcome["stopped"] = {"round": self.sweep.state.round, "of": rounds, "release_limit": limit}
+        claim = guarantees(self.sweep)
+        if claim is not None:
+            write_json(self.folder / GUARANTEE, claim)
         write_json(self.folder / "result.json", outcome)
         return outcome
 

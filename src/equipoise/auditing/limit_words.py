@@ -1,0 +1,158 @@
+"""Measured rates beside proved limits, in plain sentences and as the cells of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ..mechanism.schedule import defence_label
+from .limit_comparison import AUC, IDENTIFICATION, LEVEL, TPR
+from .results import ENOUGH, FEW
+from .summary import counted
+
+Row = Mapping[str, Any]
+SAID = 0.01
+"""The false positive rate at which sentences tell membership; the table has all."""
+MOST = 6
+"""Federations that have sentences of their own."""
+HEAD = ("attack", "scope", "measured", "95 % interval", "proved limit", "chance")
+"""Of the table."""
+COLUMNS = (
+    "Proved limits: what no attacker exceeds who knows every other record of the client, the weights, clip, noise and "
+    "sampling rate, with the record or without it (add/remove), on average over candidates that are equally likely "
+    "beforehand. Measured: what that attacker got from releases of the mechanism's own code with public records, at "
+    "the weights of the run. The other records are subtracted exactly, so a few of them stand for all."
+)
+OTHERS_LEFT_OUT = (
+    "Not played on {}, and compared with no limit: {}. Such attacks are made for small batches whose other records are "
+    "unknown, and no limit is proved for that game."
+)
+
+
+def rate(value: float) -> str:
+    """
+    >>> rate(0.0061), rate(0.0494), rate(0.5), rate(1), rate(0)
+    ('0.61 %', '4.9 %', '50 %', '100 %', '0 %')
+    """
+    return f"{100 * value:.2g} %" if value < 0.0995 else f"{100 * value:.0f} %"
+
+
+def limit_verdict(rows: Sequence[Row]) -> list[str]:
+    """What the games came to, the whole run first; then whether anything is above its limit."""
+    if not rows:
+        return []
+    said: list[str] = []
+    for mine in list(_by_federation(rows).values())[:MOST]:
+        name = _name(mine[0], rows)
+        for whole in (True, False):
+            some = [row for row in mine if (row["scope"] == "run") == whole]
+            said += [f"{name}: {line}" for line in _sentences(some)]
+    return [*_few(rows), *said, *_judgement(rows)]
+
+
+def _few(rows: Sequence[Row]) -> Iterator[str]:
+    fewest = min((row["games"] for row in rows if row["evidence"] == FEW), default=None)
+    if fewest is not None:
+        yield f"{FEW.capitalize()}: {counted(fewest, 'game')}, and a result takes {ENOUGH}. Read the rest as examples."
+
+
+def _sentences(rows: Sequence[Row]) -> Iterator[str]:
+    """Identification, and membership at one rate: of several rounds the one that got most of its limit."""
+    for some in ([row for row in rows if row["measure"] == IDENTIFICATION],
+                 [row for row in rows if row["measure"] == TPR and row["fpr"] == SAID]):  # fmt: skip
+        if some:
+            worst = max(some, key=lambda row: row["measured"] / (row["limit"] or 1.0))
+            chosen = f"; the largest of {len(some)} rounds" if len(some) > 1 else ""
+            yield _sentence(worst, chosen)
+
+
+def _sentence(row: Row, chosen: str) -> str:
+    got, sure = rate(row["measured"]), f"(95 % interval {_ends(row)}{chosen})"
+    if row["scope"] == "run":
+        seen = f"from all {row['rounds']} releases of a run, in {row['games']} games,"
+    else:
+        when = f"after {counted(row['round'], 'round')}" if row["round"] else "at the first round"
+        seen = f"of {row['games']} releases {when},"
+    if row["measure"] == IDENTIFICATION:
+        did = f"the strongest attacker identified {got} among {row['candidates']}"
+    else:
+        did = f"it found {got} of the records at {rate(row['fpr'])} false alarms"
+    return f"{seen} {did} {sure}{_against(row)}"
+
+
+def _against(row: Row) -> str:
+    if row["limit"] is None:
+        return f"; its limit was not computed ({row.get('no_limit', 'none is proved')})."
+    seen = "" if row["noticed_from"] is None else f" ({rate(row['noticed_from'])} or more would not have been)"
+    words = "ABOVE ITS PROVED LIMIT" if row["above"] else f"consistent with the proof{seen}"
+    if row["control_failed"] and not row["above"]:
+        words = "control failed, as even without noise little is found, so that says nothing"
+    return f"; no attacker can exceed {rate(row['limit'])}: {words}."
+
+
+def _judgement(rows: Sequence[Row]) -> Iterator[str]:
+    judged = [row for row in rows if row.get("above") is not None]
+    if not judged:
+        return
+    above = [row for row in judged if row["above"]]
+    rule = f"one-sided, {LEVEL:.0%} error for all together".replace("%", " %")
+    if above:
+        yield (
+            f"{counted(len(above), 'figure')} of {len(judged)} above the proved limit ({rule}): this code does not do "
+            "what the proof assumes. Do not rely on its epsilon; first suspect the noise, the clip and the divisor."
+        )
+        return
+    yield f"None of {counted(len(judged), 'figure')} is above its proved limit ({rule})."
+    if not any(row["scope"] == "run" for row in judged):
+        yield (
+            "One release of many tells little either way: --attack multi-round plays the whole run, where too little "
+            "noise would show."
+        )
+
+
+def left_out(attacks: Sequence[str], mechanisms: Sequence[str]) -> str:
+    """Which attacks have no comparison, and why."""
+    return OTHERS_LEFT_OUT.format(", ".join(dict.fromkeys(mechanisms)), ", ".join(attacks))
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+def limit_lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """A line for each federation, and below it what stands in the columns ``HEAD``."""
+    lines: list[tuple[str, ...]] = []
+    for mine in _by_federation(rows).values():
+        lines.append((_name(mine[0], rows),))
+        lines += [_line(row) for row in mine]
+    return lines
+
+
+def _line(row: Row) -> tuple[str, ...]:
+    what = {IDENTIFICATION: "identified", AUC: "AUC"}.get(row["measure"]) or f"at {rate(row['fpr'])} FPR"
+    scope = f"{row['rounds']} rounds" if row["scope"] == "run" else f"round {row['round']}"
+    form = (lambda value: f"{value:.2f}") if row["measure"] == AUC else rate
+    limit = "-" if row["limit"] is None else rate(row["limit"])
+    mark = " ABOVE" if row.get("above") else " *" if row["control_failed"] else ""
+    chance = f"1 in {row['candidates']}" if row["measure"] == IDENTIFICATION else form(row["chance"])
+    return f" {row['attack']} {what}", scope, form(row["measured"]) + mark, _ends(row, form), limit, chance
+
+
+def _ends(row: Row, form: Any = rate) -> str:
+    if row["low"] is None:
+        return "-"
+    return f"{form(row['low']).removesuffix(' %')} to {form(row['high'])}"
+
+
+def _by_federation(rows: Sequence[Row]) -> dict[Any, list[Row]]:
+    result: dict[Any, list[Row]] = {}
+    for row in rows:
+        result.setdefault((row["dataset"], row["mechanism"], str(row["budget"]), row["seed"]), []).append(row)
+    return result
+
+
+def _name(row: Row, rows: Sequence[Row]) -> str:
+    """A federation, with its dataset and seed where there are several, and its client where these differ."""
+    several = [name for name in ("dataset", "seed") if len({one[name] for one in rows}) > 1]
+    said = {"dataset": str(row["dataset"]), "seed": f"seed {row['seed']}"}
+    client = [f"client {row['client']}"] if "client" in row else []
+    return ", ".join([defence_label(row["mechanism"], row["budget"]), *(said[name] for name in several), *client])

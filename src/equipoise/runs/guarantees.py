@@ -1,0 +1,32 @@
+"""``guarantee.json`` of a run folder: what is claimed for the federations whose budget is that of a whole run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..engine.sweep import Sweep
+from ..mechanism.registry import get_mechanism
+from ..privacy.claim import guarantee_claim
+
+FILE = "guarantee.json"
+
+
+def guarantees(sweep: Sweep) -> dict[str, Any] | None:
+    """The claim of a seeded sweep, or one for each epsilon in it; None where no budget is that of a whole run.
+
+    Every epsilon is held against the noise that was used: ``guarantee_claim`` refuses to state a smaller one.
+    """
+    whole_run = [fed for fed in sweep.federations if get_mechanism(fed.mechanism).whole_run]
+    if not whole_run:
+        return None
+    own, grouped = sweep.settings.protection.gaussian, sweep.pool.records.groups is not None
+    budgets = [fed.budget if isinstance(fed.budget, list | tuple) else [fed.budget] for fed in whole_run]
+    claims = [
+        guarantee_claim(
+            epsilon=epsilon, delta=own.delta, rounds=own.rounds or sweep.settings.training.rounds,
+            sigma=own.sigma(epsilon), clip=own.clip, divisor=own.divisor, coordinates=sweep.batched.layout.size,
+            sampling_rate=own.sampling_rate, schedule=own.noise(), unit="group" if grouped else "record", seeded=True,
+        )
+        for epsilon in sorted({float(value) for row in budgets for value in row})
+    ]  # fmt: skip
+    return claims[0] if len(claims) == 1 else {"schema": claims[0]["schema"], "claims": claims}

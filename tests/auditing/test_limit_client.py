@@ -1,0 +1,99 @@
+"""The client that games are played with: the mechanism's own releases, from which the known records can be taken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from equipoise.attack.known_others import residuals
+from equipoise.auditing.limit_client import PlayedClient, terms_of
+from equipoise.auditing.limit_games import Game, deal
+from equipoise.mechanism.protection import ProtectionSettings
+from equipoise.mechanism.run_budget import GaussianSettings
+from equipoise.models.batched import Batched
+from tests.auditing.stand_in_client import CLASSES, SIZE, materials
+
+ETA = 0.4
+
+
+def client_of(linear: bool, rate: float = 1.0) -> tuple[PlayedClient, Game, Tensor]:
+    own = GaussianSettings(rounds=4, clip=0.5, sampling_rate=rate, divisor=20.0, sigmas=[[3.0, 2.0]])
+    settings = ProtectionSettings(
+        eta=ETA, gaussian=replace(own, noise_schedule={"rounds": [1, 3], "values": [1.0, 2.0]})
+    )
+    game = deal(materials(), 20, 10, seed=0)
+    game = replace(game, images=game.images / game.images.norm(dim=1, keepdim=True))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(SIZE, CLASSES))
+    batched = Batched(model)
+    client = PlayedClient.of(
+        batched, game, CLASSES, linear=linear, eta=ETA, seed=5,
+        protection=lambda number: settings.at("gaussian-dp", 3.0, number),
+    )  # fmt: skip
+    weights = torch.randn(batched.layout.size, generator=torch.Generator().manual_seed(2))
+    return client, game, weights
+
+
+def test_terms_are_those_of_the_round() -> None:
+    client, _, _ = client_of(linear=False, rate=0.5)
+    terms = client.terms(1)
+    assert (terms.clip, terms.sampling_rate) == (0.5, 0.5)
+    assert terms.sigma == pytest.approx(2.0)
+    assert terms.rate == pytest.approx(ETA / (0.5 * 20.0))
+    assert client.terms(3).sigma == pytest.approx(4.0)
+    assert terms == terms_of(client.protection(1), ETA)
+
+
+@pytest.mark.parametrize("linear", [False, True])
+def test_what_a_record_adds_is_its_clipped_gradient(linear: bool) -> None:
+    client, game, weights = client_of(linear)
+    units = client.units(weights, torch.arange(20))
+    model = nn.Linear(SIZE, CLASSES)
+    torch.nn.utils.vector_to_parameters(weights, model.parameters())
+    for row, unit in enumerate(units):
+        loss = torch.nn.functional.cross_entropy(model(game.images[row : row + 1]), game.labels[row : row + 1])
+        gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(model.parameters()))]).double()
+        expected = gradient * min(1.0, 0.5 / float(gradient.norm()))
+        assert float((unit - expected).norm()) < 0.002
+        assert float(unit.norm()) <= 0.5
+
+
+@pytest.mark.parametrize("linear", [False, True])
+def test_of_a_release_only_noise_is_left_without_the_known_records(linear: bool) -> None:
+    client, game, weights = client_of(linear)
+    terms, known = client.terms(1), client.units(weights, game.others)
+    released, took_part = client.releases(weights, [game.others] * 60, range(60), 1)
+    left = residuals(weights, released, known.sum(0), terms)
+    assert all(torch.equal(row, game.others) for row in took_part)
+    assert float(left.std()) == pytest.approx(terms.sigma, rel=0.03)
+    assert abs(float(left.mean())) < 0.1
+    assert len(left.unique(dim=0)) == 60, "every stream has noise of its own"
+    other, _ = client.releases(weights, [game.others] * 60, range(60), 2)
+    assert not torch.equal(other, released)
+
+
+@pytest.mark.parametrize("linear", [False, True])
+def test_a_target_moves_a_release_by_its_unit(linear: bool) -> None:
+    """The same noise with it and without it: nothing else differs."""
+    client, game, weights = client_of(linear)
+    terms = client.terms(1)
+    inside, _ = client.releases(weights, [torch.cat([game.others, game.truth[3:4]])], [7], 1)
+    outside, _ = client.releases(weights, [game.others], [7], 1)
+    moved = (outside - inside).double() / terms.rate
+    assert float((moved - client.units(weights, game.truth[3:4])).abs().max()) < 1e-4  # float32 weights
+    again, _ = client.releases(weights, [game.others], [7], 1)
+    assert torch.equal(again, outside)
+
+
+def test_it_is_known_who_took_part() -> None:
+    client, game, weights = client_of(linear=False, rate=0.5)
+    released, took_part = client.releases(weights, [game.others] * 200, range(200), 1)
+    counts = torch.tensor([len(row) for row in took_part])
+    assert 0.4 < float(counts.double().mean()) / len(game.others) < 0.6
+    sums = torch.stack([client.units(weights, row).sum(0) for row in took_part])
+    left = residuals(weights, released, sums, client.terms(1))
+    assert float(left.std()) == pytest.approx(2.0, rel=0.03)
+    wrong = residuals(weights, released, client.units(weights, game.others).sum(0), client.terms(1))
+    assert float(wrong.norm()) > float(left.norm()) * 1.02
