@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from .models.bundled import LeNetZhu as LeNetZhu
     from .models.features import FeatureModel as FeatureModel
     from .models.features import features_of as features_of
+    from .models.features import scatter_linear as scatter_linear
     from .models.probe import linear_probe as linear_probe
     from .models.scattering import Scattering as Scattering
     from .privacy.accounting import basic_epsilon as basic_epsilon
@@ -110,8 +111,8 @@ _HOMES = {
     "DataError": "errors",
     "Dataset": "data.dataset",
     "EquipoiseError": "errors",
-    "FeatureModel": "models.features",
     "Federation": "engine.federation",
+    "FeatureModel": "models.features",
     "FleetError": "errors",
     "GaussianBudget": "mechanism.budget",
     "Guarantee": "privacy.guarantee",
@@ -166,6 +167,7 @@ _HOMES = {
     "register_noise": "mechanism.noise",
     "resolve": "runs.config",
     "scale_clip": "mechanism.intensity",
+    "scatter_linear": "models.features",
 }
 
 __all__ = sorted(_HOMES)

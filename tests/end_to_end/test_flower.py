@@ -1,6 +1,6 @@
-"""Real SuperLink and SuperNode processes train the example app; nodes are killed, misbehave, and come back.
+"""Real SuperLink and SuperNode processes train an app with ``protect``; nodes are killed, misbehave, and come back.
 
-The app is the template with small patches: clients also write their weights to files beside the node, and the server
+The app is that of tests/flower/protect_app with small patches: clients also write their weights to files beside the node, and the server
 keeps what it receives, so that the test can compare what neither side knows alone.
 """
 
@@ -25,13 +25,13 @@ from torch import Tensor
 
 from equipoise.flower import init_policy
 from equipoise.flower.client_guard import REFUSED
-from equipoise.flower.demo import MECHANISM
 from equipoise.flower.fleet import Fleet
 from equipoise.flower.new_app import TEMPLATE, new_app
 from equipoise.flower.processes import marked
 from equipoise.ledger.ledger import verify
 from equipoise.mechanism.budget import LeakageBudget
 from equipoise.runs.metrics_file import read_rows as rows
+from tests.flower.policies import PROTECT_APP
 
 pytestmark = [
     pytest.mark.slow,
@@ -42,7 +42,7 @@ pytestmark = [
 
 HONEST, KILLED, UNPROTECTED, HOSTILE = (0, 1), 2, 3, 4
 ROUNDS = 3
-BUDGET = 0.98
+MECHANISM, BUDGET = "pl-identical", 0.98
 PATIENCE = 120.0
 
 PROTECT = "    arrays = protect(model, batches, msg, context)  # in place of ArrayRecord(model.state_dict())\n"
@@ -111,7 +111,7 @@ def patched(folder: Path, old: str, new: str) -> None:
 def patched_app(folder: Path) -> Path:
     """The template, whose clients and server write what they see; the roles follow the partition id."""
     app, private, received = folder / "test-app", folder / "private", folder / "received"
-    new_app(app)
+    new_app(app, PROTECT_APP)
     for place in (private, received):
         place.mkdir()
     roles = {"UNPROTECTED": str(UNPROTECTED), "HOSTILE": str(HOSTILE)}

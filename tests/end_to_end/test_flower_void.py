@@ -10,6 +10,7 @@ import pytest
 from equipoise.errors import FleetError
 from equipoise.flower.fleet import Fleet
 from equipoise.flower.new_app import new_app
+from tests.flower.policies import PROTECT_APP
 
 pytestmark = [
     pytest.mark.slow,
@@ -21,7 +22,7 @@ pytestmark = [
 
 def test_a_model_with_dropout_makes_a_failed_run(tmp_path: Path) -> None:
     """``protect`` takes no active dropout; the run ended as completed, with the initial model as its result."""
-    new_app(tmp_path / "my-app")
+    new_app(tmp_path / "my-app", PROTECT_APP)
     task = tmp_path / "my-app" / "my_app" / "task.py"
     text = task.read_text(encoding="utf-8")
     assert text.count("act3=nn.ReLU(),") == 1

@@ -8,6 +8,8 @@ from typing import Any
 from equipoise.flower.policy import needed
 from equipoise.mechanism.registry import MECHANISMS
 
+PROTECT_APP = Path(__file__).with_name("protect_app")
+"""An app as the template is one, whose clients train for epochs and call ``protect``: static noise, no guarantee."""
 EASY = {
     "least-intensity": 1e-6, "least-scale": 1e-9, "least-relative": 1e-9, "most-gamma": 1e6, "most-steps": 1000,
     "most-factor": 1e6, "most-epsilon": 1e6, "most-total-epsilon": 1e9, "most-delta": 0.5, "most-total-delta": 0.9,

@@ -24,6 +24,7 @@ from equipoise.flower import demo
 from equipoise.flower.new_app import new_app
 from tests.audit_helpers import cheap
 from tests.flower.messages import network, nodes, start
+from tests.flower.policies import PROTECT_APP
 from tests.flower.servers import validated
 from tests.flower.test_quickstart import Loopback
 
@@ -66,7 +67,7 @@ def test_what_is_lacking_is_told_with_the_flag_that_gives_it(tmp_path: Path) -> 
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a new app, in which one round was trained on few images."""
     folder = tmp_path / "my_app"
-    new_app(folder)
+    new_app(folder, PROTECT_APP)
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     text = (folder / "my_app" / "task.py").read_text()

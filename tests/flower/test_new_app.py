@@ -53,7 +53,7 @@ def test_a_new_app_is_named_after_its_folder(tmp_path: Path) -> None:
     result = tomllib.loads((tmp_path / "my-app" / "pyproject.toml").read_text())
     assert result["project"]["name"] == "my-app"
     assert result["tool"]["flwr"]["app"]["components"]["clientapp"] == "my_app.client_app:app"
-    assert result["tool"]["flwr"]["app"]["config"]["equipoise"]["mechanism"] == "pl-identical"
+    assert result["tool"]["flwr"]["app"]["config"]["equipoise"]["mechanism"] == "gaussian-dp"
 
 
 @pytest.mark.parametrize(

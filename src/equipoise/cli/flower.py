@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -42,7 +43,7 @@ def new(
 def demo(
     *,
     nodes: Annotated[int, typer.Option(help="SuperNodes to start.")] = 4,
-    rounds: Annotated[int, typer.Option(help="Rounds to train.")] = 3,
+    rounds: Annotated[int, typer.Option(help="Rounds to train; the budget is for all of them.")] = 5,
     tls: Annotated[bool, typer.Option("--tls", help="With TLS and SuperNode authentication.")] = False,
     simulation: Annotated[bool, typer.Option("--simulation", help="Simulated nodes instead of SuperNodes.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for app, logs and run; an earlier demo is replaced.")] = Path(
@@ -71,8 +72,24 @@ def demo(
         say("refused: none")
     say(f"ledger: verified; {releases['accepted']} of {releases['asked']} releases by {releases['clients']} clients")
     say(f"run: {result['run']}   logs: {out / 'logs'}   app: {out / shell.PARTS[0]}")
-    say(f"what could its server see? in the folder of the app: {result['audit']}")
+    for line in _guarantees(result["reserved"]):
+        say(line)
     say(result["claim"])
+
+
+def _guarantees(reserved: dict[str, Any]) -> Iterator[str]:
+    """What each node reserved, and what that proves."""
+    if not reserved:
+        yield "reserved: nothing, as simulated nodes keep no ledger"
+        return
+    for node, own in reserved.items():
+        total, left = own["total"], own["left"]
+        yield (
+            f"{node} has reserved epsilon {total['epsilon']:g}, delta {total['delta']:g} ({total['relation']}, unit: "
+            f"{', '.join(total['units'])}); left under its policy: epsilon {left['epsilon']:g}, delta {left['delta']:g}"
+        )
+    for sentence in dict.fromkeys(sentence for own in reserved.values() for sentence in own["says"]):
+        yield f"proved, for any attacker: {sentence}"
 
 
 policy = typer.Typer(

@@ -11,11 +11,13 @@ from typing import Any
 
 from ..errors import FleetError, StorageError, raise_all, too_low
 from ..files import storage_errors, write_text
+from ..ledger.account_report import limit_sentence
 from ..ledger.ledger import verify
+from ..ledger.report import ledger_report
 from ..runs.metrics_file import read_rows
 from .fleet import Fleet
 from .new_app import new_app
-from .policy import VARIABLE
+from .policy import VARIABLE, read_policy
 from .policy_file import POLICY, init_policy
 from .run_config import PREFIX
 
@@ -25,7 +27,7 @@ policy and ledger of every node."""
 MARK = ".equipoise-demo"
 """The file by which a demo knows a folder that it made itself."""
 
-MECHANISM, BUDGET = "pl-identical", 0.98
+MECHANISM, BUDGET = "gaussian-dp", 2.0
 """As the app's own configuration has them."""
 
 Say = Callable[[str], None]
@@ -46,7 +48,10 @@ def demo(
         node_config=lambda number: {f"{PREFIX}policy": str(policies[number])},
     ) as fleet:  # fmt: skip
         say(f"{_what(fleet)} after {time.monotonic() - began:.0f} s; a round takes 10 to 30 s on two cores")
-        settings = {"num-server-rounds": rounds, "min-nodes": nodes, "equipoise.out": str(run)}
+        settings = {
+            "num-server-rounds": rounds, "equipoise.gaussian.rounds": rounds, "min-nodes": nodes,
+            "equipoise.out": str(run),
+        }  # fmt: skip
         ended = fleet.run(app, settings, timeout=120.0 + 120.0 * rounds, watch=follower.look)
         clients = {str(node): f"node {number}" for number, node in fleet.node_ids.items()}
     say(f"all processes are stopped, {time.monotonic() - began:.0f} s after the start")
@@ -55,11 +60,23 @@ def demo(
         round_number: {clients.get(client, client): reason for client, reason in reasons.items()}
         for round_number, reasons in result["refused"].items()
     }
-    return {**result, "seconds": round(time.monotonic() - began, 1)}
+    reserved = {f"node {number}": account_of(policy) for number, policy in policies.items()}
+    return {**result, "reserved": reserved, "seconds": round(time.monotonic() - began, 1)}
+
+
+def account_of(policy: Path) -> dict[str, Any]:
+    """What a node has reserved, what is left under its policy, and in a sentence the limits that are proved."""
+    own = read_policy(policy)
+    assert own.ledger is not None
+    result, summary = ledger_report(own.ledger, policy=own.mechanisms), verify(own.ledger)
+    return {
+        "total": result["total"], "left": result["left"][MECHANISM], "runs": result["reserved"]["runs"],
+        "says": [limit_sentence(run) for run in summary.runs.values()],
+    }  # fmt: skip
 
 
 def node_policies(folder: Path, nodes: int) -> dict[int, Path]:
-    """A policy for each node, as its operator would write it: static noise of the demo's budget, or more."""
+    """A policy for each node, as its operator would write it: the demo's epsilon for a run, and room for some runs."""
     return {
         number: init_policy((folder / str(number)).absolute(), f"mnist-{number}", MECHANISM, BUDGET)
         for number in range(nodes)

@@ -16,7 +16,7 @@ NAME, POLICY = "flower_app", "policy.toml"
 """The name of the template's package, and, with a hyphen, of its project; and what may leave its nodes."""
 
 
-def new_app(folder: Path) -> list[Path]:
+def new_app(folder: Path, template: Path = TEMPLATE) -> list[Path]:
     """Write the app into a folder that is new or empty, named after it; returns the files.
 
     >>> import tempfile
@@ -28,13 +28,13 @@ def new_app(folder: Path) -> list[Path]:
     name = package_name(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StorageError(f"{folder} is not an empty folder: nothing was written.", "Name a new one.")
-    if not TEMPLATE.is_dir():
+    if not template.is_dir():
         raise StorageError("The template is not installed.", "Reinstall equipoise.")
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for path in template_files():
-        place = folder / str(path.relative_to(TEMPLATE)).replace(NAME, name)
+    for path in template_files(template):
+        place = folder / str(path.relative_to(template)).replace(NAME, name)
         text = path.read_text(encoding="utf-8")
         named = text.replace(NAME, name).replace(NAME.replace("_", "-"), name.replace("_", "-"))
         write_bytes(place, named.encode(), mode=0o644 if path.name == POLICY else 0o666)  # others may not write it
@@ -42,9 +42,9 @@ def new_app(folder: Path) -> list[Path]:
     return written
 
 
-def template_files() -> list[Path]:
+def template_files(template: Path = TEMPLATE) -> list[Path]:
     """The files of the template, without what Python leaves beside them."""
-    result = (path for path in TEMPLATE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    result = (path for path in template.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return sorted(result)
 
 

@@ -1,1 +1,1 @@
-"""A Flower app whose clients distort their updates under a privacy budget."""
+"""A Flower app whose clients train under differential privacy: one guarantee for the whole run."""

@@ -1,8 +1,8 @@
-"""The server: checks every update, averages those that pass, evaluates on its own test data."""
+"""The server: checks every update, averages those that pass, goes on with momentum, evaluates on its own test data."""
 
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvgM
 
 from equipoise.flower import Validated
 
@@ -16,7 +16,12 @@ def main(grid: Grid, context: Context) -> None:
     """The whole training; started again with the same equipoise.out, it goes on where it was."""
     config = context.run_config
     nodes = int(config["min-nodes"])
-    fedavg = FedAvg(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes)
+    fedavg = FedAvgM(
+        fraction_evaluate=0.0,  # accuracies on clients' data would leave without any protection
+        min_train_nodes=nodes,
+        min_available_nodes=nodes,
+        server_momentum=float(config["momentum"]),  # averages noise over rounds; what was released stays as it was
+    )
     strategy = Validated(fedavg, config)
     strategy.start(
         grid=grid,

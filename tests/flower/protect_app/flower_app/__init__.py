@@ -1,0 +1,1 @@
+"""A Flower app whose clients distort their updates under a privacy budget."""
