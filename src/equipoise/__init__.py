@@ -75,8 +75,10 @@ if TYPE_CHECKING:
     from .mechanism.registry import Mechanism as Mechanism
     from .mechanism.registry import get_mechanism as get_mechanism
     from .mechanism.registry import register as register
+    from .mechanism.run_budget import GaussianSettings as GaussianSettings
     from .models.batched import Batched as Batched
     from .models.bundled import LeNetZhu as LeNetZhu
+    from .models.features import scatter_linear as scatter_linear
     from .privacy.accounting import basic_epsilon as basic_epsilon
     from .privacy.accounting import composed_epsilon as composed_epsilon
     from .privacy.guarantee import Guarantee as Guarantee
@@ -109,6 +111,7 @@ _HOMES = {
     "Federation": "engine.federation",
     "FleetError": "errors",
     "GaussianBudget": "mechanism.budget",
+    "GaussianSettings": "mechanism.run_budget",
     "Guarantee": "privacy.guarantee",
     "Intake": "server.intake",
     "Inversion": "attack.results",
@@ -158,6 +161,7 @@ _HOMES = {
     "register_noise": "mechanism.noise",
     "resolve": "runs.config",
     "scale_clip": "mechanism.intensity",
+    "scatter_linear": "models.features",
 }
 
 __all__ = sorted(_HOMES)
