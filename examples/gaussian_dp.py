@@ -20,22 +20,20 @@ RECORDS = 1000  # the public stand-in for a client's number of records; how many
 RATE, MOMENTUM = 6.0, 0.9  # of the server
 
 
-def main(rounds: int = 5, seed: int | None = None) -> float:
+def train(rounds: int, seed: int | None = None) -> float:
     """Train, and return the accuracy on the test set. A seed makes the noise repeatable: no guarantee is left."""
     data, model = load("mnist"), scatter_linear()
     settings = ProtectionSettings(
         clients=CLIENTS, eta=1.0, gaussian=GaussianSettings(delta=DELTA, clip=0.5, divisor=RECORDS, rounds=rounds)
     )
-    parts = [slice(k * 1000, (k + 1) * 1000) for k in range(CLIENTS)]
+    parts = list(zip(data.train.images.chunk(CLIENTS), data.train.labels.chunk(CLIENTS), strict=True))
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}  # zeros: nothing was trained
     velocity = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
     for t in range(1, rounds + 1):
         intake = Intake(state, round_number=t)
-        for k, mine in enumerate(parts):
-            sent = protected_step(
-                model, state, (data.train.images[mine], data.train.labels[mine]), "gaussian-dp", EPSILON,
-                settings=settings, client=k, round_number=t, experiment_seed=seed,
-            )  # fmt: skip
+        for k, records in enumerate(parts):
+            about = {"settings": settings, "client": k, "round_number": t, "experiment_seed": seed}
+            sent = protected_step(model, state, records, "gaussian-dp", EPSILON, **about)
             intake.offer(f"client {k}", sent.parameters, weight=1.0, round_number=t)  # equal weights tell nothing
         mean = intake.close().parameters
         for name, old in state.items():
@@ -48,8 +46,11 @@ def main(rounds: int = 5, seed: int | None = None) -> float:
     return float(torch.cat(hits).float().mean())
 
 
-if __name__ == "__main__":
-    stated = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    print(f"test accuracy after {stated} rounds: {main(stated):.1%}\n\nFor every client's records:")
-    for words in equipoise.guarantee(epsilon=EPSILON, delta=DELTA, rounds=stated).sentences():
+def main(rounds: int = 5) -> None:
+    print(f"test accuracy after {rounds} rounds: {train(rounds):.1%}\n\nFor every client's records:")
+    for words in equipoise.guarantee(epsilon=EPSILON, delta=DELTA, rounds=rounds).sentences():
         print(words)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:2]))
