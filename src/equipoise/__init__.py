@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from .mechanism.registry import Mechanism as Mechanism
     from .mechanism.registry import get_mechanism as get_mechanism
     from .mechanism.registry import register as register
+    from .mechanism.run_budget import GaussianSettings as GaussianSettings
     from .models.batched import Batched as Batched
     from .models.bundled import LeNetZhu as LeNetZhu
     from .models.features import FeatureModel as FeatureModel
@@ -115,6 +116,7 @@ _HOMES = {
     "FeatureModel": "models.features",
     "FleetError": "errors",
     "GaussianBudget": "mechanism.budget",
+    "GaussianSettings": "mechanism.run_budget",
     "Guarantee": "privacy.guarantee",
     "Intake": "server.intake",
     "Inversion": "attack.results",

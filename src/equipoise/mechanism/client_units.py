@@ -29,9 +29,7 @@ def units_of(
 ) -> tuple[Units, Layout]:
     """All units of a client, and the layout of the parameters; ``batch`` None: it has no records."""
     if batch is None:
-        batched = Batched(model, loss, fixed=fixed)
-        nobody = Records(torch.zeros(0), torch.zeros(0, dtype=torch.int64))
-        return Units(EachRecord(batched, nobody), [torch.zeros(0, dtype=torch.int64)]), batched.layout
+        return _nobody(model, fixed, loss)
     images, labels = checked_pair(batch)
     everyone = torch.arange(len(labels), device=labels.device)
     whose = _checked_groups(groups, labels)
@@ -41,6 +39,16 @@ def units_of(
         return Units(LinearRecords(features, model.head.out_features), [everyone]), Layout.of(model)
     pool, layout = _each_record(model, fixed, Records(images, labels, whose), loss)
     return Units(pool, [everyone]), layout
+
+
+def _nobody(model: nn.Module, fixed: Mapping[str, Tensor], loss: Loss | None) -> tuple[Units, Layout]:
+    """No units, on the grid that the client's records would have had: another grid would tell that there are none."""
+    labels = torch.zeros(0, dtype=torch.int64)
+    if isinstance(model, FeatureModel) and loss is None:
+        nothing = Records(torch.zeros(0, model.head.in_features), labels)
+        return Units(LinearRecords(nothing, model.head.out_features), [labels]), Layout.of(model)
+    batched = Batched(model, loss, fixed=fixed)
+    return Units(EachRecord(batched, Records(torch.zeros(0), labels)), [labels]), batched.layout
 
 
 def _each_record(

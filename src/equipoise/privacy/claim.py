@@ -15,10 +15,12 @@ DRAW_ERROR = 1e-223
 """Total variation between one draw of the noise and what is assumed of it, given uniform words."""
 
 ARITHMETIC = (
-    "Each unit's clipped gradient is rounded towards zero to whole numbers of grid steps; its integer norm is held "
-    "against the clip exactly, and it depends on that unit and public things alone, bit for bit.",
-    "Integers are added without rounding. The noise is a continuous Gaussian rounded to the nearest whole number of "
-    "steps: rounding is post-processing, so that the accounting of the continuous Gaussian applies unchanged.",
+    "Each unit's clipped gradient is rounded towards zero to whole numbers of grid steps, whose norm is then held "
+    "against the clip; it depends on that unit and public things alone, bit for bit.",
+    "Integers are added without rounding. Where their sum is rounded down to a coarser grid, one unit can move it by "
+    "1/16,000 of the clip more, and the noise is larger by as much.",
+    "The noise is a continuous Gaussian rounded to the nearest whole number of steps: rounding is post-processing, so "
+    "that the accounting of the continuous Gaussian applies unchanged.",
     "Received weights are added after the noise; whatever the server put there is post-processing.",
     "Of the sampler it is assumed that its draws are independent, and each within draw_error of the rounded Gaussian "
     "in total variation, given uniform words; (1 + e^epsilon) * coordinates * rounds * draw_error comes on top of "
@@ -106,7 +108,7 @@ def guarantee_claim(
     return {
         "schema": SCHEMA,
         "holds": not seeded,
-        "reason": SEEDED if seeded else "by the theorems named in docs/guarantee.md, under the assumptions below",
+        "reason": SEEDED if seeded else "by the proof in docs/gaussian_dp.md, under the assumptions below",
         "mechanism": "gaussian-dp",
         "unit": unit,
         "relation": found["relation"],

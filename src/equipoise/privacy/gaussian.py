@@ -12,7 +12,7 @@ earlier ones, as long as sigma, q and T were fixed before the first.
 - q < 1: by dp-accounting's privacy-loss distributions (``losses.py``), the worse of adding and removing.
 
 Every function rounds to the safe side: sigma, epsilon and delta may come out too large, never too small. The relation
-is add/remove throughout; *replacing* a unit is another relation, with larger epsilons. See docs/guarantee.md.
+is add/remove throughout; *replacing* a unit is another relation, with larger epsilons. See docs/gaussian_dp.md.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ it is Phi(Phi^-1(kappa) + mu).
 
 These are limits of the *noise*, not of a pair (epsilon, delta), and only for that game: with the record or without it,
 candidates that are exchangeable beforehand, on average over them. Swapping a record for another is a different game
-(*replace*) with larger limits. See docs/guarantee.md.
+(*replace*) with larger limits. See docs/gaussian_dp.md.
 """
 
 from __future__ import annotations
