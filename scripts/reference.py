@@ -26,12 +26,13 @@ from equipoise.attack.registry import ATTACKS
 from equipoise.auditing import options as audit_options
 from equipoise.bounds.options import LEAST, BoundsOptions
 from equipoise.cli.train import train
-from equipoise.engine.settings import Settings
+from equipoise.engine.settings import TABLES, Settings
 from equipoise.flower import policy, run_config
 from equipoise.mechanism import claims
 from equipoise.mechanism.noise import NOISES
 from equipoise.mechanism.protection import ProtectionSettings
 from equipoise.mechanism.registry import MEASURES, MECHANISMS, MeasureKind, Mechanism
+from equipoise.mechanism.run_budget import GaussianSettings
 from equipoise.runs.config import SweepBlock
 
 ROOT = Path(__file__).parents[1]
@@ -43,6 +44,8 @@ MEANINGS = {
     "steps": "steps of the learner in Algorithm 2, M",
     "negative_norm": "coefficient lambda of the negative norm: a number, one per client, or a schedule",
     "clip_norm": "the norm that `clip` bounds",
+    "gaussian.delta": "the delta beside epsilon, of the whole run",
+    "gaussian.rounds": "rounds that the budget is for; none: those of the run",
     "leakage.D": "the largest distance between an input and its reconstruction that is assumed",
     "leakage.c_a": "the lower bi-Lipschitz constant of Assumption D.1",
     "leakage.c_res": "stands for c_2 * c_b / c_a of Lemma D.1",
@@ -50,7 +53,7 @@ MEANINGS = {
     "leakage.iterations": "iterations I of the assumed attack",
     "rounds": "rounds of training, T; fitted",
     "sampling": "mini-batches drawn uniformly (Alg. 1, l. 5), or passes without replacement",
-    "model": "a bundled model: `lenet-zhu` (the paper's), `mlp`, `small-cnn`",
+    "model": "a bundled model: `lenet-zhu` (the paper's), `lenet-tanh`, `mlp`, `small-cnn`, `scatter-linear`",
     "init": "how weights start: all from U(-init_bound, init_bound), or as torch does",
     "init_bound": "of that uniform distribution; fitted",
     "min_clients": "a round with fewer accepted releases is void",
@@ -116,7 +119,7 @@ def keys(instance: Any, prefix: str = "") -> Iterator[tuple[type, str, str, Any,
     for part in fields(instance):
         value, own = getattr(instance, part.name), home(type(instance), part.name)
         if is_dataclass(value):
-            grouped = type(value).__name__.endswith("Settings")
+            grouped = type(value).__name__.endswith("Settings") and part.name not in TABLES
             yield from keys(value, prefix if grouped else f"{prefix}{part.name}.")
             continue
         key = f"{prefix}{part.name}"
@@ -239,11 +242,14 @@ def bounds_rows() -> list[list[str]]:
 # -- mechanisms ----------------------------------------------------------------------------------------------------
 
 PAPER_NAMES = {"pl-identical": "PL-Identical", "pl-learn": "PL-Learn", "ls-static": "LS-Static", "ls-learn": "LS-Learn"}
+ROUNDS = 50
+"""Of the run whose budget is an example."""
 MEANT = {
     "leakage": "PL, privacy leakage: the most that the paper's leakage score (eq. 5) may be",
     "laplace": "LS, Laplace scale: the setting `sensitivity` divided by the noise scale (eq. 13)",
     "gaussian": "the same ratio for the standard deviation of Gaussian noise; not in the paper",
     "epsilon": "the epsilon of differential privacy of one release, with a derived sensitivity; not in the paper",
+    "epsilon-delta": "the epsilon of differential privacy of a whole run, at `gaussian.delta`; not in the paper",
 }
 
 
@@ -267,7 +273,7 @@ def mechanisms_page() -> str:
                 ["budget", "means", "stricter", "strict example", "loose example"],
                 [measure_row(kind) for kind in MEASURES.values()],
             ),
-            "Examples with the default settings.",
+            f"Examples with the default settings; of a whole run with {ROUNDS} rounds.",
             "## What is proved",
             f"For every mechanism that distorts: {claims.PROVED}. Beyond that:",
             table(
@@ -292,7 +298,7 @@ def mechanism_row(m: Mechanism) -> list[str]:
         bounds = "from `lower` to `factor` x `lower`" if m.learns else "fixed at `lower`"
     else:
         bounds = "from the drawn norm to `factor` x that" if m.learns else "as drawn"
-    clips = "every example, in L1" if m.per_example else "the mini-batch gradient" if m.clips else "no"
+    clips = f"every example, in {m.norm.upper()}" if m.per_example else "the mini-batch gradient" if m.clips else "no"
     return [
         name, PAPER_NAMES.get(m.name, "not in it"), m.noise, m.norm.upper(), str(m.measure), bounds,
         "yes" if m.learns else "no", clips,
@@ -311,7 +317,7 @@ def known_norms() -> str:
 
 
 def measure_row(kind: MeasureKind) -> list[str]:
-    measure = kind.build(ProtectionSettings())
+    measure = kind.build(ProtectionSettings(gaussian=GaussianSettings(rounds=ROUNDS)))
     strict, loose = kind.grid[0], kind.grid[-1]
     if not measure.lower(strict) > measure.lower(loose):
         raise AssertionError(f"A smaller budget of {kind.name!r} is not stricter: say so on the page.")

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 from equipoise.errors import missing_package
+from equipoise.flower.policy import read_policy
+from equipoise.flower.policy_file import init_policy
+from equipoise.ledger.account import Account
 from equipoise.ledger.report import ledger_report
 from equipoise.privacy import accounting
 from tests.helpers import Command, Done, entry_point, write_dataset
-from tests.ledger.entries import a_round, deployment, entry, formal, node, row, seeded
+from tests.ledger.entries import a_round, deployment, entry, formal, node, of_run, reservation, row, seeded
 
 
 @pytest.fixture
@@ -56,6 +59,37 @@ def test_the_account_of_a_node_is_shown_with_its_identity(command: Command, tmp_
     assert (done.code, done.err) == (0, "")
     assert "releases of a node, account 5d1c0e77" in done.out
     assert table_rows(done.out) == [["0", "this", "node", "pl-learn", "0.98", "3", "3", "0", "8.143", "to", "9.143"]]
+
+
+def test_the_account_of_a_node_shows_what_is_reserved_and_left(command: Command, tmp_path: Path) -> None:
+    policy = init_policy(tmp_path / "node", "scans")
+    account = read_policy(policy).account
+    ledger = tmp_path / "node" / "ledger.jsonl"
+    assert account is not None
+    with Account.open(ledger, account) as held:
+        held.reserve(reservation("7"))
+        held.append(of_run("7"))
+    done = command("ledger", ledger, "--policy", policy)
+    text = " ".join(done.out.split())
+    assert (done.code, done.err) == (0, "")
+    assert "7 gaussian-dp record 2 1e-05 3.5 1 1 of 3" in text
+    assert "left under the policy for gaussian-dp: epsilon 6, delta 4e-05" in text
+    document = json.loads(command("ledger", ledger, "--policy", policy, "--json").out)
+    assert (document["left"]["gaussian-dp"]["epsilon"], document["reserved"]["runs"][0]["used"]) == (6.0, 1)
+    other = init_policy(tmp_path / "other", "scans")
+    assert "another account" in command("ledger", ledger, "--policy", other).err
+
+
+def test_a_reset_is_recorded_and_shown(command: Command, tmp_path: Path) -> None:
+    ledger = node(tmp_path / "node", reservation("7").entry(), of_run("7"))
+    for options in (["--reset"], ["--reason", "x"]):
+        assert "belong together" in command("ledger", ledger, *options).err
+    assert json.loads(command("ledger", ledger, "--json").out)["total"]["epsilon"] == 2.0
+    done = command("ledger", ledger, "--reset", "--reason", "new scans alone")
+    assert (done.code, done.err) == (0, "")
+    assert "'new scans alone'" in " ".join(done.out.split())
+    again = json.loads(command("ledger", ledger, "--json").out)
+    assert (again["total"]["epsilon"], len(again["resets"])) == (0.0, 1), "reading it resets nothing"
 
 
 def test_as_json_it_is_the_report_and_nothing_else(command: Command, deployed: Path) -> None:

@@ -22,6 +22,8 @@ from equipoise.flower import guard, protect, protected_step
 
 NODES = [101, 102, 103, 104]
 RUN = {"equipoise.mechanism": "pl-identical", "equipoise.budget": 0.98, "equipoise.metrics": "loss"}
+WHOLE_RUN = {"equipoise.mechanism": "gaussian-dp", "equipoise.budget": 2.0, "equipoise.gaussian.rounds": 3}
+"""A run of three rounds whose budget is for all of them."""
 LOWER = Settings().protection.measure("pl-identical").lower(0.98)  # type: ignore[union-attr]
 CLAIM = {"mechanism": "pl-identical", "budget": "0.98", "experiment": ""}
 """What an honest reply of such a run says of itself, besides its round."""
@@ -57,8 +59,8 @@ def asking(
     return Message(content, dst_node_id=node, message_type=kind)
 
 
-def context(run: dict[str, Any] | None = None, node: dict[str, Any] | None = None) -> Context:
-    return Context(run_id=1, node_id=101, node_config=node or {}, state=RecordDict(), run_config=run or dict(RUN))
+def context(run: dict[str, Any] | None = None, node: dict[str, Any] | None = None, run_id: int = 1) -> Context:
+    return Context(run_id=run_id, node_id=101, node_config=node or {}, state=RecordDict(), run_config=run or dict(RUN))
 
 
 def reply(

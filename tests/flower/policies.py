@@ -10,7 +10,8 @@ from equipoise.mechanism.registry import MECHANISMS
 
 EASY = {
     "least-intensity": 1e-6, "least-scale": 1e-9, "least-relative": 1e-9, "most-gamma": 1e6, "most-steps": 1000,
-    "most-factor": 1e6, "most-epsilon": 1e6, "most-total-epsilon": 1e9, "divisor": 7, "most-releases": 10**6,
+    "most-factor": 1e6, "most-epsilon": 1e6, "most-total-epsilon": 1e9, "most-delta": 0.5, "most-total-delta": 0.9,
+    "unit": "record", "divisor": 7, "most-releases": 10**6,
 }  # fmt: skip
 
 

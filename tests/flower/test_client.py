@@ -391,7 +391,9 @@ def test_the_sum_of_epsilons_ends_where_the_policy_says(tmp_path: Path) -> None:
     run = {"equipoise.mechanism": "laplace-dp", "equipoise.budget": 1.0}
     for _ in range(2):
         protected_step(network(), images(), asking(), context(run, own))
-    with pytest.raises(PolicyError, match=r"spent epsilon 2; 1 more would pass most-total-epsilon = 2\.5"):
+    with pytest.raises(
+        PolicyError, match=r"epsilon 2 is spent or reserved; 1 more would pass most-total-epsilon = 2\.5"
+    ):
         protected_step(network(), images(), asking(), context(run, own))
 
 

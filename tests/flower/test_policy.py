@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 from flwr.app import Context, Message
 
-from equipoise.errors import PolicyError
+from equipoise.errors import EquipoiseError, PolicyError
 from equipoise.flower import policy as module
+from equipoise.flower.admission import admitted
 from equipoise.flower.client_guard import REFUSED
 from equipoise.flower.policy import VARIABLE, Evaluation, policy_of, read_policy
 from equipoise.flower.run_config import read_terms
 from equipoise.mechanism.registry import MECHANISMS, Mechanism
-from tests.flower.messages import RUN, answered, asking, context, honest
+from tests.flower.messages import RUN, WHOLE_RUN, answered, asking, context, honest
 from tests.flower.policies import easy, node, written
+from tests.ledger.entries import reservation
 
 
 def allow(name: str, **bounds: float) -> dict[str, Any]:
@@ -113,7 +115,7 @@ def test_a_formal_mechanism_needs_a_fixed_weight(tmp_path: Path) -> None:
     [
         (9, 4, 0.0, None), (10, 4, 0.0, "released 10 times in all"), (9, 5, 0.0, "released 5 times by laplace-dp"),
         (9, 4, 2.0, None), (9, 4, 0.1 + 0.2 + 1.7, None),
-        (9, 4, 2.1, "spent epsilon 2.1; 1 more would pass most-total-epsilon = 3"),
+        (9, 4, 2.1, "epsilon 2.1 is spent or reserved; 1 more would pass most-total-epsilon = 3"),
     ],
 )  # fmt: skip
 def test_releases_and_epsilon_end_at_the_policys_limits(
@@ -121,11 +123,76 @@ def test_releases_and_epsilon_end_at_the_policys_limits(
 ) -> None:
     bounds = allow("laplace-dp", most_releases=5, most_total_epsilon=3.0)
     policy = read_policy(written(tmp_path / "p.toml", most_releases=10, mechanisms=bounds, weight=1))
+
+    def permit() -> None:
+        policy.permit_releases(MECHANISMS["laplace-dp"], ever, with_it)
+        policy.permit_spending(MECHANISMS["laplace-dp"], (spent, 0.0), (1.0, 0.0))
+
     if words is None:
-        policy.permit_releases(MECHANISMS["laplace-dp"], ever, with_it, spent, 1.0)
+        permit()
         return
     with pytest.raises(PolicyError, match=words):
-        policy.permit_releases(MECHANISMS["laplace-dp"], ever, with_it, spent, 1.0)
+        permit()
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({}, None),
+        ({"budget": 2.5}, "most-epsilon = 2 for 'gaussian-dp'; the run asks for 2.5"),
+        ({"budget": "[1.0, 2.5]"}, None),
+        ({"gaussian.delta": 1e-4}, "most-delta = 1e-05 for 'gaussian-dp'; the run asks for 0.0001"),
+        ({"metrics": "loss"}, "no metrics may be sent"),
+    ],
+)
+def test_a_whole_run_is_bounded_by_its_epsilon_and_delta(
+    asked: dict[str, Any], words: str | None, tmp_path: Path
+) -> None:
+    bounds = allow("gaussian-dp", most_epsilon=2.0, most_delta=1e-5)
+    run = {**WHOLE_RUN, **{f"equipoise.{key}": value for key, value in asked.items()}}
+    about = context(run, node(tmp_path / "p.toml", mechanisms=bounds, weight=1))
+    if words is None:
+        admitted(asking(), about)
+        return
+    with pytest.raises(EquipoiseError, match=words):
+        admitted(asking(), about)
+
+
+@pytest.mark.parametrize(
+    ("spent", "units", "words"),
+    [
+        ((6.0, 4e-5), {"record"}, None),
+        ((0.1 + 0.2 + 5.7, 4e-5), set(), None),
+        ((6.1, 0.0), set(), "epsilon 6.1 is spent or reserved; 2 more would pass most-total-epsilon = 8"),
+        ((0.0, 4.5e-5), set(), "delta 4.5e-05 is spent or reserved; 1e-05 more would pass most-total-delta = 5e-05"),
+        ((0.0, 0.0), {"group", "record"}, "guarantees of the unit 'group' are reserved"),
+    ],
+)
+def test_runs_end_at_the_policys_totals(
+    spent: tuple[float, float], units: set[str], words: str | None, tmp_path: Path
+) -> None:
+    bounds = allow("gaussian-dp", most_total_epsilon=8.0, most_total_delta=5e-5)
+    policy = read_policy(written(tmp_path / "p.toml", mechanisms=bounds, weight=1))
+    if words is None:
+        policy.permit_run(reservation("7"), spent, units)
+        return
+    with pytest.raises(PolicyError, match=words):
+        policy.permit_run(reservation("7"), spent, units)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("unit", "person", "one of record, group"),
+        ("unit", 1, "one of record, group"),
+        ("most_delta", 1.0, "below 1"),
+        ("most_total_delta", 0.0, "a finite number > 0"),
+        ("divisor", 2.5, "a whole number >= 1"),
+    ],
+)
+def test_bounds_of_a_whole_run_that_make_no_sense(key: str, value: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match=words):
+        read_policy(written(tmp_path / "p.toml", mechanisms=allow("gaussian-dp", **{key: value}), weight=1))
 
 
 # --- on the node -------------------------------------------------------------------------------------------------

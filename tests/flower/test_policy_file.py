@@ -11,13 +11,14 @@ import pytest
 from equipoise.cli import app as cli
 from equipoise.errors import ConfigError, LedgerError, PolicyError
 from equipoise.flower.policy import needed, read_policy
-from equipoise.flower.policy_file import COMMENTS, default_bounds, init_policy, policy_text, show_policy
+from equipoise.flower.policy_file import COMMENTS, WHOLE_RUN, default_bounds, init_policy, policy_text, show_policy
 from equipoise.flower.run_config import read_terms
 from equipoise.ledger.account import Account
 from equipoise.mechanism.registry import MECHANISMS
 from tests.helpers import contents
+from tests.ledger.entries import reservation
 
-BUDGETS = {"none": None, "laplace-dp": 0.5}
+BUDGETS = {"none": None, "laplace-dp": 0.5, "gaussian-dp": 2.0}
 
 
 def budget_of(name: str) -> float | None:
@@ -32,8 +33,9 @@ def test_a_policy_allows_the_run_that_it_was_written_for_and_nothing_looser(name
 
     def ask(loosened: float) -> None:
         run = {"equipoise.mechanism": name, "equipoise.budget": "" if budget is None else budget * loosened}
-        terms = read_terms(run)
-        protection = terms.settings.at(terms.mechanism, terms.budget, 1, 0)
+        terms = read_terms(run | {"equipoise.gaussian.rounds": 7})
+        whole = terms.mechanism.whole_run
+        protection = None if whole else terms.settings.at(terms.mechanism, terms.budget, 1, 0)
         policy.permit(terms, protection, terms.budget if terms.mechanism.formal else None)
 
     ask(1.0)
@@ -95,7 +97,8 @@ def test_an_experiment_keeps_no_ledger(tmp_path: Path) -> None:
 
 
 def test_every_key_has_a_comment() -> None:
-    assert {key for kind in MECHANISMS.values() for key in needed(kind)} == set(COMMENTS)
+    assert {key for kind in MECHANISMS.values() if not kind.whole_run for key in needed(kind)} == set(COMMENTS)
+    assert set(needed(MECHANISMS["gaussian-dp"])) == set(WHOLE_RUN)
     text = policy_text("d", MECHANISMS["pl-learn"], 0.98, 5, "abcd")
     assert all(f"# {COMMENTS[key]}" in text for key in needed(MECHANISMS["pl-learn"]))
 
@@ -107,6 +110,8 @@ def test_every_key_has_a_comment() -> None:
         ("pl-learn", "in at most 10 steps of 0.1, up to 2 times that size: it leaks more than static noise"),
         ("ls-static", "noise of scale 0.05 or more in every coordinate"),
         ("laplace-dp", "each release with epsilon 0.5 or less, all together at most 3.5; sums are divided by 4"),
+        ("gaussian-dp", "all runs together at most epsilon 8 and delta 5e-05 (add/remove, unit: record)"),
+        ("gaussian-dp", "the right one of 200 equally likely candidates with at most 1.90% (blindly: 0.50%): proved"),
         ("none", "updates leave UNPROTECTED"),
     ],
 )
@@ -116,8 +121,38 @@ def test_show_says_what_leaves_how_often_and_with_how_much_noise(name: str, word
     assert f"{name}, at most 7 times" in said
     assert "So far 0 have left" in said
     assert "No evaluation on this node's data leaves." in said
-    assert ("epsilon" in said) == (name == "laplace-dp"), "of nothing else"
-    assert ("no differential privacy" in said) == (name not in ("laplace-dp", "none"))
+    assert ("epsilon" in said) == name.endswith("-dp"), "of nothing else"
+    assert ("no differential privacy" in said) == (not name.endswith("-dp") and name != "none")
+
+
+def test_show_says_what_is_reserved_and_how_often_sums_were_reset(tmp_path: Path) -> None:
+    path = init_policy(tmp_path, "scans")
+    account = read_policy(path).account
+    assert account is not None
+    with Account.open(tmp_path / "ledger.jsonl", account) as held:
+        held.reserve(reservation("7"))
+        assert "Reserved for 1 run(s): epsilon 2, delta 1e-05 (add/remove)." in show_policy(path)
+        held.reset("for the test")
+    said = " ".join(show_policy(path))
+    assert "Reserved" not in said
+    assert "The sums were reset 1 time(s)" in said
+
+
+def test_show_says_that_another_mechanism_takes_the_guarantee_away(tmp_path: Path) -> None:
+    path = init_policy(tmp_path, "scans")
+    path.write_text(path.read_text() + "\n[mechanisms.none]\nmost-releases = 1\n")
+    assert any("once one left, none holds for this data as a whole" in line for line in show_policy(path))
+
+
+def test_a_policy_has_a_guarantee_unless_told_otherwise(tmp_path: Path) -> None:
+    policy = read_policy(init_policy(tmp_path, "scans"))
+    assert dict(policy.mechanisms) == {
+        "gaussian-dp": {
+            "most-epsilon": 2.0, "most-delta": 1e-5, "most-total-epsilon": 8.0, "most-total-delta": 5e-5,
+            "unit": "record", "divisor": 1000, "most-releases": 1000,
+        }
+    }  # fmt: skip
+    assert policy.weight == 1.0
 
 
 def test_show_says_of_a_misspelt_mechanism_that_it_is_none(tmp_path: Path) -> None:

@@ -50,6 +50,21 @@ def test_no_setting_becomes_the_servers_to_set_unnoticed() -> None:
     }  # fmt: skip
 
 
+def test_of_a_whole_run_the_run_config_sets_the_terms_and_not_the_noise() -> None:
+    config = {"delta": 1e-6, "clip": 0.5, "sampling_rate": 0.25, "rounds": 50}
+    run = {"equipoise.mechanism": "gaussian-dp", "equipoise.budget": 2.0}
+    given = {f"equipoise.gaussian.{key.replace('_', '-')}": value for key, value in config.items()}
+    schedule = '{"rounds": [1, 26], "values": [1.0, 0.8]}'
+    result = read_terms({**run, **given, "equipoise.gaussian.noise-schedule": schedule}).settings.gaussian
+    assert {key: getattr(result, key) for key in config} == config
+    assert result.noise_schedule == {"rounds": [1, 26], "values": [1.0, 0.8]}
+    for key in ("gaussian.divisor", "gaussian.sigmas", "gaussian.sigma", "gaussian"):
+        with pytest.raises(ConfigError, match=f"Unknown key 'equipoise.{key}'"):
+            read_terms({**run, **given, f"equipoise.{key}": 1})
+    with pytest.raises(ConfigError, match="does not say of how many rounds"):
+        read_terms(run)
+
+
 def test_dashes_and_underlines_are_the_same() -> None:
     assert read_terms(with_(negative_norm=0.5)) == read_terms({**RUN, "equipoise.negative-norm": 0.5})
 

@@ -10,6 +10,7 @@ from typing import Any
 from equipoise.ledger.account import Account
 from equipoise.ledger.ledger import Ledger
 from equipoise.ledger.lines import NO_REPLY, START
+from equipoise.ledger.reservation import Reservation
 
 ROW = {"client": "0", "lower": 7.99975, "upper": 15.9995, "intensity": 9.0, "accepted": True}
 
@@ -90,3 +91,36 @@ LINE = (
 ASKED = (
     '{"n":1,"kind":"asked","federation":0,"round":1,"mechanism":"m","budget":[1,2],"norm":"l2","clients":["0"],"at":""}'
 )
+RESERVE = (
+    '{"n":1,"kind":"reserve","run":"7","mechanism":"m","epsilon":2.0,"delta":1e-05,"relation":"add/remove","unit":"group",'
+    '"sampling_rate":1.0,"sigma":3.5,"rounds":3,"noise_schedule":[[1.0,3]],"divisor":9,"at":""}'
+)
+RESET = '{"n":1,"kind":"reset","reason":"why","at":""}'
+
+
+def reservation(run: str, **change: Any) -> Reservation:
+    """What a run of three rounds reserves."""
+    terms: dict[str, Any] = {
+        "mechanism": "gaussian-dp", "epsilon": 2.0, "delta": 1e-5, "unit": "record", "sampling_rate": 1.0, "sigma": 3.5,
+        "rounds": 3, "noise_schedule": ((1.0, 3),), "divisor": 1000,
+    }  # fmt: skip
+    return Reservation(run=run, **{**terms, **change})
+
+
+def of_run(run: str, round_number: int = 1, **change: Any) -> dict[str, Any]:
+    """A release of such a run, as the node counts it."""
+    about = {"mechanism": "gaussian-dp", "budget": 2.0, "clients": ["0"], "run": run}
+    return entry("asked", round_number, **{**about, **change})
+
+
+OLD = """\
+{"n":0,"schema":1,"kind":"account","account":"5d1c0e77","note":"A budget is per release. Budgets that are scores or \
+noise scales do not compose: none of them bounds what several releases of one client tell together. Only those of \
+laplace-dp compose.","hash":"e40b7187047f1a247077100c8353f2a888434bf81f62e2c2442dbc335dc04d9a"}
+{"n":1,"kind":"asked","federation":0,"round":1,"mechanism":"laplace-dp","budget":0.5,"norm":"l1","clients":["0"],\
+"at":"2026-01-02T03:04:05+00:00","hash":"967381555c0c986d50320cba14888df39f7e97f7ed1a9b55dd2f72f34d65561b"}
+{"n":2,"kind":"answered","federation":0,"round":1,"mechanism":"laplace-dp","budget":0.5,"norm":"l1","releases":\
+[{"client":"0","lower":null,"upper":null,"intensity":null,"accepted":true}],"at":"2026-01-02T03:04:06+00:00",\
+"hash":"b3a9c14dcffad2ab8e82b59335c0f7c7ff3d7a5b696f9486fc7e34fb1f854dca"}
+"""
+"""An account as it was written before runs could be reserved."""

@@ -20,10 +20,10 @@ import pytest
 from equipoise import files
 from equipoise.errors import ConfigError, LedgerError, StorageError
 from equipoise.ledger import account as accounts
-from equipoise.ledger.account import Account, head_file, is_formal, read_head
+from equipoise.ledger.account import Account, head_file, is_formal, is_whole_run, read_head, reset_account
 from equipoise.ledger.ledger import Ledger, verify
 from tests.helpers import contents, single_threaded
-from tests.ledger.entries import a_round, asked, chained, entry, formal
+from tests.ledger.entries import OLD, a_round, asked, chained, entry, formal, of_run, reservation
 
 OWN, OTHER = "5d1c0e77", "a-node-elsewhere"
 
@@ -376,6 +376,122 @@ def test_what_a_run_has_seen_is_damaged_or_fits(path: Path, seen: dict[str, Any]
 
 def test_a_run_that_has_seen_no_line_has_seen_another_ledger(path: Path) -> None:
     assert "does not lead to the head that this run knows of" in refusal(path, seen={"entries": 0, "head": "0" * 64})
+
+
+# --- runs that are reserved as a whole ----------------------------------------------------------------------------
+
+
+def test_what_is_reserved_adds_up_over_restarts_and_single_releases(path: Path) -> None:
+    with Account.open(path, OWN) as account:
+        assert (account.reserved(), account.total(), account.units()) == ((0.0, 0.0), (0.0, 0.0), set())
+        account.reserve(reservation("7"))
+    with Account.open(path, OWN) as account:
+        account.reserve(reservation("8", epsilon=1.5, delta=2e-6))
+        account.append(formal(1, budget=0.25))
+    with Account.open(path, OWN) as account:
+        assert account.reserved() == pytest.approx((3.5, 1.2e-5))
+        assert account.epsilon() == 0.25
+        assert account.total() == pytest.approx((3.75, 1.2e-5))
+        assert account.reservation("7") == reservation("7")
+        assert account.reservation("9") is None
+        assert account.units() == {"record"}
+
+
+def test_a_run_that_stops_early_keeps_all_that_is_reserved(path: Path) -> None:
+    with Account.open(path, OWN) as account:
+        account.reserve(reservation("7"))
+        account.append(of_run("7"))
+    with Account.open(path, OWN) as account:
+        assert (account.used("7"), account.used("8")) == (1, 0)
+        assert account.reserved() == (2.0, 1e-5)
+        assert account.total() == (2.0, 1e-5), "its releases have no epsilon beside that of the run"
+
+
+def test_a_run_is_reserved_once_and_first_and_not_exceeded(path: Path) -> None:
+    def refused(words: str) -> Any:
+        return pytest.raises(LedgerError, match=words)
+
+    with Account.open(path, OWN) as account:
+        with refused("nothing is reserved"):
+            account.append(of_run("7"))
+        account.reserve(reservation("7"))
+        with refused("reservation already"):
+            account.reserve(reservation("7", epsilon=0.1))
+        with refused("reserves a run a second time"):
+            account.append(reservation("7", epsilon=0.1).entry())
+        with refused("nothing is reserved"):
+            account.append(of_run("7", mechanism="laplace-dp"))
+        for round_number in (1, 2, 2):  # a message that came again is another round
+            account.append(of_run("7", round_number))
+        with refused("passes the 3 rounds that are reserved"):
+            account.append(of_run("7", 3))
+        assert account.used("7") == 3
+    with Account.open(path, OWN) as account, refused("passes the 3 rounds"):
+        account.append(of_run("7", 3))
+
+
+def test_terms_that_no_ledger_takes_are_not_written(path: Path) -> None:
+    with Account.open(path, OWN) as account:
+        with pytest.raises(LedgerError, match="malformed terms of a run"):
+            account.reserve(reservation("7", sigma=0.0))
+        assert account.reserved() == (0.0, 0.0)
+
+
+def test_a_release_of_a_whole_run_without_a_run_has_no_epsilon_that_is_known(path: Path) -> None:
+    assert (is_whole_run("gaussian-dp"), is_whole_run("laplace-dp"), is_whole_run("pl-learn")) == (True, False, False)
+    with Account.open(path, OWN) as account:
+        account.reserve(reservation("7"))
+        account.append(asked(1, ["0"], mechanism="gaussian-dp", budget=2.0))
+        assert account.epsilon() == account.total()[0] == math.inf
+
+
+def test_only_an_account_has_reservations(tmp_path: Path) -> None:
+    ledger = Ledger.open(tmp_path / "ledger.jsonl", None)
+    for line in (reservation("7").entry(), {"kind": "reset", "reason": "x"}, of_run("7")):
+        with pytest.raises(LedgerError, match="is of a node's account"):
+            ledger.append([line])
+
+
+def test_a_reset_begins_all_sums_again_and_stays_in_the_ledger(path: Path) -> None:
+    release(path, 2)
+    with Account.open(path, OWN) as account:
+        account.reserve(reservation("7"))
+        account.append(of_run("7"))
+    reset_account(path, "a new data set in the place of the old one")
+    with Account.open(path, OWN) as account:
+        assert (account.releases, account.total(), account.reservation("7")) == (0, (0.0, 0.0), None)
+        account.reserve(reservation("7"))  # a run that goes on is charged again
+    reset_account(path, "twice")
+    first, second = verify(path).resets
+    assert (first.reason, first.releases, first.epsilon, first.delta) == (
+        "a new data set in the place of the old one", 3, 2.0, 1e-5,
+    )  # fmt: skip
+    assert (second.reason, second.releases, second.epsilon) == ("twice", 0, 2.0)
+    assert first.at <= second.at
+
+
+def test_a_reset_needs_a_reason_and_an_account(path: Path, tmp_path: Path) -> None:
+    before = contents(path.parent)
+    for reason in ("", "  ", "x" * 1001):
+        with pytest.raises(ConfigError, match="Expected a reason"):
+            reset_account(path, reason)
+    assert contents(path.parent) == before
+    Ledger.open(tmp_path / "ledger.jsonl", None)
+    with pytest.raises(LedgerError, match="that of a run"):
+        reset_account(tmp_path / "ledger.jsonl", "why not")
+
+
+def test_an_account_of_before_verifies_and_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.write_text(OLD)
+    head_file(path).write_text(json.dumps({"entries": 3, "head": json.loads(OLD.splitlines()[-1])["hash"]}))
+    for file in (path, head_file(path)):
+        file.chmod(0o600)
+    with Account.open(path, OWN) as account:
+        assert (account.releases, account.epsilon(), account.reserved()) == (1, 0.5, (0.0, 0.0))
+        account.reserve(reservation("7"))
+    with Account.open(path, OWN) as account:
+        assert account.total() == (2.5, 1e-5)
 
 
 # --- killed at any moment -----------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from equipoise.errors import LedgerError
-from equipoise.ledger.lines import FIELDS, LARGEST, START, check_entry, normal, read_line, seal, significant
-from tests.ledger.entries import ACCOUNT, ASKED, HEADER, LINE, a_round, answered, asked, chained
+from equipoise.ledger.lines import FIELDS, LARGEST, OF_A_RUN, START, check_entry, normal, read_line, seal, significant
+from tests.ledger.entries import ACCOUNT, ASKED, HEADER, LINE, RESERVE, RESET, a_round, answered, asked, chained, of_run
 
 
 def entries_of(content: bytes) -> list[dict[str, Any]]:
@@ -78,6 +78,12 @@ def test_an_entry_may_be_given_in_any_order() -> None:
     check_entry(result, 5)
 
 
+def test_a_release_of_a_run_names_it_after_its_kind() -> None:
+    result = normal(dict(reversed(of_run("7").items())), 5)
+    assert list(result) == list(OF_A_RUN["asked"])
+    check_entry(result, 5)
+
+
 @pytest.mark.parametrize(("round_number", "budget"), [(1, 0.96), (4, 0.96), (5, [0.98, 0.99])])
 def test_the_budget_of_a_schedule_is_the_one_in_force(round_number: int, budget: Any) -> None:
     plan = {"rounds": [1, 5], "values": [0.96, [0.98, 0.99]]}
@@ -97,7 +103,7 @@ def test_what_is_not_known_is_kept_for_the_check_to_refuse() -> None:
 
 def test_the_lines_that_are_broken_below_are_good_ones() -> None:
     for header in (HEADER, ACCOUNT):
-        for line in (LINE, ASKED):
+        for line in (LINE, ASKED, RESERVE, RESET, ASKED.replace('"federation"', '"run":"7","federation"')):
             assert entries_of(chained([header, line])) == [json.loads(header), json.loads(line)]
 
 
@@ -182,6 +188,19 @@ def test_a_line_is_read_at_its_place_alone() -> None:
         [HEADER, ASKED.replace('["0"]', "[0]")],
         [HEADER, ASKED.replace('["0"]', '"0"')],
         [HEADER, ASKED.replace('"at":""', '"at":0')],
+        [ACCOUNT, ASKED.replace('"federation"', '"run":7,"federation"')],
+        [ACCOUNT, ASKED.replace('"at":""', '"at":"","run":"7"')],
+        [ACCOUNT, LINE.replace('"federation"', '"run":"7","federation"')],
+        [ACCOUNT, RESET.replace('"why"', '""')],
+        [ACCOUNT, RESET.replace('"why"', "null")],
+        [ACCOUNT, RESET.replace('"why"', '"' + "y" * 1001 + '"')],
+        [ACCOUNT, RESET.replace('"at":""', '"at":null')],
+        [ACCOUNT, RESET.replace('"reason":"why",', "")],
+        [ACCOUNT, RESERVE.replace("2.0", "2")],
+        [ACCOUNT, RESERVE.replace('"sigma":3.5,', "")],
+        [ACCOUNT, RESERVE.replace('"sigma":3.5', '"sigma":-3.5')],
+        [ACCOUNT, RESERVE.replace('"at":""', '"at":0')],
+        [RESERVE.replace('"n":1', '"n":0')],
     ],
     ids=lambda bodies: bodies[-1][:150],
 )

@@ -83,14 +83,15 @@ policy = typer.Typer(
 app.add_typer(policy, name="policy")
 
 
-@policy.command(epilog="Example: equipoise flower policy init node --data scans --mechanism pl-identical --budget 0.96")
+@policy.command(epilog="Example: equipoise flower policy init node --data scans --budget 2")
 def init(
     folder: Annotated[Path, typer.Argument(help="A folder of the node's own; made if it is not there.")],
     *,
     data: Annotated[str, typer.Option(help="What you call the data set: its releases are counted together.")],
-    mechanism: Annotated[str, typer.Option(help="The mechanism to allow; add others in the file.")] = "pl-identical",
+    mechanism: Annotated[str, typer.Option(help="The mechanism to allow; add others in the file.")] = "gaussian-dp",
     budget: Annotated[
-        float | None, typer.Option(help="Ask for the noise of this budget; 0.98 for pl-identical.")
+        float | None,
+        typer.Option(help="Of gaussian-dp the epsilon of one run (2); else ask for the noise of this budget."),
     ] = None,
     releases: Annotated[int, typer.Option(help="The most releases of the data, over all runs.")] = 1000,
     experiment: Annotated[
@@ -101,8 +102,6 @@ def init(
     """Write a policy with comments, and begin the node's ledger."""
     from ..flower.policy_file import init_policy, remedy
 
-    if budget is None and mechanism == "pl-identical":
-        budget = 0.98
     path = init_policy(folder, data, mechanism, budget, releases, experiment=experiment)
     if not as_json:
         print(f"written: {path}")

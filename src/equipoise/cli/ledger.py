@@ -7,28 +7,60 @@ from typing import Annotated, Any
 
 import typer
 
+from ..errors import ConfigError
 from .arguments import Json, print_json
 
 EXAMPLES = (
-    "Examples: equipoise ledger runs/a   |   equipoise ledger runs/a --json   |   equipoise ledger RUN --head HASH"
+    "Examples: equipoise ledger runs/a   |   equipoise ledger RUN --head HASH   |   equipoise ledger node/ledger.jsonl "
+    "--policy node/policy.toml"
 )
 
 
 def ledger(
     run: Annotated[Path, typer.Argument(help="A run folder, or a ledger.jsonl.")],
     *,
+    policy: Annotated[
+        Path | None, typer.Option(help="The policy of a node: what is left under it is shown too.")
+    ] = None,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="Let the sums of a node's account begin again; this is recorded for ever.")
+    ] = False,
+    reason: Annotated[str | None, typer.Option(help="Why, for --reset.")] = None,
     head: Annotated[str | None, typer.Option(help="A head noted elsewhere, to which the chain must lead.")] = None,
     delta: Annotated[float, typer.Option(help="For the composed epsilon of laplace-dp.")] = 1e-5,
     as_json: Json = False,
 ) -> None:
     """Verify a run's ledger of releases, and count them for every client."""
+    from ..ledger.account import reset_account
     from ..ledger.report import ledger_report
 
-    result = ledger_report(run, head, delta)
+    if reset or reason is not None:
+        if not reset or reason is None:
+            raise ConfigError("--reset and --reason belong together.", 'Give both: --reset --reason "...".')
+        reset_account(run, reason)
+    result = ledger_report(run, head, delta, _bounds(policy))
+    if policy is not None:
+        _check_same_account(result, policy)
     if as_json:
         print_json(result)
     else:
         _show(result)
+
+
+def _bounds(policy: Path | None) -> dict[str, Any] | None:
+    """What a policy says of each mechanism."""
+    if policy is None:
+        return None
+    from ..flower.policy import read_policy
+
+    return dict(read_policy(policy).mechanisms)
+
+
+def _check_same_account(result: dict[str, Any], policy: Path) -> None:
+    from ..flower.policy import read_policy
+
+    if result["account"] != read_policy(policy).account:
+        raise ConfigError(f"The policy {policy} names another account than the ledger.", "Name the ledger beside it.")
 
 
 def _show(result: dict[str, Any]) -> None:
@@ -60,7 +92,33 @@ def _show(result: dict[str, Any]) -> None:
         who = f"federation {row['federation']}, client {printable(row['client'])}"
         told = f"{how}, {who}: {row['releases']} releases, epsilon {row['sum']:.6g} at delta 0{epsilon}"
         display.console.print(told, markup=False, highlight=False)
+    if result["account"] is not None:
+        _show_account(result)
     display.claims(result["claims"])
+
+
+def _show_account(result: dict[str, Any]) -> None:
+    """What is reserved for each run, and what is left."""
+    from ..ledger.report import printable
+    from . import display
+
+    numbers = ("epsilon", "delta", "sigma", "rate", "rounds used", "identified")
+    title = "reserved, by run (add/remove)"
+    table = display.table(title, ("run", "mechanism", "unit", *numbers), numbers=numbers)
+    for run in result["reserved"]["runs"]:
+        found = run["limits"].get("identification")
+        display.add_row(
+            table, printable(run["run"]), printable(run["mechanism"]), run["unit"], f"{run['epsilon']:g}",
+            f"{run['delta']:g}", f"{run['sigma']:.4g}", f"{run['sampling_rate']:g}",
+            f"{run['used']} of {run['rounds']}", "-" if found is None else f"{found['run']:.2%}",
+        )  # fmt: skip
+    if result["reserved"]["runs"]:
+        display.console.print(table)
+        display.note("identified: the most that any attacker who sees the whole run finds among 200; blindly 0.5 %.")
+    for name, left in (result["left"] or {}).items():
+        delta = f", delta {left['delta']:g}" if "delta" in left else ""
+        told = f"left under the policy for {printable(name)}: epsilon {left['epsilon']:g}{delta}"
+        display.console.print(told, markup=False, highlight=False)
 
 
 def _range(low: float | None, high: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ def protect(
     context: Context,
     *,
     loss: Loss | None = None,
-    keys: tuple[str, str] = ("img", "label"),
+    keys: tuple[str, ...] = ("img", "label"),
     experiment_seed: int | None = None,
 ) -> ArrayRecord:
     """Distort what your train function trained, as the run config asks, and return the arrays that it may send.
@@ -58,15 +59,20 @@ def protected_step(
     context: Context,
     *,
     loss: Loss | None = None,
-    keys: tuple[str, str] = ("img", "label"),
+    keys: tuple[str, ...] = ("img", "label"),
     experiment_seed: int | None = None,
 ) -> ArrayRecord:
     """Train one local step from the received model, distort the result, and return the arrays that may be sent.
 
     Args and Returns are those of ``protect``, except that ``model`` only says what is computed: the step, of size
-    ``equipoise.eta`` on the mini-batch, starts from the message's parameters. The only way to use ``laplace-dp``, with
-    which an example that the model or the loss fails on counts as zero, and a batch that cannot be read as empty: noise
-    alone is released. Pass a function as ``data``, so that whatever reads your examples is called in here.
+    ``equipoise.eta`` on the mini-batch, starts from the message's parameters. The only way to use ``laplace-dp`` and
+    ``gaussian-dp``, with which an example that the model or the loss fails on counts as zero, and a batch that cannot
+    be read as empty: noise alone is released. Pass a function as ``data``, so that whatever reads your examples is
+    called in here.
+
+    With ``gaussian-dp``, ``data`` is all that this node trains on: of a loader every batch is taken, and the mechanism
+    draws its own sample. Where the policy's unit is a group, each batch has a third part, or key: a whole number for
+    every record, the same for all records of one group, such as a person.
 
     In a train function::
 
@@ -84,7 +90,7 @@ def _arrays(
     context: Context,
     *,
     loss: Loss | None,
-    keys: tuple[str, str],
+    keys: tuple[str, ...],
     seed: int | None,
 ) -> ArrayRecord:
     admission = begin(msg, context)
@@ -94,11 +100,14 @@ def _arrays(
             "Take experiment_seed out of the app. Only a policy that says experiment = true lets such noise leave.",
         )
     mechanism, own = admission.terms.mechanism, {"least_relative": admission.bounds.get("least-relative", 0.0)}
+    batch = _batch(data, keys, model, spare=mechanism.formal, whole=mechanism.whole_run)
     if mechanism.formal and release is core.protected_step:
         own = {"divisor": admission.settings.batch}
-    batch = _batch(data, keys, model, spare=mechanism.formal)
+    if admission.reservation is not None and release is core.protected_step:
+        own = {"divisor": admission.reservation.divisor, "groups": _groups(batch, admission.reservation.unit)}
+    batch = None if batch is None else batch[:2]
     about: dict[str, Any] = {
-        "settings": admission.settings, "client": admission.client, "round_number": admission.round_number,
+        "settings": admission.settings, "client": admission.client, "round_number": admission.noise_round,
         "experiment_seed": seed,
     }  # fmt: skip
     received = _received(msg)
@@ -111,19 +120,41 @@ def _arrays(
             raise
         log.error("The update cannot be released, noise alone is sent: %s", error)  # a refusal would tell of the data
         sent = core.noise_alone(model, received, mechanism, admission.budget, **about)
-    arrays = ArrayRecord(sent.parameters)
+    arrays, record = ArrayRecord(sent.parameters), {**sent.record, "round": admission.round_number}
     with counting(admission, context) as counted:
-        counted.note(admission, sent.record)  # before anything can leave
-    let_pass(arrays, sent.record, admission.terms)
+        counted.note(admission, record)  # before anything can leave
+    let_pass(arrays, record, admission.terms)
     return arrays
 
 
-def _batch(data: Any, keys: tuple[str, str], model: nn.Module, *, spare: bool) -> tuple[Tensor, Tensor] | None:
-    """The mini-batch, where the model is; with ``spare``, none where that fails: that it did is private."""
+def _groups(batch: tuple[Tensor, ...] | None, unit: str) -> Tensor | None:
+    """Whose record each is, where the policy's unit is a group; that the app has none is no secret."""
+    given = batch[2] if batch is not None and len(batch) > 2 else None
+    if unit == "record" and given is not None:
+        raise PolicyError(
+            "The app clips records in groups; the unit of this node's policy is the record.",
+            "Leave the groups out, or set the policy's unit to group.",
+        )
+    if unit == "group" and given is None and batch is not None:
+        raise PolicyError(
+            "The unit of this node's policy is the group, and the app says of no record whose it is.",
+            "Give each batch a third part: a whole number for every record, the same for all of one group.",
+        )
+    return given
+
+
+def _batch(
+    data: Any, keys: tuple[str, ...], model: nn.Module, *, spare: bool, whole: bool
+) -> tuple[Tensor, ...] | None:
+    """The mini-batch, or with ``whole`` all there is, where the model is.
+
+    With ``spare``, none where that fails: that it did is private.
+    """
     try:
-        x, y = first_batch(data() if callable(data) else data, keys)
-        like = next(model.parameters(), x)
-        return x.to(like.device), y.to(like.device)
+        given = data() if callable(data) else data
+        parts = all_records(given, keys) if whole else first_batch(given, keys)
+        like = next(model.parameters(), parts[0])
+        return tuple(part.to(like.device) for part in parts)
     except Exception as error:
         if not spare:
             raise
@@ -131,27 +162,52 @@ def _batch(data: Any, keys: tuple[str, str], model: nn.Module, *, spare: bool) -
         return None
 
 
-def first_batch(data: Any, keys: tuple[str, str]) -> tuple[Tensor, Tensor]:
+def first_batch(data: Any, keys: tuple[str, ...]) -> tuple[Tensor, Tensor]:
     """The mini-batch that ``data`` is or begins with."""
-    if not isinstance(data, Mapping | tuple | list):
-        if not isinstance(data, Iterable):
-            raise DataError(f"Expected a mini-batch or a loader, got {type(data).__name__}.", "Pass your trainloader.")
-        data = _first(data)
-        if data is None:
-            raise DataError("The loader is empty.", "Give this client data, or leave it out.")
+    batches = _batches(data, most=1)
+    if not batches:
+        raise DataError("The loader is empty.", "Give this client data, or leave it out.")
+    x, y = _parts(batches[0], keys, (2,))
+    return x, y
+
+
+def all_records(data: Any, keys: tuple[str, ...]) -> tuple[Tensor, ...]:
+    """All batches of ``data`` as one: inputs, labels, and groups where there are any.
+
+    >>> all_records([(torch.zeros(2, 3), torch.tensor([0, 1])), (torch.ones(1, 3), torch.tensor([2]))].__iter__(), ())
+    (tensor([[0., 0., 0.],...
+    """
+    parts = [_parts(batch, keys, (2, 3)) for batch in _batches(data, most=None)]
+    if not parts:
+        raise DataError("The loader is empty.", "Give this client data, or leave it out.")
+    return tuple(torch.cat(columns) for columns in zip(*parts, strict=True))
+
+
+def _batches(data: Any, most: int | None) -> list[Any]:
+    """A mini-batch that is given as such, or the first ``most`` of a loader's."""
+    if isinstance(data, Mapping | tuple | list):
+        return [data]
+    if not isinstance(data, Iterable):
+        raise DataError(f"Expected a mini-batch or a loader, got {type(data).__name__}.", "Pass your trainloader.")
+    return _read(data, most)
+
+
+def _parts(data: Any, keys: tuple[str, ...], widths: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """The tensors of one batch; as many as one of ``widths``."""
     if isinstance(data, Mapping):
         missing = [key for key in keys if key not in data]
         if missing:
             raise DataError(f"The batch has no {missing[0]!r}; it has {', '.join(map(str, data))}.", "Pass keys=.")
         data = tuple(data[key] for key in keys)
-    if not isinstance(data, tuple | list) or len(data) != 2 or not all(isinstance(part, Tensor) for part in data):
+    tensors = isinstance(data, tuple | list) and all(isinstance(part, Tensor) for part in data)
+    if not tensors or len(data) not in widths:
         raise DataError("Expected a mini-batch of two tensors, inputs and labels.", "Pass (x, y), or a dict and keys=.")
-    return data[0], data[1]
+    return tuple(data)
 
 
-def _first(loader: Iterable[Any]) -> Any:
+def _read(loader: Iterable[Any], most: int | None) -> list[Any]:
     try:
-        return next(iter(loader), None)
+        return list(islice(loader, most))
     except EquipoiseError:
         raise
     except Exception as error:

@@ -77,8 +77,7 @@ def begin(msg: Message, context: Context) -> Admission:
 def _charged(msg: Message, context: Context, policy: Policy | None) -> Admission:
     admission = admitted(msg, context, policy)
     with counting(admission, context) as counted:
-        counted.charge(admission)
-    return admission
+        return counted.charge(admission)
 
 
 def let_pass(arrays: ArrayRecord, record: dict[str, Any], terms: Terms) -> None:

@@ -13,9 +13,12 @@ least-relative         the least L2 norm of the noise over that of the update; a
 most-gamma             learned: the largest step size of the learner, whose gradients are of the private batch
 most-steps             learned: the most steps of the learner
 most-factor            learned: the largest ratio of the upper to the lower bound
-most-epsilon           laplace-dp: the largest epsilon of one release
-most-total-epsilon     laplace-dp: the largest sum of epsilons over all releases of the data
-divisor                laplace-dp: the public number that sums of gradients are divided by
+most-epsilon           laplace-dp: the largest epsilon of one release; gaussian-dp: of one run
+most-delta             gaussian-dp: the largest delta of one run
+most-total-epsilon     both: the largest sum of epsilons over all runs and releases of the data
+most-total-delta       gaussian-dp: the largest sum of deltas over all runs on the data
+unit                   gaussian-dp: whose presence is hidden, a "record" or a "group" of records
+divisor                both: the public number that sums of gradients are divided by
 most-releases          the most releases with this mechanism, over all runs
 =====================  ==============================================================================================
 """
@@ -31,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import PolicyError, closest, is_count, is_finite
+from ..ledger.reservation import UNITS, Reservation
 from ..mechanism.protection import Protection
 from ..mechanism.registry import MECHANISMS, Mechanism
 from .run_config import PREFIX, Terms
@@ -42,6 +46,7 @@ MOST_BYTES = 1 << 20
 EXAMPLES = "examples"
 SHARED = ("least-relative", "most-releases")
 COUNTS = ("most-steps", "most-releases", "divisor")
+DELTAS = ("most-delta", "most-total-delta")
 UNKNOWN = ("least-intensity", "least-scale", "most-gamma", "most-steps", "most-factor", *SHARED)
 """What may be said of a mechanism that is not installed here."""
 
@@ -54,11 +59,19 @@ def needed(mechanism: Mechanism) -> tuple[str, ...]:
     """
     if not mechanism.distorts:
         return ("most-releases",)
+    if mechanism.whole_run:
+        return (
+            "most-epsilon", "most-delta", "most-total-epsilon", "most-total-delta", "unit", "divisor", "most-releases",
+        )  # fmt: skip
     if mechanism.formal:
         return ("most-epsilon", "most-total-epsilon", "divisor", "most-releases")
     noise = "least-intensity" if mechanism.on_sphere else "least-scale"
     learner = ("most-gamma", "most-steps", "most-factor") if mechanism.learns else ()
     return (noise, *learner, *SHARED)
+
+
+Bounds = Mapping[str, Any]
+"""By the keys of ``needed``: numbers, and the name of a unit."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +88,7 @@ class Policy:
 
     path: Path
     data: str
-    mechanisms: Mapping[str, Mapping[str, float]]
+    mechanisms: Mapping[str, Bounds]
     most_releases: int
     account: str | None = None
     ledger: Path | None = None
@@ -85,13 +98,8 @@ class Policy:
     experiment: bool = False
     verbose_errors: bool = False
 
-    def permit(self, terms: Terms, protection: Protection, epsilon: float | None) -> None:
-        """Raise where the terms of a run contradict the policy: before anything is computed.
-
-        ``protection`` is what the run's budget and constants make of one release of this client, ``epsilon`` its
-        guarantee, if it has one.
-        """
-        mechanism = terms.mechanism
+    def bounds_of(self, mechanism: Mechanism) -> Bounds:
+        """What the policy says of a mechanism; raise where it says nothing, or what fits another."""
         bounds = self.mechanisms.get(mechanism.name)
         if bounds is None:
             odd = [name for name in self.mechanisms if name not in MECHANISMS]
@@ -106,15 +114,21 @@ class Policy:
                 f"The policy's bounds of {mechanism.name!r} are of another mechanism with this name.",
                 "Write the keys that this one needs: " + ", ".join(needed(mechanism)) + ".",
             )
-        asked = {
-            "least-intensity": float(protection.scale),
-            "least-scale": float(protection.scale),
-            "most-gamma": float(protection.gamma),
-            "most-steps": protection.steps,
-            "most-factor": protection.factor,
-            "most-epsilon": epsilon,
-        }
-        for key, bound in bounds.items():
+        return bounds
+
+    def permit(self, terms: Terms, protection: Protection | None, epsilon: float | None) -> None:
+        """Raise where the terms of a run contradict the policy: before anything is computed.
+
+        ``protection`` is what the run's budget and constants make of one release of this client; None where the budget
+        is for a whole run. ``epsilon`` is the guarantee of one release or of the run, if there is one.
+        """
+        mechanism = terms.mechanism
+        asked: dict[str, float | None] = {"most-epsilon": epsilon}
+        if mechanism.whole_run:
+            asked["most-delta"] = terms.settings.gaussian.delta
+        if protection is not None:
+            asked |= _of_one_release(protection)
+        for key, bound in self.bounds_of(mechanism).items():
             value = asked.get(key)
             if value is not None and not (value >= bound if key.startswith("least-") else value <= bound):
                 raise PolicyError(
@@ -122,13 +136,8 @@ class Policy:
                     f"{value:.6g}.",
                     "Ask the coordinator to change the run config, or loosen the policy knowingly.",
                 )
-        still = protection.steps < 1 or not float(protection.gamma) > 0 or not protection.factor > 1
-        if mechanism.learns and still:
-            raise PolicyError(
-                f"With the steps, gamma or factor of the run {mechanism.name!r} learns nothing: its noise has an exact "
-                "norm, which verifies guesses.",
-                "Set steps >= 1, gamma > 0 and factor > 1, or ask for the static mechanism.",
-            )
+        if protection is not None and mechanism.learns:
+            _permit_learner(mechanism, protection)
         self._permit_numbers(terms)
 
     def _permit_numbers(self, terms: Terms) -> None:
@@ -146,23 +155,60 @@ class Policy:
                 "Set a number there, the same on all nodes.",
             )
 
-    def permit_releases(self, mechanism: Mechanism, ever: int, with_it: int, spent: float, epsilon: float) -> None:
-        """Raise unless one more release, after ``ever`` in all and ``with_it`` by this mechanism, is within bounds."""
+    def permit_releases(self, mechanism: Mechanism, ever: int, with_it: int, more: int = 1) -> None:
+        """Raise unless ``more`` of them, after ``ever`` in all and ``with_it`` by this mechanism, are within limits."""
         bounds = self.mechanisms[mechanism.name]
         limits = ((self.most_releases, ever, "in all"), (bounds["most-releases"], with_it, f"by {mechanism.name}"))
         for most, count, what in limits:
-            if count >= most:
+            if count + more > most:
                 raise PolicyError(
-                    f"This node has released {count} times {what}; its policy has most-releases = {most:g}.",
+                    f"This node has released {count} times {what}; its policy has most-releases = {most:g}"
+                    f"{'' if more == 1 else f', and the run has {more} rounds'}.",
                     "Budgets of single releases do not add up to a budget of all; raise it if you accept more.",
                 )
-        total = bounds.get("most-total-epsilon")
-        if total is not None and spent + epsilon > total * (1 + 1e-12):
+
+    def permit_spending(self, mechanism: Mechanism, spent: tuple[float, float], more: tuple[float, float]) -> None:
+        """Raise unless this much more, each an (epsilon, delta), is within what all runs may spend together."""
+        bounds = self.mechanisms[mechanism.name]
+        for name, had, new in zip(("epsilon", "delta"), spent, more, strict=True):
+            most = bounds.get(f"most-total-{name}")
+            if most is not None and new > 0 and had + new > most * (1 + 1e-12):
+                raise PolicyError(
+                    f"On {self.data!r} {name} {had:g} is spent or reserved; {new:g} more would pass "
+                    f"most-total-{name} = {most:g}.",
+                    "Nothing more can leave under this policy. Its operator may raise the limit knowingly.",
+                )
+
+    def permit_run(self, asked: Reservation, spent: tuple[float, float], units: set[str]) -> None:
+        """Raise unless a whole run is within what all runs may spend together, in guarantees of one unit."""
+        self.permit_spending(MECHANISMS[asked.mechanism], spent, (asked.epsilon, asked.delta))
+        other = sorted(units - {asked.unit})
+        if other:
             raise PolicyError(
-                f"The releases of {self.data!r} have spent epsilon {spent:g}; {epsilon:g} more would pass "
-                f"most-total-epsilon = {total:g}.",
-                "Nothing more can leave under this policy.",
+                f"On {self.data!r} guarantees of the unit {other[0]!r} are reserved; the policy now has unit = "
+                f"{asked.unit!r}, and these do not add up.",
+                "Put the unit back, or let the operator reset the account knowingly.",
             )
+
+
+def _of_one_release(protection: Protection) -> dict[str, float | None]:
+    """What a policy bounds of one release, by its keys."""
+    return {
+        "least-intensity": float(protection.scale),
+        "least-scale": float(protection.scale),
+        "most-gamma": float(protection.gamma),
+        "most-steps": protection.steps,
+        "most-factor": protection.factor,
+    }
+
+
+def _permit_learner(mechanism: Mechanism, protection: Protection) -> None:
+    if protection.steps < 1 or not float(protection.gamma) > 0 or not protection.factor > 1:
+        raise PolicyError(
+            f"With the steps, gamma or factor of the run {mechanism.name!r} learns nothing: its noise has an exact "
+            "norm, which verifies guesses.",
+            "Set steps >= 1, gamma > 0 and factor > 1, or ask for the static mechanism.",
+        )
 
 
 # -- reading -------------------------------------------------------------------------------------------------------
@@ -253,7 +299,7 @@ class _Reader:
             return None, None
         return self._word("account"), self.path.parent / self._word("ledger")
 
-    def _bounds(self, name: str, given: Any) -> dict[str, float]:
+    def _bounds(self, name: str, given: Any) -> Bounds:
         where, kind = f"mechanisms.{name}", MECHANISMS.get(name)
         if not isinstance(given, dict):
             raise self._wrong(where, given, "a table", f"Write [{where}].")
@@ -268,6 +314,11 @@ class _Reader:
         for key, value in given.items():
             if key in COUNTS:
                 self._count(f"{where}.{key}", value)
+            elif key == "unit":
+                if value not in UNITS:
+                    raise self._wrong(f"{where}.{key}", value, f"one of {', '.join(UNITS)}", 'For example "record".')
+            elif key in DELTAS and is_finite(value) and value >= 1:
+                raise self._wrong(f"{where}.{key}", value, "below 1", "For example 1e-5.")
             elif not is_finite(value) or not value > 0:
                 raise self._wrong(f"{where}.{key}", value, "a finite number > 0", "For example 8.0.")
         return dict(given)

@@ -6,16 +6,20 @@ import math
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from ..errors import ConfigError, LedgerError, PolicyError, closest
+from ..errors import BudgetError, ConfigError, LedgerError, PolicyError, closest, is_finite
 from ..files import write_bytes
 from ..ledger.account import Account
-from ..ledger.ledger import verify
+from ..ledger.account_report import CANDIDATES
+from ..ledger.ledger import Summary, verify
+from ..ledger.reservation import RELATION, sums
 from ..mechanism.protection import ProtectionSettings
 from ..mechanism.registry import MECHANISMS, Mechanism, checked
 from .policy import VARIABLE, VERSION, Policy, needed, read_policy
 
 POLICY, LEDGER = "policy.toml", "ledger.jsonl"
+DEFAULT_BUDGETS = {"gaussian-dp": 2.0, "pl-identical": 0.98}
 
 ABOUT = {
     "version": "of this format",
@@ -28,6 +32,19 @@ ABOUT = {
     "metrics": "of training, that may leave if a run asks for them; a loss is a function of your data",
     "verbose-errors": "true: this node's log quotes errors of the app, which may quote examples",
 }
+UNIT, RUNS = "record", 4
+"""What a policy says unless edited: the unit, and how many runs of the largest epsilon all runs may come to."""
+DELTAS = {"most-delta": 1e-5, "most-total-delta": 5e-5}
+WHOLE_RUN = {
+    "most-epsilon": "the largest epsilon of one run; all of it is reserved before the first release",
+    "most-delta": "the largest delta of one run",
+    "most-total-epsilon": "the largest sum of epsilons over all runs on this data, finished or not",
+    "most-total-delta": "the largest sum of deltas over all runs on this data",
+    "unit": 'whose presence is hidden: a "record", or a "group" of records of one person, say, which the app names',
+    "divisor": "a round number of records that may be public: the exact number is private",
+    "most-releases": "the most releases with this mechanism, over all runs",
+}
+"""Comments on a mechanism whose budget is for a whole run."""
 COMMENTS = {
     "least-intensity": "the least L2 norm of the distortion of a release",
     "least-scale": "the least scale of the noise, in every coordinate",
@@ -43,7 +60,13 @@ COMMENTS = {
 
 
 def init_policy(
-    folder: Path, data: str, mechanism: str, budget: float | None, releases: int = 1000, *, experiment: bool = False
+    folder: Path,
+    data: str,
+    mechanism: str = "gaussian-dp",
+    budget: float | None = None,
+    releases: int = 1000,
+    *,
+    experiment: bool = False,
 ) -> Path:
     """Write ``policy.toml`` into a folder of the node's own, and begin its ledger; nothing there is replaced.
 
@@ -51,7 +74,8 @@ def init_policy(
         folder: made if it is not there, readable by its owner alone.
         data: what you call the data set. Releases are counted by the ledger: one policy for one data set.
         mechanism: the one that is allowed; others can be added by hand.
-        budget: noise is asked for as this budget has it under the default constants; none for ``none``.
+        budget: noise is asked for as this budget has it under the default constants; for ``gaussian-dp`` the epsilon
+            of one run, 2 unless given; none for ``none``.
         releases: the most that may leave, over all runs.
         experiment: let reproducible noise leave too, and keep no ledger: for simulations.
 
@@ -64,7 +88,10 @@ def init_policy(
     ...     init_policy(Path(folder) / "node", "scans", "pl-identical", 0.98).name
     'policy.toml'
     """
+    budget = DEFAULT_BUDGETS.get(mechanism) if budget is None else budget
     kind = checked(mechanism, budget)
+    if kind.whole_run and (not is_finite(budget) or budget <= 0):
+        raise BudgetError(f"Expected budget={budget!r} to be an epsilon > 0.", "For example 2, for a whole run.")
     if not data.strip() or not data.isprintable():
         raise ConfigError(f"Expected data={data!r} to be a name.", "Name your data set: for example scans-2024.")
     if releases < 1:
@@ -93,7 +120,9 @@ def policy_text(data: str, mechanism: Mechanism, budget: float | None, releases:
         "most-releases": f"{releases}", "weight": "1.0" if mechanism.formal else '"examples"', "metrics": "[]",
         "verbose-errors": "false",
     }  # fmt: skip
-    bounds = {key: f"{value}" for key, value in default_bounds(mechanism, budget, releases).items()}
+    bounds = {key: _toml(value) for key, value in default_bounds(mechanism, budget, releases).items()}
+    judged = "the whole (epsilon, delta) of a run counts" if mechanism.whole_run else "a budget counts by its noise"
+    comments = WHOLE_RUN if mechanism.whole_run else COMMENTS
     return f"""\
 # What may leave this node, whatever a run asks for. What contradicts it is refused before anything is computed.
 # `equipoise flower policy show` says it in plain words.
@@ -103,9 +132,13 @@ def policy_text(data: str, mechanism: Mechanism, budget: float | None, releases:
 # metrics = ["accuracy"]
 # least-examples = 100
 
-# One table for each mechanism that is allowed; a budget of the run is judged by the noise that it comes to.
+# One table for each mechanism that is allowed; {judged}.
 [mechanisms.{mechanism.name}]
-{_lines(bounds, COMMENTS)}"""
+{_lines(bounds, comments)}"""
+
+
+def _toml(value: float | str) -> str:
+    return f'"{value}"' if isinstance(value, str) else f"{value}"
 
 
 def _lines(values: Mapping[str, str], comments: Mapping[str, str]) -> str:
@@ -115,7 +148,7 @@ def _lines(values: Mapping[str, str], comments: Mapping[str, str]) -> str:
     return "".join(f"{line:<{width}}  # {comments[key]}\n" for key, line in given.items())
 
 
-def default_bounds(mechanism: Mechanism, budget: float | None, releases: int) -> dict[str, float]:
+def default_bounds(mechanism: Mechanism, budget: float | None, releases: int) -> dict[str, float | str]:
     """What the default constants make of a budget, rounded so that a run with these is allowed.
 
     >>> from equipoise import get_mechanism
@@ -123,11 +156,18 @@ def default_bounds(mechanism: Mechanism, budget: float | None, releases: int) ->
     {'least-intensity': 7.99, 'least-relative': 1.0, 'most-releases': 100}
     """
     settings = ProtectionSettings()
+    if mechanism.whole_run:
+        assert budget is not None
+        own: dict[str, float | str] = {
+            "most-epsilon": float(budget), "most-total-epsilon": float(f"{RUNS * budget:.6g}"), **DELTAS, "unit": UNIT,
+            "divisor": int(settings.gaussian.divisor), "most-releases": releases,
+        }  # fmt: skip
+        return {key: own[key] for key in needed(mechanism)}
     protection = settings.at(mechanism, budget, round_number=1)
     scale = float(protection.scale)
     noise = _below(scale) if scale > 0 else 0.0
     epsilon = float(budget) if mechanism.formal and budget is not None else 0.0
-    usual = {
+    usual: dict[str, float | str] = {
         "least-intensity": noise, "least-scale": noise, "least-relative": 1.0, "most-gamma": float(protection.gamma),
         "most-steps": protection.steps, "most-factor": protection.factor, "most-epsilon": epsilon,
         "most-total-epsilon": float(f"{epsilon * releases:.6g}"), "divisor": settings.batch, "most-releases": releases,
@@ -174,10 +214,14 @@ def _sentences(policy: Policy) -> Iterator[str]:
                 f"The ledger {policy.ledger.name} is of another account than the policy's.", "Name the right one."
             )
         yield f"So far {summary.total().asked:,} have left (ledger {policy.ledger.name}, verified)."
+        yield from _so_far(summary)
     if policy.experiment and policy.ledger is not None:
         yield "Reproducible noise, which protects nothing, may leave."
     for name, bounds in policy.mechanisms.items():
         yield _mechanism(name, dict(bounds))
+    others = [name for name, bounds in policy.mechanisms.items() if "most-epsilon" not in bounds]
+    if others and len(others) < len(policy.mechanisms):
+        yield f"A release by {', '.join(others)} has no guarantee: once one left, none holds for this data as a whole."
     if not policy.mechanisms:
         yield "No mechanism is allowed: nothing leaves."
     weight = "the number of examples trained on" if policy.weight is None else f"the fixed weight {policy.weight:g}"
@@ -192,10 +236,45 @@ def _sentences(policy: Policy) -> Iterator[str]:
     yield "Everything else is refused before anything is computed, and the server learns that it was refused, no more."
 
 
-def _mechanism(name: str, bounds: dict[str, float]) -> str:
+def _so_far(summary: Summary) -> Iterator[str]:
+    """What is reserved, and how often the operator let the sums begin again."""
+    epsilon, delta = sums(summary.runs.values())
+    if summary.runs:
+        yield f"Reserved for {len(summary.runs)} run(s): epsilon {epsilon:g}, delta {delta:g} ({RELATION})."
+    if summary.resets:
+        yield f"The sums were reset {len(summary.resets)} time(s), last at {summary.resets[-1].at}."
+
+
+def _whole_run(name: str, most: str, bounds: Mapping[str, Any]) -> str:
+    """The words for a mechanism whose budget is for a whole run, with the limit that is proved of it."""
+    unit, epsilon, delta = bounds["unit"], bounds["most-epsilon"], bounds["most-delta"]
+    return (
+        f"{name}, {most}: each run with epsilon {epsilon:g} and delta {delta:g} or less, all runs together at most "
+        f"epsilon {bounds['most-total-epsilon']:g} and delta {bounds['most-total-delta']:g} ({RELATION}, unit: "
+        f"{unit}); sums are divided by {bounds['divisor']:.0f}. A run is reserved as a whole before its first release, "
+        f"and stays reserved if it stops. {_limit(epsilon, delta)}"
+    )
+
+
+def _limit(epsilon: float, delta: float) -> str:
+    """What any attacker reaches at most in one run with all records in each round: the rounds play no part then."""
+    from ..privacy.gaussian import noise_multiplier
+    from ..privacy.limits import limit
+
+    found = limit(1 / CANDIDATES, noise_multiplier(epsilon, delta, 1), 1)
+    return (
+        f"Whoever sees such a run, with all records in every round, and knows all other records picks the right one of "
+        f"{CANDIDATES} equally likely candidates with at most {found:.2%} (blindly: {1 / CANDIDATES:.2%}): proved, for "
+        "any attacker."
+    )
+
+
+def _mechanism(name: str, bounds: dict[str, Any]) -> str:
     most = f"at most {bounds['most-releases']:,.0f} times"
     if name not in MECHANISMS:
         most += f" (no mechanism that is known here{closest(name, list(MECHANISMS))}; it counts only if an app has it)"
+    if "most-delta" in bounds:
+        return _whole_run(name, most, bounds)
     if "most-epsilon" in bounds:
         return (
             f"{name}, {most}: each release with epsilon {bounds['most-epsilon']:g} or less, all together at most "

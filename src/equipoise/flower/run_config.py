@@ -5,6 +5,8 @@
 ====================  ==============================================================================================
 mechanism, budget     as everywhere; a list or a schedule is written as JSON in a string: ``budget = "[0.96, 0.98]"``
 eta, gamma, ...       the settings of a release, by their names in ``Settings``; ``leakage.D`` and so on
+gaussian.delta, ...   of a run with gaussian-dp, whose budget is the epsilon of all its rounds: delta, clip,
+                      sampling_rate, rounds, noise_schedule; divisor and noise multiplier are the node's own
 metrics               metrics that are sent along, with commas between them, if every node's policy lets them; none
                       unless told otherwise
 release-limit         the most releases of one client; 0 for no limit
@@ -24,10 +26,12 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ConfigError, closest, is_count
 from ..mechanism.protection import Leakage, ProtectionSettings, check_protection
 from ..mechanism.registry import Mechanism, checked
+from ..mechanism.run_budget import GaussianSettings
 from ..mechanism.schedule import Schedule, schedule, schedule_starts
 from ..runs.deployment import DATASET
 from .audit_terms import KEYS as AUDIT_KEYS
 from .audit_terms import AuditTerms, read_audit_terms
+from .whole_run import check_whole_run
 
 if TYPE_CHECKING:
     from ..runs.config import Config
@@ -40,10 +44,11 @@ MOST_VALUES = 100_000
 RESERVED = ("experiment", "round", "accepted", "refused", "void", "evaluation")
 """Keys that a line of the server's metrics has anyway."""
 OF_A_RELEASE = tuple(
-    part.name for part in fields(ProtectionSettings) if part.name not in ("batch", "local_steps", "leakage")
+    part.name for part in fields(ProtectionSettings) if part.name not in ("batch", "local_steps", "leakage", "gaussian")
 )
 """Settings of a release that a run may set; what a client trains on is its own."""
 _LEAKAGE = tuple(f"leakage.{part.name}" for part in fields(Leakage))
+_GAUSSIAN = tuple(f"gaussian.{name}" for name in ("delta", "clip", "sampling_rate", "rounds", "noise_schedule"))
 _AUDIT = tuple(f"audit.{name}" for name in AUDIT_KEYS)
 _OTHER = ("mechanism", "budget", "metrics", "release_limit", "out")
 
@@ -95,14 +100,16 @@ def read_terms(run_config: Mapping[str, Any]) -> Terms:
     >>> result.mechanism.name, result.budget, result.settings.steps
     ('pl-learn', 0.98, 10)
     """
-    given = own_keys(run_config, (*OF_A_RELEASE, *_LEAKAGE, *_AUDIT, *_OTHER), "run config")
+    given = own_keys(run_config, (*OF_A_RELEASE, *_LEAKAGE, *_GAUSSIAN, *_AUDIT, *_OTHER), "run config")
     if not given.get("mechanism"):
         raise ConfigError(
             "The run config names no mechanism.", 'Set equipoise.mechanism, for example to "pl-learn", or to "none".'
         )
-    constants = {key.removeprefix("leakage."): _value(given[key]) for key in _LEAKAGE if key in given}
     plain = {key: _value(given[key]) for key in OF_A_RELEASE if key in given}
-    settings = ProtectionSettings(**plain, leakage=Leakage(**constants))
+    settings = ProtectionSettings(
+        **plain, leakage=Leakage(**_part("leakage", _LEAKAGE, given)),
+        gaussian=GaussianSettings(**_part("gaussian", _GAUSSIAN, given)),
+    )  # fmt: skip
     check_protection(settings)
     budget = _value(given.get("budget"))
     budget = None if budget == "" else budget
@@ -113,11 +120,16 @@ def read_terms(run_config: Mapping[str, Any]) -> Terms:
         metrics=words(given.get("metrics", "")),
         release_limit=limit(given.get("release_limit", 0)),
         out=path("out", given.get("out")),
-        audit=read_audit_terms({key.removeprefix("audit."): _value(given[key]) for key in _AUDIT if key in given}),
+        audit=read_audit_terms(_part("audit", _AUDIT, given)),
     )
     _check_budget(result)
     _check_metrics(result)
     return result
+
+
+def _part(name: str, keys: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys below one name, without it."""
+    return {key.removeprefix(f"{name}."): _value(given[key]) for key in keys if key in given}
 
 
 def _check_metrics(terms: Terms) -> None:
@@ -133,6 +145,9 @@ def _check_metrics(terms: Terms) -> None:
 
 def _check_budget(terms: Terms) -> None:
     """Every part of a schedule, where the app starts: not in the middle of a run, on every client."""
+    if terms.mechanism.whole_run:
+        check_whole_run(terms.mechanism.name, terms.budget, terms.settings.gaussian)
+        return
     measure = terms.settings.measure(terms.mechanism)
     if measure is None:
         return

@@ -13,6 +13,10 @@ cut, or replaced by an older copy           ``.head`` is ahead of it, or names a
 replaced by a link, or readable by others   the file itself
 ==========================================  =========================================================================
 
+A mechanism whose budget is of a whole run has all of it reserved before the first release of the run (``reserve``), and
+``total`` adds up what is reserved and what single releases spent. It does not look at the data: changed contents, or
+another name for them, reset nothing. Only the operator does (``reset``), and that stays in the ledger with its reason.
+
 The ledger may be ahead of ``.head`` by one entry, since a process can be killed between the two; that entry counts.
 
 Not noticed: ledger and ``.head`` put back together to an older state while no run is under way that remembers more
@@ -39,7 +43,8 @@ from ..files import held, open_plain, storage_errors, write_bytes
 from ..mechanism.registry import MECHANISMS
 from ..privacy.accounting import basic_epsilon
 from .ledger import Ledger, Summary, verify
-from .lines import NOTE, SCHEMA, START, Entry, seal
+from .lines import LONGEST_REASON, NOTE, SCHEMA, START, Entry, seal
+from .reservation import Reservation, sums
 
 PRIVATE = 0o600
 LONGEST_HEAD = 1000
@@ -131,7 +136,7 @@ class Account:
 
     @property
     def releases(self) -> int:
-        """All that were ever asked for, by whatever mechanism."""
+        """All that were asked for, since the last reset, by whatever mechanism."""
         return self._ledger.summary.total().asked
 
     def releases_of(self, mechanism: str) -> int:
@@ -140,17 +145,53 @@ class Account:
         return sum(times for (name, _), times in budgets.items() if name == mechanism)
 
     def epsilon(self) -> float:
-        """The sum over the releases of formal mechanisms, whose budget is their epsilon; delta is 0.
+        """The sum over releases whose budget is the epsilon of one release; delta is 0.
 
-        Infinite where such a release states none. Releases of other mechanisms have no epsilon, and add nothing here.
+        Infinite where such a release states none, or where one of a whole-run mechanism belongs to no run. Releases of
+        other mechanisms have no epsilon, and add nothing here.
         """
-        budgets: Counter[float] = Counter()
-        for (name, budget), times in self._ledger.summary.total().budgets.items():
-            if is_formal(name):
-                if not is_finite(budget) or budget <= 0:
-                    return math.inf
-                budgets[budget] += times
-        return basic_epsilon(budgets)
+        return single_epsilon(self._ledger.summary)
+
+    def reserve(self, terms: Reservation) -> None:
+        """Write down the whole (epsilon, delta) of a run, on the disk when this returns: before its first release."""
+        if self.reservation(terms.run) is not None:
+            raise LedgerError(f"For the run {terms.run[:64]!r} there is a reservation already.", "Keep to it.")
+        self.append(terms.entry())
+
+    def reservation(self, run: str) -> Reservation | None:
+        """What is reserved for a run, if anything is."""
+        known = self._ledger.summary.runs.get(run)
+        return None if known is None else known.terms
+
+    def used(self, run: str) -> int:
+        """How many releases of a run were asked for."""
+        known = self._ledger.summary.runs.get(run)
+        return 0 if known is None else known.used
+
+    def reserved(self) -> tuple[float, float]:
+        """Epsilon and delta of all runs: simple sums, valid for runs that were chosen one after the other.
+
+        What a run that stopped early did not use is in them.
+        """
+        return sums(self._ledger.summary.runs.values())
+
+    def total(self) -> tuple[float, float]:
+        """Epsilon and delta of all that is reserved, and of all single releases that have an epsilon."""
+        epsilon, delta = self.reserved()
+        return epsilon + self.epsilon(), delta
+
+    def units(self) -> set[str]:
+        """Whose presence the guarantees so far are about; only those of one unit add up."""
+        return units(self._ledger.summary)
+
+    def reset(self, reason: str) -> None:
+        """Let all sums begin again, a deed of the operator's: the entry, with the reason, stays for ever."""
+        if not isinstance(reason, str) or not reason.strip() or len(reason) > LONGEST_REASON:
+            raise ConfigError(
+                f"Expected a reason of 1 to {LONGEST_REASON} letters.",
+                'For example --reason "all data are new".',
+            )
+        self.append({"kind": "reset", "reason": reason})
 
     @property
     def seen(self) -> dict[str, int | str]:
@@ -172,9 +213,46 @@ class Account:
             self._noted = self._ledger.entries
 
 
+def reset_account(path: Path, reason: str) -> None:
+    """``Account.reset`` for the account that a ledger says it is of: its operator names the file itself."""
+    account = verify(path).account
+    if account is None:
+        raise LedgerError("The ledger is that of a run, which has no sums to reset.", "Name the ledger of a node.")
+    with Account.open(path, account) as held_account:
+        held_account.reset(reason)
+
+
 def is_formal(name: str) -> bool:
     """Whether budgets compose. A ledger may name a mechanism that is not installed here: of that nothing is known."""
     return name in MECHANISMS and MECHANISMS[name].formal
+
+
+def is_whole_run(name: str) -> bool:
+    """Whether a budget is the epsilon of a whole run rather than of one release."""
+    return is_formal(name) and MECHANISMS[name].whole_run
+
+
+def single_epsilon(summary: Summary) -> float:
+    """See ``Account.epsilon``."""
+    total, budgets = summary.total(), Counter[float]()
+    for (name, budget), times in total.budgets.items():
+        if is_formal(name) and not is_whole_run(name):
+            if not is_finite(budget) or budget <= 0:
+                return math.inf
+            budgets[budget] += times
+    covered = Counter[str]()
+    for run in summary.runs.values():
+        covered[run.terms.mechanism] += run.used
+    asked = Counter[str]()
+    for (name, _), times in total.budgets.items():
+        asked[name] += times if is_whole_run(name) else 0
+    return math.inf if asked - covered else basic_epsilon(budgets)
+
+
+def units(summary: Summary) -> set[str]:
+    """See ``Account.units``."""
+    single = any(is_formal(name) and not is_whole_run(name) for name, _ in summary.total().budgets)
+    return {run.terms.unit for run in summary.runs.values()} | ({"record"} if single else set())
 
 
 # -- the files -----------------------------------------------------------------------------------------------------

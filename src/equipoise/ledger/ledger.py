@@ -19,7 +19,21 @@ from typing import Any, BinaryIO
 
 from ..errors import ConfigError, LedgerError, LimitError
 from ..files import changing, storage_errors, write_bytes
-from .lines import LONGEST, NO_REPLY, NOTE, SCHEMA, START, Entry, bad_line, check_entry, normal, read_line, seal
+from .lines import (
+    LONGEST,
+    NO_REPLY,
+    NOTE,
+    OF_AN_ACCOUNT,
+    SCHEMA,
+    START,
+    Entry,
+    bad_line,
+    check_entry,
+    normal,
+    read_line,
+    seal,
+)
+from .reservation import Reservation, Reserved, sums
 
 FILE = "ledger.jsonl"
 
@@ -42,9 +56,20 @@ class Count:
         self.high = high if self.high is None or (high is not None and high > self.high) else self.high
 
 
+@dataclass(frozen=True)
+class Reset:
+    """An act of a node's operator, after which its sums began again; and what they were."""
+
+    reason: str
+    at: str
+    releases: int
+    epsilon: float  # reserved
+    delta: float
+
+
 @dataclass(kw_only=True)
 class Summary:
-    """The sums of a whole ledger. Its size grows with the clients, not with the rounds."""
+    """The sums of a whole ledger, or since its last reset. Its size grows with clients and runs, not with rounds."""
 
     experiment: str | None = None
     account: str | None = None  # whose it is, if it is a node's own
@@ -55,6 +80,34 @@ class Summary:
     beyond: int = 0  # entries after those that were known
     heads: dict[int, str] = field(default_factory=dict)  # after these many entries, for those that were asked for
     counts: dict[tuple[int, str], Count] = field(default_factory=dict)
+    runs: dict[str, Reserved] = field(default_factory=dict)  # of a node's own: what is reserved, by run
+    resets: list[Reset] = field(default_factory=list)
+
+    def add(self, entry: Entry) -> None:
+        """Count an entry that passed its checks."""
+        kind = entry["kind"]
+        if kind == "reserve":
+            self.runs[entry["run"]] = Reserved(Reservation.of(entry), entry["at"])
+        elif kind == "reset":
+            self.resets.append(Reset(entry["reason"], entry["at"], self.total().asked, *sums(self.runs.values())))
+            self.counts, self.runs = {}, {}
+        else:
+            _count(self.counts, entry)
+            if kind == "asked" and "run" in entry:
+                self.runs[entry["run"]].used += len(entry["clients"])
+
+    def check(self, entry: Entry, n: int) -> None:
+        """Refuse an entry that contradicts those before it: a run is reserved once, first, and not exceeded."""
+        kind, run = entry["kind"], self.runs.get(entry.get("run", ""))
+        if self.account is None and n > 0 and (kind in OF_AN_ACCOUNT or "run" in entry):
+            raise bad_line(n, "is of a node's account, and this is none")
+        if kind == "reserve" and run is not None:
+            raise bad_line(n, "reserves a run a second time")
+        if kind == "asked" and "run" in entry:
+            if run is None or run.terms.mechanism != entry["mechanism"]:
+                raise bad_line(n, "asks for a release of a run for which nothing is reserved")
+            if run.used + len(entry["clients"]) > run.terms.rounds:
+                raise bad_line(n, f"passes the {run.terms.rounds} rounds that are reserved for its run")
 
     def total(self) -> Count:
         """The sums over all federations and clients."""
@@ -111,7 +164,8 @@ def verify(path: Path, head: str | None = None, entries: int | None = None, head
                 result.torn = len(line)
                 break
             entry, result.head = read_line(line, result.entries, result.head)
-            _count(result.counts, entry)
+            result.check(entry, result.entries)
+            result.add(entry)
             if result.entries == 0:
                 result.experiment, result.account = entry.get("experiment"), entry.get("account")
             result.entries += 1
@@ -215,6 +269,7 @@ class Ledger:
         for n, given in enumerate(entries, self.entries):
             entry = normal(given, n)
             check_entry(entry, n)
+            self._found.check(entry, n)
             line, head = seal(entry, head)
             if len(line) > LONGEST:
                 raise bad_line(n, f"would be longer than {LONGEST} bytes: divide its clients")
@@ -231,7 +286,7 @@ class Ledger:
             file.write(content)
         self._failed = False
         for entry in kept:
-            _count(self.counts, entry)
+            self._found.add(entry)
         self._found.head = head
         self._found.entries += len(lines)
         self._found.bytes += len(content)

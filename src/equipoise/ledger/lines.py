@@ -6,9 +6,12 @@ account     the first line of a node's own ledger: schema, and whose account it 
 round       one round of the embedded engine: a row per client
 asked       of a deployment, written before the messages go out: whoever is asked may send, and be seen
 answered    of a deployment: a row per client; without numbers where nothing came
+reserve     of a node's own: the whole (epsilon, delta) of a run and its terms, before its first release
+reset       of a node's own: its operator let the sums begin again, and why; what was before stays in the file
 ==========  ========================================================================================================
 
-``n`` counts from 0, and ``hash`` is the SHA-256 of the hash before it followed by the line without its hash.
+A release of a run that has a reservation names the ``run``. ``n`` counts from 0, and ``hash`` is the SHA-256 of the
+hash before it followed by the line without its hash.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from itertools import combinations
 from typing import Any
 
 from ..errors import LedgerError
+from .reservation import TERMS, is_reservation
 
 SCHEMA = 1
 LONGEST = 16 << 20
@@ -31,8 +35,9 @@ START = "0" * 64
 """Takes the place of the hash before the first line."""
 NO_REPLY = "no reply"
 NOTE = (
-    "A budget is per release. Budgets that are scores or noise scales do not compose: none of them bounds what several "
-    "releases of one client tell together. Only those of laplace-dp compose."
+    "A budget is per release, except that of gaussian-dp, which is of a whole run. Budgets that are scores or noise "
+    "scales do not compose: none of them bounds what several releases of one client tell together. Only those of "
+    "laplace-dp and gaussian-dp compose."
 )
 
 Entry = dict[str, Any]
@@ -42,8 +47,15 @@ FIELDS = {
     "round": ("n", "kind", "federation", "round", "mechanism", "budget", "norm", "releases"),
     "asked": ("n", "kind", "federation", "round", "mechanism", "budget", "norm", "clients", "at"),
     "answered": ("n", "kind", "federation", "round", "mechanism", "budget", "norm", "releases", "at"),
+    "reserve": ("n", "kind", *TERMS, "at"),
+    "reset": ("n", "kind", "reason", "at"),
 }
 """The keys of every kind of line, in their order; ``hash`` is the last one of all."""
+OF_A_RUN = {kind: (*FIELDS[kind][:2], "run", *FIELDS[kind][2:]) for kind in ("asked", "answered")}
+"""The keys of lines about a release that counts against the reservation of a run."""
+OF_AN_ACCOUNT = ("reserve", "reset")
+"""Kinds that only a node's own ledger has."""
+LONGEST_REASON = 1000
 HEADERS = {"ledger": "experiment", "account": "account"}
 """The kinds of a first line, and what each says of the ledger."""
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
@@ -86,7 +98,8 @@ def normal(given: Entry, n: int) -> Entry:
     ...         "budget": {"rounds": [1, 5], "values": [0.96, 0.98]}}, 3)["budget"]
     0.98
     """
-    keys, entry = FIELDS.get(given.get("kind", ""), ()), {"n": n, **given}
+    kind, entry = given.get("kind", ""), {"n": n, **given}
+    keys = OF_A_RUN[kind] if "run" in entry and kind in OF_A_RUN else FIELDS.get(kind, ())
     if "norm" in keys:
         entry.setdefault("norm", None)
     if "at" in keys:
@@ -144,22 +157,40 @@ def read_line(line: bytes, n: int, previous: str) -> tuple[Entry, str]:
 
 def check_entry(entry: Entry, n: int) -> None:
     """Refuse whatever a ledger does not say; nothing is counted before."""
-    kind = entry.get("kind")
+    kind: Any = entry.get("kind")
     if n == 0 and "schema" in entry and (type(entry["schema"]) is not int or entry["schema"] != SCHEMA):
         raise bad_line(n, f"has a schema other than {SCHEMA}: another version wrote it")
-    if not isinstance(kind, str) or kind not in FIELDS or tuple(entry) != FIELDS[kind] or type(entry["n"]) is not int:
+    shapes = (FIELDS.get(kind), OF_A_RUN.get(kind)) if isinstance(kind, str) else ()
+    if tuple(entry) not in shapes or type(entry["n"]) is not int:
         raise bad_line(n, "has an unknown kind or other keys than it should")
     if (kind in HEADERS) != (n == 0):
         raise bad_line(n, "is a header in the middle" if n else "is not a header")
     if n == 0:
         if not _is_text(entry[HEADERS[kind]], none=kind == "ledger") or not _is_text(entry["note"]):
             raise bad_line(n, "is a header of the wrong types")
-        return
+    elif kind in OF_AN_ACCOUNT:
+        _check_act(entry, n)
+    else:
+        _check_releases(entry, n)
+
+
+def _check_act(entry: Entry, n: int) -> None:
+    """Lines that are about no release."""
+    if not _is_text(entry["at"]):
+        raise bad_line(n, "has a time of the wrong type")
+    if entry["kind"] == "reserve" and not is_reservation(entry):
+        raise bad_line(n, "has malformed terms of a run")
+    if entry["kind"] == "reset" and not (_is_text(entry["reason"]) and 0 < len(entry["reason"]) <= LONGEST_REASON):
+        raise bad_line(n, "has no reason, or one that is too long")
+
+
+def _check_releases(entry: Entry, n: int) -> None:
+    kind = entry["kind"]
     if not all(type(entry[name]) is int and 0 <= entry[name] < 1 << 62 for name in ("federation", "round")):
         raise bad_line(n, "has a federation or round that is not a number")
     texts = _is_text(entry["mechanism"]) and _is_text(entry.get("norm"), none=True) and _is_text(entry.get("at", ""))
-    if not texts:
-        raise bad_line(n, "has a mechanism, norm or time of the wrong type")
+    if not texts or not _is_text(entry.get("run", "")):
+        raise bad_line(n, "has a mechanism, norm, run or time of the wrong type")
     rows = entry["clients"] if kind == "asked" else entry["releases"]
     if not isinstance(rows, list) or not all(map(_is_text if kind == "asked" else _is_row, rows)):
         raise bad_line(n, "has a malformed row")

@@ -11,24 +11,30 @@ from typing import Any
 from ..errors import ConfigError, LedgerError
 from ..mechanism.registry import MECHANISMS
 from ..privacy import accounting
-from .account import head_file, is_formal, read_head
+from . import account_report
+from .account import head_file, is_formal, is_whole_run, read_head
+from .account_report import printable as printable
 from .ledger import FILE, Count, Summary, verify
 
 THIS_NODE = "this node"
 """Whom the releases of an account are counted for: its data set is one, whatever number the client had in a run."""
 
 
-def ledger_report(run: Path, head: str | None = None, delta: float = 1e-5) -> dict[str, Any]:
+def ledger_report(
+    run: Path, head: str | None = None, delta: float = 1e-5, policy: account_report.Bounds | None = None
+) -> dict[str, Any]:
     """Verify the ledger of a run and say what it shows.
 
     Args:
         run: A run folder, or a ledger itself. It must lead to the head that the ``.head`` of a node's account names, or
             a ``result.json`` beside the ledger.
         head: A head noted elsewhere, to which the chain must lead too.
-        delta: Of the composed epsilon.
+        delta: Of the composed epsilon of single releases.
+        policy: What the policy of a node says of each mechanism, for what is left under it.
 
     Returns:
-        Counts by federation and client, composed epsilons, and what is proved, measured and not claimed; fit for JSON.
+        Counts by federation and client, composed epsilons, what the account of a node reserved, and what is proved,
+        measured and not claimed; fit for JSON.
 
     >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
@@ -55,6 +61,7 @@ def ledger_report(run: Path, head: str | None = None, delta: float = 1e-5) -> di
         {"federation": federation, "client": client, **_counted(one)} for (federation, client), one in _ordered(result)
     ]
     composed = _composed(result, delta)
+    own = {} if result.account is None else account_report.account_part(result, policy)
     return {
         "schema": 1,
         "experiment": result.experiment,
@@ -65,21 +72,13 @@ def ledger_report(run: Path, head: str | None = None, delta: float = 1e-5) -> di
         "head": result.head,
         "clients": rows,
         "composed": composed,
+        **own,
         "claims": {
             "proved": _proved(result, sources),
             "measured": _measured(result),
             "not claimed": _not_claimed(result, bool(composed)),
         },
     }
-
-
-def printable(text: str) -> str:
-    r"""A name from a file, without anything that a terminal would obey.
-
-    >>> printable("pl-learn"), printable("\x1b[2J")
-    ('pl-learn', "'\\x1b[2J'")
-    """
-    return text if text.isprintable() and len(text) <= 40 else ascii(text[:40])
 
 
 def alike(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -161,11 +160,11 @@ def _distorts(name: str) -> bool:
 
 
 def _composed(summary: Summary, delta: float) -> list[dict[str, Any]]:
-    """For clients whose releases are all of formal mechanisms: what they are worth together."""
+    """For clients whose releases all have an epsilon of their own: what they are worth together."""
     rows: list[dict[str, Any]] = []
     known: dict[Any, dict[str, Any]] = {}  # clients with the same releases are composed once
     for (federation, client), one in _ordered(summary):
-        if not _all_formal(_mechanisms(one)):
+        if not _all_formal(_mechanisms(one)) or any(map(is_whole_run, _mechanisms(one))):
             continue
         budgets: Counter[Any] = Counter()
         for (_, budget), times in one.budgets.items():
@@ -196,7 +195,7 @@ def _proved(summary: Summary, sources: dict[str, int]) -> list[str]:
         words.append("Nothing beside the ledger says what its head should be: compare it with one noted elsewhere.")
     if summary.torn:
         words.append(f"A last line of {summary.torn} bytes has no end: its write was interrupted, or is under way.")
-    return words
+    return words + account_report.proved(summary)
 
 
 def _measured(summary: Summary) -> list[str]:
@@ -216,8 +215,15 @@ def _not_claimed(summary: Summary, composed: bool) -> list[str]:
     undistorted = [name for name in names if not _distorts(name)]
     if undistorted:
         words.append(f"Releases of {_listed(undistorted)} were not distorted at all.")
+    words += account_report.not_claimed(summary) if summary.account is not None else []
+    whole = [name for name in names if is_whole_run(name)]
+    if whole and summary.account is None:
+        words.append(
+            f"An epsilon here for {_listed(whole)}: its budget is that of a whole run, which every node reserves in "
+            "its own account."
+        )
     mixed = {name for mine in used if not _all_formal(mine) for name in mine if is_formal(name)}
-    if mixed:
+    if mixed and summary.account is None:
         words.append(f"An epsilon for clients that released by {_listed(sorted(mixed))} and by other mechanisms too.")
     if composed and summary.experiment is not None:
         words.append("An epsilon against those who know the seed: the noise of an experiment follows from it.")

@@ -66,8 +66,7 @@ class L2Grid:
         return 2.0**self.exponent
 
     def noise_scale(self, deviation: float) -> float:
-        """A standard deviation in steps, for a unit that moves sums by the clip; a millionth larger, as it may come from
-        a float32."""
+        """The deviation for units that move sums by the clip, in steps; a millionth more, as it may be a float32."""
         return deviation * self.stretch * _MARGIN / self.step
 
     def coarser(self, clip: float, size: int, whole: Tensor | None = None) -> tuple[L2Grid, Tensor | None]:
