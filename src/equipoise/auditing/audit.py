@@ -30,8 +30,8 @@ LABELS_GRANTED = (
     "the class, not the image. "
 )
 MEASURED_GAMES = (
-    "What the attacker with the most knowledge got in games that limits are proved for. A figure below its limit proves "
-    "nothing: the limit is proved."
+    "What the attacker with the most knowledge got in games that limits are proved for. A figure below its limit "
+    "proves nothing: the limit is proved."
 )
 NOT_CLAIMED = [
     f"That these results imply {NO_EPSILON}, or protection against attacks that were not run.",
