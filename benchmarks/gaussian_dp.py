@@ -1,0 +1,190 @@
+"""One step of DP-SGD: a release of gaussian-dp beside the same step by Opacus.
+
+    python benchmarks/gaussian_dp.py [--out benchmarks/results_gaussian_dp.json]
+
+LeNetZhu, 256 records, all of them in the batch: the gradient of each is clipped, they are summed, and Gaussian noise of
+the same size is added. *Release* is what a client does: integers on a grid, and noise that is exact, from the operating
+system. *Floats* are the same gradients in float32 with torch's noise, which have no guarantee in the arithmetic of a
+machine, and so are all of Opacus's steps: in each of its ways to get at the gradients of single records, and once with
+its own loader, which draws the Poisson sample (with rate 1, all). *Plain* is SGD without any privacy. All take turns in
+one process; seconds of the best repetition and of the middle one. Opacus is no dependency of this package: without it
+(``pip install opacus``), only our own are measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import CrossEntropyLoss
+from torch.utils.data import DataLoader, TensorDataset
+
+from equipoise.environment import environment
+from equipoise.mechanism.protect import protected_step
+from equipoise.mechanism.protection import ProtectionSettings
+from equipoise.mechanism.run_budget import GaussianSettings
+from equipoise.models.batched import Batched
+from equipoise.models.bundled import LeNetZhu
+
+COMMAND = "python benchmarks/gaussian_dp.py --out benchmarks/results_gaussian_dp.json"
+RECORDS, SLOTS, EPSILON, ETA = 256, 64, 4.0, 0.1
+SETTINGS = ProtectionSettings(eta=ETA, gaussian=GaussianSettings(rounds=50, divisor=RECORDS, clip=1.0, delta=1e-5))
+SIGMA = SETTINGS.gaussian.sigma(EPSILON)
+WAYS = ("hooks", "functorch", "ew", "ghost")
+
+Step = Callable[[], object]
+
+
+def data() -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(1)
+    return torch.randn(RECORDS, 1, 28, 28, generator=draw), torch.randint(0, 10, (RECORDS,), generator=draw)
+
+
+def model() -> LeNetZhu:
+    torch.manual_seed(0)
+    return LeNetZhu()
+
+
+# -- ours ----------------------------------------------------------------------------------------------------------
+
+
+def release() -> Step:
+    own, batch = model(), data()
+    state = own.state_dict()
+
+    def step() -> None:
+        sent = protected_step(own, state, batch, "gaussian-dp", EPSILON, settings=SETTINGS)
+        state.update(sent.parameters)
+
+    return step
+
+
+def floats(sigma: float = SIGMA) -> Step:
+    own, (x, y) = model(), data()
+    batched = Batched(own)
+    weights = batched.layout.flatten(dict(own.named_parameters())).unsqueeze(0)
+
+    def step() -> Tensor:
+        total = torch.zeros_like(weights[0])
+        for at in range(0, RECORDS, SLOTS):
+            gradients = batched.each(weights, x[None, at : at + SLOTS], y[None, at : at + SLOTS])[0]
+            factors = SETTINGS.gaussian.clip / gradients.norm(dim=1).clamp_min(SETTINGS.gaussian.clip)
+            total += factors @ gradients
+        total += torch.randn_like(total) * (sigma * SETTINGS.gaussian.clip)
+        weights.sub_(total * (ETA / RECORDS))
+        return weights[0]
+
+    return step
+
+
+def plain() -> Step:
+    own, (x, y), loss = model(), data(), CrossEntropyLoss()
+    optimizer = torch.optim.SGD(own.parameters(), lr=ETA)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss(own(x), y).backward()
+        optimizer.step()
+
+    return step
+
+
+# -- Opacus --------------------------------------------------------------------------------------------------------
+
+
+def opacus(way: str, sigma: float = SIGMA, loader: bool = False) -> tuple[Step, torch.nn.Module]:
+    """A step of Opacus's, and the model that it trains; with ``loader``, records come from its Poisson loader."""
+    from opacus import PrivacyEngine
+
+    own, (x, y), loss = model(), data(), CrossEntropyLoss()
+    made = PrivacyEngine().make_private(
+        module=own, optimizer=torch.optim.SGD(own.parameters(), lr=ETA), criterion=loss,
+        data_loader=DataLoader(TensorDataset(x, y), batch_size=RECORDS), noise_multiplier=sigma,
+        max_grad_norm=SETTINGS.gaussian.clip, grad_sample_mode=way, poisson_sampling=True,
+    )  # fmt: skip
+    module, optimizer, batches = made[0], made[1], made[-1]
+    criterion = made[2] if way == "ghost" else loss
+
+    def step() -> None:
+        for images, labels in batches if loader else [(x, y)]:
+            optimizer.zero_grad()
+            criterion(module(images), labels).backward()
+            optimizer.step()
+
+    return step, own
+
+
+def check_same() -> float:
+    """The largest difference between weights after a step without noise, ours and Opacus's, in units of the step."""
+    (step, own), layout = opacus("hooks", sigma=0.0), Batched(model()).layout
+    before, after = layout.flatten(dict(own.named_parameters())).clone(), floats(sigma=0.0)()
+    step()
+    theirs = layout.flatten(dict(own.named_parameters()))
+    assert isinstance(after, Tensor)
+    difference = float((after - theirs).abs().max() / (theirs - before).abs().max())
+    assert difference < 1e-4, f"not the same step: {difference}"
+    return difference
+
+
+# -- measuring -----------------------------------------------------------------------------------------------------
+
+
+def measure(steps: dict[str, Step], threads: int, repeats: int) -> dict[str, Any]:
+    torch.set_num_threads(threads)
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(repeats + 2):
+        for name, step in steps.items():
+            started = time.perf_counter()
+            step()
+            if turn >= 2:  # the first ones build what is kept
+                times[name].append(time.perf_counter() - started)
+    best = {name: min(each) for name, each in times.items()}
+    middle = {name: median(each) for name, each in times.items()}
+    rows = {name: {"best": best[name], "median": middle[name]} for name in steps}
+    result: dict[str, Any] = {"threads": threads, "repeats": repeats, "seconds": rows}
+    theirs = [name for name in steps if name.startswith("opacus")]
+    if theirs:
+        quickest = min(best[name] for name in theirs), min(middle[name] for name in theirs)
+        result["release_over_opacus_hooks"] = _ratio(best, middle, (best["opacus hooks"], middle["opacus hooks"]))
+        result["release_over_quickest_opacus"] = _ratio(best, middle, quickest)
+    return result
+
+
+def _ratio(best: dict[str, float], middle: dict[str, float], theirs: tuple[float, float]) -> dict[str, float]:
+    return {"best": best["release"] / theirs[0], "median": middle["release"] / theirs[1]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")  # Opacus's, on its noise and its hooks
+    steps = {"release": release(), "floats": floats(), "plain": plain()}
+    found: dict[str, Any] = {"opacus": None}
+    try:
+        found = {"opacus": version("opacus"), "difference_without_noise": check_same()}
+        steps |= {f"opacus {way}": opacus(way)[0] for way in WAYS}
+        steps["opacus hooks, its loader"] = opacus("hooks", loader=True)[0]
+    except PackageNotFoundError:
+        print("Opacus is not installed: only our own steps are measured.")
+    result = {
+        "command": COMMAND, "model": "lenet-zhu", "records": RECORDS, "noise_multiplier": SIGMA, **found,
+        "rows": [measure(steps, threads, options.repeats) for threads in (1, 2)], "environment": environment(),
+    }  # fmt: skip
+    if options.out:
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
