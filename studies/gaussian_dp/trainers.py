@@ -2,8 +2,8 @@
 
 A twin of the mechanism, written apart from it: with every record in every round, the mean of the clients' releases is
 the mean of the clipped gradients plus one Gaussian, so a run needs neither clients nor exact arithmetic (on a GPU large
-products are in TF32 or bfloat16). ``Linear`` trains the head of fixed features, ``Conv`` nets of three convolutions; both
-give every run's mean clipped gradient.
+products are in TF32 or bfloat16). ``Linear`` trains the head of fixed features, ``Conv`` nets of three convolutions;
+both give every run's mean clipped gradient.
 """
 
 from __future__ import annotations

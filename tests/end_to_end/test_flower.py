@@ -1,7 +1,7 @@
 """Real SuperLink and SuperNode processes train an app with ``protect``; nodes are killed, misbehave, and come back.
 
-The app is that of tests/flower/protect_app with small patches: clients also write their weights to files beside the node, and the server
-keeps what it receives, so that the test can compare what neither side knows alone.
+The app is that of tests/flower/protect_app with small patches: clients also write their weights to files beside the
+node, and the server keeps what it receives, so that the test can compare what neither side knows alone.
 """
 
 from __future__ import annotations

@@ -114,11 +114,11 @@ class Settings:
         return {key: value for group in asdict(self).values() for key, value in group.items()}
 
     def _tuned_rate(self, federation: Federation) -> float:
-        """The server's step for ``gaussian-dp``: from the noise on the mean of all clients, in units of the clip."""
+        """The server's step for ``gaussian-dp``: from the noise on the mean of all clients."""
         own = self.for_run().protection
-        scales = own.scales(federation.mechanism, federation.budget, [1])[0]
-        spread = math.sqrt(math.fsum(scale**2 for scale in scales)) / len(scales) / own.gaussian.relative([1])[0]
-        return recipe_of(self.training.model).rate(spread / (own.eta * own.gaussian.clip)) / own.eta
+        every = own.scales(federation.mechanism, federation.budget, range(1, self.training.rounds + 1))
+        noise = math.hypot(*(math.hypot(*scales) / len(scales) for scales in every)) / own.eta
+        return recipe_of(self.training.model).rate(noise, self.training.server_momentum) / own.eta
 
     def for_run(self) -> Settings:
         """The same, with the rounds that the budget of a whole run is for: all of them unless the settings say."""

@@ -19,6 +19,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from ..models.scattering import NORM
 from .exact_softmax import softmax
 from .l2_grid import FINENESS, L2Grid, largest_power
 from .units import Records, check_sum
@@ -29,24 +30,25 @@ ROOM = 1 << 30
 """Bytes up to which they are kept in float64."""
 _MARGIN = 1 - 2.0**-30
 """Taken off every bound: more than rounding can add to a sum of a million norms."""
-_ROOT_TWO = Fraction(14143, 10000)
+_LONGEST = NORM**2 + 1
+"""The square of the longest features with the 1 of the bias beside them."""
 
 
 class LinearRecords:
-    """Features ``[N, F]`` of norm 1 at most (longer ones are shortened) as integers, with their labels."""
+    """Features ``[N, F]`` of norm ``NORM`` at most (longer ones are shortened) as integers, with their labels."""
 
     def __init__(self, records: Records, classes: int):
         self.records, self.classes = records, classes
         features = records.images.flatten(1).double()
         norms = _norm(features)
-        features = torch.where(torch.isfinite(norms) & (norms > 1), features / norms, features)
+        features = torch.where(torch.isfinite(norms) & (norms > NORM), features * (NORM / norms), features)
         good = torch.isfinite(features).all(-1, keepdim=True)
         labels = records.labels.unsqueeze(-1)
         self.good = good & (labels >= 0) & (labels < classes)  # [N, 1]
         ones = torch.ones_like(features[:, :1])
         wide = torch.cat([torch.where(good, features, 0.0), ones], dim=1)
         self.width = wide.shape[1]
-        self._exponent = largest_power(Fraction(1, 4 * FINENESS**2 * self.width))
+        self._exponent = largest_power(Fraction(NORM) ** 2 / (4 * FINENESS**2 * self.width))
         whole = (wide * 2.0**-self._exponent).trunc_()
         self.length = _norm(whole) * 2.0**self._exponent  # [N, 1]
         small = whole.numel() * 8 <= ROOM or 2.0**-self._exponent >= 2**23
@@ -59,7 +61,7 @@ class LinearRecords:
         return L2Grid.at(self._exponent + self._residual_exponent(clip), clip)
 
     def _residual_exponent(self, clip: float) -> int:
-        return largest_power((Fraction(clip) / _ROOT_TWO) ** 2 / (4 * FINENESS**2 * self.classes))
+        return largest_power(Fraction(clip) ** 2 / (4 * FINENESS**2 * self.classes * Fraction(_LONGEST)))
 
     def total(self, rows: Sequence[Tensor], start: Tensor, clip: float) -> tuple[Tensor, Tensor]:
         check_sum(max(map(len, rows), default=0), self._fine(clip))
@@ -102,8 +104,8 @@ class LinearRecords:
         weight = flat[:, : self.classes * inputs].view(-1, self.classes, inputs)
         weights = torch.cat([weight, flat[:, self.classes * inputs :].unsqueeze(-1)], dim=-1)
         largest = weights.abs().flatten(1).amax(1).clamp_min(2.0**-400)
-        # |w| |a| <= 2^52 in integers, where |a| <= sqrt(2) in units of 2^exponent
-        room = math.frexp(math.sqrt(2 * self.width))[1] - self._exponent - 52
+        # |w| |a| <= 2^52 in integers, where |a|^2 <= _LONGEST in units of 2^exponent
+        room = math.frexp(math.sqrt(_LONGEST * self.width))[1] - self._exponent - 52
         exponents = torch.frexp(largest)[1] + room
         steps = torch.tensor([2.0**e for e in exponents.tolist()], dtype=torch.float64, device=start.device)
         return (weights / steps.view(-1, 1, 1)).trunc_(), steps * 2.0**self._exponent

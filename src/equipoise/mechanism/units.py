@@ -132,7 +132,7 @@ class EachRecord:
         return calls
 
     def _fitting(self, start: Tensor) -> int:
-        """Slots in experiments, where no guarantee rests on the shape of a call; on a GPU of several clients at once."""
+        """Slots in experiments, where no guarantee rests on a call's shape; a GPU takes several clients at once."""
         if start.device.type == "cpu":
             return SLOTS
         return max(8, min(1024, ROOM // (24 * start.numel())) // 8 * 8)

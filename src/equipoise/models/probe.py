@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from .check import check_features
 from .features import FeatureModel, Shape, zero_head
+from .scattering import to_norm
 
 
 def linear_probe(network: nn.Module, classes: int, shape: Shape) -> FeatureModel:
-    """A linear head, zero at first, on features from a frozen copy of a network of yours, scaled to norm 1.
+    """A linear head, zero at first, on features from a frozen copy of a network of yours, all scaled to one norm.
 
     What the network was trained on is yours to answer for: its weights are taken as public, and no budget covers them.
     It is copied, put in eval mode (so that BatchNorm and dropout are functions of one record) and tried on
@@ -30,7 +31,7 @@ def linear_probe(network: nn.Module, classes: int, shape: Shape) -> FeatureModel
     >>> model.head
     Linear(in_features=144, out_features=10, bias=True)
     """
-    features = UnitNorm(copy.deepcopy(network)).eval().requires_grad_(False)
+    features = OneNorm(copy.deepcopy(network)).eval().requires_grad_(False)
     like = next((p for p in features.parameters() if p.is_floating_point()), torch.empty(0))
     pixels = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0)).to(like.device, like.dtype)
     check_features(features.network, pixels)
@@ -39,10 +40,10 @@ def linear_probe(network: nn.Module, classes: int, shape: Shape) -> FeatureModel
     return FeatureModel(features, zero_head(found.shape[1], classes).to(found.device, found.dtype))
 
 
-class UnitNorm(nn.Module):
-    """The outputs of a network, each scaled to the Euclidean norm 1; zeros stay zeros.
+class OneNorm(nn.Module):
+    """The outputs of a network, each scaled to the Euclidean norm ``NORM``; zeros stay zeros.
 
-    A head's gradient then has a norm below 2, whatever the network puts out: a bound on it fits every record.
+    A head's gradient is then bounded whatever the network puts out, and one clip fits every network.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -51,4 +52,4 @@ class UnitNorm(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         outputs: Tensor = self.network(images).flatten(1)
-        return nn.functional.normalize(outputs if outputs.dtype == torch.float64 else outputs.float(), eps=1e-30)
+        return to_norm(outputs if outputs.dtype == torch.float64 else outputs.float())

@@ -24,6 +24,8 @@ STEP = 4
 """An average is kept at every fourth pixel, 2^J."""
 PI = 3.1415
 """Of the height of every filter, as the reference has it; it cancels when the maps are normalised."""
+NORM = 8.0
+"""Of all features: beside the 1 of the bias they are long, so that little of a clipped gradient is the bias's."""
 COPIES = range(-2, 3)
 """Periods over which a filter is summed: farther away it is zero in double precision, or nearly so."""
 
@@ -130,11 +132,20 @@ def _every_second(spectrum: Tensor) -> Tensor:
     return result
 
 
+def to_norm(features: Tensor) -> Tensor:
+    """Features ``[B, F]``, each scaled to the Euclidean norm ``NORM``; zeros stay zeros.
+
+    >>> to_norm(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).norm(dim=1).tolist()
+    [8.0, 0.0]
+    """
+    return NORM * nn.functional.normalize(features, eps=1e-30)
+
+
 class Scattering(nn.Module):
     """Normalised scattering features ``[B, F]`` of images ``[B, *shape]``: each a function of its own image alone.
 
     The 81 maps of a channel are normalised in 27 groups (of three maps, in their order) to mean 0 and variance 1, every
-    channel by itself; then the whole vector is scaled to the Euclidean norm 1 (that of an image of zeros stays zero).
+    channel by itself; then the whole vector is scaled to the Euclidean norm ``NORM`` (of a blank image it stays zero).
     There is nothing to train and nothing to save: the filters follow from ``shape``, and are in no state dict.
 
     >>> model = Scattering((1, 28, 28))
@@ -154,7 +165,7 @@ class Scattering(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         grouped = nn.functional.group_norm(self.maps(images).flatten(1, 2), GROUPS * self.shape[0])
-        return nn.functional.normalize(grouped.flatten(1), eps=1e-30)
+        return to_norm(grouped.flatten(1))
 
     def maps(self, images: Tensor) -> Tensor:
         """The averages before they are normalised, ``[B, C, 81, H / 4, W / 4]``."""
