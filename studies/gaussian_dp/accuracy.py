@@ -5,7 +5,7 @@
 ``python studies/gaussian_dp/accuracy.py table OUT...`` makes ``accuracy.json`` of the results.
 
 Rules, fixed beforehand: both image sets, delta 1e-5, epsilon 1, 2, 4 and 8, eight seeds, test split, last round;
-Student's 95 % interval over seeds. Nothing is chosen here: docs/tuning_gaussian_dp.md says where settings come from. The
+Student's 95 % interval over seeds. Nothing is chosen here: docs/tuning_gaussian_dp.md says where they come from. The
 twin has the same model, rounds and momentum, all records in every round, no clip and no noise. Its rate is the one
 of ``RATES`` with the best mean accuracy on validation images, which is in its favour: no such choice was made for
 gaussian-dp.

@@ -22,7 +22,7 @@ ETA = 0.4
 def client_of(linear: bool, rate: float = 1.0, sigma: float = 2.0) -> tuple[PlayedClient, Game, Tensor]:
     noise = {"rounds": [1, 3], "values": [1.0, 2.0]}
     own = GaussianSettings(
-        rounds=4, clip=0.5, sampling_rate=rate, divisor=20.0, sigmas=[[3.0, sigma]], noise_schedule=noise
+        rounds=4, clip=0.5, sampling_rate=rate, divisor=20.0, sigmas=[[1e6, sigma]], noise_schedule=noise
     )
     settings = ProtectionSettings(eta=ETA, gaussian=own)
     game = deal(materials(), 20, 10, seed=0)
@@ -31,7 +31,7 @@ def client_of(linear: bool, rate: float = 1.0, sigma: float = 2.0) -> tuple[Play
     batched = Batched(model)
     client = PlayedClient.of(
         batched, game, CLASSES, linear=linear, eta=ETA, seed=5,
-        protection=lambda number: settings.at("gaussian-dp", 3.0, number),
+        protection=lambda number: settings.at("gaussian-dp", 1e6, number),
     )  # fmt: skip
     weights = torch.randn(batched.layout.size, generator=torch.Generator().manual_seed(2))
     return client, game, weights

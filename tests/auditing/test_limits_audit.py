@@ -150,9 +150,9 @@ def test_a_pool_that_is_too_small_is_said(run: Path) -> None:
 
 
 def test_a_noise_schedule_has_the_limit_of_its_rounds() -> None:
-    own = GaussianSettings(rounds=4, noise_schedule={"rounds": [1, 3], "values": [1.0, 0.5]}, sigmas=[[2.0, 6.0]])
+    own = GaussianSettings(rounds=4, noise_schedule={"rounds": [1, 3], "values": [1.0, 0.5]}, sigmas=[[3.0, 6.0]])
     settings = ProtectionSettings(gaussian=own)
-    client = PlayedClient(None, lambda number: settings.at("gaussian-dp", 2.0, number), settings.eta, 0)  # type: ignore[arg-type]
+    client = PlayedClient(None, lambda number: settings.at("gaussian-dp", 3.0, number), settings.eta, 0)  # type: ignore[arg-type]
     terms = run_terms(client, 3)
     assert terms["sigma"] == pytest.approx(6.0)
     assert terms["schedule"] == [[0.5, 1], [1.0, 2]]

@@ -35,7 +35,7 @@ class Mistake(NamedTuple):
     remedy: str
 
 
-MECHANISMS = "none, pl-identical, pl-learn, ls-static, ls-learn, gs-static, gs-learn, laplace-dp"
+MECHANISMS = "none, pl-identical, pl-learn, ls-static, ls-learn, gs-static, gs-learn, laplace-dp, gaussian-dp"
 MISTAKES: dict[str, list[Mistake]] = {
     "Training": [
         Mistake(

@@ -9,7 +9,8 @@ from equipoise.mechanism.registry import MECHANISMS, Mechanism
 
 def test_no_score_is_called_an_epsilon() -> None:
     for name, kind in MECHANISMS.items():
-        assert ("is the epsilon of one release" in of_budgets([name])) == kind.formal
+        assert ("is the epsilon of one release" in of_budgets([name])) == (kind.formal and not kind.whole_run)
+        assert ("is the epsilon of a whole run, at its delta" in of_budgets([name])) == kind.whole_run
         assert ("No (epsilon, delta) is claimed" in of_budgets([name])) == (not kind.formal)
 
 

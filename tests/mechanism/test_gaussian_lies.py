@@ -38,6 +38,7 @@ from tests.helpers import load_script
 
 ERROR_RATE = 1e-6
 CLIP, ETA = 0.8, 0.5
+BUDGET = 1e6  # for which any noise is enough, so that tests can choose it
 Plant = Callable[[], AbstractContextManager[Any]]
 
 
@@ -57,7 +58,7 @@ def frozen(seed: int, *key: int) -> Words:
 
 
 def settings_of(rate: float = 1.0, sigma: float = 3.0, divisor: float = 15.0) -> ProtectionSettings:
-    own = GaussianSettings(clip=CLIP, sampling_rate=rate, divisor=divisor, rounds=8, sigmas=[[4.0, sigma]])
+    own = GaussianSettings(clip=CLIP, sampling_rate=rate, divisor=divisor, rounds=8, sigmas=[[BUDGET, sigma]])
     return ProtectionSettings(eta=ETA, gaussian=own)
 
 
@@ -65,7 +66,7 @@ def sums(
     pool: Pool, rows: list[Tensor], start: Tensor, words: list[Words], settings: ProtectionSettings, number: int = 1
 ) -> Tensor:
     """What the clients release, turned back into noised sums of gradients ``[R, P]``, in units of the clip."""
-    protection = settings.at("gaussian-dp", 4.0, number)
+    protection = settings.at("gaussian-dp", BUDGET, number)
     released = release([of_units(Units(pool, rows))], start, words, ETA, protection, utility=False).parameters
     own = settings.gaussian
     return (start - released).double() * (own.sampling_rate * own.divisor / ETA) / CLIP
@@ -265,7 +266,7 @@ def weights_last(value: float) -> bool:
         return true(start, whole, grid, per_unit)
 
     weights = torch.full((1, 16), value)
-    protection = settings_of().at("gaussian-dp", 4.0, 1)
+    protection = settings_of().at("gaussian-dp", BUDGET, 1)
     with patch.object(noised_sum_file, "_added", watched):
         objective = of_units(Units(pool, [everyone]))
         steps = [

@@ -231,7 +231,7 @@ def test_nothing_that_is_written_is_as_large_as_a_model_or_an_image_but_pictures
     assert {where[-1] for where, _ in result} <= {
         "seeds", "inner_steps", "inner_rates", "snapshots", "measures", "client_accuracy", "final_intensity", "rounds",
         "accuracy", "distortion_norm_squared", "training_loss", "values", "full_rounds", "full", "size", "mean",
-        "deviation", "mse", "ssim", "leakage", "pixels",
+        "deviation", "mse", "ssim", "leakage", "pixels", "sigmas",
     }  # fmt: skip
 
 

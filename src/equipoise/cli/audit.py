@@ -149,7 +149,7 @@ def _attack_options(names: list[str], targets: int | None, quick: bool, given: d
     for key in ("attacks", "releases"):
         if key in given:
             raise ConfigError(f"Unknown attack option {key!r}.", "Use --attack and --targets.")
-    releases = {} if targets is None else {"releases": targets, "games": targets}
+    releases = {} if targets is None else {"releases": targets, "games": max(2, targets)}
     options = AuditOptions(attacks=names, **{**(QUICK if quick else {}), **releases, **given})
     options.check()
     return options

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message
@@ -34,6 +34,7 @@ class Admission:
     round_number: int
     budget: float | None
     settings: ProtectionSettings
+    _: KW_ONLY
     reservation: Reservation | None = None  # of the run, where the budget is for all of it
     place: int = 0  # which release of its run it is, by the node's own count
 
@@ -74,7 +75,7 @@ def admitted(msg: Message, context: Context, policy: Policy | None = None) -> Ad
         policy.permit(terms, None, budget)
         assert budget is not None
         run = asked_for(mechanism.name, settings.gaussian, policy.bounds_of(mechanism), budget, str(context.run_id))
-        return Admission(policy, terms, client, round_number, budget, settings, run)
+        return Admission(policy, terms, client, round_number, budget, settings, reservation=run)
     if mechanism.formal and mechanism.name in policy.mechanisms:
         settings = replace(settings, batch=int(policy.mechanisms[mechanism.name]["divisor"]))
     result = Admission(policy, terms, client, round_number, budget, settings)

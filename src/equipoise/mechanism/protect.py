@@ -193,9 +193,7 @@ class _Request:
         check_protection(settings)
         for name, value in numbers.items():
             if not is_count(value) and (name != "experiment_seed" or value is not None):
-                raise ConfigError(
-                    f"Expected {name}={value!r} to be a whole number >= 0.", "Number your clients and rounds."
-                )
+                raise expected(name, value, "a whole number >= 0", "Number your clients and rounds.")
         if not is_finite(least_relative) or least_relative < 0:
             raise expected("least_relative", least_relative, "a finite number >= 0")
         client, round_number, seed = (numbers[name] for name in ("client", "round_number", "experiment_seed"))
@@ -225,9 +223,8 @@ def _protected(
     batched = _batched(model, images, labels, loss, alone=mechanism.per_example, fixed=entries.fixed())
     layout, like = batched.layout, next(p for p in model.parameters() if p.requires_grad)
     begin = _flat("received", entries.trainable(), layout, like)
-    protection = replace(settings, batch=len(images)).at(
-        mechanism, request.budget, request.round_number, request.client
-    )
+    own = replace(settings, batch=len(images))
+    protection = own.at(mechanism, request.budget, request.round_number, request.client)
     protection = replace(protection, least_relative=request.least_relative)
     _check_carries(begin, protection)
     objective = batched.at(images.unsqueeze(0), labels.unsqueeze(0))
@@ -307,18 +304,13 @@ def _step_of_units(
     if divisor is not None:
         own = replace(own, gaussian=replace(own.gaussian, divisor=divisor))
         check_protection(own)
-    if not 1 <= request.round_number <= (own.gaussian.rounds or request.round_number):
-        raise ConfigError(
-            f"The budget is for {own.gaussian.rounds} rounds, got round {request.round_number}.",
-            "Count rounds from 1, and state all of them in gaussian.rounds before the first.",
-        )
+    own.gaussian.check_round(request.round_number)
     protection = own.at(request.mechanism, request.budget, request.round_number, request.client)
     entries = Received(model, received)
     units, layout = units_of(model, entries.fixed(), batch, loss, groups)
     like = next(p for p in model.parameters() if p.requires_grad)
     begin = _flat("received", entries.trainable(), layout, like)
-    noise = request.noise(layout.size, like)
-    result = release([of_units(units)], begin, noise, own.eta, protection, utility=False)
+    result = release([of_units(units)], begin, request.noise(layout.size, like), own.eta, protection, utility=False)
     return _sent(result, entries, layout, request)
 
 

@@ -43,14 +43,32 @@ class GaussianSettings:
 
     def sigma(self, epsilon: float) -> float:
         """The noise multiplier of a round with relative noise 1: so much noise, in units of the clip."""
-        for known, sigma in self.sigmas:
-            if known == epsilon:
-                return sigma
         if self.rounds is None:
             raise ConfigError(
                 "The budget of gaussian-dp is for a whole run, and its rounds are not known.", "Set gaussian.rounds."
             )
+        for known, sigma in self.sigmas:
+            if known == epsilon:
+                return self._enough(sigma, epsilon)
         return noise_multiplier(epsilon, self.delta, self.rounds, self.sampling_rate, self.noise())
+
+    def _enough(self, sigma: float, epsilon: float) -> float:
+        """A noise multiplier that was given; where all units take part, a formula tells whether it is enough."""
+        if self.sampling_rate == 1 and self.epsilon(sigma) > epsilon * (1 + 1e-9):
+            raise BudgetError(
+                f"gaussian.sigmas has the noise multiplier {sigma:g} for epsilon {epsilon:g}, "
+                f"but {self.rounds} rounds with it have epsilon {self.epsilon(sigma):.4g}.",
+                "Leave gaussian.sigmas out, so that it is computed.",
+            )
+        return sigma
+
+    def check_round(self, round_number: int) -> None:
+        """Refuse a release that the budget is not for."""
+        if not 1 <= round_number <= (self.rounds or round_number):
+            raise ConfigError(
+                f"The budget is for {self.rounds} rounds, got round {round_number}.",
+                "Count rounds from 1, and state all of them in gaussian.rounds before the first.",
+            )
 
     def epsilon(self, sigma: float) -> float:
         """What a noise multiplier is worth: the epsilon of all rounds together."""
@@ -62,8 +80,8 @@ class RunBudget:
     """The measure of ``gaussian-dp``: from epsilon to the standard deviation of the noise on an update.
 
     >>> budget = RunBudget(GaussianSettings(rounds=50), eta=1.0)
-    >>> round(budget.lower(2.0), 5)  # a unit moves an update by at most clip / divisor = 0.001
-    0.01413...
+    >>> round(budget.lower(2.0), 4)  # a unit moves an update by at most clip / divisor = 0.001
+    0.0141
     """
 
     gaussian: GaussianSettings

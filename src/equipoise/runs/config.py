@@ -172,8 +172,10 @@ def _resolved(
     if given:
         blocks = [{**block, **given} for block in blocks or [{}]]
     results: list[EquipoiseError] = []
-    typed = [_typed(SweepBlock, block, f"sweep[{i}].", results) for i, block in enumerate(blocks or [{}])]
+    of_blocks: list[EquipoiseError] = []
+    typed = [_typed(SweepBlock, block, f"sweep[{i}].", of_blocks) for i, block in enumerate(blocks or [{}])]
     settings = _typed_settings(_nulls(_with_recommended(raw, [block for block in typed if block])), results)
+    results += of_blocks
     config = Config(settings, [block for block in typed if block is not None])
     if len(config.sweep) == len(typed):
         results += problems(config.settings, config.federations())
