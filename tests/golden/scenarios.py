@@ -160,6 +160,21 @@ def local_steps(folder: Path) -> dict[str, Any]:
     return run_folder(folder / "run", overrides, blocks, stop=55)
 
 
+def whole_runs(folder: Path) -> dict[str, Any]:
+    """Budgets of whole runs: all records and a linear head, interrupted; a Poisson sample, every record by itself."""
+    data = str(write_dataset(folder / "data"))
+    block = {"datasets": [data], "mechanisms": ["gaussian-dp"], "budgets": [8.0, [2.0, 4.0, 8.0, 16.0]]}
+    linear = {"model": "scatter-linear", "rounds": 4, "gaussian.divisor": 16}
+    sampled = {
+        "model": "lenet-tanh", "rounds": 3, "gaussian.sampling_rate": 0.5, "gaussian.divisor": 16, "gaussian.clip": 0.7,
+        "gaussian.noise_schedule": {"rounds": [1, 3], "values": [1.0, 0.8]}, "participants": 3,
+    }  # fmt: skip
+    return {
+        "linear": run_folder(folder / "linear", linear, [block], stop=2),
+        "sampled": run_folder(folder / "sampled", sampled, [{**block, "budgets": [8.0]}]),
+    }
+
+
 def limited(folder: Path) -> dict[str, Any]:
     """A limit on releases ends a run early."""
     from equipoise.errors import LimitError
@@ -366,7 +381,7 @@ def reproduced(folder: Path) -> dict[str, Any]:
 SCENARIOS: dict[str, Callable[[Path], dict[str, Any]]] = {
     scenario.__name__: scenario
     for scenario in (
-        every_mechanism, two_datasets_two_seeds, schedules, local_steps, limited, computed, releases, audited_run,
+        every_mechanism, two_datasets_two_seeds, schedules, local_steps, whole_runs, limited, computed, releases, audited_run,
         audited_private, audited_update, inverted, computed_audit, combined, bounded, searched, reproduced,
     )
 }  # fmt: skip

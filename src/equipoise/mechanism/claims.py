@@ -29,7 +29,7 @@ def of_budgets(mechanisms: Iterable[str | Mechanism], seeded: bool = False) -> s
     >>> of_budgets(["laplace-dp"])
     'The budget of laplace-dp is the epsilon of one release, for replacing one example of the client, ...'
     >>> of_budgets(["gaussian-dp"], seeded=True)
-    'The budget of gaussian-dp is the epsilon of a whole run, ... This is the epsilon of the mechanism; a seeded run ...'
+    'The budget of gaussian-dp is the epsilon of a whole run, ... This is the epsilon of the mechanism; a seeded ...'
     """
     used = list({mechanism.name: mechanism for mechanism in map(get_mechanism, mechanisms)}.values())
     formal = [mechanism.name for mechanism in used if mechanism.formal and not mechanism.whole_run]
