@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from equipoise.engine.recommended import RECIPES
+from equipoise.privacy.guarantee import guarantee, percent_up
 
 DOCS = Path(__file__).parents[1] / "docs"
 TOLD = re.compile(r"^(\S.*?)  # (-?\d[\d.]*)(?=[:;, ]|$)", re.MULTILINE)
@@ -96,3 +97,9 @@ def test_tables_in_toml_are_toml() -> None:
     for page in DOCS.glob("*.md"):
         for text in blocks(page.name, "toml"):
             assert tomllib.loads(text)
+
+
+def test_the_readme_names_the_limit_of_its_epsilon() -> None:
+    text = " ".join((DOCS.parent / "README.md").read_text(encoding="utf-8").split())
+    found = guarantee(epsilon=2.0, delta=1e-5, rounds=50).identification
+    assert f"one of 200 equally likely candidates with at most {percent_up(found.run)} (blindly: 0.5 %)" in text
