@@ -17,15 +17,21 @@ from equipoise import GaussianSettings, Intake, ProtectionSettings, load, protec
 
 CLIENTS, EPSILON, DELTA = 4, 2.0, 1e-5
 RECORDS = 1000  # the public stand-in for a client's number of records; how many it really has stays with it
-RATE, MOMENTUM = 6.0, 0.9  # of the server
+MOMENTUM, DRIFT, LARGEST = 0.8, 0.22, 12.0  # of the server, as docs/tuning_gaussian_dp.md has them
+
+
+def server_rate(sigma: float, rounds: int) -> float:
+    """The rate with which the noise of all rounds moves each weight by a standard deviation of DRIFT."""
+    noise = sigma / RECORDS * (rounds / CLIENTS) ** 0.5  # of the mean of all clients, over the run
+    return min(LARGEST, DRIFT * (1 - MOMENTUM) / noise)
 
 
 def train(rounds: int, seed: int | None = None) -> float:
     """Train, and return the accuracy on the test set. A seed makes the noise repeatable: no guarantee is left."""
     data, model = load("mnist"), scatter_linear()
-    settings = ProtectionSettings(
-        clients=CLIENTS, eta=1.0, gaussian=GaussianSettings(delta=DELTA, clip=0.5, divisor=RECORDS, rounds=rounds)
-    )
+    gaussian = GaussianSettings(delta=DELTA, clip=1.0, divisor=RECORDS, rounds=rounds)
+    settings = ProtectionSettings(clients=CLIENTS, eta=1.0, gaussian=gaussian)
+    rate = server_rate(gaussian.sigma(EPSILON), rounds)
     parts = list(zip(data.train.images.chunk(CLIENTS), data.train.labels.chunk(CLIENTS), strict=True))
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}  # zeros: nothing was trained
     velocity = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
@@ -38,7 +44,7 @@ def train(rounds: int, seed: int | None = None) -> float:
         mean = intake.close().parameters
         for name, old in state.items():
             velocity[name] = MOMENTUM * velocity[name] + (mean[name] - old)
-        state = {name: old + RATE * velocity[name] for name, old in state.items()}
+        state = {name: old + rate * velocity[name] for name, old in state.items()}
     model.load_state_dict(state)
     images, labels = data.test.images.split(500), data.test.labels.split(500)  # nobody's records: no privacy is spent
     with torch.no_grad():

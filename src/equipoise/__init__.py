@@ -6,10 +6,11 @@ The rooms, in the order of the data; each imports only rooms before it (docs/arc
          -> engine (Algorithm 1) -> runs -> attack -> auditing -> bounds -> reproduction -> choosing
          -> flower -> report -> cli
 
-From your own training loop, ``protect(model, received, batch, "pl-learn", 0.98)`` is all that is needed, and
+With a guarantee, ``protected_step(model, received, records, "gaussian-dp", 2.0, settings=...)`` is one release of a run
+that is (epsilon, delta)-differentially private as a whole, and ``guarantee(epsilon=2.0, rounds=50)`` says what that is
+worth. ``protect(model, received, batch, "pl-identical", 0.98)`` distorts what you trained, without one, and
 ``audit(Update(model, before, after), truth=(x, y)).summary()`` says what a server could see in an update. What is
-proved, measured and not claimed is in docs/guarantees.md: a budget is a calibration of the distortion, never an
-(epsilon, delta).
+proved, measured and not claimed is in docs/guarantees.md.
 """
 
 from __future__ import annotations

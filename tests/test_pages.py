@@ -1,0 +1,105 @@
+"""The code of the pages on guarantees runs as it stands there, and numbers in its comments are what it gives."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from equipoise.engine.recommended import RECIPES
+from equipoise.privacy.guarantee import guarantee, percent_up
+
+DOCS = Path(__file__).parents[1] / "docs"
+TOLD = re.compile(r"^(\S.*?)  # (-?\d[\d.]*)(?=[:;, ]|$)", re.MULTILINE)
+"""A line of code whose comment begins with its value."""
+
+
+def blocks(page: str, language: str = "python") -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
+
+
+def values(code: str, names: dict[str, Any]) -> list[tuple[str, float, float]]:
+    """Expressions of a block with the number beside each, and what each gives, to as many digits."""
+    found = [(line, told) for line, told in TOLD.findall(code) if _is_expression(line)]
+    return [(line, float(told), round(float(eval(line, names)), _digits(told))) for line, told in found]
+
+
+def _is_expression(line: str) -> bool:
+    try:
+        ast.parse(line, mode="eval")
+    except SyntaxError:
+        return False
+    return True
+
+
+def _digits(number: str) -> int:
+    return len(number.rstrip(".").partition(".")[2])
+
+
+def run(page: str) -> list[tuple[str, float, float]]:
+    """All blocks of a page, one after the other, as a reader would type them."""
+    names: dict[str, Any] = {}
+    told = []
+    for code in blocks(page):
+        exec(compile(code, page, "exec"), names)
+        told += values(code, names)
+    return told
+
+
+@pytest.mark.parametrize(
+    ("page", "numbers"), [("gaussian_dp.md", 2), ("guarantee.md", 3), ("features.md", 0), ("from_opacus.md", 2)]
+)
+def test_the_code_of_a_page_runs_and_gives_its_numbers(page: str, numbers: int) -> None:
+    told = run(page)
+    assert len(told) == numbers
+    assert [(line, stated) for line, stated, _ in told] == [(line, given) for line, _, given in told]
+
+
+def test_a_wrong_number_would_be_noticed() -> None:
+    assert values("x = 1  # 3\n1 + 1  # 2.01: two\nx  # one\n", {"x": 1}) == [("1 + 1", 2.01, 2.0)]
+
+
+def changed(page: str, name: str) -> str:
+    """The file that a diff leads to: its unchanged lines and the new ones."""
+    (body,) = re.findall(rf"```diff\n # {re.escape(name)}\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
+    lines = body.splitlines()
+    assert all(line[:1] in " +-" for line in lines if line)
+    return "\n".join(line[1:] for line in lines if not line.startswith("-"))
+
+
+def test_the_change_from_opacus_works() -> None:
+    code = changed("from_opacus.md", "client.py")
+    assert code.count("range(1, 101)") == 1
+    names: dict[str, Any] = {}
+    exec(code.replace("range(1, 101)", "range(99, 101)"), names)  # each of the hundred is like these
+    assert names["sent"].keys() == names["model"].state_dict().keys()
+    assert all(torch.isfinite(tensor).all() for tensor in names["sent"].values())
+    assert not torch.equal(names["sent"]["1.weight"], names["received"]["1.weight"])
+    assert names["gaussian"].sigma(2.0) == pytest.approx(5.149067)
+
+
+def test_the_recipe_is_the_one_that_was_chosen() -> None:
+    """The table of values of the page on tuning."""
+    page = (DOCS / "tuning_gaussian_dp.md").read_text(encoding="utf-8")
+    for model, recipe in RECIPES.items():
+        (row,) = re.findall(rf"^\| {model}\b[^|]*\|(.*)\|$", page.partition("## The values")[2][:900], re.MULTILINE)
+        rounds, clip, momentum, _, drift, largest = (cell.strip() for cell in row.split("|"))
+        stated = tuple(map(float, (rounds, clip, momentum, drift, largest)))
+        assert stated == (recipe.rounds, recipe.clip, recipe.momentum, recipe.drift, recipe.largest_rate)
+
+
+def test_tables_in_toml_are_toml() -> None:
+    for page in DOCS.glob("*.md"):
+        for text in blocks(page.name, "toml"):
+            assert tomllib.loads(text)
+
+
+def test_the_readme_names_the_limit_of_its_epsilon() -> None:
+    text = " ".join((DOCS.parent / "README.md").read_text(encoding="utf-8").split())
+    found = guarantee(epsilon=2.0, delta=1e-5, rounds=50).identification
+    assert f"one of 200 equally likely candidates with at most {percent_up(found.run)} (blindly: 0.5 %)" in text
