@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from equipoise.errors import ConfigError
 from equipoise.mechanism.client_units import units_of
 from equipoise.mechanism.protect import protected_step
 from equipoise.mechanism.protection import ProtectionSettings
@@ -53,3 +54,9 @@ def test_every_release_lies_on_it(build: Any, which: str) -> None:
 def divisible(whole: Tensor) -> bool:
     """Whether all numbers lie on a grid that is twice as coarse."""
     return bool((whole / 2 == (whole / 2).round()).all())
+
+
+def test_several_local_steps_are_refused() -> None:
+    model, settings = plain(), ProtectionSettings(local_steps=2, gaussian=GaussianSettings(rounds=3))
+    with pytest.raises(ConfigError, match="exactly one local step, got 2"):
+        protected_step(model, model.state_dict(), None, "gaussian-dp", 2.0, settings=settings)

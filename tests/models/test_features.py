@@ -214,3 +214,17 @@ def test_features_are_never_part_of_a_graph(model: FeatureModel) -> None:
     call: Callable[..., Tensor] = features_of
     assert not call(model, images).requires_grad
     assert not call(model, images, alone=False).requires_grad
+
+
+def test_longer_features_are_shortened_alike_where_they_train_and_where_they_are_scored() -> None:
+    model = FeatureModel(nn.Flatten(), nn.Linear(16, 3))
+    images = torch.stack([torch.full(SHAPE, 100.0), torch.full(SHAPE, 0.1)])
+    features = features_of(model, images)
+    assert features.norm(dim=1).tolist() == pytest.approx([8.0, 0.4])
+    assert torch.equal(features, features_of(model, images, alone=False))
+    assert torch.equal(model(images), model.head(features))
+
+
+def test_a_head_without_a_bias_is_refused() -> None:
+    with pytest.raises(ModelError, match="a linear layer with a bias"):
+        FeatureModel(nn.Flatten(), nn.Linear(16, 3, bias=False))

@@ -18,7 +18,7 @@ from ..data.partition import SCHEMES
 from ..errors import ConfigError, EquipoiseError, closest, expected, is_number, is_whole, raise_all
 from ..mechanism import protection
 from ..mechanism.noise import NOISES
-from ..mechanism.protection import Leakage, ProtectionSettings
+from ..mechanism.protection import Leakage, ProtectionSettings, step_problems
 from ..mechanism.registry import MECHANISMS, checked, get_mechanism
 from ..mechanism.run_budget import GaussianSettings
 from ..mechanism.schedule import schedule_starts
@@ -313,11 +313,8 @@ def _federation_problems(given: Settings, federations: list[Federation]) -> Iter
             f"rounds={given.training.rounds} of the run.",
             "Leave gaussian.rounds out: the budget is then for all rounds.",
         )
-    if whole_run and settings.local_steps != 1:
-        yield ConfigError(
-            f"The mechanism {whole_run[0].mechanism!r} makes exactly one local step, got {settings.local_steps}.",
-            "Use local_steps = 1.",
-        )
+    if whole_run:
+        yield from step_problems(whole_run[0].mechanism, settings)
     if not federations:
         yield ConfigError("The sweep is empty.", "Name at least one mechanism, and a budget for all but 'none'.")
     for fed in federations:

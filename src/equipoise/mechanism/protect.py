@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from ..errors import ConfigError, EquipoiseError, ReleaseError, expected, is_count, is_finite
+from ..errors import ConfigError, EquipoiseError, ReleaseError, expected, is_count, is_finite, raise_all
 from ..models.batched import Batched, Loss
 from ..models.check import check_model, loss_error
 from ..models.layout import Layout
@@ -20,7 +20,7 @@ from .batch import check_labels, checked_batch, checked_pair
 from .client_units import units_of
 from .intensity import intensity
 from .noise import standard_noise
-from .protection import Protection, ProtectionSettings, check_protection
+from .protection import Protection, ProtectionSettings, check_protection, step_problems
 from .records import blank_record, neutral, no_records, of_units, records, rehearse
 from .registry import Mechanism, checked
 from .release import Noise, Release, check_trained_elsewhere, distort_given, release
@@ -300,10 +300,8 @@ def _step_of_units(
     model: nn.Module, received: Any, batch: Any, loss: Loss | None, request: _Request, divisor: Any, groups: Any
 ) -> Protected:
     """As ``_formal_step``, for a mechanism that takes all records and draws its own batch."""
-    own = request.settings
-    if divisor is not None:
-        own = replace(own, gaussian=replace(own.gaussian, divisor=divisor))
-        check_protection(own)
+    own = request.settings if divisor is None else request.settings.with_divisor(divisor)
+    raise_all(list(step_problems(request.mechanism.name, own)))
     own.gaussian.check_round(request.round_number)
     protection = own.at(request.mechanism, request.budget, request.round_number, request.client)
     entries = Received(model, received)

@@ -7,7 +7,7 @@ methods ``of_rows`` (for numbers at hand) and ``at`` (for a client and a round) 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -97,6 +97,12 @@ class ProtectionSettings:
             )
         return measure
 
+    def with_divisor(self, divisor: float) -> ProtectionSettings:
+        """The same, where ``gaussian-dp`` divides by another public number."""
+        result = replace(self, gaussian=replace(self.gaussian, divisor=divisor))
+        check_protection(result)
+        return result
+
     def derived_sensitivity(self) -> float:
         """How far, in L1, replacing one example moves one local step on gradients clipped example by example.
 
@@ -155,6 +161,16 @@ class ProtectionSettings:
 
 
 # -- what can be wrong ---------------------------------------------------------------------------------------------
+
+
+def step_problems(mechanism: str, settings: ProtectionSettings) -> Iterator[ConfigError]:
+    """A budget of a whole run is for one noised sum a round."""
+    if settings.local_steps != 1:
+        yield ConfigError(
+            f"The mechanism {mechanism!r} makes exactly one local step, got {settings.local_steps}.",
+            "Use local_steps = 1.",
+        )
+
 
 INTEGERS = {"clients": 1, "batch": 1, "local_steps": 1, "steps": 0}
 """Whole numbers with the least that each may be."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ModelError, place
-from .scattering import Scattering
+from .scattering import Scattering, at_most_norm
 
 Shape = tuple[int, int, int]
 CHUNK = 16
@@ -26,6 +26,7 @@ log = logging.getLogger("equipoise")
 class FeatureModel(nn.Module):
     """A linear ``head`` on ``features`` that stay as they are: frozen, in eval mode, and in no state dict.
 
+    The head has a bias, and sees features of at most the Euclidean norm 8: longer ones are shortened to it.
     ``features`` is kept out of the modules that torch knows of: neither ``train()`` nor ``parameters()`` nor
     ``load_state_dict`` reaches it. It moves with the model all the same (``to``, ``double``).
 
@@ -39,11 +40,15 @@ class FeatureModel(nn.Module):
 
     def __init__(self, features: nn.Module, head: nn.Linear) -> None:
         super().__init__()
+        if not isinstance(head, nn.Linear) or head.bias is None:
+            raise ModelError(
+                "Expected the head to be a linear layer with a bias.", "Give nn.Linear(features, classes)."
+            )
         object.__setattr__(self, "features", features.eval().requires_grad_(False))
         self.head = head
 
     def forward(self, images: Tensor) -> Tensor:
-        outputs: Tensor = self.head(self.features(images).flatten(1))
+        outputs: Tensor = self.head(at_most_norm(self.features(images).flatten(1)))
         return outputs
 
     def head_model(self) -> nn.Sequential:
@@ -119,7 +124,7 @@ def _one_by_one(model: FeatureModel, images: Tensor, result: Tensor) -> None:
     for row in range(len(images)):
         record = images[row : row + 1].clone(memory_format=torch.contiguous_format)
         try:
-            result[row] = model.features(record).flatten()
+            result[row] = at_most_norm(model.features(record).flatten(1))[0]
             if not torch.isfinite(result[row]).all():
                 failed.append("they are not finite")
         except Exception as error:  # whatever it is: that it came would tell of this record
@@ -130,7 +135,7 @@ def _one_by_one(model: FeatureModel, images: Tensor, result: Tensor) -> None:
 
 def _tried(model: FeatureModel, images: Tensor) -> Tensor:
     try:
-        outputs: Tensor = model.features(images).flatten(1)
+        outputs = at_most_norm(model.features(images).flatten(1))
     except Exception as error:
         raise ModelError(
             f"The features of a batch of shape {tuple(images.shape)} and type {images.dtype} cannot be computed: "

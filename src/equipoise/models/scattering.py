@@ -141,6 +141,16 @@ def to_norm(features: Tensor) -> Tensor:
     return NORM * nn.functional.normalize(features, eps=1e-30)
 
 
+def at_most_norm(features: Tensor) -> Tensor:
+    """Features ``[B, F]``, where longer ones are scaled down to ``NORM``.
+
+    >>> at_most_norm(torch.tensor([[30.0, 40.0], [3.0, 4.0]])).norm(dim=1).tolist()
+    [8.0, 5.0]
+    """
+    norms = torch.linalg.vector_norm(features, dim=1, keepdim=True)
+    return torch.where(norms > NORM * (1 + 1e-5), features * (NORM / norms), features)  # not by a rounding error
+
+
 class Scattering(nn.Module):
     """Normalised scattering features ``[B, F]`` of images ``[B, *shape]``: each a function of its own image alone.
 
