@@ -381,7 +381,7 @@ def reproduced(folder: Path) -> dict[str, Any]:
 SCENARIOS: dict[str, Callable[[Path], dict[str, Any]]] = {
     scenario.__name__: scenario
     for scenario in (
-        every_mechanism, two_datasets_two_seeds, schedules, local_steps, whole_runs, limited, computed, releases, audited_run,
-        audited_private, audited_update, inverted, computed_audit, combined, bounded, searched, reproduced,
+        every_mechanism, two_datasets_two_seeds, schedules, local_steps, whole_runs, limited, computed, releases,
+        audited_run, audited_private, audited_update, inverted, computed_audit, combined, bounded, searched, reproduced,
     )
 }  # fmt: skip

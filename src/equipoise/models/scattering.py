@@ -144,8 +144,8 @@ def to_norm(features: Tensor) -> Tensor:
 def at_most_norm(features: Tensor) -> Tensor:
     """Features ``[B, F]``, where longer ones are scaled down to ``NORM``.
 
-    >>> at_most_norm(torch.tensor([[30.0, 40.0], [3.0, 4.0]])).norm(dim=1).tolist()
-    [8.0, 5.0]
+    >>> at_most_norm(torch.tensor([[32.0, 0.0], [3.0, 4.0]])).tolist()
+    [[8.0, 0.0], [3.0, 4.0]]
     """
     norms = torch.linalg.vector_norm(features, dim=1, keepdim=True)
     return torch.where(norms > NORM * (1 + 1e-5), features * (NORM / norms), features)  # not by a rounding error
