@@ -13,14 +13,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equipoise.errors import ConfigError, DataError, EquipoiseError, ModelError
+from equipoise.errors import ConfigError, DataError, ModelError
 from equipoise.mechanism import client_units
 from equipoise.mechanism.client_units import units_of
 from equipoise.mechanism.linear_units import LinearRecords
 from equipoise.mechanism.protect import protected_step
 from equipoise.mechanism.protection import ProtectionSettings
 from equipoise.mechanism.run_budget import GaussianSettings
-from equipoise.mechanism.units import EachRecord
+from equipoise.mechanism.units import SLOTS, EachRecord
 from equipoise.models.features import FeatureModel
 
 SETTINGS = ProtectionSettings(eta=1.0, gaussian=GaussianSettings(rounds=1, divisor=4, clip=1.0, sigmas=[[2.0, 1e-3]]))
@@ -74,6 +74,8 @@ def test_every_head_and_loss_has_its_way(build: Any, loss: Any, kind: type, size
     units, layout = units_of(model, fixed, given, loss, None)
     assert type(units.pool) is kind
     assert layout.size == size
+    if isinstance(units.pool, EachRecord) and given is not None:
+        assert units.pool.slots in (1, SLOTS), "how many records a call may hold was tried"
     assert [len(row) for row in units.rows] == [6 if given else 0]
     total, _ = units.pool.total(units.rows, torch.zeros(1, size), 1.0)
     assert total.shape == (1, size)
@@ -169,4 +171,3 @@ def test_a_model_is_tried_on_blank_records_alone(build: Any) -> None:
         units_of(build(), {}, batch(), None, None)
     assert len(seen) >= 2
     assert all(len(part) == 1 and not part.any() for part in seen)
-    assert issubclass(DataError, EquipoiseError)

@@ -113,7 +113,7 @@ def test_clients_are_summed_as_if_each_were_the_only_one() -> None:
 
 
 @both
-@pytest.mark.parametrize("clip", [0.3, 1e3])
+@pytest.mark.parametrize("clip", [0.3, 8.0])
 def test_sums_are_those_of_torch_up_to_the_grid(groups: Tensor | None, clip: float) -> None:
     pool, (images, labels), model = pool_of(groups), data(), network()
     expected, clipped = torch.zeros(pool.batched.layout.size, dtype=torch.float64), 0
@@ -171,6 +171,7 @@ def _failing_records(monkeypatch: pytest.MonkeyPatch) -> None:
     true = Batched.each
 
     def each(self: Batched, params: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+        assert self._loss is not None or bool(((labels >= 0) & (labels < CLASSES)).all()), "a GPU would end the process"
         if any(bool((images[..., 0, 0, 0] == value).any()) for value in REFUSED):
             raise RuntimeError("no such record")
         return true(self, params, images, labels)
@@ -226,7 +227,7 @@ def test_kernels_that_mix_slots_get_one_record_a_call(
 
     def mixing(self: Batched, params: Tensor, images: Tensor, labels: Tensor) -> Tensor:
         result = true(self, params, images, labels)
-        return result + torch.nan_to_num(images.clamp(-1, 1)).sum() * 2.0**-20
+        return result * (1 + 2.0**-20) if bool((torch.nan_to_num(images).abs() > 1e20).any()) else result
 
     def by_place(self: Batched, params: Tensor, images: Tensor, labels: Tensor) -> Tensor:
         result = true(self, params, images, labels)
