@@ -14,6 +14,7 @@ from equipoise.errors import ModelError
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP, LeNetZhu, SmallCNN
 from equipoise.models.check import check_model
+from equipoise.models.features import FeatureModel
 from tests.models.reference import (
     DEVICES,
     EXACT,
@@ -244,3 +245,12 @@ def test_a_loss_that_is_not_one_number_is_refused_everywhere(count: int, what: s
     call = again if what == "differentiable" else getattr(batched.at(x, y), what)
     with pytest.raises(ModelError, match=r"The loss returned shape \(\d,\), expected one number. Return the mean"):
         call(flat)
+
+
+def test_gradients_of_single_examples_are_taken_behind_frozen_features(generator: torch.Generator) -> None:
+    model = FeatureModel(nn.Sequential(nn.Flatten(), nn.Linear(4, 6)), nn.Linear(6, 3))
+    batched = Batched(model)
+    images, labels = torch.rand(1, 5, 1, 2, 2, generator=generator), torch.tensor([[0, 1, 2, 0, 1]])
+    params = torch.randn(1, batched.layout.size, generator=generator)
+    each = batched.each(params, images, labels)
+    assert torch.allclose(each.mean(1), batched.at(images, labels).gradient(params), atol=1e-6)

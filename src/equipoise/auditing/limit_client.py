@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..attack.known_others import Terms
-from ..mechanism.linear_units import LinearRecords
+from ..mechanism.linear_units import on_head
 from ..mechanism.noised_sum import update_per_gradient
 from ..mechanism.protection import Protection
 from ..mechanism.records import of_units
@@ -43,8 +43,7 @@ class PlayedClient:
     ) -> PlayedClient:  # fmt: skip
         """``linear``: the model is a linear head, and the records are features."""
         records = Records(game.images, game.labels)
-        pool: Pool = LinearRecords(records, classes) if linear else EachRecord(batched, records, classes)
-        return cls(pool, protection, eta, seed)
+        return cls((on_head if linear else EachRecord)(batched, records, classes), protection, eta, seed)
 
     def terms(self, round_number: int) -> Terms:
         return terms_of(self.protection(round_number), self.eta)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..data.dataset import Dataset
 from ..data.partition import partition, weights
 from ..errors import ConfigError, DataError
-from ..mechanism.linear_units import LinearRecords
+from ..mechanism.linear_units import on_head
 from ..mechanism.records import of_units
 from ..mechanism.registry import get_mechanism
 from ..mechanism.release import Noise, Release, observed_release
@@ -227,7 +227,7 @@ class Sweep:
         """All records, for a mechanism that sums over units."""
         datasets = list(self.datasets.values())
         records, classes = Records(self.images, self.labels, joined_groups(datasets)), datasets[0].classes
-        return LinearRecords(records, classes) if self.on_features else EachRecord(self.batched, records, classes)
+        return (on_head if self.on_features else EachRecord)(self.batched, records, classes)
 
     # -- a look without a step -------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from ..models.feature_cache import cached_features
 from ..models.features import FeatureModel
 from ..models.layout import Layout
 from .batch import check_labels, checked_pair
-from .linear_units import LinearRecords
+from .linear_units import LinearRecords, on_head
 from .records import blank_record, neutral, rehearse
 from .units import EachRecord, Pool, Records, Units, slots_for
 
@@ -36,7 +36,11 @@ def units_of(
     if isinstance(model, FeatureModel) and loss is None:
         check_labels(model, blank_record(images), blank_record(labels))
         features = Records(cached_features(model, images), labels, whose)
-        return Units(LinearRecords(features, model.head.out_features), [everyone]), Layout.of(model)
+        pool = on_head(Batched(model.head_model(), fixed=fixed), features, model.head.out_features)
+        if isinstance(pool, LinearRecords):
+            return Units(pool, [everyone]), Layout.of(model)
+        pool, layout = _each_record(model.head_model(), fixed, features, loss)
+        return Units(pool, [everyone]), layout
     pool, layout = _each_record(model, fixed, Records(images, labels, whose), loss)
     return Units(pool, [everyone]), layout
 
@@ -46,7 +50,8 @@ def _nobody(model: nn.Module, fixed: Mapping[str, Tensor], loss: Loss | None) ->
     labels = torch.zeros(0, dtype=torch.int64)
     if isinstance(model, FeatureModel) and loss is None:
         nothing = Records(torch.zeros(0, model.head.in_features), labels)
-        return Units(LinearRecords(nothing, model.head.out_features), [labels]), Layout.of(model)
+        batched = Batched(model.head_model(), fixed=fixed)
+        return Units(on_head(batched, nothing, model.head.out_features), [labels]), batched.layout
     batched = Batched(model, loss, fixed=fixed)
     return Units(EachRecord(batched, Records(torch.zeros(0), labels)), [labels]), batched.layout
 

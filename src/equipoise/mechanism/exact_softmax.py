@@ -19,7 +19,7 @@ _LEAST = -700.0
 
 
 def softmax(logits: Tensor) -> Tensor:
-    """Of float64 rows ``[..., classes]``; rows with anything that is not finite give numbers that are not, either.
+    """Of float64 rows ``[..., classes]``; rows with NaN or +inf give NaN, and -inf counts as far below the rest.
 
     >>> softmax(torch.tensor([[0.0, 0.0], [1e30, 0.0]], dtype=torch.float64)).tolist()
     [[0.5, 0.5], [1.0, 9.8...e-305]]

@@ -19,10 +19,11 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from ..models.batched import Batched
 from ..models.scattering import NORM
 from .exact_softmax import softmax
 from .l2_grid import FINENESS, L2Grid, largest_power
-from .units import Records, check_sum
+from .units import EachRecord, Pool, Records, check_sum
 
 PIECE = 4096
 """Records whose numbers are turned into float64 at once."""
@@ -41,8 +42,8 @@ class LinearRecords:
         self.records, self.classes = records, classes
         features = records.images.flatten(1).double()
         norms = _norm(features)
-        features = torch.where(torch.isfinite(norms) & (norms > NORM), features * (NORM / norms), features)
-        good = torch.isfinite(features).all(-1, keepdim=True)
+        good = torch.isfinite(norms)  # nor is a record of use whose squares are too large for floats
+        features = torch.where(norms > NORM, features * (NORM / norms), features)
         labels = records.labels.unsqueeze(-1)
         self.good = good & (labels >= 0) & (labels < classes)  # [N, 1]
         ones = torch.ones_like(features[:, :1])
@@ -51,8 +52,8 @@ class LinearRecords:
         self._exponent = largest_power(Fraction(NORM) ** 2 / (4 * FINENESS**2 * self.width))
         whole = (wide * 2.0**-self._exponent).trunc_()
         self.length = _norm(whole) * 2.0**self._exponent  # [N, 1]
-        small = whole.numel() * 8 <= ROOM or 2.0**-self._exponent >= 2**23
-        self.features = whole if small else whole.float()  # which has them exactly too
+        exact = NORM * 2.0**-self._exponent <= 2**24  # in float32
+        self.features = whole.float() if exact and whole.numel() * 8 > ROOM else whole
 
     def grid(self, clip: float) -> L2Grid:
         return self._fine(clip).coarser(clip, self.classes * self.width)[0]
@@ -117,26 +118,31 @@ class LinearRecords:
         residual, step = torch.cat(list(residuals)), 2.0 ** self._residual_exponent(clip)
         length = self.length[row].unsqueeze(1)  # [n, 1, 1]
         norm = _norm(residual) * length  # [n, r, 1]: of every record's gradient
-        whole_unit, units = self._together(row, norm)
+        units, whole_unit = self._together(row, norm)
         factor = clip / whole_unit.clamp_min(clip)
         whole = (residual * (factor / step)).trunc_()
         most = norm * factor * _MARGIN / (length * step)  # its own share of the clip, in integers
         whole = torch.where(_norm(whole) <= most, whole, (whole * (1 - 2.0**-20)).trunc_())
         whole = torch.where(_norm(whole) <= most, whole, 0.0)
-        return whole, (whole_unit > clip)[..., 0].double().mean(0) if units else torch.zeros(())
+        return whole, (units > clip)[..., 0].double().mean(0)
 
-    def _together(self, row: Tensor, norm: Tensor) -> tuple[Tensor, int]:
-        """For every record the sum of the norms of its unit, added record after record."""
+    def _together(self, row: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum of the norms of every unit, added record after record, and for every record that of its unit."""
         if self.records.groups is None:
-            return norm, len(row)
+            return norm, norm
         units = self.records.units(row)
-        count = int(units.max()) + 1 if len(units) else 0
-        result = norm.new_zeros(count, *norm.shape[1:])
+        result = norm.new_zeros(int(units.max()) + 1, *norm.shape[1:])
         turn = torch.tensor(_turns(units.tolist()))
-        for t in range(int(turn.max()) + 1 if len(turn) else 0):  # at most one record of each unit in a turn
+        for t in range(int(turn.max()) + 1):  # at most one record of each unit in a turn
             here = turn == t
             result[units[here]] = result[units[here]] + norm[here]
-        return result[units], count
+        return result, result[units]
+
+
+def on_head(batched: Batched, records: Records, classes: int) -> Pool:
+    """Features as the records of a linear head; one that has no bias, or is frozen in part, is like any other model."""
+    every = classes * (math.prod(records.images.shape[1:]) + 1)
+    return LinearRecords(records, classes) if batched.layout.size == every else EachRecord(batched, records, classes)
 
 
 def _norm(values: Tensor) -> Tensor:

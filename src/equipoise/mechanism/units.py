@@ -17,10 +17,10 @@ gradient that is not finite each count as zero.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +53,8 @@ class Records:
         if self.groups is None:
             return torch.arange(len(row))
         seen: dict[int, int] = {}
-        return torch.tensor([seen.setdefault(group, len(seen)) for group in self.groups[row].tolist()])
+        numbers = [seen.setdefault(group, len(seen)) for group in self.groups[row].tolist()]
+        return torch.tensor(numbers, dtype=torch.int64)
 
     def sampled(self, row: Tensor, rate: float, words: Words) -> Tensor:
         """Those of ``row`` whose unit is in the batch: all, or each unit with probability ``rate``."""
@@ -202,8 +203,8 @@ def unit_gradients(batched: Batched, params: Tensor, images: Tensor, labels: Ten
     return torch.cat(parts)
 
 
-_SLOTS: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], int]] = WeakKeyDictionary()
-"""What ``slots_for`` found; forgotten with the model."""
+_SLOTS: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], tuple[Callable[[], Any], int]]] = WeakKeyDictionary()
+"""What ``slots_for`` found, and for which loss; forgotten with the model."""
 
 
 def slots_for(batched: Batched, image: Tensor, label: Tensor, classes: int | None) -> int:
@@ -213,12 +214,23 @@ def slots_for(batched: Batched, image: Tensor, label: Tensor, classes: int | Non
     shape, device and number of threads.
     """
     known = _SLOTS.setdefault(batched.model, {})
-    key = (tuple(image.shape), image.dtype, label.dtype, str(image.device), torch.get_num_threads(), id(batched._loss))
-    if key not in known:
-        known[key] = SLOTS if _independent(batched, image, label, classes) else 1
-        if known[key] == 1:
+    kinds = image.dtype, label.dtype, next(batched.model.parameters()).dtype
+    key = (tuple(image.shape), kinds, str(image.device), torch.get_num_threads(), id(batched._loss))
+    loss, slots = known.get(key, (None, 0))
+    if loss is None or loss() is not batched._loss:  # a new loss may have the id of one that is gone
+        slots = SLOTS if _independent(batched, image, label, classes) else 1
+        if slots == 1:
             log.warning("Here the gradients of this model depend on their companions' bits: one record at a time.")
-    return known[key]
+        known[key] = _weak(batched._loss), slots
+    return slots
+
+
+def _weak(loss: Any) -> Callable[[], Any]:
+    """Gives the loss as long as it exists; of one that cannot be watched, nothing."""
+    try:
+        return ref(loss)
+    except TypeError:
+        return lambda: None
 
 
 def _independent(batched: Batched, image: Tensor, label: Tensor, classes: int | None) -> bool:

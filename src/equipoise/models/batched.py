@@ -119,7 +119,7 @@ class Batched:
             one = vmap(grad(self._value), in_dims=(None, 0, 0))
             result: Tensor = vmap(one)(params, images.unsqueeze(2), labels.unsqueeze(2))
             return result.detach()
-        outputs, kept = layers.forward(self._sequence, params, self._prepare(images))
+        outputs, kept = layers.forward(self._sequence, params, self._prepare(self._inputs(images)))
         hot = nn.functional.one_hot(labels, outputs.shape[-1]).to(outputs.dtype)
         slope = torch.softmax(outputs, dim=-1).sub_(hot)
         return layers.each(self._sequence, params, kept, slope).view(*labels.shape, -1)

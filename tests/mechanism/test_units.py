@@ -1,0 +1,288 @@
+"""Sums of materialised gradients: each record in its slot, each unit by itself, whatever its companions are."""
+
+from __future__ import annotations
+
+import logging
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from equipoise.errors import ConfigError
+from equipoise.mechanism import units as units_file
+from equipoise.mechanism.l2_grid import L2Grid
+from equipoise.mechanism.units import (
+    LARGEST_SUM,
+    SLOTS,
+    EachRecord,
+    Records,
+    check_sum,
+    slots_for,
+    unit_gradients,
+)
+from equipoise.models.batched import Batched
+from equipoise.randomness import experiment_key, keyed_words
+
+N, CLIP, CLASSES = 9, 0.7, 3
+GROUPS = torch.tensor([4, 4, 7, 1, 4, 7, 2, 2, 3])
+
+
+def network() -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, CLASSES))
+
+
+def data(count: int = N) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(6)
+    return torch.randn(count, 1, 2, 2, generator=draw) * 2, torch.arange(count) % CLASSES
+
+
+def pool_of(groups: Tensor | None = None, slots: int | None = 4, **change: Tensor) -> EachRecord:
+    images, labels = data()
+    records = Records(change.get("images", images), change.get("labels", labels), groups)
+    return EachRecord(Batched(network()), records, CLASSES, slots)
+
+
+def start_of(pool: EachRecord) -> Tensor:
+    return pool.batched.layout.flatten(dict(network().named_parameters())).unsqueeze(0)
+
+
+def total(pool: EachRecord, rows: list[int], clip: float = CLIP) -> list[int]:
+    found = pool.total([torch.tensor(rows, dtype=torch.int64)], start_of(pool), clip)[0]
+    assert all(value == int(value) for value in found[0].tolist())
+    return [int(value) for value in found[0].tolist()]
+
+
+def members(groups: Tensor | None) -> list[list[int]]:
+    if groups is None:
+        return [[i] for i in range(N)]
+    return [[i for i in range(N) if groups[i] == unit] for unit in dict.fromkeys(groups.tolist())]
+
+
+def plus(*lists: list[int]) -> list[int]:
+    return [sum(column) for column in zip(*lists, strict=True)]
+
+
+both = pytest.mark.parametrize("groups", [None, GROUPS], ids=["records", "groups"])
+
+
+# -- a unit's integers are its own -----------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize("slots", [1, 4, 64])
+def test_a_sum_is_exactly_that_of_its_units(groups: Tensor | None, slots: int) -> None:
+    pool, units = pool_of(groups, slots), members(groups)
+    alone = [total(pool, unit) for unit in units]
+    assert total(pool, list(range(N))) == plus(*alone)
+    for left_out, unit in enumerate(units):
+        rest = plus(*(part for number, part in enumerate(alone) if number != left_out))
+        assert total(pool, [i for i in range(N) if i not in unit]) == rest
+    most = (Fraction(CLIP) / Fraction(2) ** pool.grid(CLIP).exponent) ** 2
+    assert all(0 < sum(value**2 for value in part) <= most for part in alone)
+
+
+@both
+@pytest.mark.parametrize("value", [0.0, 1e30, math.nan, math.inf])
+def test_other_companions_change_no_bit_of_a_unit(groups: Tensor | None, value: float) -> None:
+    (images, labels), changed = data(), members(groups)[1]
+    images[changed], labels[changed] = value, 99
+    after, before = pool_of(groups, images=images, labels=labels), pool_of(groups)
+    others = [total(before, unit) for number, unit in enumerate(members(groups)) if number != 1]
+    assert [total(after, unit) for number, unit in enumerate(members(groups)) if number != 1] == others
+    assert total(after, list(range(N))) == plus(*others)
+
+
+def test_clients_are_summed_as_if_each_were_the_only_one() -> None:
+    pool, rows = pool_of(), [torch.tensor([0, 1, 2]), torch.tensor([], dtype=torch.int64), torch.arange(N)]
+    start = start_of(pool) * torch.tensor([[1.0], [2.0], [3.0]])
+    together, share = pool.total(rows, start, CLIP)
+    for r, row in enumerate(rows):
+        alone, own = pool.total([row], start[r : r + 1], CLIP)
+        assert torch.equal(together[r], alone[0])
+        assert torch.equal(share[r], own[0])
+    assert not together[1].any()
+
+
+# -- the right numbers -----------------------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize("clip", [0.3, 8.0])
+def test_sums_are_those_of_torch_up_to_the_grid(groups: Tensor | None, clip: float) -> None:
+    pool, (images, labels), model = pool_of(groups), data(), network()
+    expected, clipped = torch.zeros(pool.batched.layout.size, dtype=torch.float64), 0
+    for unit in members(groups):
+        own = torch.zeros_like(expected)
+        for i in unit:
+            model.zero_grad()
+            nn.functional.cross_entropy(model(images[i : i + 1]), labels[i : i + 1]).backward()
+            grads = {name: part.grad for name, part in model.named_parameters() if part.grad is not None}
+            own += pool.batched.layout.flatten(grads)
+        clipped += float(own.norm()) > clip
+        expected += own * min(1.0, clip / float(own.norm()))
+    found, share = pool.total([torch.arange(N)], start_of(pool), clip)
+    assert float((found[0] * pool.grid(clip).step - expected).norm()) < N * clip * 1.01 / 1000
+    assert float(share) == pytest.approx(clipped / len(members(groups)))
+
+
+def test_unit_gradients_are_what_each_record_adds() -> None:
+    pool, (images, labels) = pool_of(), data()
+    found = unit_gradients(pool.batched, start_of(pool)[0], images, labels, CLIP)
+    step = pool.grid(CLIP).step
+    assert [[int(value / step) for value in row] for row in found.tolist()] == [total(pool, [i]) for i in range(N)]
+
+
+# -- records that cannot be used ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("label", [-1, CLASSES, 10**12])
+def test_labels_that_are_no_class_count_as_zero(label: int, caplog: pytest.LogCaptureFixture) -> None:
+    labels = data()[1]
+    labels[4] = label
+    with caplog.at_level(logging.WARNING, "equipoise"):
+        assert total(pool_of(labels=labels), list(range(N))) == total(pool_of(), [i for i in range(N) if i != 4])
+    assert "1 of 9 records could not be computed with" in caplog.text
+    assert str(label) not in caplog.text
+
+
+def test_a_record_that_cannot_be_computed_with_counts_as_zero_and_no_other() -> None:
+    images, pool = data()[0], pool_of()
+    expected = total(pool, [i for i in range(N) if i not in (2, 5)])
+    REFUSED[:] = [float(images[2, 0, 0, 0]), float(images[5, 0, 0, 0])]
+    try:
+        assert total(pool, list(range(N))) == expected
+        assert total(pool, [2, 5]) == [0] * pool.batched.layout.size
+    finally:
+        REFUSED.clear()
+
+
+REFUSED: list[float] = []
+
+
+@pytest.fixture(autouse=True)
+def _failing_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that holds a refused record fails as a whole, as it does where a kernel is handed nonsense."""
+    true = Batched.each
+
+    def each(self: Batched, params: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+        assert self._loss is not None or bool(((labels >= 0) & (labels < CLASSES)).all()), "a GPU would end the process"
+        if any(bool((images[..., 0, 0, 0] == value).any()) for value in REFUSED):
+            raise RuntimeError("no such record")
+        return true(self, params, images, labels)
+
+    monkeypatch.setattr(Batched, "each", each)
+
+
+# -- who is in the batch -----------------------------------------------------------------------------------------------
+
+
+def test_units_are_numbered_by_first_appearance() -> None:
+    records = Records(*data(), GROUPS)
+    assert records.units(torch.tensor([3, 0, 1, 2, 4])).tolist() == [0, 1, 1, 2, 1]
+    assert Records(*data()).units(torch.tensor([3, 3, 5])).tolist() == [0, 1, 2]
+
+
+def test_all_records_of_a_person_are_drawn_together() -> None:
+    records, everyone, seen = Records(*data(), GROUPS), torch.arange(N), set()
+    for run in range(60):
+        chosen = records.sampled(everyone, 0.5, keyed_words(experiment_key(1, "units"), run, 1)).tolist()
+        for unit in members(GROUPS):
+            assert set(unit) <= set(chosen) or not set(unit) & set(chosen)
+        seen.add(tuple(chosen))
+    assert len(seen) > 15
+
+
+def test_one_word_is_drawn_for_every_unit_and_none_where_all_take_part() -> None:
+    drawn: list[int] = []
+
+    def words(count: int) -> Any:
+        drawn.append(count)
+        return np.zeros(count, np.uint64)
+
+    records = Records(*data(), GROUPS)
+    assert records.sampled(torch.arange(N), 0.5, words).tolist() == list(range(N))
+    assert records.sampled(torch.tensor([], dtype=torch.int64), 0.5, words).tolist() == []
+    assert records.sampled(torch.arange(N), 1.0, words).tolist() == list(range(N))
+    assert [count for count in drawn if count] == [5]
+
+
+# -- how many records one call holds -----------------------------------------------------------------------------------
+
+
+def found_slots(batched: Batched) -> int:
+    images, labels = data(1)
+    return slots_for(batched, images * 0, labels * 0, CLASSES if batched._loss is None else None)
+
+
+def test_kernels_that_mix_slots_get_one_record_a_call(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    true = Batched.each
+
+    def mixing(self: Batched, params: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+        result = true(self, params, images, labels)
+        return result * (1 + 2.0**-20) if bool((torch.nan_to_num(images).abs() > 1e20).any()) else result
+
+    def by_place(self: Batched, params: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+        result = true(self, params, images, labels)
+        result[:, 0] *= 1 + 2.0**-20
+        return result
+
+    assert found_slots(Batched(network())) == SLOTS
+    for lie in (mixing, by_place):
+        monkeypatch.setattr(Batched, "each", lie)
+        with caplog.at_level(logging.WARNING, "equipoise"):
+            assert found_slots(Batched(network())) == 1
+    assert caplog.text.count("one record at a time") == 2
+
+
+def test_slots_are_looked_for_once_for_every_model_loss_and_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Any] = []
+    monkeypatch.setattr(units_file, "_independent", lambda batched, *rest: tried.append(batched._loss) or True)
+    model = network()
+
+    def one(outputs: Tensor, labels: Tensor) -> Tensor:
+        return outputs.mean()
+
+    for _ in range(2):
+        found_slots(Batched(model))
+        found_slots(Batched(model, one))
+    assert tried == [None, one]
+    found_slots(Batched(model.double(), one))
+    assert len(tried) == 3
+
+
+def test_a_loss_at_the_address_of_one_that_is_gone_is_tried_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = 0
+
+    def count(*rest: Any) -> bool:
+        nonlocal tried
+        tried += 1
+        return True
+
+    monkeypatch.setattr(units_file, "_independent", count)
+    model, addresses = network(), set()
+    for number in range(20):
+
+        def loss(outputs: Tensor, labels: Tensor, number: int = number) -> Tensor:
+            return outputs.mean() * number
+
+        addresses.add(id(loss))
+        found_slots(Batched(model, loss))
+        del loss
+    assert len(addresses) < 20, "the test would be empty"
+    assert tried == 20
+
+
+def test_more_records_than_add_up_exactly_are_refused() -> None:
+    grid = L2Grid.of(1.0, 100)
+    most = int(LARGEST_SUM / grid.most**0.5)
+    check_sum(most - 1, grid)
+    with pytest.raises(ConfigError, match="cannot be added exactly"):
+        check_sum(most + 1, grid)
