@@ -51,11 +51,35 @@ def test_a_poisson_sample_needs_less_noise() -> None:
 
 
 def test_known_sigmas_are_looked_up_and_no_others() -> None:
-    own = replace(OWN, rounds=None, sigmas=[[2.0, 7.5], [4.0, 3.0]])
-    assert (own.sigma(2.0), own.sigma(4.0)) == (7.5, 3.0)
+    own = replace(OWN, sigmas=[[2.0, 7.5], [4.0, 5.0]])
+    assert (own.sigma(2.0), own.sigma(4.0)) == (7.5, 5.0)
+    assert own.sigma(3.0) == OWN.sigma(3.0)
     with pytest.raises(ConfigError, match=r"rounds are not known.*Set gaussian\.rounds"):
-        own.sigma(2.0000001)
-    assert replace(own, rounds=10).sigma(3.0) == OWN.sigma(3.0)
+        replace(own, rounds=None).sigma(2.0)
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_a_known_sigma_that_is_too_little_for_its_epsilon_is_refused(rate: float) -> None:
+    own = replace(OWN, sampling_rate=rate)
+    enough = own.sigma(2.0)
+    assert replace(own, sigmas=[[2.0, enough]]).sigma(2.0) == enough
+    for change in ({"sigmas": [[2.0, enough * 0.99]]}, {"rounds": 11}, {"delta": 1e-6}):
+        with pytest.raises(BudgetError, match=r"gaussian\.sigmas has the noise multiplier"):
+            replace(own, **{"sigmas": [[2.0, enough]], **change}).sigma(2.0)
+
+
+def test_where_there_is_no_accounting_a_known_sigma_of_a_sample_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("equipoise.mechanism.run_budget.find_spec", lambda _: None)
+    assert replace(OWN, sampling_rate=0.5, sigmas=[[2.0, 0.1]]).sigma(2.0) == 0.1
+    with pytest.raises(BudgetError, match=r"has the noise multiplier 0\.1"):
+        replace(OWN, sigmas=[[2.0, 0.1]]).sigma(2.0)
+
+
+def test_rounds_that_the_budget_is_not_for_are_refused() -> None:
+    OWN.check_round(10)
+    for wrong in (0, 11):
+        with pytest.raises(ConfigError, match=f"for 10 rounds, got round {wrong}"):
+            OWN.check_round(wrong)
 
 
 def test_noise_on_an_update_is_sigma_times_the_reach_of_a_unit() -> None:
@@ -88,16 +112,16 @@ def test_a_noise_schedule_is_counted_in_rounds() -> None:
 
 
 def test_rounds_have_the_noise_of_their_schedule_and_of_their_client() -> None:
-    own = replace(OWN, noise_schedule=FALLING, sigmas=[[2.0, 6.0], [4.0, 3.0]])
+    own = replace(OWN, noise_schedule=FALLING, sigmas=[[2.0, 8.0], [4.0, 4.0]])
     settings = ProtectionSettings(eta=0.2, clients=2, gaussian=own)
     reach = 0.2 * 0.5 / 200
     scales = settings.scales("gaussian-dp", [2.0, 4.0], [1, 4])
     assert [[scale / reach for scale in row] for row in scales] == [
-        pytest.approx([12.0, 6.0]),
-        pytest.approx([6.0, 3.0]),
+        pytest.approx([16.0, 8.0]),
+        pytest.approx([8.0, 4.0]),
     ]
     one = settings.at("gaussian-dp", [2.0, 4.0], 1, client=1)
-    assert one.scale == pytest.approx(6.0 * reach)
+    assert one.scale == pytest.approx(8.0 * reach)
     assert (one.clip, one.divisor, one.sampling_rate) == (0.5, 200.0, 1.0)
 
 

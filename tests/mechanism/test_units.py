@@ -162,6 +162,19 @@ def test_a_record_that_cannot_be_computed_with_counts_as_zero_and_no_other() -> 
         REFUSED.clear()
 
 
+def test_weights_at_which_a_blank_record_fails_take_nothing_from_the_others() -> None:
+    """A server may send such weights: then what one record adds must still not depend on another one."""
+    images, pool = data()[0], pool_of()
+    everyone, others = total(pool, list(range(N))), total(pool, [i for i in range(N) if i != 2])
+    REFUSED[:] = [0.0]
+    try:
+        assert total(pool, list(range(N))) == everyone
+        REFUSED.append(float(images[2, 0, 0, 0]))
+        assert total(pool, list(range(N))) == others
+    finally:
+        REFUSED.clear()
+
+
 REFUSED: list[float] = []
 
 

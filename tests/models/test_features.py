@@ -223,8 +223,3 @@ def test_longer_features_are_shortened_alike_where_they_train_and_where_they_are
     assert features.norm(dim=1).tolist() == pytest.approx([8.0, 0.4])
     assert torch.equal(features, features_of(model, images, alone=False))
     assert torch.equal(model(images), model.head(features))
-
-
-def test_a_head_without_a_bias_is_refused() -> None:
-    with pytest.raises(ModelError, match="a linear layer with a bias"):
-        FeatureModel(nn.Flatten(), nn.Linear(16, 3, bias=False))

@@ -56,6 +56,23 @@ def test_what_is_assumed_is_said(said: str) -> None:
     assert any(said in line for line in guarantee_claim(**RUN)["assumptions"])
 
 
+def test_what_is_tried_and_not_proved_is_an_assumption() -> None:
+    """Of a linear head it is proved that a record knows nothing of the others; of other models it is tried."""
+    tried = "not proved"
+    assert not any(tried in line for line in guarantee_claim(**RUN, linear=True)["assumptions"])
+    assert any(tried in line for line in guarantee_claim(**RUN)["assumptions"])
+
+
+def test_the_game_is_about_the_unit() -> None:
+    assert guarantee_claim(**RUN, unit="group")["limits"]["game"].startswith("with the group or without it")
+
+
+@pytest.mark.parametrize("epsilon", [600.0, 1000.0])
+def test_an_epsilon_at_which_the_sampler_could_tell_has_no_claim(epsilon: float) -> None:
+    with pytest.raises(BudgetError, match="nothing can be claimed"):
+        guarantee_claim(**{**RUN, "epsilon": epsilon})
+
+
 def test_a_seeded_run_has_none() -> None:
     claim = guarantee_claim(**RUN, seeded=True)
     assert (claim["holds"], claim["reason"]) == (False, SEEDED)

@@ -3,7 +3,8 @@
 A mechanism whose budget is of a whole run (``gaussian-dp``) is accounted with its sampling rate, noise multiplier and
 rounds fixed beforehand: numbers that are chosen along the way are not covered. So a node writes them down first and
 keeps to them; what a run that stops early did not use stays reserved. Over runs the epsilons and the deltas add up,
-also where a later run was chosen in the light of an earlier one (Rogers et al., "Privacy odometers and filters", 2016).
+also where a later run was chosen in the light of an earlier one (Rogers et al., "Privacy odometers and filters", 2016),
+and where several go on side by side (Vadhan and Zhang, "Concurrent composition theorems", 2023).
 """
 
 from __future__ import annotations

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError, DataError
 from ..models.batched import Batched, Loss
-from ..models.check import check_model
+from ..models.check import check_features, check_model
 from ..models.feature_cache import cached_features
 from ..models.features import FeatureModel
 from ..models.layout import Layout
@@ -34,6 +35,7 @@ def units_of(
     everyone = torch.arange(len(labels), device=labels.device)
     whose = _checked_groups(groups, labels)
     if isinstance(model, FeatureModel) and loss is None:
+        _check_frozen(model, images)
         check_labels(model, blank_record(images), blank_record(labels))
         features = Records(cached_features(model, images), labels, whose)
         pool = on_head(Batched(model.head_model(), fixed=fixed), features, model.head.out_features)
@@ -43,6 +45,18 @@ def units_of(
         return Units(pool, [everyone]), layout
     pool, layout = _each_record(model, fixed, Records(images, labels, whose), loss)
     return Units(pool, [everyone]), layout
+
+
+_CHECKED: WeakSet[nn.Module] = WeakSet()
+"""Feature networks that were tried."""
+
+
+def _check_frozen(model: FeatureModel, images: Tensor) -> None:
+    """Refuse features that remember, mix or draw: a trial on made-up records."""
+    if model.features not in _CHECKED:
+        made_up = torch.rand(3, *images.shape[1:], generator=torch.Generator().manual_seed(0))
+        check_features(model.features, made_up.to(images.device, images.dtype))
+        _CHECKED.add(model.features)
 
 
 def _nobody(model: nn.Module, fixed: Mapping[str, Tensor], loss: Loss | None) -> tuple[Units, Layout]:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 from ..errors import BudgetError, ConfigError, expected, is_finite, is_number, is_whole
@@ -53,11 +54,18 @@ class GaussianSettings:
         return noise_multiplier(epsilon, self.delta, self.rounds, self.sampling_rate, self.noise())
 
     def _enough(self, sigma: float, epsilon: float) -> float:
-        """A noise multiplier that was given; where all units take part, a formula tells whether it is enough."""
-        if self.sampling_rate == 1 and self.epsilon(sigma) > epsilon * (1 + 1e-9):
+        """A noise multiplier that was given, if it is enough.
+
+        A sample needs dp-accounting for that. Where there is none, as on a machine for ``compute``, it is taken as it
+        is: runs there are seeded, and claim nothing.
+        """
+        if self.sampling_rate < 1 and find_spec("dp_accounting") is None:
+            return sigma
+        actual = self.epsilon(sigma)
+        if actual > epsilon * (1 + 1e-9):
             raise BudgetError(
                 f"gaussian.sigmas has the noise multiplier {sigma:g} for epsilon {epsilon:g}, "
-                f"but {self.rounds} rounds with it have epsilon {self.epsilon(sigma):.4g}.",
+                f"but {self.rounds} rounds with it have epsilon {actual:.4g}.",
                 "Leave gaussian.sigmas out, so that it is computed.",
             )
         return sigma

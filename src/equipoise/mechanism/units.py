@@ -146,9 +146,8 @@ class EachRecord:
             usable = there & (labels >= 0) & (labels < self.classes)
         try:
             gradients = self._blanked(start, images, labels, usable)
-        except Exception:  # some record's doing: each is tried by itself, among blanks
-            usable = usable & self._harmless(start, images, labels, usable)
-            gradients = self._blanked(start, images, labels, usable)
+        except Exception:  # some record's doing, or that of a blank at these weights
+            gradients, usable = self._by_themselves(start, images, labels, usable)
         if usable is not there:
             gradients = torch.where(usable.unsqueeze(-1), gradients, 0.0)
         return gradients, int((there & ~usable).sum())
@@ -157,17 +156,17 @@ class EachRecord:
         keep = usable.view(*usable.shape, *(1,) * (images.dim() - 2))
         return self.batched.each(start, torch.where(keep, images, 0), labels.where(_like(usable, labels), 0))
 
-    def _harmless(self, start: Tensor, images: Tensor, labels: Tensor, usable: Tensor) -> Tensor:
-        result = usable.clone()
+    def _by_themselves(self, start: Tensor, images: Tensor, labels: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
+        """The same where a call fails: each record in a call full of copies of it, so that no other plays a part."""
+        gradients, usable = start.new_zeros(*usable.shape, start.shape[1]), usable.clone()
         for r, slot in usable.nonzero().tolist():
-            alone = torch.zeros_like(usable)
-            alone[r, slot] = True
+            image, label = (values[r, slot].expand_as(values).contiguous() for values in (images, labels))
             try:
-                self._blanked(start, images, labels, alone)
+                gradients[r, slot] = self.batched.each(start, image, label)[r, slot]
             except Exception as error:  # whatever it is: that it came would tell of this record
                 log.debug("A record counts as zero: %s.", place(error))
-                result[r, slot] = False
-        return result
+                usable[r, slot] = False
+        return gradients, usable
 
     def _by_person(self, row: Tensor, start: Tensor, grid: L2Grid, clip: float) -> tuple[Tensor, Tensor]:
         """One client whose records are clipped person by person: gradients add up record after record."""

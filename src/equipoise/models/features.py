@@ -26,7 +26,7 @@ log = logging.getLogger("equipoise")
 class FeatureModel(nn.Module):
     """A linear ``head`` on ``features`` that stay as they are: frozen, in eval mode, and in no state dict.
 
-    The head has a bias, and sees features of at most the Euclidean norm 8: longer ones are shortened to it.
+    The head sees features of at most the Euclidean norm 8: longer ones are shortened to it.
     ``features`` is kept out of the modules that torch knows of: neither ``train()`` nor ``parameters()`` nor
     ``load_state_dict`` reaches it. It moves with the model all the same (``to``, ``double``).
 
@@ -40,10 +40,6 @@ class FeatureModel(nn.Module):
 
     def __init__(self, features: nn.Module, head: nn.Linear) -> None:
         super().__init__()
-        if not isinstance(head, nn.Linear) or head.bias is None:
-            raise ModelError(
-                "Expected the head to be a linear layer with a bias.", "Give nn.Linear(features, classes)."
-            )
         object.__setattr__(self, "features", features.eval().requires_grad_(False))
         self.head = head
 

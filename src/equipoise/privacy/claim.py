@@ -27,6 +27,7 @@ ARITHMETIC = (
     "delta.",
 )
 ASSUMPTIONS = (
+    "The machine's float64 arithmetic is that of IEEE 754, and torch.special.ndtri errs by less than 1.9e-13.",
     "The operating system's entropy is uniform, and nobody else learns it.",
     "The model, its frozen features, its loss and every setting are public and were chosen without looking at the "
     "private data.",
@@ -34,6 +35,13 @@ ASSUMPTIONS = (
     "No more than the stated number of releases is made under this claim; sampling rate, noise, clip and divisor were "
     "fixed before the first.",
 )
+LINEAR = "The features of a record are a function of that record: the feature network neither remembers nor draws."
+EACH_RECORD = (
+    "The gradient of a record has the same bits whatever records are computed beside it: tried on made-up records "
+    "before the first release, and not proved."
+)
+NEGLIGIBLE = 1e-3
+"""What the sampler adds to delta may be at most this share of it."""
 EXCLUSIONS = (
     "tuning on private data",
     "several records of one person, without a group column",
@@ -58,6 +66,7 @@ def guarantee_claim(
     schedule: Noise | None = None,
     unit: str = "record",
     candidates: int = 200,
+    linear: bool = False,
     seeded: bool = False,
     draw_error: float = DRAW_ERROR,
 ) -> dict[str, Any]:
@@ -75,6 +84,7 @@ def guarantee_claim(
         schedule: relative noise, as pairs (multiplier, number of rounds).
         unit: "record" or "group".
         candidates: of the limit on identification.
+        linear: whether the model is a linear head on features, for which more is proved.
         seeded: whether the noise followed from a seed, so that nothing is claimed.
         draw_error: total variation of one draw of the noise.
 
@@ -101,6 +111,9 @@ def guarantee_claim(
             f"Noise multiplier {sigma:g} has delta {actual:.3g} at epsilon {epsilon:g}, more than {delta:g}.",
             "Use the one that noise_multiplier gives.",
         )
+    added = _added(epsilon, coordinates * rounds * draw_error)
+    if added > NEGLIGIBLE * delta:
+        raise BudgetError(f"At epsilon {epsilon:g} nothing can be claimed.", "Take a smaller one; 1 to 8 are usual.")
     found = guarantee(
         sigma=sigma, delta=delta, rounds=rounds, sampling_rate=sampling_rate, candidates=candidates, unit=unit,
         schedule=schedule,
@@ -124,13 +137,18 @@ def guarantee_claim(
         "coordinates": coordinates,
         "arithmetic": {
             "draw_error": draw_error,
-            "added_to_delta": (1 + math.exp(epsilon)) * coordinates * rounds * draw_error,
+            "added_to_delta": added,
             "statements": list(ARITHMETIC),
         },
-        "assumptions": list(ASSUMPTIONS),
+        "assumptions": [*ASSUMPTIONS, LINEAR if linear else EACH_RECORD],
         "exclusions": list(EXCLUSIONS),
         "limits": {
-            "game": "with the record or without it; candidates exchangeable beforehand; the attacker knows all others",
+            "game": f"with the {unit} or without it; candidates exchangeable beforehand; the attacker knows all others",
             **{key: found[key] for key in ("identification", "membership_tpr", "advantage")},
         },
     }
+
+
+def _added(epsilon: float, error: float) -> float:
+    """What noise that is wrong with a small probability adds to delta."""
+    return (1 + math.exp(min(epsilon, 700.0))) * error

@@ -175,7 +175,7 @@ def _times_up(epsilon: float) -> str:
 
 def _one_in(delta: float) -> str:
     """
-    >>> _one_in(1e-5), _one_in(0.3)
-    ('1 in 100,000', '0.3')
+    >>> _one_in(1e-5), _one_in(1.5e-5), _one_in(0.3)
+    ('1 in 100,000', '1 in 66,666', '0.3')
     """
-    return f"1 in {1 / delta:,.0f}" if delta <= 0.01 else f"{delta:g}"
+    return f"1 in {math.floor(1 / delta * (1 + 1e-12)):,}" if delta <= 0.01 else f"{delta:g}"

@@ -25,7 +25,8 @@ def guarantees(sweep: Sweep) -> dict[str, Any] | None:
         guarantee_claim(
             epsilon=epsilon, delta=own.delta, rounds=own.rounds or sweep.settings.training.rounds,
             sigma=own.sigma(epsilon), clip=own.clip, divisor=own.divisor, coordinates=sweep.batched.layout.size,
-            sampling_rate=own.sampling_rate, schedule=own.noise(), unit="group" if grouped else "record", seeded=True,
+            sampling_rate=own.sampling_rate, schedule=own.noise(), unit="group" if grouped else "record",
+            linear=sweep.on_features, seeded=True,
         )
         for epsilon in sorted({float(value) for row in budgets for value in row})
     ]  # fmt: skip

@@ -85,6 +85,9 @@ class Run:
             self._refuse_other_experiment(checkpoint)
             write_text(self.folder / "config.toml", f"{MARK}\n{self.config.to_toml()}")
             self._resume(checkpoint)
+            claim = guarantees(self.sweep)  # before the first round: what cannot be claimed is not trained
+            if claim is not None:
+                write_json(self.folder / GUARANTEE, claim)
             if self.ledger is not None:
                 self.sweep.on_tables = self._record
             if self.resumed_from > self.sweep.settings.training.rounds:  # trained under a higher limit
@@ -243,9 +246,6 @@ class Run:
         if self.sweep.state.round < self.config.settings.training.rounds:
             limit, rounds = self.config.settings.run.release_limit, self.config.settings.training.rounds
             outcome["stopped"] = {"round": self.sweep.state.round, "of": rounds, "release_limit": limit}
-        claim = guarantees(self.sweep)
-        if claim is not None:
-            write_json(self.folder / GUARANTEE, claim)
         write_json(self.folder / "result.json", outcome)
         return outcome
 
