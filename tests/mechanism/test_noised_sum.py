@@ -44,8 +44,8 @@ class Fixed:
 
 
 def protection(sigma: float = 2.0, divisor: float = 10.0, rate: float = 1.0) -> Protection:
-    own = GaussianSettings(clip=CLIP, divisor=divisor, sampling_rate=rate, rounds=1, sigmas=[[1.0, sigma]])
-    return ProtectionSettings(eta=ETA, gaussian=own).at("gaussian-dp", 1.0, 1)
+    own = GaussianSettings(clip=CLIP, divisor=divisor, sampling_rate=rate, rounds=1, sigmas=[[1e6, sigma]])
+    return ProtectionSettings(eta=ETA, gaussian=own).at("gaussian-dp", 1e6, 1)
 
 
 def words(count: int = 1) -> list[Words]:
