@@ -19,6 +19,7 @@ from equipoise.errors import ModelError
 from equipoise.models import feature_cache
 from equipoise.models.feature_cache import cached_features
 from equipoise.models.features import FeatureModel, zero_head
+from equipoise.models.scattering import Scattering
 
 IMAGES = torch.rand(3, 1, 2, 2, generator=torch.Generator().manual_seed(4))
 
@@ -56,6 +57,7 @@ def computed(m: FeatureModel, images: Tensor = IMAGES, **options: Any) -> bool:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(feature_cache, "_warned", set())
+    monkeypatch.setattr(feature_cache, "KEPT", (Scaled, Other))
     return tmp_path / "cache" / "features"
 
 
@@ -64,6 +66,25 @@ def test_features_are_computed_once(folder: Path) -> None:
     (file,) = folder.iterdir()
     with np.load(file, allow_pickle=False) as archive:
         assert np.array_equal(archive["features"], IMAGES.flatten(1).numpy())
+
+
+def test_features_of_a_users_network_are_never_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its code may have changed since, and one record less would change whether a file fits."""
+    monkeypatch.undo()
+    monkeypatch.setenv("EQUIPOISE_CACHE", str(folder.parent))
+    assert [computed(model()) for _ in range(2)] == [False, False], "three records and no others: nothing was looked up"
+    assert not folder.exists()
+    assert (Scattering,) == feature_cache.KEPT
+
+
+def test_a_folder_that_is_a_link_is_not_used(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o755)
+    folder.parent.mkdir()
+    folder.symlink_to(tmp_path / "elsewhere")
+    computed(model())
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert stat.S_IMODE((tmp_path / "elsewhere").stat().st_mode) == 0o755
+    assert "is a link" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,11 @@ from .l2_grid import L2Grid
 from .protection import Protection
 from .units import LARGEST_SUM, Units
 
+STEPS = (1e-100, 1e100)
+"""Of an update, for a sum of gradients of norm 1."""
+_SPARE = 1 + 2.0**-40
+"""More noise than asked for: above what the few products on the way to its scale may have rounded off."""
+
 
 def noised_sum(
     units: Units, start: Tensor, words: Sequence[Words], eta: float, protection: Protection
@@ -37,7 +42,7 @@ def noised_sum(
     total, clipped = units.pool.total(rows, start, clip)
     grid = units.pool.grid(clip)
     scales = torch.as_tensor(protection.scale, dtype=torch.float64).expand(len(start)).tolist()
-    noise = _noise(grid, [scale / per_unit for scale in scales], words, start)
+    noise = _noise(grid, [scale / per_unit * _SPARE for scale in scales], words, start)
     noised = (total + noise).clamp_(-2 * LARGEST_SUM, 2 * LARGEST_SUM)
     return _added(start, noised, grid, per_unit), _added(torch.zeros_like(start), noise, grid, per_unit), clipped
 
@@ -46,7 +51,13 @@ def update_per_gradient(eta: float, protection: Protection) -> float:
     """How far a sum of gradients of norm 1 moves the weights; of public numbers alone."""
     if protection.divisor is None:
         raise ConfigError("gaussian-dp divides by a public number, and has none.", "Set gaussian.divisor.")
-    return eta / (protection.sampling_rate * protection.divisor)
+    result = eta / (protection.sampling_rate * protection.divisor)
+    if not STEPS[0] <= result <= STEPS[1]:  # floats that are nearly zero have few digits: noise could be rounded down
+        raise ConfigError(
+            f"Expected eta / (sampling_rate * divisor) to lie between {STEPS[0]:g} and {STEPS[1]:g}, got {result:g}.",
+            "Choose another eta or gaussian.divisor.",
+        )
+    return result
 
 
 def _noise(grid: L2Grid, deviations: Sequence[float], words: Sequence[Words], like: Tensor) -> Tensor:

@@ -10,10 +10,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from ..errors import BudgetError, ConfigError, expected, is_finite, is_number, is_whole
-from ..privacy.gaussian import epsilon_of, noise_multiplier
+from ..privacy.gaussian import LEAST_DELTA, LEAST_RATE, MOST_ROUNDS, epsilon_of, noise_multiplier
 from .schedule import Schedule, schedule
-
-MOST_ROUNDS = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,10 +138,13 @@ def type_problems(own: Any) -> Iterator[ConfigError]:
 
 def range_problems(own: GaussianSettings) -> Iterator[ConfigError]:
     """Everything out of range, in settings of the right types."""
-    if not 0 < own.delta < 1:
-        yield expected("gaussian.delta", own.delta, "between 0 and 1", "For example 1e-5: well below 1 / records.")
-    if not 0 < own.sampling_rate <= 1:
-        yield expected("gaussian.sampling_rate", own.sampling_rate, "in (0, 1]", "1 takes all records in every round.")
+    if not LEAST_DELTA <= own.delta < 1:
+        yield expected(
+            "gaussian.delta", own.delta, f"between {LEAST_DELTA:g} and 1", "For example 1e-5: well below 1 / records."
+        )
+    if not LEAST_RATE <= own.sampling_rate <= 1:
+        most = f"from {LEAST_RATE:g} to 1"
+        yield expected("gaussian.sampling_rate", own.sampling_rate, most, "1 takes all records in every round.")
     for name in ("clip", "divisor"):
         if not (is_finite(getattr(own, name)) and getattr(own, name) > 0):
             yield expected(f"gaussian.{name}", getattr(own, name), "a finite number > 0")

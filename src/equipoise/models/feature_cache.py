@@ -1,4 +1,7 @@
-"""Features on disk: computed once per set of records and feature module, in the user's cache folder.
+"""Scattering features on disk: computed once per set of records, in the user's cache folder.
+
+Other features are computed every time. A file is for a whole set of records: if it could be that of an earlier version
+of a user's network, one record more or less would decide which version all others get.
 
 ``EQUIPOISE_CACHE`` names another folder, or turns this off: ``EQUIPOISE_CACHE=off``. Features are as private as
 the records that they come from: the folder and its files are for their owner alone, and lie outside of every run
@@ -25,9 +28,12 @@ from ..errors import EquipoiseError, StorageError
 from ..files import open_plain, storage_error, storage_errors, write_bytes
 from .batched import every_name
 from .features import FeatureModel, features_of
+from .scattering import Scattering
 
 OFF = "off"
 FOLDER = "features"
+KEPT: tuple[type, ...] = (Scattering,)
+"""Feature modules of which ``identity`` sees all that their features depend on."""
 KINDS = ("torch.float32", "torch.float64")
 """Of numbers that numpy's files know too; others are computed every time."""
 
@@ -42,6 +48,8 @@ def cached_features(model: FeatureModel, images: Tensor, *, alone: bool = True) 
     >>> cached_features(build("scatter-linear"), torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 3969])
     """
+    if type(model.features) not in KEPT:
+        return features_of(model, images, alone=alone)
     try:
         folder = _own_folder()
         if folder is None:
@@ -72,7 +80,9 @@ def _own_folder() -> Path | None:
     folder = (Path(given) if given else _user_cache()) / FOLDER
     with storage_errors(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        about = folder.stat()
+        about = folder.lstat()
+        if not stat.S_ISDIR(about.st_mode):
+            raise StorageError("The folder of cached features is a link.", "Set EQUIPOISE_CACHE to a folder.")
         if about.st_uid == os.geteuid() and stat.S_IMODE(about.st_mode) != 0o700:
             folder.chmod(0o700)
     if about.st_uid != os.geteuid():
@@ -101,10 +111,10 @@ def _key(model: FeatureModel, images: Tensor, alone: bool) -> str:
 def identity(model: FeatureModel, images: Tensor) -> str:
     """What tells these features, on the device and in the precision of ``images``, from any other.
 
-    Classes, tensors, torch's version, and what comes of two records that are nobody's: attributes and code, which
-    have no digest of their own, show there.
+    Tensors, what torch computes with, and what comes of two records that are nobody's, for code has no digest.
     """
-    digest = hashlib.sha256(repr((torch.__version__, images.device.type)).encode())
+    machine = torch.__version__, torch.backends.cpu.get_cpu_capability(), torch.get_num_threads(), images.device.type
+    digest = hashlib.sha256(repr(machine).encode())
     for name, part in model.features.named_modules():
         digest.update(repr((name, type(part).__module__, type(part).__qualname__)).encode())
     for name, tensor in every_name(model.features).items():

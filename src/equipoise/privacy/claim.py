@@ -32,8 +32,8 @@ ASSUMPTIONS = (
     "The model, its frozen features, its loss and every setting are public and were chosen without looking at the "
     "private data.",
     "Units are what the data says they are: a record is one row, a group is what the group column names.",
-    "No more than the stated number of releases is made under this claim; sampling rate, noise, clip and divisor were "
-    "fixed before the first.",
+    "No more than the stated number of releases is made under this claim; sampling rate, noise multiplier and noise "
+    "schedule were fixed before the first. The noise of a release is that many of its own clips.",
 )
 LINEAR = "The features of a record are a function of that record: the feature network neither remembers nor draws."
 EACH_RECORD = (

@@ -32,6 +32,9 @@ RELATION = "add/remove"
 LARGEST_EPSILON = 1000.0
 SIGMAS = (0.01, 1e6)
 """Noise multipliers between which anything is promised, and anything is left of the sum."""
+MOST_ROUNDS, MOST_SAMPLED = 1_000_000, 100_000
+"""Of a run, and of one with Poisson sampling, whose accounting takes longer."""
+LEAST_RATE, LEAST_DELTA = 1e-9, 1e-100
 LEVELS = 32
 """Different noise multipliers that Poisson sampling may have in one run: each costs a convolution."""
 DIGITS = 7
@@ -268,8 +271,8 @@ def _check_budget(epsilon: float, delta: float) -> None:
 
 
 def _check_delta(delta: float, slack: float = 0.0) -> None:
-    if not is_finite(delta) or not 0 < delta < 1:
-        raise BudgetError(f"Expected delta={delta!r} to lie between 0 and 1.", "For example 1e-5.")
+    if not is_finite(delta) or not LEAST_DELTA <= delta < 1:
+        raise BudgetError(f"Expected delta={delta!r} to lie between {LEAST_DELTA:g} and 1.", "For example 1e-5.")
     if delta < 10 * slack:
         raise BudgetError(
             f"Expected delta={delta:g} to be >= {10 * slack:.2g}: the numbers of Poisson sampling are no more exact.",
@@ -288,6 +291,8 @@ def check_sigma(sigma: float) -> None:
 def _noise(rounds: int, schedule: Noise | None) -> Noise:
     if not is_whole(rounds) or rounds < 1:
         raise too_low("rounds", rounds, 1)
+    if rounds > MOST_ROUNDS:
+        raise expected("rounds", rounds, f"at most {MOST_ROUNDS:,}", "Make fewer, larger steps.")
     if schedule is None:
         return ((1.0, rounds),)
     counts: dict[float, int] = {}
@@ -306,8 +311,13 @@ def _noise(rounds: int, schedule: Noise | None) -> Noise:
 
 
 def _rate(sampling_rate: float, noise: Noise) -> float:
-    if not is_finite(sampling_rate) or not 0 < sampling_rate <= 1:
-        raise expected("sampling_rate", sampling_rate, "> 0 and <= 1", "1 takes every unit in every round.")
+    if not is_finite(sampling_rate) or not LEAST_RATE <= sampling_rate <= 1:
+        most = f"from {LEAST_RATE:g} to 1"
+        raise expected("sampling_rate", sampling_rate, most, "1 takes every unit in every round.")
+    rounds = sum(count for _, count in noise)
+    if sampling_rate < 1 and rounds > MOST_SAMPLED:
+        remedy = "Make fewer, larger steps, or use a sampling rate of 1."
+        raise expected("rounds", rounds, f"at most {MOST_SAMPLED:,} with Poisson sampling", remedy)
     if sampling_rate < 1 and len(noise) > LEVELS:
         raise ConfigError(
             f"The noise schedule has {len(noise)} different values, more than the {LEVELS} that Poisson sampling may.",

@@ -38,6 +38,8 @@ MARGIN = 1 + 1e-12
 GRID = np.arange(-6000, 8001) / 200
 """Epsilons from -30 to 40 at which P and Q are compared: below, every limit is 1, and beyond, kappa would be 1e-17."""
 
+MOST_CANDIDATES = 10**12
+
 
 def limit(
     kappa: float,
@@ -103,8 +105,9 @@ def blind_success(candidates: int, present: int = 1) -> float:
     >>> blind_success(200), blind_success(200, 4) == 1 / 197
     (0.005, True)
     """
-    if not is_whole(candidates) or candidates < 2:
-        raise expected("candidates", candidates, "a whole number >= 2", "Give how many there are to choose from.")
+    if not is_whole(candidates) or not 2 <= candidates <= MOST_CANDIDATES:
+        most = f"a whole number from 2 to {MOST_CANDIDATES:,}"
+        raise expected("candidates", candidates, most, "Give how many there are to choose from.")
     if not is_whole(present) or not 1 <= present <= candidates:
         raise expected("present", present, f"a whole number from 1 to {candidates}", "Count those that are there.")
     return 1 / (candidates - present + 1)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import missing_package
+from ..errors import BudgetError, missing_package
 
 ROUNDING = (1e-12, 3e-15)
 """Added to every delta, once and for every round: what Fourier transforms may have lost; tests hold it to q = 1."""
@@ -36,19 +36,34 @@ class Losses:
     def delta(self, epsilon: float) -> float:
         """Of the run, add/remove: the worse of both directions."""
         with np.errstate(all="ignore"):
-            worst = max(float(one.get_delta_for_epsilon(epsilon)) for one in (self.remove, self.add))
-        return min(1.0, worst + self.slack)
+            both = [float(one.get_delta_for_epsilon(epsilon)) for one in (self.remove, self.add)]
+        return min(1.0, _worst(both) + self.slack)
 
     def epsilon(self, delta: float) -> float:
         """The least with which the run is (epsilon, delta)-DP, add/remove; delta must exceed the slack."""
         with np.errstate(all="ignore"):
-            return max(float(one.get_epsilon_for_delta(delta - self.slack)) for one in (self.remove, self.add))
+            both = [float(one.get_epsilon_for_delta(delta - self.slack)) for one in (self.remove, self.add)]
+        return _worst(both)
 
     def removal(self, epsilons: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """delta of P against Q at these epsilons, in ascending order; negative ones too."""
         with np.errstate(all="ignore"):
             found = np.asarray(self.remove.get_delta_for_epsilon(epsilons), dtype=np.float64)
         return np.minimum(1.0, np.maximum(found, 0.0) + self.slack)
+
+
+def _worst(both: list[float]) -> float:
+    """The larger one; of numbers that are none, nothing may be said."""
+    if any(math.isnan(one) for one in both):
+        raise _no_number()
+    return max(both)
+
+
+def _no_number() -> BudgetError:
+    return BudgetError(
+        "dp-accounting finds no number for this noise, sampling rate and number of rounds.",
+        "Choose less extreme ones, or a sampling rate of 1.",
+    )
 
 
 @lru_cache(maxsize=8)
@@ -58,17 +73,20 @@ def composed_losses(sigma: float, noise: tuple[tuple[float, int], ...], rate: fl
         from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType
     except ImportError as error:
         raise missing_package("Accounting for Poisson sampling", "dp-accounting") from error
-    cell = _cell(sigma, noise, rate)
-    rounds = sum(count for _, count in noise)
-    composed = []
-    for direction in (AdjacencyType.REMOVE, AdjacencyType.ADD):
-        total = None
-        for relative, count in noise:
-            with np.errstate(all="ignore"):
-                part = _one_round(sigma * relative, rate, cell, direction).self_compose(count)
-                total = part if total is None else total.compose(part, 1e-15)
-        composed.append(total)
-    return Losses(composed[0], composed[1], ROUNDING[0] + ROUNDING[1] * rounds)
+    try:
+        remove, add = (_composed(sigma, noise, rate, way) for way in (AdjacencyType.REMOVE, AdjacencyType.ADD))
+    except (ValueError, ArithmeticError, MemoryError) as error:
+        raise _no_number() from error
+    return Losses(remove, add, ROUNDING[0] + ROUNDING[1] * sum(count for _, count in noise))
+
+
+def _composed(sigma: float, noise: tuple[tuple[float, int], ...], rate: float, direction: Any) -> Any:
+    cell, total = _cell(sigma, noise, rate), None
+    for relative, count in noise:
+        with np.errstate(all="ignore"):
+            part = _one_round(sigma * relative, rate, cell, direction).self_compose(count)
+            total = part if total is None else total.compose(part, 1e-15)
+    return total
 
 
 def _cell(sigma: float, noise: tuple[tuple[float, int], ...], rate: float) -> float:
