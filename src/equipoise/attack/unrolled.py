@@ -43,10 +43,8 @@ def drift(server: Server, previous: Tensor, images: Tensor, labels: Tensor, nois
         part = slice(step * server.batch, (step + 1) * server.batch)
         x, y = images[:, part], labels[:, part]
         if mechanism.per_example and protection.clip is not None:
-            slope, rate = (
-                _clipped_examples(server, local, x, y, protection.clip),
-                update_per_mean(server.eta, server.batch, protection),
-            )
+            slope = _clipped_examples(server, local, x, y, protection.clip)
+            rate = update_per_mean(server.eta, server.batch, protection)
         else:
             slope, rate = server.batched.differentiable(local, x, y), server.eta
         if protection.clip is not None and mechanism.clips:
