@@ -1,11 +1,11 @@
 """The strongest attackers against recommended runs of gaussian-dp, beside what is proved that nobody exceeds.
 
 ``python studies/gaussian_dp/audit.py specs FOLDER [device]`` writes the SPECs, ``python -m equipoise.compute SPEC OUT``
-(torch and numpy alone) plays each, and ``python studies/gaussian_dp/audit.py table OUT...`` makes ``audit.json``.
+(torch and numpy alone) plays each, several at a time where there is room, and ``python studies/gaussian_dp/audit.py table OUT...`` makes ``audit.json``.
 
 ========================  ==================================================================================
 MODEL-releases            one release at each recommended snapshot: ``matched`` and ``membership``
-MODEL-runs                all releases of a run together: ``multi-round``
+MODEL-runs-DATASET        all releases of a run together: ``multi-round``
 MODEL-quarter-of-noise    the same, epsilon 4 on MNIST, with a quarter of the noise that this epsilon takes
 ========================  ==================================================================================
 
@@ -49,8 +49,8 @@ SHARE = {HONEST: 1.0, QUARTER: 0.25}
 SCOPES = {"run": "whole run", "release": "one release", "release_known": "one release"}
 KEPT = (
     "attack", "measure", "fpr", "round", "rounds", "games", "candidates", "found", "false_alarms", "without",
-    "measured", "low", "high", "chance", "limit", "fpr_upper", "limit_at_fpr_upper", "error_rate", "lower_bound", "noticed_from",
-    "above", "undistorted", "impostor", "control_failed",
+    "measured", "low", "high", "chance", "limit", "fpr_upper", "limit_at_fpr_upper", "error_rate", "lower_bound",
+    "noticed_from", "above", "undistorted", "impostor", "control_failed",
 )  # fmt: skip
 
 
@@ -73,18 +73,19 @@ class Design:
         for model in self.models:
             snapshots = self.settings(model).run.snapshots
             audit = {"attacks": ["matched", "membership"], "snapshots": snapshots, **effort}
-            honest, planted = self.spec(model, HONEST), self.spec(model, QUARTER)
-            all_of_them[f"{model}-releases"] = {**honest, "audit": audit}
-            all_of_them[f"{model}-runs"] = {**honest, "multi_round": effort}
-            all_of_them[f"{model}-quarter-of-noise"] = {**planted, "multi_round": effort}
+            all_of_them[f"{model}-releases"] = {**self.spec(model, HONEST, *self.datasets), "audit": audit}
+            for name in self.datasets:
+                runs = self.spec(model, HONEST, name)
+                all_of_them[f"{model}-runs-{Path(name).name}"] = {**runs, "multi_round": effort}
+            all_of_them[f"{model}-quarter-of-noise"] = {**self.spec(model, QUARTER), "multi_round": effort}
         return all_of_them
 
     def settings(self, model: str) -> Settings:
         keys = {**recommended("gaussian-dp", model), **self.change}
         return Settings.flat(**{**keys, "model": model, "device": self.device})
 
-    def spec(self, model: str, noise: str) -> dict[str, Any]:
-        cells = [(name, epsilon) for name in self.datasets for epsilon in self.epsilons]
+    def spec(self, model: str, noise: str, *datasets: str) -> dict[str, Any]:
+        cells = [(name, epsilon) for name in datasets for epsilon in self.epsilons]
         cells = cells if noise == HONEST else [self.planted]
         federations = [Federation(name, "gaussian-dp", epsilon, 1) for name, epsilon in cells]
         settings = self.settings(model).with_sigmas(federations)

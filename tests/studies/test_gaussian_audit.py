@@ -88,12 +88,13 @@ def test_all_comparisons_of_the_table_share_one_error_rate(table: dict[str, Any]
 
 def test_the_specs_are_those_of_the_rules() -> None:
     specs = study.Design().specs()
-    assert sorted(specs) == sorted(f"{m}-{kind}" for m in ("scatter-linear", "lenet-zhu")
-                                   for kind in ("releases", "runs", "quarter-of-noise"))  # fmt: skip
+    kinds = ("releases", "runs-mnist", "runs-fmnist", "quarter-of-noise")
+    assert list(specs) == [f"{model}-{kind}" for model in ("scatter-linear", "lenet-zhu") for kind in kinds]
+    each = [1.0, 2.0, 4.0, 8.0]
     for name, spec in specs.items():
         effort = spec.get("audit") or spec["multi_round"]
         assert (effort["games"], effort["among"]) == (500, 200)
-        budgets = [fed["budget"] for fed in spec["federations"]]
-        assert budgets == ([4.0] if name.endswith("noise") else [1.0, 2.0, 4.0, 8.0] * 2)
+        cells = {"releases": each * 2, "noise": [4.0], "mnist": each, "fmnist": each}[name.split("-")[-1]]
+        assert [fed["budget"] for fed in spec["federations"]] == cells
         assert spec["settings"]["gaussian"]["rounds"] == spec["settings"]["rounds"]
     assert specs["scatter-linear-releases"]["audit"]["snapshots"] == [0, 2, 20]
