@@ -1,7 +1,8 @@
 """The strongest attackers against recommended runs of gaussian-dp, beside what is proved that nobody exceeds.
 
 ``python studies/gaussian_dp/audit.py specs FOLDER [device]`` writes the SPECs, ``python -m equipoise.compute SPEC OUT``
-(torch and numpy alone) plays each, several at a time where there is room, and ``python studies/gaussian_dp/audit.py table OUT...`` makes ``audit.json``.
+(torch and numpy alone) plays each, several at a time where there is room, and
+``python studies/gaussian_dp/audit.py table OUT...`` makes ``audit.json``.
 
 ========================  ==================================================================================
 MODEL-releases            one release at each recommended snapshot: ``matched`` and ``membership``
