@@ -261,7 +261,8 @@ def main(arguments: list[str]) -> int:
             raise ConfigError(f"Cannot read the SPEC {path.name}: {error}.", "Give a JSON file.") from error
         if isinstance(spec, dict) and "audit" in spec:
             outcome = compute_audit(spec, Path(arguments[1]))
-            print(f"{len(outcome['attacks'])} rows in {outcome['seconds']['all']:.1f} s")
+            rows = len(outcome["attacks"]) + len(outcome["limits"])
+            print(f"{rows} rows in {outcome['seconds']['all']:.1f} s")
             return 0 if outcome["complete"] else 130
         elif isinstance(spec, dict) and "reproduction" in spec:
             compute_reproduction(spec, Path(arguments[1]))

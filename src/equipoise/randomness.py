@@ -90,6 +90,18 @@ def keyed_words(key: Key, client: int, round_number: int) -> Words:
     return _philox_bits(key, client, round_number).random_raw
 
 
+def first_words(
+    key: Key, clients: Sequence[int], round_number: int, count: int, device: torch.device | str = "cpu"
+) -> Tensor:
+    """The first ``count`` of the ``keyed_words`` of several clients, computed on a device: int64 ``[clients, count]``.
+
+    >>> key = experiment_key(1, "noise")
+    >>> first_words(key, [0], 1, 2)[0].tolist() == keyed_words(key, 0, 1)(2).view(np.int64).tolist()
+    True
+    """
+    return _blocks([key] * len(clients), clients, [round_number], -(-count // 4), torch.device(device))[0, :, :count]
+
+
 def _philox_bits(key: Key, client: int, round_number: int) -> np.random.Philox:
     return np.random.Philox(key=key[0] | key[1] << 64, counter=client << 64 | round_number << 128)
 
@@ -164,8 +176,19 @@ def _uniform_torch(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Tensor:
-    per_block = 8 if dtype == torch.float32 else 4
-    blocks = -(-count // per_block)
+    out = _blocks(keys, clients, rounds, -(-count // (8 if dtype == torch.float32 else 4)), device)
+    if dtype == torch.float32:
+        halves = torch.stack([out & _LOW, (out >> 32) & _LOW], dim=-1)  # numpy's order: low half first
+        numbers = (halves >> 8).to(torch.float32) * 2.0**-24
+    else:
+        numbers = ((out >> 11) & ((1 << 53) - 1)).to(torch.float64) * 2.0**-53
+    return numbers.reshape(len(rounds), len(keys), -1)[..., :count].to(dtype)
+
+
+def _blocks(
+    keys: Sequence[Key], clients: Sequence[int], rounds: Sequence[int], blocks: int, device: torch.device
+) -> Tensor:
+    """``[rounds, streams, 4 * blocks]`` words, as int64."""
 
     def words(values: Sequence[int], shape: tuple[int, ...]) -> Tensor:
         return torch.tensor([_signed(v) for v in values], dtype=torch.int64, device=device).view(shape)
@@ -175,15 +198,8 @@ def _uniform_torch(
     shape = (len(rounds), len(keys), blocks)
     client, round_number = words(clients, (1, -1, 1)), words(rounds, (-1, 1, 1))
     zero = torch.zeros((), dtype=torch.int64, device=device)
-    out = torch.stack(
-        [w.expand(shape) for w in philox(key, [block, client, round_number, zero])], dim=-1
-    )  # [.., blocks, 4]
-    if dtype == torch.float32:
-        halves = torch.stack([out & _LOW, (out >> 32) & _LOW], dim=-1)  # numpy's order: low half first
-        numbers = (halves >> 8).to(torch.float32) * 2.0**-24
-    else:
-        numbers = ((out >> 11) & ((1 << 53) - 1)).to(torch.float64) * 2.0**-53
-    return numbers.reshape(len(rounds), len(keys), -1)[..., :count].to(dtype)
+    four = [word.expand(shape) for word in philox(key, [block, client, round_number, zero])]
+    return torch.stack(four, dim=-1).flatten(2)
 
 
 def subset(numbers: Tensor, population: Tensor) -> Tensor:

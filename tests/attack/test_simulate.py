@@ -15,9 +15,12 @@ from equipoise.attack.view import Server
 from equipoise.mechanism.distortion import draw_bounds
 from equipoise.mechanism.grid import Grid
 from equipoise.mechanism.noise import standard_noise
+from equipoise.mechanism.noised_sum import update_per_gradient
 from equipoise.mechanism.protection import NO_PROTECTION, Protection
+from equipoise.mechanism.records import of_units
 from equipoise.mechanism.registry import MECHANISMS, get_mechanism
 from equipoise.mechanism.release import observed_release, release
+from equipoise.mechanism.units import EachRecord, Records, Units
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
 from equipoise.randomness import experiment_key, system_words, uniform
@@ -33,6 +36,8 @@ def server_of(
         torch.manual_seed(3)
         model = MLP(SHAPE, CLASSES, hidden=8).to(dtype)
     kind = get_mechanism(name)
+    if kind.whole_run:  # no multiple of the batch
+        protection = {"divisor": 2.5, **protection}
     guarded = Protection(kind, 0.7 if kind.on_sphere else 0.01, steps=3, gamma=0.3, **protection)
     batched = Batched(model)
     weights = batched.layout.flatten(model.state_dict())
@@ -54,6 +59,12 @@ def drawn_for(server: Server, shape: tuple[int, ...], dtype: torch.dtype = torch
     kind = server.protection.mechanism
     numbers = torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     return standard_noise(numbers, kind.noise).to(dtype) if kind.distorts else None
+
+
+def units_of(batched: Batched, images: Tensor, labels: Tensor) -> Units:
+    """The examples of every row as the records of a client."""
+    rows = torch.arange(labels.numel()).view(labels.shape)
+    return Units(EachRecord(batched, Records(images.flatten(0, 1), labels.flatten()), CLASSES), list(rows))
 
 
 # --- the client's own release --------------------------------------------------------------------------------
@@ -78,9 +89,13 @@ def test_a_response_is_the_release_of_a_client(name: str, batch: int, steps: int
     assert actual.shape == (3, len(weights))
     if server.protection.mechanism.formal:  # with noise of its own, and to the steps of its grid
         protection, words = replace(server.protection, batch=batch), [system_words] * 3
+        step = Grid.of(server.eta, 0.5, batch, len(weights)).step
+        if protection.mechanism.whole_run:
+            units = units_of(server.batched, images, labels)
+            objectives = [of_units(units)]
+            step = units.pool.grid(0.5).step * update_per_gradient(server.eta, protection)
         made, alpha = observed_release(objectives, weights.repeat(3, 1), words, server.eta, protection)
         assert drawn is not None
-        step = Grid.of(server.eta, 0.5, batch, len(weights)).step
         clean = actual - draw_bounds(drawn, server.protection)[0]
         torch.testing.assert_close(clean, made.parameters - alpha, rtol=0, atol=1.01 * batch * step)
     else:

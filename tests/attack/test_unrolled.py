@@ -17,8 +17,10 @@ from equipoise.attack.unrolled import drift, unrolled
 from equipoise.attack.view import Server
 from equipoise.mechanism.distortion import draw_bounds
 from equipoise.mechanism.protection import Protection
+from equipoise.mechanism.records import of_units
 from equipoise.mechanism.registry import MECHANISMS, get_mechanism
 from equipoise.mechanism.release import Noise, observed_release
+from equipoise.mechanism.units import EachRecord, Records, Units
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP, LeNetZhu
 from equipoise.randomness import system_words
@@ -60,6 +62,10 @@ class Simulated:
 
     def objectives(self) -> list[Any]:
         size, steps = self.server.batch, range(self.server.local_steps)
+        if self.server.protection.mechanism.whole_run:
+            records = Records(self.images.flatten(0, 1), self.labels.flatten())
+            rows = torch.arange(self.labels.numel()).view(self.labels.shape)
+            return [of_units(Units(EachRecord(self.server.batched, records, 4), list(rows)))]
         parts = [slice(step * size, (step + 1) * size) for step in steps]
         return [self.server.batched.at(self.images[:, part], self.labels[:, part]) for part in parts]
 
@@ -71,6 +77,8 @@ def simulated(
     batched, local = Batched(models[0]), torch.Generator().manual_seed(8)
     previous = torch.stack([batched.layout.flatten(model.state_dict()) for model in models])
     kind = get_mechanism(name)
+    if kind.whole_run:  # no multiple of the batch
+        protection = {"divisor": 3.0, **protection}
     guarded = Protection(kind, 0.7 if kind.on_sphere else 0.01, gamma=0.3, negative_norm=0.05, steps=4, **protection)
     server = Server(batched, shape, classes, 2, eta=0.2, protection=guarded, local_steps=steps)
     images = torch.randn(3, server.examples, *shape, dtype=torch.float64, generator=local)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from equipoise.attack.known_others import residuals
-from equipoise.auditing.limit_client import PlayedClient, terms_of
+from equipoise.auditing.limit_client import Ahead, PlayedClient, terms_of
 from equipoise.auditing.limit_games import Game, deal
+from equipoise.mechanism import linear_units
+from equipoise.mechanism.linear_units import LinearRecords
 from equipoise.mechanism.protection import ProtectionSettings
 from equipoise.mechanism.run_budget import GaussianSettings
 from equipoise.models.batched import Batched
+from equipoise.randomness import experiment_key, first_words, keyed_words
 from tests.auditing.stand_in_client import CLASSES, SIZE, materials
 
 ETA = 0.4
@@ -98,3 +103,48 @@ def test_it_is_known_who_took_part() -> None:
     assert float(left.std()) == pytest.approx(0.05, rel=0.03)
     wrong = residuals(weights, released, client.units(weights, game.others).sum(0), client.terms(1))
     assert float(wrong.std()) > 0.1
+
+
+# --- shortcuts, which change nothing --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clip", [0.5, 0.01])
+def test_sums_of_many_clients_at_one_set_of_weights_are_those_of_each_by_itself(clip: float) -> None:
+    client, game, weights = client_of(linear=True)
+    pool = client.pool
+    assert isinstance(pool, LinearRecords)
+    rows = [torch.cat([game.others, torch.tensor([target])]) for target in range(20)] + [game.others] * 2
+    together, share = pool.total(rows, weights.expand(len(rows), -1), clip)
+    assert linear_units._overlapping(rows)
+    alone = [pool.total([row], weights.view(1, -1), clip) for row in rows]
+    assert torch.equal(together, torch.cat([total for total, _ in alone]))
+    assert torch.allclose(share, torch.cat([part for _, part in alone]))
+    assert len(share.unique()) > 1 or clip < 0.1
+
+
+def test_what_records_add_alone_is_the_sum_of_one() -> None:
+    client, _, weights = client_of(linear=True)
+    pool = client.pool
+    assert isinstance(pool, LinearRecords)
+    rows = torch.arange(20)
+    one_by_one = [pool.total([row], weights.view(1, -1), 0.5)[0] for row in rows.view(-1, 1)]
+    assert torch.equal(pool.each(rows, weights.view(1, -1), 0.5), torch.cat(one_by_one))
+
+
+def test_clients_with_records_of_their_own_are_looked_at_one_by_one() -> None:
+    rows = torch.arange(12).view(4, 3)
+    assert not linear_units._overlapping(list(rows))
+    assert not linear_units._overlapping([rows[0], rows[0]])
+    assert linear_units._overlapping([rows[0], rows[0], rows[0]])
+    assert not linear_units._overlapping([rows[0, :0]] * 3)
+
+
+def test_words_at_hand_are_the_same_words() -> None:
+    key = experiment_key(3, "audit/noise")
+    table = first_words(key, [4, 9], 2, 10).numpy().view(np.uint64)
+    for row, stream in zip(table, (4, 9), strict=True):
+        ahead = Ahead(row, partial(keyed_words, key, stream, 2))
+        expected = keyed_words(key, stream, 2)(20).tolist()
+        assert [*ahead(3).tolist(), *ahead(7).tolist(), *ahead(2).tolist(), *ahead(8).tolist()] == expected
+        early = Ahead(row, partial(keyed_words, key, stream, 2))  # asked for more than are at hand
+        assert [*early(4).tolist(), *early(9).tolist(), *early(1).tolist()] == expected[:14]

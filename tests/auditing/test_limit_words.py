@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from equipoise.auditing import audit
+from equipoise.auditing.audit import claims, with_verdict
 from equipoise.auditing.limit_words import HEAD, left_out, limit_lines, limit_verdict
 
 ROW: dict[str, Any] = {
@@ -44,7 +48,8 @@ def test_what_is_above_its_limit_is_said_as_such() -> None:
     said = limit_verdict([run(measured=0.7, low=0.6, high=0.8, above=True), row()])
     assert said[0].endswith("no attacker can exceed 1.9 %: ABOVE ITS PROVED LIMIT.")
     assert said[-1].startswith("1 figure of 2 above the proved limit")
-    assert "Do not rely on its epsilon" in said[-1]
+    assert "in up to 1 of 20 audits, so play again with another seed" in said[-1]
+    assert "If it is above again, do not rely on its epsilon" in said[-1]
 
 
 def test_membership_is_told_at_one_per_cent() -> None:
@@ -74,7 +79,7 @@ def test_the_table_has_a_line_for_each_row() -> None:
     auc = row(attack="membership", measure="membership_auc", measured=0.52, low=0.5, high=0.54, limit=None, chance=0.5)
     lines = limit_lines([row(), run(above=True), auc])
     assert lines[0] == ("gaussian-dp @ 2",)
-    assert lines[1] == (" matched identified", "round 4", "0.8 %", "0.22 to 2 %", "0.61 %", "1 in 200")
+    assert lines[1] == (" matched identified", "round 4", "0.8 %", "0.22 to 2 %", "0.61 %", "0.5 %")
     assert lines[2][1:3] == ("50 rounds", "0.8 % ABOVE")
     assert lines[3] == (" membership AUC", "round 4", "0.52", "0.50 to 0.54", "-", "0.50")
     assert all(len(line) == len(HEAD) for line in lines[1:])
@@ -90,3 +95,15 @@ def test_federations_are_told_apart() -> None:
 def test_attacks_without_a_comparison_are_named() -> None:
     said = left_out(["lti", "labels"], ["gaussian-dp", "gaussian-dp"])
     assert said.startswith("Not played on gaussian-dp, and compared with no limit: lti, labels.")
+
+
+def test_the_claims_of_games_alone_are_about_these(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is checked of a release with a guarantee, and the paper's score has no part in games."""
+    monkeypatch.setattr(audit, "verdict", lambda content: [])
+    bare = {"attacks": [], "claims": claims([], "public"), "experiment": "seeded"}
+    said = with_verdict({**bare, "limits": [row()]})["claims"]
+    assert [words.split()[:5] for words in said["proved"]] == [["The", "budget", "of", "gaussian-dp", "is"]]
+    assert len(said["measured"]) == len(said["not claimed"]) == 1
+    assert "leakage score" not in str(said)
+    mixed = with_verdict({**bare, "attacks": [{}], "limits": [row()]})["claims"]
+    assert [len(mixed[name]) for name in ("proved", "measured", "not claimed")] == [2, 3, 2]

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from equipoise.cli import display
-from equipoise.cli.audit_tables import audit_tables, show_audit
+from equipoise.cli.audit_tables import audit_tables, limits_table, show_audit
 
 CELL = {"dataset": "mnist", "mechanism": "pl-learn", "budget": 0.98, "seed": 1, "round": 0, "attack": "matched"}
 
@@ -106,3 +106,19 @@ def test_who_verifies_is_said_to_be_granted_the_other_examples(monkeypatch: pyte
     line = next(line for line in text.splitlines() if "verify wrong accepted" in line)
     assert "0.12 %" in line
     assert "verify is granted" not in shown([row("own", None, 0.9)])
+
+
+def test_the_table_of_limits_fits_a_terminal() -> None:
+    """80 columns, one line a row, with the longest names there are."""
+    common = {
+        "dataset": "mnist", "mechanism": "gaussian-dp", "budget": 2.0, "seed": 0, "round": None, "scope": "run",
+        "attack": "multi-round", "rounds": 200, "games": 500, "candidates": 200, "low": 0.00025, "high": 0.054,
+        "measured": 0.05, "limit": 0.0089, "chance": 0.005, "above": True, "control_failed": False,
+    }  # fmt: skip
+    rows = [{**common, "measure": "identification"}, {**common, "measure": "membership_tpr", "fpr": 0.001}]
+    console = Console(file=io.StringIO(), width=80)
+    console.print(limits_table(rows))
+    assert isinstance(console.file, io.StringIO)
+    lines = [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
+    assert "multi-round identified 200 rounds 5 % ABOVE 0.025 to 5.4 % 0.89 % 0.5 %" in lines
+    assert "multi-round 0.1 % FPR 200 rounds 5 % ABOVE 0.025 to 5.4 % 0.89 % 0.5 %" in lines

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..mechanism.clipping import clip_gradient, clipped_mean
 from ..mechanism.distortion import draw_bounds, learn_distortion
+from ..mechanism.noised_sum import update_per_mean
 from .attack import UNWATCHED, Hooks
 from .descent import Search, inverting, optimise
 from .likelihood import SEARCH, Likelihood, differences, noise_likelihood
@@ -43,11 +44,12 @@ def drift(server: Server, previous: Tensor, images: Tensor, labels: Tensor, nois
         x, y = images[:, part], labels[:, part]
         if mechanism.per_example and protection.clip is not None:
             slope = _clipped_examples(server, local, x, y, protection.clip)
+            rate = update_per_mean(server.eta, server.batch, protection)
         else:
-            slope = server.batched.differentiable(local, x, y)
+            slope, rate = server.batched.differentiable(local, x, y), server.eta
         if protection.clip is not None and mechanism.clips:
             slope = clip_gradient(slope, protection.clip, protection.clip_norm)[0]
-        local = local - server.eta * slope
+        local = local - rate * slope
     if not mechanism.learns:
         return local - previous
     start, lower, upper = draw_bounds(noise, protection)

@@ -118,9 +118,11 @@ def with_verdict(content: dict[str, Any]) -> dict[str, Any]:
     """The same with its verdict, and with what is claimed of limits: once all that both rest on is there."""
     limited = [row["mechanism"] for row in content.get("limits", [])]
     if limited:
-        own = content["claims"]
-        measured = [MEASURED_GAMES, *(own["measured"] if content["attacks"] else [])]
-        proved = [of_budgets(limited, content.get("experiment") == "seeded"), *own["proved"]]
+        budgets = of_budgets(limited, content.get("experiment") == "seeded")
+        own = (
+            content["claims"] if content["attacks"] else {"proved": [], "measured": [], "not claimed": NOT_CLAIMED[:1]}
+        )
+        proved, measured = [budgets, *own["proved"]], [MEASURED_GAMES, *own["measured"]]
         content = {**content, "claims": {**own, "proved": proved, "measured": measured}}
     return {**content, "verdict": [*limit_verdict(content.get("limits", [])), *verdict(content)]}
 

@@ -134,10 +134,18 @@ class Play:
         """What the attacker sees of releases with the target, or of others without it: each has noise of its own."""
         game, streams = self.game, [2 * row + present for row in rows.tolist()]
         mine = game.truth[rows].unsqueeze(1) if present else game.truth.new_empty(len(rows), 0)
-        data = [torch.cat([game.others, own]) for own in mine]
+        data = list(torch.cat([game.others.expand(len(rows), -1), mine], dim=1))
         released, took_part = self.client.releases(weights, data, streams, round_number)
-        there = torch.stack([torch.isin(game.others, row) for row in took_part])  # granted to the attacker, too
-        return residuals(weights, released, there.to(known.dtype) @ known, terms)
+        return residuals(weights, released, self._present(took_part, known) @ known, terms)
+
+    def _present(self, took_part: Sequence[Tensor], known: Tensor) -> Tensor:
+        """Which of the others took part in each release, ``[R, O]``: granted to the attacker, too."""
+        everyone, device = torch.cat(list(took_part)), known.device
+        owner = torch.arange(len(took_part)).repeat_interleave(torch.tensor([len(row) for row in took_part])).to(device)
+        other = everyone >= self.game.size  # the last rows
+        result = torch.zeros(len(took_part), len(known), dtype=known.dtype, device=device)
+        result[owner[other], everyone[other] - self.game.size] = 1.0
+        return result
 
     def _blocks(self, weights: Tensor, terms: Terms) -> Callable[[], Iterator[Tensor]]:
         """The gradients of all candidates in units of C, ``[some, P]`` at a time: kept where they are few."""

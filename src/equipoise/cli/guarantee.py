@@ -85,5 +85,5 @@ def _show(found: Guarantee) -> None:
     display.note(
         f"noise multiplier: {found.sigma:.7g}; a release has Gaussian noise of that many clip norms. {drawn}Proved for "
         "the numbers that gaussian-dp sends and noise that nobody knows; limits are rounded up. Not said: anything "
-        "about replacing a record, tuning on private data, or a seeded run. See docs/gaussian_dp.md."
+        "about replacing a record, tuning on private data, or a seeded run. See docs/guarantee.md."
     )

@@ -60,6 +60,11 @@ def update_per_gradient(eta: float, protection: Protection) -> float:
     return result
 
 
+def update_per_mean(eta: float, count: int, protection: Protection) -> float:
+    """How far a mean of ``count`` gradients of norm 1 moves the weights, under a mechanism that clips each of them."""
+    return count * update_per_gradient(eta, protection) if protection.mechanism.whole_run else eta
+
+
 def _noise(grid: L2Grid, deviations: Sequence[float], words: Sequence[Words], like: Tensor) -> Tensor:
     first = np.stack([source(like.shape[-1]) for source in words]).view(np.int64)
     scales = [grid.noise_scale(deviation) for deviation in deviations]

@@ -34,7 +34,7 @@ from .clipping import clip_gradient, clipped_mean
 from .distortion import draw_bounds, learn_distortion
 from .grid import LARGEST_SUM, Grid, added
 from .intensity import intensity
-from .noised_sum import noised_sum
+from .noised_sum import noised_sum, update_per_mean
 from .protection import Protection
 from .registry import Mechanism
 
@@ -94,8 +94,9 @@ def local_step(
     """
     if protection.mechanism.per_example:
         each, clip = _examples(objectives, protection)
-        mean, acted = clipped_mean(torch.stack([*each(start)], 1), clip, protection.mechanism.norm)
-        return start - eta * mean, acted
+        gradients = torch.stack([*each(start)], 1)
+        mean, acted = clipped_mean(gradients, clip, protection.mechanism.norm)
+        return start - update_per_mean(eta, gradients.shape[1], protection) * mean, acted
     local, clipped = start, start.new_zeros(start.shape[0])
     for objective in objectives:
         gradient = objective.gradient(local)

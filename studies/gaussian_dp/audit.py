@@ -1,0 +1,179 @@
+"""The strongest attackers against recommended runs of gaussian-dp, beside what is proved that nobody exceeds.
+
+``python studies/gaussian_dp/audit.py specs FOLDER [device]`` writes the SPECs, ``python -m equipoise.compute SPEC OUT``
+(torch and numpy alone) plays each, several at a time where there is room, and
+``python studies/gaussian_dp/audit.py table OUT...`` makes ``audit.json``.
+
+========================  ==================================================================================
+MODEL-releases            one release at each recommended snapshot: ``matched`` and ``membership``
+MODEL-runs-DATASET        all releases of a run together: ``multi-round``
+MODEL-quarter-of-noise    the same, epsilon 4 on MNIST, with a quarter of the noise that this epsilon takes
+========================  ==================================================================================
+
+Rules, fixed before any result:
+
+* Models scatter-linear and lenet-zhu, MNIST and FMNIST, epsilon 1, 2, 4 and 8 of the whole run at delta 1e-5, unit
+  record, add/remove; the settings that a user gets who names a budget alone, one seed, the recommended snapshots.
+* The games are those of the proof. The attacker knows every other record, the weights, the clip and the noise that was
+  really added. *Identification*: which one of 200 candidates, equally likely beforehand, was in the data. *Membership*:
+  was the record in the data or was nothing in its place. 500 games in each cell, each with another public record as
+  target and with noise of its own, so 500 distinct releases with the record and 500 without it.
+* Limits are those of the noise that the *claimed* epsilon takes, computed from the claim when the table is made: code
+  that adds less must show. A limit of one release is held against one release, one of a run against the whole run.
+* ``above``: the exact one-sided lower bound of what was measured exceeds the limit. 5 % error for all comparisons of
+  the table together (Bonferroni); ``equipoise.auditing.limit_comparison`` has the details. An area under the curve has
+  an interval and is compared with nothing.
+* Controls, in each cell: ``undistorted`` is what the same attacker gets of the same releases without noise, and a cell
+  in which that is below 90 % says nothing (``control_failed``); ``impostor`` is what it gets for a wrong record.
+* Expected: nothing above in the honest cells. Runs with a quarter of the noise must have identification above its
+  limit; if one has not, this audit is too weak to say anything, and the table says ``"noticed": false``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from equipoise.auditing.limit_comparison import IDENTIFICATION, compared
+from equipoise.engine.federation import Federation
+from equipoise.engine.recommended import recommended
+from equipoise.engine.settings import Settings, to_dict
+from equipoise.privacy.gaussian import noise_multiplier
+
+HERE = Path(__file__).parent
+HONEST, QUARTER = "as claimed", "a quarter of it"
+SHARE = {HONEST: 1.0, QUARTER: 0.25}
+SCOPES = {"run": "whole run", "release": "one release", "release_known": "one release"}
+KEPT = (
+    "attack", "measure", "fpr", "round", "rounds", "games", "candidates", "found", "false_alarms", "without",
+    "measured", "low", "high", "chance", "limit", "fpr_upper", "limit_at_fpr_upper", "error_rate", "lower_bound",
+    "noticed_from", "above", "undistorted", "impostor", "control_failed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Design:
+    """What is played."""
+
+    models: Sequence[str] = ("scatter-linear", "lenet-zhu")
+    datasets: Sequence[str] = ("mnist", "fmnist")
+    epsilons: Sequence[float] = (1.0, 2.0, 4.0, 8.0)
+    planted: tuple[str, float] = ("mnist", 4.0)  # where a quarter of the noise is added
+    games: int = 500
+    among: int = 200
+    device: str = "cpu"
+    change: dict[str, Any] = field(default_factory=dict)  # of the recommended settings
+
+    def specs(self) -> dict[str, dict[str, Any]]:
+        """By the name of their file."""
+        effort, all_of_them = {"games": self.games, "among": self.among, "seed": 0}, {}
+        for model in self.models:
+            snapshots = self.settings(model).run.snapshots
+            audit = {"attacks": ["matched", "membership"], "snapshots": snapshots, **effort}
+            all_of_them[f"{model}-releases"] = {**self.spec(model, HONEST, *self.datasets), "audit": audit}
+            for name in self.datasets:
+                runs = self.spec(model, HONEST, name)
+                all_of_them[f"{model}-runs-{Path(name).name}"] = {**runs, "multi_round": effort}
+            all_of_them[f"{model}-quarter-of-noise"] = {**self.spec(model, QUARTER), "multi_round": effort}
+        return all_of_them
+
+    def settings(self, model: str) -> Settings:
+        keys = {**recommended("gaussian-dp", model), **self.change}
+        return Settings.flat(**{**keys, "model": model, "device": self.device})
+
+    def spec(self, model: str, noise: str, *datasets: str) -> dict[str, Any]:
+        cells = [(name, epsilon) for name in datasets for epsilon in self.epsilons]
+        cells = cells if noise == HONEST else [self.planted]
+        federations = [Federation(name, "gaussian-dp", epsilon, 1) for name, epsilon in cells]
+        settings = self.settings(model).with_sigmas(federations)
+        own = settings.protection.gaussian
+        sigmas = [[epsilon, sigma * SHARE[noise]] for epsilon, sigma in own.sigmas]
+        return to_dict(settings.replace(gaussian=replace(own, sigmas=sigmas)), federations)
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+def claimed(row: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """A row with the terms that its epsilon promises, and how the noise that was added compares."""
+    own = settings["gaussian"]
+    assert own["noise_schedule"] == 1.0, "one level of noise in all rounds"
+    rounds = own["rounds"] or settings["rounds"]
+    sigma = noise_multiplier(row["budget"], own["delta"], rounds, own["sampling_rate"])
+    added = dict(map(tuple, own["sigmas"]))[row["budget"]]
+    noise = min(SHARE, key=lambda name: abs(SHARE[name] - added / sigma))
+    about = {"model": settings["model"], "noise": noise, "sigma_claimed": sigma, "sigma_added": added}
+    return {**row, **about, "terms": {**row["terms"], "sigma": sigma, "schedule": None}}
+
+
+def table(folders: Sequence[Path]) -> dict[str, Any]:
+    """All cells, compared together, and what came of them."""
+    rows, sources = [], []
+    for folder in folders:
+        (file,) = (path for name in ("audit.json", "multi_round.json") if (path := folder / name).exists())
+        content = json.loads(file.read_text())
+        settings = content["spec"]["settings"]
+        rows += [claimed(row, settings) for row in content["limits"]]
+        about = {name: content[name] for name in ("seconds", "environment")}
+        sources.append({"model": settings["model"], "rows": len(content["limits"]), **about})
+    cells = [_cell(row) for row in compared(rows)]
+    honest = [cell for cell in cells if cell["noise"] == HONEST]
+    planted = [cell for cell in cells if cell["noise"] == QUARTER and cell["measure"] == IDENTIFICATION]
+    return {
+        "schema": 1, "rule": __doc__, "delta": 1e-5, "relation": "add/remove", "unit": "record", "experiment": "seeded",
+        "claim": "the epsilon of the mechanism; a seeded run has none", "compared": sum(c["compared"] for c in cells),
+        "honest_above": sum(bool(cell["above"]) for cell in honest),
+        "honest_controls_failed": sum(cell["control_failed"] for cell in honest),
+        "noticed": bool(planted) and all(cell["above"] for cell in planted), "sources": sources, "cells": cells,
+    }  # fmt: skip
+
+
+def _cell(row: dict[str, Any]) -> dict[str, Any]:
+    identified = row["measure"] == IDENTIFICATION
+    return {
+        "model": row["model"], "dataset": row["dataset"], "epsilon": row["budget"], "noise": row["noise"],
+        "sigma_claimed": row["sigma_claimed"], "sigma_added": row["sigma_added"], "scope": SCOPES[row["scope"]],
+        "game": "one of the candidates is in the data" if identified else "the record is in the data or nothing is",
+        "game_matches": True, "scope_matches": True, "compared": row["limit"] is not None,
+        **{name: row.get(name) for name in KEPT},
+    }  # fmt: skip
+
+
+def lines(content: dict[str, Any]) -> list[str]:
+    """Whole runs, and in each federation the release that got most of its limit: identification."""
+    best: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for cell in content["cells"]:
+        name = tuple(cell[key] for key in ("model", "dataset", "epsilon", "noise", "scope"))
+        if cell["measure"] == IDENTIFICATION and cell["measured"] >= best.get(name, cell)["measured"]:
+            best[name] = cell
+    said = [
+        f"{cell['model']:15} {cell['dataset']:6} eps {cell['epsilon']:g}, {cell['scope']:11}: {cell['measured']:.2%} "
+        f"[{cell['low']:.2%}, {cell['high']:.2%}], limit {cell['limit']:.2%}"
+        + (", ABOVE" if cell["above"] else "") + (f", noise {QUARTER}" if cell["noise"] == QUARTER else "")
+        + (", control failed" if cell["control_failed"] else "")
+        for cell in best.values()
+    ]  # fmt: skip
+    told = (
+        f"{content['compared']} comparisons, {content['honest_above']} of honest runs above; noticed too little noise:"
+    )
+    return [*said, f"{told} {content['noticed']}"]
+
+
+def main(arguments: Sequence[str]) -> None:
+    if arguments[0] == "specs":
+        folder, design = Path(arguments[1]), Design()
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, spec in replace(design, device=(*arguments[2:], "cpu")[0]).specs().items():
+            (folder / f"{name}.json").write_text(json.dumps(spec))
+        return
+    content = table([Path(name) for name in arguments[1:]])
+    (HERE / "audit.json").write_text(json.dumps(content, indent=1) + "\n")
+    print("\n".join(lines(content)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
