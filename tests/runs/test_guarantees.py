@@ -46,18 +46,14 @@ def test_the_claim_is_that_of_the_settings_of_the_run(few: Dataset) -> None:
     own = {"clip": 0.5, "divisor": 40.0, "delta": 1e-6, "noise_schedule": {"rounds": [1, 3], "values": [1.0, 2.0]}}
     found = claim(few, gaussian(2.0), gaussian=own)
     expected = {
-        "epsilon": 2.0, "delta": 1e-6, "rounds": 5, "clip": 0.5, "divisor": 40.0, "coordinates": 838, "unit": "record",
+        "epsilon": 2.0, "delta": 1e-6, "rounds": 5, "clip": 0.5, "divisor": 40.0, "unit": "record",
         "sampling_rate": 1.0, "noise_schedule": [[1.0, 2], [2.0, 3]], "mechanism": "gaussian-dp",
     }  # fmt: skip
-    size = sum(part.numel() for part in small().parameters())
-    assert {key: found[key] for key in expected} == expected | {"coordinates": size}
+    assert {key: found[key] for key in expected} == expected
+    assert found["coordinates"] == sum(part.numel() for part in small().parameters())
     assert found["sigma"] == noise_multiplier(2.0, 1e-6, 5, 1.0, ((1.0, 2), (2.0, 3)))
     assert "add" in found["relation"]
-    assert (
-        0 < found["limits"]["identification"]["run"] < 1
-        if isinstance(found["limits"]["identification"], dict)
-        else True
-    )
+    assert found["limits"]["identification"]
 
 
 def test_rounds_that_the_budget_is_for_are_claimed_and_not_those_trained(few: Dataset) -> None:
