@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from ..errors import ConfigError, DataError
 from ..models.batched import Batched, Loss
 from ..models.check import check_model
-from ..models.feature_cache import cached_features
 from ..models.features import FeatureModel
 from ..models.layout import Layout
 from .batch import check_labels, checked_pair
@@ -34,6 +33,8 @@ def units_of(
     everyone = torch.arange(len(labels), device=labels.device)
     whose = _checked_groups(groups, labels)
     if isinstance(model, FeatureModel) and loss is None:
+        from ..models.feature_cache import cached_features  # keeps files, which other models can do without
+
         check_labels(model, blank_record(images), blank_record(labels))
         features = Records(cached_features(model, images), labels, whose)
         return Units(LinearRecords(features, model.head.out_features), [everyone]), Layout.of(model)
