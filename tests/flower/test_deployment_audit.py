@@ -129,5 +129,6 @@ def test_what_the_demo_leaves_can_be_audited(
     _, *arguments = shlex.split(result["audit"])
     assert command(monkeypatch, [*arguments, *EFFORT]) == 0, capsys.readouterr().err
     content = json.loads((Path(result["run"]) / "audit.json").read_text())
-    assert {row["round"] for row in content["attacks"]} == {0, 1, 2}
-    assert {row["dataset"] for row in content["attacks"]} == {"deployment"}
+    assert {row["round"] for row in content["limits"]} == {0, 1, 2}
+    assert {row["dataset"] for row in content["limits"]} == {"deployment"}
+    assert content["attacks"] == [], "no attack without a proved limit to hold it against"
