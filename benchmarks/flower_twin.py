@@ -29,6 +29,9 @@ from equipoise.errors import ConfigError
 from equipoise.flower import Validated, guard, init_policy, protected_step
 from equipoise.flower.policy import VARIABLE
 from equipoise.flower.run_config import OF_A_RELEASE, PREFIX
+from equipoise.mechanism.registry import get_mechanism
+
+OF_A_WHOLE_RUN = ("delta", "clip", "sampling_rate", "rounds", "noise_schedule")
 
 
 @lru_cache(maxsize=4)
@@ -41,6 +44,9 @@ def run_config(settings: Settings, federation: Federation) -> dict[str, Any]:
     """What an app would have under [tool.flwr.app.config.equipoise]."""
     plain = {name: getattr(settings.protection, name) for name in OF_A_RELEASE}
     plain |= {"mechanism": federation.mechanism, "budget": federation.budget}
+    if get_mechanism(federation.mechanism).whole_run:
+        gaussian = settings.for_run().protection.gaussian
+        plain |= {f"gaussian.{name}": getattr(gaussian, name) for name in OF_A_WHOLE_RUN}
     result = {f"{PREFIX}{key}": "none" if value is None else value for key, value in plain.items()}
     return {key: value if isinstance(value, str | int | float) else json.dumps(value) for key, value in result.items()}
 
@@ -53,13 +59,19 @@ def _train(msg: Message, context: Context) -> Message:
     asking = copy.copy(context)  # run_simulation has no run config, and Flower lets nobody change one
     asking.run_config = run_config(sweep.settings, federation)
     parts = sweep.parts[federation.dataset]
-    examples = sweep.draws.batches(
-        [round_number], sweep.settings.protection.batch, parts, sweep.settings.training.sampling
-    )[0, client]
+    examples = _examples(sweep, parts, client, round_number)
     batch = (sweep.images[examples], sweep.labels[examples])
     arrays = protected_step(sweep.batched.model, batch, msg, asking, experiment_seed=federation.seed)
     metrics = MetricRecord({"num-examples": len(parts[client])})
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=msg)
+
+
+def _examples(sweep: Sweep, parts: list[torch.Tensor], client: int, round_number: int) -> torch.Tensor:
+    """All that a client has where the mechanism draws its own batch, else the engine's batch of the round."""
+    if get_mechanism(sweep.federations[0].mechanism).whole_run:
+        return parts[client]
+    batch, sampling = sweep.settings.protection.batch, sweep.settings.training.sampling
+    return sweep.draws.batches([round_number], batch, parts, sampling)[0, client]
 
 
 def client_app() -> ClientApp:

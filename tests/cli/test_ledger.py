@@ -15,6 +15,7 @@ from equipoise.flower.policy_file import init_policy
 from equipoise.ledger.account import Account
 from equipoise.ledger.report import ledger_report
 from equipoise.privacy import accounting
+from equipoise.privacy.gaussian import epsilon_of
 from tests.helpers import Command, Done, entry_point, write_dataset
 from tests.ledger.entries import a_round, deployment, entry, formal, node, of_run, reservation, row, seeded
 
@@ -72,10 +73,14 @@ def test_the_account_of_a_node_shows_what_is_reserved_and_left(command: Command,
     done = command("ledger", ledger, "--policy", policy)
     text = " ".join(done.out.split())
     assert (done.code, done.err) == (0, "")
-    assert "7 gaussian-dp record 2 1e-05 3.5 1 1 of 3" in text
+    so_far = epsilon_of(3.5, 1e-5, 1)
+    assert f"7 gaussian-dp record 2 1e-05 3.5 1 1 of 3 {so_far:.3g}" in text
+    assert "releases of the data set 'scans', account " in text
+    assert "reserved, by run (add/remove)" in text
     assert "left under the policy for gaussian-dp: epsilon 6, delta 4e-05" in text
     document = json.loads(command("ledger", ledger, "--policy", policy, "--json").out)
     assert (document["left"]["gaussian-dp"]["epsilon"], document["reserved"]["runs"][0]["used"]) == (6.0, 1)
+    assert (document["data"], document["reserved"]["runs"][0]["spent_so_far"]) == ("scans", so_far)
     other = init_policy(tmp_path / "other", "scans")
     assert "another account" in command("ledger", ledger, "--policy", other).err
 

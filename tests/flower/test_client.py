@@ -154,7 +154,7 @@ def test_laplace_dp_makes_its_own_step_and_says_so(tmp_path: Path) -> None:
 def test_both_functions_have_one_signature() -> None:
     assert inspect.signature(protect) == inspect.signature(protected_step)
     one, other = (list(inspect.signature(function).parameters) for function in (core.protect, core.protected_step))
-    assert [*one, "divisor"] == other
+    assert [*one, "divisor", "groups"] == other
 
 
 def test_a_model_without_parameters_is_refused() -> None:

@@ -127,7 +127,8 @@ def test_what_the_demo_leaves_can_be_audited(
     for name in [name for name in sys.modules if name.partition(".")[0] == "flower_app"]:
         monkeypatch.delitem(sys.modules, name)
     _, *arguments = shlex.split(result["audit"])
-    assert command(monkeypatch, [*arguments, *EFFORT]) == 0, capsys.readouterr().err
+    assert command(monkeypatch, [*arguments, "--attack", "matched", "--targets", "4"]) == 0, capsys.readouterr().err
     content = json.loads((Path(result["run"]) / "audit.json").read_text())
-    assert {row["round"] for row in content["attacks"]} == {0, 1, 2}
-    assert {row["dataset"] for row in content["attacks"]} == {"deployment"}
+    assert {row["round"] for row in content["limits"]} == {0, 1, 2}
+    assert {row["dataset"] for row in content["limits"]} == {"deployment"}
+    assert content["attacks"] == [], "no attack without a proved limit to hold it against"

@@ -21,7 +21,7 @@ from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings, to_dict
 from equipoise.engine.sweep import Sweep
 from equipoise.errors import ConfigError
-from equipoise.flower import Validated
+from equipoise.flower import Validated, init_policy
 from equipoise.mechanism.registry import MECHANISMS
 from tests.flower.messages import NODES, LocalGrid, context
 from tests.helpers import single_threaded
@@ -36,6 +36,7 @@ BUDGETS = {
     "gs-static": 200.0,
     "gs-learn": 200.0,
     "laplace-dp": 200.0,
+    "gaussian-dp": 8.0,
 }
 SCRIPT = """
 import json, sys
@@ -158,11 +159,13 @@ def test_in_rays_workers_the_guard_sends_nothing_that_was_not_protected(tmp_path
         assert all("The node refused or failed." in reason for reason in reasons.values())
 
 
-@pytest.mark.parametrize("name", ["none", "pl-learn", "gs-learn"])
-def test_the_same_without_rays_processes(name: str) -> None:
+@pytest.mark.parametrize("name", ["none", "pl-learn", "gs-learn", "gaussian-dp"])
+def test_the_same_without_rays_processes(name: str, tmp_path: Path) -> None:
     """Client app, guard, protect, Validated and FedAvg as in the simulation; only the transport is missing."""
     about, federation = settings(name, 2), Federation("mnist", name, BUDGETS[name], seed=4)
-    contexts = {node: context({"lr": 0.1}, {"partition-id": place}) for place, node in enumerate(NODES)}
+    policy = init_policy(tmp_path / "node", "twin", name, BUDGETS[name], 100, experiment=True)
+    own = {"equipoise.policy": str(policy)}
+    contexts = {node: context({"lr": 0.1}, {"partition-id": place, **own}) for place, node in enumerate(NODES)}
     app = client_app()
 
     def answer(message: Message) -> list[Message]:

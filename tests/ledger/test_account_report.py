@@ -10,6 +10,7 @@ import pytest
 from equipoise.errors import missing_extra
 from equipoise.ledger.report import ledger_report
 from equipoise.privacy import limits
+from equipoise.privacy.gaussian import epsilon_of
 from tests.ledger.entries import a_round, formal, node, of_run, reservation, seeded
 
 RESET = {"kind": "reset", "reason": "the data were deleted"}
@@ -33,7 +34,20 @@ def test_reserved_used_and_total_with_relation_and_unit(tmp_path: Path) -> None:
     assert result["total"] == {"epsilon": 3.5, "delta": 2e-5, "relation": "add/remove", "units": ["record"]}
     assert "Reserved for 2 run(s): epsilon 3, delta 2e-05 in all (add/remove, unit: record)" in proved
     assert "With single releases of epsilon 0.5 in all: epsilon 3.5, delta 2e-05." in proved
-    assert "Run 7: epsilon 2, delta 1e-05 (add/remove, unit: record), 2 of 3 rounds used." in proved
+    assert "Run 7: epsilon 2, delta 1e-05 (add/remove, unit: record), 2 of 3 rounds used (epsilon " in proved
+
+
+def test_what_was_spent_so_far_grows_by_the_schedule_up_to_what_is_reserved(tmp_path: Path) -> None:
+    terms = reservation("7", sigma=8.0, rounds=3, noise_schedule=((1.0, 1), (0.5, 2)))
+    found = []
+    for used in range(4):
+        path = node(tmp_path / str(used), terms.entry(), *[of_run("7")] * used)
+        (run,) = ledger_report(path)["reserved"]["runs"]
+        found.append(run["spent_so_far"])
+        assert ledger_report(path)["total"]["epsilon"] == 2.0, "all of it stays reserved"
+    expected = [epsilon_of(8.0, 1e-5, 1), epsilon_of(8.0, 1e-5, 2, schedule=((1.0, 1), (0.5, 1)))]
+    assert found[:3] == [0.0, *expected]
+    assert expected[0] < expected[1] < found[3] <= 2.0
 
 
 def test_the_limits_are_those_of_the_reserved_noise(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def demo(
         print_json(result)
         return
     accuracy, releases = list(result["accuracy"].values()), result["releases"]
-    say(f"{result['mechanism']} at budget {result['budget']}: test accuracy {accuracy[0]:.1%} -> {accuracy[-1]:.1%}")
+    say(f"{result['mechanism']} at budget {result['budget']:g}: test accuracy {accuracy[0]:.1%} -> {accuracy[-1]:.1%}")
     for round_number, reasons in result["refused"].items():
         for client, reason in reasons.items():
             say(f"refused in round {round_number}: {client}: {reason}")
@@ -72,6 +72,7 @@ def demo(
         say("refused: none")
     say(f"ledger: verified; {releases['accepted']} of {releases['asked']} releases by {releases['clients']} clients")
     say(f"run: {result['run']}   logs: {out / 'logs'}   app: {out / shell.PARTS[0]}")
+    say(f"what could its server see? in the folder of the app: {result['audit']}")
     for line in _guarantees(result["reserved"]):
         say(line)
     say(result["claim"])
@@ -86,7 +87,8 @@ def _guarantees(reserved: dict[str, Any]) -> Iterator[str]:
         total, left = own["total"], own["left"]
         yield (
             f"{node} has reserved epsilon {total['epsilon']:g}, delta {total['delta']:g} ({total['relation']}, unit: "
-            f"{', '.join(total['units'])}); left under its policy: epsilon {left['epsilon']:g}, delta {left['delta']:g}"
+            f"{', '.join(total['units'])}) for the whole run; its policy leaves epsilon {left['epsilon']:g}, delta "
+            f"{left['delta']:g} for other runs"
         )
     for sentence in dict.fromkeys(sentence for own in reserved.values() for sentence in own["says"]):
         yield f"proved, for any attacker: {sentence}"

@@ -40,7 +40,7 @@ def ledger(
         reset_account(run, reason)
     result = ledger_report(run, head, delta, _bounds(policy))
     if policy is not None:
-        _check_same_account(result, policy)
+        result["data"] = _data_set(result, policy)
     if as_json:
         print_json(result)
     else:
@@ -56,11 +56,14 @@ def _bounds(policy: Path | None) -> dict[str, Any] | None:
     return dict(read_policy(policy).mechanisms)
 
 
-def _check_same_account(result: dict[str, Any], policy: Path) -> None:
+def _data_set(result: dict[str, Any], policy: Path) -> str:
+    """What the policy calls the data whose account this is."""
     from ..flower.policy import read_policy
 
-    if result["account"] != read_policy(policy).account:
+    own = read_policy(policy)
+    if result["account"] != own.account:
         raise ConfigError(f"The policy {policy} names another account than the ledger.", "Name the ledger beside it.")
+    return own.data
 
 
 def _show(result: dict[str, Any]) -> None:
@@ -69,7 +72,8 @@ def _show(result: dict[str, Any]) -> None:
 
     title = "releases of a deployment" if result["experiment"] is None else "releases of a seeded experiment"
     if result["account"] is not None:
-        title = f"releases of a node, account {printable(result['account'])}"
+        of = f"of the data set {printable(result['data'])!r}, " if "data" in result else "of a node, "
+        title = f"releases {of}account {printable(result['account'])}"
     numbers = ("asked", "accepted", "refused", "intensity")
     table = display.table(title, ("federation", "clients", "mechanism", "budget", *numbers), numbers=numbers)
     for row in alike(result["clients"]):
@@ -102,7 +106,7 @@ def _show_account(result: dict[str, Any]) -> None:
     from ..ledger.report import printable
     from . import display
 
-    numbers = ("epsilon", "delta", "sigma", "rate", "rounds used", "identified")
+    numbers = ("epsilon", "delta", "sigma", "rate", "rounds used", "so far", "identified")
     title = "reserved, by run (add/remove)"
     table = display.table(title, ("run", "mechanism", "unit", *numbers), numbers=numbers)
     for run in result["reserved"]["runs"]:
@@ -110,15 +114,24 @@ def _show_account(result: dict[str, Any]) -> None:
         display.add_row(
             table, printable(run["run"]), printable(run["mechanism"]), run["unit"], f"{run['epsilon']:g}",
             f"{run['delta']:g}", f"{run['sigma']:.4g}", f"{run['sampling_rate']:g}",
-            f"{run['used']} of {run['rounds']}", "-" if found is None else f"{found['run']:.2%}",
+            f"{run['used']} of {run['rounds']}", _so_far(run["spent_so_far"]),
+            "-" if found is None else f"{found['run']:.2%}",
         )  # fmt: skip
     if result["reserved"]["runs"]:
         display.console.print(table)
-        display.note("identified: the most that any attacker who sees the whole run finds among 200; blindly 0.5 %.")
+        display.note(
+            "epsilon, delta: reserved, used or not. so far: the epsilon of the rounds that were used, a progress "
+            "figure that frees nothing. identified: the most that any attacker who sees the whole run finds among 200; "
+            "blindly 0.5 %."
+        )
     for name, left in (result["left"] or {}).items():
         delta = f", delta {left['delta']:g}" if "delta" in left else ""
         told = f"left under the policy for {printable(name)}: epsilon {left['epsilon']:g}{delta}"
         display.console.print(told, markup=False, highlight=False)
+
+
+def _so_far(epsilon: float | None) -> str:
+    return "-" if epsilon is None else f"{epsilon:.3g}"
 
 
 def _range(low: float | None, high: float | None) -> str:

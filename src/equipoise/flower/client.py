@@ -99,6 +99,11 @@ def _arrays(
             "The noise would be reproducible: whoever tries its seed can take it off again.",
             "Take experiment_seed out of the app. Only a policy that says experiment = true lets such noise leave.",
         )
+    if seed is not None and admission.terms.mechanism.formal and admission.policy.ledger is not None:
+        raise PolicyError(
+            "The noise would be reproducible, and this node's ledger counts the release as one with a guarantee.",
+            "Take experiment_seed out of the app, or try it under a policy without a ledger.",
+        )
     mechanism, own = admission.terms.mechanism, {"least_relative": admission.bounds.get("least-relative", 0.0)}
     batch = _batch(data, keys, model, spare=mechanism.formal, whole=mechanism.whole_run)
     if mechanism.formal and release is core.protected_step:

@@ -146,7 +146,7 @@ def _check_metrics(terms: Terms) -> None:
 def _check_budget(terms: Terms) -> None:
     """Every part of a schedule, where the app starts: not in the middle of a run, on every client."""
     if terms.mechanism.whole_run:
-        check_whole_run(terms.mechanism.name, terms.budget, terms.settings.gaussian)
+        check_whole_run(terms.mechanism.name, terms.budget, terms.settings.gaussian, terms.settings.eta)
         return
     measure = terms.settings.measure(terms.mechanism)
     if measure is None:

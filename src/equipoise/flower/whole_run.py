@@ -17,9 +17,16 @@ from ..mechanism.protection import ProtectionSettings
 from ..mechanism.run_budget import GaussianSettings
 from ..mechanism.schedule import schedule, schedule_starts
 
+STEPS = (1e-30, 1e30)
+"""Between these an eta keeps all digits of the noise that it is multiplied with; nobody trains with another."""
 
-def check_whole_run(name: str, budget: Any, given: GaussianSettings) -> None:
+
+def check_whole_run(name: str, budget: Any, given: GaussianSettings, eta: float = 1.0) -> None:
     """Raise where the settings, each checked by itself, make no whole run with a budget; no noise is computed."""
+    if not STEPS[0] <= eta <= STEPS[1]:
+        raise ConfigError(
+            f"With equipoise.eta={eta:g} the noise of {name!r} would be rounded.", "Choose it nearer to 1."
+        )
     rounds = given.rounds
     if rounds is None:
         raise ConfigError(

@@ -67,7 +67,23 @@ def _number(value: float) -> float | None:
 
 def _run(run: Reserved) -> dict[str, Any]:
     terms = {name: value for name, value in run.terms.entry().items() if name != "kind"}
-    return {**terms, "at": run.at, "used": run.used, "limits": proved_limits(run)}
+    return {**terms, "at": run.at, "used": run.used, "spent_so_far": spent_so_far(run), "limits": proved_limits(run)}
+
+
+def spent_so_far(run: Reserved) -> float | None:
+    """The epsilon of the rounds that were used, at the delta of the run: a progress figure, all of it stays reserved.
+
+    None where it cannot be computed here.
+    """
+    from ..privacy.gaussian import epsilon_of
+
+    terms = run.terms
+    if run.used == 0:
+        return 0.0
+    try:
+        return epsilon_of(terms.sigma, terms.delta, run.used, terms.sampling_rate, schedule=terms.first(run.used))
+    except ConfigError:  # an extra is missing
+        return None
 
 
 def _left(epsilon: float, delta: float, policy: Bounds) -> dict[str, Any]:
@@ -131,7 +147,7 @@ def limit_sentence(run: Reserved) -> str:
     limits, terms = proved_limits(run), run.terms
     head = (
         f"Run {printable(terms.run)}: epsilon {terms.epsilon:g}, delta {terms.delta:g} ({terms.relation}, unit: "
-        f"{terms.unit}), {run.used} of {terms.rounds} rounds used."
+        f"{terms.unit}), {run.used} of {terms.rounds} rounds used{_spent(run)}."
     )
     if "remedy" in limits:
         return f"{head} Its limits are not computed: {limits['remedy']}"
@@ -141,6 +157,11 @@ def limit_sentence(run: Reserved) -> str:
         f"equally likely candidates with at most {found['run']:.2%} (blindly: {1 / found['candidates']:.2%}); from one "
         f"release, at most {found['release']:.2%}."
     )
+
+
+def _spent(run: Reserved) -> str:
+    found = spent_so_far(run)
+    return "" if found is None or run.used in (0, run.terms.rounds) else f" (epsilon {found:.3g} so far)"
 
 
 def not_claimed(summary: Summary) -> list[str]:

@@ -59,6 +59,20 @@ class Reservation:
         parts = tuple((float(level), int(rounds)) for level, rounds in given.pop("noise_schedule"))
         return cls(**given, noise_schedule=parts)
 
+    def first(self, rounds: int) -> Noise:
+        """The noise of its first rounds: as the schedule has it, cut off after these many.
+
+        >>> one = dict(run="7", mechanism="gaussian-dp", epsilon=2.0, delta=1e-5, unit="record", sampling_rate=1.0)
+        >>> Reservation(**one, sigma=9.0, rounds=5, noise_schedule=((1.0, 2), (0.5, 3)), divisor=1000).first(3)
+        ((1.0, 2), (0.5, 1))
+        """
+        result, left = [], rounds
+        for level, count in self.noise_schedule:
+            if left > 0:
+                result.append((level, min(count, left)))
+                left -= count
+        return tuple(result)
+
     def differences(self, other: Reservation) -> list[str]:
         """The names of the terms in which another asks for something else; the noise multiplier follows from them."""
         return [name for name in TERMS if name != "sigma" and getattr(self, name) != getattr(other, name)]

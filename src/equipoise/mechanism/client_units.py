@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from ..errors import ConfigError, DataError
 from ..models.batched import Batched, Loss
 from ..models.check import check_features, check_model
-from ..models.feature_cache import cached_features
 from ..models.features import FeatureModel
 from ..models.layout import Layout
 from .batch import check_labels, checked_pair
@@ -35,6 +34,8 @@ def units_of(
     everyone = torch.arange(len(labels), device=labels.device)
     whose = _checked_groups(groups, labels)
     if isinstance(model, FeatureModel) and loss is None:
+        from ..models.feature_cache import cached_features  # keeps files, which other models can do without
+
         _check_frozen(model, images)
         check_labels(model, blank_record(images), blank_record(labels))
         features = Records(cached_features(model, images), labels, whose)
