@@ -35,7 +35,7 @@ SIGMAS = (0.01, 1e6)
 MOST_ROUNDS, MOST_SAMPLED = 1_000_000, 100_000
 """Of a run, and of one with Poisson sampling, whose accounting takes longer."""
 LEAST_RATE, LEAST_DELTA = 1e-9, 1e-100
-LEVELS = 32
+LEVELS = 8
 """Different noise multipliers that Poisson sampling may have in one run: each costs a convolution."""
 DIGITS = 7
 """Of a noise multiplier, rounded up, so that it can be written down and read back on any machine."""
