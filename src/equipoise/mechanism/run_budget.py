@@ -63,7 +63,7 @@ class RunBudget:
 
     >>> budget = RunBudget(GaussianSettings(rounds=50), eta=1.0)
     >>> round(budget.lower(2.0), 5)  # a unit moves an update by at most clip / divisor = 0.001
-    0.01413...
+    0.0141
     """
 
     gaussian: GaussianSettings
