@@ -185,6 +185,10 @@ def all_records(data: Any, keys: tuple[str, ...]) -> tuple[Tensor, ...]:
     parts = [_parts(batch, keys, (2, 3)) for batch in _batches(data, most=None)]
     if not parts:
         raise DataError("The loader is empty.", "Give this client data, or leave it out.")
+    if any(len({len(part) for part in batch}) != 1 for batch in parts) or any(
+        len({part.dtype for part in columns}) != 1 for columns in zip(*parts, strict=True)
+    ):
+        raise DataError("Not all records are of one type.", "Load every batch with the same types and lengths.")
     return tuple(torch.cat(columns) for columns in zip(*parts, strict=True))
 
 
