@@ -111,7 +111,7 @@ def test_every_key_has_a_comment() -> None:
         ("ls-static", "noise of scale 0.05 or more in every coordinate"),
         ("laplace-dp", "each release with epsilon 0.5 or less, all together at most 3.5; sums are divided by 4"),
         ("gaussian-dp", "all runs together at most epsilon 8 and delta 5e-05 (add/remove, unit: record)"),
-        ("gaussian-dp", "the right one of 200 equally likely candidates with at most 1.90% (blindly: 0.50%): proved"),
+        ("gaussian-dp", "the right one of 200 equally likely candidates with at most 1.91 % (blindly: 0.5 %): proved"),
         ("none", "updates leave UNPROTECTED"),
     ],
 )

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from equipoise.errors import missing_extra
+from equipoise.errors import BudgetError, LedgerError, missing_extra
+from equipoise.ledger.account_report import claim_of, limit_of_all
+from equipoise.ledger.ledger import verify
 from equipoise.ledger.report import ledger_report
+from equipoise.ledger.reservation import Reservation
 from equipoise.privacy import limits
 from equipoise.privacy.gaussian import epsilon_of
+from equipoise.privacy.guarantee import percent_up
 from tests.ledger.entries import a_round, formal, node, of_run, reservation, seeded
 
 RESET = {"kind": "reset", "reason": "the data were deleted"}
@@ -50,6 +56,26 @@ def test_what_was_spent_so_far_grows_by_the_schedule_up_to_what_is_reserved(tmp_
     assert expected[0] < expected[1] < found[3] <= 2.0
 
 
+def test_the_limit_of_all_runs_together(tmp_path: Path) -> None:
+    """With all units in every round by the exact law, otherwise by the sums; and never below either run's own."""
+
+    def all_of(*runs: Reservation, single: bool = False) -> float:
+        path = node(
+            tmp_path / str(len(list(tmp_path.iterdir()))), *[run.entry() for run in runs], *[formal(1)] * single
+        )
+        return limit_of_all(verify(path))
+
+    one, two = reservation("7", sigma=8.0, rounds=3), reservation("8", sigma=4.0, rounds=2, noise_schedule=((1.0, 2),))
+    alone = limits.limit(1 / 200, 8.0, 3)
+    assert all_of(one) == pytest.approx(alone, rel=1e-9)
+    together = limits.limit(1 / 200, 4.0, 5, schedule=((1.0, 2), (2.0, 3)))
+    assert alone < all_of(one, two) == pytest.approx(together, rel=1e-9)
+    sampled = replace(two, sampling_rate=0.5)
+    assert all_of(one, sampled) == pytest.approx(math.exp(4.0) / 200 + 2e-5, rel=1e-9)
+    assert all_of(one, single=True) == pytest.approx(math.exp(2.5) / 200 + 1e-5, rel=1e-9)
+    assert all_of(reservation("9", epsilon=900.0)) <= 1.0
+
+
 def test_the_limits_are_those_of_the_reserved_noise(tmp_path: Path) -> None:
     terms = reservation("7", sigma=4.0, noise_schedule=((1.0, 1), (0.5, 2)))
     result, proved, _ = shown(node(tmp_path, terms.entry()))
@@ -59,7 +85,8 @@ def test_the_limits_are_those_of_the_reserved_noise(tmp_path: Path) -> None:
     assert found["release"] == limits.limit(1 / 200, 4.0, 3, 1.0, "release", schedule=terms.noise_schedule)
     assert 1 / 200 < found["release"] < found["run"] < 1
     assert (
-        f"with at most {found['run']:.2%} (blindly: 0.50%); from one release, at most {found['release']:.2%}" in proved
+        f"with at most {percent_up(found['run'])} (blindly: 0.5 %); from one release, at most "
+        f"{percent_up(found['release'])}." in proved
     )
     assert 0.01 < run["limits"]["membership_tpr"]["0.01"] < 1
     assert 0 < run["limits"]["advantage"] < 1
@@ -140,3 +167,21 @@ def test_names_and_reasons_cannot_command_a_terminal(tmp_path: Path) -> None:
     for stop in (2, 3):
         result, _, _ = shown(node(tmp_path / str(stop), *lines[:stop]))
         assert clear not in " ".join(line for lines in result["claims"].values() for line in lines)
+
+
+def test_a_run_has_a_claim_for_programs(tmp_path: Path) -> None:
+    terms = reservation("7", sigma=4.0, noise_schedule=((1.0, 1), (0.5, 2)), unit="group", epsilon=9.0)
+    runs = ledger_report(node(tmp_path, terms.entry()))["reserved"]["runs"]
+    claim = claim_of(runs, "7")
+    assert claim["holds"] is True
+    assert (claim["epsilon"], claim["sigma"], claim["unit"], claim["clip"]) == (9.0, 4.0, "group", None)
+    assert claim["noise_schedule"] == [[1.0, 1], [0.5, 2]]
+    assert claim["limits"]["identification"]["run"] == runs[0]["limits"]["identification"]["run"]
+    with pytest.raises(LedgerError, match=r"no reservation for the run 8\. Reserved: 7\."):
+        claim_of(runs, "8")
+
+
+def test_a_reservation_with_too_little_noise_claims_nothing(tmp_path: Path) -> None:
+    runs = ledger_report(node(tmp_path, reservation("7", sigma=0.5, epsilon=2.0).entry()))["reserved"]["runs"]
+    with pytest.raises(BudgetError, match="has delta"):
+        claim_of(runs, "7")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..mechanism.schedule import defence_label
+from ..privacy.guarantee import percent_up
 from .limit_comparison import AUC, IDENTIFICATION, LEVEL, TPR
 from .results import ENOUGH, FEW
 from .summary import counted
@@ -87,7 +88,7 @@ def _against(row: Row) -> str:
     words = "ABOVE ITS PROVED LIMIT" if row["above"] else f"consistent with the proof{seen}"
     if row["control_failed"] and not row["above"]:
         words = "control failed, as even without noise little is found, so that says nothing"
-    return f"; no attacker can exceed {rate(row['limit'])}: {words}."
+    return f"; no attacker can exceed {percent_up(row['limit'])}: {words}."
 
 
 def _judgement(rows: Sequence[Row]) -> Iterator[str]:
@@ -133,7 +134,7 @@ def _line(row: Row) -> tuple[str, ...]:
     what = {IDENTIFICATION: "identified", AUC: "AUC"}.get(row["measure"]) or f"{rate(row['fpr'])} FPR"
     scope = f"{row['rounds']} rounds" if row["scope"] == "run" else f"round {row['round']}"
     form = (lambda value: f"{value:.2f}") if row["measure"] == AUC else rate
-    limit = "-" if row["limit"] is None else rate(row["limit"])
+    limit = "-" if row["limit"] is None else percent_up(row["limit"])
     mark = " ABOVE" if row.get("above") else " *" if row["control_failed"] else ""
     return f" {row['attack']} {what}", scope, form(row["measured"]) + mark, _ends(row, form), limit, form(row["chance"])
 

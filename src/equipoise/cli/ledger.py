@@ -27,11 +27,15 @@ def ledger(
     ] = False,
     reason: Annotated[str | None, typer.Option(help="Why, for --reset.")] = None,
     head: Annotated[str | None, typer.Option(help="A head noted elsewhere, to which the chain must lead.")] = None,
+    guarantee: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Print guarantee.json of this run of a node, and nothing else.")
+    ] = None,
     delta: Annotated[float, typer.Option(help="For the composed epsilon of laplace-dp.")] = 1e-5,
     as_json: Json = False,
 ) -> None:
     """Verify a run's ledger of releases, and count them for every client."""
     from ..ledger.account import reset_account
+    from ..ledger.account_report import claim_of
     from ..ledger.report import ledger_report
 
     if reset or reason is not None:
@@ -39,6 +43,9 @@ def ledger(
             raise ConfigError("--reset and --reason belong together.", 'Give both: --reset --reason "...".')
         reset_account(run, reason)
     result = ledger_report(run, head, delta, _bounds(policy))
+    if guarantee is not None:
+        print_json(claim_of(result.get("reserved", {}).get("runs", []), guarantee))
+        return
     if policy is not None:
         result["data"] = _data_set(result, policy)
     if as_json:
@@ -104,6 +111,7 @@ def _show(result: dict[str, Any]) -> None:
 def _show_account(result: dict[str, Any]) -> None:
     """What is reserved for each run, and what is left."""
     from ..ledger.report import printable
+    from ..privacy.guarantee import percent_up
     from . import display
 
     numbers = ("epsilon", "delta", "sigma", "rate", "rounds used", "so far", "identified")
@@ -115,7 +123,7 @@ def _show_account(result: dict[str, Any]) -> None:
             table, printable(run["run"]), printable(run["mechanism"]), run["unit"], f"{run['epsilon']:g}",
             f"{run['delta']:g}", f"{run['sigma']:.4g}", f"{run['sampling_rate']:g}",
             f"{run['used']} of {run['rounds']}", _so_far(run["spent_so_far"]),
-            "-" if found is None else f"{found['run']:.2%}",
+            "-" if found is None else percent_up(found["run"]),
         )  # fmt: skip
     if result["reserved"]["runs"]:
         display.console.print(table)

@@ -259,13 +259,14 @@ def _whole_run(name: str, most: str, bounds: Mapping[str, Any]) -> str:
 def _limit(epsilon: float, delta: float) -> str:
     """What any attacker reaches at most in one run with all records in each round: the rounds play no part then."""
     from ..privacy.gaussian import noise_multiplier
+    from ..privacy.guarantee import percent_up
     from ..privacy.limits import limit
 
     found = limit(1 / CANDIDATES, noise_multiplier(epsilon, delta, 1), 1)
     return (
         f"Whoever sees such a run, with all records in every round, and knows all other records picks the right one of "
-        f"{CANDIDATES} equally likely candidates with at most {found:.2%} (blindly: {1 / CANDIDATES:.2%}): proved, for "
-        "any attacker."
+        f"{CANDIDATES} equally likely candidates with at most {percent_up(found)} (blindly: "
+        f"{percent_up(1 / CANDIDATES)}): proved, for any attacker."
     )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ..errors import ConfigError
+from ..errors import ConfigError, LedgerError
+from ..privacy.guarantee import percent_up
 from .account import is_formal, is_whole_run, single_epsilon, units
 from .ledger import Reset, Summary
 from .reservation import RELATION, Reserved, sums
@@ -120,6 +121,19 @@ def proved_limits(run: Reserved) -> dict[str, Any]:
     }
 
 
+def claim_of(runs: Sequence[Mapping[str, Any]], run: str) -> dict[str, Any]:
+    """``guarantee.json`` of one of the ``runs`` of a report: what is claimed if the node made its releases by it."""
+    from ..privacy.claim import guarantee_claim
+
+    known = {row["run"]: row for row in runs}
+    if run not in known:
+        names = ", ".join(map(printable, known)) or "none"
+        raise LedgerError(f"The ledger has no reservation for the run {printable(run)}.", f"Reserved: {names}.")
+    terms = ("epsilon", "delta", "rounds", "sigma", "divisor", "sampling_rate", "unit")
+    schedule = tuple((float(size), int(count)) for size, count in known[run]["noise_schedule"])
+    return guarantee_claim(**{name: known[run][name] for name in terms}, schedule=schedule)
+
+
 # -- sentences -----------------------------------------------------------------------------------------------------
 
 
@@ -139,7 +153,32 @@ def proved(summary: Summary) -> list[str]:
         words.append(
             f"With single releases of epsilon {single:g} in all: epsilon {epsilon + single:g}, delta {delta:g}."
         )
-    return words + [limit_sentence(run) for run in summary.runs.values()]
+    words += [limit_sentence(run) for run in summary.runs.values()]
+    if len(summary.runs) > 1 or single:
+        most = percent_up(limit_of_all(summary))
+        words.append(f"Whoever sees all of that together picks the right one of {CANDIDATES} with at most {most}.")
+    return words
+
+
+def limit_of_all(summary: Summary) -> float:
+    """The most that any attacker who sees all runs and single releases reaches among ``CANDIDATES``.
+
+    By the sums of epsilon and delta; where all units take part in every round, by the exact law too, if it says less.
+    """
+    from ..privacy.limits import MARGIN, limit
+
+    runs, single = summary.runs.values(), single_epsilon(summary)
+    epsilon, delta = sums(runs)
+    found = min(1.0, (math.exp(min(epsilon + single, 700.0)) / CANDIDATES + delta) * MARGIN)
+    if single or any(run.terms.sampling_rate < 1 for run in runs):
+        return found
+    noise = tuple((run.terms.sigma * size, n) for run in runs for size, n in run.terms.noise_schedule)
+    least = min(size for size, _ in noise)
+    relative = tuple((size / least, n) for size, n in noise)
+    try:
+        return min(found, limit(1 / CANDIDATES, least, sum(n for _, n in noise), schedule=relative))
+    except ConfigError:  # too many rounds, or too unlike
+        return found
 
 
 def limit_sentence(run: Reserved) -> str:
@@ -154,8 +193,8 @@ def limit_sentence(run: Reserved) -> str:
     found = limits["identification"]
     return (
         f"{head} Whoever sees all of it and knows all other records picks the right one of {found['candidates']} "
-        f"equally likely candidates with at most {found['run']:.2%} (blindly: {1 / found['candidates']:.2%}); from one "
-        f"release, at most {found['release']:.2%}."
+        f"equally likely candidates with at most {percent_up(found['run'])} (blindly: "
+        f"{percent_up(1 / found['candidates'])}); from one release, at most {percent_up(found['release'])}."
     )
 
 

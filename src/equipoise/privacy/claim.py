@@ -40,6 +40,8 @@ EACH_RECORD = (
     "The gradient of a record has the same bits whatever records are computed beside it: tried on made-up records "
     "before the first release, and not proved."
 )
+MOST_COORDINATES = 10**12
+"""What is assumed of a release whose size is not known."""
 NEGLIGIBLE = 1e-3
 """What the sampler adds to delta may be at most this share of it."""
 EXCLUSIONS = (
@@ -59,9 +61,9 @@ def guarantee_claim(
     delta: float,
     rounds: int,
     sigma: float,
-    clip: float,
     divisor: float,
-    coordinates: int,
+    clip: float | None = None,
+    coordinates: int | None = None,
     sampling_rate: float = 1.0,
     schedule: Noise | None = None,
     unit: str = "record",
@@ -77,9 +79,9 @@ def guarantee_claim(
         delta: of the whole run, as budgeted.
         rounds: releases that the budget is for, T.
         sigma: noise multiplier that the run uses.
-        clip: L2 norm that a unit's gradient is clipped to.
         divisor: the public stand-in for the number of units.
-        coordinates: numbers in one release, P.
+        clip: L2 norm that a unit's gradient is clipped to, where it is known; the noise is so many of these.
+        coordinates: numbers in one release, P, where it is known.
         sampling_rate: q.
         schedule: relative noise, as pairs (multiplier, number of rounds).
         unit: "record" or "group".
@@ -101,9 +103,9 @@ def guarantee_claim(
     (False, 'a seeded run has none; this is the epsilon of the mechanism')
     """
     for name, value in (("clip", clip), ("divisor", divisor)):
-        if not is_finite(value) or value <= 0:
+        if value is not None and (not is_finite(value) or value <= 0):
             raise expected(name, value, "a finite number > 0")
-    if not is_whole(coordinates) or coordinates < 1:
+    if coordinates is not None and (not is_whole(coordinates) or coordinates < 1):
         raise expected("coordinates", coordinates, "a whole number >= 1", "Give the number of values in a release.")
     actual = delta_of(sigma, epsilon, rounds, sampling_rate, schedule)
     if actual > delta:
@@ -111,7 +113,7 @@ def guarantee_claim(
             f"Noise multiplier {sigma:g} has delta {actual:.3g} at epsilon {epsilon:g}, more than {delta:g}.",
             "Use the one that noise_multiplier gives.",
         )
-    added = _added(epsilon, coordinates * rounds * draw_error)
+    added = _added(epsilon, (coordinates or MOST_COORDINATES) * rounds * draw_error)
     if added > NEGLIGIBLE * delta:
         raise BudgetError(f"At epsilon {epsilon:g} nothing can be claimed.", "Take a smaller one; 1 to 8 are usual.")
     found = guarantee(
@@ -132,7 +134,7 @@ def guarantee_claim(
         "sigma": found["sigma"],
         "rounds": rounds,
         "noise_schedule": [[float(relative), count] for relative, count in schedule or ((1.0, rounds),)],
-        "clip": float(clip),
+        "clip": None if clip is None else float(clip),
         "divisor": float(divisor),
         "coordinates": coordinates,
         "arithmetic": {
