@@ -86,27 +86,38 @@ class Design:
         return Settings.flat(**{**keys, "model": model, "device": self.device})
 
     def spec(self, model: str, noise: str, *datasets: str) -> dict[str, Any]:
-        cells = [(name, epsilon) for name in datasets for epsilon in self.epsilons]
-        cells = cells if noise == HONEST else [self.planted]
-        federations = [Federation(name, "gaussian-dp", epsilon, 1) for name, epsilon in cells]
-        settings = self.settings(model).with_sigmas(federations)
-        own = settings.protection.gaussian
-        sigmas = [[epsilon, sigma * SHARE[noise]] for epsilon, sigma in own.sigmas]
-        return to_dict(settings.replace(gaussian=replace(own, sigmas=sigmas)), federations)
+        settings = self.settings(model).for_run()
+        if noise == HONEST:
+            cells = [(name, epsilon) for name in datasets for epsilon in self.epsilons]
+            return to_dict(settings, [Federation(name, "gaussian-dp", epsilon, 1) for name, epsilon in cells])
+        own, (name, epsilon) = settings.protection.gaussian, self.planted
+        sigma = own.sigma(epsilon) * SHARE[noise]
+        worth = own.epsilon(sigma)  # settings with too little noise for their epsilon are refused
+        settings = settings.replace(gaussian=replace(own, sigmas=[[worth, sigma]]))
+        spec = to_dict(settings, [Federation(name, "gaussian-dp", worth, 1)])
+        spec["settings"]["gaussian"]["sigmas"].append([epsilon, own.sigma(epsilon)])  # what is claimed
+        return spec
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
-def claimed(row: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """A row with the terms that its epsilon promises, and how the noise that was added compares."""
+def claimed(row: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
+    """A row with the terms that the claimed epsilon promises, and how the noise that was added compares.
+
+    What is claimed is the epsilon of the federation, unless the SPEC names one that no federation has.
+    """
+    settings, played = spec["settings"], {federation["budget"] for federation in spec["federations"]}
     own = settings["gaussian"]
+    known = dict(map(tuple, own["sigmas"]))
+    epsilon = next((other for other in known if other not in played), row["budget"])
     assert own["noise_schedule"] == 1.0, "one level of noise in all rounds"
     rounds = own["rounds"] or settings["rounds"]
-    sigma = noise_multiplier(row["budget"], own["delta"], rounds, own["sampling_rate"])
-    added = dict(map(tuple, own["sigmas"]))[row["budget"]]
+    sigma = noise_multiplier(epsilon, own["delta"], rounds, own["sampling_rate"])
+    added = known[row["budget"]]
     noise = min(SHARE, key=lambda name: abs(SHARE[name] - added / sigma))
-    about = {"model": settings["model"], "noise": noise, "sigma_claimed": sigma, "sigma_added": added}
+    about = {"model": settings["model"], "budget": epsilon, "noise": noise}
+    about |= {"sigma_claimed": sigma, "sigma_added": added}
     return {**row, **about, "terms": {**row["terms"], "sigma": sigma, "schedule": None}}
 
 
@@ -117,7 +128,7 @@ def table(folders: Sequence[Path]) -> dict[str, Any]:
         (file,) = (path for name in ("audit.json", "multi_round.json") if (path := folder / name).exists())
         content = json.loads(file.read_text())
         settings = content["spec"]["settings"]
-        rows += [claimed(row, settings) for row in content["limits"]]
+        rows += [claimed(row, content["spec"]) for row in content["limits"]]
         about = {name: content[name] for name in ("seconds", "environment")}
         sources.append({"model": settings["model"], "rows": len(content["limits"]), **about})
     cells = [_cell(row) for row in compared(rows)]

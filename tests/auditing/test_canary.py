@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -26,19 +27,24 @@ BUGS = [bug for bug in study().BUGS if bug.meant]
 SMALL = {"all records": 0, "sampled": 1, "alone": 2, "three times the clip": 3, "not a number": 4}
 
 
-@pytest.mark.parametrize("setting", SMALL)
+def first_is_quick(values: Iterable[Any]) -> list[Any]:
+    return [pytest.param(value, marks=[pytest.mark.slow] * (i > 0)) for i, value in enumerate(values)]
+
+
+@pytest.mark.parametrize("setting", first_is_quick(SMALL))
 def test_honest_code_passes(setting: str) -> None:
     found = canary_audit(study().SETTINGS[setting], seed=SMALL[setting])
     assert not found["fails"]
     assert found["runs"] == 250
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=[f"{bug.name}, {bug.setting}" for bug in BUGS])
+@pytest.mark.parametrize("bug", first_is_quick(BUGS), ids=[f"{bug.name}, {bug.setting}" for bug in BUGS])
 def test_a_planted_bug_fails(bug: Any) -> None:
     with bug.plant():
         assert canary_audit(study().SETTINGS[bug.setting], seed=1)["fails"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [1.0, 0.25])
 def test_scores_are_those_of_the_dominating_pair(rate: float) -> None:
     """Means and deviations with the canary and without it, against ones drawn from the two distributions themselves."""

@@ -93,6 +93,7 @@ def test_a_target_moves_a_release_by_its_unit(linear: bool) -> None:
     assert torch.equal(again, outside)
 
 
+@pytest.mark.slow
 def test_it_is_known_who_took_part() -> None:
     client, game, weights = client_of(linear=False, rate=0.5, sigma=0.05)
     released, took_part = client.releases(weights, [game.others] * 200, range(200), 1)

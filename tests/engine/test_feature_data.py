@@ -13,6 +13,7 @@ from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
 from equipoise.mechanism.linear_units import LinearRecords
 from equipoise.mechanism.units import EachRecord
+from equipoise.models import feature_cache
 from equipoise.models.features import FeatureModel, features_of
 
 
@@ -73,8 +74,9 @@ def test_clients_records_are_computed_one_by_one_and_others_together() -> None:
     assert 6 in counted.sizes()
 
 
-def test_features_are_computed_once_for_all_that_uses_them() -> None:
+def test_features_are_computed_once_for_all_that_uses_them(monkeypatch: pytest.MonkeyPatch) -> None:
     network, counted = model()
+    monkeypatch.setattr(feature_cache, "KEPT", (type(network.features),))
     first = on_features(network, data())
     counted.calls.clear()
     again = on_features(network, data())

@@ -77,7 +77,7 @@ def test_other_mechanisms_get_no_claim(few: Dataset) -> None:
 def test_less_noise_than_the_budget_needs_is_not_claimed(few: Dataset) -> None:
     enough = noise_multiplier(2.0, 1e-5, 5)
     assert claim(few, gaussian(2.0), gaussian={"sigmas": [[2.0, enough * 1.1]]})["sigma"] == enough * 1.1
-    with pytest.raises(BudgetError, match="Noise multiplier"):
+    with pytest.raises(BudgetError, match="has the noise multiplier"):
         claim(few, gaussian(2.0), gaussian={"sigmas": [[2.0, enough * 0.99]]})
 
 

@@ -102,11 +102,7 @@ def guarantee_claim(
     >>> claim["holds"], claim["reason"]
     (False, 'a seeded run has none; this is the epsilon of the mechanism')
     """
-    for name, value in (("clip", clip), ("divisor", divisor)):
-        if value is not None and (not is_finite(value) or value <= 0):
-            raise expected(name, value, "a finite number > 0")
-    if coordinates is not None and (not is_whole(coordinates) or coordinates < 1):
-        raise expected("coordinates", coordinates, "a whole number >= 1", "Give the number of values in a release.")
+    _check(clip, divisor, coordinates)
     actual = delta_of(sigma, epsilon, rounds, sampling_rate, schedule)
     if actual > delta:
         raise BudgetError(
@@ -149,6 +145,14 @@ def guarantee_claim(
             **{key: found[key] for key in ("identification", "membership_tpr", "advantage")},
         },
     }
+
+
+def _check(clip: float | None, divisor: float, coordinates: int | None) -> None:
+    for name, value in (("clip", clip), ("divisor", divisor)):
+        if value is not None and (not is_finite(value) or value <= 0):
+            raise expected(name, value, "a finite number > 0")
+    if coordinates is not None and (not is_whole(coordinates) or coordinates < 1):
+        raise expected("coordinates", coordinates, "a whole number >= 1", "Give the number of values in a release.")
 
 
 def _added(epsilon: float, error: float) -> float:
