@@ -113,12 +113,12 @@ def test_the_table_of_limits_fits_a_terminal() -> None:
     common = {
         "dataset": "mnist", "mechanism": "gaussian-dp", "budget": 2.0, "seed": 0, "round": None, "scope": "run",
         "attack": "multi-round", "rounds": 200, "games": 500, "candidates": 200, "low": 0.00025, "high": 0.054,
-        "measured": 0.05, "limit": 0.0089, "chance": 0.005, "above": True, "control_failed": False,
+        "measured": 0.05, "limit": 0.0089, "noticed_from": 0.022, "above": True, "control_failed": False,
     }  # fmt: skip
     rows = [{**common, "measure": "identification"}, {**common, "measure": "membership_tpr", "fpr": 0.001}]
     console = Console(file=io.StringIO(), width=80)
     console.print(limits_table(rows))
     assert isinstance(console.file, io.StringIO)
     lines = [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
-    assert "multi-round identified 200 rounds 5 % ABOVE 0.025 to 5.4 % 0.89 % 0.5 %" in lines
-    assert "multi-round 0.1 % FPR 200 rounds 5 % ABOVE 0.025 to 5.4 % 0.89 % 0.5 %" in lines
+    assert "multi-round identified 200 rounds 5 % ABOVE 0.025 to 5.4 % 0.89 % 2.2 %" in lines
+    assert "multi-round 0.1 % FPR 200 rounds 5 % ABOVE 0.025 to 5.4 % 0.89 % 2.2 %" in lines

@@ -45,7 +45,9 @@ def test_every_release_lies_on_it(build: Any, which: str) -> None:
     model = build()
     zeros = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
     step = units_of(model, {}, batches()["some"], None, None)[0].pool.grid(1.0).step
-    sent = protected_step(model, zeros, batches()[which], "gaussian-dp", 2.0, settings=SETTINGS).parameters
+    sent = protected_step(
+        model, zeros, batches()[which], "gaussian-dp", 2.0, settings=SETTINGS, round_number=1
+    ).parameters
     whole = torch.cat([tensor.flatten() for tensor in sent.values()]) / step
     assert torch.equal(whole, whole.round())
     assert not divisible(whole)
@@ -56,7 +58,14 @@ def divisible(whole: Tensor) -> bool:
     return bool((whole / 2 == (whole / 2).round()).all())
 
 
+def test_a_release_must_say_which_of_its_run_it_is() -> None:
+    """A default would let any number of releases pass for the first."""
+    model = plain()
+    with pytest.raises(ConfigError, match=r"needs round_number.*1 to gaussian\.rounds"):
+        protected_step(model, model.state_dict(), None, "gaussian-dp", 2.0, settings=SETTINGS)
+
+
 def test_several_local_steps_are_refused() -> None:
     model, settings = plain(), ProtectionSettings(local_steps=2, gaussian=GaussianSettings(rounds=3))
     with pytest.raises(ConfigError, match="exactly one local step, got 2"):
-        protected_step(model, model.state_dict(), None, "gaussian-dp", 2.0, settings=settings)
+        protected_step(model, model.state_dict(), None, "gaussian-dp", 2.0, settings=settings, round_number=1)

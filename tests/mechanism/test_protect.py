@@ -470,9 +470,10 @@ def test_no_statistic_that_was_fitted_locally_decides_the_release(function: Call
         return  # is refused
     model = language()
     received = {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    plain = function(model, received, WORDS, name, BUDGETS[name], settings=RUN, experiment_seed=1)
+    about: dict[str, Any] = {"settings": RUN, "experiment_seed": 1, "round_number": 1}
+    plain = function(model, received, WORDS, name, BUDGETS[name], **about)
     fitted_locally(model)
-    fitted = function(model, received, WORDS, name, BUDGETS[name], settings=RUN, experiment_seed=1)
+    fitted = function(model, received, WORDS, name, BUDGETS[name], **about)
     assert all(torch.equal(fitted.parameters[key], tensor) for key, tensor in plain.parameters.items())
     assert fitted.record == plain.record
 
@@ -645,8 +646,9 @@ def test_nothing_keeps_a_protected_model_or_its_loss_alive(batch: tuple[Tensor, 
         network = _filled(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), i)
         loss = partial(nn.functional.cross_entropy)
         sent = protected_step(
-            network, network.state_dict(), batch, name, BUDGETS[name], loss=loss, settings=RUN, experiment_seed=i
-        )
+            network, network.state_dict(), batch, name, BUDGETS[name], loss=loss, settings=RUN, experiment_seed=i,
+            round_number=1,
+        )  # fmt: skip
         seen += [weakref.ref(network), weakref.ref(loss)]
     del network, loss
     gc.collect()

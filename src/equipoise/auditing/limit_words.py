@@ -16,13 +16,15 @@ SAID = 0.01
 """The false positive rate at which sentences tell membership; the table has all."""
 MOST = 6
 """Federations that have sentences of their own."""
-HEAD = ("attack", "scope", "measured", "95 % interval", "limit", "chance")
+HEAD = ("attack", "scope", "measured", "95 % interval", "limit", "alarm")
 """Of the table."""
 COLUMNS = (
     "Proved limits: what no attacker exceeds who knows every other record of the client, the weights, clip, noise and "
     "sampling rate, with the record or without it (add/remove), on average over candidates that are equally likely "
     "beforehand. Measured: what that attacker got from releases of the mechanism's own code with public records, at "
-    "the weights of the run. The other records are subtracted exactly, so a few of them stand for all."
+    "the weights of the run. The other records are subtracted exactly, so a few of them stand for all. The interval is "
+    "of one figure by itself, and by chance may lie above its limit; alarm: from here on a figure would contradict the "
+    "proof, in a test of all figures together."
 )
 OTHERS_LEFT_OUT = (
     "Not played on {}, and compared with no limit: {}. Such attacks are made for small batches whose other records are "
@@ -136,7 +138,8 @@ def _line(row: Row) -> tuple[str, ...]:
     form = (lambda value: f"{value:.2f}") if row["measure"] == AUC else rate
     limit = "-" if row["limit"] is None else percent_up(row["limit"])
     mark = " ABOVE" if row.get("above") else " *" if row["control_failed"] else ""
-    return f" {row['attack']} {what}", scope, form(row["measured"]) + mark, _ends(row, form), limit, form(row["chance"])
+    start = "-" if row.get("noticed_from") is None else form(row["noticed_from"])
+    return f" {row['attack']} {what}", scope, form(row["measured"]) + mark, _ends(row, form), limit, start
 
 
 def _ends(row: Row, form: Any = rate) -> str:

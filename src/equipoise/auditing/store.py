@@ -301,5 +301,6 @@ def _private(path: Path) -> bool:
 
 
 def _rows(content: Mapping[str, Any]) -> set[str]:
-    rows = [*content["attacks"], *content.get("multi_round", [])]
-    return {json.dumps([row.get(name) for name in ABOUT], sort_keys=True) for row in rows}
+    rows = [*content["attacks"], *content.get("multi_round", []), *content.get("limits", [])]
+    names = (*ABOUT, "scope", "measure", "fpr")
+    return {json.dumps([row.get(name) for name in names], sort_keys=True) for row in rows}

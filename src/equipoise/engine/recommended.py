@@ -73,6 +73,17 @@ def recommended(mechanism: str, model: str = "lenet-zhu") -> dict[str, Any]:
     }
 
 
+def recommended_model(mechanisms: Iterable[str]) -> str | None:
+    """The model that suits all mechanisms of a sweep, where there is one.
+
+    >>> recommended_model(["none", "gaussian-dp"]), recommended_model(["gaussian-dp", "pl-learn"])
+    ('scatter-linear', None)
+    """
+    known = [name for name in mechanisms if name != "none"]
+    suits = known and all(name in MECHANISMS and MECHANISMS[name].whole_run for name in known)
+    return "scatter-linear" if suits else None
+
+
 def recommended_for(mechanisms: Iterable[str], model: str) -> dict[str, Any]:
     """The same for a sweep: nothing, unless one set of settings suits all of its mechanisms."""
     known = [recommended(name, model) for name in dict.fromkeys(mechanisms) if name != "none"]

@@ -252,21 +252,23 @@ def _whole_run(name: str, most: str, bounds: Mapping[str, Any]) -> str:
         f"{name}, {most}: each run with epsilon {epsilon:g} and delta {delta:g} or less, all runs together at most "
         f"epsilon {bounds['most-total-epsilon']:g} and delta {bounds['most-total-delta']:g} ({RELATION}, unit: "
         f"{unit}); sums are divided by {bounds['divisor']:.0f}. A run is reserved as a whole before its first release, "
-        f"and stays reserved if it stops. {_limit(epsilon, delta)}"
+        f"and stays reserved if it stops. {_limit(epsilon, delta, int(bounds['most-total-epsilon'] / epsilon))}"
     )
 
 
-def _limit(epsilon: float, delta: float) -> str:
-    """What any attacker reaches at most in one run with all records in each round: the rounds play no part then."""
+def _limit(epsilon: float, delta: float, runs: int) -> str:
+    """What any attacker reaches at most in runs with all records in each round: the rounds play no part then."""
     from ..privacy.gaussian import noise_multiplier
     from ..privacy.guarantee import percent_up
     from ..privacy.limits import limit
 
-    found = limit(1 / CANDIDATES, noise_multiplier(epsilon, delta, 1), 1)
+    sigma = noise_multiplier(epsilon, delta, 1)
+    found, of_all = (limit(1 / CANDIDATES, sigma, count) for count in (1, max(1, runs)))
+    more = f" Whoever sees {runs} such runs, for which there is room: at most {percent_up(of_all)}." if runs > 1 else ""
     return (
         f"Whoever sees such a run, with all records in every round, and knows all other records picks the right one of "
         f"{CANDIDATES} equally likely candidates with at most {percent_up(found)} (blindly: "
-        f"{percent_up(1 / CANDIDATES)}): proved, for any attacker."
+        f"{percent_up(1 / CANDIDATES)}): proved, for any attacker.{more}"
     )
 
 

@@ -23,7 +23,7 @@ from ..models.batched import Batched
 from ..models.scattering import NORM
 from .exact_softmax import softmax
 from .l2_grid import FINENESS, L2Grid, largest_power
-from .units import EachRecord, Pool, Records, check_sum
+from .units import EachRecord, Pool, Records, check_sum, say_failed
 
 PIECE = 4096
 """Records whose numbers are turned into float64 at once."""
@@ -46,6 +46,7 @@ class LinearRecords:
         features = torch.where(norms > NORM, features * (NORM / norms), features)
         labels = records.labels.unsqueeze(-1)
         self.good = good & (labels >= 0) & (labels < classes)  # [N, 1]
+        say_failed(int((~self.good).sum()), len(labels))
         ones = torch.ones_like(features[:, :1])
         wide = torch.cat([torch.where(good, features, 0.0), ones], dim=1)
         self.width = wide.shape[1]

@@ -119,7 +119,7 @@ def protected_step(
     loss: Loss | None = None,
     settings: ProtectionSettings | None = None,
     client: int = 0,
-    round_number: int = 1,
+    round_number: int | None = None,
     least_relative: float = 0.0,
     experiment_seed: int | None = None,
     divisor: float | None = None,
@@ -135,12 +135,10 @@ def protected_step(
     may be empty, or None where none could be loaded: noise alone is released, of the same scale. So may that of
     ``laplace-dp`` with a divisor.
 
-    ``divisor``: the public number that a sum is divided by, however many records there are. For ``gaussian-dp`` a
-    stand-in for all records (``settings.gaussian.divisor`` unless given), for ``laplace-dp`` for those of the batch
-    (their number unless given).
+    ``divisor``: the public number that a sum is divided by, a stand-in for all records (``gaussian-dp``, unless given
+    ``settings.gaussian.divisor``) or for those of the batch (``laplace-dp``, unless given their number).
 
-    ``groups``, for ``gaussian-dp``: whose each record is, whole numbers ``[N]``. The records of one person are then
-    clipped together, and the guarantee is for the person.
+    ``groups``, for ``gaussian-dp``: whose each record is, whole numbers ``[N]``; a person's are clipped together.
 
     Formal guarantees:
         With ``gaussian-dp`` the releases of rounds 1 to ``settings.gaussian.rounds``, made with one budget and the same
@@ -161,9 +159,14 @@ def protected_step(
     >>> 7.99 < sent.record["intensity"] < 16
     True
     """
-    numbers = {"client": client, "round_number": round_number, "experiment_seed": experiment_seed}
+    number = 1 if round_number is None else round_number
+    numbers = {"client": client, "round_number": number, "experiment_seed": experiment_seed}
     request = _Request.checked(mechanism, budget, settings, least_relative, **numbers)
     if request.mechanism.whole_run:
+        if round_number is None:
+            raise ConfigError(
+                "A budget of a whole run needs round_number.", "Number its releases 1 to gaussian.rounds."
+            )
         return _step_of_units(model, received, batch, loss, request, divisor, groups)
     for name, value in (("divisor", None if request.mechanism.formal else divisor), ("groups", groups)):
         if value is not None:
@@ -223,9 +226,8 @@ def _protected(
     batched = _batched(model, images, labels, loss, alone=mechanism.per_example, fixed=entries.fixed())
     layout, like = batched.layout, next(p for p in model.parameters() if p.requires_grad)
     begin = _flat("received", entries.trainable(), layout, like)
-    own = replace(settings, batch=len(images))
-    protection = own.at(mechanism, request.budget, request.round_number, request.client)
-    protection = replace(protection, least_relative=request.least_relative)
+    own = replace(settings, batch=len(images)).at(mechanism, request.budget, request.round_number, request.client)
+    protection = replace(own, least_relative=request.least_relative)
     _check_carries(begin, protection)
     objective = batched.at(images.unsqueeze(0), labels.unsqueeze(0))
     noise = request.noise(layout.size, like)

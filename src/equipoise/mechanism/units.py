@@ -115,7 +115,7 @@ class EachRecord:
             total += (there.unsqueeze(1).double() @ whole).squeeze(1)
             clipped += (acted & there).sum(1)
             failed += bad
-        _say(failed, sum(map(len, rows)))
+        say_failed(failed, sum(map(len, rows)))
         counts = torch.tensor([max(1, len(row)) for row in rows], device=start.device)
         return total, clipped / counts
 
@@ -185,7 +185,7 @@ class EachRecord:
                 if here + 1 == len(mine) or mine[here + 1] != mine[here]:
                     whole, acted = grid.whole(person, clip)
                     total, clipped, person = total + whole, clipped + acted, None
-        _say(failed, len(row))
+        say_failed(failed, len(row))
         return total, clipped / max(1, len(set(mine)))
 
 
@@ -270,6 +270,6 @@ def _like(mask: Tensor, tensor: Tensor) -> Tensor:
     return mask.view(*mask.shape, *(1,) * (tensor.dim() - 2))
 
 
-def _say(failed: int, count: int) -> None:
+def say_failed(failed: int, count: int) -> None:
     if failed:
         log.warning("%d of %d records could not be computed with and count as zero.", failed, count)

@@ -37,7 +37,9 @@ class Received:
             raise ModelError(
                 f"The received state dict does not fit the model: {'; '.join(problems[:MOST])}"
                 + (f"; and {len(problems) - MOST} more." if len(problems) > MOST else "."),
-                "Pass the state dict of this very model as it came from the server, copied before you train.",
+                "Pass the state dict of this very model as it came from the server, copied before you train. Where the "
+                "server does not send what is frozen, leave it out: {n: p for n, p in model.named_parameters() if "
+                "p.requires_grad}.",
             )
         self._entries = {name: tensor.detach().clone() for name, tensor in entries.items()}  # whatever forward writes
 

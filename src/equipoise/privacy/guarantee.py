@@ -127,7 +127,7 @@ def guarantee(
     (0.019, 0.0061)
     """
     if unit not in UNITS:
-        raise expected("unit", unit, " or ".join(UNITS), "Say what is added or removed as a whole.")
+        raise expected("unit", unit, " or ".join(UNITS), "A person with several records is a group.")
     kappa = blind_success(candidates)
     if sigma is None:
         if epsilon is None:

@@ -31,7 +31,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..engine.datasets import dataset_labels
 from ..engine.federation import Federation
-from ..engine.recommended import recommended_for
+from ..engine.recommended import recommended_for, recommended_model
 from ..engine.settings import (
     GROUP_OF,
     GROUPS,
@@ -185,13 +185,13 @@ def _resolved(
 
 def _with_recommended(raw: dict[str, Any], blocks: Sequence[SweepBlock]) -> dict[str, Any]:
     """The keys that are given, and those recommended for the mechanisms of the sweep where none is given."""
-    model = raw.get("model", TrainingSettings.model)
     mechanisms = [name for block in blocks for name in block.mechanisms]
+    model = raw.get("model", recommended_model(mechanisms) or TrainingSettings.model)
     if not isinstance(model, str):
         return raw
     kept = recommended_for(mechanisms, model)
     tables = {key: {**kept[key], **raw[key]} for key in kept if key in TABLES and isinstance(raw.get(key), Mapping)}
-    return {**kept, **raw, **tables}
+    return {**({"model": model} if kept else {}), **kept, **raw, **tables}
 
 
 def differing(folder_config: Path, config: Config) -> list[str]:
