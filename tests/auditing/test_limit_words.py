@@ -76,7 +76,9 @@ def test_what_says_little_is_not_called_consistent() -> None:
 
 
 def test_the_table_has_a_line_for_each_row() -> None:
-    auc = row(attack="membership", measure="membership_auc", measured=0.52, low=0.5, high=0.54, limit=None, chance=0.5, noticed_from=None)
+    auc = row(
+        attack="membership", measure="membership_auc", measured=0.52, low=0.5, high=0.54, limit=None, noticed_from=None
+    )
     lines = limit_lines([row(), run(above=True), auc])
     assert lines[0] == ("gaussian-dp @ 2",)
     assert lines[1] == (" matched identified", "round 4", "0.8 %", "0.22 to 2 %", "0.61 %", "2.2 %")

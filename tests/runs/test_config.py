@@ -507,3 +507,19 @@ def test_what_differs_names_a_folder_without_its_path(tmp_path: Path) -> None:
 def test_an_earlier_name_of_a_key_is_refused_with_its_present_one(tmp_path: Path, key: str, now: str) -> None:
     with pytest.raises(ConfigError, match=f"Unknown key '{key}'. It is called '{now}' now"):
         resolve(written(tmp_path, f"{key} = 0.3\n[[sweep]]\nmechanisms = ['none']"))
+
+
+@pytest.mark.parametrize(("key", "words"), [("clip", r"gaussian\.clip"), ("batch", r"gaussian\.sampling_rate")])
+def test_keys_that_someone_could_take_for_those_of_gaussian_dp_are_refused(key: str, words: str) -> None:
+    sweep = {"mechanisms": ["gaussian-dp"], "budgets": [2.0]}
+    with pytest.raises(ConfigError, match=f"{key} plays no part with gaussian-dp.*{words}"):
+        resolve(overrides={key: 7}, sweep=sweep)
+    both = resolve(overrides={key: 7}, sweep={"mechanisms": ["gaussian-dp", "none"], "budgets": [2.0]})
+    assert getattr(both.settings.protection, key) == 7, "the other mechanism has a use for it"
+
+
+def test_gaussian_dp_trains_the_model_that_suits_it_unless_another_is_named() -> None:
+    sweep = {"mechanisms": ["none", "gaussian-dp"], "budgets": [2.0]}
+    assert resolve(sweep=sweep).settings.training.model == "scatter-linear"
+    assert resolve(overrides={"model": "lenet-tanh"}, sweep=sweep).settings.training.model == "lenet-tanh"
+    assert resolve(sweep={"mechanisms": ["pl-learn"], "budgets": [0.98]}).settings.training.model == "lenet-zhu"

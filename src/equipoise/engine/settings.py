@@ -305,13 +305,6 @@ def _ranges(s: Any) -> Iterator[ConfigError]:
         yield expected("snapshots", s.snapshots, "rounds >= 0")
 
 
-UNUSED = {
-    "clip": "Leave it out; the bound on a record's gradient is gaussian.clip.",
-    "batch": "Leave it out: all records take part in every round, or a share of them with gaussian.sampling_rate.",
-}
-"""Keys that someone could take for those of ``gaussian-dp``, which has its own."""
-
-
 def _federation_problems(given: Settings, federations: list[Federation]) -> Iterator[EquipoiseError]:
     settings, whole_run = given.protection, [fed for fed in federations if _whole_run(fed.mechanism)]
     if whole_run and given.training.rounds > (settings.gaussian.rounds or 0):
@@ -322,9 +315,6 @@ def _federation_problems(given: Settings, federations: list[Federation]) -> Iter
         )
     if whole_run:
         yield from step_problems(whole_run[0].mechanism, settings)
-    for name, remedy in UNUSED.items() if whole_run and len(whole_run) == len(federations) else ():
-        if getattr(settings, name) != getattr(ProtectionSettings(), name):
-            yield ConfigError(f"{name} plays no part with {whole_run[0].mechanism}.", remedy)
     if not federations:
         yield ConfigError("The sweep is empty.", "Name at least one mechanism, and a budget for all but 'none'.")
     for fed in federations:

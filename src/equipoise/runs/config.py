@@ -21,7 +21,7 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
@@ -141,7 +141,23 @@ def resolve(
     >>> config.settings.training.rounds, config.federations()[0].mechanism
     (10, 'pl-learn')
     """
-    return _resolved(_read(file) if file else {}, overrides, sweep)
+    config = _resolved(_read(file) if file else {}, overrides, sweep)
+    raise_all(list(_unused(config)))
+    return config
+
+
+UNUSED = {
+    "clip": "Leave it out; the bound on a record's gradient is gaussian.clip.",
+    "batch": "Leave it out: all records take part in every round, or a share of them with gaussian.sampling_rate.",
+}
+"""Keys that someone could take for those of ``gaussian-dp``, which has its own."""
+
+
+def _unused(config: Config) -> Iterator[ConfigError]:
+    if all(MECHANISMS[federation.mechanism].whole_run for federation in config.federations()):
+        for name, remedy in UNUSED.items():
+            if getattr(config.settings.protection, name) != getattr(ProtectionSettings(), name):
+                yield ConfigError(f"{name} plays no part with gaussian-dp.", remedy)
 
 
 def stored(file: Path) -> Config:
