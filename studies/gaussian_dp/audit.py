@@ -227,8 +227,8 @@ def _verdict(content: dict[str, Any]) -> str:
         f"Of {content['compared']} comparisons, those of single releases and of membership included, {above} with the "
         "noise that is claimed lies above its limit. *Above* was defined beforehand: the exact one-sided lower bound "
         "of what was measured exceeds the limit, with 5 % error for all comparisons together; a rate by itself may "
-        f"pass a limit by chance. Runs that claim epsilon {Design().planted[1]:g} and add a quarter of its noise {noticed}. "
-        "([audit.json](../studies/gaussian_dp/audit.json); one seed a run.)"
+        f"pass a limit by chance. Runs that claim epsilon {Design().planted[1]:g} and add a quarter of its noise "
+        f"{noticed}. ([audit.json](../studies/gaussian_dp/audit.json); one seed a run.)"
     )
 
 
