@@ -501,8 +501,8 @@ def private_accuracy() -> str:
     (seeds,) = {cell["seeds"] for cell in own}
     return (
         f"- **Test accuracy at epsilon 1, 2, 4, 8**, in percent: {'; '.join(parts)}. Epsilon is of the whole "
-        f"run, for one record added or removed; means of {seeds} seeded experiments (the epsilon is the mechanism's), 4 "
-        "clients with 1,000 records each ([intervals, other models](docs/gaussian_dp.md))."
+        f"run, for one record added or removed; means of {seeds} seeded experiments (the epsilon is the mechanism's), "
+        "4 clients with 1,000 records each ([intervals, other models](docs/gaussian_dp.md))."
     )
 
 
