@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from equipoise import GaussianSettings, ProtectionSettings, protected_step
 from equipoise.engine.recommended import RECIPES
 from equipoise.privacy.guarantee import guarantee, percent_up
 
@@ -81,6 +82,53 @@ def test_the_change_from_opacus_works() -> None:
     assert all(torch.isfinite(tensor).all() for tensor in names["sent"].values())
     assert not torch.equal(names["sent"]["1.weight"], names["received"]["1.weight"])
     assert names["gaussian"].sigma(2.0) == pytest.approx(5.149067)
+
+
+def test_frozen_layers_are_passed_as_the_page_on_opacus_says() -> None:
+    """Its expression, taken from the table, gives what protected_step takes and sends."""
+    (row,) = re.findall(
+        r"^\| layers with `requires_grad=False` .*$", (DOCS / "from_opacus.md").read_text(), re.MULTILINE
+    )
+    (expression,) = re.findall(r"`(\{.*?\})`", row)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
+    model[1].requires_grad_(False)
+    received = eval(expression, {"model": model})
+    settings = ProtectionSettings(eta=1.0, gaussian=GaussianSettings(rounds=5, divisor=10))
+    batch = torch.rand(12, 2, 2), torch.arange(12) % 2
+    sent = protected_step(model, received, batch, "gaussian-dp", 2.0, settings=settings, round_number=1).parameters
+    assert sent.keys() == {"2.weight", "2.bias"}
+    assert not torch.equal(sent["2.weight"], received["2.weight"])
+
+
+def test_a_head_on_computed_features_sends_what_the_model_would() -> None:
+    names: dict[str, Any] = {}
+    for code in blocks("features.md"):
+        exec(code, names)
+    settings, labels = names["settings"], names["labels"]
+    with_images, with_features = (
+        protected_step(
+            model, names["received"], (inputs, labels), "gaussian-dp", 2.0,
+            settings=settings, round_number=1, experiment_seed=1,
+        ).parameters
+        for model, inputs in ((names["model"], names["images"]), (names["head"], names["computed"]))
+    )  # fmt: skip
+    assert with_images.keys() == with_features.keys() == {"head.weight", "head.bias"}
+    assert all(torch.equal(with_images[name], with_features[name]) for name in with_images)
+
+
+def test_divisors_of_examples_are_not_the_number_of_records() -> None:
+    names: dict[str, Any] = {}
+    for code in (*blocks("gaussian_dp.md"), changed("from_opacus.md", "client.py").partition("sent = ")[0]):
+        exec(code, names)
+        divisor = (names.get("gaussian") or names["settings"].gaussian).divisor
+        assert divisor != len(names["y"])
+        assert divisor == pytest.approx(len(names["y"]), rel=0.1)
+
+
+def test_delta_costs_the_noise_that_the_page_says() -> None:
+    text = " ".join((DOCS / "guarantee.md").read_text(encoding="utf-8").split())
+    first, second, third = (f"{GaussianSettings(rounds=50, delta=d).sigma(2.0):.1f}" for d in (1e-5, 1e-6, 1e-7))
+    assert f"sigma is {first} for 1e-5, {second} for 1e-6 and {third} for 1e-7" in text
 
 
 def test_the_recipe_is_the_one_that_was_chosen() -> None:

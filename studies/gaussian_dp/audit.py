@@ -2,7 +2,8 @@
 
 ``python studies/gaussian_dp/audit.py specs FOLDER [device]`` writes the SPECs, ``python -m equipoise.compute SPEC OUT``
 (torch and numpy alone) plays each, several at a time where there is room, and
-``python studies/gaussian_dp/audit.py table OUT...`` makes ``audit.json``.
+``python studies/gaussian_dp/audit.py table OUT...`` makes ``audit.json`` and fills the table of docs/guarantee.md,
+which ``page`` does alone.
 
 ========================  ==================================================================================
 MODEL-releases            one release at each recommended snapshot: ``matched`` and ``membership``
@@ -33,6 +34,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,8 +45,11 @@ from equipoise.engine.federation import Federation
 from equipoise.engine.recommended import recommended
 from equipoise.engine.settings import Settings, to_dict
 from equipoise.privacy.gaussian import noise_multiplier
+from equipoise.privacy.guarantee import percent_up
 
 HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs" / "guarantee.md"
+WORDS = {"mnist": "MNIST", "fmnist": "Fashion-MNIST"}
 HONEST, QUARTER = "as claimed", "a quarter of it"
 SHARE = {HONEST: 1.0, QUARTER: 0.25}
 SCOPES = {"run": "whole run", "release": "one release", "release_known": "one release"}
@@ -174,7 +179,79 @@ def lines(content: dict[str, Any]) -> list[str]:
     return [*said, f"{told} {content['noticed']}"]
 
 
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def part(content: dict[str, Any]) -> str:
+    """Identification by whole runs, for the page, between what was played and what came of it."""
+    whole = [cell for cell in content["cells"] if (cell["scope"], cell["measure"]) == ("whole run", IDENTIFICATION)]
+    (games,), (candidates,) = ({cell[name] for cell in whole} for name in ("games", "candidates"))
+    design, delta = Design(), f"{content['delta']:.0e}".replace("e-0", "e-")
+    before = (
+        f"How often the strongest attack here picks the right one of {candidates} candidates (blindly: "
+        f"{100 / candidates:g} %), from all releases of a recommended run and knowing all other records: {games} games "
+        f"in each cell, with their 95 % intervals; epsilon and delta ({delta}) of the whole run, "
+        f"{content['relation']}, unit {content['unit']}. The runs are seeded: {content['claim']}."
+    )
+    columns = [f"epsilon {epsilon:g}" for epsilon in design.epsilons]
+    rows = [["model", "data", *columns]]
+    for model in design.models:
+        for dataset in design.datasets:
+            rows.append([model, WORDS[dataset], *_got(whole, design.epsilons, model, dataset, HONEST)])
+    limits = [max(cell["limit"] for cell in whole if cell["epsilon"] == epsilon) for epsilon in design.epsilons]
+    rows.append(["**proved limit, any attacker**", "", *(f"**{percent_up(limit)}**" for limit in limits)])
+    for model in design.models:
+        planted = f"{model}, a quarter of the noise"
+        rows.append(
+            [planted, WORDS[design.planted[0]], *_got(whole, design.epsilons, model, design.planted[0], QUARTER)]
+        )
+    lines = ["|" + "|".join(f" {cell} " if cell else " " for cell in row) + "|" for row in rows]
+    lines.insert(1, "|" + "---|" * len(rows[0]))
+    return "\n".join([*textwrap.wrap(before, 120), "", *lines, "", *textwrap.wrap(_verdict(content), 120)])
+
+
+def _got(whole: list[dict[str, Any]], epsilons: Sequence[float], model: str, dataset: str, noise: str) -> list[str]:
+    """What a row says at every epsilon; nothing where nothing was played."""
+    found = {
+        cell["epsilon"]: f"{100 * cell['measured']:.1f} % ({100 * cell['low']:.1f}-{100 * cell['high']:.1f})"
+        + (", noticed" if cell["above"] else "")
+        for cell in whole if (cell["model"], cell["dataset"], cell["noise"]) == (model, dataset, noise)
+    }  # fmt: skip
+    return [found.get(epsilon, "") for epsilon in epsilons]
+
+
+def _verdict(content: dict[str, Any]) -> str:
+    above = content["honest_above"] or "none"
+    noticed = "were noticed" if content["noticed"] else "were **not** all noticed, so this audit is too weak"
+    return (
+        f"Of {content['compared']} comparisons, those of single releases and of membership included, {above} with the "
+        "noise that is claimed lies above its limit. *Above* was defined beforehand: the exact one-sided lower bound "
+        "of what was measured exceeds the limit, with 5 % error for all comparisons together; a rate by itself may "
+        f"pass a limit by chance. Runs that claim epsilon {Design().planted[1]:g} and add a quarter of its noise "
+        f"{noticed}. ([audit.json](../studies/gaussian_dp/audit.json); one seed a run.)"
+    )
+
+
+def filled(page: str, content: dict[str, Any]) -> str:
+    """The page with its table made anew."""
+    begin, end = "<!-- audited: begin -->\n", "<!-- audited: end -->"
+    before, rest = page.split(begin)
+    return f"{before}{begin}{part(content)}\n{end}{rest.split(end)[1]}"
+
+
+def read() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((HERE / "audit.json").read_text())
+    return content
+
+
+def fill_page() -> None:
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), read()), encoding="utf-8")
+
+
 def main(arguments: Sequence[str]) -> None:
+    if arguments[0] == "page":
+        fill_page()
+        return
     if arguments[0] == "specs":
         folder, design = Path(arguments[1]), Design()
         folder.mkdir(parents=True, exist_ok=True)
@@ -183,6 +260,7 @@ def main(arguments: Sequence[str]) -> None:
         return
     content = table([Path(name) for name in arguments[1:]])
     (HERE / "audit.json").write_text(json.dumps(content, indent=1) + "\n")
+    fill_page()
     print("\n".join(lines(content)))
 
 
