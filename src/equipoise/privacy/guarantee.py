@@ -148,7 +148,7 @@ def guarantee(
             limit(kappa, *run, "release_known", schedule),
         ),
         membership_tpr={rate: limit(float(rate), *run, "run", schedule) for rate in RATES},
-        advantage=advantage(*run, "run", schedule),
+        advantage=advantage(*run, schedule),
     )  # fmt: skip
 
 
