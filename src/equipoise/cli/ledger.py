@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import ConfigError
+from ..privacy import CANDIDATES
 from .arguments import Json, print_json
 
 EXAMPLES = (
@@ -129,8 +130,8 @@ def _show_account(result: dict[str, Any]) -> None:
         display.console.print(table)
         display.note(
             "epsilon, delta: reserved, used or not. so far: the epsilon of the rounds that were used, a progress "
-            "figure that frees nothing. identified: the most that any attacker who sees the whole run finds among 200; "
-            "blindly 0.5 %."
+            "figure that frees nothing. identified: the most that any attacker who sees the whole run finds among "
+            f"{CANDIDATES}; blindly {percent_up(1 / CANDIDATES)}."
         )
     for name, left in (result["left"] or {}).items():
         delta = f", delta {left['delta']:g}" if "delta" in left else ""

@@ -8,14 +8,11 @@ from dataclasses import asdict
 from typing import Any
 
 from ..errors import ConfigError, LedgerError
-from ..privacy.guarantee import percent_up
+from ..privacy import CANDIDATES as CANDIDATES
+from ..privacy.guarantee import guarantee, percent_up
 from .account import is_formal, is_whole_run, single_epsilon, units
 from .ledger import Reset, Summary
 from .reservation import RELATION, Reserved, sums
-
-CANDIDATES = 200
-"""Equally likely ones, among which an attacker looks for the right one."""
-FALSE_POSITIVES = 0.01
 
 Bounds = Mapping[str, Mapping[str, Any]]
 """What a policy says of each mechanism."""
@@ -101,24 +98,15 @@ def _left(epsilon: float, delta: float, policy: Bounds) -> dict[str, Any]:
 
 def proved_limits(run: Reserved) -> dict[str, Any]:
     """What any attacker reaches at most who sees the whole run, or one release, and knows all other records."""
-    from ..privacy.limits import advantage, limit
-
     terms = run.terms
-    about = (terms.sigma, terms.rounds, terms.sampling_rate)
     try:
-        found = {
-            scope: limit(1 / CANDIDATES, *about, scope=scope, schedule=terms.noise_schedule)
-            for scope in ("run", "release")
-        }
-        tpr = limit(FALSE_POSITIVES, *about, schedule=terms.noise_schedule)
-        most = advantage(*about, schedule=terms.noise_schedule)
+        found = guarantee(
+            sigma=terms.sigma, delta=terms.delta, rounds=terms.rounds, sampling_rate=terms.sampling_rate,
+            unit=terms.unit, schedule=terms.noise_schedule,
+        ).plain()  # fmt: skip
     except ConfigError as error:  # an extra is missing
         return {"remedy": error.remedy}
-    return {
-        "identification": {"candidates": CANDIDATES, **found},
-        "membership_tpr": {f"{FALSE_POSITIVES:g}": tpr},
-        "advantage": most,
-    }
+    return {key: found[key] for key in ("identification", "membership_tpr", "advantage")}
 
 
 def claim_of(runs: Sequence[Mapping[str, Any]], run: str) -> dict[str, Any]:
