@@ -42,7 +42,7 @@ def test_what_a_run_may_spend_is_on_the_disk_before_the_app_is_called(own: dict[
 
 
 def test_the_run_that_would_pass_the_limit_is_refused_before_anything_is_computed(
-    own: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    own: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[int] = []
 
@@ -60,15 +60,17 @@ def test_the_run_that_would_pass_the_limit_is_refused_before_anything_is_compute
         computed.append(terms)
         return 10.0
 
-    with monkeypatch.context() as patch:
-        patch.setattr("equipoise.privacy.gaussian.noise_multiplier", noise)
-        assert not ask(own, 3, app=train)
-        assert computed == [], "not even its noise"
-        assert not ask(own, 2, app=train)
-        assert computed == [], "what is reserved is not computed again"
+    monkeypatch.setattr("equipoise.flower.whole_run.noise_multiplier", noise)
+    assert not ask(own, 3, app=train)
+    assert computed == [], "not even its noise"
+    assert not ask(own, 2, app=train)
+    assert computed == [], "what is reserved is not computed again"
     assert called == [1, 2, 2], "what stopped or failed stays reserved, and goes on"
     after = ledger(own)
     assert (after.entries, after.runs.keys()) == (before.entries + 1, before.runs.keys())
+    reset_account(tmp_path / "l.jsonl", "all records are new")
+    assert not ask(own, 3, app=train)
+    assert len(computed) == 1, "where there is room it is computed"
 
 
 def test_the_limit_holds_for_a_smaller_run_and_for_deltas_too(own: dict[str, Any], tmp_path: Path) -> None:

@@ -9,7 +9,10 @@ from typing import Any
 
 from ..errors import ConfigError, LedgerError
 from ..privacy import CANDIDATES as CANDIDATES
+from ..privacy.claim import guarantee_claim
+from ..privacy.gaussian import epsilon_of
 from ..privacy.guarantee import guarantee, percent_up
+from ..privacy.limits import MARGIN, limit
 from .account import is_formal, is_whole_run, single_epsilon, units
 from .ledger import Reset, Summary
 from .reservation import RELATION, Reserved, sums
@@ -73,8 +76,6 @@ def spent_so_far(run: Reserved) -> float | None:
 
     None where it cannot be computed here.
     """
-    from ..privacy.gaussian import epsilon_of
-
     terms = run.terms
     if run.used == 0:
         return 0.0
@@ -111,8 +112,6 @@ def proved_limits(run: Reserved) -> dict[str, Any]:
 
 def claim_of(runs: Sequence[Mapping[str, Any]], run: str) -> dict[str, Any]:
     """``guarantee.json`` of one of the ``runs`` of a report: what is claimed if the node made its releases by it."""
-    from ..privacy.claim import guarantee_claim
-
     known = {row["run"]: row for row in runs}
     if run not in known:
         names = ", ".join(map(printable, known)) or "none"
@@ -153,8 +152,6 @@ def limit_of_all(summary: Summary) -> float:
 
     By the sums of epsilon and delta; where all units take part in every round, by the exact law too, if it says less.
     """
-    from ..privacy.limits import MARGIN, limit
-
     runs, single = summary.runs.values(), single_epsilon(summary)
     epsilon, delta = sums(runs)
     found = min(1.0, (math.exp(min(epsilon + single, 700.0)) / CANDIDATES + delta) * MARGIN)
