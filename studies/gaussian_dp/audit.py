@@ -154,7 +154,7 @@ def _cell(row: dict[str, Any]) -> dict[str, Any]:
         "model": row["model"], "dataset": row["dataset"], "epsilon": row["budget"], "noise": row["noise"],
         "sigma_claimed": row["sigma_claimed"], "sigma_added": row["sigma_added"], "scope": SCOPES[row["scope"]],
         "game": "one of the candidates is in the data" if identified else "the record is in the data or nothing is",
-        "game_matches": True, "scope_matches": True, "compared": row["limit"] is not None,
+        "compared": row["limit"] is not None,
         **{name: row.get(name) for name in KEPT},
     }  # fmt: skip
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from equipoise.auditing import limit_comparison
-from equipoise.auditing.limit_comparison import RATES, clopper_pearson, compared, rows_of
+from equipoise.auditing.limit_comparison import RATES, compared, lower_bound, rows_of, upper_bound
 from equipoise.auditing.results import Outcome
 from equipoise.errors import ConfigError
 from equipoise.statistics import Array
@@ -30,7 +30,8 @@ def test_bounds_are_clopper_and_pearsons(trials: int, share: float, alpha: float
     found = round(share * trials)
     low = 0.0 if found == 0 else beta.ppf(alpha, found, trials - found + 1)
     high = 1.0 if found == trials else beta.ppf(1 - alpha, found + 1, trials - found)
-    assert clopper_pearson(found, trials, alpha) == pytest.approx((low, high), abs=1e-9)
+    assert lower_bound(found, trials, alpha) == pytest.approx(low, abs=1e-9)
+    assert upper_bound(found, trials, alpha) == pytest.approx(high, abs=1e-9)
 
 
 def played(identified: int, members: Array, others: Array, games: int = 500) -> Outcome:
@@ -86,7 +87,7 @@ def test_a_schedule_survives_json() -> None:
 def test_only_what_exceeds_its_limit_beyond_chance_is_above_it() -> None:
     """Four comparisons share 5 %: each has 1.25 %."""
     limit = rows_at(0.0)["identification", None]["limit"]
-    least = next(n for n in range(500) if clopper_pearson(n, 500, 0.0125)[0] > limit)
+    least = next(n for n in range(500) if lower_bound(n, 500, 0.0125) > limit)
     assert not rows_at(0.0, least - 1)["identification", None]["above"]
     row = rows_at(0.0, least)["identification", None]
     assert row["above"]

@@ -11,6 +11,7 @@ from equipoise.flower.policy import read_policy
 from equipoise.ledger.account import Account
 from equipoise.ledger.account_report import proved_limits
 from equipoise.ledger.reservation import Reserved
+from equipoise.privacy.guarantee import percent_up
 from tests.helpers import Command, document
 from tests.ledger.entries import of_run, reservation
 
@@ -75,8 +76,8 @@ def test_the_demo_ends_with_what_each_node_reserved_and_what_that_proves(
     (proved,) = [line for line in lines if line.startswith("proved, for any attacker: ")]
     limits = proved_limits(Reserved(reservation("7"), "now"))["identification"]
     assert f"Run 7: {TERMS}, 1 of 3 rounds used (epsilon" in proved
-    assert f"one of 200 equally likely candidates with at most {limits['run']:.2%} (blindly: 0.50%)" in proved
-    assert f"from one release, at most {limits['release']:.2%}" in proved
+    assert f"one of 200 equally likely candidates with at most {percent_up(limits['run'])} (blindly: 0.5 %)" in proved
+    assert f"from one release, at most {percent_up(limits['release'])}" in proved
 
 
 def test_the_demo_refuses_too_few_nodes(command: Command) -> None:

@@ -23,6 +23,14 @@ def test_the_label_names_data_mechanism_budget_and_seed(federation: Federation, 
     assert federation.label() == label
 
 
+@pytest.mark.parametrize(
+    ("budget", "budgets"),
+    [(0.98, [0.98]), ([80, 200], [80, 200]), ((1.0, 2.0), [1.0, 2.0]), (None, [None])],
+)
+def test_budgets_are_those_of_the_clients_or_the_one_of_all(budget: Any, budgets: list[Any]) -> None:
+    assert Federation(budget=budget).budgets == budgets
+
+
 def test_federations_of_one_sweep_have_different_labels() -> None:
     labels = {
         Federation(dataset, name, budget, seed).label()

@@ -19,74 +19,23 @@ import torch
 from flwr.app import Context, Message
 
 from equipoise.flower import protected_step
-from equipoise.flower.client_guard import REFUSED
 from equipoise.ledger import lines
-from equipoise.ledger.account import Account, reset_account
+from equipoise.ledger.account import reset_account
 from equipoise.ledger.account_report import not_claimed
-from equipoise.ledger.ledger import Summary, verify
-from equipoise.mechanism import protect as core
 from tests.flower.messages import RUN, WHOLE_RUN, answered, asking, content, context, images, network
-from tests.flower.policies import easy, node, written
+from tests.flower.policies import node, written
+from tests.flower.whole_runs import NODE, App, accepted, ask, bounds, ledger, reply_of
 from tests.helpers import single_threaded
-
-NODE = {"experiment": None, "account": "a1b2", "ledger": "l.jsonl", "weight": 1}
-
-
-def bounds(**change: Any) -> dict[str, Any]:
-    own = {key.replace("_", "-"): value for key, value in change.items()}
-    return {**easy(), "gaussian-dp": {**easy()["gaussian-dp"], "divisor": 500, **own}}
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> dict[str, Any]:
-    """A node with a ledger, whose policy has room for two runs of epsilon 2."""
-    Account.create(tmp_path / "l.jsonl", "a1b2")
-    return node(tmp_path / "p.toml", mechanisms=bounds(most_total_epsilon=4.0), **NODE)
-
-
-class App:
-    """A train function; it knows for which runs and with which settings it was called, and what is sent."""
-
-    def __init__(self, number: int = 0):
-        self.number, self.runs = number, list[int]()
-
-    def __call__(self, msg: Message, context: Context) -> Message:
-        self.runs.append(context.run_id)
-        return Message(content(protected_step(network(), images(self.number), msg, context)), reply_to=msg)
-
-
-def ask(own: dict[str, Any], run_id: int = 1, round_number: int = 1, app: Any = None, **change: Any) -> bool:
-    """Whether a node that was just started answers a message; that it does not is all that a server learns."""
-    run = {**WHOLE_RUN, **{f"equipoise.{key.replace('_', '-')}": value for key, value in change.items()}}
-    reply = answered(app or App(), asking(round_number=round_number), context(run, own, run_id))
-    assert not reply.has_error() or reply.error.reason == REFUSED
-    return not reply.has_error()
-
-
-def ledger(own: dict[str, Any]) -> Summary:
-    return verify(Path(own["equipoise.policy"]).parent / "l.jsonl")
-
-
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """How every release is made."""
-    calls: list[dict[str, Any]] = []
-    real = core.protected_step
-
-    def noted(model: Any, received: Any, batch: Any, *rest: Any, **options: Any) -> core.Protected:
-        calls.append(options)
-        return real(model, received, batch, *rest, **options)
-
-    monkeypatch.setattr(core, "protected_step", noted)
-    return calls
-
 
 # --- the data ---------------------------------------------------------------------------------------------------------
 
 
-def test_changed_contents_reset_nothing_and_a_recorded_reset_does(own: dict[str, Any], tmp_path: Path) -> None:
+def test_neither_other_records_nor_another_name_reset_anything_and_a_recorded_reset_does(
+    own: dict[str, Any], tmp_path: Path
+) -> None:
     assert ask(own, 1, app=App(0))
     assert ask(own, 2, app=App(1))
+    written(tmp_path / "p.toml", mechanisms=bounds(most_total_epsilon=4.0), data="other scans", **NODE)
     other = App(2)
     assert not ask(own, 3, app=other), "records that were never seen before"
     assert other.runs == [], "nobody even looked at them"
@@ -110,7 +59,7 @@ def test_a_release_without_a_guarantee_on_the_same_data_is_said(own: dict[str, A
     assert ask(own, 1)
     assert not any("No guarantee" in words for words in not_claimed(ledger(own)))
     plain = {**RUN, "equipoise.metrics": ""}
-    assert not answered(App(), asking(), context(plain, own, 2)).has_error()
+    assert accepted(answered(App(), asking(), context(plain, own, 2)))
     words = "No guarantee holds for this data set as a whole: 1 releases by pl-identical have none."
     assert words in not_claimed(ledger(own))
 
@@ -125,10 +74,10 @@ def test_noise_that_can_be_made_again_is_not_counted_as_a_guarantee(
     def seeded(msg: Message, context: Context) -> Message:
         return Message(content(protected_step(network(), images(), msg, context, experiment_seed=1)), reply_to=msg)
 
-    assert answered(seeded, asking(), context(dict(run), own)).error.reason == REFUSED
-    assert not answered(App(), asking(), context(dict(run), own)).has_error()
+    assert not accepted(answered(seeded, asking(), context(dict(run), own)))
+    assert accepted(answered(App(), asking(), context(dict(run), own)))
     free = node(tmp_path / "free.toml", weight=1)
-    assert not answered(seeded, asking(), context(dict(run), free)).has_error(), "without a ledger it is an experiment"
+    assert accepted(answered(seeded, asking(), context(dict(run), free))), "without a ledger it is an experiment"
 
 
 # --- the server -------------------------------------------------------------------------------------------------------
@@ -142,9 +91,10 @@ def test_noise_that_can_be_made_again_is_not_counted_as_a_guarantee(
     ],
 )  # fmt: skip
 def test_the_number_of_a_finished_run_is_not_used_again(change: dict[str, Any], own: dict[str, Any]) -> None:
-    assert all(ask(own, 5, number) for number in (1, 2, 3))
+    assert all(ask(own, 5, number) for number in (1, 2, 2)), "a message again is another one"
     before, app = ledger(own), App()
-    for number in (1, 4):
+    assert before.runs["5"].used == 3
+    for number in (1, 3, 4):
         assert not ask(own, 5, number, app, **change)
     assert app.runs == []
     assert ledger(own).head == before.head, "nothing was written"
@@ -155,9 +105,11 @@ def test_round_numbers_are_the_servers_words_and_the_node_counts_for_itself(
 ) -> None:
     schedule = '{"rounds": [1, 2], "values": [1.0, 0.5]}'
     numbers = (2, 10**12, 0, 2, 1)
-    found = [ask(own, 1, number, **{"gaussian.noise_schedule": schedule}) for number in numbers]
-    assert found == [True, True, True, False, False], "skipped, repeated or from before: three in all"
+    replies = [reply_of(own, 1, number, **{"gaussian.noise_schedule": schedule}) for number in numbers]
+    answers = [accepted(reply) for reply in replies]
+    assert answers == [True, True, True, False, False], "skipped, repeated or from before: three in all"
     assert [call["round_number"] for call in made] == [1, 2, 3], "and the noise is that of its place"
+    assert [reply.content["equipoise"]["round"] for reply in replies[:3]] == [2, 10**12, 0], "as it was asked for"
 
 
 def test_a_clip_that_changes_changes_the_noise_with_it(own: dict[str, Any], made: list[dict[str, Any]]) -> None:
@@ -190,18 +142,12 @@ def test_a_server_cannot_set_the_noise_multiplier(sampling_rate: float, own: dic
 
 
 def test_runs_side_by_side_are_each_reserved_as_a_whole(own: dict[str, Any]) -> None:
-    assert all(ask(own, run_id, number) for number in (1, 2, 3) for run_id in (1, 2))
-    assert not any(ask(own, run_id, 4) for run_id in (1, 2, 3))
-    assert {name: run.used for name, run in ledger(own).runs.items()} == {"1": 3, "2": 3}
-
-
-def test_a_node_that_is_asked_for_one_run_too_many_refuses_it_in_every_round(own: dict[str, Any]) -> None:
-    """Restarted before every message: what counts is on the disk."""
     app = App()
-    for run_id in (1, 2, 3):
-        answers = [ask(own, run_id, number, app) for number in (1, 2, 3)]
-        assert answers == [run_id < 3] * 3
-    assert app.runs == [1, 1, 1, 2, 2, 2], "the app is not called for the third"
+    assert all(ask(own, run_id, number, app) for number in (1, 2, 3) for run_id in (1, 2))
+    assert not any(ask(own, run_id, 4, app) for run_id in (1, 2))
+    assert not any(ask(own, 3, number, app) for number in (1, 2, 3)), "one too many, in every round"
+    assert app.runs == [1, 2] * 3, "the app is not called for it"
+    assert {name: run.used for name, run in ledger(own).runs.items()} == {"1": 3, "2": 3}
 
 
 # --- the clock and the disk -------------------------------------------------------------------------------------------

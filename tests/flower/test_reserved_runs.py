@@ -18,46 +18,12 @@ from flwr.app import Context, Message
 from equipoise.errors import EquipoiseError
 from equipoise.flower import protected_step
 from equipoise.flower.admission import Admission, Counted, admitted, counting
-from equipoise.flower.client_guard import REFUSED
-from equipoise.ledger.account import Account, reset_account
-from equipoise.ledger.ledger import Summary, verify
-from equipoise.mechanism import protect as core
+from equipoise.ledger.account import reset_account
+from equipoise.ledger.ledger import Summary
 from tests.flower.messages import WHOLE_RUN, answered, asking, content, context, images, network
-from tests.flower.policies import easy, node, written
+from tests.flower.policies import node, written
+from tests.flower.whole_runs import NODE, App, accepted, ask, bounds, ledger
 from tests.helpers import single_threaded
-
-NODE = {"experiment": None, "account": "a1b2", "ledger": "l.jsonl", "weight": 1}
-
-
-def bounds(**change: Any) -> dict[str, Any]:
-    changed = {key.replace("_", "-"): value for key, value in change.items()}
-    return {name: {**own, **(changed if name == "gaussian-dp" else {})} for name, own in easy().items()}
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> dict[str, Any]:
-    """A node with a ledger, whose policy has room for two runs of epsilon 2."""
-    Account.create(tmp_path / "l.jsonl", "a1b2")
-    return node(tmp_path / "p.toml", mechanisms=bounds(most_total_epsilon=4.0, divisor=500), **NODE)
-
-
-def ledger(own: dict[str, Any]) -> Summary:
-    return verify(Path(own["equipoise.policy"]).parent / "l.jsonl")
-
-
-def step(msg: Message, context: Context) -> Message:
-    """A train function as an app has it."""
-    return Message(content(protected_step(network(), images(), msg, context)), reply_to=msg)
-
-
-def ask(own: dict[str, Any], run_id: int = 1, round_number: int = 1, train: Any = step, **change: Any) -> Message:
-    """One message to a node that was just started: nothing of it is in memory, or in Flower's state of the run."""
-    run = {**WHOLE_RUN, **{f"equipoise.{key.replace('_', '-')}": value for key, value in change.items()}}
-    return answered(train, asking(round_number=round_number), context(run, own, run_id))
-
-
-def refused(message: Message) -> bool:
-    return message.has_error() and message.error.reason == REFUSED
 
 
 def test_what_a_run_may_spend_is_on_the_disk_before_the_app_is_called(own: dict[str, Any]) -> None:
@@ -65,9 +31,9 @@ def test_what_a_run_may_spend_is_on_the_disk_before_the_app_is_called(own: dict[
 
     def train(msg: Message, context: Context) -> Message:
         found.append(ledger(own))
-        return step(msg, context)
+        return App()(msg, context)
 
-    assert not ask(own, run_id=9, train=train).has_error()
+    assert ask(own, run_id=9, app=train)
     (before,) = found
     run = before.runs["9"]
     assert (run.terms.epsilon, run.terms.delta, run.terms.rounds, run.terms.divisor) == (2.0, 1e-5, 3, 500)
@@ -76,7 +42,7 @@ def test_what_a_run_may_spend_is_on_the_disk_before_the_app_is_called(own: dict[
 
 
 def test_the_run_that_would_pass_the_limit_is_refused_before_anything_is_computed(
-    own: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    own: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[int] = []
 
@@ -85,7 +51,7 @@ def test_the_run_that_would_pass_the_limit_is_refused_before_anything_is_compute
         raise RuntimeError("the app failed")
 
     for run_id in (1, 2):
-        assert refused(ask(own, run_id, train=train))
+        assert not ask(own, run_id, app=train)
     before = ledger(own)
 
     computed: list[Any] = []
@@ -94,36 +60,27 @@ def test_the_run_that_would_pass_the_limit_is_refused_before_anything_is_compute
         computed.append(terms)
         return 10.0
 
-    with monkeypatch.context() as patch:
-        patch.setattr("equipoise.privacy.gaussian.noise_multiplier", noise)
-        assert refused(ask(own, 3, train=train))
-        assert computed == [], "not even its noise"
-        assert refused(ask(own, 2, train=train))
-        assert computed == [], "what is reserved is not computed again"
+    monkeypatch.setattr("equipoise.flower.whole_run.noise_multiplier", noise)
+    assert not ask(own, 3, app=train)
+    assert computed == [], "not even its noise"
+    assert not ask(own, 2, app=train)
+    assert computed == [], "what is reserved is not computed again"
     assert called == [1, 2, 2], "what stopped or failed stays reserved, and goes on"
     after = ledger(own)
     assert (after.entries, after.runs.keys()) == (before.entries + 1, before.runs.keys())
+    reset_account(tmp_path / "l.jsonl", "all records are new")
+    assert not ask(own, 3, app=train)
+    assert len(computed) == 1, "where there is room it is computed"
 
 
 def test_the_limit_holds_for_a_smaller_run_and_for_deltas_too(own: dict[str, Any], tmp_path: Path) -> None:
-    assert not ask(own, 1, budget=1.5).has_error()
-    assert refused(ask(own, 2, budget=2.6))
-    assert not ask(own, 2, budget=2.5).has_error()
-    assert refused(ask(own, 3, budget=0.1))
+    assert ask(own, 1, budget=1.5)
+    assert not ask(own, 2, budget=2.6)
+    assert ask(own, 2, budget=2.5)
+    assert not ask(own, 3, budget=0.1)
     written(tmp_path / "p.toml", mechanisms=bounds(most_total_delta=2.5e-5), **NODE)
-    assert refused(ask(own, 4, budget=0.1))
-    assert not ask(own, 4, budget=0.1, **{"gaussian.delta": 1e-6}).has_error()
-
-
-def test_another_name_for_the_data_resets_nothing(own: dict[str, Any], tmp_path: Path) -> None:
-    for run_id in (1, 2):
-        assert not ask(own, run_id).has_error()
-    changed = bounds(most_total_epsilon=4.0, divisor=500)
-    written(tmp_path / "p.toml", mechanisms=changed, data="other scans", **NODE)
-    assert refused(ask(own, 3))
-    reset_account(tmp_path / "l.jsonl", "the old scans were deleted")
-    assert not ask(own, 3).has_error()
-    assert [reset.reason for reset in ledger(own).resets] == ["the old scans were deleted"]
+    assert not ask(own, 4, budget=0.1)
+    assert ask(own, 4, budget=0.1, **{"gaussian.delta": 1e-6})
 
 
 @pytest.mark.parametrize(
@@ -134,51 +91,30 @@ def test_another_name_for_the_data_resets_nothing(own: dict[str, Any], tmp_path:
     ],
 )  # fmt: skip
 def test_a_run_cannot_change_its_terms(change: dict[str, Any], own: dict[str, Any]) -> None:
-    assert not ask(own).has_error()
-    assert refused(ask(own, round_number=2, **change))
+    assert ask(own)
+    assert not ask(own, round_number=2, **change)
     assert ledger(own).runs["1"].used == 1
-    assert not ask(own, round_number=2).has_error()
+    assert ask(own, round_number=2)
 
 
 def test_neither_can_the_policy_while_a_run_is_under_way(own: dict[str, Any], tmp_path: Path) -> None:
-    assert not ask(own).has_error()
+    assert ask(own)
     for change in ({"divisor": 501}, {"unit": "group"}):
         written(tmp_path / "p.toml", mechanisms=bounds(**change), **NODE)
-        assert refused(ask(own, round_number=2))
-
-
-def test_a_run_ends_after_its_rounds_and_a_message_again_is_another_one(own: dict[str, Any]) -> None:
-    assert not any(ask(own, round_number=number).has_error() for number in (1, 2, 2))
-    assert refused(ask(own, round_number=3))
-    assert refused(ask(own, round_number=1))
-    assert ledger(own).runs["1"].used == 3
+        assert not ask(own, round_number=2)
 
 
 def test_more_rounds_than_the_node_ever_releases_are_not_reserved(own: dict[str, Any], tmp_path: Path) -> None:
     written(tmp_path / "p.toml", mechanisms=bounds(most_releases=2), **NODE)
-    assert refused(ask(own))
+    assert not ask(own)
     assert ledger(own).runs == {}
-
-
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """How every release is made."""
-    calls: list[dict[str, Any]] = []
-    real = core.protected_step
-
-    def noted(model: Any, received: Any, batch: Any, *rest: Any, **options: Any) -> core.Protected:
-        calls.append({**options, "batch": batch})
-        return real(model, received, batch, *rest, **options)
-
-    monkeypatch.setattr(core, "protected_step", noted)
-    return calls
 
 
 def test_releases_are_made_with_the_noise_that_is_reserved_and_the_policys_divisor(
     own: dict[str, Any], made: list[dict[str, Any]]
 ) -> None:
     for number in (1, 2):
-        assert not ask(own, round_number=number).has_error()
+        assert ask(own, round_number=number)
     terms = ledger(own).runs["1"].terms
     for call in made:
         gaussian = call["settings"].gaussian
@@ -187,21 +123,12 @@ def test_releases_are_made_with_the_noise_that_is_reserved_and_the_policys_divis
         assert call["groups"] is None
 
 
-def test_a_server_that_asks_for_the_round_with_least_noise_again_gets_that_of_the_next(
-    own: dict[str, Any], made: list[dict[str, Any]]
-) -> None:
-    schedule = '{"rounds": [1, 3], "values": [1.0, 0.5]}'
-    replies = [ask(own, round_number=3, **{"gaussian.noise_schedule": schedule}) for _ in range(3)]
-    assert [call["round_number"] for call in made] == [1, 2, 3], "by the node's own count"
-    assert [reply.content["equipoise"]["round"] for reply in replies] == [3, 3, 3]
-
-
 def test_all_records_are_the_mechanisms_to_draw_from(own: dict[str, Any], made: list[dict[str, Any]]) -> None:
     def train(msg: Message, context: Context) -> Message:
         loader = iter([images(0), images(1)])
         return Message(content(protected_step(network(), loader, msg, context)), reply_to=msg)
 
-    assert not ask(own, train=train).has_error()
+    assert ask(own, app=train)
     x, y = made[0]["batch"]
     assert torch.equal(x, torch.cat([images(0)[0], images(1)[0]]))
     assert torch.equal(y, torch.cat([images(0)[1], images(1)[1]]))
@@ -218,34 +145,34 @@ def test_groups_come_from_the_app_if_and_only_if_they_are_the_unit(
         keys = ("img", "label", "person")
         return Message(content(protected_step(network(), batch, msg, context, keys=keys)), reply_to=msg)
 
-    assert refused(ask(own, train=train)), "the unit is the record"
+    assert not ask(own, app=train), "the unit is the record"
     reset_account(tmp_path / "l.jsonl", "another unit")
     written(tmp_path / "p.toml", mechanisms=bounds(unit="group"), **NODE)
-    assert refused(ask(own, 2)), "no groups"
-    assert not ask(own, 2, 2, train=train).has_error()
+    assert not ask(own, 2), "no groups"
+    assert ask(own, 2, 2, app=train)
     assert torch.equal(made[-1]["groups"], people)
 
 
 def test_guarantees_for_groups_and_for_records_do_not_meet_in_one_account(own: dict[str, Any], tmp_path: Path) -> None:
-    assert not ask(own, 1).has_error()
+    assert ask(own, 1)
     written(tmp_path / "p.toml", mechanisms=bounds(unit="group"), **NODE)
-    assert refused(ask(own, 2))
+    assert not ask(own, 2)
     reset_account(tmp_path / "l.jsonl", "from now on people")
     ask(own, 3)
     laplace = {"equipoise.mechanism": "laplace-dp", "equipoise.budget": 0.5}
-    assert refused(answered(step, asking(), context(laplace, own, 4)))
+    assert not accepted(answered(App(), asking(), context(laplace, own, 4)))
 
 
 def test_single_releases_count_against_the_same_total(own: dict[str, Any], tmp_path: Path) -> None:
     laplace = {"equipoise.mechanism": "laplace-dp", "equipoise.budget": 1.0}
-    assert not answered(step, asking(), context(laplace, own, 5)).has_error()
-    assert not ask(own, 1).has_error()
-    assert refused(ask(own, 2)), "1 + 2 + 2 is more than 4"
-    assert not ask(own, 2, budget=1.0).has_error()
+    assert accepted(answered(App(), asking(), context(laplace, own, 5)))
+    assert ask(own, 1)
+    assert not ask(own, 2), "1 + 2 + 2 is more than 4"
+    assert ask(own, 2, budget=1.0)
     tight = bounds(most_total_epsilon=99.0)
     tight["laplace-dp"]["most-total-epsilon"] = 4.5
     written(tmp_path / "p.toml", mechanisms=tight, **NODE)
-    assert refused(answered(step, asking(round_number=2), context(laplace, own, 5)))
+    assert not accepted(answered(App(), asking(round_number=2), context(laplace, own, 5)))
 
 
 def test_without_a_ledger_a_run_is_held_to_its_terms_by_its_state(tmp_path: Path) -> None:
@@ -254,16 +181,16 @@ def test_without_a_ledger_a_run_is_held_to_its_terms_by_its_state(tmp_path: Path
 
     def train(msg: Message, context: Context) -> Message:
         called.append(1)
-        return step(msg, context)
+        return App()(msg, context)
 
     for _ in range(3):
-        assert not answered(train, asking(), about).has_error()
-    assert refused(answered(train, asking(), about))
+        assert accepted(answered(train, asking(), about))
+    assert not accepted(answered(train, asking(), about))
     assert len(called) == 3, "refused before the app is called"
     about = context(dict(WHOLE_RUN), own)
-    assert not answered(step, asking(), about).has_error()
+    assert accepted(answered(App(), asking(), about))
     changed = Context(1, 101, own, about.state, {**WHOLE_RUN, "equipoise.budget": 1.0})
-    assert refused(answered(step, asking(), changed))
+    assert not accepted(answered(App(), asking(), changed))
 
 
 # --- planted bugs -------------------------------------------------------------------------------------------------
@@ -309,14 +236,14 @@ def serve(policy: str) -> None:
 
     def answer(how: str) -> None:
         def train(msg: Message, context: Context) -> Message:
-            reply = step(msg, context)
+            reply = App()(msg, context)
             os.write(1, b"made\n")
             while how == "hold\n":
                 time.sleep(1)
             return reply
 
-        reply = ask(own, run_id=7, train=train, **{"gaussian.rounds": 100})
-        os.write(1, b"failed\n" if reply.has_error() else b"sent\n")
+        sent = ask(own, run_id=7, app=train, **{"gaussian.rounds": 100})
+        os.write(1, b"sent\n" if sent else b"failed\n")
 
     os.write(1, b"ready\n")
     while sys.stdin.readline():
@@ -360,4 +287,4 @@ def test_killed_between_count_and_reply_nothing_goes_uncounted(own: dict[str, An
         worker.stdin.close()
     assert worker.returncode == 0
     assert made >= 20
-    assert not ask(own, run_id=7, **{"gaussian.rounds": 100}).has_error(), "and the run goes on"
+    assert ask(own, run_id=7, **{"gaussian.rounds": 100}), "and the run goes on"

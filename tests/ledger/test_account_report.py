@@ -88,15 +88,15 @@ def test_the_limits_are_those_of_the_reserved_noise(tmp_path: Path) -> None:
         f"with at most {percent_up(found['run'])} (blindly: 0.5 %); from one release, at most "
         f"{percent_up(found['release'])}." in proved
     )
-    assert 0.01 < run["limits"]["membership_tpr"]["0.01"] < 1
-    assert 0 < run["limits"]["advantage"] < 1
+    assert run["limits"]["membership_tpr"]["0.01"] == limits.limit(0.01, 4.0, 3, schedule=terms.noise_schedule)
+    assert run["limits"]["advantage"] == limits.advantage(4.0, 3, schedule=terms.noise_schedule)
 
 
 def test_without_what_computes_limits_the_rest_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: object, **__: object) -> float:
         raise missing_extra("A limit", "dp")
 
-    monkeypatch.setattr(limits, "limit", missing)
+    monkeypatch.setattr("equipoise.privacy.guarantee.limit", missing)
     result, proved, _ = shown(node(tmp_path, reservation("7").entry()))
     assert result["reserved"]["epsilon"] == 2.0
     assert "Its limits are not computed:" in proved

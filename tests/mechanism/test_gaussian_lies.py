@@ -293,7 +293,7 @@ def test_weights_added_before_the_noise_are_noticed() -> None:
 # --- 3. the batch --------------------------------------------------------------------------------------------------
 
 
-def inclusions(rate: float, records: int = 12, releases: int = 3000) -> Tensor:
+def inclusions(rate: float, records: int = 12, releases: int = 1000) -> Tensor:
     """Who is in each of many releases ``[releases, records]``, read from releases with hardly any noise."""
     pool, everyone = apart(records), torch.arange(records)
     words = [keyed_words(experiment_key(3, "lies/batch"), run, 1) for run in range(releases)]

@@ -109,6 +109,29 @@ def test_clients_are_summed_as_if_each_were_the_only_one() -> None:
     assert not together[1].any()
 
 
+@both
+def test_clients_with_the_same_records_and_weights_are_computed_once(
+    groups: Tensor | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, calls = pool_of(groups, slots=64), []
+    everyone, few = torch.arange(N), torch.tensor([1, 2])
+    rows = [everyone, few, everyone.clone(), everyone, few.flip(0), few]
+    start = start_of(pool).repeat(6, 1) * torch.tensor([[1.0], [1.0], [1.0], [2.0], [1.0], [1.0]])
+    alone = [pool.total([row], start[r : r + 1], CLIP) for r, row in enumerate(rows)]
+    each = pool.batched.each
+
+    def counted(*given: Tensor) -> Tensor:
+        calls.append(given)
+        return each(*given)
+
+    monkeypatch.setattr(pool.batched, "each", counted)
+    found, share = pool.total(rows, start, CLIP)
+    assert torch.equal(found, torch.cat([total for total, _ in alone]))
+    assert torch.equal(share, torch.cat([own for _, own in alone]))
+    assert len(calls) == 4, "all records at two sets of weights, two of them in two orders"
+    assert not torch.equal(found[0], found[3])
+
+
 # -- the right numbers -----------------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from equipoise.data.dataset import Dataset
 from equipoise.errors import ModelError
+from equipoise.models import features as features_file
 from equipoise.models.batched import Batched
 from equipoise.models.check import check_model
 from equipoise.models.features import FeatureModel, features_of, scatter_linear, zero_head
@@ -123,7 +124,7 @@ def test_alone_a_record_has_the_same_bits_in_any_company(few: Dataset) -> None:
     assert torch.equal(features_of(model, strided), features)
 
 
-def test_each_record_has_a_call_of_its_own() -> None:
+def test_each_record_has_a_call_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[tuple[int, bool]] = []
 
     class Watched(nn.Flatten):
@@ -135,15 +136,17 @@ def test_each_record_has_a_call_of_its_own() -> None:
     features_of(model, torch.rand(5, 1, 4, 4).transpose(2, 3))
     assert sizes[1:] == [(1, True)] * 5  # the first is of no record
     sizes.clear()
-    features_of(model, torch.rand(5, *SHAPE), alone=False, chunk=2)
+    monkeypatch.setattr(features_file, "CHUNK", 2)
+    features_of(model, torch.rand(5, *SHAPE), alone=False)
     assert [size for size, _ in sizes[1:]] == [2, 2, 1]
 
 
-def test_chunks_give_the_same_numbers(few: Dataset) -> None:
+def test_chunks_give_the_same_numbers(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     model, images = scatter_linear(few.shape), few.test.images[:21]
     expected = features_of(model, images)
     for chunk in (1, 4, 64):
-        assert torch.allclose(features_of(model, images, alone=False, chunk=chunk), expected, atol=1e-6)
+        monkeypatch.setattr(features_file, "CHUNK", chunk)
+        assert torch.allclose(features_of(model, images, alone=False), expected, atol=1e-6)
 
 
 class Picky(nn.Module):

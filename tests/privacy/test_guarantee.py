@@ -50,7 +50,7 @@ def test_poisson_sampling_and_a_schedule() -> None:
     assert one.release == limit(0.1, sigma, 100, 0.25, "release", schedule)
     assert one.release_known == limit(0.1, sigma, 100, 0.25, "release_known", schedule)
     assert 0.1 < one.release < one.release_known < one.run
-    assert found.advantage == advantage(sigma, 100, 0.25, "run", schedule)
+    assert found.advantage == advantage(sigma, 100, 0.25, schedule)
 
 
 def test_the_noise_may_be_given_instead() -> None:

@@ -69,15 +69,13 @@ def test_one_release_of_poisson_sampling() -> None:
     assert known == limit(0.01, 2.0, 1)
     assert limit(0.01, 2.0, 100, 0.25, "release") == pytest.approx(0.75 * 0.01 + 0.25 * known, rel=1e-12)
     assert limit(0.01, 2.0, 1, 0.25) == pytest.approx(limit(0.01, 2.0, 1, 0.25, "release"), rel=1e-3), "a run of one"
-    assert advantage(2.0, 1, 0.25) == pytest.approx(advantage(2.0, 9, 0.25, "release"), rel=1e-4)
-    assert advantage(2.0, 1, 1.0) == advantage(2.0, 9, 0.25, "release_known")
 
 
 def test_of_several_releases_the_one_with_least_noise_counts() -> None:
     schedule = ((1.0, 5), (0.5, 5))
     assert limit(0.01, 2.0, 10, 1.0, "release", schedule) == limit(0.01, 1.0, 1)
-    assert advantage(2.0, 10, 1.0, "release", schedule) == advantage(1.0, 1)
     assert limit(0.01, 2.0, 10, schedule=schedule) == pytest.approx(limit(0.01, 2 / math.sqrt(5 + 20), 1), rel=1e-9)
+    assert advantage(2.0, 10, schedule=schedule) == pytest.approx(advantage(2 / math.sqrt(5 + 20), 1), rel=1e-9)
     assert limit(0.01, 2.0, 10, 0.5, "run", schedule) > limit(0.01, 2.0, 10, 0.5)
 
 
@@ -107,11 +105,9 @@ def test_negative_epsilons_are_needed() -> None:
 
 def test_candidates() -> None:
     assert blind_success(200) == 1 / 200
-    assert blind_success(200, 44) == 1 / 157
-    assert blind_success(5, 5) == 1.0
-    for wrong in ((1, 1), (200, 0), (200, 201), (2.0, 1), (True, 1), (200, 1.5)):
+    for wrong in (1, 2.0, True):
         with pytest.raises(ConfigError, match="Expected"):
-            blind_success(*wrong)  # type: ignore[arg-type]
+            blind_success(wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kappa", [-0.1, 1.1, math.nan, None, True])
@@ -122,12 +118,12 @@ def test_an_impossible_kappa(kappa: Any) -> None:
 
 def test_other_impossible_questions() -> None:
     for call in (lambda **other: limit(0.01, 2.0, 10, **other), lambda **other: advantage(2.0, 10, **other)):
-        with pytest.raises(ConfigError, match=r"scope='runs' to be one of run, release, release_known"):
-            call(scope="runs")
         with pytest.raises(ConfigError, match="sampling_rate="):
             call(sampling_rate=0)
         with pytest.raises(ConfigError, match="the budget for 10"):
             call(schedule=((1.0, 9),))
+    with pytest.raises(ConfigError, match=r"scope='runs' to be one of run, release, release_known"):
+        limit(0.01, 2.0, 10, scope="runs")  # type: ignore[arg-type]
     for rounds in (0, 1.5):
         with pytest.raises(ConfigError, match="rounds="):
             limit(0.01, 2.0, rounds)  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ from ..attack.membership import MEMBERSHIP
 from ..attack.registry import MULTI_ROUND
 from ..errors import EquipoiseError
 from ..privacy.limits import limit
-from ..statistics import Array, Interval, auc, bootstrap_auc, bounded_interval
+from ..statistics import Array, auc, bootstrap_auc, bounded_interval
 from .results import Outcome, evidence
 
 LEVEL = 0.05
@@ -43,18 +43,13 @@ ABLE = 0.9
 Row = dict[str, Any]
 
 
-def clopper_pearson(found: int, trials: int, alpha: float) -> Interval:
-    """The exact lower and upper bound of a rate, each missed with a probability of at most ``alpha``.
-
-    >>> [round(end, 4) for end in clopper_pearson(5, 100, 0.025)]
-    [0.0164, 0.1128]
-    """
-    return lower_bound(found, trials, alpha), upper_bound(found, trials, alpha)
-
-
 @lru_cache(maxsize=4096)
 def lower_bound(found: int, trials: int, alpha: float) -> float:
-    """The rate at which so many successes, or more, have a probability of ``alpha``; 0 for none."""
+    """The rate at which so many successes, or more, have a probability of ``alpha``; 0 for none.
+
+    >>> round(lower_bound(5, 100, 0.025), 4), round(upper_bound(5, 100, 0.025), 4)
+    (0.0164, 0.1128)
+    """
     return 0.0 if found <= 0 else _root(lambda p: _at_least(found, trials, p) - alpha)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..privacy import CANDIDATES
 from . import completion
 from .arguments import Json, print_json
 
@@ -30,7 +31,7 @@ def guarantee(
     sigma: Annotated[
         float | None, typer.Option(help="Noise over clip norm, instead of --epsilon: what that noise is worth.")
     ] = None,
-    candidates: Annotated[int, typer.Option(help="Equally likely records that an attacker picks one of.")] = 200,
+    candidates: Annotated[int, typer.Option(help="Equally likely records that an attacker picks one of.")] = CANDIDATES,
     unit: Annotated[
         str, typer.Option(help="What is protected: record, or group.", autocompletion=completion.units)
     ] = "record",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..errors import ConfigError
+from ..privacy import CANDIDATES
 from .arguments import Json, print_json
+
+if TYPE_CHECKING:
+    from ..flower.policy import Policy
 
 EXAMPLES = (
     "Examples: equipoise ledger runs/a   |   equipoise ledger RUN --head HASH   |   equipoise ledger node/ledger.jsonl "
@@ -42,35 +46,27 @@ def ledger(
         if not reset or reason is None:
             raise ConfigError("--reset and --reason belong together.", 'Give both: --reset --reason "...".')
         reset_account(run, reason)
-    result = ledger_report(run, head, delta, _bounds(policy))
+    own = None if policy is None else _policy(policy)
+    result = ledger_report(run, head, delta, None if own is None else own.mechanisms)
     if guarantee is not None:
         print_json(claim_of(result.get("reserved", {}).get("runs", []), guarantee))
         return
-    if policy is not None:
-        result["data"] = _data_set(result, policy)
+    if own is not None:
+        if result["account"] != own.account:
+            raise ConfigError(
+                f"The policy {policy} names another account than the ledger.", "Name the ledger beside it."
+            )
+        result["data"] = own.data
     if as_json:
         print_json(result)
     else:
         _show(result)
 
 
-def _bounds(policy: Path | None) -> dict[str, Any] | None:
-    """What a policy says of each mechanism."""
-    if policy is None:
-        return None
+def _policy(path: Path) -> Policy:
     from ..flower.policy import read_policy
 
-    return dict(read_policy(policy).mechanisms)
-
-
-def _data_set(result: dict[str, Any], policy: Path) -> str:
-    """What the policy calls the data whose account this is."""
-    from ..flower.policy import read_policy
-
-    own = read_policy(policy)
-    if result["account"] != own.account:
-        raise ConfigError(f"The policy {policy} names another account than the ledger.", "Name the ledger beside it.")
-    return own.data
+    return read_policy(path)
 
 
 def _show(result: dict[str, Any]) -> None:
@@ -129,8 +125,8 @@ def _show_account(result: dict[str, Any]) -> None:
         display.console.print(table)
         display.note(
             "epsilon, delta: reserved, used or not. so far: the epsilon of the rounds that were used, a progress "
-            "figure that frees nothing. identified: the most that any attacker who sees the whole run finds among 200; "
-            "blindly 0.5 %."
+            "figure that frees nothing. identified: the most that any attacker who sees the whole run finds among "
+            f"{CANDIDATES}; blindly {percent_up(1 / CANDIDATES)}."
         )
     for name, left in (result["left"] or {}).items():
         delta = f", delta {left['delta']:g}" if "delta" in left else ""

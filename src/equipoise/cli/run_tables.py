@@ -71,10 +71,7 @@ def whole_run_line(config: Config, name: str, budgets: list[str]) -> str:
     """What the noise of a mechanism with a budget for the whole run is."""
     own = config.settings.for_run().protection.gaussian
     sigmas = dict.fromkeys(
-        own.sigma(float(value))
-        for fed in config.federations()
-        if fed.mechanism == name
-        for value in (fed.budget if isinstance(fed.budget, list | tuple) else [fed.budget])
+        own.sigma(float(value)) for fed in config.federations() if fed.mechanism == name for value in fed.budgets
     )
     return (
         f"{name} at epsilon {'; '.join(budgets)}, delta {own.delta:g}, for all {own.rounds} rounds together: sigma "

@@ -17,6 +17,15 @@ class Federation:
     budget: Any = None  # a number, one per client, or a schedule; None for the mechanism "none"
     seed: int = 1
 
+    @property
+    def budgets(self) -> list[Any]:
+        """That of each client, or the one that all of them have.
+
+        >>> Federation(budget=0.98).budgets, Federation(budget=(80, 200)).budgets
+        ([0.98], [80, 200])
+        """
+        return list(self.budget) if isinstance(self.budget, list | tuple) else [self.budget]
+
     def label(self) -> str:
         """
         >>> Federation("mnist", "pl-learn", 0.98).label()

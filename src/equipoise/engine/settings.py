@@ -128,10 +128,7 @@ class Settings:
     def with_sigmas(self, federations: Sequence[Federation]) -> Settings:
         """The same with all noise multipliers that follow from budgets: whoever runs it needs no accounting."""
         values = {
-            float(value)
-            for fed in federations
-            if get_mechanism(fed.mechanism).whole_run
-            for value in (fed.budget if isinstance(fed.budget, list | tuple) else [fed.budget])
+            float(value) for fed in federations if get_mechanism(fed.mechanism).whole_run for value in fed.budgets
         }
         if not values:
             return self

@@ -16,6 +16,7 @@ from ..ledger.reservation import MOST_PARTS, Noise, Reservation
 from ..mechanism.protection import ProtectionSettings
 from ..mechanism.run_budget import GaussianSettings
 from ..mechanism.schedule import schedule, schedule_starts
+from ..privacy.gaussian import noise_multiplier
 
 STEPS = (1e-30, 1e30)
 """Between these an eta keeps all digits of the noise that it is multiplied with; nobody trains with another."""
@@ -70,8 +71,6 @@ def asked_for(
 
 def priced(terms: Reservation) -> Reservation:
     """With the noise multiplier that its (epsilon, delta) needs."""
-    from ..privacy.gaussian import noise_multiplier  # only the first message of a run comes here
-
     sigma = noise_multiplier(
         terms.epsilon, terms.delta, terms.rounds, terms.sampling_rate, schedule=terms.noise_schedule
     )

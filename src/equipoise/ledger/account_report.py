@@ -8,14 +8,14 @@ from dataclasses import asdict
 from typing import Any
 
 from ..errors import ConfigError, LedgerError
-from ..privacy.guarantee import percent_up
+from ..privacy import CANDIDATES as CANDIDATES
+from ..privacy.claim import guarantee_claim
+from ..privacy.gaussian import epsilon_of
+from ..privacy.guarantee import guarantee, percent_up
+from ..privacy.limits import MARGIN, limit
 from .account import is_formal, is_whole_run, single_epsilon, units
 from .ledger import Reset, Summary
 from .reservation import RELATION, Reserved, sums
-
-CANDIDATES = 200
-"""Equally likely ones, among which an attacker looks for the right one."""
-FALSE_POSITIVES = 0.01
 
 Bounds = Mapping[str, Mapping[str, Any]]
 """What a policy says of each mechanism."""
@@ -76,8 +76,6 @@ def spent_so_far(run: Reserved) -> float | None:
 
     None where it cannot be computed here.
     """
-    from ..privacy.gaussian import epsilon_of
-
     terms = run.terms
     if run.used == 0:
         return 0.0
@@ -101,30 +99,19 @@ def _left(epsilon: float, delta: float, policy: Bounds) -> dict[str, Any]:
 
 def proved_limits(run: Reserved) -> dict[str, Any]:
     """What any attacker reaches at most who sees the whole run, or one release, and knows all other records."""
-    from ..privacy.limits import advantage, limit
-
     terms = run.terms
-    about = (terms.sigma, terms.rounds, terms.sampling_rate)
     try:
-        found = {
-            scope: limit(1 / CANDIDATES, *about, scope=scope, schedule=terms.noise_schedule)
-            for scope in ("run", "release")
-        }
-        tpr = limit(FALSE_POSITIVES, *about, schedule=terms.noise_schedule)
-        most = advantage(*about, schedule=terms.noise_schedule)
+        found = guarantee(
+            sigma=terms.sigma, delta=terms.delta, rounds=terms.rounds, sampling_rate=terms.sampling_rate,
+            unit=terms.unit, schedule=terms.noise_schedule,
+        ).plain()  # fmt: skip
     except ConfigError as error:  # an extra is missing
         return {"remedy": error.remedy}
-    return {
-        "identification": {"candidates": CANDIDATES, **found},
-        "membership_tpr": {f"{FALSE_POSITIVES:g}": tpr},
-        "advantage": most,
-    }
+    return {key: found[key] for key in ("identification", "membership_tpr", "advantage")}
 
 
 def claim_of(runs: Sequence[Mapping[str, Any]], run: str) -> dict[str, Any]:
     """``guarantee.json`` of one of the ``runs`` of a report: what is claimed if the node made its releases by it."""
-    from ..privacy.claim import guarantee_claim
-
     known = {row["run"]: row for row in runs}
     if run not in known:
         names = ", ".join(map(printable, known)) or "none"
@@ -165,8 +152,6 @@ def limit_of_all(summary: Summary) -> float:
 
     By the sums of epsilon and delta; where all units take part in every round, by the exact law too, if it says less.
     """
-    from ..privacy.limits import MARGIN, limit
-
     runs, single = summary.runs.values(), single_epsilon(summary)
     epsilon, delta = sums(runs)
     found = min(1.0, (math.exp(min(epsilon + single, 700.0)) / CANDIDATES + delta) * MARGIN)

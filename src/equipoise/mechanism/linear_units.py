@@ -23,7 +23,7 @@ from ..models.batched import Batched
 from ..models.scattering import NORM
 from .exact_softmax import softmax
 from .l2_grid import FINENESS, L2Grid, largest_power
-from .units import EachRecord, Pool, Records, check_sum, say_failed
+from .units import EachRecord, Pool, Records, check_sum, content, say_failed
 
 PIECE = 4096
 """Records whose numbers are turned into float64 at once."""
@@ -191,7 +191,7 @@ def _alike(rows: Sequence[Tensor]) -> list[list[int]]:
     """Clients by their records: the same tensor, or one with the same content."""
     known: dict[bytes, list[int]] = {}
     for r, row in enumerate(rows):
-        known.setdefault(row.cpu().numpy().tobytes(), []).append(r)
+        known.setdefault(content(row), []).append(r)
     return list(known.values())
 
 

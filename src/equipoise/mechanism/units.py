@@ -103,7 +103,7 @@ class EachRecord:
         check_sum(max(map(len, rows), default=0), grid)
         if len(rows) > 1 and (start.device.type == "cpu" or self.records.groups is not None):
             # CPU kernels round differently beside other clients, and learning amplifies that
-            sums = [self.total([row], start[r : r + 1], clip) for r, row in enumerate(rows)]
+            sums = self._apart(rows, start, clip)
             return torch.cat([total for total, _ in sums]), torch.cat([share for _, share in sums])
         if self.records.groups is not None:
             return self._by_person(rows[0], start, grid, clip)
@@ -118,6 +118,15 @@ class EachRecord:
         say_failed(failed, sum(map(len, rows)))
         counts = torch.tensor([max(1, len(row)) for row in rows], device=start.device)
         return total, clipped / counts
+
+    def _apart(self, rows: Sequence[Tensor], start: Tensor, clip: float) -> list[tuple[Tensor, Tensor]]:
+        """Each client by itself; those with the same records and the same weights are computed once."""
+        keys = [(content(row), content(start[r])) for r, row in enumerate(rows)]
+        known: dict[tuple[bytes, bytes], tuple[Tensor, Tensor]] = {}
+        for r, key in enumerate(keys):
+            if key not in known:
+                known[key] = self.total(rows[r : r + 1], start[r : r + 1], clip)
+        return [known[key] for key in keys]
 
     def _calls(self, rows: Sequence[Tensor], start: Tensor) -> list[tuple[Tensor, Tensor]]:
         """The records in calls of one shape: places ``[R, slots]``, and which of them are records."""
@@ -264,6 +273,11 @@ def check_sum(count: int, grid: L2Grid) -> None:
     """Refuse more records than can be added exactly; no data set that fits a memory has so many."""
     if count * grid.most**0.5 > LARGEST_SUM:
         raise ConfigError("So many records cannot be added exactly.", "Split the data over several clients.")
+
+
+def content(values: Tensor) -> bytes:
+    """The bits of ``values`` ``[n]``: the same for tensors that hold the same."""
+    return values.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
 
 
 def _like(mask: Tensor, tensor: Tensor) -> Tensor:

@@ -89,7 +89,7 @@ def zero_head(width: int, classes: int) -> nn.Linear:
     return head  # type: ignore[no-any-return]
 
 
-def features_of(model: FeatureModel, images: Tensor, *, alone: bool = True, chunk: int = CHUNK) -> Tensor:
+def features_of(model: FeatureModel, images: Tensor, *, alone: bool = True) -> Tensor:
     """The features ``[N, F]`` of records ``[N, ...]``. Features that are not finite count as zeros.
 
     Args:
@@ -97,8 +97,7 @@ def features_of(model: FeatureModel, images: Tensor, *, alone: bool = True, chun
         images: the records, where the model's tensors are and in their precision.
         alone: each record is copied and has a call of its own, so that its features depend on it alone to
             the last bit. Where that call fails the features are zero, and the log says how many did, never which. For
-            whatever training is private. Otherwise ``chunk`` records at a time, for evaluation.
-        chunk: their number.
+            whatever training is private. Otherwise ``CHUNK`` records at a time, for evaluation.
 
     >>> features_of(FeatureModel(Scattering(), nn.Linear(3969, 10)), torch.rand(3, 1, 28, 28)).shape
     torch.Size([3, 3969])
@@ -110,8 +109,8 @@ def features_of(model: FeatureModel, images: Tensor, *, alone: bool = True, chun
         if alone:
             _one_by_one(model, images, result)
         else:
-            for start in range(0, len(images), chunk):
-                result[start : start + chunk] = _tried(model, images[start : start + chunk])
+            for start in range(0, len(images), CHUNK):
+                result[start : start + CHUNK] = _tried(model, images[start : start + CHUNK])
     return torch.where(torch.isfinite(result).all(1, keepdim=True), result, 0.0)
 
 

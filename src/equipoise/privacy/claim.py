@@ -67,10 +67,8 @@ def guarantee_claim(
     sampling_rate: float = 1.0,
     schedule: Noise | None = None,
     unit: str = "record",
-    candidates: int = 200,
     linear: bool = False,
     seeded: bool = False,
-    draw_error: float = DRAW_ERROR,
 ) -> dict[str, Any]:
     """The content of ``guarantee.json``.
 
@@ -85,10 +83,8 @@ def guarantee_claim(
         sampling_rate: q.
         schedule: relative noise, as pairs (multiplier, number of rounds).
         unit: "record" or "group".
-        candidates: of the limit on identification.
         linear: whether the model is a linear head on features, for which more is proved.
         seeded: whether the noise followed from a seed, so that nothing is claimed.
-        draw_error: total variation of one draw of the noise.
 
     Returns:
         A document of JSON's own types.
@@ -109,13 +105,12 @@ def guarantee_claim(
             f"Noise multiplier {sigma:g} has delta {actual:.3g} at epsilon {epsilon:g}, more than {delta:g}.",
             "Use the one that noise_multiplier gives.",
         )
-    added = _added(epsilon, (coordinates or MOST_COORDINATES) * rounds * draw_error)
+    added = _added(epsilon, (coordinates or MOST_COORDINATES) * rounds * DRAW_ERROR)
     if added > NEGLIGIBLE * delta:
         raise BudgetError(f"At epsilon {epsilon:g} nothing can be claimed.", "Take a smaller one; 1 to 8 are usual.")
     found = guarantee(
-        sigma=sigma, delta=delta, rounds=rounds, sampling_rate=sampling_rate, candidates=candidates, unit=unit,
-        schedule=schedule,
-    ).plain()  # fmt: skip
+        sigma=sigma, delta=delta, rounds=rounds, sampling_rate=sampling_rate, unit=unit, schedule=schedule
+    ).plain()
     return {
         "schema": SCHEMA,
         "holds": not seeded,
@@ -134,7 +129,7 @@ def guarantee_claim(
         "divisor": float(divisor),
         "coordinates": coordinates,
         "arithmetic": {
-            "draw_error": draw_error,
+            "draw_error": DRAW_ERROR,
             "added_to_delta": added,
             "statements": list(ARITHMETIC),
         },

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..errors import ConfigError, expected
+from . import CANDIDATES
 from .gaussian import RELATION, Noise, epsilon_of, noise_multiplier, rounded_up
 from .limits import advantage, blind_success, limit
 
@@ -101,7 +102,7 @@ def guarantee(
     epsilon: float | None = None,
     delta: float = 1e-5,
     sampling_rate: float = 1.0,
-    candidates: int = 200,
+    candidates: int = CANDIDATES,
     unit: str = "record",
     sigma: float | None = None,
     schedule: Noise | None = None,
@@ -148,7 +149,7 @@ def guarantee(
             limit(kappa, *run, "release_known", schedule),
         ),
         membership_tpr={rate: limit(float(rate), *run, "run", schedule) for rate in RATES},
-        advantage=advantage(*run, "run", schedule),
+        advantage=advantage(*run, schedule),
     )  # fmt: skip
 
 

@@ -80,37 +80,31 @@ def limit(
     return min(1.0, float(np.min(np.exp(GRID) * kappa + _removal(float(sigma), noise, rate))))
 
 
-def advantage(
-    sigma: float, rounds: int, sampling_rate: float = 1.0, scope: Scope = "run", schedule: Noise | None = None
-) -> float:
+def advantage(sigma: float, rounds: int, sampling_rate: float = 1.0, schedule: Noise | None = None) -> float:
     """The most by which the true-positive rate of any test for the record exceeds its false-positive rate: delta(0).
+
+    The test sees the whole run.
 
     >>> round(advantage(14.09839, 50), 4)
     0.198
     """
     noise, rate = parts(rounds, sampling_rate, schedule)
     check_sigma(sigma)
-    if _known(scope) != "run":
-        return min(1.0, (rate if scope == "release" else 1.0) * _distance(1 / (sigma * noise[0][0])))
     if rate == 1:
         return _distance(mu_of(sigma, noise))
     return float(_removal(float(sigma), noise, rate)[np.searchsorted(GRID, 0.0)])
 
 
-def blind_success(candidates: int, present: int = 1) -> float:
-    """kappa of picking a record that is there from ``candidates``, of which ``present`` are, drawn without replacement.
+def blind_success(candidates: int) -> float:
+    """kappa of picking the one record that is there from ``candidates``, all equally likely.
 
-    The other ``present - 1`` are granted to the attacker, so that candidates - present + 1 are left to choose from.
-
-    >>> blind_success(200), blind_success(200, 4) == 1 / 197
-    (0.005, True)
+    >>> blind_success(200)
+    0.005
     """
     if not is_whole(candidates) or not 2 <= candidates <= MOST_CANDIDATES:
         most = f"a whole number from 2 to {MOST_CANDIDATES:,}"
         raise expected("candidates", candidates, most, "Give how many there are to choose from.")
-    if not is_whole(present) or not 1 <= present <= candidates:
-        raise expected("present", present, f"a whole number from 1 to {candidates}", "Count those that are there.")
-    return 1 / (candidates - present + 1)
+    return 1 / candidates
 
 
 def _known(scope: Scope) -> Scope:

@@ -20,7 +20,6 @@ def guarantees(sweep: Sweep) -> dict[str, Any] | None:
     if not whole_run:
         return None
     own, grouped = sweep.settings.protection.gaussian, sweep.pool.records.groups is not None
-    budgets = [fed.budget if isinstance(fed.budget, list | tuple) else [fed.budget] for fed in whole_run]
     claims = [
         guarantee_claim(
             epsilon=epsilon, delta=own.delta, rounds=own.rounds or sweep.settings.training.rounds,
@@ -28,6 +27,6 @@ def guarantees(sweep: Sweep) -> dict[str, Any] | None:
             sampling_rate=own.sampling_rate, schedule=own.noise(), unit="group" if grouped else "record",
             linear=sweep.on_features, seeded=True,
         )
-        for epsilon in sorted({float(value) for row in budgets for value in row})
+        for epsilon in sorted({float(value) for fed in whole_run for value in fed.budgets})
     ]  # fmt: skip
     return claims[0] if len(claims) == 1 else {"schema": claims[0]["schema"], "claims": claims}
