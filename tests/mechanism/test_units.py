@@ -22,7 +22,6 @@ from equipoise.mechanism.units import (
     Records,
     check_sum,
     slots_for,
-    unit_gradients,
 )
 from equipoise.models.batched import Batched
 from equipoise.randomness import experiment_key, keyed_words
@@ -154,11 +153,12 @@ def test_sums_are_those_of_torch_up_to_the_grid(groups: Tensor | None, clip: flo
     assert float(share) == pytest.approx(clipped / len(members(groups)))
 
 
-def test_unit_gradients_are_what_each_record_adds() -> None:
-    pool, (images, labels) = pool_of(), data()
-    found = unit_gradients(pool.batched, start_of(pool)[0], images, labels, CLIP)
-    step = pool.grid(CLIP).step
-    assert [[int(value / step) for value in row] for row in found.tolist()] == [total(pool, [i]) for i in range(N)]
+@pytest.mark.parametrize("rows", [list(range(N)), [5, 2], []])
+def test_each_is_what_every_record_adds(rows: list[int]) -> None:
+    pool = pool_of()
+    found = pool.each(torch.tensor(rows, dtype=torch.int64), start_of(pool), CLIP)
+    assert found.shape == (len(rows), pool.batched.layout.size)
+    assert found.tolist() == [total(pool, [i]) for i in rows]
 
 
 # -- records that cannot be used ---------------------------------------------------------------------------------------

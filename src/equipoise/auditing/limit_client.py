@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..attack.known_others import Terms
-from ..mechanism.linear_units import LinearRecords, on_head
+from ..mechanism.linear_units import on_head
 from ..mechanism.noised_sum import update_per_gradient
 from ..mechanism.protection import Protection
 from ..mechanism.records import of_units
 from ..mechanism.release import release
-from ..mechanism.units import EachRecord, Pool, Records, Units, unit_gradients
+from ..mechanism.units import EachRecord, Pool, Records, Units
 from ..models.batched import Batched
 from ..randomness import Key, Words, experiment_key, first_words, keyed_words
 from .limit_games import Game
@@ -55,10 +55,7 @@ class PlayedClient:
         return terms_of(self.protection(round_number), self.eta)
 
     def units(self, weights: Tensor, rows: Tensor) -> Tensor:
-        clip, records = self.terms(1).clip, self.pool.records
-        if isinstance(self.pool, EachRecord):
-            return unit_gradients(self.pool.batched, weights, records.images[rows], records.labels[rows], clip)
-        assert isinstance(self.pool, LinearRecords)
+        clip = self.terms(1).clip
         return self.pool.each(rows, weights.view(1, -1), clip) * self.pool.grid(clip).step
 
     def releases(

@@ -7,6 +7,7 @@ record makes the difference between a release and an error.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
@@ -19,7 +20,7 @@ from ..models.check import check_features, check_model
 from ..models.features import FeatureModel
 from ..models.layout import Layout
 from .batch import check_labels, checked_pair
-from .linear_units import LinearRecords, on_head
+from .linear_units import LinearRecords, whole_head
 from .records import blank_record, neutral, rehearse
 from .units import EachRecord, Pool, Records, Units, slots_for
 
@@ -27,25 +28,35 @@ from .units import EachRecord, Pool, Records, Units, slots_for
 def units_of(
     model: nn.Module, fixed: Mapping[str, Tensor], batch: Any, loss: Loss | None, groups: Any
 ) -> tuple[Units, Layout]:
-    """All units of a client, and the layout of the parameters; ``batch`` None: it has no records."""
-    if batch is None:
-        return _nobody(model, fixed, loss)
-    images, labels = checked_pair(batch)
-    everyone = torch.arange(len(labels), device=labels.device)
-    whose = _checked_groups(groups, labels)
-    if isinstance(model, FeatureModel) and loss is None:
-        from ..models.feature_cache import cached_features  # keeps files, which other models can do without
+    """All units of a client, and the layout of the parameters; ``batch`` None: it has no records.
 
-        _check_frozen(model, images)
-        check_labels(model, blank_record(images), blank_record(labels))
-        features = Records(cached_features(model, images), labels, whose)
-        pool = on_head(Batched(model.head_model(), fixed=fixed), features, model.head.out_features)
-        if isinstance(pool, LinearRecords):
-            return Units(pool, [everyone]), Layout.of(model)
-        pool, layout = _each_record(model.head_model(), fixed, features, loss)
-        return Units(pool, [everyone]), layout
-    pool, layout = _each_record(model, fixed, Records(images, labels, whose), loss)
+    Its releases then lie on the grid that they would have with records: another one would tell that there are none.
+    """
+    nobody = batch is None
+    records = Records(torch.zeros(0), torch.zeros(0, dtype=torch.int64)) if nobody else _checked_records(batch, groups)
+    pool: Pool | None = None
+    if isinstance(model, FeatureModel) and loss is None:
+        images = torch.zeros(0, model.head.in_features) if nobody else _features(model, records)
+        records, classes, model = replace(records, images=images), model.head.out_features, model.head_model()
+        layout = Layout.of(model)
+        pool = LinearRecords(records, classes) if whole_head(layout, records, classes) else None
+    if pool is None:
+        pool, layout = _each_record(model, fixed, records, loss, tried=not nobody)
+    everyone = torch.arange(len(records.labels), device=records.labels.device)
     return Units(pool, [everyone]), layout
+
+
+def _checked_records(batch: Any, groups: Any) -> Records:
+    images, labels = checked_pair(batch)
+    return Records(images, labels, _checked_groups(groups, labels))
+
+
+def _features(model: FeatureModel, records: Records) -> Tensor:
+    from ..models.feature_cache import cached_features  # keeps files, which other models can do without
+
+    _check_frozen(model, records.images)
+    check_labels(model, blank_record(records.images), blank_record(records.labels))
+    return cached_features(model, records.images)
 
 
 _CHECKED: WeakSet[nn.Module] = WeakSet()
@@ -60,30 +71,29 @@ def _check_frozen(model: FeatureModel, images: Tensor) -> None:
         _CHECKED.add(model.features)
 
 
-def _nobody(model: nn.Module, fixed: Mapping[str, Tensor], loss: Loss | None) -> tuple[Units, Layout]:
-    """No units, on the grid that the client's records would have had: another grid would tell that there are none."""
-    labels = torch.zeros(0, dtype=torch.int64)
-    if isinstance(model, FeatureModel) and loss is None:
-        nothing = Records(torch.zeros(0, model.head.in_features), labels)
-        batched = Batched(model.head_model(), fixed=fixed)
-        return Units(on_head(batched, nothing, model.head.out_features), [labels]), batched.layout
-    batched = Batched(model, loss, fixed=fixed)
-    return Units(EachRecord(batched, Records(torch.zeros(0), labels)), [labels]), batched.layout
-
-
 def _each_record(
-    model: nn.Module, fixed: Mapping[str, Tensor], records: Records, loss: Loss | None
+    model: nn.Module, fixed: Mapping[str, Tensor], records: Records, loss: Loss | None, *, tried: bool
 ) -> tuple[Pool, Layout]:
-    image, label = blank_record(records.images), blank_record(records.labels)
+    """``tried``: model and loss are, on a blank record; a client without records has no form for one."""
+    classes = slots = None
+    if tried:
+        image, label = blank_record(records.images), blank_record(records.labels)
+        classes = _classes(model, image, label, loss)
+    batched = Batched(model, loss, records.images.device, fixed=fixed)
+    if tried:
+        slots = slots_for(batched, image, label, classes)
+    return EachRecord(batched, records, classes, slots), batched.layout
+
+
+def _classes(model: nn.Module, image: Tensor, label: Tensor, loss: Loss | None) -> int | None:
+    """How many there are, if they can be told; raises where the model or the loss does not serve."""
     plain = neutral(model)  # whether a model serves must not depend on the values it holds
     check_model(plain, image)
     if loss is None:
         check_labels(plain, image, label)
     elif not callable(loss):
         raise ConfigError(f"Expected loss to be a function, got {type(loss).__name__}.", "Pass loss(outputs, labels).")
-    classes = rehearse(plain, image, label, loss)
-    batched = Batched(model, loss, records.images.device, fixed=fixed)
-    return EachRecord(batched, records, classes, slots_for(batched, image, label, classes)), batched.layout
+    return rehearse(plain, image, label, loss)
 
 
 def _checked_groups(groups: Any, labels: Tensor) -> Tensor | None:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ..models.batched import Batched
+from ..models.layout import Layout
 from ..models.scattering import NORM
 from .exact_softmax import softmax
 from .l2_grid import FINENESS, L2Grid, largest_power
@@ -104,7 +105,6 @@ class LinearRecords:
         return self._rounded(parts @ features, clip), share.to(start.dtype)
 
     def each(self, row: Tensor, start: Tensor, clip: float) -> Tensor:
-        """What every record would come to as the only one, at one set of weights ``[1, P]``: ``[n, P]``, integers."""
         whole, features, _ = self._alone(row.to(self.features.device), start, clip)
         return self._rounded(whole.unsqueeze(2) * features.unsqueeze(1), clip)
 
@@ -174,8 +174,13 @@ class LinearRecords:
 
 def on_head(batched: Batched, records: Records, classes: int) -> Pool:
     """Features as the records of a linear head; one that has no bias, or is frozen in part, is like any other model."""
-    every = classes * (math.prod(records.images.shape[1:]) + 1)
-    return LinearRecords(records, classes) if batched.layout.size == every else EachRecord(batched, records, classes)
+    linear = whole_head(batched.layout, records, classes)
+    return LinearRecords(records, classes) if linear else EachRecord(batched, records, classes)
+
+
+def whole_head(layout: Layout, records: Records, classes: int) -> bool:
+    """Whether the trained parameters are all of a linear head on these features, with a bias."""
+    return layout.size == classes * (math.prod(records.images.shape[1:]) + 1)
 
 
 def _norm(values: Tensor) -> Tensor:

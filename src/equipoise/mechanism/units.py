@@ -80,6 +80,13 @@ class Pool(Protocol):
         add ``[R, P]``, integers in float64, and the share of units that were clipped ``[R]``."""
         ...
 
+    def each(self, row: Tensor, start: Tensor, clip: float) -> Tensor:
+        """What every record would come to as the only one, at one set of weights ``[1, P]``: ``[n, P]``, integers.
+
+        For audits, which play the part of a client.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class Units:
@@ -109,7 +116,7 @@ class EachRecord:
             return self._by_person(rows[0], start, grid, clip)
         total = torch.zeros_like(start, dtype=torch.float64)
         clipped, failed = start.new_zeros(len(rows)), 0
-        for chosen, there in self._calls(rows, start):
+        for chosen, there in self._calls(rows, self.slots or self._fitting(start)):
             gradients, bad = self._gradients(start, chosen, there)
             whole, acted = grid.whole(gradients, clip)
             total += (there.unsqueeze(1).double() @ whole).squeeze(1)
@@ -118,6 +125,13 @@ class EachRecord:
         say_failed(failed, sum(map(len, rows)))
         counts = torch.tensor([max(1, len(row)) for row in rows], device=start.device)
         return total, clipped / counts
+
+    def each(self, row: Tensor, start: Tensor, clip: float) -> Tensor:
+        grid, parts = self.grid(clip), [start.new_zeros(0, start.shape[1], dtype=torch.float64)]
+        for chosen, there in self._calls([row], self._fitting(start)):  # nothing of it is released
+            gradients, _ = self._gradients(start, chosen, there)
+            parts.append(grid.whole(gradients[0, : int(there.sum())], clip)[0])
+        return torch.cat(parts)
 
     def _apart(self, rows: Sequence[Tensor], start: Tensor, clip: float) -> list[tuple[Tensor, Tensor]]:
         """Each client by itself; those with the same records and the same weights are computed once."""
@@ -128,10 +142,9 @@ class EachRecord:
                 known[key] = self.total(rows[r : r + 1], start[r : r + 1], clip)
         return [known[key] for key in keys]
 
-    def _calls(self, rows: Sequence[Tensor], start: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def _calls(self, rows: Sequence[Tensor], slots: int) -> list[tuple[Tensor, Tensor]]:
         """The records in calls of one shape: places ``[R, slots]``, and which of them are records."""
-        slots, device = self.slots or self._fitting(start), self.records.labels.device
-        calls = []
+        device, calls = self.records.labels.device, []
         for first in range(0, max(map(len, rows), default=0), slots):
             chosen = torch.zeros(len(rows), slots, dtype=torch.int64, device=device)
             there = torch.zeros(len(rows), slots, dtype=torch.bool, device=device)
@@ -184,7 +197,8 @@ class EachRecord:
         mine = units[order].tolist()
         total, clipped, failed = torch.zeros_like(start, dtype=torch.float64), start.new_zeros(1), 0
         person: Tensor | None = None
-        for number, (chosen, there) in enumerate(self._calls([row[order.to(row.device)]], start)):
+        calls = self._calls([row[order.to(row.device)]], self.slots or self._fitting(start))
+        for number, (chosen, there) in enumerate(calls):
             gradients, bad = self._gradients(start, chosen, there)
             failed += bad
             for slot in range(int(there.sum())):
@@ -196,19 +210,6 @@ class EachRecord:
                     total, clipped, person = total + whole, clipped + acted, None
         say_failed(failed, len(row))
         return total, clipped / max(1, len(set(mine)))
-
-
-def unit_gradients(batched: Batched, params: Tensor, images: Tensor, labels: Tensor, clip: float) -> Tensor:
-    """What each record by itself adds to a sum, in units of the gradient: ``[n, P]`` float64, on the grid.
-
-    For audits, which play the part of a client.
-    """
-    pool, start = EachRecord(batched, Records(images, labels)), params.view(1, -1)
-    grid, parts = pool.grid(clip), []
-    for chosen, there in pool._calls([torch.arange(len(labels), device=labels.device)], start):
-        gradients, _ = pool._gradients(start, chosen, there)
-        parts.append(grid.whole(gradients[0, : int(there.sum())], clip)[0] * grid.step)
-    return torch.cat(parts)
 
 
 _SLOTS: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], tuple[Callable[[], Any], int]]] = WeakKeyDictionary()
