@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -85,8 +85,23 @@ def _each_record(
     return EachRecord(batched, records, classes, slots), batched.layout
 
 
+_CLASSES: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], int | None]] = WeakKeyDictionary()
+"""What ``_classes`` found without a loss of the user's, by model and all that it can be told by."""
+
+
 def _classes(model: nn.Module, image: Tensor, label: Tensor, loss: Loss | None) -> int | None:
     """How many there are, if they can be told; raises where the model or the loss does not serve."""
+    if loss is not None:
+        return _tried_classes(model, image, label, loss)
+    parts = tuple((name, type(part), part.training) for name, part in model.named_modules())
+    key = (parts, *((tuple(one.shape), one.dtype, one.device) for one in (image, label)))
+    known = _CLASSES.setdefault(model, {})
+    if key not in known:
+        known[key] = _tried_classes(model, image, label, loss)
+    return known[key]
+
+
+def _tried_classes(model: nn.Module, image: Tensor, label: Tensor, loss: Loss | None) -> int | None:
     plain = neutral(model)  # whether a model serves must not depend on the values it holds
     check_model(plain, image)
     if loss is None:

@@ -17,6 +17,7 @@ gradient that is not finite each count as zero.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -29,7 +30,7 @@ from ..errors import ConfigError, place
 from ..models.batched import Batched
 from ..privacy.poisson import included
 from ..randomness import Words
-from .l2_grid import L2Grid
+from .l2_grid import EXACT, L2Grid
 
 log = logging.getLogger("equipoise")
 
@@ -38,6 +39,9 @@ SLOTS = 64
 ROOM = 6 << 30
 """Bytes that the gradients of one call may take on a GPU."""
 LARGEST_SUM = 2**52
+torch.empty(
+    31 << 20, dtype=torch.uint8
+)  # freed at once: the C library then keeps blocks of that size for the next ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +123,7 @@ class EachRecord:
         for chosen, there in self._calls(rows, self.slots or self._fitting(start)):
             gradients, bad = self._gradients(start, chosen, there)
             whole, acted = grid.whole(gradients, clip)
-            total += (there.unsqueeze(1).double() @ whole).squeeze(1)
+            total += _summed(whole, there, grid)
             clipped += (acted & there).sum(1)
             failed += bad
         say_failed(failed, sum(map(len, rows)))
@@ -130,7 +134,7 @@ class EachRecord:
         grid, parts = self.grid(clip), [start.new_zeros(0, start.shape[1], dtype=torch.float64)]
         for chosen, there in self._calls([row], self._fitting(start)):  # nothing of it is released
             gradients, _ = self._gradients(start, chosen, there)
-            parts.append(grid.whole(gradients[0, : int(there.sum())], clip)[0])
+            parts.append(grid.whole(gradients[0, : int(there.sum())], clip)[0].double())
         return torch.cat(parts)
 
     def _apart(self, rows: Sequence[Tensor], start: Tensor, clip: float) -> list[tuple[Tensor, Tensor]]:
@@ -161,7 +165,7 @@ class EachRecord:
         return max(8, min(1024, ROOM // (24 * start.numel())) // 8 * 8)
 
     def _gradients(self, start: Tensor, chosen: Tensor, there: Tensor) -> tuple[Tensor, int]:
-        """``[R, slots, P]`` and how many records could not be computed with; these and empty slots are blank."""
+        """``[R, slots, P]``, and how many records could not be computed with: these are zero. Empty slots are anything."""
         images, labels = self.records.images[chosen], self.records.labels[chosen]
         usable = there
         if self.classes is not None:
@@ -170,9 +174,10 @@ class EachRecord:
             gradients = self._blanked(start, images, labels, usable)
         except Exception:  # some record's doing, or that of a blank at these weights
             gradients, usable = self._by_themselves(start, images, labels, usable)
-        if usable is not there:
+        failed = int((there & ~usable).sum())
+        if failed:
             gradients = torch.where(usable.unsqueeze(-1), gradients, 0.0)
-        return gradients, int((there & ~usable).sum())
+        return gradients, failed
 
     def _blanked(self, start: Tensor, images: Tensor, labels: Tensor, usable: Tensor) -> Tensor:
         keep = usable.view(*usable.shape, *(1,) * (images.dim() - 2))
@@ -268,6 +273,13 @@ def _independent(batched: Batched, image: Tensor, label: Tensor, classes: int | 
     except Exception:
         return False
     return torch.equal(moved, plain[:, turned]) and torch.equal(beside[:, ~odd], plain[:, ~odd])
+
+
+def _summed(whole: Tensor, there: Tensor, grid: L2Grid) -> Tensor:
+    """The integers ``[R, slots, P]`` of those that are there, which are the first of each row, without rounding."""
+    if len(there) == 1 and there.shape[1] * math.sqrt(grid.most) < EXACT:  # float32 has such sums
+        return whole[:, : int(there.sum())].sum(1).double()
+    return (there.unsqueeze(1).double() @ whole.double()).squeeze(1)
 
 
 def check_sum(count: int, grid: L2Grid) -> None:
