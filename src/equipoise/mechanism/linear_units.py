@@ -23,7 +23,7 @@ from ..models.batched import Batched
 from ..models.layout import Layout
 from ..models.scattering import NORM
 from .exact_softmax import softmax
-from .l2_grid import FINENESS, L2Grid, largest_power
+from .l2_grid import FINENESS, L2Grid, largest_power, towards_zero
 from .units import EachRecord, Pool, Records, check_sum, content, say_failed
 
 PIECE = 4096
@@ -52,7 +52,7 @@ class LinearRecords:
         wide = torch.cat([torch.where(good, features, 0.0), ones], dim=1)
         self.width = wide.shape[1]
         self._exponent = largest_power(Fraction(NORM) ** 2 / (4 * FINENESS**2 * self.width))
-        whole = (wide * 2.0**-self._exponent).trunc_()
+        whole = towards_zero(wide * 2.0**-self._exponent)
         self.length = _norm(whole) * 2.0**self._exponent  # [N, 1]
         exact = NORM * 2.0**-self._exponent <= 2**24  # in float32
         self.features = whole.float() if exact and whole.numel() * 8 > ROOM else whole
@@ -142,7 +142,7 @@ class LinearRecords:
         room = math.frexp(math.sqrt(_LONGEST * self.width))[1] - self._exponent - 52
         exponents = torch.frexp(largest)[1] + room
         steps = torch.tensor([2.0**e for e in exponents.tolist()], dtype=torch.float64, device=start.device)
-        return (weights / steps.view(-1, 1, 1)).trunc_(), steps * 2.0**self._exponent
+        return towards_zero(weights / steps.view(-1, 1, 1)), steps * 2.0**self._exponent
 
     def _clipped(self, row: Tensor, residuals: Sequence[Tensor], clip: float) -> tuple[Tensor, Tensor]:
         """Residuals as integers ``[n, r, classes]``, so short that no unit exceeds the clip."""
