@@ -308,6 +308,29 @@ def attack_speed() -> str:
     )
 
 
+def step_time() -> str:
+    """A release of gaussian-dp beside steps of Opacus."""
+    found = read("benchmarks", "results_gaussian_dp.json")
+    rows = []
+    for row in found["rows"]:
+        best = {name: one["best"] for name, one in row["seconds"].items()}
+        others = [name for name in best if name.startswith("opacus")]
+        quickest = min((name for name in others if "loader" not in name), key=best.__getitem__)
+        times = [best[name] for name in ("release", "floats", quickest, "opacus hooks, its loader", "plain")]
+        rows.append(
+            [row["threads"], *(f"{1000 * one:.0f} ms" for one in times), f"{best['release'] / best['floats']:.2f}x"]
+        )
+    columns = (
+        "threads | release | float noise | Opacus, quickest way | Opacus, its loader | no privacy | "
+        "release / float noise"
+    )
+    return (
+        f"One step of LeNetZhu on {found['records']} records, all of them in the batch, best of "
+        f"{found['rows'][0]['repeats']}, in one process ([results](../benchmarks/results_gaussian_dp.json)):\n\n"
+        + table(columns, rows)
+    )
+
+
 @cache
 def read(*path: str) -> dict[str, Any]:
     result: dict[str, Any] = json.loads(ROOT.joinpath(*path).read_text())
@@ -567,6 +590,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "speed": speed,
         "attack speed": attack_speed,
     },
+    "docs/gaussian_dp.md": {"step time": step_time},
     "docs/reproduction.md": {
         "summary": agreement,
         "artefacts": artefacts,

@@ -165,7 +165,7 @@ class EachRecord:
         return max(8, min(1024, ROOM // (24 * start.numel())) // 8 * 8)
 
     def _gradients(self, start: Tensor, chosen: Tensor, there: Tensor) -> tuple[Tensor, int]:
-        """``[R, slots, P]``, and how many records could not be computed with: theirs are zero. Empty slots: anything."""
+        """``[R, slots, P]``, and how many records could not be computed with: theirs are zero. Empty slots: any."""
         images, labels = self.records.images[chosen], self.records.labels[chosen]
         usable = there
         if self.classes is not None:
