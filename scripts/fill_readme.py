@@ -590,7 +590,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "speed": speed,
         "attack speed": attack_speed,
     },
-    "docs/gaussian_dp.md": {"step time": step_time},
+    "docs/from_opacus.md": {"step time": step_time},
     "docs/reproduction.md": {
         "summary": agreement,
         "artefacts": artefacts,
