@@ -84,6 +84,20 @@ MISTAKES: dict[str, list[Mistake]] = {
             "Choose a positive one: the paper's are 80 to 800, and a smaller one is stricter.",
         ),
         Mistake(
+            "equipoise train --mechanism gaussian-dp --budget 2 --set clip=2", 11,
+            "clip plays no part with gaussian-dp.",
+            "Leave it out; the bound on a record's gradient is gaussian.clip.",
+        ),
+        Mistake(
+            "equipoise train --mechanism gaussian-dp --budget 2000", 14,
+            "mnist gaussian-dp: Expected epsilon=2000 to be <= 1000: beyond that nothing is promised.",
+            "Choose a smaller one: 1 to 8 are usual.",
+        ),
+        Mistake(
+            "equipoise train --mechanism gaussian-dp --budget 2 --set local_steps=2", 11,
+            "The mechanism 'gaussian-dp' makes exactly one local step, got 2.", "Use local_steps = 1.",
+        ),
+        Mistake(
             "equipoise train --mechanism laplace-dp --budget 1 --set clip=none", 11,
             "mnist laplace-dp: A sensitivity is derived for one local step with a clip, got local_steps=1 and "
             "clip=none.",
@@ -369,6 +383,14 @@ MISTAKES: dict[str, list[Mistake]] = {
             "The mechanism 'laplace-dp' cannot distort a model that was trained elsewhere: how far one example could "
             "have moved it is not known.",
             "Call protected_step, which makes the local step itself.",
+        ),
+        Mistake(
+            'protected_step(model, received, (x, y), "gaussian-dp", 2.0)', "ConfigError",
+            "A budget of a whole run needs round_number.", "Number its releases 1 to gaussian.rounds.",
+        ),
+        Mistake(
+            'protected_step(model, received, (x, y), "gaussian-dp", 2.0, round_number=1)', "ConfigError",
+            "The budget of gaussian-dp is for a whole run, and its rounds are not known.", "Set gaussian.rounds.",
         ),
         Mistake(
             'protected_step(model, received, (x, y), "ls-static", 200, loss=nn.CrossEntropyLoss(reduction="none"))',
