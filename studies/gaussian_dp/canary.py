@@ -1,6 +1,6 @@
 """Does the canary audit notice when ``gaussian-dp`` lies? Every planted bug, many times, and honest code beside them.
 
-    python studies/gaussian_dp/canary.py            # writes canary.json: about ten minutes on one core
+    python studies/gaussian_dp/canary.py            # writes canary.json: about forty minutes on one core
 
 ``equipoise.auditing.canary`` has the rule. A bug is planted in the package's own code for as long as an audit lasts.
 """
