@@ -60,7 +60,7 @@ def _train(msg: Message, context: Context) -> Message:
     asking.run_config = run_config(sweep.settings, federation)
     parts = sweep.parts[federation.dataset]
     examples = _examples(sweep, parts, client, round_number)
-    batch = (sweep.images[examples], sweep.labels[examples])
+    batch = (sweep.inputs[examples], sweep.labels[examples])
     arrays = protected_step(sweep.batched.model, batch, msg, asking, experiment_seed=federation.seed)
     metrics = MetricRecord({"num-examples": len(parts[client])})
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=msg)

@@ -30,9 +30,9 @@ def main() -> None:
     data, model = load("mnist"), LeNetZhu().to(device)
     batched = Batched(model, device=device)
     weights = batched.layout.flatten(dict(model.named_parameters()))
-    low, high = float(data.public.images.min()), float(data.public.images.max())
+    low, high = float(data.public.inputs.min()), float(data.public.inputs.max())
     server = Server(batched, data.shape, data.classes, 4, low=low, high=high)
-    images = data.public.images[: 4 * TARGETS].view(TARGETS, 4, *data.shape).to(device)
+    images = data.public.inputs[: 4 * TARGETS].view(TARGETS, 4, *data.shape).to(device)
     labels = data.public.labels[: 4 * TARGETS].view(TARGETS, 4).to(device)
     view = View(weights.expand(TARGETS, -1), respond(server, weights, images, labels, None), labels)
     invgrad(server, view, Search(iterations=3))  # kernels are loaded and chosen

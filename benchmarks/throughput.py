@@ -44,7 +44,7 @@ def basic_round() -> Callable[[], None]:
         for k in range(basic_flow.K):
             mine = 1000 * k + torch.randperm(1000)[: basic_flow.BATCH]
             noise = [unit.sample(w.shape) for w in state["weights"]]
-            x, y = data.train.images[mine], data.train.labels[mine]
+            x, y = data.train.inputs[mine], data.train.labels[mine]
             released, _ = basic_flow.client(model, state["weights"], x, y, noise, "pl-learn", 7.99975)
             releases.append(released)
         state["weights"] = basic_flow.server(releases)

@@ -19,8 +19,8 @@ from equipoise import Attacker, AuditOptions, LeNetZhu, Update, audit, load, pro
 def main() -> None:
     torch.manual_seed(0)
     data = load("mnist")
-    batch = data.public_pool.images[:4], data.public_pool.labels[:4]  # plays the private batch
-    attacker = Attacker(public=(data.public_attack.images, data.public_attack.labels))
+    batch = data.public_pool.inputs[:4], data.public_pool.labels[:4]  # plays the private batch
+    attacker = Attacker(public=(data.public_attack.inputs, data.public_attack.labels))
     model = LeNetZhu()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     options = AuditOptions(attacks=["invgrad", "lti"], iterations=300, lr=0.1, samples=300, candidates=100)

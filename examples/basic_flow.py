@@ -89,13 +89,13 @@ def main(rounds=500, mechanism="pl-learn", scale=7.99975):
         for k in range(K):
             mine = 1000 * k + torch.randperm(1000)[:BATCH]
             noise = [unit.sample(w.shape) for w in weights]
-            x, y = data.train.images[mine], data.train.labels[mine]
+            x, y = data.train.inputs[mine], data.train.labels[mine]
             releases.append(client(model, weights, x, y, noise, mechanism, scale)[0])
         weights = server(releases)
         if t % 100 == 0:
             set_parameters(model, weights)
             with torch.no_grad():
-                accuracy = (model(data.test.images).argmax(1) == data.test.labels).float().mean()
+                accuracy = (model(data.test.inputs).argmax(1) == data.test.labels).float().mean()
             print(f"round {t}: test accuracy {accuracy:.1%}")
 
 

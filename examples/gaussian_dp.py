@@ -32,7 +32,7 @@ def train(rounds: int, seed: int | None = None) -> float:
     gaussian = GaussianSettings(delta=DELTA, clip=1.0, divisor=RECORDS, rounds=rounds)
     settings = ProtectionSettings(clients=CLIENTS, eta=1.0, gaussian=gaussian)
     rate = server_rate(gaussian.sigma(EPSILON), rounds)
-    parts = list(zip(data.train.images.chunk(CLIENTS), data.train.labels.chunk(CLIENTS), strict=True))
+    parts = list(zip(data.train.inputs.chunk(CLIENTS), data.train.labels.chunk(CLIENTS), strict=True))
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}  # zeros: nothing was trained
     velocity = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
     for t in range(1, rounds + 1):
@@ -46,7 +46,7 @@ def train(rounds: int, seed: int | None = None) -> float:
             velocity[name] = MOMENTUM * velocity[name] + (mean[name] - old)
         state = {name: old + rate * velocity[name] for name, old in state.items()}
     model.load_state_dict(state)
-    images, labels = data.test.images.split(500), data.test.labels.split(500)  # nobody's records: no privacy is spent
+    images, labels = data.test.inputs.split(500), data.test.labels.split(500)  # nobody's records: no privacy is spent
     with torch.no_grad():
         hits = [model(x).argmax(1) == y for x, y in zip(images, labels, strict=True)]
     return float(torch.cat(hits).float().mean())

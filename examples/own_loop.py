@@ -42,7 +42,7 @@ def main():
         intake = Intake(state, round_number=t)
         for k in range(CLIENTS):
             rows = 1000 * k + torch.randint(1000, (2, BATCH))
-            batches = [(data.train.images[i], data.train.labels[i]) for i in rows]
+            batches = [(data.train.inputs[i], data.train.labels[i]) for i in rows]
             train_locally(model, state, batches)
             sent = protect(model, state, batches[-1], "pl-learn", 0.997, client=k, round_number=t)
             reason = intake.offer(f"client {k}", sent.parameters, weight=1.0, round_number=t)
@@ -52,7 +52,7 @@ def main():
         if t % 20 == 0:
             model.load_state_dict(state)
             with torch.no_grad():
-                accuracy = (model(data.test.images).argmax(1) == data.test.labels).float().mean()
+                accuracy = (model(data.test.inputs).argmax(1) == data.test.labels).float().mean()
             print(f"round {t}: test accuracy {accuracy:.1%}, last intensity {sent.record['intensity']:.3f}")
 
 

@@ -48,7 +48,7 @@ def few(mnist: Dataset) -> Dataset:
         "test": 80,
         "public": 600,
     }  # the bundled rows cycle through the ten classes
-    picked = {name: (getattr(mnist, name).images[:n], getattr(mnist, name).labels[:n]) for name, n in counts.items()}
+    picked = {name: (getattr(mnist, name).inputs[:n], getattr(mnist, name).labels[:n]) for name, n in counts.items()}
     return from_tensors(picked["train"], picked["test"], picked["validation"], picked["public"], classes=10, name="few")
 
 

@@ -30,7 +30,7 @@ def test_gaussian_dp_trains_and_says_what_is_guaranteed(
         asked.append((len(records[1]), mechanism, budget, gaussian.rounds, gaussian.delta, about["experiment_seed"]))
         return protected_step(model, state, records, mechanism, budget, **about | {"experiment_seed": 1})
 
-    train, test = ((part.images[: 4 * RECORDS], part.labels[: 4 * RECORDS]) for part in (mnist.train, mnist.test))
+    train, test = ((part.inputs[: 4 * RECORDS], part.labels[: 4 * RECORDS]) for part in (mnist.train, mnist.test))
     monkeypatch.setattr(gaussian_dp, "load", lambda name: from_tensors(train, test, test, classes=10))
     monkeypatch.setattr(gaussian_dp, "protected_step", seen)
     monkeypatch.setattr(gaussian_dp, "RECORDS", RECORDS)

@@ -799,7 +799,7 @@ def test_data_folders(bombs: list[bytes], zip_bombs: list[bytes], tmp_path: Path
     def case(rng: random.Random) -> str:
         (tmp_path / "train.npz").write_bytes(content(rng))
         data = load(tmp_path)
-        assert bool(torch.isfinite(data.train.images).all())
+        assert bool(torch.isfinite(data.train.inputs).all())
         assert int(data.train.labels.min()) >= 0
         return "accepted"
 

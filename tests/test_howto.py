@@ -59,7 +59,7 @@ def test_a_mechanism_or_measure_of_ones_own(
 ) -> None:
     run(heading, tmp_path)
     assert get_mechanism(name).learns
-    model, x, y = LeNetZhu(), few.train.images[:4], few.train.labels[:4]
+    model, x, y = LeNetZhu(), few.train.inputs[:4], few.train.labels[:4]
     sent = protected_step(model, model.state_dict(), (x, y), name, budget)
     assert sent.record["lower"] == pytest.approx(lower)
     assert sent.record["intensity"] >= lower * 0.999

@@ -150,7 +150,7 @@ def _accuracies(sweep: Sweep) -> list[dict[str, Any]]:
     rows = []
     for name, data in sweep.datasets.items():
         mine = sweep.federations_on(name)
-        images, labels = data.test.images.to(sweep.device, sweep.dtype), data.test.labels.to(sweep.device)
+        images, labels = data.test.inputs.to(sweep.device, sweep.dtype), data.test.labels.to(sweep.device)
         right = score(sweep.batched, sweep.state.params[mine], images, labels)[0].double().mean(1)
         rows += [
             {**sweep.about(sweep.federations[place]), "round": sweep.state.round, "accuracy": accuracy}

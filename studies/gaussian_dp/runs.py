@@ -72,7 +72,7 @@ def images(dataset: str, device: str) -> tuple[Tensor, Tensor]:
     from equipoise import load
 
     split = load(dataset).public_attack
-    return split.images[:, 0].to(device), split.labels.to(device)
+    return split.inputs[:, 0].to(device), split.labels.to(device)
 
 
 @cache

@@ -51,7 +51,7 @@ def main() -> None:
     rows = []
     for dataset, mine in attacked_releases(sweep, sweep.settings.protection.clients).items():
         server, materials = server_and_materials(sweep, dataset)
-        truth, labels = sweep.images[mine.examples], sweep.labels[mine.examples]
+        truth, labels = sweep.inputs[mine.examples], sweep.labels[mine.examples]
         view = View(sweep.state.params[mine.federations], mine.released, labels)
         for name, search in VARIANTS.items():
             result = errors(invgrad(server, view, search).images, truth, labels, materials)[1]

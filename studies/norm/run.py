@@ -67,7 +67,7 @@ def released(server: Server, weights: Tensor, targets: Targets, sent: str) -> Te
     for rows in pieces(len(targets), chunk(server, weights), weights.device):
         mine = replace(server, protection=replace(server.protection, scale=sizes[rows]))
         standard = noise(mine, key, rows, weights)
-        parts.append(respond(mine, weights, targets.images[rows], targets.labels[rows], standard))
+        parts.append(respond(mine, weights, targets.inputs[rows], targets.labels[rows], standard))
     result = torch.cat(parts)
     return result.to(LOWER_PRECISION[sent]).to(result) if sent in LOWER_PRECISION else result
 

@@ -98,7 +98,7 @@ def case(
     """Releases of public images from LeNet-Zhu as PyTorch initialises it."""
     targets = load("mnist").public_pool.take(slice(2000, None))
     picked = torch.tensor(rows or range(count * batch))
-    images = targets.images[picked].view(count, batch, 1, 28, 28)
+    images = targets.inputs[picked].view(count, batch, 1, 28, 28)
     labels = targets.labels[picked].view(count, batch)
     model = seeded(LeNetZhu)
     batched = Batched(model)
@@ -115,7 +115,7 @@ def five(name: str, scale: float, batch: int = 4) -> Case:
     """Five releases of unlike images from unlike weights."""
     models = [seeded(LeNetZhu, seed) for seed in range(5)]
     batched, targets = Batched(models[0]), load("mnist").public_pool.take(slice(2000, None))
-    images = targets.images[: 5 * batch].view(5, batch, 1, 28, 28)
+    images = targets.inputs[: 5 * batch].view(5, batch, 1, 28, 28)
     labels = targets.labels[: 5 * batch].view(5, batch)
     protection = Protection(get_mechanism(name), scale, steps=2)
     previous = torch.stack([batched.layout.flatten(model.state_dict()) for model in models])

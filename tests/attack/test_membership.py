@@ -236,7 +236,7 @@ def test_undistorted_releases_of_the_bundled_model_give_their_members_away(mnist
     """Round 0 of the paper's federations: LeNet-Zhu with weights in U(-0.5, 0.5), batches of 4 of MNIST."""
     batched = Batched(LeNetZhu())
     weights = torch.rand(batched.layout.size, generator=torch.Generator().manual_seed(1)) - 0.5
-    pixels = mnist.train.images
+    pixels = mnist.train.inputs
     server = Server(batched, mnist.shape, 10, 4, float(pixels.min()), float(pixels.max()))
     options = AuditOptions(
         attacks=["membership"], releases=24, candidates=2, pairs=2, anchors=2, around=32, tuning=16, trials=16

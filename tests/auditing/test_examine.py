@@ -179,7 +179,7 @@ def test_given_releases_are_attacked_instead_of_simulated_ones(stand_in: Any) ->
 
     def watching(server: Server, view: View, *rest: Any) -> Inversion:
         seen.append(view.released)
-        return Inversion(targets.images, torch.zeros(len(view)))
+        return Inversion(targets.inputs, torch.zeros(len(view)))
 
     stand_in(watching)
     cell, options = Cell(weights, server, {}), replace(QUICK, attacks=["invgrad"])
@@ -197,8 +197,8 @@ def test_an_attack_is_watched_through_all_its_iterations(stand_in: Any) -> None:
     def still(server: Server, view: View, knowledge: Any, options: Any, hooks: Hooks) -> Inversion:
         assert hooks.watch is not None
         for iteration in (1, 2, 3):
-            hooks.watch(torch.arange(len(view)), iteration, targets.images + 0.2)
-        return Inversion(targets.images, torch.zeros(len(view)))
+            hooks.watch(torch.arange(len(view)), iteration, targets.inputs + 0.2)
+        return Inversion(targets.inputs, torch.zeros(len(view)))
 
     stand_in(still)
     cell, options = Cell(weights, server, {}), replace(QUICK, attacks=["invgrad"])
@@ -262,7 +262,7 @@ def test_an_attack_sees_the_truth_only_where_it_says_so(needs: frozenset[str]) -
     attack_cell(Cell(weights, server, {}), targets, materials(), replace(QUICK, attacks=["spy"], seed=3))
     ((_, view, knowledge, options),) = spy.seen
     asks = bool(needs & {"candidates", "asked"})
-    assert spy.saw(targets.images) == asks
+    assert spy.saw(targets.inputs) == asks
     assert spy.saw(targets.pool) == asks
     assert (knowledge.public is not None) == ("public" in needs)
     assert (knowledge.choices is not None, knowledge.asked is not None) == ("candidates" in needs, "asked" in needs)
@@ -347,7 +347,7 @@ def test_steps_are_told_by_the_name_of_the_attack(stand_in: Any) -> None:
     def stepping(server: Server, view: View, knowledge: Any, options: Any, hooks: Hooks) -> Inversion:
         assert hooks.step is not None
         hooks.step(3)
-        return Inversion(targets.images, torch.zeros(len(view)))
+        return Inversion(targets.inputs, torch.zeros(len(view)))
 
     for name in options.attacks:
         stand_in(stepping, name)
@@ -361,7 +361,7 @@ def test_every_outcome_is_handed_over_as_soon_as_there_is_one(stand_in: Any) -> 
 
     def first(server: Server, view: View, *rest: Any) -> Inversion:
         events.append("invgrad runs")
-        return Inversion(targets.images, torch.zeros(len(view)))
+        return Inversion(targets.inputs, torch.zeros(len(view)))
 
     def second(server: Server, view: View, *rest: Any) -> Inversion:
         events.append("labels runs")

@@ -47,7 +47,7 @@ def test_ssim_and_psnr_are_those_of_scikit_image(shape: tuple[int, ...], generat
 
 
 def test_so_they_are_on_real_images(mnist: Dataset, generator: torch.Generator) -> None:
-    truth = mnist.pixels(mnist.public_pool.images[:60]).clamp(0, 1).double()
+    truth = mnist.pixels(mnist.public_pool.inputs[:60]).clamp(0, 1).double()
     guess = (truth + 0.3 * torch.randn(truth.shape, generator=generator)).clamp(0, 1)
     guess[20:40], guess[40:] = truth[:20], 0
     assert ssim(guess, truth).tolist() == pytest.approx(library_ssim(guess, truth), abs=1e-6)
@@ -55,7 +55,7 @@ def test_so_they_are_on_real_images(mnist: Dataset, generator: torch.Generator) 
 
 
 def test_float32_is_close_to_float64(mnist: Dataset) -> None:
-    truth = mnist.pixels(mnist.public_pool.images).clamp(0, 1)
+    truth = mnist.pixels(mnist.public_pool.inputs).clamp(0, 1)
     guess = truth.roll(1, 0)
     assert ssim(guess, truth).dtype == torch.float32
     torch.testing.assert_close(ssim(guess, truth).double(), ssim(guess.double(), truth.double()), rtol=0, atol=1e-4)
@@ -63,7 +63,7 @@ def test_float32_is_close_to_float64(mnist: Dataset) -> None:
 
 def test_a_black_guess_scores_little_but_not_nothing(mnist: Dataset) -> None:
     """The level that every SSIM on these images is to be read against."""
-    truth = mnist.pixels(mnist.public_pool.images).clamp(0, 1).double()
+    truth = mnist.pixels(mnist.public_pool.inputs).clamp(0, 1).double()
     assert float(ssim(torch.zeros_like(truth), truth).mean()) == pytest.approx(0.0955, abs=5e-4)
 
 

@@ -75,11 +75,11 @@ def test_a_section_for_every_round_begins_with_originals_and_class_means(few: Da
         "few at the first round, reconstructed by lti", "few after 2,000 rounds, reconstructed by lti",
     ]  # fmt: skip
     original, mean, *_ = sections[0].rows
-    np.testing.assert_array_equal(original.images, as_pixels(few.pixels(targets.images[:1]).flatten(0, 1)))
+    np.testing.assert_array_equal(original.images, as_pixels(few.pixels(targets.inputs[:1]).flatten(0, 1)))
     assert (original.caption, mean.caption) == ("original", "class mean")
     assert mean.remark == "a guess from the labels alone, MSE 0.66"
     public, label = few.public_attack, int(targets.labels[0, 0])
-    own = few.pixels(public.images[public.labels == label].mean(0, keepdim=True))
+    own = few.pixels(public.inputs[public.labels == label].mean(0, keepdim=True))
     np.testing.assert_array_equal(mean.images[:1], as_pixels(own))
 
 

@@ -101,7 +101,7 @@ def test_the_control_is_the_same_release_without_its_distortion(few: Dataset, me
     sweep = sweep_of(few, mechanism)
     drawn = sweep.draws.batches([1, 2, 3], 4, sweep.parts["few"], "uniform")[:, 2]
     for one, rows in zip(watched(sweep, 3, client=2), drawn, strict=True):
-        batch = sweep.images[rows].unsqueeze(0), sweep.labels[rows].unsqueeze(0)
+        batch = sweep.inputs[rows].unsqueeze(0), sweep.labels[rows].unsqueeze(0)
         expected = respond(undistorted(attacker(sweep)), one.previous, *batch, None)[0]
         torch.testing.assert_close(one.undistorted, expected)
         size = float((one.released - one.undistorted).norm())
@@ -159,10 +159,10 @@ def test_decoys_are_public_images_of_the_label_and_no_clients_images(few: Datase
     result = asked(sweep, client)
     held, count = result.candidates, len(result.examples)
     own, decoys = held.images[:count], held.images[count:]
-    assert torch.equal(own, sweep.images[result.examples])
+    assert torch.equal(own, sweep.inputs[result.examples])
     assert rows_in(decoys, Materials.of(few).pool[0]) == [True] * len(decoys)
-    assert rows_in(decoys, few.train.images) == [False] * len(decoys)
-    assert rows_in(decoys, few.public_attack.images) == [False] * len(decoys), (
+    assert rows_in(decoys, few.train.inputs) == [False] * len(decoys)
+    assert rows_in(decoys, few.public_attack.inputs) == [False] * len(decoys), (
         "nor images that the attack simulates with"
     )
     assert held.choices.shape == (6, 10)
@@ -365,7 +365,7 @@ def test_what_comes_out_is_what_the_attack_found(few: Dataset, monkeypatch: pyte
     assert (row["rounds"], row["targets"], row["candidates"], row["evidence"]) == (30, 24, 5, "ok")
     assert seen["more"] == {"around": 8, "pairs": 1, "seed": 5}
     assert float(seen["server"].protection.scale) == pytest.approx(7.99975)
-    assert torch.equal(seen["public"][0], few.public_attack.images)
+    assert torch.equal(seen["public"][0], few.public_attack.inputs)
 
 
 @pytest.mark.slow

@@ -170,7 +170,7 @@ def test_a_run_that_is_not_finished_has_no_accuracy_to_multiply(folder: Path) ->
 def test_only_public_images_are_shown_by_default(audited: Audit, trained: Path, pictures: Path, tmp_path: Path) -> None:
     data = load_dataset(Settings.flat(public_fraction=0.6), str(pictures))
     private, targets = (
-        {png(image) for image in as_pixels(data.pixels(part.images))} for part in (data.train, data.public_pool)
+        {png(image) for image in as_pixels(data.pixels(part.inputs))} for part in (data.train, data.public_pool)
     )
     raw = np.load(pictures / "train.npz")["images"][:, None]
     assert private <= {png(image) for image in raw}, "pixels come back as they were stored"

@@ -87,7 +87,7 @@ def case_of(labels: Tensor | None = None) -> Case:
 
 
 def trace_of(targets: Any) -> Trace:
-    return Trace(targets.images, diameter=12.0)
+    return Trace(targets.inputs, diameter=12.0)
 
 
 def inversion(images: Tensor, **more: Any) -> Inversion:
@@ -97,7 +97,7 @@ def inversion(images: Tensor, **more: Any) -> Inversion:
 def test_an_inversion_that_stands_still_beside_the_truth() -> None:
     """At 0.2 beside every pixel of 36, for three iterations: a distance of 1.2 from the truth in each."""
     case = case_of()
-    images = case.targets.images
+    images = case.targets.inputs
     for iteration in (1, 2, 3):
         case.trace.watch(torch.arange(24), iteration, images + 0.2)
     result = score(inversion(images + 0.2), case)
@@ -115,12 +115,12 @@ def test_an_inversion_that_stands_still_beside_the_truth() -> None:
 
 def test_an_attack_without_iterations_has_no_leakage() -> None:
     case = case_of()
-    assert "leakage" not in score(inversion(case.targets.images), case).values
+    assert "leakage" not in score(inversion(case.targets.inputs), case).values
 
 
 def test_granted_labels_bind_every_guess_to_its_place() -> None:
     case = case_of()
-    truth = case.targets.images
+    truth = case.targets.inputs
     actual = score(inversion(truth.flip(1)), case)
     expected = (truth.flip(1) - truth).square().flatten(2).mean(2)
     np.testing.assert_allclose(actual.values["mse"], expected, rtol=1e-4)
@@ -131,14 +131,14 @@ def test_inferred_labels_bind_no_place() -> None:
     wrong = targets_of().labels.clone()
     wrong[5] = torch.tensor([0, 0, 1, 2])
     case = case_of(wrong)
-    result = score(inversion(case.targets.images.flip(1)), case).values["mse"]
+    result = score(inversion(case.targets.inputs.flip(1)), case).values["mse"]
     assert result[5].max() < 1e-9
     assert np.delete(result, 5, 0).min() > 0.1
 
 
 def test_an_attack_that_found_the_labels_is_bound_to_no_place_either() -> None:
     case = case_of()
-    truth, labels = case.targets.images, case.targets.labels.flip(1).clone()
+    truth, labels = case.targets.inputs, case.targets.labels.flip(1).clone()
     labels[3, 0] = 0  # 0, 2, 1, 0
     case.trace.watch(torch.arange(24), 1, truth.flip(1))
     result = score(inversion(truth.flip(1), labels=labels), case)
@@ -162,21 +162,21 @@ def test_the_negative_control_is_the_same_guess_held_against_an_image_that_was_n
 
 def test_a_few_reconstructions_are_kept_as_pixels() -> None:
     case = case_of()
-    actual = score(inversion(case.targets.images), case).pictures
+    actual = score(inversion(case.targets.inputs), case).pictures
     assert actual is not None
     assert (actual.shape, actual.dtype) == ((2, 4, *SHAPE), np.uint8)
-    expected = (case.targets.images[:2] * SCALE + MEAN).mul(255).round()
+    expected = (case.targets.inputs[:2] * SCALE + MEAN).mul(255).round()
     np.testing.assert_array_equal(actual, expected)
-    outside = score(inversion(case.targets.images + 99), case).pictures
+    outside = score(inversion(case.targets.inputs + 99), case).pictures
     assert outside is not None
     assert outside.min() == 255
 
 
 def test_targets_that_stopped_are_noted() -> None:
     case, stopped = case_of(), torch.zeros(24, dtype=torch.int64)
-    assert score(inversion(case.targets.images, stopped=stopped), case).notes == {}
+    assert score(inversion(case.targets.inputs, stopped=stopped), case).notes == {}
     stopped[[3, 7]] = torch.tensor([1, 900])
-    assert score(inversion(case.targets.images, stopped=stopped), case).notes == {"stopped": 2}
+    assert score(inversion(case.targets.inputs, stopped=stopped), case).notes == {"stopped": 2}
 
 
 def test_inputs_that_are_no_images_are_scored_and_not_drawn() -> None:
@@ -305,7 +305,7 @@ def test_a_new_kind_of_result_needs_one_function_that_scores_it(monkeypatch: pyt
     (outcome,) = attack_cell(cell, targets, materials(), options)
     row, chance = rows_of(outcome, targets)
     assert (row["attack"], row["control"], chance["control"]) == ("brightness", None, "negative")
-    assert row["mse"] == pytest.approx(float(targets.images.flatten(2).mean(2).square().mean()), rel=1e-5)
+    assert row["mse"] == pytest.approx(float(targets.inputs.flatten(2).mean(2).square().mean()), rel=1e-5)
     assert row["mse_low"] < row["mse"] < row["mse_high"]
 
 
@@ -314,9 +314,9 @@ def test_a_new_kind_of_result_needs_one_function_that_scores_it(monkeypatch: pyt
 
 def test_errors_are_those_of_normalised_images_and_of_pixels() -> None:
     targets = targets_of()
-    guess = targets.images + torch.linspace(-1, 1, 36).view(SHAPE)
+    guess = targets.inputs + torch.linspace(-1, 1, 36).view(SHAPE)
     result = image_values(guess, targets, materials())
-    shown, real = ((part * SCALE + MEAN).clamp(0, 1) for part in (guess, targets.images))
+    shown, real = ((part * SCALE + MEAN).clamp(0, 1) for part in (guess, targets.inputs))
     error = (shown - real).square().flatten(2).mean(2)
     assert error.max() < (torch.linspace(-1, 1, 36) * SCALE).square().mean(), "some of it lay outside of the range"
     np.testing.assert_allclose(result["mse"], np.full((24, 4), torch.linspace(-1, 1, 36).square().mean()), rtol=1e-4)
@@ -329,17 +329,17 @@ def test_a_guess_is_ranked_by_its_correlation() -> None:
     """Neither brightness nor contrast matters; the negative of an image resembles every decoy more than itself."""
     targets = targets_of()
     decoys = targets.pool[targets.false]
-    for guess, first in ((3 * targets.images + 2, 1), (-targets.images, 0), (decoys, 0)):
+    for guess, first in ((3 * targets.inputs + 2, 1), (-targets.inputs, 0), (decoys, 0)):
         result = image_values(guess, targets, materials())
         assert set(result["identification"].flatten().tolist()) == {first}
-    worst = image_values(-targets.images, targets, materials())["log_rank"]
+    worst = image_values(-targets.inputs, targets, materials())["log_rank"]
     np.testing.assert_allclose(worst, np.log(20))
     second = image_values(decoys, targets, materials())["log_rank"]
     assert second.min() >= np.log(2) - 1e-9
     control = image_values(decoys, targets, materials(), negative=True)
     assert control["identification"].min() == 1
     assert control["mse"].max() == 0
-    assert image_values(targets.images, targets, materials(), negative=True)["mse"].min() > 0.1
+    assert image_values(targets.inputs, targets, materials(), negative=True)["mse"].min() > 0.1
 
 
 # --- guesses that use no update ------------------------------------------------------------------------------
@@ -350,10 +350,10 @@ def test_black_images_score_what_they_must() -> None:
     actual = baselines(targets, materials(), server, diameter=10.0)
     low = server.low
     assert low < materials().attack[0].min(), "black is the server's, not the darkest pixel there is"
-    expected = (targets.images - low).square().flatten(2).mean(2)
+    expected = (targets.inputs - low).square().flatten(2).mean(2)
     assert set(actual) == {"black", "class_mean", "noise", "another_image"}
     np.testing.assert_allclose(actual["black"]["mse"], expected, rtol=1e-5)
-    distance = (targets.images - low).flatten(2).norm(dim=2).mean(1)
+    distance = (targets.inputs - low).flatten(2).norm(dim=2).mean(1)
     np.testing.assert_allclose(actual["black"]["leakage"], 1 - distance / 10, rtol=1e-5)
     assert actual["class_mean"]["mse"].mean() < actual["another_image"]["mse"].mean()
     assert actual["class_mean"]["mse"].mean() < actual["noise"]["mse"].mean()
@@ -363,14 +363,14 @@ def test_the_class_mean_is_that_of_the_attackers_images() -> None:
     (server, _), targets = server_of(), targets_of()
     images, labels = materials().attack
     means = torch.stack([images[labels == label].mean(0) for label in range(CLASSES)])
-    expected = (means[targets.labels] - targets.images).square().flatten(2).mean(2)
+    expected = (means[targets.labels] - targets.inputs).square().flatten(2).mean(2)
     np.testing.assert_allclose(baselines(targets, materials(), server)["class_mean"]["mse"], expected, rtol=1e-5)
 
 
 def test_noise_is_uniform_over_the_range_of_the_inputs() -> None:
     (server, _), targets = server_of(), targets_of()
     low, high = float(server.low), float(server.high)
-    away = targets.images - (low + high) / 2
+    away = targets.inputs - (low + high) / 2
     expected = (high - low) ** 2 / 12 + float(away.square().mean())
     assert baselines(targets, materials(), server)["noise"]["mse"].mean() == pytest.approx(expected, rel=0.05)
 
@@ -389,11 +389,11 @@ def test_a_constant_guess_identifies_nothing(level: str) -> None:
     """A black image resembles no candidate more than another: it ties with all, and names the truth once in K."""
     (server, _), targets = server_of(), targets_of()
     value = {"low": server.low, "grey": 0.123456, "high": server.high}[level]
-    result = image_values(torch.full_like(targets.images, float(value)), targets, materials())
+    result = image_values(torch.full_like(targets.inputs, float(value)), targets, materials())
     candidates = QUICK.candidates
     np.testing.assert_array_equal(result["identification"], np.full(targets.truth.shape, 1 / candidates))
     np.testing.assert_allclose(result["log_rank"], np.log1p((candidates - 1) / 2), rtol=1e-12)
-    control = image_values(torch.zeros_like(targets.images), targets, materials(), negative=True)
+    control = image_values(torch.zeros_like(targets.inputs), targets, materials(), negative=True)
     np.testing.assert_array_equal(control["identification"], np.full(targets.truth.shape, 1 / (candidates - 1)))
 
 
@@ -405,7 +405,7 @@ def test_a_black_guess_among_the_baselines_identifies_nothing() -> None:
 
 def test_a_perfect_guess_has_a_psnr_of_a_hundred_decibels() -> None:
     case = case_of()
-    guess = case.targets.images.clone()
+    guess = case.targets.inputs.clone()
     guess[0, 0] += 0.1
     result = score(inversion(guess), case).values
     assert result["psnr"][0, 0] < 40

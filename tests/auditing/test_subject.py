@@ -81,7 +81,7 @@ def test_the_public_images_are_normalised_as_the_clients_do_it(run: Path, pictur
     assert data.public is not None
     assert len(data.public) == len(raw), "every image of the folder is public"
     assert (data.mean, data.std, data.classes) == (0.5, 0.25, CLASSES)
-    assert float(data.public.images.min()) == pytest.approx((raw.min() / 255 - 0.5) / 0.25)
+    assert float(data.public.inputs.min()) == pytest.approx((raw.min() / 255 - 0.5) / 0.25)
 
 
 def test_a_deployment_is_audited_and_what_its_server_cannot_know_is_said(run: Path, pictures: Path) -> None:
@@ -101,7 +101,7 @@ def test_an_unknown_normalisation_is_said(tmp_path: Path, pictures: Path) -> Non
     folder = deployed(tmp_path, {1: dict(mlp().state_dict())}, {"model": "mlp"})
     subject = of(folder, pictures)
     assert "does not say how its clients normalise" in subject.notes[1]
-    images = only(subject).train.images
+    images = only(subject).train.inputs
     assert float(images.mean()) == pytest.approx(0.0, abs=1e-5)
     assert float(images.std()) == pytest.approx(1.0, abs=1e-3)
 
@@ -110,7 +110,7 @@ def test_public_tensors_are_taken_as_they_are_and_bound_the_search(tmp_path: Pat
     folder = deployed(tmp_path, {1: dict(mlp().state_dict())}, {"model": "mlp"})
     images, labels = torch.linspace(-3.0, 5.0, 48 * SIDE * SIDE).view(48, *SHAPE), torch.arange(48) % CLASSES
     data = only(of(folder, (images, labels)))
-    assert torch.equal(data.train.images, images)
+    assert torch.equal(data.train.inputs, images)
     assert float(data.pixels(images).min()) == pytest.approx(0.0, abs=1e-6)
     assert float(data.pixels(images).max()) == pytest.approx(1.0, abs=1e-6)
 
@@ -137,7 +137,7 @@ def test_buffers_and_frozen_layers_are_those_of_the_server(tmp_path: Path, pictu
     server.norm.num_batches_tracked.fill_(9)  # type: ignore[union-attr]
     folder = deployed(tmp_path, {number: dict(server.state_dict()) for number in (0, 2)})
     subject = of(folder, pictures, lambda: seeded(Normed, 2))
-    images = only(subject).train.images[:3]
+    images = only(subject).train.inputs[:3]
     with torch.no_grad():
         expected = server(images)
     assert torch.allclose(subject.batched.outputs(subject.weights[2], images.unsqueeze(0))[0], expected, atol=1e-5)
@@ -255,7 +255,7 @@ def test_a_run_keeps_its_own_normalisation_and_training_data(without_public: Pat
     pixels = np.load(pictures / "train.npz")["images"]
     assert data.public is not None
     assert len(data.train) < len(pixels)
-    assert float(data.pixels(data.public.images).max()) == pytest.approx(1.0, abs=1e-5)
+    assert float(data.pixels(data.public.inputs).max()) == pytest.approx(1.0, abs=1e-5)
 
 
 def test_public_data_of_a_run_must_fit_it(without_public: Path) -> None:

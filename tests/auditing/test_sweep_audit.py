@@ -504,11 +504,11 @@ def test_intervals_follow_from_the_seed_of_the_options(run: Run, federations: li
 
 
 def test_private_targets_are_those_of_the_clients(run: Run, pictures: Path) -> None:
-    train = {image.numpy().tobytes() for image in load_dataset(SETTINGS, str(pictures)).train.images}
+    train = {image.numpy().tobytes() for image in load_dataset(SETTINGS, str(pictures)).train.inputs}
     for private in (False, True):
         result = run(cheap(attacks=["labels"]), private=private)
         (targets,) = result.targets.values()
-        assert [image.numpy().tobytes() in train for image in targets.images.flatten(0, 1)] == [private] * 4
+        assert [image.numpy().tobytes() in train for image in targets.inputs.flatten(0, 1)] == [private] * 4
 
 
 def test_the_place_of_the_data_does_not_change_what_is_found(run: Run, tmp_path: Path) -> None:

@@ -26,13 +26,13 @@ def test_targets_are_public_unless_private(few: Dataset) -> None:
         actual = Materials.of(few, private)
         for pair, expected in ((actual.attack, few.public_attack), (actual.pool, pool)):
             assert pair is not None
-            assert torch.equal(pair[0], expected.images)
+            assert torch.equal(pair[0], expected.inputs)
             assert torch.equal(pair[1], expected.labels)
-        assert torch.equal(actual.to_pixels(few.train.images), few.pixels(few.train.images))
+        assert torch.equal(actual.to_pixels(few.train.inputs), few.pixels(few.train.inputs))
 
 
 def test_data_without_public_images_have_no_targets(few: Dataset) -> None:
-    parts = ((part.images, part.labels) for part in (few.train, few.test, few.validation))
+    parts = ((part.inputs, part.labels) for part in (few.train, few.test, few.validation))
     with pytest.raises(DataError, match="no public images"):
         Materials.of(from_tensors(*parts, classes=few.classes))
 
@@ -82,7 +82,7 @@ def test_every_image_is_among_decoys_and_no_other_of_the_batch_is_one(batch: int
     result = build_targets(materials(), server, replace(QUICK, releases=10, label_sets=3))
     check_parts(result, 20, 6)
     assert len(result) == 10
-    assert torch.equal(result.images, result.pool[result.truth])
+    assert torch.equal(result.inputs, result.pool[result.truth])
     assert len({tuple(row) for row in result.labels.tolist()}) == result.label_sets
     assert torch.equal(result.labels, result.labels.sort(1).values)
 
@@ -335,7 +335,7 @@ def given(public: tuple[Tensor, Tensor] | None, labels: Any = LABELS, options: A
 
 def test_given_inputs_are_told_apart_from_half_of_the_public_ones() -> None:
     images, labels, targets, result = given(part(64, 6))
-    assert torch.equal(targets.images, images)
+    assert torch.equal(targets.inputs, images)
     assert torch.equal(targets.pool_labels[targets.truth], labels)
     check_parts(targets, 6, 5)
     check_distinct(targets)
@@ -369,7 +369,7 @@ def test_public_data_may_be_sorted_by_label() -> None:
 def test_without_public_inputs_there_is_nothing_to_tell_them_apart_from() -> None:
     images, _, targets, result = given(None)
     assert result.attack is None
-    assert torch.equal(targets.images, images)
+    assert torch.equal(targets.inputs, images)
     assert (targets.candidates, targets.others) == (1, 0)
     assert not targets.recurring
 
@@ -408,7 +408,7 @@ def test_an_input_that_was_trained_on_twice_is_one_input(public: Any) -> None:
     for label, recurring in ((0, True), (1, False)):
         labels = torch.tensor([[0, 1], [2, 2], [1, label]])
         targets, _ = given_targets(images, labels, public, 0.0, 2.0, OPTIONS)
-        assert torch.equal(targets.images, images)
+        assert torch.equal(targets.inputs, images)
         assert torch.equal(targets.pool_labels[targets.truth], labels)
         assert targets.recurring == recurring
 
@@ -433,7 +433,7 @@ def test_an_input_of_two_updates_is_in_the_pool_once() -> None:
 def test_public_images_that_equal_another_are_left_out(mnist: Dataset) -> None:
     """Otherwise an image would be its own decoy, and the best attack would find it half of the time."""
     few = mnist.public_pool.take(slice(0, 240))
-    often = Split(few.images.repeat(3, 1, 1, 1), few.labels.repeat(3))
+    often = Split(few.inputs.repeat(3, 1, 1, 1), few.labels.repeat(3))
     data = replace(mnist, public=often, train=often)
     assert (repeats(data), repeats(data, private=True), repeats(mnist, private=True)) == (480, 960, 0)
     for private in (False, True):
@@ -447,5 +447,5 @@ def test_public_images_that_equal_another_are_left_out(mnist: Dataset) -> None:
 def test_bundled_images_stay_as_they_are(mnist: Dataset) -> None:
     made = Materials.of(mnist)
     assert made.attack is not None
-    assert torch.equal(made.pool[0], mnist.public_pool.images)
-    assert torch.equal(made.attack[0], mnist.public_attack.images)
+    assert torch.equal(made.pool[0], mnist.public_pool.inputs)
+    assert torch.equal(made.attack[0], mnist.public_attack.inputs)

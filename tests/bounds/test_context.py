@@ -23,7 +23,7 @@ FEDERATIONS = [
 @pytest.fixture
 def two(few: Dataset) -> BoundsContext:
     """Two datasets, two seeds and two mechanisms, so that the sweep orders the federations anew."""
-    images, labels = few.train.images[:80], few.train.labels[:80]
+    images, labels = few.train.inputs[:80], few.train.labels[:80]
     other = from_tensors((images, labels), (images, labels), classes=10, name="two")
     settings = Settings.flat(model="mlp", init="torch", server_rate="auto")
     sweep = Sweep(settings, FEDERATIONS, {"one": few, "two": other})
@@ -37,7 +37,7 @@ def test_losses_and_gradients_are_those_of_each_federations_own_data(two: Bounds
         data = sweep.datasets[fed.dataset].train
         weights = params[index].clone().requires_grad_()
         named = sweep.batched.layout.unflatten(weights)
-        outputs = torch.func.functional_call(sweep.batched.model, named, data.images.to(sweep.dtype))
+        outputs = torch.func.functional_call(sweep.batched.model, named, data.inputs.to(sweep.dtype))
         loss = nn.functional.cross_entropy(outputs, data.labels)
         assert losses[index].item() == pytest.approx(loss.item(), rel=1e-5)
         assert torch.allclose(gradients[index], torch.autograd.grad(loss, weights)[0], atol=1e-6)
@@ -93,7 +93,7 @@ def test_only_layers_known_to_be_smooth_are(few: Dataset) -> None:
 
 
 def test_the_double_is_the_same_model_in_float64(two: BoundsContext) -> None:
-    images, labels = two.sweep.images[:4].unsqueeze(0), two.sweep.labels[:4].unsqueeze(0)
+    images, labels = two.sweep.inputs[:4].unsqueeze(0), two.sweep.labels[:4].unsqueeze(0)
     params = two.sweep.state.params[:1]
     exact = two.double.at(images.double(), labels).loss(params.double())
     assert exact.dtype == torch.float64

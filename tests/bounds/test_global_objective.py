@@ -36,7 +36,7 @@ def linear(**settings: Any) -> BoundsContext:
 
 
 def loss_of(context: BoundsContext, weights: Tensor, rows: Tensor | None = None) -> Tensor:
-    images, labels = context.sweep.images, context.sweep.labels
+    images, labels = context.sweep.inputs, context.sweep.labels
     chosen = slice(None) if rows is None else rows
     named = context.sweep.batched.layout.unflatten(weights)
     return nn.functional.cross_entropy(

@@ -139,7 +139,7 @@ def test_an_attack_that_overflowed_says_nothing(few: Dataset, monkeypatch: pytes
 
 
 def test_no_attack_is_run_where_there_is_nothing_to_attack(few: Dataset) -> None:
-    train = few.train.images, few.train.labels
+    train = few.train.inputs, few.train.labels
     bare = from_tensors(train, train, classes=10, name="bare")
     fed = replace(PL, dataset="bare")
     for one in leakage_rows(untrained(bare, fed)):

@@ -97,7 +97,7 @@ def check_gradient_norms(result: Bounds, run: Path) -> None:
     for place, fed in enumerate(config.federations()):
         head = f"federation-{place}/"
         mine = {name.removeprefix(head): value for name, value in tensors.items() if name.startswith(head)}
-        squared = squared_gradient(mine, data.train.images, data.train.labels)
+        squared = squared_gradient(mine, data.train.inputs, data.train.labels)
         where = {"mechanism": fed.mechanism, "seed": fed.seed, "round": 2, "setting": "as configured"}
         (one,) = rows(result, "one_step", **where)
         assert one["measured"]["value"] == pytest.approx(0.1 / 2 * squared, rel=1e-3)

@@ -38,7 +38,7 @@ from tests.bounds.problems import (
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_recorder_takes_the_learners_own_steps(few: Dataset, dtype: torch.dtype) -> None:
     batched = Batched(LeNetZhu().to(dtype))
-    images, labels = few.train.images[:16].view(4, 4, 1, 28, 28).to(dtype), few.train.labels[:16].view(4, 4)
+    images, labels = few.train.inputs[:16].view(4, 4, 1, 28, 28).to(dtype), few.train.labels[:16].view(4, 4)
     objective, exact = batched.at(images, labels), Batched(LeNetZhu().double()).at(images.double(), labels)
     base = (numbers(4, batched.layout.size, seed=11) / 10).to(dtype)
     init, lower, upper = on_inner_sphere(

@@ -70,11 +70,11 @@ def test_a_real_search_touches_public_images_alone_and_finds_the_threshold(guard
 def test_the_public_part_becomes_a_dataset_of_its_own(guarded: Dataset, mnist: Dataset) -> None:
     public = public_dataset(guarded)
     assert (public.name, public.classes) == ("mnist", 10)
-    assert torch.equal(public.train.images, mnist.public_attack.images)
-    assert torch.equal(public.test.images, mnist.public_pool.images[:2000])
+    assert torch.equal(public.train.inputs, mnist.public_attack.inputs)
+    assert torch.equal(public.test.inputs, mnist.public_pool.inputs[:2000])
     assert torch.equal(public.test.labels, mnist.public_pool.labels[:2000])
     assert mnist.public is not None
-    assert torch.equal(public.validation.images, mnist.public.images[5000:]), "and no image is in two of them"
+    assert torch.equal(public.validation.inputs, mnist.public.inputs[5000:]), "and no image is in two of them"
     assert torch.equal(public.validation.labels, mnist.public.labels[5000:])
 
 

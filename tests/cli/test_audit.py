@@ -460,7 +460,7 @@ def small_mnist(mnist: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """``mnist`` is a few images of it with public ones among them, and attacks cost nothing."""
     assert mnist.public is not None
     counts = {"train": 160, "validation": 80, "test": 80, "public": 480}
-    parts = {name: (getattr(mnist, name).images[:n], getattr(mnist, name).labels[:n]) for name, n in counts.items()}
+    parts = {name: (getattr(mnist, name).inputs[:n], getattr(mnist, name).labels[:n]) for name, n in counts.items()}
     data = from_tensors(**parts, classes=10, name="mnist", mean=mnist.mean, std=mnist.std)
     monkeypatch.setattr("equipoise.engine.datasets.load_with", lambda name, **_: data)
     monkeypatch.setattr(demonstration, "ATTACK", {**demonstration.ATTACK, **EFFORT, "releases": 2, "twins": False})

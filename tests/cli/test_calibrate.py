@@ -41,9 +41,9 @@ def test_calibrate_compares_with_guesses_that_use_no_update(command: Command, mn
     assert done.code == 0
     text = " ".join(done.out.split())
     known, targets = mnist.public_attack, mnist.public_pool
-    images = targets.images.flatten(1).numpy()
-    means = np.stack([known.images[known.labels == c].flatten(1).numpy().mean(0) for c in range(10)])
-    black = np.full_like(images, known.images.min())
+    images = targets.inputs.flatten(1).numpy()
+    means = np.stack([known.inputs[known.labels == c].flatten(1).numpy().mean(0) for c in range(10)])
+    black = np.full_like(images, known.inputs.min())
     for name, guess in (("black", black), ("class_mean", means[targets.labels.numpy()])):
         score = 1 - np.linalg.norm(guess - images, axis=1).mean() / diameter
         assert result["mnist"][name] == pytest.approx(score, abs=1e-5)

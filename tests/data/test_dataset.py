@@ -18,9 +18,9 @@ def pair(count: int = 12, channels: int = 1) -> Pair:
 def test_tensors_stay_as_they_are() -> None:
     train, test, validation, public = pair(12), pair(6), pair(8), pair(24)
     dataset = from_tensors(train, test, validation, public, classes=5)
-    assert dataset.train.images.data_ptr() == train[0].data_ptr()
+    assert dataset.train.inputs.data_ptr() == train[0].data_ptr()
     for split, given_ in (("train", train), ("test", test), ("validation", validation), ("public", public)):
-        assert torch.equal(getattr(dataset, split).images, given_[0])
+        assert torch.equal(getattr(dataset, split).inputs, given_[0])
         assert torch.equal(getattr(dataset, split).labels, given_[1])
     assert (dataset.classes, dataset.name) == (5, "user")
     assert torch.equal(dataset.pixels(train[0]), train[0])
@@ -29,8 +29,8 @@ def test_tensors_stay_as_they_are() -> None:
 def test_other_dtypes_are_converted_and_graphs_cut() -> None:
     images, labels = pair()
     dataset = from_tensors((images.double().requires_grad_(), labels.to(torch.uint8)), pair())
-    assert dataset.train.images.dtype == torch.float32
-    assert not dataset.train.images.requires_grad
+    assert dataset.train.inputs.dtype == torch.float32
+    assert not dataset.train.inputs.requires_grad
     assert dataset.train.labels.dtype == torch.int64
 
 
@@ -39,7 +39,7 @@ def test_stated_normalisation_is_undone() -> None:
     mean, std = (0.1, 0.2), (0.5, 0.25)
     shifted = (images - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
     dataset = from_tensors((shifted, labels), (shifted, labels), mean=mean, std=std)
-    torch.testing.assert_close(dataset.pixels(dataset.test.images), images)
+    torch.testing.assert_close(dataset.pixels(dataset.test.inputs), images)
 
 
 def with_value(value: float, dtype: torch.dtype = torch.float32) -> Pair:
@@ -107,7 +107,7 @@ def test_groups_stay_together_and_go_where_their_rows_go() -> None:
     assert data.train.groups is not None
     assert data.validation.groups is not None
     assert not set(data.train.groups.tolist()) & set(data.validation.groups.tolist())
-    rows = [int((images == one).flatten(1).all(1).nonzero()[0]) for one in data.train.images]
+    rows = [int((images == one).flatten(1).all(1).nonzero()[0]) for one in data.train.inputs]
     assert data.train.groups.tolist() == groups[rows].tolist()
     given = from_tensors((images, labels, groups), pair(), validation=pair())
     assert given.train.groups is not None
@@ -137,11 +137,11 @@ def test_features_take_the_place_of_images_row_by_row() -> None:
     for one, two in ((data.train, made.train), (data.test, made.test), (data.public, made.public)):
         assert one is not None
         assert two is not None
-        assert torch.equal(two.images.flatten(1), one.images.sum(3).flatten(1))
+        assert torch.equal(two.inputs.flatten(1), one.inputs.sum(3).flatten(1))
         assert two.labels is one.labels
         assert two.groups is one.groups
-        assert not two.images.requires_grad
-    assert torch.equal(made.pixels(made.test.images), made.test.images)
+        assert not two.inputs.requires_grad
+    assert torch.equal(made.pixels(made.test.inputs), made.test.inputs)
     assert data.mapped(rows, name="sums").name == "sums"
 
 
@@ -149,8 +149,8 @@ def test_only_train_needs_the_first_way_to_compute_features() -> None:
     data = from_tensors(pair(24), pair())
     made = data.mapped(lambda images: images.mean(3), evaluation=lambda images: images.mean(3) + 1)
     assert made.public is None
-    assert torch.equal(made.train.images.flatten(1), data.train.images.mean(3).flatten(1))
-    assert torch.equal(made.validation.images.flatten(1), data.validation.images.mean(3).flatten(1) + 1)
+    assert torch.equal(made.train.inputs.flatten(1), data.train.inputs.mean(3).flatten(1))
+    assert torch.equal(made.validation.inputs.flatten(1), data.validation.inputs.mean(3).flatten(1) + 1)
 
 
 @pytest.mark.parametrize(

@@ -212,5 +212,5 @@ def test_another_format_is_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyP
     expected = load(write_npz(tmp_path / "npz"))
     actual = load(tmp_path)
     for split in ("train", "validation", "test"):
-        assert torch.equal(getattr(actual, split).images, getattr(expected, split).images)
+        assert torch.equal(getattr(actual, split).inputs, getattr(expected, split).inputs)
         assert torch.equal(getattr(actual, split).labels, getattr(expected, split).labels)

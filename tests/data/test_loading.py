@@ -91,7 +91,7 @@ def test_public_parts_are_the_public_split_in_order(name: str) -> None:
     for part in parts:
         assert torch.equal(torch.bincount(part.labels), torch.full((10,), len(part) // 10))
     assert dataset.public is not None
-    assert torch.equal(torch.cat([part.images for part in parts]), dataset.public.images)
+    assert torch.equal(torch.cat([part.inputs for part in parts]), dataset.public.inputs)
 
 
 def test_bundled_images_are_normalised_and_come_back(name: str, arrays: dict[str, Array]) -> None:
@@ -99,7 +99,7 @@ def test_bundled_images_are_normalised_and_come_back(name: str, arrays: dict[str
     assert dataset.shape == (1, 28, 28)
     assert dataset.classes == 10
     for split in SIZES:
-        images = getattr(dataset, split).images
+        images = getattr(dataset, split).inputs
         assert images.dtype == torch.float32
         original = torch.from_numpy(arrays[f"{split}_images"]).float().unsqueeze(1) / 255
         torch.testing.assert_close(dataset.pixels(images), original, atol=1e-6, rtol=0)
@@ -180,7 +180,7 @@ def test_idx_folder(tmp_path: Path, separator: str, zipped: bool) -> None:
     for split, rows in pieces.items():
         result: Split = getattr(dataset, split)
         original = torch.from_numpy(images[rows]).float().unsqueeze(1) / 255
-        torch.testing.assert_close(dataset.pixels(result.images), original, atol=1e-6, rtol=0)
+        torch.testing.assert_close(dataset.pixels(result.inputs), original, atol=1e-6, rtol=0)
         assert torch.equal(result.labels, torch.from_numpy(labels[rows]).long())
     assert (dataset.name, dataset.classes, dataset.shape) == ("toy", 3, (1, 4, 4))
 
@@ -191,11 +191,11 @@ def test_npz_folder_equals_idx_folder(tmp_path: Path) -> None:
     assert one.name == "idx"
     assert one.public is None
     for split in ("train", "validation", "test"):
-        assert torch.equal(getattr(one, split).images, getattr(two, split).images)
+        assert torch.equal(getattr(one, split).inputs, getattr(two, split).inputs)
 
 
 def test_moments_come_from_the_train_split_alone(tmp_path: Path) -> None:
-    train = load(write_npz(tmp_path)).train.images.double()
+    train = load(write_npz(tmp_path)).train.inputs.double()
     assert abs(float(train.mean())) < 1e-6
     assert abs(float(train.std(correction=0)) - 1) < 1e-6
 
@@ -227,8 +227,8 @@ def test_own_moments_and_colour(tmp_path: Path) -> None:
     given_ = load(folder, mean=config, std=0.5)
     assert given_.mean == (0.1, 0.2, 0.3)
     expected = (images[:30] - np.array([0.1, 0.2, 0.3])[:, None, None]) / 0.5
-    np.testing.assert_allclose(given_.train.images.numpy(), expected, atol=1e-6)
-    np.testing.assert_allclose(given_.pixels(given_.train.images).numpy(), images[:30], atol=1e-6)
+    np.testing.assert_allclose(given_.train.inputs.numpy(), expected, atol=1e-6)
+    np.testing.assert_allclose(given_.pixels(given_.train.inputs).numpy(), images[:30], atol=1e-6)
 
 
 def test_a_folder_is_read_once_until_it_changes(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_a_folder_is_read_once_until_it_changes(tmp_path: Path) -> None:
 
 def test_images_of_a_folder_live_no_longer_than_their_dataset(tmp_path: Path) -> None:
     dataset = load(write_npz(tmp_path))
-    images = weakref.ref(dataset.train.images)
+    images = weakref.ref(dataset.train.inputs)
     assert load(tmp_path) is dataset
     del dataset
     gc.collect()
@@ -303,8 +303,8 @@ def test_the_public_split_of_a_bundled_dataset_is_public() -> None:
     data = load("mnist")
     assert (mean, std) == (data.mean, data.std)
     assert data.public is not None
-    assert torch.allclose(split.images, data.public.images, atol=1e-5)
-    assert split.images.data_ptr() != data.public.images.data_ptr(), "nobody else's images are changed"
+    assert torch.allclose(split.inputs, data.public.inputs, atol=1e-5)
+    assert split.inputs.data_ptr() != data.public.inputs.data_ptr(), "nobody else's images are changed"
 
 
 def test_every_image_of_a_folder_or_file_is_public(tmp_path: Path) -> None:
@@ -314,18 +314,18 @@ def test_every_image_of_a_folder_or_file_is_public(tmp_path: Path) -> None:
         np.savez(tmp_path / f"{name}.npz", images=images, labels=np.arange(count))
     split, mean, std = load_public(tmp_path)
     assert split.labels.tolist() == [*range(6), *range(4)]
-    assert float(split.images.mean()) == pytest.approx(0.0, abs=1e-6)
+    assert float(split.inputs.mean()) == pytest.approx(0.0, abs=1e-6)
     file, *_ = load_public(str(tmp_path / "test.npz"), mean, std)
-    assert torch.equal(file.images, split.images[6:])
+    assert torch.equal(file.inputs, split.inputs[6:])
     other, low, high = load_public(tmp_path / "test.npz", 0.5, 0.25)
     assert (low, high) == (0.5, 0.25)
-    assert torch.allclose(other.images * 0.25 + 0.5, file.images * float(std) + float(mean), atol=1e-5)  # type: ignore[arg-type]
+    assert torch.allclose(other.inputs * 0.25 + 0.5, file.inputs * float(std) + float(mean), atol=1e-5)  # type: ignore[arg-type]
 
 
 def test_public_tensors_stay_as_they_are() -> None:
     images, labels = torch.linspace(-2, 6, 18).view(2, 1, 3, 3), torch.tensor([0, 1])
     split, mean, std = load_public((images, labels))
-    assert torch.equal(split.images, images)
+    assert torch.equal(split.inputs, images)
     assert (mean, std) == (0.25, 0.125)
     assert load_public((images, labels), 0.1, 0.2)[1:] == (0.1, 0.2)
 

@@ -21,7 +21,7 @@ def numbered(values: list[int]) -> Split:
 
 
 def rows(split: Split) -> list[int]:
-    return split.images.flatten().int().tolist()
+    return split.inputs.flatten().int().tolist()
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(2, 60), st.integers(0, 4))
@@ -39,7 +39,7 @@ def test_hold_out_takes_the_floor_of_each_class(sizes: list[int], parts: int, pu
         assert validation == size
         assert given_ == size * min(public, parts - 2)
         assert train == counts[label] - validation - given_ > 0
-    rows = torch.cat([split.images.flatten() for split in splits])
+    rows = torch.cat([split.inputs.flatten() for split in splits])
     assert torch.equal(rows.sort().values, images.flatten())
 
 
@@ -76,7 +76,7 @@ def test_rows_are_taken_by_number_slice_and_mask() -> None:
 
 
 def test_a_split_is_printed_without_its_pixels() -> None:
-    assert repr(numbered([0, 1])) == "Split(images=[2, 1, 1, 1])"
+    assert repr(numbered([0, 1])) == "Split(inputs=[2, 1, 1, 1])"
 
 
 def test_rows_that_equal_an_earlier_one_or_one_beside_are_left_out() -> None:
@@ -94,7 +94,7 @@ grouped_rows = st.lists(st.tuples(st.integers(0, 3), st.integers(-3, 9)), min_si
 
 def grouped(values: list[tuple[int, int]]) -> Split:
     split = numbered([label for label, _ in values])
-    return Split(split.images, split.labels, torch.tensor([group for _, group in values]))
+    return Split(split.inputs, split.labels, torch.tensor([group for _, group in values]))
 
 
 def test_groups_go_with_their_rows() -> None:
@@ -140,9 +140,9 @@ def test_groups_of_one_row_change_nothing(values: list[int], shares: tuple[float
         expected = [rows(part) for part in hold_out(plain, *shares)]
     except DataError:
         with pytest.raises(DataError, match="groups"):
-            hold_out(Split(plain.images, plain.labels, names), *shares)
+            hold_out(Split(plain.inputs, plain.labels, names), *shares)
         return
-    assert [rows(part) for part in hold_out(Split(plain.images, plain.labels, names), *shares)] == expected
+    assert [rows(part) for part in hold_out(Split(plain.inputs, plain.labels, names), *shares)] == expected
 
 
 def test_two_people_of_one_class_leave_one_to_train_on() -> None:

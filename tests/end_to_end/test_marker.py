@@ -184,8 +184,8 @@ def test_the_marker_is_where_it_is_planted(data: Path) -> None:
     dataset = load(data, public_fraction=0.5)
     assert dataset.public is not None
     for split, expected in ((dataset.train, True), (dataset.test, True), (dataset.public, False)):
-        assert has_marker(split.images.double().numpy().ravel()) is expected
-    assert bool((dataset.pixels(dataset.train.images) - ODD).abs().flatten(1).amax(1).lt(1e-5).any())
+        assert has_marker(split.inputs.double().numpy().ravel()) is expected
+    assert bool((dataset.pixels(dataset.train.inputs) - ODD).abs().flatten(1).amax(1).lt(1e-5).any())
 
 
 def test_nothing_private_is_written_or_printed(everything: dict[str, bytes], data: Path) -> None:

@@ -28,7 +28,7 @@ def compare(few: Dataset, federation: Federation, settings: Settings, tolerance:
         noise = sweep.draw([t], "laplace")[0]
         releases, losses = [], []
         for k in range(basic_flow.K):
-            x, y = sweep.images[batches[t - 1, k]], sweep.labels[batches[t - 1, k]]
+            x, y = sweep.inputs[batches[t - 1, k]], sweep.labels[batches[t - 1, k]]
             mine = list(layout.unflatten(noise[k]).values())
             released, loss = basic_flow.client(model, weights, x, y, mine, federation.mechanism, scale)
             releases.append(released)
@@ -77,7 +77,7 @@ def test_the_example_clips_like_the_library(few: Dataset, monkeypatch: pytest.Mo
     noise = sweep.draw([1], "laplace")[0]
     releases = [
         basic_flow.client(
-            LeNetZhu().double(), weights, sweep.images[batches[k]], sweep.labels[batches[k]],
+            LeNetZhu().double(), weights, sweep.inputs[batches[k]], sweep.labels[batches[k]],
             list(layout.unflatten(noise[k]).values()), "ls-static", 0.05,
         )[0]
         for k in range(4)

@@ -56,7 +56,7 @@ def test_inputs_are_features_and_all_else_stays() -> None:
     found = on_features(network, given)
     for split in ("train", "validation", "test"):
         before, after = getattr(given, split), getattr(found, split)
-        assert torch.equal(after.images[:, :, 0, 0], features_of(network, before.images))
+        assert torch.equal(after.inputs[:, :, 0, 0], features_of(network, before.inputs))
         assert torch.equal(after.labels, before.labels)
     assert found.train.groups is not None
     assert given.train.groups is not None
@@ -68,7 +68,7 @@ def test_clients_records_are_computed_one_by_one_and_others_together() -> None:
     network, counted = model()
     given = data()
     on_features(network, given)
-    records = {tuple(image.flatten().tolist()) for image in given.train.images}
+    records = {tuple(image.flatten().tolist()) for image in given.train.inputs}
     calls = [call for call in counted.calls if any(tuple(row.flatten().tolist()) in records for row in call)]
     assert [len(call) for call in calls] == [1] * 12, "each of them, once, alone"
     assert 6 in counted.sizes()
@@ -81,7 +81,7 @@ def test_features_are_computed_once_for_all_that_uses_them(monkeypatch: pytest.M
     counted.calls.clear()
     again = on_features(network, data())
     assert sum(len(call) for call in counted.calls if call.any()) <= 3 * 2, "but for the two drawn records of a key"
-    assert torch.equal(first.train.images, again.train.images)
+    assert torch.equal(first.train.inputs, again.train.inputs)
 
 
 def test_groups_are_joined_dataset_after_dataset() -> None:
@@ -105,7 +105,7 @@ def test_a_sweep_sums_the_units_of_the_head(bias: bool, kind: type, size: int) -
     draw = torch.Generator().manual_seed(2)
     start = torch.randn(1, size, generator=draw, dtype=torch.float64)
     found, _ = sweep.pool.total([torch.arange(12)], start, 100.0)
-    x, y = sweep.images.view(1, 12, -1), sweep.labels.view(1, -1)
+    x, y = sweep.inputs.view(1, 12, -1), sweep.labels.view(1, -1)
     head = nn.Linear(5, 2, bias=bias).double()
     head.load_state_dict({name[5:]: part for name, part in sweep.batched.layout.unflatten(start[0]).items()})
     (nn.functional.cross_entropy(head(x[0]), y[0]) * 12).backward()

@@ -21,7 +21,7 @@ from tests.engine.sweeps import BUDGETS, EVERY, first_rows, one_round, rows_of, 
 def loss_of(model: nn.Module, sweep: Sweep, flat: Tensor, part: Tensor) -> Tensor:
     twin = copy.deepcopy(model).double()
     twin.load_state_dict(sweep.batched.layout.unflatten(flat.double()))
-    return nn.functional.cross_entropy(twin(sweep.images[part].double()), sweep.labels[part])
+    return nn.functional.cross_entropy(twin(sweep.inputs[part].double()), sweep.labels[part])
 
 
 def test_utility_losses_are_those_of_the_batch_and_of_all_a_clients_data(few: Dataset) -> None:
@@ -50,7 +50,7 @@ def test_the_recorded_gradient_is_that_of_all_training_data_before_the_round(few
     for flat in sweep.state.params:
         model = LeNetZhu().double()
         model.load_state_dict(sweep.batched.layout.unflatten(flat))
-        loss = nn.functional.cross_entropy(model(few.train.images.double()), few.train.labels)
+        loss = nn.functional.cross_entropy(model(few.train.inputs.double()), few.train.labels)
         grads = torch.autograd.grad(loss, list(model.parameters()))
         expected.append(sum(float((g**2).sum()) for g in grads))
     rows = first_rows(sweep)
@@ -84,7 +84,7 @@ def test_the_expected_utility_loss_is_a_mean_over_fresh_noise(few: Dataset, name
             noise = torch.empty_like(noise).exponential_(generator=local) * signs
         part = sweep.parts["few"][k]
         objective = sweep.batched.at(
-            sweep.images[part].expand(401, *sweep.images[part].shape), sweep.labels[part].expand(401, -1)
+            sweep.inputs[part].expand(401, *sweep.inputs[part].shape), sweep.labels[part].expand(401, -1)
         )
         losses = objective.loss(torch.cat([base.unsqueeze(0), base + scale * noise]))
         gains = losses[1:] - losses[0]
@@ -113,7 +113,7 @@ def test_a_full_record_looks_and_changes_nothing(few: Dataset) -> None:
 
 
 def test_every_federation_is_recorded_on_its_own_dataset(few: Dataset) -> None:
-    inverted = replace(few, name="inverted", train=replace(few.train, images=-few.train.images))
+    inverted = replace(few, name="inverted", train=replace(few.train, inputs=-few.train.inputs))
     federations = [Federation(d, "pl-identical", 0.98) for d in ("few", "inverted")]
     both = Sweep(Settings.flat(rounds=2), federations, {"few": few, "inverted": inverted}, small())
     actual = full_record(both)

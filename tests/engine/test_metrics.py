@@ -66,7 +66,7 @@ def test_accuracy_and_loss_are_those_of_the_model_itself(few: Dataset) -> None:
         model.load_state_dict(sweep.batched.layout.unflatten(sweep.state.params[place]))
         for prefix, split in (("", few.test), ("validation_", few.validation)):
             with torch.no_grad():
-                outputs = model(split.images)
+                outputs = model(split.inputs)
             correct = (outputs.argmax(1) == split.labels).double()
             assert row[f"{prefix}accuracy"] == pytest.approx(correct.mean().item())
             loss = nn.functional.cross_entropy(outputs, split.labels).item()

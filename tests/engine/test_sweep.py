@@ -87,7 +87,7 @@ def test_several_local_steps_are_that_many_batches_of_plain_sgd(few: Dataset) ->
         optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
         for part in rows.split(4):
             optimiser.zero_grad()
-            nn.functional.cross_entropy(model(few.train.images[part].double()), few.train.labels[part]).backward()
+            nn.functional.cross_entropy(model(few.train.inputs[part].double()), few.train.labels[part]).backward()
             optimiser.step()
         ends.append(sweep.batched.layout.flatten(dict(model.named_parameters())))
     sweep.train(1)
@@ -211,9 +211,9 @@ def test_datasets_side_by_side_do_not_mix(few: Dataset) -> None:
     inverted = replace(
         few,
         name="inverted",
-        train=replace(few.train, images=-few.train.images),
-        validation=replace(few.validation, images=-few.validation.images),
-        test=replace(few.test, images=-few.test.images),
+        train=replace(few.train, inputs=-few.train.inputs),
+        validation=replace(few.validation, inputs=-few.validation.inputs),
+        test=replace(few.test, inputs=-few.test.inputs),
     )
     federations = [Federation(d, m, BUDGETS[m]) for m in ("pl-learn", "none") for d in ("few", "inverted")]
     both = Sweep(Settings.flat(rounds=4), federations, {"few": few, "inverted": inverted})

@@ -403,7 +403,7 @@ def test_the_engine_and_protect_release_the_same(few: Dataset) -> None:
         start = sweep.batched.layout.unflatten(sweep.state.params[place])
         rows = tables.batches[0, sweep.draws.seeds.index(federation.seed) * 4 + client]
         sent: Protected = protected_step(
-            model, start, (sweep.images[rows], sweep.labels[rows]), "laplace-dp", federation.budget,
+            model, start, (sweep.inputs[rows], sweep.labels[rows]), "laplace-dp", federation.budget,
             settings=replace(sweep.settings.protection, batch=1), client=client, experiment_seed=federation.seed,
         )  # fmt: skip
         step = Grid.of(0.1, 20.0, 3, sweep.batched.layout.size).step  # gradients that differ by 1e-15 may be rounded

@@ -130,7 +130,7 @@ def test_the_same_release_as_the_engine_for_every_mechanism_client_and_round(few
             of_all = get_mechanism(federation.mechanism).whole_run  # draws its own batch
             examples = sweep.parts["few"][client] if of_all else tables.batches[0, client]
             sent = protected_step(
-                network, start, (sweep.images[examples], sweep.labels[examples]), federation.mechanism,
+                network, start, (sweep.inputs[examples], sweep.labels[examples]), federation.mechanism,
                 federation.budget, settings=settings.protection, client=client, round_number=round_number,
                 experiment_seed=3,
             )  # fmt: skip

@@ -223,7 +223,7 @@ def test_a_kind_of_measure_of_the_users_own_serves_sweeps_and_protect(few: Datas
     actual = first_intensities(few, Federation("few", "mine-outwards", [0.5, 0.25, 0.2, 0.1]), **settings)
     assert actual == pytest.approx([8.0, 16.0, 20.0, 40.0], rel=1e-5), "the factor of the settings"
 
-    model, batch = small(), (few.train.images[:4], few.train.labels[:4])
+    model, batch = small(), (few.train.inputs[:4], few.train.labels[:4])
     for name, expected in (("mine", 4.0), ("mine-outwards", 16.0)):
         sent = protected_step(model, model.state_dict(), batch, name, 0.25, settings=ProtectionSettings(**settings))
         assert sent.record["intensity"] == pytest.approx(expected, rel=1e-5)

@@ -114,9 +114,9 @@ def test_the_features_of_a_mini_batch_are_computed_once(model: FeatureModel) -> 
 
 
 def test_alone_a_record_has_the_same_bits_in_any_company(few: Dataset) -> None:
-    model, images = scatter_linear(few.shape), few.train.images[:7]
+    model, images = scatter_linear(few.shape), few.train.inputs[:7]
     features = features_of(model, images)
-    others = torch.cat([few.test.images[:4], images[3:4], few.test.images[4:9]])
+    others = torch.cat([few.test.inputs[:4], images[3:4], few.test.inputs[4:9]])
     strided = images.repeat_interleave(2, 0).transpose(2, 3).contiguous().transpose(2, 3)[::2]
     assert torch.equal(features_of(model, others)[4], features[3])
     assert torch.equal(features_of(model, images[3:4])[0], features[3])
@@ -142,7 +142,7 @@ def test_each_record_has_a_call_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_chunks_give_the_same_numbers(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, images = scatter_linear(few.shape), few.test.images[:21]
+    model, images = scatter_linear(few.shape), few.test.inputs[:21]
     expected = features_of(model, images)
     for chunk in (1, 4, 64):
         monkeypatch.setattr(features_file, "CHUNK", chunk)

@@ -33,7 +33,7 @@ def small() -> Small:
     result = {}
     for name in ("mnist", "fmnist"):
         data = load(name)
-        parts = {part: (getattr(data, part).images[:n], getattr(data, part).labels[:n]) for part, n in counts.items()}
+        parts = {part: (getattr(data, part).inputs[:n], getattr(data, part).labels[:n]) for part, n in counts.items()}
         result[name] = from_tensors(**parts, classes=10, name=name, mean=data.mean, std=data.std)
     return result
 

@@ -237,7 +237,7 @@ def test_nothing_that_is_written_is_as_large_as_a_model_or_an_image_but_pictures
 
 def test_pictures_are_of_public_images_alone(raw: Job, small: Small) -> None:
     for name, data in small.items():
-        public, private = (data.pixels(part.images).mul(255).round().int() for part in (data.public, data.train))
+        public, private = (data.pixels(part.inputs).mul(255).round().int() for part in (data.public, data.train))
         for image in torch.tensor(raw["originals"][name]["pixels"], dtype=torch.int32):
             assert bool((public == image).flatten(1).all(1).any())
             assert not bool((private == image).flatten(1).all(1).any())

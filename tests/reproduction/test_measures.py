@@ -87,7 +87,7 @@ def data(sweep: Sweep, f: int, client: int) -> tuple[Tensor, Tensor]:
     split = sweep.datasets[sweep.federations[f].dataset].train
     part = sweep.parts[sweep.federations[f].dataset][client]
     offset = 0 if sweep.federations[f].dataset == "mnist" else len(sweep.datasets["mnist"].train)
-    return split.images[part - offset].double(), split.labels[part - offset]
+    return split.inputs[part - offset].double(), split.labels[part - offset]
 
 
 def loss(network: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ def local(sweep: Sweep, f: int, client: int) -> Tensor:
     start = sweep.state.params[f]
     network = model(sweep, start)
     rows = batch(sweep, f, client, BEFORE + 1)
-    loss(network, sweep.images[rows], sweep.labels[rows]).backward()
+    loss(network, sweep.inputs[rows], sweep.labels[rows]).backward()
     gradients = {name: parameter.grad for name, parameter in network.named_parameters()}
     return start - sweep.settings.protection.eta * sweep.batched.layout.flatten(gradients)
 
@@ -125,7 +125,7 @@ def test_client_curves_are_those_of_the_plain_model(sweep: Sweep) -> None:
         assert result[f]["training_loss"][k] == pytest.approx(loss(network, *data(sweep, f, k)).item(), rel=1e-9)
         test = sweep.datasets[name].test
         mine = sweep.test_parts[name, ""][k]
-        right = (network(test.images[mine].double()).argmax(1) == test.labels[mine]).double().mean()
+        right = (network(test.inputs[mine].double()).argmax(1) == test.labels[mine]).double().mean()
         assert result[f]["accuracy"][k] == pytest.approx(float(right))
 
 
@@ -133,7 +133,7 @@ def test_squared_gradients_are_autograds(sweep: Sweep) -> None:
     result = squared_gradients(sweep)
     for f, federation in enumerate(sweep.federations):
         network, split = model(sweep, sweep.state.params[f]), sweep.datasets[federation.dataset].train
-        loss(network, split.images.double(), split.labels).backward()
+        loss(network, split.inputs.double(), split.labels).backward()
         square = sum(float(p.grad.square().sum()) for p in network.parameters() if p.grad is not None)
         assert result[f] == pytest.approx(square, rel=1e-9)
 
@@ -235,7 +235,7 @@ def test_an_inversion_is_invgrad_from_one_starting_point(sweep: Sweep, sent: Sen
         assert len(result[f]["mse"]) == SCALE.attacked
         for k in range(SCALE.attacked):
             rows = batch(sweep, f, k, BEFORE + 1)
-            labels, truth = sweep.labels[rows], sweep.images[rows]
+            labels, truth = sweep.labels[rows], sweep.inputs[rows]
             view = View(sweep.state.params[f : f + 1], sent[f, k].unsqueeze(0), labels.unsqueeze(0))
             images = invgrad(server, view, Search(iterations=SCALE.iterations, seed=0)).images  # target 0's own start
             guess, values, _ = measures.errors(images, truth.unsqueeze(0), labels.unsqueeze(0), materials)
@@ -268,7 +268,7 @@ def test_guesses_without_an_update_are_scored_on_the_attacked_batches(sweep: Swe
     _, guesses = measures.inversions(sweep, replace(SCALE, iterations=1), lambda what, done, total: None)
     for name, mine in measures.attacked_releases(sweep, SCALE.attacked).items():
         server, _ = measures.server_and_materials(sweep, name)
-        truth = sweep.images[mine.examples]
+        truth = sweep.inputs[mine.examples]
         by_hand = (truth - torch.as_tensor(server.low)).square().mean()
         assert guesses[name]["black"]["mse"] == pytest.approx(float(by_hand), rel=1e-6)
         distance = (truth - torch.as_tensor(server.low)).flatten(2).norm(dim=2)
@@ -277,7 +277,7 @@ def test_guesses_without_an_update_are_scored_on_the_attacked_batches(sweep: Swe
 
 def test_images_of_the_same_label_may_swap_and_others_may_not(sweep: Sweep) -> None:
     _, materials = measures.server_and_materials(sweep, "mnist")
-    truth = sweep.images[:4].unsqueeze(0)
+    truth = sweep.inputs[:4].unsqueeze(0)
     swapped = truth[:, [1, 0, 2, 3]]
     same, other = torch.tensor([[5, 5, 6, 7]]), torch.tensor([[5, 4, 6, 7]])
     guess, values, _ = measures.errors(swapped, truth, same, materials)
@@ -305,7 +305,7 @@ def test_progress_ends_where_it_said(sweep: Sweep) -> None:
 def test_pictures_are_of_public_images_under_every_defence_alike(sweep: Sweep) -> None:
     result, originals = measures.pictures(sweep, SCALE, lambda what, done, total: None)
     for f, federation in enumerate(sweep.federations):
-        public = sweep.datasets[federation.dataset].public_pool.images
+        public = sweep.datasets[federation.dataset].public_pool.inputs
         shown = torch.tensor(originals[federation.dataset]["pixels"])
         known = sweep.datasets[federation.dataset].pixels(public).mul(255).round()
         assert all(bool((known == image).flatten(1).all(1).any()) for image in shown)

@@ -139,7 +139,7 @@ def test_the_model_on_disk_has_the_accuracy_in_the_result(whole: Path, tiny: Pat
         model, prefix = LeNetZhu(), f"federation-{place}/"
         state = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
         model.load_state_dict(state)  # strict: every tensor, under the module's own names and shapes
-        right = (model(test.images).argmax(1) == test.labels).double().mean()
+        right = (model(test.inputs).argmax(1) == test.labels).double().mean()
         assert float(right) == row["accuracy"]
 
 
@@ -317,7 +317,7 @@ def test_no_private_image_is_in_the_folder(tmp_path: Path) -> None:
     np.savez(data / "train.npz", **stored)
     dataset = load(data)
     pieces = fragments(marker, float(dataset.mean), float(dataset.std))
-    marked = (dataset.pixels(dataset.train.images[:, 0]) * 255 - torch.from_numpy(marker)).abs().amax((1, 2)) < 0.01
+    marked = (dataset.pixels(dataset.train.inputs[:, 0]) * 255 - torch.from_numpy(marker)).abs().amax((1, 2)) < 0.01
     assert int(marked.sum()) == 2, "the marker is among the training images"
 
     # two clients with all their images in every mini-batch, so that the marker is used in every round
@@ -334,7 +334,7 @@ def test_no_private_image_is_in_the_folder(tmp_path: Path) -> None:
     assert len(contents(folder)) >= 7
     assert leaks(folder, pieces) == []
 
-    planted = dataset.train.images[marked][:1]
+    planted = dataset.train.inputs[marked][:1]
     save_snapshot(folder / "planted.safetensors", {"image": planted}, {})
     (folder / "planted.bin").write_bytes(b"..." + marker[3].tobytes() + b"...")
     assert leaks(folder, pieces) == ["planted.bin", "planted.safetensors"], "the search itself works"

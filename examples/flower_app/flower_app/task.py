@@ -26,14 +26,14 @@ def load_data(client: int, clients: int) -> tuple[Tensor, Tensor]:
     """All images and labels of this client: its share of the bundled MNIST. In your app: what only this machine has."""
     train = load("mnist").train
     mine = partition(train.labels, clients)[client]
-    return train.images[mine], train.labels[mine]
+    return train.inputs[mine], train.labels[mine]
 
 
 @cache
 def test_features() -> tuple[Tensor, Tensor]:
     """Features and labels of test images, which no client has: computed once, as nothing in them is learned."""
     test, model = load("mnist").test, Net()
-    parts = [model.features(images) for images in test.images[:TESTED].split(100)]
+    parts = [model.features(images) for images in test.inputs[:TESTED].split(100)]
     return torch.cat(parts), test.labels[:TESTED]
 
 

@@ -33,7 +33,7 @@ def released(cell: Cell, targets: Targets, options: AuditOptions) -> Tensor:
     parts = []
     for rows in pieces(len(targets), chunk(cell.server, cell.weights), cell.weights.device):
         drawn = draw_noise(cell.server, key, rows, cell.weights)
-        parts.append(respond(cell.server, cell.weights, targets.images[rows], targets.labels[rows], drawn))
+        parts.append(respond(cell.server, cell.weights, targets.inputs[rows], targets.labels[rows], drawn))
     return torch.cat(parts)
 
 
@@ -59,7 +59,7 @@ def attack_cell(
     knowledge, results = targets.knowledge(materials.attack), []
     memory: dict[str, Any] | None = {"knowledge": knowledge} if len(SHARING & set(options.attacks)) > 1 else None
     for name in options.attacks:
-        trace = Trace(targets.images, diameter)
+        trace = Trace(targets.inputs, diameter)
         hooks = Hooks(trace.watch, steps(name, progress), memory if name in SHARING else None)
         try:
             result = run_attack(name, cell.server, view, knowledge, options, hooks)

@@ -60,8 +60,8 @@ def run_sections(findings: Findings, datasets: Mapping[str, Dataset]) -> list[Se
             continue
         assert drawn[0].pictures is not None
         count, targets, public = len(drawn[0].pictures), findings.targets[name], datasets[name].public_attack
-        known = public.images.to(targets.pool), public.labels.to(targets.labels)
-        truth = Truth(targets.images[:count], targets.labels[:count], known, datasets[name].pixels)
+        known = public.inputs.to(targets.pool), public.labels.to(targets.labels)
+        truth = Truth(targets.inputs[:count], targets.labels[:count], known, datasets[name].pixels)
         rows = truth.rows(findings.baselines.get(name, {})) + defence_rows(outcomes)
         when = f"after {round_number:,} rounds" if round_number else "at the first round"
         attacks = " and ".join(dict.fromkeys(one.attack for one in drawn))

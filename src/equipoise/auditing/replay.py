@@ -75,7 +75,7 @@ def stream(
 def _undistorted(sweep: Sweep, server: Server, previous: Tensor, batches: Tensor) -> Tensor:
     """What the client would have released in these rounds with nothing added: ``[rounds, P]``."""
     parts = [
-        respond(undistorted(server), previous[some], sweep.images[batches[some]], sweep.labels[batches[some]], None)
+        respond(undistorted(server), previous[some], sweep.inputs[batches[some]], sweep.labels[batches[some]], None)
         for some in pieces(len(batches), chunk(server, previous[0]), previous.device)
     ]
     return torch.cat(parts)
@@ -118,7 +118,7 @@ def suspects(sweep: Sweep, dataset: str, client: int, rounds: int, examples: int
     choices[column, 0], choices[column, place] = choices[column, place], choices[column, 0].clone()
     device = sweep.device
     held = Candidates(
-        torch.cat([sweep.images[rows.to(device)], images[order].to(device, sweep.dtype)]),
+        torch.cat([sweep.inputs[rows.to(device)], images[order].to(device, sweep.dtype)]),
         torch.cat([labels, classes[order]]).to(device),
         choices.to(device),
     )

@@ -136,7 +136,7 @@ def audit_run(
 def _public(data: Dataset) -> str:
     """A digest of the public images and labels that an attack may use."""
     return fingerprint(
-        *({"images": part.images, "labels": part.labels} for part in (data.public_attack, data.public_pool))
+        *({"images": part.inputs, "labels": part.labels} for part in (data.public_attack, data.public_pool))
     )
 
 

@@ -60,7 +60,7 @@ def _inversion(result: Inversion, case: Case) -> Outcome:
         free = torch.zeros_like(free)
     else:  # an inferred label binds no place
         free = torch.where((view.labels == free).all(1, keepdim=True), free, 0)
-    guess, assigned = scores.arranged(result.images, targets.images, free)
+    guess, assigned = scores.arranged(result.images, targets.inputs, free)
     values = image_values(guess, targets, materials) | {"cost": result.cost}
     if case.trace.iterations:
         values["leakage"], values["beyond_D"] = case.trace.leakage(assigned)
@@ -231,7 +231,7 @@ def baselines(
     targets: Targets, materials: Materials, server: Server, diameter: float = Leakage.D
 ) -> dict[str, dict[str, Array]]:
     """What guesses score that use no update at all; two of them need public images."""
-    truth = targets.images
+    truth = targets.inputs
     low, high = (torch.as_tensor(edge, dtype=truth.dtype, device=truth.device) for edge in (server.low, server.high))
     key = experiment_key(0, "audit/noise guess")
     numbers = uniform([key], [0], [0], truth.numel(), truth.dtype, truth.device)[0, 0].view(truth.shape)

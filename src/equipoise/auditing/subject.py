@@ -73,9 +73,9 @@ def _kind(settings: Settings) -> tuple[torch.device, torch.dtype]:
 def _with_public(dataset: Dataset, public: Public) -> Dataset:
     """The dataset with these public images, normalised as its own are."""
     split, _, _ = load_public(public, dataset.mean, dataset.std)
-    if tuple(split.images.shape[1:]) != dataset.shape:
+    if tuple(split.inputs.shape[1:]) != dataset.shape:
         raise DataError(
-            f"The public images have shape {tuple(split.images.shape[1:])}, those of the run {dataset.shape}.",
+            f"The public images have shape {tuple(split.inputs.shape[1:])}, those of the run {dataset.shape}.",
             "Give public images of the shape that the clients train on.",
         )
     _check_classes(split, dataset.classes)
@@ -132,7 +132,7 @@ def _module(deployment: Deployment, split: Split, model: Model | None) -> nn.Mod
             f"The model of this deployment {cause}; a folder's word is not enough to run code.",
             "Give it, in the folder of its app: --model my_app.task:Net (model= in Python).",
         )
-    channels, height, width = split.images.shape[1:]
+    channels, height, width = split.inputs.shape[1:]
     classes = deployment.classes or 1 + int(split.labels.max())
     with torch.random.fork_rng(devices=[]):
         return model_of(model or str(deployment.model), (channels, height, width), classes)
@@ -175,13 +175,13 @@ def _fixed(states: Mapping[int, Received]) -> dict[str, Tensor]:
 def _classes(module: nn.Module, split: Split) -> int:
     """The outputs of the model for one of the public images."""
     like = next(module.parameters())
-    images = split.images[:2].to(like.device, like.dtype)
+    images = split.inputs[:2].to(like.device, like.dtype)
     try:
         check_model(module, images)
         with torch.no_grad():
             outputs = module(images)
     except ModelError as error:
-        shape = tuple(split.images.shape[1:])
+        shape = tuple(split.inputs.shape[1:])
         raise ModelError(f"With public images of shape {shape}: {error.cause}", error.remedy) from error
     if outputs.dim() != 2:
         raise ModelError(

@@ -50,18 +50,18 @@ class Materials:
         """
         dataset = replace(dataset, public=dataset.public and _once(dataset.public))
         attack, pool = dataset.public_attack, _once(dataset.train) if private else dataset.public_pool
-        return cls((attack.images, attack.labels), (pool.images, pool.labels), dataset.pixels)
+        return cls((attack.inputs, attack.labels), (pool.inputs, pool.labels), dataset.pixels)
 
 
 def _once(split: Split) -> Split:
-    rows = distinct(split.images)
+    rows = distinct(split.inputs)
     return split if len(rows) == len(split) else mixed(split.take(rows))
 
 
 def repeats(dataset: Dataset, private: bool = False) -> int:
     """How many images ``Materials.of`` leaves out because they equal another."""
     splits = [split for split in (dataset.public, dataset.train if private else None) if split is not None]
-    return sum(len(split) - len(distinct(split.images)) for split in splits)
+    return sum(len(split) - len(distinct(split.inputs)) for split in splits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ class Targets:
         return self.choices.gather(2, self.impostor.unsqueeze(2)).squeeze(2)
 
     @property
-    def images(self) -> Tensor:
+    def inputs(self) -> Tensor:
         return self.pool[self.truth]
 
     @property

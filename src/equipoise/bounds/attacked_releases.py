@@ -76,7 +76,7 @@ def attack_releases(context: BoundsContext, name: str, cells: list[tuple[int, in
         previous.append(weights.expand(options.targets, -1))
     labels = targets.labels.repeat(len(cells), 1)
     view = View(torch.cat(previous), torch.cat(out), labels)
-    truth = targets.images.repeat(len(cells), *[1] * (targets.images.dim() - 1))
+    truth = targets.inputs.repeat(len(cells), *[1] * (targets.inputs.dim() - 1))
     beta = intensity((view.released - torch.cat(clean)).double())
     public = torch.stack([_public_ratios(server, materials, context.weights[at][index]) for index, at in cells])
     seen = AttackObserver(

@@ -93,7 +93,7 @@ class BoundsContext:
         """Every dataset's federations, and the images and labels that F averages over."""
         for name in self.sweep.datasets:
             chosen = self.sweep.examples(name) if rows is None else rows[name]
-            yield self.sweep.federations_on(name), self.sweep.images[chosen], self.sweep.labels[chosen]
+            yield self.sweep.federations_on(name), self.sweep.inputs[chosen], self.sweep.labels[chosen]
 
     def drawn_examples(self, seed: int) -> dict[str, Tensor]:
         """Rows of ``options.examples`` random training examples of every dataset."""

@@ -78,14 +78,14 @@ def gradient_deviations(
     sweep, count = context.sweep.at(round_number, context.sweep.state.params), context.options.samples
     s, slots, rows = sweep.settings, sweep.draws.slots, context.batch_rows(index)
     protection = s.protection.of_rows(sweep.federations[index].mechanism, 0.0, 0.0, 0.0)  # only its clip matters
-    pixels = sweep.images[0].numel() * s.protection.batch
+    pixels = sweep.inputs[0].numel() * s.protection.batch
     size = max(1, default_chunk(len(params), pixels, sweep.dtype, sweep.device) // slots)
     squares, total = [], torch.zeros_like(params, dtype=torch.float64)
     for start in range(0, count, size):
         rounds = [round_number + 1 + j for j in range(start, min(start + size, count))]
         tables = sweep.tables(rounds)
         examples = tables.batches[:, rows].flatten(0, 1)
-        objective = sweep.batched.at(sweep.images[examples], sweep.labels[examples])
+        objective = sweep.batched.at(sweep.inputs[examples], sweep.labels[examples])
         here = params.expand(len(examples), -1).contiguous()
         moved, _ = local_step([objective], here, 1.0, protection)  # one step of size 1 shows the (clipped) gradient
         share = tables.weights[:, index].to(moved)

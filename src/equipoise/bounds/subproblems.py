@@ -83,7 +83,7 @@ def subproblems(context: BoundsContext, index: int, round_number: int) -> Subpro
         return table[:, index].flatten()[:count]
 
     protection = s.protection.of_rows(mechanism, rows(tables.scale), rows(tables.gamma), rows(tables.negative_norm))
-    x, y = sweep.images[examples], sweep.labels[examples]
+    x, y = sweep.inputs[examples], sweep.labels[examples]
     parts = [slice(i * s.protection.batch, (i + 1) * s.protection.batch) for i in range(s.protection.local_steps)]
     objectives = [sweep.batched.at(x[:, part], y[:, part]) for part in parts]
     local, _ = local_step(objectives, params[index].expand(count, -1).contiguous(), s.protection.eta, protection)

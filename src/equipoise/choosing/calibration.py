@@ -51,10 +51,10 @@ def guess_scores(name: str, diameter: float) -> dict[str, float]:
     """
     data = load(name)
     targets, known = data.public_pool, data.public_attack
-    centre = torch.stack([known.images[known.labels == label].mean(0) for label in range(data.classes)])
-    black = known.images.min().expand_as(targets.images)
+    centre = torch.stack([known.inputs[known.labels == label].mean(0) for label in range(data.classes)])
+    black = known.inputs.min().expand_as(targets.inputs)
 
     def leakage(guess: torch.Tensor) -> float:
-        return 1 - float((guess - targets.images).flatten(1).norm(dim=1).mean()) / diameter
+        return 1 - float((guess - targets.inputs).flatten(1).norm(dim=1).mean()) / diameter
 
     return {"black": leakage(black), "class_mean": leakage(centre[targets.labels])}

@@ -56,9 +56,9 @@ def public_dataset(dataset: Dataset) -> Dataset:
         )
     train, pool, tuning = dataset.public_attack, dataset.public_pool, dataset.public_tuning
     test, more = (pool.take(part) for part in (slice(len(pool) * 4 // 5), slice(len(pool) * 4 // 5, None)))
-    rest = torch.cat([more.images, tuning.images]), torch.cat([more.labels, tuning.labels])
+    rest = torch.cat([more.inputs, tuning.inputs]), torch.cat([more.labels, tuning.labels])
     return from_tensors(
-        (train.images, train.labels), (test.images, test.labels), rest, classes=dataset.classes, name=dataset.name
+        (train.inputs, train.labels), (test.inputs, test.labels), rest, classes=dataset.classes, name=dataset.name
     )
 
 

@@ -48,7 +48,7 @@ class Dataset:
     @property
     def shape(self) -> tuple[int, int, int]:
         """Channels, height and width of one image."""
-        channels, height, width = self.train.images.shape[1:]
+        channels, height, width = self.train.inputs.shape[1:]
         return channels, height, width
 
     @property
@@ -73,7 +73,7 @@ class Dataset:
 
         >>> from equipoise import load
         >>> data = load("mnist")
-        >>> round(float(data.pixels(data.test.images).max()), 6)
+        >>> round(float(data.pixels(data.test.inputs).max()), 6)
         1.0
         """
         return undone(images, self.mean, self.std)
@@ -124,7 +124,7 @@ class Dataset:
 
 
 def _mapped(what: str, split: Split, function: Callable[[Tensor], Tensor]) -> Split:
-    values = function(split.images)
+    values = function(split.inputs)
     if not isinstance(values, Tensor) or values.dim() < 2 or len(values) != len(split):
         got = f"shape {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
         raise DataError(
@@ -177,7 +177,7 @@ def from_tensors(
     if public is not None:
         splits["public"] = mixed(checked("public", public))
     mean, std = as_moment(mean), as_moment(std)
-    check_moments(mean, std, training.images.shape[1])
+    check_moments(mean, std, training.inputs.shape[1])
     return assembled(name, mean, std, splits, classes)
 
 
@@ -256,12 +256,12 @@ def assembled(name: str, mean: Moment, std: Moment, splits: dict[str, Split], cl
             raise DataError(
                 f"The {what} labels name more than {most} classes.", "Number the classes from 0, without gaps."
             )
-    shape = splits["train"].images.shape[1:]
+    shape = splits["train"].inputs.shape[1:]
     for what, split in splits.items():
-        if split.images.shape[1:] != shape:
+        if split.inputs.shape[1:] != shape:
             raise DataError(
                 f"Expected {what} images to have shape {list(shape)} like the train images, "
-                f"got {list(split.images.shape[1:])}.",
+                f"got {list(split.inputs.shape[1:])}.",
                 "Resize or crop one of the two.",
             )
         if bool((split.labels >= classes).any()):

@@ -82,7 +82,7 @@ def load(name_or_path: str | Path, **options: Unpack[FolderOptions]) -> Dataset:
         Four disjoint splits, normalised.
 
     >>> load("fmnist").public
-    Split(images=[6000, 1, 28, 28])
+    Split(inputs=[6000, 1, 28, 28])
     """
     if unknown := sorted(set(options) - set(FolderOptions.__annotations__)):
         known = list(FolderOptions.__annotations__)
@@ -138,12 +138,12 @@ def load_public(source: Public, mean: Moment | None = None, std: Moment | None =
     """
     if isinstance(source, tuple | list):
         split = checked("public", source)
-        mean, std = (mean, std) if mean is not None and std is not None else _range_moments(split.images)
-        check_moments(mean, std, split.images.shape[1])
+        mean, std = (mean, std) if mean is not None and std is not None else _range_moments(split.inputs)
+        check_moments(mean, std, split.inputs.shape[1])
         return split, mean, std
     split, name = _public_pixels(source)
     mean, std = _moments(name, mean, std, split)
-    normalise_(split.images, mean, std)
+    normalise_(split.inputs, mean, std)
     return split, mean, std
 
 
@@ -152,7 +152,7 @@ def _public_pixels(source: str | Path) -> tuple[Split, str]:
     if isinstance(source, str) and source in BUNDLED:
         data = load(source)
         assert data.public is not None
-        return Split(data.pixels(data.public.images), data.public.labels), source
+        return Split(data.pixels(data.public.inputs), data.public.labels), source
     path = Path(source)
     if os.path.isfile(path):
         return _read_split(FORMATS["npz"], (path,), "public"), path.stem
@@ -163,9 +163,9 @@ def _public_pixels(source: str | Path) -> tuple[Split, str]:
         )
     kind = format_of(path)
     parts = [_read_split(kind, kind.files(path, what), what) for what in ("train", "test")]
-    if parts[0].images.shape[1:] != parts[1].images.shape[1:]:
+    if parts[0].inputs.shape[1:] != parts[1].inputs.shape[1:]:
         raise DataError(f"The images of {path.name} have two shapes.", "Resize or crop one part.")
-    images, labels = (torch.cat([getattr(part, name) for part in parts]) for name in ("images", "labels"))
+    images, labels = (torch.cat([getattr(part, name) for part in parts]) for name in ("inputs", "labels"))
     return Split(images, labels), path.resolve().name
 
 
@@ -251,7 +251,7 @@ def _read_folder(
     if public_fraction > 0:
         splits["public"] = mixed(public)
     for split in splits.values():
-        normalise_(split.images, mean, std)
+        normalise_(split.inputs, mean, std)
     return assembled(name, mean, std, splits, classes=None)
 
 
@@ -277,6 +277,6 @@ def _moments(name: str, mean: Moment | None, std: Moment | None, train: Split) -
         raise DataError(f"Expected mean and std together, got mean={mean}, std={std}.", "Give both or neither.")
     if mean is None or std is None:
         usual = [(b.mean, b.std) for known, b in BUNDLED.items() if name.lower() in (known, *b.aliases)]
-        mean, std = usual[0] if usual else measured_moments(train.images)
-    check_moments(mean, std, train.images.shape[1])
+        mean, std = usual[0] if usual else measured_moments(train.inputs)
+    check_moments(mean, std, train.inputs.shape[1])
     return mean, std

@@ -16,7 +16,7 @@ from ..errors import DataError
 class Split:
     """Images and their labels, row by row. Shared between callers: treat the tensors as read-only."""
 
-    images: Tensor  # [N, C, H, W] float32, normalised
+    inputs: Tensor  # [N, ...]: float32, normalised, or int64 tokens
     labels: Tensor  # [N] int64
     groups: Tensor | None = None  # [N] int64, whose row it is: rows of one person, say; None where each is its own
 
@@ -24,11 +24,11 @@ class Split:
         return len(self.labels)
 
     def __repr__(self) -> str:  # sizes only: pixel values must not slip into logs
-        return f"Split(images={list(self.images.shape)})"
+        return f"Split(inputs={list(self.inputs.shape)})"
 
     def take(self, rows: Tensor | slice) -> Split:
         """The rows of these numbers, of a slice, or those where a mask is true."""
-        return Split(self.images[rows], self.labels[rows], None if self.groups is None else self.groups[rows])
+        return Split(self.inputs[rows], self.labels[rows], None if self.groups is None else self.groups[rows])
 
 
 def hold_out(split: Split, validation: float, public: float) -> tuple[Split, Split, Split]:

@@ -34,7 +34,7 @@ def _one_client(sweep: Sweep, seen: Preview, r: int, federation: int, slot: int,
     seed = sweep.draws.seeds.index(fed.seed)
     client = int(sweep.draws.participants([round_number])[0, seed, slot])
     part = sweep.parts[fed.dataset][client].to(sweep.device)
-    images, labels = sweep.images[part], sweep.labels[part]
+    images, labels = sweep.inputs[part], sweep.labels[part]
     local = seen.released[r] - seen.distortion[r]
     trials = [local, seen.released[r]]
     if mechanism.distorts and not mechanism.learns and not mechanism.on_sphere:
@@ -60,7 +60,7 @@ def squared_gradients(sweep: Sweep) -> list[float]:
     squared = [0.0] * len(sweep.federations)
     for name in sweep.datasets:
         mine, rows = sweep.federations_on(name), sweep.examples(name)
-        gradient = full_gradient(sweep.batched, sweep.state.params[mine], sweep.images[rows], sweep.labels[rows])
+        gradient = full_gradient(sweep.batched, sweep.state.params[mine], sweep.inputs[rows], sweep.labels[rows])
         for place, i in enumerate(mine):
             squared[i] = float(intensity(gradient[place : place + 1].double())) ** 2
     return squared

@@ -102,7 +102,7 @@ class Sweep:
         self._place_data()
         used = [get_mechanism(name) for name in mechanisms]
         alone = any(mechanism.per_example for mechanism in used)  # every example by itself
-        some = sample.train.images[: 1 if alone else 2]
+        some = sample.train.inputs[: 1 if alone else 2]
         check_model(network, some.to(next(network.parameters()).dtype), sample.classes)
         self.batched = Batched(network.to(self.device, self.dtype), device=self.device)
         self.draws = Draws(
@@ -111,7 +111,7 @@ class Sweep:
             settings.training.participants,
         )
         at_once = any(mechanism.per_example and not mechanism.whole_run for mechanism in used)
-        pixels = self.images[0].numel() * settings.protection.batch * settings.protection.local_steps
+        pixels = self.inputs[0].numel() * settings.protection.batch * settings.protection.local_steps
         size = self.batched.layout.size * (settings.protection.batch if at_once else 1)
         chunk = settings.run.chunk or default_chunk(size, pixels, self.dtype, self.device)
         self.blocks = list(blocks(self.federations, list(self.datasets), self.draws, chunk, self.device))
@@ -196,7 +196,7 @@ class Sweep:
         if block.mechanism.whole_run:
             return self._release_of_units(block, tables, step, noise)
         examples = tables.batches.index_select(0, step)[0].index_select(0, block.even(block.data))  # l. 5: [R, L*B]
-        x, y = self.images[examples], self.labels[examples]
+        x, y = self.inputs[examples], self.labels[examples]
         steps = [slice(i * s.protection.batch, (i + 1) * s.protection.batch) for i in range(s.protection.local_steps)]
         objectives = [self.batched.at(x[:, part], y[:, part]) for part in steps]
         start = block.even(self.state.params[f].repeat_interleave(block.shape[1], dim=0))
@@ -226,7 +226,7 @@ class Sweep:
     def pool(self) -> Pool:
         """All records, for a mechanism that sums over units."""
         datasets = list(self.datasets.values())
-        records, classes = Records(self.images, self.labels, joined_groups(datasets)), datasets[0].classes
+        records, classes = Records(self.inputs, self.labels, joined_groups(datasets)), datasets[0].classes
         return (on_head if self.on_features else EachRecord)(self.batched, records, classes)
 
     # -- a look without a step -------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ class Sweep:
                     split.labels, s.protection.clients, "identical", sizes=s.data.sizes, groups=split.groups
                 )
         sets = [dataset.train for dataset in self.datasets.values()]
-        self.images = torch.cat([part.images for part in sets]).to(self.device, self.dtype)
+        self.inputs = torch.cat([part.inputs for part in sets]).to(self.device, self.dtype)
         self.labels = torch.cat([part.labels for part in sets]).to(self.device)
 
     def _initial_state(self) -> State:

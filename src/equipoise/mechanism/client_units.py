@@ -37,7 +37,7 @@ def units_of(
     pool: Pool | None = None
     if isinstance(model, FeatureModel) and loss is None:
         images = torch.zeros(0, model.head.in_features) if nobody else _features(model, records)
-        records, classes, model = replace(records, images=images), model.head.out_features, model.head_model()
+        records, classes, model = replace(records, inputs=images), model.head.out_features, model.head_model()
         layout = Layout.of(model)
         pool = LinearRecords(records, classes) if whole_head(layout, records, classes) else None
     if pool is None:
@@ -54,9 +54,9 @@ def _checked_records(batch: Any, groups: Any) -> Records:
 def _features(model: FeatureModel, records: Records) -> Tensor:
     from ..models.feature_cache import cached_features  # keeps files, which other models can do without
 
-    _check_frozen(model, records.images)
-    check_labels(model, blank_record(records.images), blank_record(records.labels))
-    return cached_features(model, records.images)
+    _check_frozen(model, records.inputs)
+    check_labels(model, blank_record(records.inputs), blank_record(records.labels))
+    return cached_features(model, records.inputs)
 
 
 _CHECKED: WeakSet[nn.Module] = WeakSet()
@@ -77,9 +77,9 @@ def _each_record(
     """``tried``: model and loss are, on a blank record; a client without records has no form for one."""
     classes = slots = None
     if tried:
-        image, label = blank_record(records.images), blank_record(records.labels)
+        image, label = blank_record(records.inputs), blank_record(records.labels)
         classes = _classes(model, image, label, loss)
-    batched = Batched(model, loss, records.images.device, fixed=fixed)
+    batched = Batched(model, loss, records.inputs.device, fixed=fixed)
     if tried:
         slots = slots_for(batched, image, label, classes)
     return EachRecord(batched, records, classes, slots), batched.layout

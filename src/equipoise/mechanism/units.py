@@ -48,7 +48,7 @@ torch.empty(
 class Records:
     """Inputs with their labels, and whose they are: ``groups`` ``[N]``, or None where every record is a unit."""
 
-    images: Tensor
+    inputs: Tensor
     labels: Tensor
     groups: Tensor | None = None
 
@@ -166,7 +166,7 @@ class EachRecord:
 
     def _gradients(self, start: Tensor, chosen: Tensor, there: Tensor) -> tuple[Tensor, int]:
         """``[R, slots, P]``, and how many records could not be computed with: theirs are zero. Empty slots: any."""
-        images, labels = self.records.images[chosen], self.records.labels[chosen]
+        images, labels = self.records.inputs[chosen], self.records.labels[chosen]
         usable = there
         if self.classes is not None:
             usable = there & (labels >= 0) & (labels < self.classes)

@@ -41,11 +41,11 @@ def client_curves(sweep: Sweep) -> list[dict[str, list[float]]]:
         if not mine:
             continue
         params = sweep.state.params[mine]
-        tested = data.test.images.to(sweep.device, sweep.dtype), data.test.labels.to(sweep.device)
+        tested = data.test.inputs.to(sweep.device, sweep.dtype), data.test.labels.to(sweep.device)
         correct = by_client(score(sweep.batched, params, *tested)[0], sweep.test_parts[name, ""])
         rows = sweep.examples(name)
         sizes = [len(part) for part in sweep.parts[name]]
-        trained = score(sweep.batched, params, sweep.images[rows], sweep.labels[rows])[1]
+        trained = score(sweep.batched, params, sweep.inputs[rows], sweep.labels[rows])[1]
         loss = torch.stack([part.double().mean(1) for part in trained.split(sizes, dim=1)], dim=1)
         for place, i in enumerate(mine):
             results[i] = {"accuracy": correct[place].tolist(), "training_loss": loss[place].tolist()}
@@ -60,7 +60,7 @@ def full_utility(sweep: Sweep) -> list[list[float]]:
         own = [sweep.parts[sweep.federations[f].dataset][k] for f, k in rows]
         count = min(len(part) for part in own)
         examples = torch.stack([part[:count] for part in own]).to(sweep.device)
-        images, labels = sweep.images[examples], sweep.labels[examples]
+        images, labels = sweep.inputs[examples], sweep.labels[examples]
         gap = full_loss(sweep.batched, seen.released, images, labels)
         gap = gap - full_loss(sweep.batched, seen.released - seen.distortion, images, labels)
         for (f, k), value in zip(rows, gap.tolist(), strict=True):
@@ -126,7 +126,7 @@ def inversions(sweep: Sweep, scale: Scale, report: Report) -> tuple[list[dict[st
     results: list[dict[str, Any]] = [{"mse": [], "ssim": [], "leakage": []} for _ in sweep.federations]
     guesses, search = {}, Search(iterations=scale.iterations, starts=1)
     for name, mine in attacked_releases(sweep, scale.attacked).items():
-        truth, labels = sweep.images[mine.examples], sweep.labels[mine.examples]
+        truth, labels = sweep.inputs[mine.examples], sweep.labels[mine.examples]
         server, materials = server_and_materials(sweep, name)
         view = View(sweep.state.params[mine.federations], mine.released, labels)
         tell = partial(report, f"attacking {len(view)} releases on {name}")
@@ -205,7 +205,7 @@ def pictures(sweep: Sweep, scale: Scale, report: Report) -> tuple[list[dict[str,
             sent.append(released(cell, targets, options))
             previous.append(weights.expand(len(targets), -1))
         count = len(targets)
-        truth, labels = targets.images.repeat(len(mine), 1, 1, 1, 1), targets.labels.repeat(len(mine), 1)
+        truth, labels = targets.inputs.repeat(len(mine), 1, 1, 1, 1), targets.labels.repeat(len(mine), 1)
         view = View(torch.cat(previous), torch.cat(sent), labels)
         tell = partial(report, f"attacking {len(view)} releases on {name}")
         guess, values = _inverted(server, view, truth, materials, search, sweep.settings.protection.leakage.D, tell)
@@ -214,8 +214,8 @@ def pictures(sweep: Sweep, scale: Scale, report: Report) -> tuple[list[dict[str,
             results[i] = {key: column[own].tolist() for key, column in values.items()}
             results[i]["pixels"] = _pixels(materials, guess[place * count])
         originals[name] = {
-            "pixels": _pixels(materials, targets.images[0]),
-            "baselines": _guesses(server, materials, targets.images, targets.labels),
+            "pixels": _pixels(materials, targets.inputs[0]),
+            "baselines": _guesses(server, materials, targets.inputs, targets.labels),
         }
     return results, originals
 

@@ -223,7 +223,7 @@ class Run:
         """SHA-256 of every dataset's training examples, and of whose they are."""
         prints = {}
         for name, data in self.sweep.datasets.items():
-            content = data.train.images.numpy().tobytes() + data.train.labels.numpy().tobytes()
+            content = data.train.inputs.numpy().tobytes() + data.train.labels.numpy().tobytes()
             content += b"" if data.train.groups is None else data.train.groups.numpy().tobytes()
             prints[self.sweep.dataset_labels[name]] = hashlib.sha256(content).hexdigest()
         return prints

@@ -35,7 +35,7 @@ def load_data(client: int, clients: int) -> TensorDataset:
     """This client's share of the bundled MNIST images. In your app: the data that only this machine has."""
     train = load("mnist").train
     mine = partition(train.labels, clients)[client]
-    return TensorDataset(train.images[mine], train.labels[mine])
+    return TensorDataset(train.inputs[mine], train.labels[mine])
 
 
 def train_model(model: nn.Module, batches: DataLoader[tuple[Tensor, ...]], epochs: int, lr: float) -> None:
@@ -52,6 +52,6 @@ def test_model(model: nn.Module) -> tuple[float, float]:
     """Accuracy and loss on the bundled test images, which no client has."""
     test = load("mnist").test
     with torch.no_grad():
-        logits = model(test.images)
+        logits = model(test.inputs)
     accuracy = (logits.argmax(1) == test.labels).float().mean()
     return float(accuracy), float(functional.cross_entropy(logits, test.labels))
