@@ -32,6 +32,7 @@ from ..models.batched import Batched
 from ..models.bundled import build
 from ..models.check import check_model
 from ..models.features import FeatureModel
+from ..models.routes import SHARED
 from ..randomness import experiment_key, uniform
 from ..server.aggregate import Total
 from . import metrics
@@ -41,6 +42,7 @@ from .draws import Draws
 from .feature_data import joined_groups, on_features
 from .federation import Federation
 from .full_record import full_record
+from .routing import route_of
 from .settings import Settings, check
 from .state import Event, Preview, State
 from .tables import LENGTH, Block, Tables, blocks, build_tables, default_chunk
@@ -104,17 +106,22 @@ class Sweep:
         alone = any(mechanism.per_example for mechanism in used)  # every example by itself
         some = sample.train.inputs[: 1 if alone else 2]
         check_model(network, some.to(next(network.parameters()).dtype), sample.classes)
-        self.batched = Batched(network.to(self.device, self.dtype), device=self.device)
         self.draws = Draws(
             list(dict.fromkeys(f.seed for f in federations)),
             settings.protection.clients,
             settings.training.participants,
         )
+        network.to(self.device, self.dtype)
+        clients = len(federations) * self.draws.slots
+        route = route_of(settings, network, sample, clients=clients, alone=alone)
+        self.batched = Batched(network, device=self.device, route=route)
         at_once = any(mechanism.per_example and not mechanism.whole_run for mechanism in used)
         pixels = self.inputs[0].numel() * settings.protection.batch * settings.protection.local_steps
         size = self.batched.layout.size * (settings.protection.batch if at_once else 1)
         chunk = settings.run.chunk or default_chunk(size, pixels, self.dtype, self.device)
-        self.blocks = list(blocks(self.federations, list(self.datasets), self.draws, chunk, self.device))
+        self.blocks = list(
+            blocks(self.federations, list(self.datasets), self.draws, chunk, self.device, route in SHARED)
+        )
         self.state = self._initial_state()
         self._graph: RoundGraph | None = None
         self.on_releases: Callable[[Block, Tensor], None] | None = None  # sees the releases [R, P] of every block

@@ -27,23 +27,29 @@ class Block:
     mechanism: Mechanism
     rows: Tensor  # [R] stream of every client, see Draws
     data: Tensor  # [R] its row of the batch table: stream + streams * dataset
+    paired: bool = True  # whether kernels see several replicas at once
 
     @property
     def shape(self) -> tuple[int, int]:
         return self.federations.stop - self.federations.start, self.slots.stop - self.slots.start
 
     def even(self, rows: Tensor) -> Tensor:
-        """``rows`` with the last one repeated if their number is odd.
+        """``rows`` with the last one repeated if their number is odd and replicas share kernels.
 
         CPU kernels round alike for every even number of replicas, and differently for odd ones. Learning
         amplifies such differences ten-thousandfold in twenty rounds, so without this a result would depend on
         the chunk size.
         """
-        return torch.cat([rows, rows[-1:]]) if len(self.rows) % 2 else rows
+        return torch.cat([rows, rows[-1:]]) if self.paired and len(self.rows) % 2 else rows
 
 
 def blocks(
-    federations: list[Federation], datasets: list[str], draws: Draws, chunk: int, device: torch.device
+    federations: list[Federation],
+    datasets: list[str],
+    draws: Draws,
+    chunk: int,
+    device: torch.device,
+    paired: bool = True,
 ) -> Iterator[Block]:
     """Cut the sweep into blocks of at most ``chunk`` clients: whole federations, or part of one."""
     first = 0
@@ -63,7 +69,7 @@ def blocks(
             )
             shift = torch.tensor([datasets.index(fed.dataset) for fed in federations[first:stop]])
             data = rows + draws.streams * shift.repeat_interleave(slots.stop - slots.start)
-            yield Block(slice(first, stop), slots, get_mechanism(name), rows.to(device), data.to(device))
+            yield Block(slice(first, stop), slots, get_mechanism(name), rows.to(device), data.to(device), paired)
         first = stop
 
 

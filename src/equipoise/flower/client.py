@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..errors import DataError, EquipoiseError, PolicyError, ReleaseError, place
 from ..mechanism import protect as core
-from ..models.batched import Loss
+from ..models.objective import Loss
 from .admission import counting
 from .client_guard import begin, let_pass, log
 

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError, DataError
-from ..models.batched import Batched, Loss
+from ..models.batched import Batched
 from ..models.check import check_features, check_model
 from ..models.features import FeatureModel
 from ..models.layout import Layout
+from ..models.objective import Loss
 from .batch import check_labels, checked_pair
 from .linear_units import LinearRecords, whole_head
 from .records import blank_record, neutral, rehearse

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError, EquipoiseError, ReleaseError, expected, is_count, is_finite, raise_all
-from ..models.batched import Batched, Loss
+from ..models.batched import Batched
 from ..models.check import check_model, loss_error
 from ..models.layout import Layout
+from ..models.objective import Loss
 from ..models.received import Received
 from ..randomness import experiment_key, keyed_words, system_uniform, system_words, uniform
 from .batch import check_labels, checked_batch, checked_pair

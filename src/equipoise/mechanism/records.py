@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import EquipoiseError, place
-from ..models.batched import Batched, Loss, Objective
+from ..models.batched import Batched
 from ..models.check import loss_error
+from ..models.objective import Loss, Objective
 from .units import Units
 
 log = logging.getLogger("equipoise")

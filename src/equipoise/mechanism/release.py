@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError, ModelError
-from ..models.batched import Objective
+from ..models.objective import Objective
 from ..privacy.discrete_laplace import discrete_laplace
 from ..randomness import Words
 from .clipping import clip_gradient, clipped_mean

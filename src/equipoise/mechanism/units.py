@@ -229,13 +229,13 @@ def slots_for(batched: Batched, image: Tensor, label: Tensor, classes: int | Non
     """
     known = _SLOTS.setdefault(batched.model, {})
     kinds = image.dtype, label.dtype, next(batched.model.parameters()).dtype
-    key = (tuple(image.shape), kinds, str(image.device), torch.get_num_threads(), id(batched._loss))
+    key = (tuple(image.shape), kinds, str(image.device), torch.get_num_threads(), id(batched.loss))
     loss, slots = known.get(key, (None, 0))
-    if loss is None or loss() is not batched._loss:  # a new loss may have the id of one that is gone
+    if loss is None or loss() is not batched.loss:  # a new loss may have the id of one that is gone
         slots = SLOTS if _independent(batched, image, label, classes) else 1
         if slots == 1:
             log.warning("Here the gradients of this model depend on their companions' bits: one record at a time.")
-        known[key] = _weak(batched._loss), slots
+        known[key] = _weak(batched.loss), slots
     return slots
 
 

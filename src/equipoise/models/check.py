@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ModelError, place
-from .batched import Batched, Loss
+from .batched import Batched
+from .objective import Loss
 
 _DROPOUTS = (nn.modules.dropout._DropoutNd,)
 _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
@@ -235,7 +236,7 @@ def _torch_func_problem(error: Exception, what: str) -> _Problem:
 
 def _check_replicas(model: nn.Module, images: Tensor, plain: Tensor) -> None:
     """Run two replicas through torch.func, and through the batched layers, and compare with the model itself."""
-    batched, inputs = Batched(model, fast=False), images.repeat(2, *[1] * images.dim())
+    batched, inputs = Batched(model, route="vmap"), images.repeat(2, *[1] * images.dim())
     params = batched.layout.flatten(dict(model.named_parameters())).repeat(2, 1)
     try:
         outputs = batched.outputs(params, inputs)
