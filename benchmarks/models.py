@@ -185,7 +185,10 @@ def seconds(step: Round, device: str) -> float:
 
 def timed(case: dict[str, Any], device: str, limit: float, least: int) -> dict[str, Any]:
     torch.set_num_threads(min(2, os.cpu_count() or 1))
-    sides = {"ours": ours(case, device), "plain": (opacus if case["mechanism"] == "gaussian-dp" else plain)(case, device)}
+    sides = {
+        "ours": ours(case, device),
+        "plain": (opacus if case["mechanism"] == "gaussian-dp" else plain)(case, device),
+    }
     times: dict[str, list[float]] = {name: [] for name in sides}
     for step in sides.values():
         seconds(step, device)
@@ -263,7 +266,13 @@ def main() -> None:
 def write(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     command = f"python benchmarks/models.py --device {options.device} --out {options.out.name}"
-    result = {"command": command, "commit": commit, "seconds": options.seconds, "rows": rows, "environment": apart(environment)}
+    result = {
+        "command": command,
+        "commit": commit,
+        "seconds": options.seconds,
+        "rows": rows,
+        "environment": apart(environment),
+    }
     options.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
