@@ -360,8 +360,8 @@ class Sweep:
         at_once = any(mechanism.per_example and not mechanism.whole_run for mechanism in used)
         pixels = self.inputs[0].numel() * s.protection.batch * s.protection.local_steps
         size = self.batched.layout.size * (s.protection.batch if at_once else 1)
-        chunk = s.run.chunk or default_chunk(size, pixels, self.dtype, self.device)
         paired = self.batched.route in SHARED
+        chunk = s.run.chunk or default_chunk(size, pixels, self.dtype, self.device, paired)
         self.blocks = list(blocks(self.federations, list(self.datasets), self.draws, chunk, self.device, paired))
 
     def _initial_state(self) -> State:

@@ -10,10 +10,13 @@ from torch import Tensor
 
 from ..mechanism.registry import Mechanism, get_mechanism
 from ..mechanism.schedule import schedule
+from ..models.looped import worker_count
 from .draws import Draws
 from .federation import Federation
 from .settings import Settings
 
+REUSED = 24 << 20
+"""Blocks of memory up to about this size are kept by C libraries for the next use, larger ones are asked for anew."""
 LENGTH = 50
 """Rounds that share tables: these stay small, and a GPU is rarely interrupted."""
 
@@ -78,10 +81,16 @@ def _even_share(total: int, most: int) -> int:
     return -(-total // -(-total // most))
 
 
-def default_chunk(parameters: int, pixels: int, dtype: torch.dtype, device: torch.device) -> int:
-    """As many clients at once as keep the arithmetic busy, within half a GiB on CPU and 8 GiB on a GPU."""
+def default_chunk(parameters: int, pixels: int, dtype: torch.dtype, device: torch.device, paired: bool = True) -> int:
+    """As many clients at once as keep the arithmetic busy, within half a GiB on CPU and 8 GiB on a GPU.
+
+    Where replicas do not share kernels, no more than ``REUSED`` bytes of parameters, and one for each worker.
+    """
+    number = torch.finfo(dtype).bits // 8
+    if not paired:
+        return max(worker_count(), min(96, REUSED // (number * parameters)))
     most, room = (96, 512 << 20) if device.type == "cpu" else (4096, 8 << 30)
-    each = torch.finfo(dtype).bits // 8 * (10 * parameters + 60 * pixels)  # gradients, distortions; activations
+    each = number * (10 * parameters + 60 * pixels)  # gradients, distortions; activations
     return max(2, min(most, room // each) // 2 * 2)  # even, see Block.even
 
 

@@ -103,7 +103,8 @@ def local_step(
         if protection.clip is not None and protection.mechanism.clips:
             gradient, acted = clip_gradient(gradient, protection.clip, protection.clip_norm)
             clipped = clipped + acted / len(objectives)
-        local = local - eta * gradient
+        gradient = gradient.mul_(eta)
+        local = torch.sub(local, gradient, out=gradient)
     return local, clipped
 
 
