@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import threading
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -513,7 +514,25 @@ def panicking(msg: Message, context: Context) -> Message:
     raise type("PanicException", (BaseException,), {})(f"row of {MARKER}")
 
 
-@pytest.mark.parametrize("train", [broken, reporting, leaving, panicking])
+def interrupting(msg: Message, context: Context) -> Message:
+    raise type(f"Error{MARKER}", (KeyboardInterrupt,), {})(f"row of {MARKER}")
+
+
+class Speechless(ReleaseError):
+    """Its words are an error with words of its own."""
+
+    def __init__(self) -> None:
+        super().__init__("Nothing to send.", "Wait.")
+
+    def __str__(self) -> str:
+        raise ValueError(MARKER)
+
+
+def speechless(msg: Message, context: Context) -> Message:
+    raise Speechless
+
+
+@pytest.mark.parametrize("train", [broken, reporting, leaving, panicking, interrupting, speechless])
 def test_of_an_error_the_server_learns_that_there_was_one(train: Train) -> None:
     """Neither its words nor its class, its code or the reason that the app gives: each could be anything."""
     refused(train, "Nothing is sent")
@@ -545,20 +564,17 @@ def test_no_label_is_quoted_by_an_error(own: bool, caplog: pytest.LogCaptureFixt
     assert "4711" not in caplog.text
 
 
-class Careless(nn.Module):
+class Careless(nn.Sequential):
     """Quotes private data in its own error."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 3)
+        super().__init__(nn.Flatten(), nn.Linear(4, 3))
 
     def forward(self, x: Tensor) -> Tensor:
         raise ValueError(f"cannot use {MARKER}")
 
 
 def in_forward(msg: Message, context: Context) -> Any:
-    received = {name: tensor.clone() for name, tensor in Careless().state_dict().items()}
-    msg.content["arrays"] = ArrayRecord(received)
     return protect(Careless(), images(), msg, context)
 
 
@@ -600,8 +616,9 @@ def test_private_data_in_an_error_reaches_no_log_unless_the_node_asks_for_it(
 
 def test_ctrl_c_is_not_turned_into_something_else() -> None:
     def stopped(msg: Message, context: Context) -> Message:
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(MARKER)
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as caught:
         answered(stopped)
+    assert MARKER not in "".join(traceback.format_exception(caught.value)).replace("KeyboardInterrupt(MARKER)", "")
     assert module._passage.get() is None
