@@ -404,6 +404,13 @@ def test_a_weight_that_the_policy_fixes_tells_nothing(tmp_path: Path) -> None:
         assert reply.content["metrics"]["num-examples"] == 1.0
 
 
+def test_nor_where_the_policy_names_it_among_the_metrics_of_an_evaluation(tmp_path: Path) -> None:
+    table = {"metrics": ["num-examples"], "least-examples": 1}
+    about = context(node=node(tmp_path / "p.toml", weight=1, evaluation=table, mechanisms=easy("pl-identical")))
+    reply = answered(evaluating({"num-examples": 6}), asking(kind="evaluate"), about)
+    assert dict(reply.content["metrics"]) == {"num-examples": 1.0}
+
+
 def test_seeded_noise_does_not_leave_a_node(tmp_path: Path) -> None:
     """A seed left in an app: the server tries small integers and takes the noise off again."""
 

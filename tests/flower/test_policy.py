@@ -283,6 +283,19 @@ def test_a_key_that_the_node_config_does_not_have_is_no_reason_to_look_elsewhere
         policy_of({f"equipoise.{key}": "x"})
 
 
+@pytest.mark.parametrize("where", ["node config", "environment"])
+def test_an_app_that_changes_its_folder_does_not_choose_the_policy(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Apps come with a policy for simulated nodes, often of the same name."""
+    written(tmp_path / "policy.toml")
+    monkeypatch.chdir(tmp_path)
+    config = {"equipoise.policy": "policy.toml"} if where == "node config" else {}
+    monkeypatch.setenv(VARIABLE, "policy.toml")
+    with pytest.raises(PolicyError, match="not absolute"):
+        policy_of(config)
+
+
 @pytest.mark.parametrize("named", ["", 0, True])
 def test_a_policy_that_is_named_wrongly_is_none(named: Any) -> None:
     with pytest.raises(PolicyError, match="This node has no policy"):

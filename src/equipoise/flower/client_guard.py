@@ -247,7 +247,7 @@ def _evaluated(content: RecordDict, policy: Policy) -> RecordDict:
             "Evaluate on more.",
         )
     names = tuple(name for name in allowed.metrics if name in metrics)
-    return RecordDict({"metrics": MetricRecord({WEIGHT: _weight(examples, policy), **_single(metrics, names)})})
+    return RecordDict({"metrics": MetricRecord({**_single(metrics, names), WEIGHT: _weight(examples, policy)})})
 
 
 def _log_refusal(error: BaseException, loud: bool) -> None:

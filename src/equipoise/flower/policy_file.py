@@ -317,4 +317,6 @@ def _as_budget(intensity: float) -> str:
 
 def remedy(path: Path) -> str:
     """How a node is told of the file."""
-    return f"flower-supernode --node-config 'equipoise.policy=\"{path.absolute()}\"'   (or {VARIABLE}={path})"
+    return (
+        f"flower-supernode --node-config 'equipoise.policy=\"{path.absolute()}\"'   (or {VARIABLE}={path.absolute()})"
+    )

@@ -21,7 +21,7 @@ Noise = tuple[tuple[float, int], ...]
 RELATION = "add/remove"
 """Data sets are neighbours if one has one unit more than the other."""
 SINGLE_RELATION = "replace one, unit: record"
-"""Of the guarantee of a single release; with a node's public divisor it holds for adding or removing one all the more."""
+"""Of the guarantee of a single release. Nodes divide by a public number: it holds for one record more or less too."""
 UNITS = ("record", "group")
 LONGEST_RUN = 64
 MOST_PARTS = 100
