@@ -390,7 +390,18 @@ def test_only_single_finite_numbers_are_sent_as_metrics(value: Any) -> None:
     refused(with_metrics({"num-examples": 6, "loss": value}), "The metric 'loss' is no finite number")
 
 
-@pytest.mark.parametrize("value", [0.6931, 0, -3, float("nan"), float("inf"), [6], None])
+class Talkative(float):
+    """A number with a text."""
+
+
+@pytest.mark.parametrize("value", [Talkative(0.5), int.from_bytes(MARKER.encode(), "big")])
+def test_a_metric_is_a_float_and_nothing_more(value: float) -> None:
+    """In a simulation, whatever Python object it is would arrive; a whole number can be as long as a text."""
+    sent = answered(with_metrics({"num-examples": 6, "loss": value})).content["metrics"]["loss"]
+    assert (type(sent), sent) == (float, pytest.approx(float(value)))
+
+
+@pytest.mark.parametrize("value", [0.6931, 0, -3, float("nan"), float("inf"), 2**31 + 1, 10**30, 1e300, [6], None])
 def test_a_weight_is_a_whole_number_of_examples(value: Any) -> None:
     """A loss in its place would tell the loss."""
     given = {"loss": 0.5} if value is None else {"num-examples": value, "loss": 0.5}

@@ -34,6 +34,8 @@ log = logging.getLogger("flwr.equipoise")  # below Flower's own logger, so that 
 
 REFUSED = "The node refused or failed."
 """All that a server learns of what went wrong on a node."""
+MOST_EXAMPLES = 2**31
+"""More than a node has, and no room for a text."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,7 @@ def _metrics(content: RecordDict) -> dict[str, Any]:
 def _examples(metrics: Mapping[str, Any]) -> int | None:
     """How many examples a reply says that it is of; None where that is no whole number, which could hold anything."""
     value = metrics.get(WEIGHT)
-    return int(value) if is_finite(value) and value == int(value) and value >= 1 else None
+    return int(value) if is_finite(value) and value == int(value) and 1 <= value <= MOST_EXAMPLES else None
 
 
 def _weight(examples: int | None, policy: Policy) -> float | int:
@@ -222,14 +224,14 @@ def _weight(examples: int | None, policy: Policy) -> float | int:
 
 
 def _single(metrics: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """The metrics of these names: finite numbers, because a list could hold anything."""
+    """The metrics of these names, as plain floats: a list, or a whole number of any length, could hold anything."""
     missing = [name for name in names if name not in metrics]
     if missing:
         raise ConfigError(f"The reply has no metric {missing[0]!r}.", "Send it, or take it out of equipoise.metrics.")
     odd = [name for name in names if not is_finite(metrics[name])]
     if odd:
         raise ReleaseError(f"The metric {odd[0]!r} is no finite number.", "Send single numbers.")
-    return {name: metrics[name] for name in names}
+    return {name: float(metrics[name]) for name in names}
 
 
 def _evaluated(content: RecordDict, policy: Policy) -> RecordDict:
