@@ -1,17 +1,18 @@
 """Write the SPECs of the leakage study: ``python studies/leakage/make_spec.py OUT/``.
 
-====================  ==========================================================================================
-batch-4-DATASET       none, static and learned with batches of 4
-batch-4-more-DATASET  static and learned with batches of 4 at lower bounds of 16 and 32
-batch-44-DATASET      none and static with batches of 44: as many gradients a round as learning spends with 4
-eleven-steps-DATASET  static with eleven local steps of 4: likewise, and the first and last round alone
-lti-DATASET           the first design again for ``lti``, one trajectory
-trained-44            none and static with batches of 44, eight seeds, both datasets: accuracy alone
-trained-44-damped     the same with a damped server
-multi_round           5,000 rounds of one client combined, 100 of its images: static, learned at lower bound 8
-multi_round_2         the same at lower bound 2
-multi_round_cpu       the first 300 rounds at lower bound 8, for a machine without a GPU
-====================  ==========================================================================================
+===========================  ========================================================================================
+batch-4-DATASET              none, static and learned with batches of 4
+batch-4-more-DATASET         static and learned with batches of 4 at lower bounds of 16 and 32
+batch-44-DATASET             none and static with batches of 44: as many gradients a round as learning spends with 4
+eleven-steps-DATASET         static with eleven local steps of 4: likewise, and the first and last round alone
+eleven-steps-middle-DATASET  the same after 4 and 40 % of the rounds
+lti-DATASET                  the first design again for ``lti``, one trajectory
+trained-44                   none and static with batches of 44, eight seeds, both datasets: accuracy alone
+trained-44-damped            the same with a damped server
+multi_round                  5,000 rounds of one client combined, 100 of its images: static, learned at lower bound 8
+multi_round_2                the same at lower bound 2
+multi_round_cpu              the first 300 rounds at lower bound 8, for a machine without a GPU
+===========================  ========================================================================================
 
 Each mechanism is attacked on three trajectories of its own (seeds 1, 2, 3), at the first round and after 4, 40 and
 100 % of 5,000 rounds. Designs differ in how many releases the pool of 2,500 images has distinct images for.
@@ -92,6 +93,9 @@ def specs() -> dict[str, dict[str, Any]]:
     """All of them by name."""
     result = {f"{design}-{dataset}": spec(design, dataset) for design in DESIGNS for dataset in DATASETS}
     result |= {f"batch-4-more-{dataset}": spec("batch-4", dataset, more=True) for dataset in DATASETS}
+    result |= {
+        f"eleven-steps-middle-{dataset}": spec("eleven-steps", dataset, snapshots=ROUNDS[1:3]) for dataset in DATASETS
+    }
     result |= {f"lti-{dataset}": spec("batch-4", dataset, (1,), attacks=["lti"]) for dataset in DATASETS}
     whole = {"rounds": max(ROUNDS), "device": "cuda"}
     return result | {
