@@ -14,8 +14,8 @@ over          what a repetition draws anew
 ============  ========================================================================================================
 releases      images, releases and noise; the three ways stay and are those of both mechanisms (*at the same weights*),
               so the truth is that of these three trajectories
-trajectories  the ways of each mechanism too (*own trajectories*), so the truth is that of all trajectories; the interval
-              is Student's of three numbers
+trajectories  the ways of each mechanism too (*own trajectories*), so the truth is that of all trajectories; the
+              interval is Student's of three numbers
 ============  ========================================================================================================
 
 Rows of kind ``figure`` are means over the three trajectories, those of ``difference`` one mechanism less the other.
