@@ -42,8 +42,8 @@ def _protect(every: list[Reading], leaking: list[Reading], flags: bool) -> Itera
     if leaking and not any(one.distorts for one in every):
         how = "--mechanism gaussian-dp --budget 2" if flags else "protected_step"
         yield (
-            f"protect the updates, first of all with gaussian-dp, whose budget limits every attack ({how}): static noise "
-            "(pl-identical at 0.98) left a quarter to a third of the images identified in docs/results.md"
+            f"protect the updates, first of all with gaussian-dp, whose budget limits every attack ({how}): static "
+            "noise (pl-identical at 0.98) left a quarter to a third of the images identified in docs/results.md"
         )
 
 
