@@ -152,7 +152,7 @@ def caption() -> str:
         "with noise of equal lower bound; *own trajectory*, *batch 44* and *eleven steps* at the weights of their own "
         "training with static noise, *no protection* the same releases without it. Chance is 0.5 %, and 0.5. An "
         "asterisk: the attack fails without protection too (for labels, by the share of single labels, not of whole "
-        "sets), so a low figure says nothing; a clear difference stands."
+        "sets), so a low figure says nothing; a clear difference stands. A dash: not attacked."
     )
 
 
