@@ -20,10 +20,12 @@ from ..errors import ModelError
 from . import layers
 from .convolution import GroupedConv, PatchConv
 from .features import FeatureModel
+from .inputs import Inputs, arguments, listed, mapped
 from .layout import Layout
+from .recurrent import decomposed
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""(outputs ``[B, ...]``, labels ``[B, ...]``) -> the mean loss of the batch, one number."""
+Loss = Callable[[Any, Tensor], Tensor]
+"""(outputs ``[B, ...]``, or whatever the model returns, and labels ``[B, ...]``) -> the mean loss, one number."""
 
 
 def places(model: nn.Module) -> dict[str, list[str]]:
@@ -85,6 +87,7 @@ class Batched:
         fixed: Mapping[str, Tensor] | None = None,
     ):
         self.model, self.device = model, torch.device(device)
+        self._running = decomposed(model)  # what is known of a model is kept by ``model``, this copy is a new one
         self._loss, self._fixed, self._places = loss, dict(fixed or {}), places(model)
         self._features = model.features if isinstance(model, FeatureModel) else None
         trained = model.head_model() if isinstance(model, FeatureModel) else model
@@ -92,8 +95,8 @@ class Batched:
         self._layers: list[layers.Layer] | None
         self._layers, self.layout = built if built is not None else (None, Layout.of(model))
 
-    def at(self, images: Tensor, labels: Tensor) -> Objective:
-        """Fix a mini-batch ``[R, B, ...]``, ``[R, B]`` for every replica."""
+    def at(self, images: Inputs, labels: Tensor) -> Objective:
+        """Fix a mini-batch ``[R, B, ...]``, ``[R, B]`` for every replica; of several inputs, each is one."""
         if self._layers is None:
             return self._functional(images, labels)
         seen = self._prepare(self._inputs(images))
@@ -113,18 +116,18 @@ class Batched:
 
         return Objective(loss, gradient, partial(self._per_example, images, labels))
 
-    def each(self, params: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+    def each(self, params: Tensor, images: Inputs, labels: Tensor) -> Tensor:
         """The gradient of every example by itself: ``[R, P]``, ``[R, B, ...]``, ``[R, B]`` -> ``[R, B, P]``."""
         if self._layers is None:
             one = vmap(grad(self._value), in_dims=(None, 0, 0))
-            result: Tensor = vmap(one)(params, images.unsqueeze(2), labels.unsqueeze(2))
+            result: Tensor = vmap(one)(params, mapped(lambda part: part.unsqueeze(2), images), labels.unsqueeze(2))
             return result.detach()
         outputs, kept = layers.forward(self._sequence, params, self._prepare(self._inputs(images)))
         hot = nn.functional.one_hot(labels, outputs.shape[-1]).to(outputs.dtype)
         slope = torch.softmax(outputs, dim=-1).sub_(hot)
         return layers.each(self._sequence, params, kept, slope).view(*labels.shape, -1)
 
-    def outputs(self, params: Tensor, images: Tensor) -> Tensor:
+    def outputs(self, params: Tensor, images: Inputs) -> Tensor:
         """``[R, P]``, ``[R, B, ...]`` -> ``[R, B, classes]``."""
         if self._layers is None:
             with torch.no_grad():
@@ -132,7 +135,7 @@ class Batched:
             return result
         return layers.forward(self._layers, params, self._prepare(self._inputs(images)))[0]
 
-    def differentiable(self, params: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+    def differentiable(self, params: Tensor, images: Inputs, labels: Tensor) -> Tensor:
         """The gradient ``[R, P]`` as a function that autograd can differentiate once more.
 
         With respect to ``params``, ``images`` and, where they are probabilities ``[R, B, classes]``, ``labels``.
@@ -149,8 +152,9 @@ class Batched:
         assert self._layers is not None
         return self._layers
 
-    def _inputs(self, images: Tensor) -> Tensor:
+    def _inputs(self, images: Inputs) -> Tensor:
         """What the layers see of ``[R, B, ...]``: the images, or their features ``[R, B, F]``, once per mini-batch."""
+        (images,) = listed(images)  # a sequence of layers takes one
         if self._features is None:
             return images
         features: Tensor = self._features(images.flatten(0, 1)).flatten(1)
@@ -163,19 +167,18 @@ class Batched:
         first, planes = self._sequence[0], images.transpose(1, 2)
         return first.prepare(planes) if isinstance(first, GroupedConv | PatchConv) else planes
 
-    def _call(self, flat: Tensor, images: Tensor) -> Tensor:
+    def _call(self, flat: Tensor, images: Inputs) -> Any:
         tensors = {s.name: flat[s.start : s.stop].view(s.shape) for s in self.layout.slots}
         put = {place: tensor for name, tensor in {**self._fixed, **tensors}.items() for place in self._places[name]}
-        result: Tensor = functional_call(self.model, put, (images,), tie_weights=False)  # ``places`` has tied them
-        return result
+        return functional_call(self._running, put, *arguments(images), tie_weights=False)  # ``places`` has tied them
 
-    def _value(self, flat: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+    def _value(self, flat: Tensor, images: Inputs, labels: Tensor) -> Tensor:
         outputs = self._call(flat, images)
         if self._loss is None:
             return nn.functional.cross_entropy(outputs, labels)
         return _one_number(self._loss(outputs, labels))
 
-    def _functional(self, images: Tensor, labels: Tensor) -> Objective:
+    def _functional(self, images: Inputs, labels: Tensor) -> Objective:
         def loss(params: Tensor) -> Tensor:
             with torch.no_grad():
                 result: Tensor = vmap(self._value)(params, images, labels)
@@ -183,18 +186,19 @@ class Batched:
 
         def gradient(params: Tensor, out: Tensor | None = None) -> Tensor:
             if len(params) == 1:  # one client: no need to batch, and much less overhead
-                result: Tensor = grad(self._value)(params[0], images[0], labels[0]).detach().unsqueeze(0)
+                alone = mapped(lambda part: part[0], images)
+                result: Tensor = grad(self._value)(params[0], alone, labels[0]).detach().unsqueeze(0)
             else:
                 result = vmap(grad(self._value))(params, images, labels).detach()
             return result if out is None else out.copy_(result)
 
         return Objective(loss, gradient, partial(self._per_example, images, labels))
 
-    def _per_example(self, images: Tensor, labels: Tensor, params: Tensor) -> tuple[Tensor, ...]:
+    def _per_example(self, images: Inputs, labels: Tensor, params: Tensor) -> tuple[Tensor, ...]:
         # Every example is a replica with a batch of one: no other example can have a part in its gradient. CPU kernels
         # round such replicas alike if they lie at multiples of 16 bytes and there are 8, 16, ... of them.
-        x, y = (_filled_up(_filled_up(part, 1, 4), 0, 2) for part in (images, labels))
-        alone = self.at(x.flatten(0, 1).unsqueeze(1), y.flatten(0, 1).unsqueeze(1))
+        y = _whole(labels)
+        alone = self.at(mapped(_apart, mapped(_whole, images)), _apart(y))
         result = alone.gradient(_filled_up(params, 0, 2).repeat_interleave(y.shape[1], dim=0))
         return result.view(*y.shape[:2], -1)[: len(labels), : labels.shape[1]].unbind(1)
 
@@ -211,6 +215,15 @@ def _one_number(value: Any) -> Tensor:
         remedy = "Return a loss that can be differentiated, such as cross-entropy; counts cannot."
         raise ModelError(f"The loss returned {value.dtype}, expected a floating-point number.", remedy)
     return value
+
+
+def _whole(part: Tensor) -> Tensor:
+    return _filled_up(_filled_up(part, 1, 4), 0, 2)
+
+
+def _apart(part: Tensor) -> Tensor:
+    """``[R, B, ...]`` -> ``[R * B, 1, ...]``."""
+    return part.flatten(0, 1).unsqueeze(1)
 
 
 def _filled_up(tensor: Tensor, dim: int, multiple: int) -> Tensor:
