@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from equipoise.errors import ModelError
 from equipoise.models.batched import Batched
@@ -17,7 +20,7 @@ from tests.models.reference import assert_first_order, batch, randomised
 IMAGES = torch.linspace(-1, 1, 2 * 4 * 4).view(2, 1, 4, 4)
 
 
-def refused(model: nn.Module, remedy: str, classes: int | None = 3, images: Tensor = IMAGES) -> ModelError:
+def refused(model: nn.Module, remedy: str, classes: int | None = 3, images: Any = IMAGES) -> ModelError:
     """The error, whose remedy is the one that fits: GroupNorm helps nobody who has no BatchNorm."""
     with pytest.raises(ModelError, match=r"^The model cannot be used: ") as caught:
         check_model(model, images, classes)
@@ -98,16 +101,16 @@ def test_control_flow_on_data_is_refused() -> None:
 
 
 class Recurrent(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, kind: type[nn.RNNBase] = nn.LSTM, **form: Any) -> None:
         super().__init__()
-        self.rnn = nn.LSTM(4, 3, batch_first=True)
+        self.rnn = kind(4, 3, batch_first=True, **form)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.rnn(x[:, 0])[0][:, -1]
 
 
-def test_lstm_is_refused() -> None:
-    assert "'rnn' (LSTM) has no batched form" in refused(Recurrent(), "nn.GRUCell").cause
+def test_an_lstm_is_no_problem() -> None:
+    check_model(Recurrent(), IMAGES, 3)
 
 
 class Pair(nn.Module):
@@ -143,15 +146,22 @@ def test_a_non_finite_parameter_is_refused_by_name(bad: float) -> None:
 
 
 def test_all_reasons_come_at_once() -> None:
-    model = head(nn.BatchNorm2d(1), nn.Dropout(0.1), Recurrent())
+    model = head(nn.BatchNorm2d(1), nn.Dropout(0.1), Recurrent(num_layers=2, dropout=0.1))
     with torch.no_grad():
         model[4].bias[0] = float("nan")
     error = refused(model, "GroupNorm")
     cause = error.cause
     for part in ("'0' (BatchNorm2d)", "'1' (Dropout)", "'2.rnn' (LSTM)", "'4.bias' is not finite"):
         assert part in cause
-    for part in ("GroupNorm", "dropout", "nn.GRUCell", "finite parameters"):
+    for part in ("GroupNorm", "Call eval() on dropout", "the dropout of LSTM", "finite parameters"):
         assert part in error.remedy, "each with its own remedy"
+
+
+def test_a_deep_network_names_a_few_of_its_layers() -> None:
+    error = refused(head(*(nn.BatchNorm2d(1) for _ in range(11))), "GroupNorm")
+    assert "'7' (BatchNorm2d)" in error.cause
+    assert "'8'" not in error.cause
+    assert error.cause.endswith("; and 3 more.")
 
 
 def test_checking_leaves_a_good_model_as_it_was() -> None:
@@ -169,11 +179,11 @@ def test_checking_leaves_a_good_model_as_it_was() -> None:
 class Running(nn.Module):
     """A linear layer, and whatever a test puts behind it."""
 
-    def __init__(self, then: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, then: Callable[[Tensor], Any]) -> None:
         super().__init__()
         self.fc, self.then = nn.Linear(16, 3), then
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         return self.then(self.fc(x.flatten(1)))
 
 
@@ -237,19 +247,159 @@ def test_a_parameter_that_is_no_floating_point_number_is_refused_by_name() -> No
     assert "parameter 'counts' is torch.int64" in refused(model, "a buffer").cause
 
 
-def test_recurrent_cells_do_what_the_remedy_says() -> None:
-    class Loop(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.cell = nn.GRUCell(4, 3)
+# -- the remedy for a module works on that module --------------------------------------------------------------------
 
-        def forward(self, x: Tensor) -> Tensor:
-            state = x.new_zeros(len(x), 3)
-            for place in range(4):
-                state = self.cell(x[:, 0, place], state)
-            return state
 
-    check_model(Loop(), IMAGES, 3)
+def part_of(model: nn.Module, cause: str) -> Any:
+    """The module that an error names."""
+    return model.get_submodule(re.search(r"'([\w.]+)' \(", cause)[1])  # type: ignore[index]
+
+
+def no_dropout(part: Any) -> None:
+    part.dropout = 0.0
+
+
+@pytest.mark.parametrize(
+    ("layer", "remedy", "apply"),
+    [
+        (nn.BatchNorm2d(1), "call eval() on it", lambda part: part.eval()),
+        (nn.InstanceNorm2d(1, track_running_stats=True), "call eval() on it", lambda part: part.eval()),
+        (nn.Dropout(0.5), "Call eval() on dropout", lambda part: part.eval()),
+        (nn.Dropout(0.5), "set p=0", lambda part: setattr(part, "p", 0.0)),
+        (Recurrent(num_layers=2, dropout=0.2), "Set the dropout of LSTM to 0.0", no_dropout),
+        (Recurrent(nn.GRU, num_layers=2, dropout=0.2), "Set the dropout of GRU to 0.0", no_dropout),
+        (Recurrent(nn.GRU, num_layers=2, dropout=0.2), "call eval() on it", lambda part: part.eval()),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else None,
+)
+def test_the_remedy_for_a_layer_that_draws_or_remembers(
+    layer: nn.Module, remedy: str, apply: Callable[[Any], Any]
+) -> None:
+    model = head(layer, features=3 if isinstance(layer, Recurrent) else 16)
+    part = part_of(model, refused(model, remedy).cause)
+    apply(part)
+    check_model(model, IMAGES, 3)
+
+
+def test_a_random_slope_is_replaced() -> None:
+    for layer in (nn.RReLU(), nn.RReLU().eval()):
+        assert "'0' (RReLU) has no batched form" in refused(head(layer), "Replace RReLU by LeakyReLU").cause
+    check_model(head(nn.LeakyReLU()), IMAGES, 3)
+
+
+class Attentive(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, dropout=0.2, batch_first=True)
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x[:, 0]
+        return self.out(self.attention(y, y, y, need_weights=False)[0].mean(1))
+
+
+def test_the_remedy_for_attention_with_dropout() -> None:
+    model = Attentive()
+    cause = refused(model, "Set the dropout of attention to 0.0").cause
+    assert "'attention' (MultiheadAttention) draws random numbers" in cause
+    no_dropout(part_of(model, cause))
+    check_model(model, IMAGES, 3)
+    model.attention.dropout = 0.2
+    check_model(model.eval(), IMAGES, 3)
+
+
+class OwnLSTM(nn.LSTM):
+    """Derived from torch's: it may do anything."""
+
+
+def test_a_recurrent_layer_of_ones_own_is_named_and_torchs_own_serves() -> None:
+    model = Recurrent(OwnLSTM)
+    assert "'rnn' (OwnLSTM) is derived from a layer of torch" in refused(model, "Use the layer of torch itself").cause
+    check_model(Recurrent(nn.LSTM), IMAGES, 3)
+
+
+class Reader(nn.Module):
+    """The last real output of sequences of tokens, 0 is padding: packed, or as the remedy says."""
+
+    def __init__(self, packed: bool) -> None:
+        super().__init__()
+        self.packed, self.words, self.rnn = packed, nn.Embedding(5, 4), nn.GRU(4, 3, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        lengths, seen = (x != 0).sum(1), self.words(x)
+        if self.packed:
+            return self.rnn(pack_padded_sequence(seen, lengths, batch_first=True, enforce_sorted=False))[1][0]
+        return self.rnn(seen)[0][torch.arange(len(x)), lengths - 1]
+
+
+def test_packed_sequences_are_refused_by_name_and_padded_ones_serve() -> None:
+    tokens = torch.tensor([[1, 2, 3], [4, 0, 0]])
+    for x in (tokens, torch.zeros(1, 3, dtype=torch.int64)):  # a blank record cannot even be packed
+        assert "'rnn' (GRU) gets packed sequences" in refused(Reader(True), "padded tensor", images=x).cause
+    packed, padded = Reader(True), Reader(False)
+    padded.load_state_dict(packed.state_dict())
+    check_model(padded, tokens, 3)
+    assert torch.allclose(packed(tokens), padded(tokens))
+
+
+def test_batch_norm_without_statistics_of_its_own_needs_more_than_one_record() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(16, track_running_stats=False), nn.Linear(16, 3))
+    check_model(model, IMAGES, 3)
+    assert "'1' (BatchNorm1d) needs more than the one record" in refused(model, "GroupNorm", images=IMAGES[:1]).cause
+    model[1] = nn.GroupNorm(4, 16)
+    check_model(model, IMAGES[:1], 3)
+
+
+def test_what_torch_func_cannot_run_is_placed_in_its_module() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 16), nn.Unflatten(1, (1, 4, 4)), Branching())
+    assert "in '3' (Branching), decides by the values" in refused(model, "torch.where").cause
+    assert "in '1' (Linear): RuntimeError" in refused(head(features=17), "inputs of this shape").cause
+
+
+# -- several inputs, and outputs of any kind -------------------------------------------------------------------------
+
+
+class Two(nn.Module):
+    def __init__(self, form: str = "tensor") -> None:
+        super().__init__()
+        self.fc, self.form = nn.Linear(16, 3), form
+
+    def forward(self, image: Tensor, shift: Tensor) -> Any:
+        logits = self.fc(image.flatten(1)) + shift.unsqueeze(1)
+        kinds = {"tensor": logits, "dict": {"logits": logits, "size": logits.norm()}, "tuple": (logits, shift)}
+        return kinds[self.form]
+
+
+SHIFT = torch.tensor([0.5, -1.0])
+
+
+def test_inputs_by_place_and_by_name() -> None:
+    for inputs in ((IMAGES, SHIFT), {"shift": SHIFT, "image": IMAGES}):
+        check_model(Two(), inputs, 3)
+
+
+@pytest.mark.parametrize("inputs", [IMAGES, (IMAGES,), {"image": IMAGES}, {"image": IMAGES, "move": SHIFT}])
+def test_inputs_that_are_not_those_of_forward_are_told(inputs: Any) -> None:
+    cause = refused(Two(), "Pass all inputs: by place", images=inputs).cause
+    assert "its forward takes (image, shift)" in cause
+
+
+def test_other_outputs_need_a_loss_and_the_remedy_has_one() -> None:
+    for form, part in (("dict", "outputs['logits']"), ("tuple", "outputs[0]")):
+        model = Two(form)
+        remedy = refused(model, part, None, (IMAGES, SHIFT)).remedy
+        loss = eval(remedy.partition("loss=")[2].removesuffix("."), {"torch": torch})
+        check_model(model, (IMAGES, SHIFT), loss=loss)
+        gradient = (
+            Batched(model, loss).at((IMAGES[None], SHIFT[None]), torch.tensor([[0, 1]])).gradient(torch.zeros(1, 51))
+        )
+        assert gradient.abs().sum() > 0
+
+
+def test_randomness_in_any_output_is_found() -> None:
+    model = Running(lambda y: {"logits": y, "state": y + next(CALLS)})
+    with pytest.raises(ModelError, match="gave different outputs"):
+        check_model(model, IMAGES, loss=lambda outputs, labels: outputs["logits"].mean())
 
 
 # -- errors of the user's own code ---------------------------------------------------------------------------------
