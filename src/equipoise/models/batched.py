@@ -20,7 +20,7 @@ from ..errors import ModelError
 from . import layers
 from .convolution import GroupedConv, PatchConv
 from .features import FeatureModel
-from .inputs import Inputs, arguments, listed, mapped
+from .inputs import Inputs, arguments, mapped, only
 from .layout import Layout
 from .recurrent import decomposed
 
@@ -154,7 +154,7 @@ class Batched:
 
     def _inputs(self, images: Inputs) -> Tensor:
         """What the layers see of ``[R, B, ...]``: the images, or their features ``[R, B, F]``, once per mini-batch."""
-        (images,) = listed(images)  # a sequence of layers takes one
+        images = only(images)
         if self._features is None:
             return images
         features: Tensor = self._features(images.flatten(0, 1)).flatten(1)

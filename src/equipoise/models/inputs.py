@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..errors import ModelError
+
 Inputs = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 
 
@@ -37,6 +39,19 @@ def listed(inputs: Inputs) -> list[Tensor]:
     if isinstance(inputs, Tensor):
         return [inputs]
     return list(inputs.values() if isinstance(inputs, Mapping) else inputs)
+
+
+def only(inputs: Inputs) -> Tensor:
+    """The one tensor that there is.
+
+    >>> import torch
+    >>> only({"input": torch.ones(2)})
+    tensor([1., 1.])
+    """
+    parts = listed(inputs)
+    if len(parts) != 1:
+        raise ModelError(f"This model takes one input, got {len(parts)}.", "Pass the batch as (x, y).")
+    return parts[0]
 
 
 def arguments(inputs: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
