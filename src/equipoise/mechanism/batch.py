@@ -13,7 +13,7 @@ from ..models.check import loss_error
 from ..models.inputs import Inputs, called, listed, mapped
 
 Batch = tuple[Inputs, Tensor]
-"""Inputs with their labels: ``(x, y)``, of a model with several inputs ``((x1, x2), y)`` or ``({"a": x1, "b": x2}, y)``."""
+"""Inputs with their labels: ``(x, y)``; of several inputs ``((x1, x2), y)``, or by name ``({"a": x1, "b": x2}, y)``."""
 
 
 def checked_batch(batch: Any) -> Batch:
@@ -49,13 +49,10 @@ def _inputs(given: Any) -> Inputs | None:
         return given
     if not isinstance(given, tuple | list | Mapping) or not given:
         return None
-    named = isinstance(given, Mapping)
-    parts = list(given.values()) if named else list(given)
-    if not all(isinstance(part, Tensor) for part in parts) or (
-        named and not all(isinstance(key, str) for key in given)
-    ):
+    named = dict(given) if isinstance(given, Mapping) else dict(zip(map(str, range(len(given))), given, strict=True))
+    if not all(isinstance(name, str) and isinstance(part, Tensor) for name, part in named.items()):
         return None
-    return dict(given) if named else tuple(parts)
+    return named if isinstance(given, Mapping) else tuple(given)
 
 
 def check_labels(model: nn.Module, inputs: Inputs, labels: Tensor) -> None:

@@ -182,7 +182,7 @@ class EachRecord:
         return gradients, failed
 
     def _blanked(self, start: Tensor, images: Inputs, labels: Tensor, usable: Tensor) -> Tensor:
-        blanked = mapped(lambda part: torch.where(_like(usable, part), part, 0), images)
+        blanked = mapped(lambda part: part.where(_like(usable, part), part.new_zeros(())), images)
         return self.batched.each(start, blanked, labels.where(_like(usable, labels), 0))
 
     def _by_themselves(self, start: Tensor, images: Inputs, labels: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
