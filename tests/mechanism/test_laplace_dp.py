@@ -33,8 +33,9 @@ from equipoise.mechanism.protection import Protection, ProtectionSettings
 from equipoise.mechanism.records import records
 from equipoise.mechanism.registry import MECHANISMS
 from equipoise.mechanism.release import local_step, observed_release, release
-from equipoise.models.batched import Batched, Objective
+from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP, LeNetZhu, SmallCNN
+from equipoise.models.objective import Objective
 from equipoise.privacy.discrete_laplace import discrete_laplace
 from equipoise.randomness import Words, experiment_key, keyed_words
 from tests.helpers import entry_point
@@ -80,7 +81,7 @@ def by_hand(model: nn.Module, batched: Batched, params: Tensor, x: Tensor, y: Te
 WAYS: dict[str, Callable[[nn.Module], Batched]] = {
     "grouped": Batched,
     "patches": partial(Batched, device="cuda"),  # the layers of a GPU run on CPU tensors too
-    "functional": partial(Batched, fast=False),
+    "functional": partial(Batched, route="vmap"),
     "own loss": partial(Batched, loss=nn.functional.cross_entropy),
 }
 

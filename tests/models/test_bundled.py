@@ -9,11 +9,12 @@ from torch import nn
 from equipoise.errors import ConfigError
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP, MODELS, LeNetTanh, LeNetZhu, build
+from equipoise.models.routes import NAMES
 
 
 def test_the_papers_model_has_13426_parameters() -> None:
-    for fast in (True, False):
-        assert Batched(LeNetZhu(), fast=fast).layout.size == 13_426
+    for route in NAMES:
+        assert Batched(LeNetZhu(), route=route).layout.size == 13_426
     assert sum(p.numel() for p in LeNetZhu().parameters()) == 13_426
 
 
@@ -51,7 +52,7 @@ def test_an_unknown_model_is_refused_with_the_nearest_name() -> None:
 def test_every_model_fits_images_of_any_shape(name: str, shape: tuple[int, int, int]) -> None:
     model = build(name, shape, classes=7)
     assert model(torch.zeros(2, *shape)).shape == (2, 7)
-    assert Batched(model)._layers is not None, "every bundled model runs through the hand-written layers"
+    assert Batched(model).route == "layers", "every bundled model runs through the hand-written layers"
 
 
 def test_the_size_of_the_small_models() -> None:

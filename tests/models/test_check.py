@@ -13,17 +13,22 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from equipoise.errors import ModelError
+from equipoise.models import check
 from equipoise.models.batched import Batched
 from equipoise.models.check import check_features, check_model, loss_error
+from equipoise.models.routes import Name
 from tests.models.reference import assert_first_order, batch, randomised
 
+ROUTES: tuple[Name | None, ...] = (None, "vmap", "loop")
 IMAGES = torch.linspace(-1, 1, 2 * 4 * 4).view(2, 1, 4, 4)
 
 
-def refused(model: nn.Module, remedy: str, classes: int | None = 3, images: Any = IMAGES) -> ModelError:
+def refused(
+    model: nn.Module, remedy: str, classes: int | None = 3, images: Any = IMAGES, route: Name | None = None
+) -> ModelError:
     """The error, whose remedy is the one that fits: GroupNorm helps nobody who has no BatchNorm."""
     with pytest.raises(ModelError, match=r"^The model cannot be used: ") as caught:
-        check_model(model, images, classes)
+        check_model(model, images, classes, route=route)
     assert remedy in caught.value.remedy
     assert ("GroupNorm" in caught.value.remedy) == ("BatchNorm" in caught.value.cause)
     return caught.value
@@ -68,7 +73,9 @@ class FunctionalDropout(nn.Module):
 
 
 def test_dropout_hidden_in_forward_is_refused() -> None:
-    assert "draws random numbers" in refused(FunctionalDropout(), "call eval()").cause
+    for route in ROUTES:
+        error = refused(FunctionalDropout(), "Take randomness, and whatever changes", route=route)
+        assert "the same parameters and inputs gave different outputs" in error.cause
 
 
 class Counting(nn.Module):
@@ -96,8 +103,18 @@ class Branching(nn.Module):
         return y if bool(y.sum() > 0) else -y
 
 
-def test_control_flow_on_data_is_refused() -> None:
-    assert "decides by the values in a tensor" in refused(Branching(), "torch.where").cause
+def test_control_flow_on_data_is_a_problem_of_torch_func_alone() -> None:
+    error = refused(Branching(), "torch.where", route="vmap")
+    assert "decides by the values in a tensor" in error.cause
+    assert "Or take the route 'loop'" in error.remedy
+    assert check_model(Branching(), IMAGES, 3) == check_model(Branching(), IMAGES, 3, route="threads") == "threads"
+
+
+def test_where_torch_func_cannot_run_a_model_plain_pytorch_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where the rule has vmap for most models."""
+    monkeypatch.setattr(check, "default_route", lambda *_: "vmap")
+    assert check_model(Branching(), IMAGES, 3) == "loop"
+    assert check_model(Recurrent(), IMAGES, 3) == "vmap"
 
 
 class Recurrent(nn.Module):
@@ -205,7 +222,7 @@ CALLS = iter(range(1000))
 @pytest.mark.parametrize(
     ("then", "cause", "remedy"),
     [
-        (lambda y: y + torch.rand(2, 3), "draws random numbers", "the same inputs must give the same"),
+        (lambda y: y + torch.rand(2, 3), "gave different outputs", "Take randomness, and whatever changes"),
         (lambda y: y * y.sum().item(), "decides by the values", "torch.where"),
         (lambda y: y[y > 0], "decides by the values", "torch.where"),
         (filled_in, "changes a tensor in place", "instead of filling in"),
@@ -220,7 +237,7 @@ CALLS = iter(range(1000))
     ids=["randomness", "item", "mask", "assignment", "addition", "numpy", "state"],
 )
 def test_what_torch_func_cannot_run_is_told_apart(then: Callable[[Tensor], Tensor], cause: str, remedy: str) -> None:
-    assert cause in refused(Running(then), remedy, classes=None).cause
+    assert cause in refused(Running(then), remedy, classes=None, route="vmap").cause
 
 
 @pytest.mark.parametrize(
@@ -282,8 +299,7 @@ def test_the_remedy_for_a_layer_that_draws_or_remembers(
 
 
 def test_a_random_slope_is_replaced() -> None:
-    for layer in (nn.RReLU(), nn.RReLU().eval()):
-        assert "'0' (RReLU) has no batched form" in refused(head(layer), "Replace RReLU by LeakyReLU").cause
+    assert "'0' (RReLU) draws random numbers" in refused(head(nn.RReLU()), "Replace RReLU by LeakyReLU").cause
     check_model(head(nn.LeakyReLU()), IMAGES, 3)
 
 
@@ -314,8 +330,10 @@ class OwnLSTM(nn.LSTM):
 
 def test_a_recurrent_layer_of_ones_own_is_named_and_torchs_own_serves() -> None:
     model = Recurrent(OwnLSTM)
-    assert "'rnn' (OwnLSTM) is derived from a layer of torch" in refused(model, "Use the layer of torch itself").cause
-    check_model(Recurrent(nn.LSTM), IMAGES, 3)
+    error = refused(model, "Use the layer of torch itself", route="vmap")
+    assert "'rnn' (OwnLSTM) is derived from a layer of torch" in error.cause
+    check_model(Recurrent(nn.LSTM), IMAGES, 3, route="vmap")
+    check_model(model, IMAGES, 3)
 
 
 class Reader(nn.Module):
@@ -333,12 +351,15 @@ class Reader(nn.Module):
 
 
 def test_packed_sequences_are_refused_by_name_and_padded_ones_serve() -> None:
-    tokens = torch.tensor([[1, 2, 3], [4, 0, 0]])
-    for x in (tokens, torch.zeros(1, 3, dtype=torch.int64)):  # a blank record cannot even be packed
-        assert "'rnn' (GRU) gets packed sequences" in refused(Reader(True), "padded tensor", images=x).cause
+    tokens, blank = torch.tensor([[1, 2, 3], [4, 0, 0]]), torch.zeros(1, 3, dtype=torch.int64)
+    for x, route in ((tokens, "vmap"), (blank, None)):  # a blank record, as a guarantee tries it, cannot be packed
+        error = refused(Reader(True), "padded tensor", images=x, route=route)
+        assert "'rnn' (GRU) gets packed sequences" in error.cause
+    check_model(Reader(True), tokens, 3)
+    check_model(Reader(False), blank, 3)
     packed, padded = Reader(True), Reader(False)
     padded.load_state_dict(packed.state_dict())
-    check_model(padded, tokens, 3)
+    check_model(padded, tokens, 3, route="vmap")
     assert torch.allclose(packed(tokens), padded(tokens))
 
 
@@ -352,7 +373,7 @@ def test_batch_norm_without_statistics_of_its_own_needs_more_than_one_record() -
 
 def test_what_torch_func_cannot_run_is_placed_in_its_module() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 16), nn.Unflatten(1, (1, 4, 4)), Branching())
-    assert "in '3' (Branching), decides by the values" in refused(model, "torch.where").cause
+    assert "in '3' (Branching), decides by the values" in refused(model, "torch.where", route="vmap").cause
     assert "in '1' (Linear): RuntimeError" in refused(head(features=17), "inputs of this shape").cause
 
 
@@ -421,7 +442,7 @@ def test_the_words_of_an_error_under_torch_func_alone_are_not_quoted() -> None:
     def picky(y: Tensor) -> Tensor:
         return careless(y) if torch._C._functorch.is_functorch_wrapped_tensor(y) else y
 
-    error = refused(Running(picky), "Use torch operations alone")
+    error = refused(Running(picky), "Use torch operations alone", route="vmap")
     assert "ValueError at test_check.py:" in error.cause
     assert MARKER not in "".join(traceback.format_exception(error))
 
@@ -436,6 +457,7 @@ def test_an_error_of_the_loss_is_told_by_its_cause() -> None:
         (failing, raised, "cannot be computed: ValueError at test_check.py:", "Call loss(model(x), y) by itself"),
         (None, raised, "the loss decides by the values", "torch.where"),
         (None, KeyError(MARKER), "torch.func cannot run the loss (KeyError)", "torch operations alone"),
+        (None, RuntimeError("element 0 does not require grad"), "that autograd can follow", "Take .detach()"),
         (None, torch.OutOfMemoryError(MARKER), "does not fit into the memory of cpu", "Use a smaller batch"),
     ]
     for loss, error, cause, remedy in cases:

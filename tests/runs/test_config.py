@@ -406,7 +406,7 @@ OTHER: dict[str, Any] = {
     "sensitivity": 11.0, "clip": None, "clip_norm": "l1", "leakage": Leakage(D=57.0), "server_rate": 0.5,
     "min_clients": 2, "evaluate_every": 100, "full_every": 10, "expected_draws": 8, "snapshots": [0], "chunk": 3,
     "device": "cuda", "dtype": "float64", "threads": 1, "ledger": False, "release_limit": 5,
-    "server_momentum": 0.9, "gaussian": GaussianSettings(clip=2.0), "buffers": "noised",
+    "server_momentum": 0.9, "gaussian": GaussianSettings(clip=2.0), "route": "loop", "buffers": "noised",
 }  # fmt: skip
 
 
@@ -415,7 +415,7 @@ def test_the_digest_ignores_where_and_how_fast_and_nothing_else(key: str) -> Non
     config = Config(Settings(), [SweepBlock(mechanisms=["none"])])
     other = replace(config, settings=config.settings.replace(**{key: OTHER[key]}))
     assert other.settings != config.settings
-    assert (other.digest() == config.digest()) == (key in ("device", "chunk", "ledger", "release_limit"))
+    assert (other.digest() == config.digest()) == (key in ("device", "chunk", "route", "ledger", "release_limit"))
 
 
 def test_the_digest_of_a_run_without_a_ledger_is_what_it_always_was() -> None:

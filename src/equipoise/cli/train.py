@@ -55,7 +55,7 @@ def train(
     run = Run(folder, resolved, fresh)
 
     def first() -> None:
-        display.console.print(summary(resolved, folder))
+        display.console.print(summary(run.config, folder))
         for name in (data.name for data in run.sweep.datasets.values() if data.public is None):
             display.console.print(
                 f"warning: {name} has no public images, so this run cannot be audited as it is. To set some apart: "

@@ -23,6 +23,7 @@ from ..mechanism.registry import MECHANISMS, checked, get_mechanism
 from ..mechanism.run_budget import GaussianSettings
 from ..mechanism.schedule import schedule_starts
 from ..models.bundled import MODELS
+from ..models.routes import NAMES
 from .federation import Federation
 from .recommended import recipe_of
 
@@ -64,6 +65,7 @@ class RunSettings:
     expected_draws: int = 16  # draws for the expected utility loss of static scale mechanisms, at full records
     snapshots: list[int] = field(default_factory=lambda: [0, 200, 2000])  # rounds to keep; the last is kept too
     chunk: int = 0  # clients worked on at once; 0: from memory and device
+    route: Literal["auto", "measured", "layers", "vmap", "loop", "threads"] = "auto"  # how gradients are computed
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
     threads: int = 0  # CPU threads; 0: torch's default. Bitwise resume needs the same number
@@ -180,7 +182,9 @@ FORMER = {"lr": "gamma", "alpha": "dirichlet"}
 """Keys that files of schema 1 may hold under an earlier name."""
 
 
-LATER = {"server_momentum": 0.0, "gaussian": asdict(GaussianSettings()), "buffers": "received"}
+LATER = {
+    "route": "auto", "server_momentum": 0.0, "gaussian": asdict(GaussianSettings()), "buffers": "received",
+}  # fmt: skip
 """Keys that came later: with these values a run is what it was without them."""
 
 
@@ -218,6 +222,7 @@ CHOICES = {
     "sampling": ("uniform", "passes"),
     "init": ("uniform", "torch"),
     "dtype": ("float32", "float64"),
+    "route": ("auto", "measured", *NAMES),
 }
 
 

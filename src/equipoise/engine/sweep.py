@@ -24,7 +24,7 @@ from ..data.partition import partition, weights
 from ..errors import ConfigError, DataError
 from ..mechanism.linear_units import on_head
 from ..mechanism.records import of_units
-from ..mechanism.registry import get_mechanism
+from ..mechanism.registry import Mechanism, get_mechanism
 from ..mechanism.release import Noise, Release, observed_release
 from ..mechanism.schedule import schedule
 from ..mechanism.units import EachRecord, Pool, Records, Units
@@ -32,6 +32,7 @@ from ..models.batched import Batched
 from ..models.bundled import build
 from ..models.check import check_model
 from ..models.features import FeatureModel
+from ..models.routes import SHARED
 from ..randomness import experiment_key, uniform
 from ..server.aggregate import Total
 from . import metrics
@@ -41,6 +42,7 @@ from .draws import Draws
 from .feature_data import joined_groups, on_features
 from .federation import Federation
 from .full_record import full_record
+from .routing import route_of
 from .settings import Settings, check
 from .state import Event, Preview, State
 from .tables import LENGTH, Block, Tables, blocks, build_tables, default_chunk
@@ -100,21 +102,7 @@ class Sweep:
             self.datasets = {name: on_features(network, data) for name, data in self.datasets.items()}
             network, sample = network.head_model(), next(iter(self.datasets.values()))
         self._place_data()
-        used = [get_mechanism(name) for name in mechanisms]
-        alone = any(mechanism.per_example for mechanism in used)  # every example by itself
-        some = sample.train.inputs[: 1 if alone else 2]
-        check_model(network, some.to(next(network.parameters()).dtype), sample.classes)
-        self.batched = Batched(network.to(self.device, self.dtype), device=self.device)
-        self.draws = Draws(
-            list(dict.fromkeys(f.seed for f in federations)),
-            settings.protection.clients,
-            settings.training.participants,
-        )
-        at_once = any(mechanism.per_example and not mechanism.whole_run for mechanism in used)
-        pixels = self.inputs[0].numel() * settings.protection.batch * settings.protection.local_steps
-        size = self.batched.layout.size * (settings.protection.batch if at_once else 1)
-        chunk = settings.run.chunk or default_chunk(size, pixels, self.dtype, self.device)
-        self.blocks = list(blocks(self.federations, list(self.datasets), self.draws, chunk, self.device))
+        self._place_model(network, sample, [get_mechanism(name) for name in mechanisms])
         self.state = self._initial_state()
         self._graph: RoundGraph | None = None
         self.on_releases: Callable[[Block, Tensor], None] | None = None  # sees the releases [R, P] of every block
@@ -355,6 +343,28 @@ class Sweep:
         sets = [dataset.train for dataset in self.datasets.values()]
         self.inputs = torch.cat([part.inputs for part in sets]).to(self.device, self.dtype)
         self.labels = torch.cat([part.labels for part in sets]).to(self.device)
+
+    def _place_model(self, network: nn.Module, sample: Dataset, used: Sequence[Mechanism]) -> None:
+        """The model in batched form, and the clients in blocks that fit into memory."""
+        s = self.settings
+        alone = any(mechanism.per_example for mechanism in used)  # every example by itself
+        some = sample.train.inputs[: 1 if alone else 2]
+        together = s.run.route == "vmap" or (s.run.route == "auto" and self.device.type == "cuda")
+        some = some.to(next(network.parameters()).dtype)
+        check_model(network, some, sample.classes, route="vmap" if together else None)
+        seeds = list(dict.fromkeys(fed.seed for fed in self.in_order(self.federations)))
+        self.draws = Draws(seeds, s.protection.clients, s.training.participants)
+        network.to(self.device, self.dtype)
+        clients = len(self.federations) * self.draws.slots
+        self.batched = Batched(
+            network, device=self.device, route=route_of(s, network, sample, clients=clients, alone=alone)
+        )
+        at_once = any(mechanism.per_example and not mechanism.whole_run for mechanism in used)
+        pixels = self.inputs[0].numel() * s.protection.batch * s.protection.local_steps
+        size = self.batched.layout.size * (s.protection.batch if at_once else 1)
+        paired = self.batched.route in SHARED
+        chunk = s.run.chunk or default_chunk(size, pixels, self.dtype, self.device, paired)
+        self.blocks = list(blocks(self.federations, list(self.datasets), self.draws, chunk, self.device, paired))
 
     def _initial_state(self) -> State:
         starts = {seed: self._initial_params(seed) for seed in self.draws.seeds}

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from ..errors import DataError, ModelError
 from ..models.check import loss_error
-from ..models.inputs import Inputs, called, listed, mapped
+from ..models.inputs import called, listed
+from ..models.objective import Inputs, map_inputs
 
 Batch = tuple[Inputs, Tensor]
 """Inputs with their labels: ``(x, y)``; of several inputs ``((x1, x2), y)``, or by name ``({"a": x1, "b": x2}, y)``."""
@@ -59,7 +60,7 @@ def check_labels(model: nn.Module, inputs: Inputs, labels: Tensor) -> None:
     """Cross-entropy needs class numbers; anything else would be a crash or a wrong loss."""
     try:
         with torch.no_grad():  # of one example alone some layers cannot be evaluated
-            shape = tuple(called(model, mapped(lambda part: part[:2], inputs)).shape)
+            shape = tuple(called(model, map_inputs(lambda part: part[:2], inputs)).shape)
     except Exception as error:
         raise loss_error(error, model, None, inputs, labels) from None
     if len(shape) != 2:

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError, DataError, EquipoiseError, ModelError, is_count, is_number, raise_all
-from ..models.batched import Batched, Loss
+from ..models.batched import Batched
 from ..models.check import check_model, loss_error
-from ..models.inputs import Inputs, listed, mapped
+from ..models.inputs import listed
+from ..models.objective import Inputs, Loss, map_inputs
 from ..models.received import Received
+from ..models.routes import Name
 from .batch import Batch, check_labels, checked_batch, checked_pair
 from .client_units import units_of
 from .protection import ProtectionSettings, check_buffers, step_problems
@@ -28,8 +30,8 @@ from .sent import Protected as Protected
 from .sent import check_carries, flat, largest, sent
 from .static import check_fitted, noised
 
-_CHECKED: WeakKeyDictionary[nn.Module, set[tuple[Any, ...]]] = WeakKeyDictionary()
-"""Circumstances under which a model passed its check; forgotten with the model."""
+_CHECKED: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], Name]] = WeakKeyDictionary()
+"""Circumstances under which a model passed its check, and the route that served; forgotten with the model."""
 
 
 def protect(
@@ -186,7 +188,7 @@ def _protected(
     own = replace(settings, batch=len(labels)).at(mechanism, request.budget, request.round_number, request.client)
     protection = replace(own, least_relative=request.least_relative)
     check_carries(largest("received", [begin], like), layout.size, protection)
-    objective = batched.at(mapped(lambda part: part.unsqueeze(0), inputs), labels.unsqueeze(0))
+    objective = batched.at(map_inputs(lambda part: part.unsqueeze(0), inputs), labels.unsqueeze(0))
     noise = request.noise(layout.size, like)
     try:
         if step:
@@ -255,13 +257,15 @@ def _formal_step(
     protection = own.at(request.mechanism, request.budget, request.round_number, request.client)
     _check_precision(model, request.mechanism)
     entries = Received(model, received)
-    batched = Batched(model, loss, "cpu" if labels is None else labels.device, fixed=entries.fixed())
-    like = next(p for p in model.parameters() if p.requires_grad)
-    begin, objective = flat("received", entries.trainable(), batched.layout, like), no_records()
+    batched, objective = Batched(model, loss, fixed=entries.fixed()), no_records()
     if inputs is not None and labels is not None:
-        blank, plain = (mapped(blank_record, inputs), blank_record(labels)), neutral(model)
-        _batched(plain, *blank, loss, alone=True, fixed={})  # what can be wrong is public: neither W nor a record
-        objective = records(batched, inputs, labels, rehearse(plain, *blank, loss))
+        blank, plain = (map_inputs(blank_record, inputs), blank_record(labels)), neutral(model)
+        # what can be wrong is public: neither W nor a record
+        route = _batched(plain, *blank, loss, alone=True, fixed={}).route
+        batched = Batched(model, loss, labels.device, route=route, fixed=entries.fixed())
+        objective = records(batched, inputs, labels, rehearse(plain, *blank, loss, route))
+    like = next(p for p in model.parameters() if p.requires_grad)
+    begin = flat("received", entries.trainable(), batched.layout, like)
     noise = request.noise(batched.layout.size, like)
     result = release([objective], begin, noise, own.eta, protection, utility=False)
     return sent(result, entries, batched.layout, request, utility=False)
@@ -301,10 +305,10 @@ def _batched(
     names = tuple(inputs) if isinstance(inputs, dict) else type(inputs)
     forms = tuple((part.dtype, str(part.device), tuple(part.shape[1:])) for part in listed(inputs))
     circumstances = (names, forms, modes, trained, alone, loss is None)
-    passed = _CHECKED.setdefault(model, set())
+    passed = _CHECKED.setdefault(model, {})
     if circumstances not in passed:
-        check_model(model, mapped(lambda part: part[: 1 if alone else 2], inputs), loss=loss)
-        passed.add(circumstances)
+        some = map_inputs(lambda part: part[: 1 if alone else 2], inputs)
+        passed[circumstances] = check_model(model, some, loss=loss)
     if loss is None:
         check_labels(model, inputs, labels)
-    return Batched(model, loss, labels.device, fixed=fixed)
+    return Batched(model, loss, labels.device, route=passed[circumstances], fixed=fixed)

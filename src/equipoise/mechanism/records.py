@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import EquipoiseError, place
-from ..models.batched import Batched, Loss, Objective
+from ..models.batched import Batched
 from ..models.check import loss_error
-from ..models.inputs import Inputs, mapped
+from ..models.objective import Inputs, Loss, Objective, map_inputs
+from ..models.routes import Name
 from .units import Units
 
 log = logging.getLogger("equipoise")
@@ -35,7 +36,7 @@ def records(batched: Batched, inputs: Inputs, labels: Tensor, classes: int | Non
     def each(params: Tensor) -> Iterator[Tensor]:
         failed: list[str] = []
         for i in range(len(labels)):
-            x, y = mapped(partial(_copied, i), inputs), _copied(i, labels)
+            x, y = map_inputs(partial(_copied, i), inputs), _copied(i, labels)
             gradient = torch.zeros_like(params)
             if classes is not None and not 0 <= int(y) < classes:
                 failed.append("its label is out of range")
@@ -95,12 +96,14 @@ def _copied(place: int, part: Tensor) -> Tensor:
 
 def _as_client(inputs: Inputs, labels: Tensor) -> tuple[Inputs, Tensor]:
     """A batch as that of one client among R = 1."""
-    return mapped(lambda part: part.unsqueeze(0), inputs), labels.unsqueeze(0)
+    return map_inputs(lambda part: part.unsqueeze(0), inputs), labels.unsqueeze(0)
 
 
-def rehearse(model: nn.Module, inputs: Inputs, label: Tensor, loss: Loss | None) -> int | None:
+def rehearse(
+    model: nn.Module, inputs: Inputs, label: Tensor, loss: Loss | None, route: Name | None = None
+) -> int | None:
     """Try what is public on a blank record; the number of classes where the loss is our cross-entropy."""
-    batched = Batched(model, loss, label.device)
+    batched = Batched(model, loss, label.device, route=route)
     params = batched.layout.flatten(dict(model.named_parameters())).unsqueeze(0)
     if loss is None:
         return batched.outputs(params, _as_client(inputs, label)[0]).shape[-1]

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError, ModelError
-from ..models.batched import Objective
+from ..models.objective import Objective
 from ..privacy.discrete_laplace import discrete_laplace
 from ..randomness import Words
 from .clipping import clip_gradient, clipped_mean
@@ -103,7 +103,8 @@ def local_step(
         if protection.clip is not None and protection.mechanism.clips:
             gradient, acted = clip_gradient(gradient, protection.clip, protection.clip_norm)
             clipped = clipped + acted / len(objectives)
-        local = local - eta * gradient
+        gradient = gradient.mul_(eta)
+        local = torch.sub(local, gradient, out=gradient)
     return local, clipped
 
 

@@ -29,7 +29,8 @@ from torch import Tensor, nn
 
 from ..errors import ConfigError, place
 from ..models.batched import Batched
-from ..models.inputs import Inputs, listed, mapped
+from ..models.inputs import listed
+from ..models.objective import Inputs, map_inputs
 from ..privacy.poisson import included
 from ..randomness import Words
 from .l2_grid import EXACT, L2Grid
@@ -168,7 +169,7 @@ class EachRecord:
 
     def _gradients(self, start: Tensor, chosen: Tensor, there: Tensor) -> tuple[Tensor, int]:
         """``[R, slots, P]``, and how many records could not be computed with: theirs are zero. Empty slots: any."""
-        images, labels = mapped(lambda part: part[chosen], self.records.inputs), self.records.labels[chosen]
+        images, labels = map_inputs(lambda part: part[chosen], self.records.inputs), self.records.labels[chosen]
         usable = there
         if self.classes is not None:
             usable = there & (labels >= 0) & (labels < self.classes)
@@ -182,7 +183,7 @@ class EachRecord:
         return gradients, failed
 
     def _blanked(self, start: Tensor, images: Inputs, labels: Tensor, usable: Tensor) -> Tensor:
-        blanked = mapped(lambda part: part.where(_like(usable, part), part.new_zeros(())), images)
+        blanked = map_inputs(lambda part: part.where(_like(usable, part), part.new_zeros(())), images)
         return self.batched.each(start, blanked, labels.where(_like(usable, labels), 0))
 
     def _by_themselves(self, start: Tensor, images: Inputs, labels: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
@@ -191,7 +192,7 @@ class EachRecord:
         for r, slot in usable.nonzero().tolist():
             full = partial(_full_of, r, slot)
             try:
-                gradients[r, slot] = self.batched.each(start, mapped(full, images), full(labels))[r, slot]
+                gradients[r, slot] = self.batched.each(start, map_inputs(full, images), full(labels))[r, slot]
             except Exception as error:  # whatever it is: that it came would tell of this record
                 log.debug("A record counts as zero: %s.", place(error))
                 usable[r, slot] = False
@@ -232,13 +233,13 @@ def slots_for(batched: Batched, inputs: Inputs, label: Tensor, classes: int | No
     known = _SLOTS.setdefault(batched.model, {})
     shapes = tuple((tuple(part.shape), part.dtype) for part in listed(inputs))
     kinds = shapes, label.dtype, next(batched.model.parameters()).dtype
-    key = (kinds, str(label.device), torch.get_num_threads(), id(batched._loss))
+    key = (kinds, str(label.device), torch.get_num_threads(), id(batched.loss))
     loss, slots = known.get(key, (None, 0))
-    if loss is None or loss() is not batched._loss:  # a new loss may have the id of one that is gone
+    if loss is None or loss() is not batched.loss:  # a new loss may have the id of one that is gone
         slots = SLOTS if _independent(batched, inputs, label, classes) else 1
         if slots == 1:
             log.warning("Here the gradients of this model depend on their companions' bits: one record at a time.")
-        known[key] = _weak(batched._loss), slots
+        known[key] = _weak(batched.loss), slots
     return slots
 
 
@@ -253,7 +254,7 @@ def _weak(loss: Any) -> Callable[[], Any]:
 def _independent(batched: Batched, inputs: Inputs, label: Tensor, classes: int | None) -> bool:
     """Whether records keep all bits of their gradients in another slot and beside other companions."""
     draw = torch.Generator().manual_seed(0)
-    images = mapped(partial(_made_up, draw), inputs)
+    images = map_inputs(partial(_made_up, draw), inputs)
     labels = torch.zeros(1, SLOTS, *label.shape[1:], dtype=label.dtype, device=label.device)
     if classes is not None:
         labels = torch.randint(classes, labels.shape, generator=draw).to(label.device)
@@ -262,8 +263,8 @@ def _independent(batched: Batched, inputs: Inputs, label: Tensor, classes: int |
     turned = torch.arange(SLOTS).roll(1).flip(0)
     try:
         plain = batched.each(start, images, labels)
-        moved = batched.each(start, mapped(lambda part: part[:, turned], images), labels[:, turned])
-        beside = batched.each(start, mapped(_strange, images), labels)
+        moved = batched.each(start, map_inputs(lambda part: part[:, turned], images), labels[:, turned])
+        beside = batched.each(start, map_inputs(_strange, images), labels)
     except Exception:
         return False
     return torch.equal(moved, plain[:, turned]) and torch.equal(beside[:, ::2], plain[:, ::2])

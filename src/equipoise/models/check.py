@@ -16,9 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ModelError, place
-from .batched import Batched, Loss
-from .inputs import Inputs, Listed, arguments, called, described, listed, mapped, tensors_in
+from .batched import Batched
+from .inputs import Listed, called, described, listed, tensors_in
+from .objective import Inputs, Loss, arguments, map_inputs
 from .recurrent import PADDED
+from .routes import SHARED, Name, default_route
 
 MOST = 8
 """Reasons that one message gives; a deep network has the same one at every layer."""
@@ -33,11 +35,20 @@ class _Problem(NamedTuple):
     remedy: str
 
 
-def check_model(model: nn.Module, inputs: Inputs, classes: int | None = None, *, loss: Loss | None = None) -> None:
+def check_model(
+    model: nn.Module, inputs: Inputs, classes: int | None = None, *, loss: Loss | None = None, route: Name | None = None
+) -> Name:
     """Refuse a model that cannot be trained for several sets of parameters at once, with all reasons.
 
-    ``inputs`` is a small batch ``[B, ...]`` of the data the model is for: a tensor, or several by place or by name.
-    With a ``loss`` of the user's the model may return anything.
+    Args:
+        model: in the mode in which it will be used.
+        inputs: a small batch ``[B, ...]`` of the data it is for: a tensor, or several by place or by name.
+        classes: how many outputs it must have for every record, if that is known.
+        loss: of the user's; the model may return anything then.
+        route: that its gradients must take; unless given, plain PyTorch serves where ``torch.func`` does not.
+
+    Returns:
+        A route that serves.
 
     >>> check_model(nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4), nn.Linear(4, 2)), torch.zeros(2, 4))
     Traceback (most recent call last):
@@ -49,9 +60,18 @@ def check_model(model: nn.Module, inputs: Inputs, classes: int | None = None, *,
     plain = _plain_outputs(model, inputs)
     if loss is None:
         _check_outputs(plain, len(listed(inputs)[0]), classes)
+    _check_repeated(model, inputs, plain)
+    found = route or default_route(model, loss, listed(inputs)[0].device)
+    if found not in SHARED:
+        return found
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.func warns of slow fallbacks; speed is not the question here
-        _check_replicas(model, inputs, plain)
+        problem = _replica_problem(model, inputs, plain, found)
+    if problem is None:
+        return found
+    if route is None and found == "vmap":
+        return "loop"
+    raise _refusal(_Problem(problem.reason, f"{problem.remedy} {_PLAINLY}"))
 
 
 def loss_error(error: Exception, model: nn.Module, loss: Loss | None, inputs: Inputs, labels: Tensor) -> ModelError:
@@ -68,6 +88,11 @@ def loss_error(error: Exception, model: nn.Module, loss: Loss | None, inputs: In
             (loss or nn.functional.cross_entropy)(called(model, inputs), labels)
     except Exception as plain:
         return ModelError(f"The loss of this batch cannot be computed: {place(plain)}.", _TRY_LOSS)
+    if "does not require grad" in _words(error):
+        return ModelError(
+            "The loss does not depend on the parameters by operations that autograd can follow.",
+            "Take .detach(), .item(), numpy and torch.no_grad() out of model and loss.",
+        )
     reason, remedy = _torch_func_problem(error, "the loss", model)
     return ModelError(f"The gradient of the loss cannot be computed: {reason}.", remedy)
 
@@ -97,8 +122,8 @@ def _layer_problems(model: nn.Module) -> list[_Problem]:
         if isinstance(part, nn.RNNBase) and active and part.dropout > 0 and part.num_layers > 1:
             reason = f"{label} draws random numbers between its layers"
             problems.append(_Problem(reason, f"Set the dropout of {part.mode} to 0.0, or call eval() on it."))
-        if isinstance(part, nn.RReLU):  # not even in eval mode
-            problems.append(_Problem(f"{label} has no batched form", "Replace RReLU by LeakyReLU."))
+        if isinstance(part, nn.RReLU) and active:
+            problems.append(_Problem(f"{label} draws random numbers", "Replace RReLU by LeakyReLU."))
     return problems
 
 
@@ -326,28 +351,38 @@ def _torch_func_problem(error: Exception, what: str, model: nn.Module) -> _Probl
     return _Problem(f"torch.func cannot run {what} ({place(error)})", remedy)
 
 
-def _check_replicas(model: nn.Module, inputs: Inputs, plain: Any) -> None:
-    """Run two replicas through torch.func, and through the batched layers, and compare with the model itself."""
-    both, expected = mapped(lambda part: part.repeat(2, *[1] * part.dim()), inputs), tensors_in(plain)
-    whole = Listed(model)
-    try:
-        outputs = _twice(Batched(whole, fast=False), whole, both)
-    except Exception as error:
-        raise _refusal(_torch_func_problem(error, "its forward", model)) from None
-    if len(outputs) != len(expected) or not all(map(_close, (one[1] for one in outputs), expected)):
+_PLAINLY = "Or take the route 'loop', which runs any model."
+
+
+def _check_repeated(model: nn.Module, inputs: Inputs, plain: Any) -> None:
+    again = tensors_in(_plain_outputs(model, inputs))
+    if not _all_close(again, tensors_in(plain)):
         reason = "the same parameters and inputs gave different outputs"
         raise _refusal(_Problem(reason, "Take randomness, and whatever changes from call to call, out of forward."))
-    if isinstance(plain, Tensor) and not _close(_twice(Batched(model), model, both)[1], plain):
-        # a defect of layers.py, not of the model
-        raise _refusal(_Problem("its batched layers gave other outputs than the model", "Report this, with the model."))
 
 
-def _twice(batched: Batched, model: nn.Module, inputs: Inputs) -> Any:
-    params = batched.layout.flatten(dict(model.named_parameters())).repeat(2, 1)
-    return batched.outputs(params, inputs)
+def _replica_problem(model: nn.Module, inputs: Inputs, plain: Any, route: Name) -> _Problem | None:
+    """Run two replicas by a route that takes them together, and compare with the model itself."""
+    both = map_inputs(lambda part: part.repeat(2, *[1] * part.dim()), inputs)
+    whole = Listed(model) if route == "vmap" else model
+    batched = Batched(whole, device=listed(inputs)[0].device, route=route)
+    params = batched.layout.flatten(dict(whole.named_parameters())).repeat(2, 1)
+    try:
+        outputs = batched.outputs(params, both)
+    except Exception as error:
+        return _torch_func_problem(error, "its forward", model)
+    if _all_close([one[1] for one in ([outputs] if isinstance(outputs, Tensor) else outputs)], tensors_in(plain)):
+        return None
+    return _Problem("its batched form gave other outputs than the model", "Report this, with the model.")
+
+
+def _all_close(one: list[Tensor], two: list[Tensor]) -> bool:
+    return len(one) == len(two) and all(map(_close, one, two))
 
 
 def _close(one: Tensor, two: Tensor) -> bool:
+    if one.shape != two.shape or not (two.is_floating_point() or two.is_complex()):
+        return torch.equal(one, two)
     return torch.allclose(one, two, rtol=1e-3, atol=1e-4, equal_nan=True)
 
 

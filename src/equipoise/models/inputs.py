@@ -1,32 +1,14 @@
-"""What a model is called with: one tensor, a tuple of tensors by place, or a dict of tensors by name.
-
-Every tensor has the records of the batch along the same dimension; what holds for one is done to each.
-"""
+"""What a model is called with, tensor by tensor, and the tensors in what it returns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
 from ..errors import ModelError
-
-Inputs = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
-
-
-def mapped(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
-    """The same for every tensor, in the same form.
-
-    >>> import torch
-    >>> mapped(lambda x: x[:1], {"a": torch.zeros(3, 2), "b": torch.ones(3)})
-    {'a': tensor([[0., 0.]]), 'b': tensor([1.])}
-    """
-    if isinstance(inputs, Tensor):
-        return function(inputs)
-    if isinstance(inputs, Mapping):
-        return {name: function(tensor) for name, tensor in inputs.items()}
-    return tuple(function(tensor) for tensor in inputs)
+from .objective import Inputs, arguments
 
 
 def listed(inputs: Inputs) -> list[Tensor]:
@@ -52,18 +34,6 @@ def only(inputs: Inputs) -> Tensor:
     if len(parts) != 1:
         raise ModelError(f"This model takes one input, got {len(parts)}.", "Pass the batch as (x, y).")
     return parts[0]
-
-
-def arguments(inputs: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    """By place and by name: ``model(*args, **kwargs)``.
-
-    >>> import torch
-    >>> arguments((torch.zeros(()),))
-    ((tensor(0.),), {})
-    """
-    if isinstance(inputs, Mapping):
-        return (), dict(inputs)
-    return (inputs,) if isinstance(inputs, Tensor) else tuple(inputs), {}
 
 
 def called(model: nn.Module, inputs: Inputs) -> Any:

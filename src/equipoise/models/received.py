@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ModelError
-from .batched import every_name
+from .tensors import every_name
 
 MOST = 8
 """Problems that one message names."""

@@ -100,7 +100,7 @@ class Config:
 
         The chunk size does not show in the bits where the mini-batch is a multiple of 4 (see docs/architecture.md).
         """
-        plain = named_as_before(self.settings.plain()) | {"device": ""}
+        plain = named_as_before(self.settings.plain()) | {"device": "", "route": LATER["route"]}
         plain |= {"chunk": 0} if self.settings.protection.batch % 4 == 0 else {}
         unseen = ("ledger", "release_limit", *(key for key, value in LATER.items() if plain[key] == value))
         plain = {key: value for key, value in plain.items() if key not in unseen}
