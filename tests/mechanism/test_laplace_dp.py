@@ -514,8 +514,8 @@ def test_more_records_than_can_be_added_exactly_are_refused(monkeypatch: pytest.
 def test_layers_that_mix_the_examples_of_a_batch_are_refused(few: Dataset) -> None:
     """Alone, an example has no statistics to be normalised by."""
     parts = nn.Flatten(), nn.BatchNorm1d(784, track_running_stats=False), nn.Linear(784, 10)
-    with pytest.raises(ModelError, match=r"forward failed on a batch of shape \(1, "):
+    with pytest.raises(ModelError, match=r"'1' \(BatchNorm1d\) needs more than the one record"):
         call(nn.Sequential(*parts))
-    with pytest.raises(ModelError, match=r"forward failed on a batch of shape \(1, "):
+    with pytest.raises(ModelError, match=r"'1' \(BatchNorm1d\) needs more than the one record"):
         Sweep(Settings.flat(rounds=1), [Federation("few", "laplace-dp", 1.0)], {"few": few}, nn.Sequential(*parts))
     assert call(nn.Sequential(*parts), mechanism="ls-static").record["mechanism"] == "ls-static"

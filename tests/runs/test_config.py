@@ -406,7 +406,7 @@ OTHER: dict[str, Any] = {
     "sensitivity": 11.0, "clip": None, "clip_norm": "l1", "leakage": Leakage(D=57.0), "server_rate": 0.5,
     "min_clients": 2, "evaluate_every": 100, "full_every": 10, "expected_draws": 8, "snapshots": [0], "chunk": 3,
     "device": "cuda", "dtype": "float64", "threads": 1, "ledger": False, "release_limit": 5,
-    "server_momentum": 0.9, "gaussian": GaussianSettings(clip=2.0), "route": "loop",
+    "server_momentum": 0.9, "gaussian": GaussianSettings(clip=2.0), "route": "loop", "buffers": "noised",
 }  # fmt: skip
 
 

@@ -182,7 +182,9 @@ FORMER = {"lr": "gamma", "alpha": "dirichlet"}
 """Keys that files of schema 1 may hold under an earlier name."""
 
 
-LATER = {"route": "auto", "server_momentum": 0.0, "gaussian": asdict(GaussianSettings())}
+LATER = {
+    "route": "auto", "server_momentum": 0.0, "gaussian": asdict(GaussianSettings()), "buffers": "received",
+}  # fmt: skip
 """Keys that came later: with these values a run is what it was without them."""
 
 
@@ -315,6 +317,10 @@ def _federation_problems(given: Settings, federations: list[Federation]) -> Iter
         )
     if whole_run:
         yield from step_problems(whole_run[0].mechanism, settings)
+    if settings.buffers != "received":
+        yield expected(
+            "buffers", settings.buffers, "'received' in a sweep", "Leave it out; it is a setting of protect."
+        )
     if not federations:
         yield ConfigError("The sweep is empty.", "Name at least one mechanism, and a budget for all but 'none'.")
     for fed in federations:

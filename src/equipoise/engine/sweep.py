@@ -349,7 +349,9 @@ class Sweep:
         s = self.settings
         alone = any(mechanism.per_example for mechanism in used)  # every example by itself
         some = sample.train.inputs[: 1 if alone else 2]
-        check_model(network, some.to(next(network.parameters()).dtype), sample.classes)
+        together = s.run.route == "vmap" or (s.run.route == "auto" and self.device.type == "cuda")
+        some = some.to(next(network.parameters()).dtype)
+        check_model(network, some, sample.classes, route="vmap" if together else None)
         seeds = list(dict.fromkeys(fed.seed for fed in self.in_order(self.federations)))
         self.draws = Draws(seeds, s.protection.clients, s.training.participants)
         network.to(self.device, self.dtype)

@@ -21,6 +21,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, ref
 
@@ -29,6 +30,8 @@ from torch import Tensor, nn
 
 from ..errors import ConfigError, place
 from ..models.batched import Batched
+from ..models.inputs import listed
+from ..models.objective import Inputs, map_inputs
 from ..privacy.poisson import included
 from ..randomness import Words
 from .l2_grid import EXACT, L2Grid
@@ -58,7 +61,7 @@ Call = tuple[Tensor, Tensor]
 class Records:
     """Inputs with their labels, and whose they are: ``groups`` ``[N]``, or None where every record is a unit."""
 
-    inputs: Tensor
+    inputs: Inputs
     labels: Tensor
     groups: Tensor | None = None
 
@@ -184,7 +187,7 @@ class EachRecord:
 
     def _gradients(self, start: Tensor, chosen: Tensor, there: Tensor) -> tuple[Tensor, int]:
         """``[R, slots, P]``, and how many records could not be computed with: theirs are zero. Empty slots: any."""
-        images, labels = self.records.inputs[chosen], self.records.labels[chosen]
+        images, labels = map_inputs(lambda part: part[chosen], self.records.inputs), self.records.labels[chosen]
         usable = there
         if self.classes is not None:
             usable = there & (labels >= 0) & (labels < self.classes)
@@ -197,17 +200,17 @@ class EachRecord:
             gradients = torch.where(usable.unsqueeze(-1), gradients, 0.0)
         return gradients, failed
 
-    def _blanked(self, start: Tensor, images: Tensor, labels: Tensor, usable: Tensor) -> Tensor:
-        keep = usable.view(*usable.shape, *(1,) * (images.dim() - 2))
-        return self.batched.each(start, torch.where(keep, images, 0), labels.where(_like(usable, labels), 0))
+    def _blanked(self, start: Tensor, images: Inputs, labels: Tensor, usable: Tensor) -> Tensor:
+        blanked = map_inputs(lambda part: part.where(_like(usable, part), part.new_zeros(())), images)
+        return self.batched.each(start, blanked, labels.where(_like(usable, labels), 0))
 
-    def _by_themselves(self, start: Tensor, images: Tensor, labels: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
+    def _by_themselves(self, start: Tensor, images: Inputs, labels: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
         """The same where a call fails: each record in a call full of copies of it, so that no other plays a part."""
         gradients, usable = start.new_zeros(*usable.shape, start.shape[1]), usable.clone()
         for r, slot in usable.nonzero().tolist():
-            image, label = (values[r, slot].expand_as(values).contiguous() for values in (images, labels))
+            full = partial(_full_of, r, slot)
             try:
-                gradients[r, slot] = self.batched.each(start, image, label)[r, slot]
+                gradients[r, slot] = self.batched.each(start, map_inputs(full, images), full(labels))[r, slot]
             except Exception as error:  # whatever it is: that it came would tell of this record
                 log.debug("A record counts as zero: %s.", place(error))
                 usable[r, slot] = False
@@ -240,18 +243,19 @@ _SLOTS: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], tuple[Callable[[], An
 """What ``slots_for`` found, and for which loss; forgotten with the model."""
 
 
-def slots_for(batched: Batched, image: Tensor, label: Tensor, classes: int | None) -> int:
+def slots_for(batched: Batched, inputs: Inputs, label: Tensor, classes: int | None) -> int:
     """How many records one call may hold here: many, if no slot of such a call shows in the bits of another, or 1.
 
-    Tried on made-up records of the shape of ``image`` ``[1, ...]`` and ``label`` ``[1, ...]``, once for each model,
+    Tried on made-up records of the shape of ``inputs`` ``[1, ...]`` and ``label`` ``[1, ...]``, once for each model,
     shape, device and number of threads, as calls are made.
     """
     known = _SLOTS.setdefault(batched.model, {})
-    kinds = image.dtype, label.dtype, next(batched.model.parameters()).dtype
-    key = (tuple(image.shape), kinds, str(image.device), torch.get_num_threads(), id(batched.loss))
+    shapes = tuple((tuple(part.shape), part.dtype) for part in listed(inputs))
+    kinds = shapes, label.dtype, next(batched.model.parameters()).dtype
+    key = (kinds, str(label.device), torch.get_num_threads(), id(batched.loss))
     loss, slots = known.get(key, (None, 0))
     if loss is None or loss() is not batched.loss:  # a new loss may have the id of one that is gone
-        slots = SLOTS if _independent(batched, image, label, classes) else 1
+        slots = SLOTS if _independent(batched, inputs, label, classes) else 1
         if slots == 1:
             log.warning("Here the gradients of this model depend on their companions' bits: one record at a time.")
         known[key] = _weak(batched.loss), slots
@@ -276,25 +280,17 @@ def _threads(batched: Batched) -> AbstractContextManager[int | None]:
     return one_thread() if _on_one_thread(batched) else nullcontext()
 
 
-def _independent(batched: Batched, image: Tensor, label: Tensor, classes: int | None) -> bool:
+def _independent(batched: Batched, inputs: Inputs, label: Tensor, classes: int | None) -> bool:
     """Whether records keep all bits of their gradients in another slot and beside other companions.
 
     At weights of usual size and of sizes that only a hostile server would send.
     """
     draw = torch.Generator().manual_seed(0)
-    shape = (1, SLOTS, *image.shape[1:])
-    floats = image.is_floating_point()
-    images = torch.randn(shape, generator=draw) if floats else torch.randint(2, shape, generator=draw)
-    images = images.to(image.device, image.dtype)
+    images = map_inputs(partial(_made_up, draw), inputs)
     labels = torch.zeros(1, SLOTS, *label.shape[1:], dtype=label.dtype, device=label.device)
     if classes is not None:
         labels = torch.randint(classes, labels.shape, generator=draw).to(label.device)
-    start = (torch.rand(1, batched.layout.size, generator=draw) - 0.5).to(image.device)
-    strange = images.clone()
-    strange[:, 1::2] = 0
-    if floats:
-        strange[:, 1::4] = 1e30
-        strange[:, 3::8] = torch.nan
+    start = (torch.rand(1, batched.layout.size, generator=draw) - 0.5).to(label.device)
     turned = torch.arange(SLOTS).roll(1).flip(0)
     grid = L2Grid.of(1.0, batched.layout.size)
     try:
@@ -302,8 +298,10 @@ def _independent(batched: Batched, image: Tensor, label: Tensor, classes: int | 
             for size in SIZES:
                 weights = (start * size).to(next(batched.model.parameters()).dtype)
                 plain = _looked_at(batched.each(weights, images, labels), grid)
-                moved = _looked_at(batched.each(weights, images[:, turned], labels[:, turned]), grid)
-                beside = _looked_at(batched.each(weights, strange, labels), grid)
+                moved = _looked_at(
+                    batched.each(weights, map_inputs(lambda part: part[:, turned], images), labels[:, turned]), grid
+                )
+                beside = _looked_at(batched.each(weights, map_inputs(_strange, images), labels), grid)
                 if not all(
                     torch.equal(a, b[:, turned]) and torch.equal(c[:, ::2], b[:, ::2])
                     for a, b, c in zip(moved, plain, beside, strict=True)
@@ -317,6 +315,30 @@ def _independent(batched: Batched, image: Tensor, label: Tensor, classes: int | 
 def _looked_at(gradients: Tensor, grid: L2Grid) -> tuple[Tensor, ...]:
     """All that must not depend on companions: the gradients, which of them are no numbers, and their integers."""
     return gradients.nan_to_num(nan=0.0), gradients.isnan(), grid.whole(gradients, 1.0)[0].double()
+
+
+def _made_up(draw: torch.Generator, part: Tensor) -> Tensor:
+    """Inputs of a full call with records like ``part`` ``[1, ...]``."""
+    shape = (1, SLOTS, *part.shape[1:])
+    numbers = (
+        torch.randn(shape, generator=draw) if part.is_floating_point() else torch.randint(2, shape, generator=draw)
+    )
+    return numbers.to(part.device, part.dtype)
+
+
+def _strange(part: Tensor) -> Tensor:
+    """The same with every second record replaced by one that numbers end with."""
+    result = part.clone()
+    result[:, 1::2] = 0
+    if part.is_floating_point():
+        result[:, 1::4] = 1e30
+        result[:, 3::8] = torch.nan
+    return result
+
+
+def _full_of(r: int, slot: int, part: Tensor) -> Tensor:
+    """A call with copies of one record in all slots."""
+    return part[r, slot].expand_as(part).contiguous()
 
 
 def _summed(whole: Tensor, there: Tensor, grid: L2Grid) -> Tensor:

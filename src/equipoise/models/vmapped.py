@@ -10,6 +10,7 @@ from torch.func import functional_call, grad, vmap
 
 from .layout import Layout
 from .objective import Inputs, Loss, Objective, arguments, map_inputs, mean_loss
+from .recurrent import decomposed
 from .tensors import places
 
 
@@ -20,7 +21,7 @@ class Vmapped:
     """
 
     def __init__(self, model: nn.Module, layout: Layout, loss: Loss | None, fixed: Mapping[str, Tensor]):
-        self.model, self.layout, self._loss = model, layout, loss
+        self.model, self.layout, self._loss = decomposed(model), layout, loss
         self._fixed, self._places = dict(fixed), places(model)
 
     def at(self, inputs: Inputs, labels: Tensor) -> Objective:
