@@ -16,18 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..engine.draws import Draws
 from ..engine.result import result
 from ..engine.state import Event
 from ..engine.sweep import Progress, Sweep
 from ..engine.tables import Tables
-from ..errors import CheckpointError, LedgerError
+from ..errors import CheckpointError, ConfigError, LedgerError
 from ..files import changing, locked, refuse_link, storage_errors, write_json, write_text
 from ..ledger import ledger as ledgers
+from ..models.named import Factory, is_imported
 from .checkpoint import Checkpoint, load_checkpoint, save_checkpoint, tidy
-from .config import Config, differing
+from .config import MARK, Config, differing
 from .entries import last_round, round_entries
 from .guarantees import FILE as GUARANTEE
 from .guarantees import guarantees
@@ -45,7 +46,6 @@ OWN_PATTERNS = (
     "checkpoint/state-*.safetensors", "snapshots/round-*.safetensors", "audit/*.npz", "audit-*.json", "audit-*.svg",
     "**/.*.partial",
 )  # fmt: skip
-MARK = "# Resolved settings of an equipoise run."
 
 
 class Run:
@@ -61,7 +61,13 @@ class Run:
     'pl-learn'
     """
 
-    def __init__(self, folder: Path, config: Config, fresh: bool = False):
+    def __init__(self, folder: Path, config: Config, fresh: bool = False, *, model: nn.Module | Factory | None = None):
+        """``model`` is what the configuration's ``module:callable`` means: a run imports nothing by itself."""
+        if model is not None and not is_imported(config.settings.training.model):
+            named = config.settings.training.model
+            raise ConfigError(
+                f"The configuration names its model, {named!r}.", "Leave the model out, or name its code."
+            )
         self.folder, self.config, self.fresh = folder, config, fresh
         self.metrics = folder / METRICS
         if config.settings.run.threads:
@@ -71,7 +77,7 @@ class Run:
             list(dict.fromkeys(fed.seed for fed in federations)), s.protection.clients, s.training.participants
         )
         last = last_round(draws, s.training.rounds, s.run.release_limit)  # where the limit ends the run, if not before
-        self.sweep = Sweep(s.replace(rounds=last), federations)
+        self.sweep = Sweep(s.replace(rounds=last), federations, model=model)
         self.ledger: ledgers.Ledger | None = None
         self.resumed_from = 0
 
