@@ -102,7 +102,7 @@ def test_an_attribute_of_an_attribute_is_found() -> None:
 
 
 def test_the_word_of_settings_imports_nothing() -> None:
-    with pytest.raises(ConfigError, match="'absent_of_test:Net' is code, .* --model absent_of_test:Net"):
+    with pytest.raises(ConfigError, match=r"'absent_of_test:Net' is code, .* --model absent_of_test:Net"):
         chosen("absent_of_test:Net", None)
     assert chosen("mlp", None) == "mlp"
     assert chosen("absent_of_test:Net", nn.Flatten) is nn.Flatten
@@ -115,7 +115,7 @@ def test_a_run_that_names_code_has_it_named_again() -> None:
     assert confirmed("mlp", None) == confirmed("mlp", "mlp") == "mlp"
     with pytest.raises(ConfigError, match="is not enough to run it"):
         confirmed(name, None)
-    with pytest.raises(ConfigError, match="names its model, 'absent_of_test:Net', not 'other:Net'.*--model absent"):
+    with pytest.raises(ConfigError, match=r"names its model, 'absent_of_test:Net', not 'other:Net'.*--model absent"):
         confirmed(name, "other:Net")
     for given in ("other:Net", "lenet-zhu", nn.Flatten):
         with pytest.raises(ConfigError, match=r"Leave the model out\."):

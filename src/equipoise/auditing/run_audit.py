@@ -180,12 +180,14 @@ def _replay(
     steps: Sequence[Step], subject: Subject,
 ) -> None:  # fmt: skip
     """Add what many rounds together tell: of a budget of a whole run beside its limits."""
-    rows, what = [], {"datasets": subject.datasets, "model": subject.code}
+    rows, datasets, model = [], subject.datasets, subject.code
     for fed, step in zip(federations, steps, strict=True):
         if get_mechanism(fed.mechanism).whole_run:
-            result["limits"] += replayed_limits(settings, fed, rounds, options, on_round=step, **what)
+            result["limits"] += replayed_limits(
+                settings, fed, rounds, options, datasets=datasets, model=model, on_round=step
+            )
         else:
-            rows.append(replay.replayed(settings, fed, rounds, on_round=step, **what))
+            rows.append(replay.replayed(settings, fed, rounds, on_round=step, datasets=datasets, model=model))
     if rows:
         result["multi_round"] = [{key: row[key] for key in row if key not in OF_CLIENTS} for row in rows]
 

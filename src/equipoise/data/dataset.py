@@ -278,4 +278,4 @@ def assembled(name: str, mean: Moment, std: Moment, splits: dict[str, Split], cl
                 "Raise classes or relabel the row.",
             )
     public = splits.pop("public", None)
-    return Dataset(name=name, classes=classes, mean=mean, std=std, public=public, **splits)
+    return Dataset(name=name, classes=classes, mean=mean, std=std, public=public, vocabulary=None, **splits)

@@ -92,14 +92,7 @@ class Sweep:
         names = dict.fromkeys(fed.dataset for fed in federations)
         self.datasets = {name: given.get(name) or load_dataset(settings, name) for name in names}
         self.dataset_labels = dataset_labels(self.datasets)
-        sample = next(iter(self.datasets.values()))
-        for name, dataset in self.datasets.items():
-            if (dataset.shape, dataset.classes) != (sample.shape, sample.classes):
-                raise DataError(
-                    f"The datasets of a sweep must be alike; {name!r} has shape {dataset.shape}, {dataset.classes} "
-                    f"classes, the first one {sample.shape}, {sample.classes}.",
-                    "Train them in separate runs.",
-                )
+        sample = self._sample()
         self._build: Callable[[], nn.Module] = partial(
             model_of, chosen(settings.training.model, model), sample.shape, sample.classes, sample.vocabulary
         )
@@ -345,6 +338,18 @@ class Sweep:
     def examples(self, dataset: str) -> Tensor:
         """Rows of all training examples of a dataset, client after client."""
         return torch.cat(self.parts[dataset]).to(self.device)
+
+    def _sample(self) -> Dataset:
+        """The first dataset, which all others are like."""
+        sample = next(iter(self.datasets.values()))
+        for name, dataset in self.datasets.items():
+            if (dataset.shape, dataset.classes) != (sample.shape, sample.classes):
+                raise DataError(
+                    f"The datasets of a sweep must be alike; {name!r} has shape {dataset.shape}, {dataset.classes} "
+                    f"classes, the first one {sample.shape}, {sample.classes}.",
+                    "Train them in separate runs.",
+                )
+        return sample
 
     def _place_data(self) -> None:
         s = self.settings

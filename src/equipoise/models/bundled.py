@@ -123,9 +123,9 @@ def build(name: str, shape: Shape = (1, 28, 28), classes: int = 10, vocabulary: 
 
     >>> type(build("lenet-zhu")).__name__, build("mlp", (30,), 2).fc1.in_features
     ('LeNetZhu', 30)
-    >>> build("transformer", (30,), 2)
+    >>> build("lstm", (30,), 2)
     Traceback (most recent call last):
-    equipoise.errors.ConfigError: The model 'transformer' is for tokens, and the data are numbers of shape (30,). Use mlp.
+    equipoise.errors.ConfigError: The model 'lstm' is for tokens, and the data are numbers of shape (30,). Use mlp.
     """
     if name not in MODELS:
         raise ConfigError(f"Unknown model {name!r}.{closest(name, list(MODELS))}", f"Known: {', '.join(MODELS)}.")
@@ -145,7 +145,6 @@ def build(name: str, shape: Shape = (1, 28, 28), classes: int = 10, vocabulary: 
 
 
 def _unfit(name: str, takes: str, are: str, others: list[str]) -> ConfigError:
-    return ConfigError(
-        f"The model {name!r} is for {takes}, and the data are {are}.",
-        f"Use {', '.join(others[:-1])}{' or ' * (len(others) > 1)}{others[-1]}.",
-    )
+    *most, last = others
+    one_of = f"{', '.join(most)} or {last}" if most else last
+    return ConfigError(f"The model {name!r} is for {takes}, and the data are {are}.", f"Use {one_of}.")

@@ -100,7 +100,7 @@ class LSTM(nn.Module):
 
     def __init__(
         self,
-        shape: tuple[int, ...] = (64,),  # noqa: ARG002 - any length will do
+        shape: tuple[int, ...] = (64,),  # any length will do
         classes: int = 2,
         vocabulary: int = 1200,
         *,

@@ -239,7 +239,7 @@ def _with_recommended(
 
 
 def _kind(raw: Mapping[str, Any], datasets: Sequence[str]) -> Kind:
-    """What the inputs of the first dataset are; pictures, where it cannot be read: whoever trains on it will say why."""
+    """What the inputs of the first dataset are; pictures, where it cannot be read: whoever trains on it says why."""
     if not datasets or datasets[0] in ("mnist", "fmnist"):
         return "image"
     fractions = {key: raw[key] for key in ("validation_fraction", "public_fraction") if is_number(raw.get(key))}

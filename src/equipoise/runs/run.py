@@ -64,10 +64,8 @@ class Run:
     def __init__(self, folder: Path, config: Config, fresh: bool = False, *, model: nn.Module | Factory | None = None):
         """``model`` is what the configuration's ``module:callable`` means: a run imports nothing by itself."""
         if model is not None and not is_imported(config.settings.training.model):
-            named = config.settings.training.model
-            raise ConfigError(
-                f"The configuration names its model, {named!r}.", "Leave the model out, or name its code."
-            )
+            cause = f"The configuration names a bundled model, {config.settings.training.model!r}."
+            raise ConfigError(cause, "Leave the model out, or set model to the name of its code.")
         self.folder, self.config, self.fresh = folder, config, fresh
         self.metrics = folder / METRICS
         if config.settings.run.threads:
