@@ -67,16 +67,18 @@ def calibrate(
         raise ConfigError("Expected one --mechanism and one --budget.", "Use --search to compare several.")
     measured = "model" in overrides or any(given is not None for given in (dataset, run, identification))
     value = budgets[0] if budgets else None
-    result = {} if measured and value is None and identification is not None else _asked(names[0], value, overrides)
-    if measured:
+    result: dict[str, Any] = {}
+    if measured and (value is not None or identification is not None):
         wanted = Wanted(names[0], value, identification, dataset, run)
         result["model"] = on_model(wanted, overrides, as_json)
+    if value is not None or identification is None:
+        result = {**_asked(names[0], value, overrides), **result}
     if as_json:
         print_json(result)
         return
     if "claim" in result:
         _show_calibration(result)
-    if measured:
+    if "model" in result:
         show_model(result["model"])
 
 

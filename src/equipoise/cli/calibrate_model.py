@@ -77,8 +77,8 @@ def show_model(result: dict[str, Any]) -> None:
     if "wanted" in result:
         found = result["wanted"]
         size = f"noise {found['times_update']:.3g} times as long as an update"
-        said = f"budget {found['budget']:g}, {size}"
-        if found["budget"] is None:
-            said = f"{size}, for which no budget of {result['mechanism']} with these constants is strict enough"
+        said = f"{size}, for which no budget of {result['mechanism']} with these constants is strict enough"
+        if found["budget"] is not None:
+            said = f"budget {found['budget']:g}, {size}"
         display.console.print(f"for {found['wanted']:.1%} at most ({chance}): {said}")
     display.note(result["claim"])
