@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -44,12 +44,19 @@ class Dataset:
     validation: Split
     test: Split
     public: Split | None
+    vocabulary: int | None = None  # of tokens: how many numbers there are, that of padding (0) included
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of one image."""
-        channels, height, width = self.train.inputs.shape[1:]
-        return channels, height, width
+    def shape(self) -> tuple[int, ...]:
+        """Of one input."""
+        return tuple(self.train.inputs.shape[1:])
+
+    @property
+    def kind(self) -> Literal["image", "table", "tokens"]:
+        """What the inputs are, from their type and rank."""
+        if not self.train.inputs.is_floating_point():
+            return "tokens"
+        return "image" if len(self.shape) == 3 else "table"
 
     @property
     def public_attack(self) -> Split:
@@ -271,4 +278,4 @@ def assembled(name: str, mean: Moment, std: Moment, splits: dict[str, Split], cl
                 "Raise classes or relabel the row.",
             )
     public = splits.pop("public", None)
-    return Dataset(name=name, classes=classes, mean=mean, std=std, public=public, **splits)
+    return Dataset(name=name, classes=classes, mean=mean, std=std, public=public, vocabulary=None, **splits)

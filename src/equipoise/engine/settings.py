@@ -48,8 +48,8 @@ class TrainingSettings:
     rounds: int = 5000  # T; fitted
     participants: int | None = None  # clients drawn per round; None: all of them
     sampling: Literal["uniform", "passes"] = "uniform"  # Alg. 1, l. 5; or passes without replacement
-    model: str = "lenet-zhu"
-    init: Literal["uniform", "torch"] = "uniform"
+    model: str = "lenet-zhu"  # a bundled name; or module:callable, which is imported only where a user names it
+    init: Literal["uniform", "torch"] = "uniform"  # of a bundled model; "torch": as the model draws it itself
     init_bound: float = 0.5  # U(-0.5, 0.5); fitted
     server_rate: float | Literal["auto"] = 1.0  # W += rate * (mean - W); "auto": min(1, 1/expected L2 distortion)
     server_momentum: float = 0.0  # W += v, where v = momentum * v + rate * (mean - W)
@@ -218,6 +218,8 @@ INTEGERS = {
 }  # fmt: skip
 """Whole numbers with the least that each may be."""
 NUMBERS = ("init_bound", "dirichlet", "validation_fraction", "public_fraction", "server_momentum")
+CODE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+"""The name of code that builds a model."""
 CHOICES = {
     "sampling": ("uniform", "passes"),
     "init": ("uniform", "torch"),
@@ -301,8 +303,9 @@ def _ranges(s: Any) -> Iterator[ConfigError]:
         yield expected("device", s.device, "'cpu', 'cuda' or 'cuda:N'")
     if s.partition not in SCHEMES:
         yield expected("partition", s.partition, f"one of {', '.join(SCHEMES)}")
-    if s.model not in MODELS:
-        yield ConfigError(f"Unknown model {s.model!r}.{closest(s.model, list(MODELS))}", f"Known: {', '.join(MODELS)}.")
+    if s.model not in MODELS and not CODE.fullmatch(s.model):
+        remedy = f"Known: {', '.join(MODELS)}; or module:callable, for example my_app.task:Net."
+        yield ConfigError(f"Unknown model {s.model!r}.{closest(s.model, list(MODELS))}", remedy)
     if any(round_number < 0 for round_number in s.snapshots):
         yield expected("snapshots", s.snapshots, "rounds >= 0")
 

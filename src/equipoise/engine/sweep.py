@@ -29,9 +29,9 @@ from ..mechanism.release import Noise, Release, observed_release
 from ..mechanism.schedule import schedule
 from ..mechanism.units import EachRecord, Pool, Records, Units
 from ..models.batched import Batched
-from ..models.bundled import build
 from ..models.check import check_model
 from ..models.features import FeatureModel
+from ..models.named import Factory, chosen, model_of
 from ..models.routes import SHARED
 from ..randomness import experiment_key, uniform
 from ..server.aggregate import Total
@@ -67,8 +67,17 @@ class Sweep:
         settings: Settings,
         federations: Sequence[Federation],
         datasets: dict[str, Dataset] | None = None,
-        model: nn.Module | None = None,
+        model: nn.Module | Factory | None = None,
     ):
+        """
+        Args:
+            settings: shared by all federations; their ``model`` is a bundled one unless ``model`` is given.
+            federations: what differs between them.
+            datasets: by the names that federations have for them; the others are loaded.
+            model: a module, whose weights all federations start from; or a function that builds one, with ``shape``,
+                ``classes`` and ``vocabulary`` where it takes these: it is called for every seed, under that seed, and
+                the weights that it gives are the first ones.
+        """
         check(settings, list(federations))
         settings = settings.for_run()
         if settings.run.device.startswith("cuda") and not torch.cuda.is_available():
@@ -85,21 +94,18 @@ class Sweep:
         names = dict.fromkeys(fed.dataset for fed in federations)
         self.datasets = {name: given.get(name) or load_dataset(settings, name) for name in names}
         self.dataset_labels = dataset_labels(self.datasets)
-        sample = next(iter(self.datasets.values()))
-        for name, dataset in self.datasets.items():
-            if (dataset.shape, dataset.classes) != (sample.shape, sample.classes):
-                raise DataError(
-                    f"The datasets of a sweep must be alike; {name!r} has shape {dataset.shape}, {dataset.classes} "
-                    f"classes, the first one {sample.shape}, {sample.classes}.",
-                    "Train them in separate runs.",
-                )
-        self._build: Callable[[], nn.Module] = partial(build, settings.training.model, sample.shape, sample.classes)
+        sample = self._sample()
+        self._build: Callable[[], nn.Module] = partial(
+            model_of, chosen(settings.training.model, model), sample.shape, sample.classes, sample.vocabulary
+        )
         with torch.random.fork_rng(devices=[]):  # the weights drawn here are not used: leave the caller's state alone
-            network = copy.deepcopy(model) if model is not None else self._build()
-        self.given_model = model if not isinstance(network, FeatureModel) or model is None else network.head_model()
+            network = copy.deepcopy(model) if isinstance(model, nn.Module) else self._build()
+        self._own_init = model is not None or settings.training.init == "torch"
+        self.given_model = model if isinstance(model, nn.Module) else None
         self.on_features = isinstance(network, FeatureModel)
         if isinstance(network, FeatureModel):  # the head is trained, on features that are made once
             self.datasets = {name: on_features(network, data) for name, data in self.datasets.items()}
+            self.given_model = None if self.given_model is None else network.head_model()
             network, sample = network.head_model(), next(iter(self.datasets.values()))
         self._place_data()
         self._place_model(network, sample, [get_mechanism(name) for name in mechanisms])
@@ -321,6 +327,18 @@ class Sweep:
         """Rows of all training examples of a dataset, client after client."""
         return torch.cat(self.parts[dataset]).to(self.device)
 
+    def _sample(self) -> Dataset:
+        """The first dataset, which all others are like."""
+        sample = next(iter(self.datasets.values()))
+        for name, dataset in self.datasets.items():
+            if (dataset.shape, dataset.classes) != (sample.shape, sample.classes):
+                raise DataError(
+                    f"The datasets of a sweep must be alike; {name!r} has shape {dataset.shape}, {dataset.classes} "
+                    f"classes, the first one {sample.shape}, {sample.classes}.",
+                    "Train them in separate runs.",
+                )
+        return sample
+
     def _place_data(self) -> None:
         s = self.settings
         self.parts: dict[str, list[Tensor]] = {}
@@ -376,7 +394,7 @@ class Sweep:
         layout = self.batched.layout
         if self.given_model is not None:
             return layout.flatten(dict(self.given_model.named_parameters())).to("cpu", self.dtype)
-        if self.settings.training.init == "uniform":
+        if not self._own_init:
             numbers = uniform([experiment_key(seed, "init")], [0], [0], layout.size, torch.float64)[0, 0]
             return ((2 * numbers - 1) * self.settings.training.init_bound).to(self.dtype)
         with torch.random.fork_rng(devices=[]):
