@@ -70,8 +70,8 @@ def inverting(
 ) -> Attack:
     """An attack by search, with restarts as an option beside its ``own``, which are settings of the search too.
 
-    ``gradients`` of a batch are what its cost takes; the gradient of the cost takes about four times as many. Inputs are
-    moved little by little, so they must be numbers; ``labels`` is what these must be (``DATA``).
+    ``gradients`` of a batch are what its cost takes; the gradient of the cost takes about four times as many. Inputs
+    are moved little by little, so they must be numbers; ``labels`` is what these must be (``DATA``).
 
     >>> from equipoise.attack.invgrad import invgrad
     >>> slow = inverting("slow", invgrad, Search(lr=0.1), {"iterations": Option(5000)})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -44,12 +44,19 @@ class Dataset:
     validation: Split
     test: Split
     public: Split | None
+    vocabulary: int | None = None  # how many token numbers there are, padding included; None: no tokens
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of one image."""
-        channels, height, width = self.train.inputs.shape[1:]
-        return channels, height, width
+    def shape(self) -> tuple[int, ...]:
+        """Of one input: channels, height and width of a picture, columns of a table, tokens of a sequence."""
+        return tuple(self.train.inputs.shape[1:])
+
+    @property
+    def kind(self) -> Literal["image", "table", "tokens"]:
+        """From type and rank of the inputs."""
+        if not self.train.inputs.is_floating_point():
+            return "tokens"
+        return "image" if self.train.inputs.ndim == 4 else "table"
 
     @property
     def public_attack(self) -> Split:
@@ -211,7 +218,9 @@ def checked(what: str, given: Any) -> Split:
 
 
 def _checked_images(what: str, images: Tensor) -> Tensor:
-    if images.ndim != 4:
+    if images.ndim == 2 and images.dtype == torch.int64:
+        return images
+    if images.ndim not in (2, 4):
         raise DataError(
             f"Expected {what} images to have shape [N, C, H, W], got {list(images.shape)}.",
             "Add the missing axes: images.unsqueeze(1) for [N, H, W], images[:, None, None] for [N, features].",
@@ -270,5 +279,7 @@ def assembled(name: str, mean: Moment, std: Moment, splits: dict[str, Split], cl
                 f"Expected {what} labels to be < classes={classes}; row {row} is not.",
                 "Raise classes or relabel the row.",
             )
+    tokens = [split.inputs for split in splits.values() if not split.inputs.is_floating_point()]
+    vocabulary = 1 + max(int(part.max()) for part in tokens) if tokens else None
     public = splits.pop("public", None)
-    return Dataset(name=name, classes=classes, mean=mean, std=std, public=public, **splits)
+    return Dataset(name=name, classes=classes, mean=mean, std=std, public=public, vocabulary=vocabulary, **splits)
