@@ -184,7 +184,7 @@ def test_images_of_another_shape_are_refused(run: Path) -> None:
     other = torch.rand(48, 1, 6, 6), torch.arange(48) % CLASSES
     with pytest.raises(ModelError, match="does not fit the model") as caught:
         of(run, other)
-    assert "public images of the shape that its clients train on" in caught.value.remedy
+    assert "public data of the shape that its clients train on" in caught.value.remedy
     with pytest.raises(ModelError, match=r"With public inputs of shape \(1, 6, 6\)") as caught:
         of(run, other, mlp())
     assert "inputs of this shape" in caught.value.remedy

@@ -71,9 +71,7 @@ class Server:
     @property
     def indicators(self) -> Tensor | None:
         """The table of targets as ``[T, k]`` zeros and ones, if it holds nothing else: yes-or-no labels."""
-        if self.targets is None or not bool(((self.targets == 0) | (self.targets == 1)).all()):
-            return None
-        return self.targets.flatten(1) if self.targets.dim() > 1 else self.targets.unsqueeze(1)
+        return None if self.targets is None else indicators_of(self.targets)
 
     def strata(self, labels: Tensor) -> Tensor:
         """Which examples are exchanged for one another: those of a class, or all where labels are no classes."""
@@ -119,6 +117,17 @@ class View:
 
     def rows(self, index: Tensor | slice) -> View:
         return View(self.previous[index], self.released[index], None if self.labels is None else self.labels[index])
+
+
+def indicators_of(targets: Tensor) -> Tensor | None:
+    """Targets ``[T]`` or ``[T, ...]`` as ``[T, k]``, if they are zeros and ones.
+
+    >>> indicators_of(torch.tensor([1.0, 0.0])).shape, indicators_of(torch.tensor([0.5]))
+    (torch.Size([2, 1]), None)
+    """
+    if not bool(((targets == 0) | (targets == 1)).all()):
+        return None
+    return targets.flatten(1) if targets.dim() > 1 else targets.unsqueeze(1)
 
 
 def check(server: Server, view: View, needs_labels: bool = True) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..attack.view import Server, placed
+from ..attack.view import indicators_of, placed
 from ..errors import ConfigError, DataError
 from ..models.batched import Loss
 from .attacker import Attacker
@@ -125,19 +125,23 @@ def _check(labels: dict[str, Tensor], kinds: dict[str, bool], rank: int) -> None
             raise DataError(f"The {name} labels are not finite.", "Remove NaN and Inf.")
 
 
-def unsupported(server: Server) -> dict[str, str]:
-    """What attacks may ask of the data (``Attack.data``) and these data are not, in words."""
-    result = {"numbers": NO_TOKENS} if server.tokens else {}
-    if server.targets is not None:
-        kind = label_kind(server)
+def unsupported(tokens: bool, targets: Tensor | None) -> dict[str, str]:
+    """What attacks may ask of the data (``Attack.data``) and these data are not, in words.
+
+    >>> unsupported(True, None)
+    {'numbers': 'inputs that are numbers: no reconstruction of token sequences is offered'}
+    """
+    result = {"numbers": NO_TOKENS} if tokens else {}
+    if targets is not None:
+        kind = label_kind(targets)
         result["classes"] = f"one class for each example, and these labels are {kind}"
         if kind == VALUES:
             result["counts"] = f"labels that can be counted, and these are {kind}"
     return result
 
 
-def label_kind(server: Server) -> str:
-    """What the labels are: classes, yes-or-no labels or values."""
-    if server.targets is None:
+def label_kind(targets: Tensor | None) -> str:
+    """What labels are that stand for ``targets``: classes, yes-or-no labels or values."""
+    if targets is None:
         return CLASSES
-    return VALUES if server.indicators is None else YES_OR_NO
+    return VALUES if indicators_of(targets) is None else YES_OR_NO

@@ -91,7 +91,9 @@ class AuditOptions:
         able = [name for name in self.attacks if name not in why]
         if not able and not self.named:
             if more := _unmet(ALONE, lacking):
-                raise ConfigError(f"No attack can run: {told} {ALONE} needs {lacking[more[0]]}.", "Give one of these.")
+                raise ConfigError(
+                    f"No attack can run: {told} {ALONE} needs {lacking[more[0]]}.", "Give what one of them needs."
+                )
             able = [ALONE]
         limited = AuditOptions(**{**self.plain(), "attacks": able})
         object.__setattr__(limited, "named", self.named)

@@ -26,7 +26,7 @@ from .examine import Progress
 from .limit_comparison import compared
 from .limit_words import left_out
 from .limits_audit import PLAYED, replayed_limits, seconds_per_game, setting_of
-from .numbered import NO_TOKENS
+from .numbered import unsupported
 from .options import AuditOptions
 from .pictures import run_sections
 from .plan import Plan
@@ -99,7 +99,7 @@ def audit_run(
     subject = subject_of(run, chosen, public, model)
     datasets = subject.datasets
     kind = next(iter(datasets.values())).kind
-    options, left_out = options.possible({"numbers": NO_TOKENS} if kind == "tokens" else {})
+    options, left_out = options.possible(unsupported(kind == "tokens", None))
     most = min(multi_rounds, settings.training.rounds)
     replays = [_replay_seconds(run, subject, fed, most, options) for fed in federations] if most else []
 

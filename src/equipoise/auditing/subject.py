@@ -124,7 +124,7 @@ def _deployed(
     (federation,) = run.config.federations()
     dataset = Dataset(
         name=federation.dataset, classes=classes, mean=mean, std=std, train=split, validation=split, test=split,
-        public=mixed(split),
+        public=mixed(split), vocabulary=None if split.inputs.is_floating_point() else 1 + int(split.inputs.max()),
     )  # fmt: skip
     weights = {number: _weights(number, state, batched).to(device, dtype) for number, state in states.items()}
     return Subject({federation.dataset: dataset}, batched, weights, _notes(run, deployment))
@@ -138,10 +138,9 @@ def _module(deployment: Deployment, split: Split, model: Model | None) -> nn.Mod
             f"The model of this deployment {cause}; a folder's word is not enough to run code.",
             "Give it, in the folder of its app: --model my_app.task:Net (model= in Python).",
         )
-    channels, height, width = split.inputs.shape[1:]
     classes = deployment.classes or 1 + int(split.labels.max())
     with torch.random.fork_rng(devices=[]):
-        return model_of(model or str(deployment.model), (channels, height, width), classes)
+        return model_of(model or str(deployment.model), tuple(split.inputs.shape[1:]), classes)
 
 
 def _received(run: RunFolder, round_number: int, module: nn.Module) -> Received:

@@ -188,12 +188,13 @@ def _combined(content: Content) -> Iterator[str]:
         yield (
             f"{defence_label(row['mechanism'], row['budget'])}, over {row['rounds']} rounds: {with_article(thing)} of "
             f"the client is in {row['releases_per_example']:.3g} releases on average "
-            f"({row['releases_per_example_least']} to {row['releases_per_example_most']}). Among {row['candidates']} candidates, {row['targets']} {thing}s are "
-            f"identified in {share(row, 'one_release')} of cases from one of these releases, in "
-            f"{share(row, 'schedule_known')} from all that hold the {thing} if the schedule is granted, and in "
-            f"{share(row, 'schedule_unknown')} from all {row['rounds']} if it is not{few}. Without distortion: "
-            f"{', '.join(share(row, f'{name}_undistorted') for name in COMBINED)}. With a decoy in the {thing}'s "
-            f"place: {', '.join(share(row, f'{name}_decoy') for name in COMBINED)}; by chance {row['chance']}."
+            f"({row['releases_per_example_least']} to {row['releases_per_example_most']}). Among {row['candidates']} "
+            f"candidates, {row['targets']} {thing}s are identified in {share(row, 'one_release')} of cases from one of "
+            f"these releases, in {share(row, 'schedule_known')} from all that hold the {thing} if the schedule is "
+            f"granted, and in {share(row, 'schedule_unknown')} from all {row['rounds']} if it is not{few}. "
+            f"Without distortion: {', '.join(share(row, f'{name}_undistorted') for name in COMBINED)}. "
+            f"With a decoy in the {thing}'s place: {', '.join(share(row, f'{name}_decoy') for name in COMBINED)}; "
+            f"by chance {row['chance']}."
         )
         if row["control_failed"]:
             yield (

@@ -56,7 +56,7 @@ def correlation(guess: Tensor, truth: Tensor) -> Tensor:
     >>> correlation(torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([3.0, 0.0]))
     tensor([1., 0.])
     """
-    size = guess.norm(dim=-1) * truth.norm(dim=-1)
+    size: Tensor = guess.norm(dim=-1) * truth.norm(dim=-1)
     return (guess * truth).sum(-1) / size.clamp_min(1e-30)
 
 

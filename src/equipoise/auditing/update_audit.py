@@ -104,7 +104,7 @@ class _Case:
         attacked = f"{counted(len(view), 'update')} of {counted(examples, 'example')}"
         server = self.cell.server
         found = Findings(rows, [], guesses, [], {})
-        result = content(found, self.options, targets, attacked, server.kind, label_kind(server))
+        result = content(found, self.options, targets, attacked, server.kind, label_kind(server.targets))
         result |= {"experiment": "audit of given updates", "left_out": self.left_out, "notes": self.notes}
         return result | {"environment": environment(view.released.device)}
 
@@ -114,10 +114,9 @@ def _case(update: Update, attacker: Attacker, truth: Truth | None, options: Audi
     shape = attacker.input_shape(truth, update.several)
     given = numbered(attacker, truth, shape, update.several)
     attacker, truth = given.attacker, given.truth
-    options, left_out = options.possible(attacker.lacks(truth))
+    missing = attacker.lacks(truth) | unsupported(attacker.tokens(truth), given.targets)
+    options, left_out = options.possible(missing)
     server, like = _server(update, given, shape)
-    options, more = options.possible(attacker.lacks(truth) | unsupported(server))
-    left_out = {**left_out, **more}
     view, attacker = update.view(server.batched, like), attacker.to(like)
     check(server, view, needs_labels=False)
     _check_moved(view)
