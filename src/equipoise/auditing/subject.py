@@ -1,4 +1,4 @@
-"""What of a run folder is attacked: the model, its weights after chosen rounds, and public images that fit it.
+"""What of a run folder is attacked: the model, its weights after chosen rounds, and public data that fit it.
 
 A run of the embedded engine names its own datasets and model. The folder of a deployment has neither data nor code: the
 auditor names both, and what the server could not know is said in notes.
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..attack.view import placed
 from ..data.dataset import Dataset
 from ..data.loading import Public, load_public
 from ..data.splits import Split, mixed
@@ -28,6 +29,7 @@ from ..models.named import Factory, Model, chosen, code_of, confirmed, model_of
 from ..models.received import Received
 from ..runs.deployment import Deployment
 from ..runs.folder import RunFolder
+from .results import THINGS
 from .targets import FEWEST
 
 NAME_PUBLIC = "Name public data: --public PATH, or public= in Python (a bundled dataset, a folder, an npz file)."
@@ -62,7 +64,7 @@ def subject_of(
         datasets = {name: _with_public(data, public) for name, data in datasets.items()}
     for data in datasets.values():
         if data.public is None:
-            raise DataError(f"Dataset {data.name!r} has no public images to attack with.", OR_TRAIN)
+            raise DataError(f"Dataset {data.name!r} has no public {THINGS[data.kind]}s to attack with.", OR_TRAIN)
     sample, (device, dtype) = next(iter(datasets.values())), _kind(settings)
     with torch.random.fork_rng(devices=[]):
         source = copy.deepcopy(code) if isinstance(code, nn.Module) else chosen(settings.training.model, code)
@@ -77,19 +79,23 @@ def _kind(settings: Settings) -> tuple[torch.device, torch.dtype]:
 
 
 def _with_public(dataset: Dataset, public: Public) -> Dataset:
-    """The dataset with these public images, normalised as its own are."""
+    """The dataset with these public inputs, normalised as its own are."""
     split, _, _ = load_public(public, dataset.mean, dataset.std)
+    things = f"{THINGS[dataset.kind]}s"
+    if split.inputs.is_floating_point() == (dataset.kind == "tokens"):
+        given, own = ("numbers", "tokens") if dataset.kind == "tokens" else ("tokens", "numbers")
+        raise DataError(f"The public data are {given}, those of the run {own}.", f"Give public {things}.")
     if tuple(split.inputs.shape[1:]) != dataset.shape:
         raise DataError(
-            f"The public images have shape {tuple(split.inputs.shape[1:])}, those of the run {dataset.shape}.",
-            "Give public images of the shape that the clients train on.",
+            f"The public {things} have shape {tuple(split.inputs.shape[1:])}, those of the run {dataset.shape}.",
+            f"Give public {things} of the shape that the clients train on.",
         )
     _check_classes(split, dataset.classes)
     return replace(dataset, public=mixed(split))
 
 
 def _check_classes(split: Split, classes: int) -> None:
-    """Every class needs images to simulate with and others to be told apart from."""
+    """Every class needs examples to simulate with and others to be told apart from."""
     if int(split.labels.max()) >= classes:
         raise DataError(
             f"The public labels go up to {int(split.labels.max())}, the model tells {classes} classes apart.",
@@ -100,7 +106,7 @@ def _check_classes(split: Split, classes: int) -> None:
     if rare:
         few = ", ".join(map(str, rare[:8])) + (", ..." if len(rare) > 8 else "")
         raise DataError(
-            f"The public data have fewer than {FEWEST} images of class {few}.",
+            f"The public data have fewer than {FEWEST} examples of class {few}.",
             f"Give at least {FEWEST} of each of the {classes} classes.",
         )
 
@@ -124,7 +130,7 @@ def _deployed(
     (federation,) = run.config.federations()
     dataset = Dataset(
         name=federation.dataset, classes=classes, mean=mean, std=std, train=split, validation=split, test=split,
-        public=mixed(split),
+        public=mixed(split), vocabulary=None if split.inputs.is_floating_point() else 1 + int(split.inputs.max()),
     )  # fmt: skip
     weights = {number: _weights(number, state, batched).to(device, dtype) for number, state in states.items()}
     return Subject({federation.dataset: dataset}, batched, weights, _notes(run, deployment))
@@ -151,7 +157,7 @@ def _received(run: RunFolder, round_number: int, module: nn.Module) -> Received:
             "The received state dict does not", f"The snapshot of round {round_number} does not"
         )
         raise ModelError(
-            cause, "Give the run's own model with --model, and public images of the shape that its clients train on."
+            cause, "Give the run's own model with --model, and public data of the shape that its clients train on."
         ) from error
 
 
@@ -178,19 +184,18 @@ def _fixed(states: Mapping[int, Received]) -> dict[str, Tensor]:
 
 
 def _classes(module: nn.Module, split: Split) -> int:
-    """The outputs of the model for one of the public images."""
-    like = next(module.parameters())
-    images = split.inputs[:2].to(like.device, like.dtype)
+    """The outputs of the model for one of the public inputs."""
+    images = placed(split.inputs[:2], next(module.parameters()))
     try:
         check_model(module, images)
         with torch.no_grad():
             outputs = module(images)
     except ModelError as error:
         shape = tuple(split.inputs.shape[1:])
-        raise ModelError(f"With public images of shape {shape}: {error.cause}", error.remedy) from error
+        raise ModelError(f"With public inputs of shape {shape}: {error.cause}", error.remedy) from error
     if outputs.dim() != 2:
         raise ModelError(
-            f"The model returns {tuple(outputs.shape)} for two images.", "An audit needs one output for each class."
+            f"The model returns {tuple(outputs.shape)} for two inputs.", "An audit needs one output for each class."
         )
     return int(outputs.shape[1])
 
