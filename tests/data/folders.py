@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.data.formats import Array
+from equipoise.data.contents import Array
 
 
 def idx(array: Any) -> bytes:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from ..data.dataset import Dataset
 from ..data.partition import partition, weights
+from ..data.splits import placed
 from ..errors import ConfigError, DataError
 from ..mechanism.linear_units import on_head
 from ..mechanism.records import of_units
@@ -85,7 +86,7 @@ class Sweep:
         self.dataset_labels = dataset_labels(self.datasets)
         sample = next(iter(self.datasets.values()))
         for name, dataset in self.datasets.items():
-            if (dataset.shape, dataset.classes) != (sample.shape, sample.classes):
+            if (dataset.shape, dataset.classes, dataset.kind) != (sample.shape, sample.classes, sample.kind):
                 raise DataError(
                     f"The datasets of a sweep must be alike; {name!r} has shape {dataset.shape}, {dataset.classes} "
                     f"classes, the first one {sample.shape}, {sample.classes}.",
@@ -103,7 +104,7 @@ class Sweep:
         used = [get_mechanism(name) for name in mechanisms]
         alone = any(mechanism.per_example for mechanism in used)  # every example by itself
         some = sample.train.inputs[: 1 if alone else 2]
-        check_model(network, some.to(next(network.parameters()).dtype), sample.classes)
+        check_model(network, placed(some, some.device, next(network.parameters()).dtype), sample.classes)
         self.batched = Batched(network.to(self.device, self.dtype), device=self.device)
         self.draws = Draws(
             list(dict.fromkeys(f.seed for f in federations)),
@@ -353,7 +354,7 @@ class Sweep:
                     split.labels, s.protection.clients, "identical", sizes=s.data.sizes, groups=split.groups
                 )
         sets = [dataset.train for dataset in self.datasets.values()]
-        self.inputs = torch.cat([part.inputs for part in sets]).to(self.device, self.dtype)
+        self.inputs = placed(torch.cat([part.inputs for part in sets]), self.device, self.dtype)
         self.labels = torch.cat([part.labels for part in sets]).to(self.device)
 
     def _initial_state(self) -> State:
