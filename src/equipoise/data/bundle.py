@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from pathlib import Path
 
@@ -30,6 +30,7 @@ class Bundled:
     mean: float | None = None  # of pictures; a table has those of its columns in its file
     std: float | None = None
     aliases: tuple[str, ...] = ()
+    _: KW_ONLY
     kind: Kind = "image"
     manifest: str = "manifest.json"
     script: str = "scripts/build_data.py"  # makes the file

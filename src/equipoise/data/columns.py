@@ -127,7 +127,7 @@ def assign(tables: Tables, reading: Reading) -> tuple[Roles, list[str]]:
     if reading.text is None and not features:
         raise DataError(f"{train.file} has no column beside its target {target!r}.", "Say target=COLUMN, or add some.")
     text = reading.text
-    if text is None and len(features) == 1 and is_text(train.columns[features[0]]) and not _few(train, features[0]):
+    if text is None and len(features) == 1 and _is_prose(train.columns[features[0]]):
         text = features[0]
         guessed.append(f"text: column {text!r}, the only one (say text=)")
     return Roles(target, reading.group, text, [name for name in features if name != text]), guessed
@@ -157,8 +157,14 @@ def is_text(values: Array) -> bool:
     return values.dtype == object and not all(NUMBER.fullmatch(value) for value in values)
 
 
-def _few(table: Table, name: str) -> bool:
-    return len(set(table.columns[name])) <= MOST_LEVELS
+def _is_prose(values: Array) -> bool:
+    """Whether a column holds texts that are neither categories nor numbers with a few that are not."""
+    return is_text(values) and len(set(values)) > MOST_LEVELS and 2 * len(_no_numbers(values)) >= len(values)
+
+
+def _no_numbers(values: Array) -> list[int]:
+    """The rows that are not numbers."""
+    return [row for row, value in enumerate(values) if not NUMBER.fullmatch(str(value))]
 
 
 def check_present(table: Table, name: str) -> None:
@@ -276,14 +282,15 @@ def _levels(tables: Tables, name: str, categorical: bool) -> dict[str, int] | No
     if len(levels) <= (MOST_NAMED if categorical else MOST_LEVELS):
         return {level: place for place, level in enumerate(levels)}
     table, values = columns[0]
-    odd = [row for row, value in enumerate(values) if not NUMBER.fullmatch(str(value))]
+    odd = _no_numbers(values)
     if odd and 2 * len(odd) < len(values):
         raise DataError(
             f"{table.place(odd[0], name)}: not a number, as most of the column are.", "Correct it, or remove the row."
         )
     raise DataError(
         f"Column {name!r} of {table.file} holds texts of {len(levels)} kinds: too many for categories.",
-        f"Say what it is: text={name!r}, categorical=[{name!r}] (up to {MOST_NAMED} kinds), or drop=[{name!r}].",
+        f"Say what it is: group={name!r} (whose row it is), text={name!r}, categorical=[{name!r}] (up to {MOST_NAMED} "
+        f"kinds), or drop=[{name!r}].",
     )
 
 
@@ -305,12 +312,9 @@ def _tokens(tables: Tables, roles: Roles, reading: Reading) -> tuple[dict[str, T
     inputs, longest = {}, 0
     for what, table in tables.items():
         check_present(table, roles.text)
-        texts = [str(value) for value in table.columns[roles.text]]
-        counts = [len(words(text)) for text in texts]
-        if 0 in counts:
-            raise DataError(f"{table.place(counts.index(0), roles.text)}: no word.", "Remove the row.")
-        longest = max(longest, *counts)
-        inputs[what] = tokenized(texts, vocabulary, length)
+        said = [str(value) for value in table.columns[roles.text]]
+        longest = max(longest, *(len(words(one)) for one in said))
+        inputs[what] = tokenized(said, vocabulary, length)
     told = [f"tokens: words hashed into {vocabulary - 1} numbers, {length} a row (say vocabulary=, text_length=)"]
     if longest > length:
         told.append(f"text_length: texts of up to {longest} words are cut to {length} (say text_length=)")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 
 from ..errors import DataError
@@ -79,8 +80,8 @@ def _contents(files: dict[str, Files], reading: Reading) -> Contents:
     read = {what: read_csv(file) for what, (file,) in files.items()}
     made = contents_of_tables({what: table for what, (table, _) in read.items()}, reading)
     used = sorted({SEPARATORS[separator] for _, separator in read.values() if separator != ","})
-    guessed = (*made.guessed, *(f"separator: {name} (save the file with commas to say otherwise)" for name in used))
-    return Contents(made.parts, made.vocabulary, made.class_names, guessed)
+    told = [f"separator: {name} (save the file with commas to say otherwise)" for name in used]
+    return replace(made, guessed=(*made.guessed, *told))
 
 
 CSV = Format(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -158,9 +159,11 @@ def _contents(files: dict[str, Files], reading: Reading) -> Contents:
                 raise DataError(f"{files[what][0].parent} has other columns than train.", "Give all the same columns.")
     tables = {what: table_of(files[what][0].parent, plain, some, unread) for what, some in batches.items()}
     folder = files["train"][0].parent
-    if not others:
+    if not others or reading.text is not None:
         roles, _ = assign(tables, reading)
-        return contents_of_tables(tables, reading, _class_names(folder, roles.target))
+        made = contents_of_tables(tables, reading, _class_names(folder, roles.target))
+        told = [f"drop: beside the text, {several(others)} are left out (say drop=)"] if others else []
+        return replace(made, guessed=(*made.guessed, *told))
     return _of_input(tables, batches, _chosen(folder, others), reading)
 
 
