@@ -50,10 +50,10 @@ def with_value(value: float, dtype: torch.dtype = torch.float32) -> Pair:
 
 
 TENSOR_PROBLEMS: list[tuple[dict[str, Any], str]] = [
-    ({"train": pair()[0]}, r"train to be a pair \(images, labels\), got Tensor"),
-    ({"train": (pair()[0].numpy(), pair()[1])}, "train images to be a torch tensor, got ndarray"),
+    ({"train": pair()[0]}, r"train to be a pair \(inputs, labels\), got Tensor"),
+    ({"train": (pair()[0].numpy(), pair()[1])}, "train inputs to be a torch tensor, got ndarray"),
     ({"test": (pair()[0], [0, 1])}, "test labels to be a torch tensor, got list"),
-    ({"train": (pair()[0][:, 0], pair()[1])}, r"train images .* \[N, C, H, W\], got \[12, 4, 4\].*unsqueeze"),
+    ({"train": (pair()[0][:, 0, 0, 0], pair()[1])}, r"train inputs to have shape \[N, ...\], got \[12\]"),
     ({"train": (pair()[0].byte(), pair()[1])}, r"train images to be float, got torch\.uint8"),
     ({"test": (pair()[0][:0], pair()[1][:0])}, "at least one test image"),
     ({"validation": with_value(float("nan"))}, "validation images to be finite in float32, got nan in row 7"),

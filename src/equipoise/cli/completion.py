@@ -32,7 +32,7 @@ def attacks(incomplete: str) -> list[str]:
 
 
 def datasets(incomplete: str) -> list[str]:
-    from ..data.loading import BUNDLED
+    from ..data.bundle import BUNDLED
 
     return last_of_list(incomplete, BUNDLED)
 

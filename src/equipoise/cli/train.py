@@ -25,7 +25,10 @@ def train(
     config: Annotated[Path | None, typer.Option(help=r"TOML file with settings and \[\[sweep]] blocks.")] = None,
     dataset: Annotated[
         str | None,
-        typer.Option(help="mnist, fmnist or a folder; comma-separated.", autocompletion=completion.datasets),
+        typer.Option(
+            help="mnist, fmnist, breast-cancer, generated-text, or a path; comma-separated.",
+            autocompletion=completion.datasets,
+        ),
     ] = None,
     mechanism: Annotated[
         str | None, typer.Option(help="none, pl-learn, ...; comma-separated.", autocompletion=completion.mechanisms)
@@ -57,12 +60,15 @@ def train(
 
     def first() -> None:
         display.console.print(summary(run.config, folder))
-        for name in (data.name for data in run.sweep.datasets.values() if data.public is None):
-            display.console.print(
-                f"warning: {name} has no public images, so this run cannot be audited as it is. To set some apart: "
-                "--set public_fraction=0.1",
-                markup=False, highlight=False, soft_wrap=True,
-            )  # fmt: skip
+        for data in run.sweep.datasets.values():
+            said = [f"{data.name}: guessed {guess}" for guess in data.guessed]
+            if data.public is None:
+                said.append(
+                    f"warning: {data.name} has no public {data.train.word}, so this run cannot be audited as it is. To "
+                    "set some apart: --set public_fraction=0.1"
+                )
+            for line in said:
+                display.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     result = execute(run, quiet=as_json, first=first)
     if as_json:

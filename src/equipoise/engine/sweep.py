@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from ..data.dataset import Dataset
 from ..data.partition import partition, weights
+from ..data.splits import placed
 from ..errors import ConfigError, DataError
 from ..mechanism.linear_units import on_head
 from ..mechanism.records import of_units
@@ -331,7 +332,7 @@ class Sweep:
         """The first dataset, which all others are like."""
         sample = next(iter(self.datasets.values()))
         for name, dataset in self.datasets.items():
-            if (dataset.shape, dataset.classes) != (sample.shape, sample.classes):
+            if (dataset.shape, dataset.classes, dataset.kind) != (sample.shape, sample.classes, sample.kind):
                 raise DataError(
                     f"The datasets of a sweep must be alike; {name!r} has shape {dataset.shape}, {dataset.classes} "
                     f"classes, the first one {sample.shape}, {sample.classes}.",
@@ -359,7 +360,7 @@ class Sweep:
                     split.labels, s.protection.clients, "identical", sizes=s.data.sizes, groups=split.groups
                 )
         sets = [dataset.train for dataset in self.datasets.values()]
-        self.inputs = torch.cat([part.inputs for part in sets]).to(self.device, self.dtype)
+        self.inputs = placed(torch.cat([part.inputs for part in sets]), self.device, self.dtype)
         self.labels = torch.cat([part.labels for part in sets]).to(self.device)
 
     def _place_model(self, network: nn.Module, sample: Dataset, used: Sequence[Mechanism]) -> None:
@@ -368,7 +369,7 @@ class Sweep:
         alone = any(mechanism.per_example for mechanism in used)  # every example by itself
         some = sample.train.inputs[: 1 if alone else 2]
         together = s.run.route == "vmap" or (s.run.route == "auto" and self.device.type == "cuda")
-        some = some.to(next(network.parameters()).dtype)
+        some = placed(some, some.device, next(network.parameters()).dtype)
         check_model(network, some, sample.classes, route="vmap" if together else None)
         seeds = list(dict.fromkeys(fed.seed for fed in self.in_order(self.federations)))
         self.draws = Draws(seeds, s.protection.clients, s.training.participants)
