@@ -178,7 +178,7 @@ def test_damaged_arrow_is_refused(tmp_path: Path) -> None:
     content = path.read_bytes()
     for damage in (b"", b"x" * 100, content[: len(content) // 2]):
         path.write_bytes(damage)
-        with pytest.raises(DataError, match="is damaged|no column|no rows"):
+        with pytest.raises(DataError, match=r"is damaged|no column|no rows"):
             load(tmp_path)
 
 

@@ -59,6 +59,11 @@ class _Place:
     position: int
     images: Tensor  # [K, ...]
 
+    @property
+    def records(self) -> Records:
+        """The candidates, all with the label of their place."""
+        return Records(self.images, self.labels[self.position].expand(len(self.images)))
+
 
 class Identification:
     """The share of examples that the matched filter would put first among ``candidates`` of their label.
@@ -132,7 +137,7 @@ class Identification:
 
     def _part(self, place: _Place) -> _Parts:
         bench = self._bench(place, undistorted(self.server))
-        means = bench.responses(place.images)
+        means = bench.responses(place.records)
         spread = bench.filter.spread  # without noise its unit is 1
         fit = torch.arange(len(spread)) % self.around < self.around // 2
         return _Parts(means - means.mean(0), spread[fit], spread[~fit], max(1, int(fit.sum()) - len(bench.anchors)))
@@ -163,5 +168,5 @@ class Identification:
         batch[:, place.position] = place.images[truth]
         drawn = self._noise(server, f"simulated/{index}", count)
         released = respond(server, self.weights, batch, place.labels.expand(count, -1), drawn)
-        scores = bench.scores(released - self.weights, place.images)[0]
+        scores = bench.scores(released - self.weights, place.records)[0]
         return float(ranks(scores, truth).first.double().mean())
