@@ -22,7 +22,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..attack.bench import FLOORS, OPTIONS, Bench
+from ..attack.bench import FLOORS, OPTIONS, Bench, Records
 from ..attack.filter import Filter
 from ..attack.limiter import ENOUGH, Limiter
 from ..attack.simulate import Companions, noise, respond, undistorted
