@@ -18,7 +18,6 @@ from torch.utils.data import DataLoader
 
 from equipoise.errors import ConfigError, DataError, LedgerError, LimitError, ModelError, PolicyError, ReleaseError
 from equipoise.flower import protect, protected_step
-from equipoise.flower.client import all_records
 from equipoise.flower.run_config import read_terms
 from equipoise.ledger.account import Account
 from equipoise.mechanism import protect as core
@@ -468,19 +467,3 @@ def test_under_a_formal_guarantee_a_loss_that_fails_is_no_visible_refusal(tmp_pa
 
     sent = protected_step(network(), images(), asking(), about, loss=loss)
     assert not torch.equal(sent.to_torch_state_dict()["1.weight"], start()["1.weight"])
-
-
-@pytest.mark.parametrize(
-    "odd",
-    [
-        (torch.zeros(1, 3, dtype=torch.float64), torch.tensor([0])),
-        (torch.zeros(1, 3), torch.tensor([0.0])),
-        (torch.zeros(2, 3), torch.tensor([0])),
-    ],
-)
-def test_a_batch_of_another_type_is_a_batch_that_cannot_be_read(odd: tuple[Tensor, Tensor]) -> None:
-    """Where a loader fails, noise alone is sent: a refusal would tell that the odd record is there."""
-    usual = (torch.zeros(2, 3), torch.tensor([0, 1]))
-    assert len(all_records(iter([usual, usual]), ())[1]) == 4
-    with pytest.raises(DataError, match="Not all records are of one type"):
-        all_records(iter([usual, odd]), ())

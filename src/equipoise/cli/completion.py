@@ -37,6 +37,12 @@ def datasets(incomplete: str) -> list[str]:
     return last_of_list(incomplete, BUNDLED)
 
 
+def models(incomplete: str) -> list[str]:
+    from ..models.bundled import MODELS
+
+    return [name for name in MODELS if name.startswith(incomplete)]
+
+
 def artefacts(incomplete: str) -> list[str]:
     from ..reproduction.artefacts.registry import ARTEFACTS
 

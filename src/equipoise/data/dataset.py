@@ -321,7 +321,8 @@ def assembled(
             )
     more["vocabulary"] = _vocabulary(splits, more.get("vocabulary"))
     public = splits.pop("public", None)
-    return Dataset(name=name, classes=classes, mean=mean, std=std, public=public, **splits, **more)
+    made: dict[str, Any] = {**splits, **more}
+    return Dataset(name=name, classes=classes, mean=mean, std=std, public=public, **made)
 
 
 def _check_alike(what: str, split: Split, train: Split) -> None:

@@ -59,8 +59,9 @@ def _files(path: Path, split: str) -> Files:
         return ()
     state = _json(folder / "state.json")
     listed = state.get("_data_files")
-    names = [entry.get("filename") for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
-    if not names or not all(isinstance(name, str) for name in names):
+    entries = [entry.get("filename") for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    names = [name for name in entries if isinstance(name, str)]
+    if not names or len(names) != len(entries):
         raise DataError(f"{folder / 'state.json'} names no files.", REPLACE)
     for name in names:
         if Path(name).name != name or outside(folder / name, path):

@@ -127,7 +127,8 @@ def reading_of(options: Any) -> tuple[Reading, dict[str, Any]]:
     """The options that say how files are read, and the others. Lists, as a config file gives them, become tuples."""
     names = {part.name for part in fields(Reading)}
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
-    reading = Reading(**{name: value for name, value in plain.items() if name in names})
+    mine: dict[str, Any] = {name: value for name, value in plain.items() if name in names}
+    reading = Reading(**mine)
     _check_reading(reading)
     return reading, {name: value for name, value in plain.items() if name not in names}
 

@@ -182,7 +182,7 @@ def _contents(files: dict[str, Files], reading: Reading) -> Contents:
     if all(name.isascii() and name.isdigit() for name in names):
         names.sort(key=int)
     number = {name: place for place, name in enumerate(names)}
-    parts = {}
+    parts: dict[str, tuple[torch.Tensor, ...]] = {}
     for what, some in files.items():
         if unknown := [path for path in some if path.parent.name not in number]:
             raise DataError(f"{unknown[0].parent} is no class of the training pictures.", "Name it like one of them.")

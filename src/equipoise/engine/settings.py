@@ -22,6 +22,7 @@ from ..mechanism.registry import MECHANISMS, checked, get_mechanism
 from ..mechanism.run_budget import GaussianSettings
 from ..mechanism.schedule import schedule_starts
 from ..models.bundled import MODELS
+from ..models.routes import NAMES
 from . import data_settings
 from .data_settings import DataSettings
 from .federation import Federation
@@ -35,8 +36,8 @@ class TrainingSettings:
     rounds: int = 5000  # T; fitted
     participants: int | None = None  # clients drawn per round; None: all of them
     sampling: Literal["uniform", "passes"] = "uniform"  # Alg. 1, l. 5; or passes without replacement
-    model: str = "lenet-zhu"
-    init: Literal["uniform", "torch"] = "uniform"
+    model: str = "lenet-zhu"  # a bundled name; or module:callable, which is imported only where a user names it
+    init: Literal["uniform", "torch"] = "uniform"  # of a bundled model; "torch": as the model draws it itself
     init_bound: float = 0.5  # U(-0.5, 0.5); fitted
     server_rate: float | Literal["auto"] = 1.0  # W += rate * (mean - W); "auto": min(1, 1/expected L2 distortion)
     server_momentum: float = 0.0  # W += v, where v = momentum * v + rate * (mean - W)
@@ -52,6 +53,7 @@ class RunSettings:
     expected_draws: int = 16  # draws for the expected utility loss of static scale mechanisms, at full records
     snapshots: list[int] = field(default_factory=lambda: [0, 200, 2000])  # rounds to keep; the last is kept too
     chunk: int = 0  # clients worked on at once; 0: from memory and device
+    route: Literal["auto", "measured", "layers", "vmap", "loop", "threads"] = "auto"  # how gradients are computed
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
     threads: int = 0  # CPU threads; 0: torch's default. Bitwise resume needs the same number
@@ -168,7 +170,10 @@ FORMER = {"lr": "gamma", "alpha": "dirichlet"}
 """Keys that files of schema 1 may hold under an earlier name."""
 
 
-LATER = {"server_momentum": 0.0, "gaussian": asdict(GaussianSettings()), **data_settings.LATER}
+LATER = {
+    "route": "auto", "server_momentum": 0.0, "gaussian": asdict(GaussianSettings()), "buffers": "received",
+    **data_settings.LATER,
+}  # fmt: skip
 """Keys that came later: with these values a run is what it was without them."""
 
 
@@ -202,11 +207,14 @@ INTEGERS = {
 }  # fmt: skip
 """Whole numbers with the least that each may be."""
 NUMBERS = ("init_bound", "server_momentum", *data_settings.NUMBERS)
+CODE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+"""The name of code that builds a model."""
 CHOICES = {
     **data_settings.CHOICES,
     "sampling": ("uniform", "passes"),
     "init": ("uniform", "torch"),
     "dtype": ("float32", "float64"),
+    "route": ("auto", "measured", *NAMES),
 }
 
 
@@ -281,8 +289,9 @@ def _ranges(s: Any) -> Iterator[ConfigError]:
     if not re.fullmatch(r"cpu|cuda(:\d+)?", s.device):
         yield expected("device", s.device, "'cpu', 'cuda' or 'cuda:N'")
     yield from data_settings.range_problems(s)
-    if s.model not in MODELS:
-        yield ConfigError(f"Unknown model {s.model!r}.{closest(s.model, list(MODELS))}", f"Known: {', '.join(MODELS)}.")
+    if s.model not in MODELS and not CODE.fullmatch(s.model):
+        remedy = f"Known: {', '.join(MODELS)}; or module:callable, for example my_app.task:Net."
+        yield ConfigError(f"Unknown model {s.model!r}.{closest(s.model, list(MODELS))}", remedy)
     if any(round_number < 0 for round_number in s.snapshots):
         yield expected("snapshots", s.snapshots, "rounds >= 0")
 
@@ -297,6 +306,10 @@ def _federation_problems(given: Settings, federations: list[Federation]) -> Iter
         )
     if whole_run:
         yield from step_problems(whole_run[0].mechanism, settings)
+    if settings.buffers != "received":
+        yield expected(
+            "buffers", settings.buffers, "'received' in a sweep", "Leave it out; it is a setting of protect."
+        )
     if not federations:
         yield ConfigError("The sweep is empty.", "Name at least one mechanism, and a budget for all but 'none'.")
     for fed in federations:

@@ -229,7 +229,14 @@ def policy_of(node_config: Mapping[str, Any]) -> Policy:
             f"Write one with `equipoise flower policy init`, and name it in the node config ({PREFIX}policy) or in "
             f"{VARIABLE}.",
         )
-    return read_policy(Path(named))
+    path = Path(named)
+    if not path.is_absolute():
+        raise PolicyError(
+            f"The policy {named!r} is named by a path that is not absolute: an app that changes its folder, to its own "
+            "say, would choose the policy.",
+            "Name it from the root on: for example /etc/equipoise/policy.toml.",
+        )
+    return read_policy(path)
 
 
 def read_policy(path: Path) -> Policy:
