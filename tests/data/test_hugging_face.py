@@ -110,7 +110,7 @@ DAMAGED = pa.array([{"bytes": b"no picture", "path": None}] * 36, BROKEN.type)
         (table(x=[{"a": 1}] * 36), "'x' of .* is of type struct"),
         (table(y=[[1.0]] * 36), r"2 columns that could be the input: 'x', 'y'.*drop=\['x'\]"),
         (table().drop_columns(["label"]), "no column of classes"),
-        (table(label=[None] * 36), "row 0, column 'label': the value is missing|is of type null"),
+        (table(label=pa.array([None] * 36, pa.int64())), "row 0, column 'label': the value is missing"),
         (table(x=[[-1]] * 36), "tokens of row 0 are negative"),
     ],
 )
@@ -178,7 +178,7 @@ def test_damaged_arrow_is_refused(tmp_path: Path) -> None:
     content = path.read_bytes()
     for damage in (b"", b"x" * 100, content[: len(content) // 2]):
         path.write_bytes(damage)
-        with pytest.raises(DataError, match=r"is damaged|no column|no rows"):
+        with pytest.raises(DataError, match=r"is damaged|no column"):
             load(tmp_path)
 
 

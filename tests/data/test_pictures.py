@@ -30,7 +30,7 @@ def test_train_and_test_are_read_class_by_class(tmp_path: Path) -> None:
     assert data.train.labels.tolist() == [0] * 10 + [1] * 5
     assert len(data.test) == 6
     first = np.asarray(Image.open(tmp_path / "pets" / "train" / "cat" / "000.png"))
-    expected = torch.from_numpy(first).permute(2, 0, 1) / 255
+    expected = torch.from_numpy(first.copy()).permute(2, 0, 1) / 255
     torch.testing.assert_close(data.pixels(data.train.inputs[0]), expected, atol=1e-6, rtol=0)
 
 
@@ -60,7 +60,7 @@ def test_pictures_of_several_sizes_need_resize(tmp_path: Path) -> None:
 def test_resizing_is_that_of_pillow(tmp_path: Path) -> None:
     data = load(write_pictures(tmp_path, TWO), resize=(3, 4))
     image = Image.open(tmp_path / "train" / "cat" / "000.png").resize((4, 3), Image.Resampling.BILINEAR)
-    expected = torch.from_numpy(np.asarray(image)).permute(2, 0, 1) / 255
+    expected = torch.from_numpy(np.array(image)).permute(2, 0, 1) / 255
     torch.testing.assert_close(data.pixels(data.train.inputs[0]), expected, atol=1e-6, rtol=0)
 
 
@@ -129,6 +129,7 @@ def gif() -> bytes:
         (bomb(6), "999.png"),
         (sixteen_bits(), "999.png has pixels of kind 'I;16', not of 8 bits.*scale="),
     ],
+    ids=["empty", "cut", "gif", "large", "huge", "short", "deep"],
 )
 def test_hostile_pictures_are_refused_by_name(tmp_path: Path, content: bytes, words: str) -> None:
     (write_pictures(tmp_path, TWO) / "train" / "dog" / "999.png").write_bytes(content)

@@ -269,6 +269,7 @@ def _check_some(what: str, word: str, inputs: Tensor) -> None:
 
 def _checked_tokens(what: str, word: str, inputs: Tensor) -> Tensor:
     _check_some(what, word, inputs)
+    inputs = inputs.detach().long()  # first: a small type cannot be compared with a large number
     for wrong, fault, remedy in (
         ((inputs < 0).any(1), "are negative", "Number the tokens from 1; 0 is padding."),
         ((inputs >= MOST_TOKENS).any(1), f"are not below {MOST_TOKENS:,}", "Number the tokens from 1, without gaps."),
@@ -276,7 +277,7 @@ def _checked_tokens(what: str, word: str, inputs: Tensor) -> Tensor:
     ):
         if bool(wrong.any()):
             raise DataError(f"The {what} tokens of row {int(wrong.nonzero()[0])} {fault}.", remedy)
-    return inputs.detach().long()
+    return inputs
 
 
 def _checked_labels(what: str, labels: Tensor) -> Tensor:

@@ -149,11 +149,11 @@ def _recognises(path: Path) -> bool:
     root = path / "train" if (path / "train").is_dir() else path
     if not root.is_dir():
         return False
-    return any(entry.name.lower().endswith(SUFFIXES) for folder in _subfolders(root) for entry in os.scandir(folder))
+    return any(name.lower().endswith(SUFFIXES) for folder in _subfolders(root) for name in os.listdir(folder))
 
 
 def _subfolders(root: Path) -> list[Path]:
-    return sorted(Path(entry.path) for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
+    return sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
 def _files(path: Path, split: str) -> Files:

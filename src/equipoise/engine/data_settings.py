@@ -84,7 +84,7 @@ def range_problems(s: Any) -> Iterator[ConfigError]:
         yield expected("partition", s.partition, f"one of {', '.join(SCHEMES)}")
     if s.vocabulary is not None and s.vocabulary < 2:
         yield expected("vocabulary", s.vocabulary, ">= 2: padding and a token")
-    sides = s.resize if isinstance(s.resize, list) else [s.resize or 1] * 2
+    sides = s.resize if isinstance(s.resize, list) else [1 if s.resize is None else s.resize] * 2
     if len(sides) != 2 or min(sides) < 1:
         yield expected("resize", s.resize, "one size >= 1, or height and width")
     if s.scale is not None and not 0 < s.scale < math.inf:

@@ -9,6 +9,7 @@ import torch
 from ..data.dataset import Dataset
 from ..data.partition import partition
 from ..data.splits import Split
+from ..errors import DataError
 from .datasets import load_dataset
 from .settings import Settings
 
@@ -50,11 +51,17 @@ def _counts(split: Split, classes: int) -> list[int]:
 
 
 def _clients(settings: Settings, data: Dataset) -> dict[str, Any]:
-    own = settings.data
+    own, clients = settings.data, settings.protection.clients
     parts = partition(
-        data.train.labels, settings.protection.clients, own.partition, dirichlet=own.dirichlet, shards=own.shards,
-        sizes=own.sizes, seed=own.partition_seed, groups=data.train.groups,
+        data.train.labels, clients, own.partition, dirichlet=own.dirichlet, shards=own.shards, sizes=own.sizes,
+        seed=own.partition_seed, groups=data.train.groups,
     )  # fmt: skip
+    for what in ("validation", "test"):  # a client has its share of these too: training would refuse
+        split: Split = getattr(data, what)
+        try:
+            partition(split.labels, clients, "identical", sizes=own.sizes, groups=split.groups)
+        except DataError as error:
+            raise DataError(f"Of the {what} part: {error.cause}", f"{error.remedy} Or raise {what}_fraction.") from None
     return {
         "partition": own.partition,
         "rows": [len(part) for part in parts],
