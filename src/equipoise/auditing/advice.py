@@ -8,7 +8,7 @@ from typing import Any
 from .cells import EQUAL_LOWER, static_name
 from .comparison import JUDGED, MORE, Reading, strictness
 from .results import ENOUGH, FEW
-from .summary import GIVEN, thing_of
+from .summary import GIVEN
 
 Content = Mapping[str, Any]
 
@@ -35,7 +35,7 @@ def _evidence(content: Content, given: bool) -> Iterator[str]:
     elif content.get("options", {}).get("releases", 0) < ENOUGH:
         yield f"attack more releases (--targets {ENOUGH} or more)"
     else:
-        yield f"set more public {thing_of(content)}s apart: there were too few for the releases that were asked for"
+        yield "set more public images apart: there were too few for the releases that were asked for"
 
 
 def _protect(every: list[Reading], leaking: list[Reading], flags: bool) -> Iterator[str]:
@@ -78,5 +78,5 @@ def _kind(one: Reading) -> str:
 
 def _pictures(content: Content, every: list[Reading], given: bool) -> Iterator[str]:
     drawn = any(row.get("mse") is not None for row in content.get("attacks", []))
-    if every and not drawn and not given and content.get("kind", "image") == "image":
+    if every and not drawn and not given:
         yield "for pictures, and only for these, add --attack invgrad"

@@ -32,15 +32,9 @@ def attacks(incomplete: str) -> list[str]:
 
 
 def datasets(incomplete: str) -> list[str]:
-    from ..data.bundle import BUNDLED
+    from ..data.loading import BUNDLED
 
     return last_of_list(incomplete, BUNDLED)
-
-
-def models(incomplete: str) -> list[str]:
-    from ..models.bundled import MODELS
-
-    return [name for name in MODELS if name.startswith(incomplete)]
 
 
 def artefacts(incomplete: str) -> list[str]:
