@@ -68,7 +68,6 @@ if TYPE_CHECKING:
     from .mechanism.intensity import scale_clip as scale_clip
     from .mechanism.noise import NoiseFamily as NoiseFamily
     from .mechanism.noise import register_noise as register_noise
-    from .mechanism.protect import Protected as Protected
     from .mechanism.protect import protect as protect
     from .mechanism.protect import protected_step as protected_step
     from .mechanism.protection import ProtectionSettings as ProtectionSettings
@@ -77,6 +76,7 @@ if TYPE_CHECKING:
     from .mechanism.registry import get_mechanism as get_mechanism
     from .mechanism.registry import register as register
     from .mechanism.run_budget import GaussianSettings as GaussianSettings
+    from .mechanism.sent import Protected as Protected
     from .models.batched import Batched as Batched
     from .models.bundled import LeNetZhu as LeNetZhu
     from .models.features import FeatureModel as FeatureModel
@@ -134,7 +134,7 @@ _HOMES = {
     "ModelError": "errors",
     "NoiseFamily": "mechanism.noise",
     "Option": "attack.attack",
-    "Protected": "mechanism.protect",
+    "Protected": "mechanism.sent",
     "ProtectionSettings": "mechanism.protection",
     "PolicyError": "errors",
     "ReleaseError": "errors",

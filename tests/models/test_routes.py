@@ -20,6 +20,7 @@ def test_the_rule_is_of_model_device_and_mini_batch() -> None:
     assert default_route(other, batch=4, replicas=1) == "loop", "one model has all threads to itself"
     assert default_route(other, device="cuda") == "vmap"
     assert default_route(Sequence(), device="cuda") == "loop"
+    assert default_route(Sequence().eval(), device="cuda") == "vmap", "cuDNN takes no gradient of these in eval mode"
 
 
 @pytest.mark.parametrize(

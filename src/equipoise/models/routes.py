@@ -91,7 +91,8 @@ def default_route(
     if _layers(model, loss, device) is not None:
         return "layers"
     if device.type == "cuda":
-        return "loop" if any(isinstance(part, nn.RNNBase) for part in model.modules()) else "vmap"
+        recurrent = [part.training for part in model.modules() if isinstance(part, nn.RNNBase)]
+        return "loop" if recurrent and all(recurrent) else "vmap"  # in eval mode cuDNN takes no gradient of them
     return "threads" if replicas != 1 and (batch or 1) < SMALL else "loop"
 
 
