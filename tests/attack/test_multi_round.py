@@ -191,6 +191,22 @@ def test_what_shared_companions_add_is_taken_off(bare: bool) -> None:
     torch.testing.assert_close(scores[0], scores[1], rtol=1e-2, atol=1e-2 * float(scores[0].std()))
 
 
+def test_coordinates_that_companions_leave_alone_do_not_outvote_the_others() -> None:
+    """Undistorted: an image that moves such a coordinate a little must not beat the one that explains all others."""
+    server, weights = server_of("gs-static", 0.05)
+    bench = _Bench(server, PUBLIC, Candidates(POOL, CANDIDATE_LABELS, CHOICES), 32, 1, 0)
+    companions = torch.randn(32, len(weights), generator=torch.Generator().manual_seed(6))
+    companions[:, -1] = 0.0
+    truth = 3 * torch.randn(len(weights), generator=torch.Generator().manual_seed(7))
+    truth[-1] = 0.0
+    other = torch.zeros_like(truth)
+    other[-1] = 1e-3
+    result = torch.cat([companions, companions, companions.mean(0) + torch.stack([truth, other])])
+    scores = bench.likelihoods(companions.mean(0) + truth + other, result, None)
+    assert scores[0] > scores[1]
+    assert scores.abs().max() < 1e6, "nor may it weigh so much that no other round counts"
+
+
 # --- sums ----------------------------------------------------------------------------------------------------
 
 SCORES = 5 * torch.randn(7, EXAMPLES * CANDIDATES, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
@@ -329,3 +345,19 @@ def test_public_data_of_another_shape_are_refused() -> None:
     server, weights = server_of("none", 0.0)
     with pytest.raises(DataError, match="shape"):
         scores_of(server, rounds_of(server, weights, 1), public=(PUBLIC[0][..., :5], LABELS))
+
+
+def test_tokens_that_recur_are_found_as_pictures_are() -> None:
+    """Sequences are records like any other: no gradient with respect to an input is taken."""
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        model = torch.nn.Sequential(torch.nn.Embedding(30, 6), torch.nn.Flatten(), torch.nn.Linear(48, CLASSES))
+    server = Server(Batched(model), (8,), CLASSES, 4, tokens=True)
+    weights, local = server.batched.layout.flatten(model.state_dict()), torch.Generator().manual_seed(2)
+    pool, public = (torch.randint(30, (count, 8), generator=local) for count in (len(POOL), len(LABELS)))
+    truth = pool[CHOICES[:, 0]]
+    result = combined(
+        server, rounds_of(server, weights, 12, truth), public=(public, LABELS),
+        candidates=Candidates(pool, CANDIDATE_LABELS, CHOICES),
+    )  # fmt: skip
+    assert found_by(result.known) > 0.9

@@ -213,7 +213,7 @@ def test_a_label_without_public_images_is_refused(few: Dataset, monkeypatch: pyt
     images, labels = known.pool
     some = replace(known, pool=(images[labels > 5], labels[labels > 5]))
     monkeypatch.setattr(Materials, "of", lambda data: some)
-    with pytest.raises(ConfigError, match="no public image to serve as a decoy"):
+    with pytest.raises(ConfigError, match="no public one to serve as a decoy"):
         asked(sweep_of(few, "none"), rounds=30, examples=40)
 
 

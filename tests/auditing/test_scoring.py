@@ -183,12 +183,13 @@ def test_inputs_that_are_no_images_are_scored_and_not_drawn() -> None:
     images, labels = torch.rand(3, 2, 5, generator=torch.Generator().manual_seed(1)), torch.tensor([[0, 1]] * 3)
     targets, given = given_targets(images, labels, None, 0.0, 1.0, QUICK)
     weights = torch.zeros(3, 4)
-    cell = Cell(weights[0], server_of()[0], {})
+    cell, spread = Cell(weights[0], replace(server_of()[0], shape=(5,)), {}), images.flatten(0, 1).std(0, correction=0)
     case = Case(cell, "some", View(weights, weights, labels), targets, given, QUICK, Trace(images, 1.0))
-    result = score(inversion(images + 0.1), case)
+    result = score(inversion(images + 0.1 * spread), case)
     assert result.pictures is None
-    assert result.values["mse"] == pytest.approx(0.01, rel=1e-4)
-    assert {"ssim", "identification"}.isdisjoint(result.values), "no window fits, and there is no decoy"
+    assert result.values["error_sd"] == pytest.approx(0.1, rel=1e-4)
+    assert result.notes["column_error_sd"] == pytest.approx([0.1] * 5, rel=1e-2)
+    assert result.values.keys() == {"error_sd", "correlation", "cost"}, "no pixels, and there is no decoy"
 
 
 # --- the other kinds -----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 from .cells import EQUAL_LOWER, static_name
 from .comparison import JUDGED, MORE, Reading, strictness
 from .results import ENOUGH, FEW
-from .summary import GIVEN
+from .summary import GIVEN, thing_of
 
 Content = Mapping[str, Any]
 
@@ -35,13 +35,15 @@ def _evidence(content: Content, given: bool) -> Iterator[str]:
     elif content.get("options", {}).get("releases", 0) < ENOUGH:
         yield f"attack more releases (--targets {ENOUGH} or more)"
     else:
-        yield "set more public images apart: there were too few for the releases that were asked for"
+        yield f"set more public {thing_of(content)}s apart: there were too few for the releases that were asked for"
 
 
 def _protect(every: list[Reading], leaking: list[Reading], flags: bool) -> Iterator[str]:
     if leaking and not any(one.distorts for one in every):
-        yield "protect the updates, for example with static noise" + (
-            " (--mechanism pl-identical --budget 0.98)" if flags else " (protect)"
+        how = "--mechanism gaussian-dp --budget 2" if flags else "protected_step"
+        yield (
+            f"protect the updates, first of all with gaussian-dp, whose budget limits every attack ({how}): static "
+            "noise (pl-identical at 0.98) left a quarter to a third of the images identified in docs/results.md"
         )
 
 
@@ -76,5 +78,5 @@ def _kind(one: Reading) -> str:
 
 def _pictures(content: Content, every: list[Reading], given: bool) -> Iterator[str]:
     drawn = any(row.get("mse") is not None for row in content.get("attacks", []))
-    if every and not drawn and not given:
+    if every and not drawn and not given and content.get("kind", "image") == "image":
         yield "for pictures, and only for these, add --attack invgrad"

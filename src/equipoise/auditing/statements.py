@@ -16,7 +16,7 @@ from .advice import next_steps
 from .cells import EQUAL_LOWER, POSITIVE
 from .comparison import JUDGED, MORE, NONE, Reading, readings
 from .results import FEW, candidates_of
-from .summary import UNKNOWN
+from .summary import ERRORS, UNKNOWN
 
 Content = Mapping[str, Any]
 TOO_FEW, UNSCORED, WORSE, LEARNED, TALLY = "too few", "unscored", "worse than none", "learned leaks more", "tally"
@@ -48,12 +48,12 @@ def statements(content: Content) -> list[Statement]:
     found += _strongest(every, any(one.kind in (WORSE, LEARNED) for one in compared))
     if above := _more_than(every, NONE):
         found += [Statement(UNPROTECTED, above)]
-    pixels = min(readings(content, ("mse",)), key=lambda one: (not one.distorts, one.value), default=None)
+    pixels = min(readings(content, ERRORS), key=lambda one: (not one.distorts, one.value), default=None)
     if pixels is not None:
         found += [*([] if every else [Statement(STRONGEST, (pixels,))]), Statement(PIXELS, (pixels,))]
     found += _verified(content)
     for kind, name in ((CONTROL, "control_failed"), (BROKEN, "not_finite")):
-        doubtful = tuple(one for one in readings(content, (*JUDGED, "mse", "verified")) if one.own.get(name))
+        doubtful = tuple(one for one in readings(content, (*JUDGED, *ERRORS, "verified")) if one.own.get(name))
         found += [Statement(kind, doubtful)] if doubtful else []
     steps = next_steps(content, every)
     return [*found, *([Statement(NEXT, steps=steps)] if steps else [])]
@@ -77,7 +77,7 @@ def _more_than(every: list[Reading], role: str) -> tuple[Reading, ...]:
 
 
 SCHEDULES = ("schedule_known", "schedule_unknown")
-"""How the releases of many rounds are combined: whether it is granted which of them hold an image."""
+"""How the releases of many rounds are combined: whether it is granted which of them hold an example."""
 
 
 def found_in(row: Mapping[str, Any]) -> list[str]:

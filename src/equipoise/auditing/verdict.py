@@ -9,6 +9,7 @@ from ..attack.registry import ATTACKS
 from ..mechanism.schedule import defence_label
 from .cells import EQUAL_LOWER, POSITIVE
 from .comparison import LESS, MORE, NONE, STATIC, UNCLEAR, Reading
+from .numbered import YES_OR_NO
 from .results import ENOUGH, FEW, candidates_of
 from .statements import (
     ALSO,
@@ -30,7 +31,7 @@ from .statements import (
     found_in,
     statements,
 )  # fmt: skip
-from .summary import GIVEN, Metric, best_guess, counted, percent, share
+from .summary import ERRORS, GIVEN, Metric, best_guess, counted, percent, share, thing_of, with_article
 
 Content = Mapping[str, Any]
 LISTED = 8
@@ -59,7 +60,7 @@ class Speaker:
         rows = content.get("attacks", [])
         self.several = [name for name in ("dataset", "seed") if len({row.get(name) for row in rows}) > 1]
         self.given = content.get("targets") == GIVEN
-        self.thing = "example" if self.given else "image"
+        self.thing = thing_of(content)
 
     def say(self, statement: Statement) -> Iterator[str]:
         saying: dict[str, Callable[[Statement], Iterator[str]]] = {
@@ -167,15 +168,18 @@ class Speaker:
     def _pixels(self, statement: Statement) -> Iterator[str]:
         """How close the best picture comes, beside the best guess: labels alone give the mean of a class."""
         one = statement.readings[0]
-        best = best_guess(self.content, one.own)
+        best, drawn = best_guess(self.content, one.own), one.metric.name == "mse"
+        error = "MSE" if drawn else "error in standard deviations"
         if best is not None and one.value >= best[1]:
             yield (
-                f"No picture comes closer to its original than {_guess(best[0])} (MSE {one.value:.3g} against "
-                f"{best[1]:.3g}): these attacks failed to draw, which does not make the {self.thing}s safe."
+                f"No {'picture' if drawn else 'reconstruction'} comes closer to its original than {_guess(best[0])} "
+                f"({error} {one.value:.3g} against {best[1]:.3g}): these attacks failed to "
+                f"{'draw' if drawn else 'reconstruct'}, which does not make the {self.thing}s safe."
             )
         elif one.key not in self.said:
             beside = "" if best is None else f"; {_guess(best[0])} has {best[1]:.3g}"
-            yield f"The closest pictures have an MSE of {one.value:.3g} ({one.attack} on {self._case(one)}){beside}."
+            closest = "pictures have an" if drawn else "reconstructions have an"
+            yield f"The closest {closest} {error} of {one.value:.3g} ({one.attack} on {self._case(one)}){beside}."
 
     def _control(self, statement: Statement) -> Iterator[str]:
         for attack, where, _ in _by_attack(statement):
@@ -193,7 +197,7 @@ class Speaker:
         assert row is not None
         told = found_in(row)
         granted = {
-            "schedule_known": "if it is granted which releases hold the image",
+            "schedule_known": f"if it is granted which releases hold the {self.thing}",
             "schedule_unknown": "if it is not",
         }
         rates = [f"in {share(row, name)} of cases {granted[name]}" for name in told or granted]
@@ -202,8 +206,8 @@ class Speaker:
         few = f" ({FEW})" if row["evidence"] == FEW else ""
         said = (
             f"Over {row['rounds']:,} rounds of {defence_label(row['mechanism'], row['budget'])}, a server that "
-            f"combines releases picks the right image out of {row['candidates']} {_and(rates)}; from one release in "
-            f"{share(row, 'one_release')}{few}."
+            f"combines releases picks the right {self.thing} out of {row['candidates']} {_and(rates)}; from one release"
+            f" in {share(row, 'one_release')}{few}."
         )
         if failed := [share(row, f"{name}_undistorted") for name in told if row[f"control_failed_{name}"]]:
             said += (
@@ -268,15 +272,17 @@ class Speaker:
                 how = f"reconstructs {self.thing}s ({one.attack}) that point to the right one"
             return f"{how}{pool} in {value} of cases{_aside(sure)}"
         sure += self._guessing(one)
-        if name == "mse":
-            return f"reconstructs the inputs ({one.attack}) with an MSE of {value}{_aside(sure)}"
+        if name in ERRORS:
+            error = f"an MSE of {value}" if name == "mse" else f"an error of {value} standard deviations"
+            return f"reconstructs the inputs ({one.attack}) with {error}{_aside(sure)}"
         if name == "labels":
-            return f"infers {value} of the labels{_aside(sure)}"
-        asked = f"tells whether an {self.thing} was in the batch"
+            what = "counts of the labels" if self.content.get("labels") == YES_OR_NO else "labels"
+            return f"infers {value} of the {what}{_aside(sure)}"
+        asked = f"tells whether {with_article(self.thing)} was in the batch"
         return f"{asked} with an AUC of {value}{_aside(sure + _false_alarms(one))}"
 
     def _guessing(self, one: Reading) -> list[str]:
-        if one.metric.name == "mse":
+        if one.metric.name in ERRORS:
             best = best_guess(self.content, one.own)
             return [] if best is None else [f"{_guess(best[0])} {best[1]:.3g}"]
         return [] if one.chance is None else [f"by chance {one.metric.form(one.chance)}"]
@@ -358,7 +364,8 @@ def _guess(name: str) -> str:
     >>> _guess("class_mean"), _guess("another_image")
     ('the class mean', 'another image')
     """
-    words = {"class_mean": "the class mean", "black": "a black image"}
+    words = {"class_mean": "the class mean", "black": "a black image", "column_mean": "the mean of every column",
+             "middle": "the middle of the range"}  # fmt: skip
     return words.get(name, name.replace("_", " "))
 
 

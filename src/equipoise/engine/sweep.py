@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from ..data.dataset import Dataset
 from ..data.partition import partition, weights
+from ..data.splits import placed
 from ..errors import ConfigError, DataError
 from ..mechanism.linear_units import on_head
 from ..mechanism.records import of_units
@@ -29,9 +30,9 @@ from ..mechanism.release import Noise, Release, observed_release
 from ..mechanism.schedule import schedule
 from ..mechanism.units import EachRecord, Pool, Records, Units
 from ..models.batched import Batched
-from ..models.bundled import build
 from ..models.check import check_model
 from ..models.features import FeatureModel
+from ..models.named import Factory, chosen, model_of
 from ..models.routes import SHARED
 from ..randomness import experiment_key, uniform
 from ..server.aggregate import Total
@@ -67,8 +68,17 @@ class Sweep:
         settings: Settings,
         federations: Sequence[Federation],
         datasets: dict[str, Dataset] | None = None,
-        model: nn.Module | None = None,
+        model: nn.Module | Factory | None = None,
     ):
+        """
+        Args:
+            settings: shared by all federations; their ``model`` is a bundled one unless ``model`` is given.
+            federations: what differs between them.
+            datasets: by the names that federations have for them; the others are loaded.
+            model: a module, whose weights all federations start from; or a function that builds one, with ``shape``,
+                ``classes`` and ``vocabulary`` where it takes these: it is called for every seed, under that seed, and
+                the weights that it gives are the first ones.
+        """
         check(settings, list(federations))
         settings = settings.for_run()
         if settings.run.device.startswith("cuda") and not torch.cuda.is_available():
@@ -85,21 +95,18 @@ class Sweep:
         names = dict.fromkeys(fed.dataset for fed in federations)
         self.datasets = {name: given.get(name) or load_dataset(settings, name) for name in names}
         self.dataset_labels = dataset_labels(self.datasets)
-        sample = next(iter(self.datasets.values()))
-        for name, dataset in self.datasets.items():
-            if (dataset.shape, dataset.classes) != (sample.shape, sample.classes):
-                raise DataError(
-                    f"The datasets of a sweep must be alike; {name!r} has shape {dataset.shape}, {dataset.classes} "
-                    f"classes, the first one {sample.shape}, {sample.classes}.",
-                    "Train them in separate runs.",
-                )
-        self._build: Callable[[], nn.Module] = partial(build, settings.training.model, sample.shape, sample.classes)
+        sample = self._sample()
+        self._build: Callable[[], nn.Module] = partial(
+            model_of, chosen(settings.training.model, model), sample.shape, sample.classes, sample.vocabulary
+        )
         with torch.random.fork_rng(devices=[]):  # the weights drawn here are not used: leave the caller's state alone
-            network = copy.deepcopy(model) if model is not None else self._build()
-        self.given_model = model if not isinstance(network, FeatureModel) or model is None else network.head_model()
+            network = copy.deepcopy(model) if isinstance(model, nn.Module) else self._build()
+        self._own_init = model is not None or settings.training.init == "torch"
+        self.given_model = model if isinstance(model, nn.Module) else None
         self.on_features = isinstance(network, FeatureModel)
         if isinstance(network, FeatureModel):  # the head is trained, on features that are made once
             self.datasets = {name: on_features(network, data) for name, data in self.datasets.items()}
+            self.given_model = None if self.given_model is None else network.head_model()
             network, sample = network.head_model(), next(iter(self.datasets.values()))
         self._place_data()
         self._place_model(network, sample, [get_mechanism(name) for name in mechanisms])
@@ -321,6 +328,18 @@ class Sweep:
         """Rows of all training examples of a dataset, client after client."""
         return torch.cat(self.parts[dataset]).to(self.device)
 
+    def _sample(self) -> Dataset:
+        """The first dataset, which all others are like."""
+        sample = next(iter(self.datasets.values()))
+        for name, dataset in self.datasets.items():
+            if (dataset.shape, dataset.classes, dataset.kind) != (sample.shape, sample.classes, sample.kind):
+                raise DataError(
+                    f"The datasets of a sweep must be alike; {name!r} has shape {dataset.shape}, {dataset.classes} "
+                    f"classes, the first one {sample.shape}, {sample.classes}.",
+                    "Train them in separate runs.",
+                )
+        return sample
+
     def _place_data(self) -> None:
         s = self.settings
         self.parts: dict[str, list[Tensor]] = {}
@@ -341,7 +360,7 @@ class Sweep:
                     split.labels, s.protection.clients, "identical", sizes=s.data.sizes, groups=split.groups
                 )
         sets = [dataset.train for dataset in self.datasets.values()]
-        self.inputs = torch.cat([part.inputs for part in sets]).to(self.device, self.dtype)
+        self.inputs = placed(torch.cat([part.inputs for part in sets]), self.device, self.dtype)
         self.labels = torch.cat([part.labels for part in sets]).to(self.device)
 
     def _place_model(self, network: nn.Module, sample: Dataset, used: Sequence[Mechanism]) -> None:
@@ -350,7 +369,7 @@ class Sweep:
         alone = any(mechanism.per_example for mechanism in used)  # every example by itself
         some = sample.train.inputs[: 1 if alone else 2]
         together = s.run.route == "vmap" or (s.run.route == "auto" and self.device.type == "cuda")
-        some = some.to(next(network.parameters()).dtype)
+        some = placed(some, some.device, next(network.parameters()).dtype)
         check_model(network, some, sample.classes, route="vmap" if together else None)
         seeds = list(dict.fromkeys(fed.seed for fed in self.in_order(self.federations)))
         self.draws = Draws(seeds, s.protection.clients, s.training.participants)
@@ -376,7 +395,7 @@ class Sweep:
         layout = self.batched.layout
         if self.given_model is not None:
             return layout.flatten(dict(self.given_model.named_parameters())).to("cpu", self.dtype)
-        if self.settings.training.init == "uniform":
+        if not self._own_init:
             numbers = uniform([experiment_key(seed, "init")], [0], [0], layout.size, torch.float64)[0, 0]
             return ((2 * numbers - 1) * self.settings.training.init_bound).to(self.dtype)
         with torch.random.fork_rng(devices=[]):

@@ -69,6 +69,11 @@ class Batched:
         """
         return self._route.differentiable(params, inputs, labels)
 
+    @property
+    def concurrent(self) -> bool:
+        """Whether several threads may compute with it at once: layers of this package keep nothing between calls."""
+        return self.route == "layers" and self.device.type == "cpu"
+
     def _per_example(self, inputs: Inputs, labels: Tensor, params: Tensor) -> tuple[Tensor, ...]:
         if self.route not in SHARED:
             return self.each(params, inputs, labels).unbind(1)

@@ -23,7 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.formats import Array, read_npz
+from ..data.contents import Array
+from ..data.formats import read_npz
 from ..errors import EquipoiseError, StorageError
 from ..files import open_plain, storage_error, storage_errors, write_bytes
 from .features import FeatureModel, features_of

@@ -17,19 +17,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..engine.draws import Draws
 from ..engine.result import result
 from ..engine.state import Event
 from ..engine.sweep import Progress, Sweep
 from ..engine.tables import Tables
-from ..errors import CheckpointError, LedgerError
+from ..errors import CheckpointError, ConfigError, LedgerError
 from ..files import changing, locked, refuse_link, storage_errors, write_json, write_text
 from ..ledger import ledger as ledgers
+from ..models.named import Factory, is_imported
 from ..models.routes import NAMES
 from .checkpoint import Checkpoint, load_checkpoint, read_notes, save_checkpoint, tidy
-from .config import Config, differing
+from .config import MARK, Config, differing
 from .entries import last_round, round_entries
 from .guarantees import FILE as GUARANTEE
 from .guarantees import guarantees
@@ -47,7 +48,6 @@ OWN_PATTERNS = (
     "checkpoint/state-*.safetensors", "snapshots/round-*.safetensors", "audit/*.npz", "audit-*.json", "audit-*.svg",
     "**/.*.partial",
 )  # fmt: skip
-MARK = "# Resolved settings of an equipoise run."
 
 
 class Run:
@@ -63,7 +63,11 @@ class Run:
     'pl-learn'
     """
 
-    def __init__(self, folder: Path, config: Config, fresh: bool = False):
+    def __init__(self, folder: Path, config: Config, fresh: bool = False, *, model: nn.Module | Factory | None = None):
+        """``model`` is what the configuration's ``module:callable`` means: a run imports nothing by itself."""
+        if model is not None and not is_imported(config.settings.training.model):
+            cause = f"The configuration names a bundled model, {config.settings.training.model!r}."
+            raise ConfigError(cause, "Leave the model out, or set model to the name of its code.")
         self.folder, self.config, self.fresh = folder, config, fresh
         self.metrics = folder / METRICS
         if config.settings.run.threads:
@@ -74,7 +78,7 @@ class Run:
         )
         last = last_round(draws, s.training.rounds, s.run.release_limit)  # where the limit ends the run, if not before
         route = self._kept_route() if s.run.route in ("auto", "measured") else s.run.route
-        self.sweep = Sweep(s.replace(rounds=last, route=route or s.run.route), federations)
+        self.sweep = Sweep(s.replace(rounds=last, route=route or s.run.route), federations, model=model)
         self.config = replace(config, settings=s.replace(route=self.sweep.batched.route))  # a resumed run takes it too
         self.ledger: ledgers.Ledger | None = None
         self.resumed_from = 0
