@@ -18,6 +18,7 @@ from ..models.received import Received
 from ..randomness import experiment_key, keyed_words, system_uniform, system_words, uniform
 from .batch import check_labels, checked_batch, checked_pair
 from .client_units import units_of
+from .constants import warn_of_constants
 from .intensity import intensity
 from .noise import standard_noise
 from .protection import Protection, ProtectionSettings, check_protection, step_problems
@@ -221,6 +222,7 @@ def _protected(
     model: nn.Module, received: Any, batch: Any, loss: Loss | None, request: _Request, step: bool
 ) -> Protected:
     mechanism, settings = request.mechanism, request.settings
+    warn_of_constants(model, mechanism, request.budget, settings)
     images, labels = checked_batch(batch)
     entries = Received(model, received)
     batched = _batched(model, images, labels, loss, alone=mechanism.per_example, fixed=entries.fixed())
@@ -357,12 +359,9 @@ def _sent(result: Release, entries: Received, layout: Layout, request: _Request)
         _check_rounding(result, entries, layout, mechanism)
     parameters = entries.filled(trained)
     about = {
-        "mechanism": mechanism.name,
-        "budget": request.budget,
-        "norm": mechanism.norm,
-        "client": request.client,
+        "mechanism": mechanism.name, "budget": request.budget, "norm": mechanism.norm, "client": request.client,
         "round": request.round_number,
-    }
+    }  # fmt: skip
     return Protected(parameters, {**about, **numbers, "experiment": "seeded" if request.seed is not None else None})
 
 
