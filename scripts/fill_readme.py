@@ -113,8 +113,10 @@ def leakage(attack: str) -> str:
     rows, title = leakage_rows(), {"membership": "AUC (share of members found at 1 % false alarms)"}
     columns = [
         ("no protection", "batch-4", LEARNED, BARE), ("static", "batch-4", LEARNED, EQUAL),
-        ("learned", "batch-4", LEARNED, OWN), ("static, own trajectory", "batch-4", STATIC, OWN),
-        ("static, batch 44", "batch-44", STATIC, OWN), ("static, eleven steps", "eleven-steps", STATIC, OWN),
+        ("learned", "batch-4", LEARNED, OWN),
+        ("own trajectory: no protection", "batch-4", STATIC, BARE), ("static", "batch-4", STATIC, OWN),
+        ("batch 44: no protection", "batch-44", STATIC, BARE), ("static", "batch-44", STATIC, OWN),
+        ("eleven steps: no protection", "eleven-steps", STATIC, BARE), ("static", "eleven-steps", STATIC, OWN),
     ]  # fmt: skip
     there = [one for one in columns if any(key[0] == one[1] and key[2] == attack for key in rows)]
     what = title.get(attack, "all labels right" if attack == "labels" else "right image picked out of 200")
@@ -146,10 +148,11 @@ def caption() -> str:
     told = ", ".join(f"{row['releases']} of {DESIGNS[name]}" for name, row in sizes.items())
     return (
         f"Means of three trajectories (seeds 1 to 3; `lti` one); 95 % intervals over releases ({told}), which cover "
-        "other images and noise. *No protection* and *static* are at the learned federation's own weights, *static* "
+        "other images and noise. The first three columns are at the learned federation's own weights, *static* there "
         "with noise of equal lower bound; *own trajectory*, *batch 44* and *eleven steps* at the weights of their own "
-        "training. Chance is 0.5 %, and 0.5. An asterisk: the attack fails without protection too (for labels, by the "
-        "share of single labels, not of whole sets), so a low figure says nothing; a clear difference stands."
+        "training with static noise, *no protection* the same releases without it. Chance is 0.5 %, and 0.5. An "
+        "asterisk: the attack fails without protection too (for labels, by the share of single labels, not of whole "
+        "sets), so a low figure says nothing; a clear difference stands. A dash: not attacked."
     )
 
 
@@ -234,6 +237,34 @@ def coverage() -> str:
     )
 
 
+def paired_coverage() -> str:
+    """How often the intervals hold the truth that the leakage study's verdicts are made of."""
+    result = read("studies", "coverage", "paired.json")
+    cells: dict[tuple[Any, ...], dict[tuple[str, str], str]] = {}
+    for row in result["rows"]:
+        place, share = tuple(row[key] for key in ("over", "strength", "other")), f"{100 * row['covered']:.1f} %"
+        called = row["excludes_zero"]
+        more = "" if called is None else f", called different in {100 * called:.1f} %"
+        truth = round(row["true_value"], 3) + 0.0  # no -0.000
+        cells.setdefault(place, {})[row["kind"], row["measure"]] = f"{share} of {truth:.3f}{more}"
+    kinds = [(kind, name) for kind in ("difference", "figure") for name in ("identification", "membership_auc")]
+    told = [
+        [over, f"{one:g}", f"{other:g}", *(covered.get(kind, "-") for kind in kinds)]
+        for (over, one, other), covered in cells.items()
+    ]
+    columns = (
+        "interval over | strength | the other's | difference, identified | difference, AUC | mean of three, identified "
+        "| mean of three, AUC"
+    )
+    first = result["rows"][0]
+    return (
+        f"{table(columns, told)}\n\n{first['repetitions']:,} repetitions (standard error "
+        f"{100 * first['standard_error']:.1f} points) of {first['releases']} releases of {first['batch']} images on "
+        f"three trajectories of both mechanisms; commit {result['commit']}, one CPU core, "
+        f"{result['seconds'] / 60:.0f} minutes."
+    )
+
+
 def norm() -> str:
     """How many guesses the norm of static noise verifies, by how a release is sent and what the server goes by."""
     result = read("studies", "norm", "norm.json")
@@ -306,6 +337,18 @@ def attack_speed() -> str:
         f"One H200: {gpu['targets']} targets x {gpu['iterations']:,} iterations in {gpu['seconds']:.0f} s "
         "([results](../benchmarks/results_gpu_invgrad_h200.json))."
     )
+
+
+def audit_time() -> str:
+    """How long audits take, beside what they are to take at most."""
+    if not ROOT.joinpath("benchmarks", "results_audit.json").exists():
+        return "[benchmarks/audit.py](../benchmarks/audit.py) times this audit, and that of one learned federation."
+    found = read("benchmarks", "results_audit.json")
+    words = {"one": "one learned federation", "eight": "these eight"}
+    told = "; ".join(
+        f"{words[row['run']]} {row['seconds'] / 60:.1f} minutes with {row['threads']} threads" for row in found["rows"]
+    )
+    return f"On {found['cores']} cores ([results](../benchmarks/results_audit.json)): {told}."
 
 
 def step_time() -> str:
@@ -540,9 +583,9 @@ def both_axes() -> str:
     trained = {
         (r["design"], r["budget"]): "{:.1f} ({:.1f}-{:.1f})".format(
             *(100 * r[f"accuracy{end}"] for end in ("", "_low", "_high"))
-        )
+        )  # without a budget: of training without distortion
         for r in read("studies", "leakage", "leakage.json")["accuracy"]
-        if (r["dataset"], r["round"], r["mechanism"]) == ("mnist", 5000, STATIC)
+        if (r["dataset"], r["round"]) == ("mnist", 5000)
     }  # fmt: skip
     free = accuracy["without_protection"]["mnist"]
 
@@ -551,6 +594,8 @@ def both_axes() -> str:
         return [worth(attacked.get(place)) for place in places]
 
     rows = [["-", "none", with_interval(free), "-", *identified("batch-4", "none", None)]]
+    told = [trained[design, None] for design in ("batch-44", DAMPED)]
+    rows.append(["-", "none, batch 44", *told, *identified("batch-44", "none", None)])
     for budget in (0.995, 0.98):
         for mechanism, word in ((STATIC, "static"), (LEARNED, "learned")):
             told = [with_interval(kind[budget, mechanism]) for kind in (mnist, damped)]
@@ -591,6 +636,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "attack speed": attack_speed,
     },
     "docs/from_opacus.md": {"step time": step_time},
+    "docs/howto.md": {"audit time": audit_time},
     "docs/reproduction.md": {
         "summary": agreement,
         "artefacts": artefacts,
@@ -599,7 +645,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "defence": defence,
     },
     "studies/leakage/README.md": {"leakage": study, "whole run": combined},
-    "studies/coverage/README.md": {"coverage": coverage},
+    "studies/coverage/README.md": {"coverage": coverage, "pairs": paired_coverage},
     "studies/norm/README.md": {"norm": norm},
     "studies/invgrad/README.md": {"invgrad": invgrad, "variants": variants},
     "studies/bounds/README.md": {"bounds": bounds},

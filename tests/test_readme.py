@@ -82,9 +82,9 @@ def test_what_pages_say_of_gamma_is_what_the_study_counted(name: str) -> None:
 
 def test_guarantees_call_proved_what_has_a_proof_and_name_the_tests_of_the_rest() -> None:
     text = (ROOT / "docs" / "guarantees.md").read_text()
-    proved, tested = (re.split(r"^## ", text, flags=re.MULTILINE)[i] for i in (1, 2))
-    for part, mark in ((proved, r"\*Proof\*|the paper's proofs"), (tested, r"`tests/")):
-        points = re.split(r"^- ", part, flags=re.MULTILINE)[1:]
+    parts = {part.split("\n")[0]: part for part in re.split(r"^## ", text, flags=re.MULTILINE)}
+    for name, mark in (("Proved", r"\*Proof\*"), ("Tested", r"`tests/")):
+        points = re.split(r"^- ", parts[name], flags=re.MULTILINE)[1:]
         assert len(points) >= 5
         assert [point[:40] for point in points if not re.search(mark, point)] == []
     for path in re.findall(r"`(tests/[^`]+)`", text):

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from .data.dataset import from_tensors as from_tensors
     from .data.loading import load as load
     from .data.partition import partition as partition
+    from .data.torch_data import from_torch as from_torch
     from .engine.federation import Federation as Federation
     from .engine.settings import Settings as Settings
     from .engine.sweep import Sweep as Sweep
@@ -158,6 +159,7 @@ _HOMES = {
     "features_of": "models.features",
     "follow": "bounds.trajectory",
     "from_tensors": "data.dataset",
+    "from_torch": "data.torch_data",
     "get_mechanism": "mechanism.registry",
     "guarantee": "privacy.guarantee",
     "learn_distortion": "mechanism.distortion",

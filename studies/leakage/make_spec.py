@@ -1,17 +1,19 @@
 """Write the SPECs of the leakage study: ``python studies/leakage/make_spec.py OUT/``.
 
-====================  ==========================================================================================
-batch-4-DATASET       none, static and learned with batches of 4
-batch-4-more-DATASET  static and learned with batches of 4 at lower bounds of 16 and 32
-batch-44-DATASET      none and static with batches of 44: as many gradients a round as learning spends with 4
-eleven-steps-DATASET  static with eleven local steps of 4: likewise, and the first and last round alone
-lti-DATASET           the first design again for ``lti``, one trajectory
-trained-44            none and static with batches of 44, eight seeds, both datasets: accuracy alone
-trained-44-damped     the same with a damped server
-multi_round           5,000 rounds of one client combined, 100 of its images: static, learned at lower bound 8
-multi_round_2         the same at lower bound 2
-multi_round_cpu       the first 300 rounds at lower bound 8, for a machine without a GPU
-====================  ==========================================================================================
+===========================  ========================================================================================
+batch-4-DATASET              none, static and learned with batches of 4
+batch-4-more-DATASET         static and learned with batches of 4 at lower bounds of 16 and 32
+batch-44-DATASET             none and static with batches of 44: as many gradients a round as learning spends with 4
+eleven-steps-DATASET         static with eleven local steps of 4: likewise, and the first and last round alone
+eleven-steps-middle-DATASET  the same after 4 and 40 % of the rounds
+lti-DATASET                  the first design again for ``lti``, one trajectory
+trained-44                   none and static with batches of 44, eight seeds, both datasets: accuracy alone
+trained-44-damped            the same with a damped server
+multi_round                  5,000 rounds of one client combined, 100 of its images: static, learned at lower bound 8
+multi_round_2                the same at lower bound 2
+multi_round_cpu              the first 300 rounds at lower bound 8, for a machine without a GPU
+multi_round_small            1,000 rounds of a client with a fifth of the images, for such a machine too: static alone
+===========================  ========================================================================================
 
 Each mechanism is attacked on three trajectories of its own (seeds 1, 2, 3), at the first round and after 4, 40 and
 100 % of 5,000 rounds. Designs differ in how many releases the pool of 2,500 images has distinct images for.
@@ -83,8 +85,14 @@ WHOLE = {"examples": 100, "decoys": 49, "around": 32, "pairs": 2}
 """Images of the client and how much is simulated, where a GPU combines a whole run. The filter was chosen on seed 1."""
 
 
-def multi_round(settings: dict[str, Any], lower: int, **how: int) -> dict[str, Any]:
-    federations = [{"mechanism": name, "budget": BUDGETS[lower], "seed": 2} for name in (STATIC, LEARNED)]
+SMALL = {"examples": 60, "decoys": 15, "around": 32}
+"""Likewise of the small client, whose images are in as many releases of 1,000 rounds as those of others in 5,000."""
+
+
+def multi_round(
+    settings: dict[str, Any], lower: int, mechanisms: tuple[str, ...] = (STATIC, LEARNED), **how: int
+) -> dict[str, Any]:
+    federations = [{"mechanism": name, "budget": BUDGETS[lower], "seed": 2} for name in mechanisms]
     return {"settings": settings, "federations": federations, "multi_round": how}
 
 
@@ -92,6 +100,9 @@ def specs() -> dict[str, dict[str, Any]]:
     """All of them by name."""
     result = {f"{design}-{dataset}": spec(design, dataset) for design in DESIGNS for dataset in DATASETS}
     result |= {f"batch-4-more-{dataset}": spec("batch-4", dataset, more=True) for dataset in DATASETS}
+    result |= {
+        f"eleven-steps-middle-{dataset}": spec("eleven-steps", dataset, snapshots=ROUNDS[1:3]) for dataset in DATASETS
+    }
     result |= {f"lti-{dataset}": spec("batch-4", dataset, (1,), attacks=["lti"]) for dataset in DATASETS}
     whole = {"rounds": max(ROUNDS), "device": "cuda"}
     return result | {
@@ -100,6 +111,9 @@ def specs() -> dict[str, dict[str, Any]]:
         "multi_round": multi_round(whole, 8, **WHOLE),
         "multi_round_2": multi_round(whole, 2, **WHOLE),
         "multi_round_cpu": multi_round({"rounds": 300, "threads": 1}, 8),
+        "multi_round_small": multi_round(
+            {"rounds": 1000, "threads": 1, "sizes": [1, 6, 6, 6]}, 8, mechanisms=(STATIC,), **SMALL
+        ),
     }
 
 

@@ -1,4 +1,7 @@
-"""Bring the parts of the study together: ``python studies/leakage/summarise.py PARTS.json studies/leakage``.
+"""Bring the parts of the study together: ``python studies/leakage/summarise.py [--add] PARTS.json studies/leakage``.
+
+With ``--add`` what is committed there stays, and the parts of PARTS.json come beside it: cells and runs that are in
+both are taken from the new parts.
 
 PARTS.json lists what was run: {"folder", "design", "commit", "command", "machine"}; a folder is what
 ``python -m equipoise.compute SPEC.json FOLDER`` wrote, or, of kind "trained", a run folder for its accuracies alone.
@@ -22,7 +25,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,7 @@ from equipoise.auditing.results import Outcome, able, interval_of
 from equipoise.auditing.store import Values, packed, unpacked
 from equipoise.statistics import (
     Array,
+    Interval,
     auc_by_release,
     bootstrap,
     interval,
@@ -172,20 +176,24 @@ def comparisons(cells: Cells) -> Iterator[tuple[dict[str, Any], list[Outcome], l
             yield {**about, "against": against}, learned, cells[tuple(other[name] for name in PLACE)]
 
 
+def difference(
+    learned: list[Outcome], static: list[Outcome], measure: str, *, over_trajectories: bool
+) -> tuple[list[float], Interval]:
+    """By how much learned leaks more on each trajectory, and the 95 % interval of the mean that the rules ask for."""
+    gaps = np.array(
+        [by_release(a, measure).mean(1) - by_release(b, measure).mean(1) for a, b in zip(learned, static, strict=True)]
+    )
+    each: list[float] = gaps.mean(1).tolist()
+    return each, (interval(each) if over_trajectories else bootstrap(gaps.mean(0))) or (-np.inf, np.inf)
+
+
 def verdicts(cells: Cells, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Every comparison, with the interval of the difference and a word."""
     failed = {tuple(row[name] for name in PLACE) for row in rows if row.get("control_failed")}
     result = []
     for about, learned, static in comparisons(cells):
         measure, own = PRIMARY[about["attack"]], about["against"] == TRAJECTORY
-        gaps = np.array(
-            [
-                by_release(a, measure).mean(1) - by_release(b, measure).mean(1)
-                for a, b in zip(learned, static, strict=True)
-            ]
-        )
-        each = gaps.mean(1).tolist()
-        low, high = (interval(each) if own else bootstrap(gaps.mean(0))) or (-np.inf, np.inf)
+        each, (low, high) = difference(learned, static, measure, over_trajectories=own)
         places = [
             tuple({**about, **other}[name] for name in PLACE) for other in ({}, {"mechanism": STATIC} if own else {})
         ]
@@ -256,9 +264,44 @@ def collected(parts: list[dict[str, Any]], folder: Path) -> tuple[Values, list[d
     return Values(outcomes, about={"accuracy": about}), runs, multi
 
 
+Part = tuple[Values, list[dict[str, Any]], list[dict[str, Any]]]
+"""What ``collected`` returns."""
+
+
+def joined(old: Part, new: Part) -> Part:
+    """Both, in the order in which they came; of what is in both, the new one."""
+
+    def cell(one: Outcome) -> Place:
+        return one.attack, *(one.about[name] for name in (*PLACE[:-1], "seed"))
+
+    def trained(one: dict[str, Any]) -> Place:
+        return tuple(one[name] for name in PLACE[:-2])
+
+    def replayed(one: dict[str, Any]) -> Place:
+        return tuple(one[name] for name in ("dataset", "mechanism", "budget", "seed", "rounds"))
+
+    def both(older: list[Any], newer: list[Any], name: Callable[[Any], Any]) -> list[Any]:
+        return list({name(one): one for one in (*older, *newer)}.values())
+
+    (values, runs, multi), (more, ran, combined) = old, new
+    return (
+        Values(
+            both(values.outcomes, more.outcomes, cell),
+            about={"accuracy": both(values.about["accuracy"], more.about["accuracy"], trained)},
+        ),
+        both(runs, ran, lambda one: one["folder"]),
+        both(multi, combined, replayed),
+    )
+
+
 def main() -> None:
-    parts, out = Path(sys.argv[1]), Path(sys.argv[2])
+    add = sys.argv[1] == "--add"
+    parts, out = map(Path, sys.argv[1 + add : 3 + add])
     values, runs, multi = collected(json.loads(parts.read_text()), parts.parent)
+    if add:
+        there = json.loads((out / "leakage.json").read_text())
+        old = unpacked((out / "values.npz").read_bytes()), there["runs"], there["multi_round"]
+        values, runs, multi = joined(old, (values, runs, multi))
     content = packed(values)
     (out / "values.npz").write_bytes(content)
     result = summarise(unpacked(content))

@@ -191,6 +191,22 @@ def test_what_shared_companions_add_is_taken_off(bare: bool) -> None:
     torch.testing.assert_close(scores[0], scores[1], rtol=1e-2, atol=1e-2 * float(scores[0].std()))
 
 
+def test_coordinates_that_companions_leave_alone_do_not_outvote_the_others() -> None:
+    """Undistorted: an image that moves such a coordinate a little must not beat the one that explains all others."""
+    server, weights = server_of("gs-static", 0.05)
+    bench = _Bench(server, PUBLIC, Candidates(POOL, CANDIDATE_LABELS, CHOICES), 32, 1, 0)
+    companions = torch.randn(32, len(weights), generator=torch.Generator().manual_seed(6))
+    companions[:, -1] = 0.0
+    truth = 3 * torch.randn(len(weights), generator=torch.Generator().manual_seed(7))
+    truth[-1] = 0.0
+    other = torch.zeros_like(truth)
+    other[-1] = 1e-3
+    result = torch.cat([companions, companions, companions.mean(0) + torch.stack([truth, other])])
+    scores = bench.likelihoods(companions.mean(0) + truth + other, result, None)
+    assert scores[0] > scores[1]
+    assert scores.abs().max() < 1e6, "nor may it weigh so much that no other round counts"
+
+
 # --- sums ----------------------------------------------------------------------------------------------------
 
 SCORES = 5 * torch.randn(7, EXAMPLES * CANDIDATES, generator=torch.Generator().manual_seed(2), dtype=torch.float64)

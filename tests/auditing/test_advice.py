@@ -38,9 +38,14 @@ def test_what_is_not_clearly_above_chance_asks_for_nothing() -> None:
     assert steps(*cell("matched", 0.01, 1.0, mechanism="pl-identical", mse=0.7)) == ""
 
 
-def test_no_protection_asks_for_some() -> None:
+def test_no_protection_asks_for_a_guarantee_first() -> None:
+    """And not for static noise, at which the audit finds images too."""
     bare = row("matched", 1.0, mechanism="none", budget=None, mse=0.2)
-    assert steps(bare) == "protect the updates, for example with static noise (--mechanism pl-identical --budget 0.98)"
+    assert steps(bare).startswith("protect the updates, first of all with gaussian-dp")
+    assert "(--mechanism gaussian-dp --budget 2)" in steps(bare)
+    assert "--mechanism pl-identical" not in steps(bare)
+    assert "(protected_step)" in steps(bare, deployment=True), "a server has no flags of this command"
+    assert "gaussian-dp" not in steps(row("matched", 0.01, mechanism="none", budget=None, mse=0.2))
 
 
 def test_more_releases_or_more_public_images() -> None:

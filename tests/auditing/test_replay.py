@@ -24,7 +24,8 @@ from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
 from equipoise.errors import ConfigError
-from equipoise.models.batched import Batched, Objective
+from equipoise.models.batched import Batched
+from equipoise.models.objective import Objective
 from equipoise.statistics import grouped_interval, rate_interval
 
 BUDGETS = {"none": None, "pl-identical": 0.98, "pl-learn": 0.98, "ls-static": 200, "gs-learn": 200}

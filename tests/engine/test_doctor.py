@@ -13,7 +13,8 @@ from torch import Tensor
 from equipoise.engine import doctor
 from equipoise.environment import VERSION, environment
 from equipoise.errors import DataError, EquipoiseError, StorageError
-from equipoise.models.batched import Batched, Objective
+from equipoise.models.batched import Batched
+from equipoise.models.objective import Objective
 
 
 def test_every_check_is_made_and_its_outcome_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import threading
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -245,7 +246,7 @@ def test_a_train_function_cannot_choose_among_releases() -> None:
 def test_what_failed_is_not_tried_again_with_other_arguments() -> None:
     def retrying(msg: Message, context: Context) -> Message:
         try:
-            protect(network(), 3, msg, context)
+            protected_step(network(), 3, msg, context)
         except Exception:
             return Message(content(protect(network(), images(), msg, context)), reply_to=msg)
         raise AssertionError
@@ -389,7 +390,18 @@ def test_only_single_finite_numbers_are_sent_as_metrics(value: Any) -> None:
     refused(with_metrics({"num-examples": 6, "loss": value}), "The metric 'loss' is no finite number")
 
 
-@pytest.mark.parametrize("value", [0.6931, 0, -3, float("nan"), float("inf"), [6], None])
+class Talkative(float):
+    """A number with a text."""
+
+
+@pytest.mark.parametrize("value", [Talkative(0.5), int.from_bytes(MARKER.encode(), "big")])
+def test_a_metric_is_a_float_and_nothing_more(value: float) -> None:
+    """In a simulation, whatever Python object it is would arrive; a whole number can be as long as a text."""
+    sent = answered(with_metrics({"num-examples": 6, "loss": value})).content["metrics"]["loss"]
+    assert (type(sent), sent) == (float, pytest.approx(float(value)))
+
+
+@pytest.mark.parametrize("value", [0.6931, 0, -3, float("nan"), float("inf"), 2**31 + 1, 10**30, 1e300, [6], None])
 def test_a_weight_is_a_whole_number_of_examples(value: Any) -> None:
     """A loss in its place would tell the loss."""
     given = {"loss": 0.5} if value is None else {"num-examples": value, "loss": 0.5}
@@ -401,6 +413,13 @@ def test_a_weight_that_the_policy_fixes_tells_nothing(tmp_path: Path) -> None:
     for given in (6, 0.6931):
         reply = answered(with_metrics({"num-examples": given, "loss": 0.5}), about=about)
         assert reply.content["metrics"]["num-examples"] == 1.0
+
+
+def test_nor_where_the_policy_names_it_among_the_metrics_of_an_evaluation(tmp_path: Path) -> None:
+    table = {"metrics": ["num-examples"], "least-examples": 1}
+    about = context(node=node(tmp_path / "p.toml", weight=1, evaluation=table, mechanisms=easy("pl-identical")))
+    reply = answered(evaluating({"num-examples": 6}), asking(kind="evaluate"), about)
+    assert dict(reply.content["metrics"]) == {"num-examples": 1.0}
 
 
 def test_seeded_noise_does_not_leave_a_node(tmp_path: Path) -> None:
@@ -513,7 +532,25 @@ def panicking(msg: Message, context: Context) -> Message:
     raise type("PanicException", (BaseException,), {})(f"row of {MARKER}")
 
 
-@pytest.mark.parametrize("train", [broken, reporting, leaving, panicking])
+def interrupting(msg: Message, context: Context) -> Message:
+    raise type(f"Error{MARKER}", (KeyboardInterrupt,), {})(f"row of {MARKER}")
+
+
+class Speechless(ReleaseError):
+    """Its words are an error with words of its own."""
+
+    def __init__(self) -> None:
+        super().__init__("Nothing to send.", "Wait.")
+
+    def __str__(self) -> str:
+        raise ValueError(MARKER)
+
+
+def speechless(msg: Message, context: Context) -> Message:
+    raise Speechless
+
+
+@pytest.mark.parametrize("train", [broken, reporting, leaving, panicking, interrupting, speechless])
 def test_of_an_error_the_server_learns_that_there_was_one(train: Train) -> None:
     """Neither its words nor its class, its code or the reason that the app gives: each could be anything."""
     refused(train, "Nothing is sent")
@@ -545,20 +582,17 @@ def test_no_label_is_quoted_by_an_error(own: bool, caplog: pytest.LogCaptureFixt
     assert "4711" not in caplog.text
 
 
-class Careless(nn.Module):
+class Careless(nn.Sequential):
     """Quotes private data in its own error."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 3)
+        super().__init__(nn.Flatten(), nn.Linear(4, 3))
 
     def forward(self, x: Tensor) -> Tensor:
         raise ValueError(f"cannot use {MARKER}")
 
 
 def in_forward(msg: Message, context: Context) -> Any:
-    received = {name: tensor.clone() for name, tensor in Careless().state_dict().items()}
-    msg.content["arrays"] = ArrayRecord(received)
     return protect(Careless(), images(), msg, context)
 
 
@@ -600,8 +634,9 @@ def test_private_data_in_an_error_reaches_no_log_unless_the_node_asks_for_it(
 
 def test_ctrl_c_is_not_turned_into_something_else() -> None:
     def stopped(msg: Message, context: Context) -> Message:
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(MARKER)
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as caught:
         answered(stopped)
+    assert MARKER not in "".join(traceback.format_exception(caught.value)).replace("KeyboardInterrupt(MARKER)", "")
     assert module._passage.get() is None

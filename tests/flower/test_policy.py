@@ -9,16 +9,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from flwr.app import Context, Message
 
 from equipoise.errors import EquipoiseError, PolicyError
 from equipoise.flower import policy as module
+from equipoise.flower import protect, protected_step
 from equipoise.flower.admission import admitted
 from equipoise.flower.client_guard import REFUSED
 from equipoise.flower.policy import VARIABLE, Evaluation, policy_of, read_policy
 from equipoise.flower.run_config import read_terms
 from equipoise.mechanism.registry import MECHANISMS, Mechanism
-from tests.flower.messages import RUN, WHOLE_RUN, answered, asking, context, honest
+from tests.flower.messages import (
+    LOWER,
+    RUN,
+    WHOLE_RUN,
+    answered,
+    asking,
+    context,
+    distance,
+    honest,
+    images,
+    network,
+    start,
+)
 from tests.flower.policies import easy, node, written
 from tests.ledger.entries import reservation
 
@@ -34,6 +48,20 @@ def permitted(path: Path, run: dict[str, Any], **changes: Any) -> None:
     budget = terms.budget_of(1, 0)
     protection = terms.settings.at(terms.mechanism, budget, 1, 0)
     policy.permit(terms, protection, budget if terms.mechanism.formal else None)
+
+
+BUFFERS = {**RUN, "equipoise.mechanism": "pl-identical", "equipoise.buffers": "noised"}
+
+
+def test_fitted_buffers_leave_only_where_the_policy_says_so(tmp_path: Path) -> None:
+    asked = {"mechanisms": easy("pl-identical")}
+    permitted(tmp_path / "a.toml", {**BUFFERS, "equipoise.buffers": "refused"}, **asked)
+    permitted(tmp_path / "b.toml", BUFFERS, buffers="noised", **asked)
+    for policy in ({}, {"buffers": "received"}):
+        with pytest.raises(PolicyError, match="keeps buffers, such as running statistics, as received"):
+            permitted(tmp_path / "c.toml", BUFFERS, **policy, **asked)
+    with pytest.raises(PolicyError, match="Expected buffers = 'sent'"):
+        permitted(tmp_path / "d.toml", BUFFERS, buffers="sent", **asked)
 
 
 # --- the run config against the policy ---------------------------------------------------------------------------
@@ -269,23 +297,38 @@ def test_a_key_that_the_node_config_does_not_have_is_no_reason_to_look_elsewhere
         policy_of({f"equipoise.{key}": "x"})
 
 
+@pytest.mark.parametrize("where", ["node config", "environment"])
+def test_an_app_that_changes_its_folder_does_not_choose_the_policy(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Apps come with a policy for simulated nodes, often of the same name."""
+    written(tmp_path / "policy.toml")
+    monkeypatch.chdir(tmp_path)
+    config = {"equipoise.policy": "policy.toml"} if where == "node config" else {}
+    monkeypatch.setenv(VARIABLE, "policy.toml")
+    with pytest.raises(PolicyError, match="not absolute"):
+        policy_of(config)
+
+
 @pytest.mark.parametrize("named", ["", 0, True])
 def test_a_policy_that_is_named_wrongly_is_none(named: Any) -> None:
     with pytest.raises(PolicyError, match="This node has no policy"):
         policy_of({"equipoise.policy": named})
 
 
-def test_an_update_that_is_large_beside_its_noise_is_shortened(tmp_path: Path) -> None:
+@pytest.mark.parametrize("function", [protected_step, protect])
+@pytest.mark.parametrize("mechanism", ["pl-identical", "pl-learn"])
+def test_an_update_that_is_large_beside_its_noise_is_shortened(function: Any, mechanism: str, tmp_path: Path) -> None:
     """A run config with lr = 1e6, or eta = 1e4, would else send an update in which the noise drowns."""
-    from equipoise.flower import protected_step
-    from tests.flower.messages import LOWER, distance, images, network, start
-
-    bounds = allow("pl-identical", least_relative=2.0)
-    run = {**RUN, "equipoise.eta": 1e4}
-    about = context(run, node(tmp_path / "p.toml", mechanisms=bounds))
-    sent = dict(protected_step(network(), images(), asking(), about).to_torch_state_dict())
-    assert LOWER / 2 < distance(sent, start()) <= 1.5 * LOWER * (1 + 1e-5), "the noise, and half as much update"
-    free = dict(protected_step(network(), images(), asking(), context(run)).to_torch_state_dict())
+    run = {**RUN, "equipoise.mechanism": mechanism, "equipoise.eta": 1e4}
+    model = network()
+    with torch.no_grad():
+        model[1].weight.add_(1e4)  # what a training at such a rate reached
+    about = context(run, node(tmp_path / "p.toml", mechanisms=allow(mechanism, least_relative=2.0)))
+    sent = dict(function(model, images(), asking(), about).to_torch_state_dict())
+    most = LOWER if mechanism == "pl-identical" else 2 * LOWER
+    assert LOWER / 2 <= distance(sent, start()) <= (most + LOWER / 2) * (1 + 1e-5), "the noise, and half as much update"
+    free = dict(function(model, images(), asking(), context(run)).to_torch_state_dict())
     assert distance(free, start()) > 100 * LOWER
 
 

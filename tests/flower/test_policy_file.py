@@ -109,7 +109,10 @@ def test_every_key_has_a_comment() -> None:
         ("pl-identical", "noise of L2 norm 7.99 or more (what a PL budget of 0.98 asks for"),
         ("pl-learn", "in at most 10 steps of 0.1, up to 2 times that size: it leaks more than static noise"),
         ("ls-static", "noise of scale 0.05 or more in every coordinate"),
-        ("laplace-dp", "each release with epsilon 0.5 or less, all together at most 3.5; sums are divided by 4"),
+        (
+            "laplace-dp",
+            "all together at most 3.5 (replace one, unit: record); sums are divided by 4",
+        ),
         ("gaussian-dp", "all runs together at most epsilon 8 and delta 5e-05 (add/remove, unit: record)"),
         ("gaussian-dp", "the right one of 200 equally likely candidates with at most 1.91 % (blindly: 0.5 %): proved"),
         ("none", "updates leave UNPROTECTED"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import shutil
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -34,10 +36,19 @@ def documented() -> dict[str, list[str]]:
 
 
 def documented_policy(path: Path) -> Path:
-    """The one file that the page adds, as it has it."""
-    (text,) = re.findall(rf"```toml\n# {POLICY}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    path.write_text(text)
-    path.chmod(0o600)
+    """The one file that the page adds, as it has it, after the commands that the page has before the node is started.
+
+    Who works with others in one group has umask 002: their new files can be written by all of it.
+    """
+    page = PAGE.read_text(encoding="utf-8")
+    (text,) = re.findall(rf"```toml\n# {POLICY}\n(.*?)```", page, re.DOTALL)
+    (before,) = re.findall(rf"```\n([^`]*){VARIABLE}=\$PWD/{POLICY} flower-superlink", page)
+    usual = os.umask(0o002)
+    try:
+        path.write_text(text)
+        subprocess.run(["sh", "-e", "-c", before], cwd=path.parent, check=True)
+    finally:
+        os.umask(usual)
     return path
 
 

@@ -39,7 +39,7 @@ def test_reserved_used_and_total_with_relation_and_unit(tmp_path: Path) -> None:
     assert result["single_releases"] == {"epsilon": 0.5, "delta": 0.0}
     assert result["total"] == {"epsilon": 3.5, "delta": 2e-5, "relation": "add/remove", "units": ["record"]}
     assert "Reserved for 2 run(s): epsilon 3, delta 2e-05 in all (add/remove, unit: record)" in proved
-    assert "With single releases of epsilon 0.5 in all: epsilon 3.5, delta 2e-05." in proved
+    assert "With single releases of epsilon 0.5 in all (replace one, unit: record): epsilon 3.5, delta 2e-05" in proved
     assert "Run 7: epsilon 2, delta 1e-05 (add/remove, unit: record), 2 of 3 rounds used (epsilon " in proved
 
 

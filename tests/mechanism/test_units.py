@@ -257,7 +257,7 @@ def test_one_word_is_drawn_for_every_unit_and_none_where_all_take_part() -> None
 
 def found_slots(batched: Batched) -> int:
     images, labels = data(1)
-    return slots_for(batched, images * 0, labels * 0, CLASSES if batched._loss is None else None)
+    return slots_for(batched, images * 0, labels * 0, CLASSES if batched.loss is None else None)
 
 
 def test_kernels_that_mix_slots_get_one_record_a_call(
@@ -284,7 +284,7 @@ def test_kernels_that_mix_slots_get_one_record_a_call(
 
 def test_slots_are_looked_for_once_for_every_model_loss_and_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[Any] = []
-    monkeypatch.setattr(units_file, "_independent", lambda batched, *rest: tried.append(batched._loss) or True)
+    monkeypatch.setattr(units_file, "_independent", lambda batched, *rest: tried.append(batched.loss) or True)
     model = network()
 
     def one(outputs: Tensor, labels: Tensor) -> Tensor:

@@ -60,6 +60,48 @@ def test_batches_dealt_twice_would_show() -> None:
     assert max(twice) < 0.93
 
 
+def test_the_page_counts_what_lies_outside() -> None:
+    """19 of 112, of which 18 are too wide, eight of these with few hits."""
+    once = [row for row in rows() if not row["twice"]]
+    wide, narrow = [row for row in once if row["covered"] > 0.97], [row for row in once if row["covered"] < 0.93]
+    few = [row for row in wide if (row["expected_hits"] or 10) < 10]
+    assert [len(some) for some in (once, wide, few, narrow)] == [112, 18, 8, 1]
+
+
+# --- intervals that decide verdicts --------------------------------------------------------------------------
+
+
+@cache
+def pairs() -> list[dict[str, Any]]:
+    result: list[dict[str, Any]] = json.loads((HERE / "paired.json").read_text())["rows"]
+    return result
+
+
+def test_differences_and_means_of_three_trajectories_cover() -> None:
+    """And nothing that is equal is called different more often than one time in twenty says."""
+    assert {tuple(row[name] for name in ("strength", "other", "over")) for row in pairs()} == {
+        (pair.audit.strength, pair.other, pair.over) for pair in load_script(HERE / "paired.py").PAIRS
+    }
+    assert len(pairs()) == 18
+    for row in pairs():
+        assert 0.93 <= row["covered"] <= 0.97, row
+        if row["kind"] == "difference" and row["strength"] == row["other"]:
+            assert row["excludes_zero"] == pytest.approx(0.05, abs=3 * row["standard_error"]), row
+
+
+@pytest.mark.parametrize("over", ["releases", "trajectories"])
+def test_a_small_simulation_of_pairs_covers_too(over: str) -> None:
+    script = load_script(HERE / "paired.py")
+    pair = script.Pair(script.Scenario(32, 4, 8, 2.5, 0.5), 1.5, 0.2, over)
+    found = script.covered(pair, 60, 7)
+    assert [(row["kind"], row["measure"]) for row in found] == [
+        (kind, name) for name in ("identification", "membership_auc")
+        for kind in ("difference", "figure")[: 2 if over == "releases" else 1]
+    ]  # fmt: skip
+    for row in found:
+        assert row["covered"] > 0.85, row
+
+
 @pytest.mark.parametrize("strength", [1.5, 4.0])
 def test_a_small_simulation_covers_too(strength: float) -> None:
     scenario = script().Scenario(32, 4, 8, strength, 0.5)

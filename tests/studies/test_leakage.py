@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -34,7 +35,6 @@ def committed() -> tuple[dict[str, Any], Values]:
 # --- what is committed ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_every_figure_and_verdict_follows_from_the_values_of_every_release() -> None:
     whole, values = committed()
     again = script("summarise").rounded(script("summarise").summarise(values))
@@ -42,7 +42,6 @@ def test_every_figure_and_verdict_follows_from_the_values_of_every_release() -> 
         assert json.loads(json.dumps(again[part])) == whole[part], part
 
 
-@pytest.mark.slow
 def test_combined_releases_follow_from_who_was_identified() -> None:
     for row in script("summarise").rounded(committed()[0]["multi_round"]):
         again = rates(row["identified"], row["labels"], row["candidates"])
@@ -60,6 +59,8 @@ BOTH, EVERY = {"mnist", "fmnist"}, {0, 200, 2000, 5000}
 )
 def test_every_mechanism_has_three_trajectories(design: str, datasets: set[str], rounds: set[int]) -> None:
     whole, _ = committed()
+    ran = [run["spec"]["audit"] for run in whole["runs"] if run["design"] == design and "kind" not in run]
+    rounds = rounds.union(*(audit["snapshots"] for audit in ran))
     mine = [row for row in whole["rows"] if row["design"] == design and row["attack"] == "matched"]
     assert {row["trajectories"] for row in mine} == {3}
     assert {row["dataset"] for row in mine} == datasets
@@ -75,6 +76,37 @@ def test_chance_is_where_it_should_be() -> None:
         missed = sum(not row[f"{measure}_low"] <= chance <= row[f"{measure}_high"] for row in rows)
         assert len(rows) > 50
         assert missed <= len(rows) / 10, f"{missed} of {len(rows)}"
+
+
+def test_parts_that_are_added_keep_what_was_there() -> None:
+    """And take the place of what they measured again."""
+    summarise, (whole, values) = script("summarise"), committed()
+    old = values, whole["runs"], whole["multi_round"]
+    again = summarise.joined(old, old)
+    assert [one.about for one in again[0].outcomes] == [one.about for one in values.outcomes]
+    assert (again[0].about, *again[1:]) == (values.about, *old[1:])
+    first = values.outcomes[0]
+    later = replace(first, about={**first.about, "round": 200, "design": "eleven-steps"})
+    other = replace(first, values={**first.values, "identification": 1 - first.values["identification"]})
+    accuracy = [
+        {
+            "design": "eleven-steps",
+            "dataset": "mnist",
+            "mechanism": "none",
+            "budget": None,
+            "round": 200,
+            "values": [0.5],
+        }
+    ]
+    runs, multi = (
+        [{**whole["runs"][0], "commit": "new"}, {"folder": "more"}],
+        [{**whole["multi_round"][1], "targets": 1}],
+    )
+    both = summarise.joined(old, (Values([later, other], about={"accuracy": accuracy}), runs, multi))
+    assert both[0].outcomes == [other, *values.outcomes[1:], later]
+    assert both[0].about["accuracy"] == [*values.about["accuracy"], *accuracy]
+    assert both[1] == [runs[0], *whole["runs"][1:], runs[1]]
+    assert both[2] == [whole["multi_round"][0], multi[0]]
 
 
 # --- how it is made ------------------------------------------------------------------------------------------

@@ -189,16 +189,17 @@ class _Bench:
     def likelihoods(self, update: Tensor, result: Tensor, limiter: Limiter | None) -> Tensor:
         """Log-likelihoods ``[.]`` of an update under the last of the simulated ones, up to a constant.
 
-        Without a limiter nothing is distorted: coordinates are then measured by how the companions vary in each.
+        Without a limiter nothing is distorted, and a share of the companions' variance stands for the noise, the same
+        in all coordinates: late in a run companions leave many of them as they are, and an image that moves one of
+        these would, in units of its own, outvote all other coordinates and all other rounds.
         """
         centre, around = result[: self.around].mean(0), self.around
         spread = result[:around] - centre
-        bare = limiter is None or len(limiter) == 1
-        limiter = Limiter(spread, update) if limiter is None or bare else limiter
+        limiter = Limiter(None, update) if limiter is None else limiter
         filter = Filter(spread, limiter, around - 1)
         responses = result[2 * around :] - result[around : 2 * around].mean(0)
         products = filter.products((update - centre).unsqueeze(0), responses.unsqueeze(0))
-        return filter.likelihood(products, 0 if bare else LIMIT, FLOOR)[0]
+        return filter.likelihood(products, min(LIMIT, len(limiter) - 1), FLOOR)[0]
 
 
 def _updates(server: Server, start: Tensor, images: Tensor, labels: Tensor, drawn: Tensor | None) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..attack.view import indicators_of, placed
 from ..errors import ConfigError, DataError
-from ..models.batched import Loss
+from ..models.objective import Loss
 from .attacker import Attacker
 from .update import Truth
 

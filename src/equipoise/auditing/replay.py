@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..attack.multi_round import Candidates, Combined, Observation, combine, multi_round
 from ..attack.simulate import chunk, pieces, respond, undistorted
@@ -28,6 +28,7 @@ from ..engine.sweep import Sweep
 from ..engine.tables import LENGTH, Block
 from ..errors import ConfigError, is_whole
 from ..mechanism.registry import get_mechanism
+from ..models.named import Factory
 from ..statistics import Ranking, grouped_interval, ranks
 from .cells import server_of
 from .results import THINGS, evidence
@@ -160,6 +161,7 @@ def replayed(
     seed: int = 0,
     on_round: Callable[[int], None] | None = None,
     datasets: dict[str, Dataset] | None = None,
+    model: nn.Module | Factory | None = None,
 ) -> dict[str, Any]:
     """How often examples of a client are found among decoys from the releases that hold them, and from all.
 
@@ -175,6 +177,7 @@ def replayed(
         seed: of examples, decoys and whatever the attacker draws.
         on_round: called after every round.
         datasets: by name, with the public images to attack with; not given: they are loaded as the run did.
+        model: a function that builds it, where it is not bundled.
 
     Returns:
         A row of numbers and words: identification with intervals, both controls, how many releases hold an example;
@@ -182,7 +185,7 @@ def replayed(
     """
     numbers = {"rounds": rounds, "examples": examples, "decoys": decoys, "around": around, "pairs": pairs}
     _check(settings, federation, numbers, client)
-    sweep = Sweep(settings, [federation], datasets)
+    sweep = Sweep(settings, [federation], datasets, model)
     data = sweep.datasets[federation.dataset]
     asked = suspects(sweep, federation.dataset, client, rounds, examples, decoys, seed)
     protection = settings.protection.at(federation.mechanism, federation.budget, 1)

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from ..data.dataset import Dataset
 from ..data.loading import Public
 from ..engine.datasets import dataset_labels
@@ -73,7 +75,8 @@ def audit_run(
         progress: called with (what, seconds of the plan that this took) while it works.
         public: data that belong to no client, where the run has no public part and for deployments: the name of a
             bundled dataset, a folder, an npz file, or tensors (inputs, labels) normalised as the clients do.
-        model: of a deployment: a bundled name, ``module:callable``, a function that builds it, or the module itself.
+        model: of a deployment: a bundled name, ``module:callable``, a function that builds it, or the module itself. Of
+            a run whose configuration names code: the same name again, or the code; a folder's word runs none.
         store: where finished parts are kept, and taken from: ``Store(folder)``. Without one nothing is written.
         planned: called with what will be done, before it begins.
 
@@ -101,6 +104,8 @@ def audit_run(
     kind = next(iter(datasets.values())).kind
     options, left_out = options.possible(unsupported(kind == "tokens", None))
     most = min(multi_rounds, settings.training.rounds)
+    if most and isinstance(subject.code, nn.Module):
+        raise ConfigError("A replay starts from the model's first weights.", "Give a function that builds the model.")
     replays = [_replay_seconds(run, subject, fed, most, options) for fed in federations] if most else []
 
     def with_replays(plan: Plan) -> None:
@@ -129,7 +134,7 @@ def audit_run(
     result["cap"] = _cap(run.results(), findings, federations, settings.training.rounds)
     if most and findings.complete:
         steps = [_step(progress, seconds / most) for seconds in replays]
-        _replay(result, settings, federations, most, options, steps, datasets)
+        _replay(result, settings, federations, most, options, steps, subject)
     result["limits"] = compared(result["limits"])
     result["notes"] += [*_left_out(federations, options), *_fewer(result["limits"], options), *subject.notes]
     if any(per_client(settings.protection, fed) for fed in federations):
@@ -177,15 +182,17 @@ def _replay_seconds(
 
 def _replay(
     result: dict[str, Any], settings: Settings, federations: list[Federation], rounds: int, options: AuditOptions,
-    steps: Sequence[Step], datasets: dict[str, Dataset],
+    steps: Sequence[Step], subject: Subject,
 ) -> None:  # fmt: skip
     """Add what many rounds together tell: of a budget of a whole run beside its limits."""
-    rows = []
+    rows, datasets, model = [], subject.datasets, subject.code
     for fed, step in zip(federations, steps, strict=True):
         if get_mechanism(fed.mechanism).whole_run:
-            result["limits"] += replayed_limits(settings, fed, rounds, options, datasets=datasets, on_round=step)
+            result["limits"] += replayed_limits(
+                settings, fed, rounds, options, datasets=datasets, model=model, on_round=step
+            )
         else:
-            rows.append(replay.replayed(settings, fed, rounds, on_round=step, datasets=datasets))
+            rows.append(replay.replayed(settings, fed, rounds, on_round=step, datasets=datasets, model=model))
     if rows:
         result["multi_round"] = [{key: row[key] for key in row if key not in OF_CLIENTS} for row in rows]
 

@@ -6,6 +6,7 @@ auditor names both, and what the server could not know is said in notes.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,9 +23,9 @@ from ..engine.settings import Settings
 from ..errors import CheckpointError, ConfigError, DataError, ModelError
 from ..mechanism.schedule import defence_label
 from ..models.batched import Batched
-from ..models.bundled import MODELS, build
+from ..models.bundled import MODELS
 from ..models.check import check_model
-from ..models.named import Model, model_of
+from ..models.named import Factory, Model, chosen, code_of, confirmed, model_of
 from ..models.received import Received
 from ..runs.deployment import Deployment
 from ..runs.folder import RunFolder
@@ -43,18 +44,21 @@ class Subject:
     batched: Batched
     weights: dict[int, Tensor]
     notes: list[str]
+    code: nn.Module | Factory | None = None  # of the model, where it is not bundled: to train as the run did
 
 
 def subject_of(
     run: RunFolder, rounds: Sequence[int], public: Public | None = None, model: Model | None = None
 ) -> Subject:
-    """What of the folder is attacked at these rounds, with ``public`` data and a ``model`` where it names none."""
+    """What of the folder is attacked at these rounds, with ``public`` data and a ``model`` where it names none.
+
+    Where it names code, that is imported only if ``model`` says the same.
+    """
     deployment = run.config.deployment
     if deployment is not None:
         return _deployed(run, deployment, rounds, public, model)
-    if model is not None:
-        raise ConfigError("The configuration of this run names its model.", "Leave the model out.")
     settings = run.config.settings
+    code = code_of(confirmed(settings.training.model, model))
     datasets = load_datasets(settings, [fed.dataset for fed in run.config.federations()])
     if public is not None:
         datasets = {name: _with_public(data, public) for name, data in datasets.items()}
@@ -63,9 +67,11 @@ def subject_of(
             raise DataError(f"Dataset {data.name!r} has no public {THINGS[data.kind]}s to attack with.", OR_TRAIN)
     sample, (device, dtype) = next(iter(datasets.values())), _kind(settings)
     with torch.random.fork_rng(devices=[]):
-        batched = Batched(build(settings.training.model, sample.shape, sample.classes).to(device, dtype), device=device)
+        source = copy.deepcopy(code) if isinstance(code, nn.Module) else chosen(settings.training.model, code)
+        module = model_of(source, sample.shape, sample.classes, sample.vocabulary)
+    batched = Batched(module.to(device, dtype), device=device)
     weights = {number: run.weights(number, batched.layout).to(device, dtype) for number in rounds}
-    return Subject(datasets, batched, weights, [])
+    return Subject(datasets, batched, weights, [], code)
 
 
 def _kind(settings: Settings) -> tuple[torch.device, torch.dtype]:

@@ -13,7 +13,8 @@ from ..attack.view import Server, View, check_labels, is_input, placed
 from ..errors import ConfigError, DataError, ModelError, ReleaseError
 from ..mechanism.protection import Protection, ProtectionSettings, check_protection
 from ..mechanism.registry import Mechanism, checked
-from ..models.batched import Batched, Loss
+from ..models.batched import Batched
+from ..models.objective import Loss
 from ..models.received import Received
 
 State = Mapping[str, Tensor]

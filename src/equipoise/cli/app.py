@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from ..errors import EquipoiseError
-from . import audit, bounds, calibrate, demo, doctor, flower, guarantee, ledger, reproduce, train
+from . import audit, bounds, calibrate, data, demo, doctor, flower, guarantee, ledger, reproduce, train
 from .arguments import print_json
 from .interrupts import interruptible_imports
 
@@ -45,6 +45,7 @@ app.command(epilog=audit.EXAMPLES)(audit.audit)
 app.command(epilog=calibrate.EXAMPLES)(calibrate.calibrate)
 app.command(epilog=guarantee.EXAMPLES)(guarantee.guarantee)
 app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
+app.add_typer(data.app, name="data")
 app.add_typer(flower.app, name="flower")
 app.command(epilog=bounds.EXAMPLES)(bounds.bounds)
 app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)

@@ -20,7 +20,11 @@ Public = Annotated[
     str | None, typer.Option(help="Public data to attack with: a bundled dataset, a folder, an npz file.")
 ]
 Model = Annotated[
-    str | None, typer.Option(help="Of a deployment: a bundled model, or module:callable, which is imported.")
+    str | None,
+    typer.Option(
+        help="Of a deployment, or of a run whose model is code: bundled, or module:callable, which is imported.",
+        autocompletion=completion.models,
+    ),
 ]
 EXAMPLES = (
     "Examples: equipoise audit runs/a   |   equipoise audit runs/a --quick   |   equipoise audit runs/a --attack "

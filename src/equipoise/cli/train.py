@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import completion
-from .arguments import Json, Set, pairs, print_json, split, words
+from .arguments import Json, Model, Set, model_code, pairs, print_json, split, words
 
 if TYPE_CHECKING:
     from ..runs.run import Run
@@ -25,12 +25,16 @@ def train(
     config: Annotated[Path | None, typer.Option(help=r"TOML file with settings and \[\[sweep]] blocks.")] = None,
     dataset: Annotated[
         str | None,
-        typer.Option(help="mnist, fmnist or a folder; comma-separated.", autocompletion=completion.datasets),
+        typer.Option(
+            help="mnist, fmnist, breast-cancer, generated-text, or a path; comma-separated.",
+            autocompletion=completion.datasets,
+        ),
     ] = None,
     mechanism: Annotated[
         str | None, typer.Option(help="none, pl-learn, ...; comma-separated.", autocompletion=completion.mechanisms)
     ] = None,
     budget: Annotated[str | None, typer.Option(help="Budgets; comma-separated.")] = None,
+    model: Model = None,
     seed: Annotated[str | None, typer.Option(help="Seeds; comma-separated.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds T.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", autocompletion=completion.devices)] = None,
@@ -47,21 +51,24 @@ def train(
     from .run_tables import show_claims, show_results, summary
 
     overrides = pairs(settings)
-    flags = (("rounds", rounds), ("device", device), ("release_limit", release_limit))
+    flags = (("model", model), ("rounds", rounds), ("device", device), ("release_limit", release_limit))
     overrides |= {key: value for key, value in flags if value is not None}
     sweep = {"datasets": words(dataset), "mechanisms": words(mechanism), "budgets": split(budget), "seeds": split(seed)}
     resolved = resolve(config, overrides, sweep)
     folder = out or Path("runs") / resolved.digest()[:12]
-    run = Run(folder, resolved, fresh)
+    run = Run(folder, resolved, fresh, model=model_code(resolved, config, "model" in overrides))
 
     def first() -> None:
-        display.console.print(summary(resolved, folder))
-        for name in (data.name for data in run.sweep.datasets.values() if data.public is None):
-            display.console.print(
-                f"warning: {name} has no public images, so this run cannot be audited as it is. To set some apart: "
-                "--set public_fraction=0.1",
-                markup=False, highlight=False, soft_wrap=True,
-            )  # fmt: skip
+        display.console.print(summary(run.config, folder))
+        for data in run.sweep.datasets.values():
+            said = [f"{data.name}: guessed {guess}" for guess in data.guessed]
+            if data.public is None:
+                said.append(
+                    f"warning: {data.name} has no public {data.train.word}, so this run cannot be audited as it is. To "
+                    "set some apart: --set public_fraction=0.1"
+                )
+            for line in said:
+                display.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     result = execute(run, quiet=as_json, first=first)
     if as_json:

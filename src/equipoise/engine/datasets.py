@@ -7,18 +7,18 @@ from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
 
+from ..data.bundle import BUNDLED
 from ..data.dataset import Dataset
-from ..data.loading import BUNDLED, load_with
+from ..data.loading import load_with
+from .data_settings import FILES, LATER
 from .settings import Settings
 
 
 def load_dataset(settings: Settings, name: str) -> Dataset:
-    """A bundled dataset, whose splits are fixed, or a folder, split as the settings say."""
-    fractions = {
-        "validation_fraction": settings.data.validation_fraction,
-        "public_fraction": settings.data.public_fraction,
-    }
-    return load_with(name, **fractions)
+    """A bundled dataset, whose splits are fixed, or files, read and split as the settings say."""
+    given = {key: getattr(settings.data, key) for key in FILES if getattr(settings.data, key) != LATER[key]}
+    fractions = {key: getattr(settings.data, key) for key in ("validation_fraction", "public_fraction")}
+    return load_with(name, **fractions, **given)
 
 
 def load_datasets(settings: Settings, names: Iterable[str]) -> dict[str, Dataset]:

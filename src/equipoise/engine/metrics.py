@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from ..data.splits import placed
 from .evaluation import by_client, score
 from .tables import Tables
 
@@ -78,7 +79,7 @@ def evaluate(sweep: Sweep, extra: list[Row] | None) -> list[Row]:
         mine = sweep.federations_on(name)
         params = sweep.state.params[mine]
         for prefix, split in (("", dataset.test), ("validation_", dataset.validation)):
-            images, labels = split.inputs.to(sweep.device, sweep.dtype), split.labels.to(sweep.device)
+            images, labels = placed(split.inputs, sweep.device, sweep.dtype), split.labels.to(sweep.device)
             correct, loss = score(sweep.batched, params, images, labels)
             parts = sweep.test_parts[name, prefix]
             accuracy, each = correct.double().mean(1).tolist(), by_client(correct, parts).tolist()

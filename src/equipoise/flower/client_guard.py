@@ -3,6 +3,9 @@
 The guard has no state of its own, and learns of a release through a context variable that holds for one message: in
 Ray workers and in SuperNodes alike, arrays leave the client only if ``protect`` made exactly these arrays for exactly
 this message, the only ones. Every reply is a new one, all of whose names are the guard's or the policy's.
+
+The app gets copies of the message and of the context. The model that is distorted, the round, the policy, the count of
+releases and whom the reply is for are read from what came, which the app never holds.
 """
 
 from __future__ import annotations
@@ -11,17 +14,19 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 
 from ..errors import ConfigError, EquipoiseError, PolicyError, ReleaseError, is_finite, place
 from ..mechanism.registry import Mechanism
 from .admission import NUMBERS, RECORD, Admission, admitted, counting
+from .copies import copy_arrays, copy_context, copy_message, state_with
 from .policy import Evaluation, Policy, policy_of
 from .run_config import PREFIX, WEIGHT, Terms
 
@@ -29,6 +34,8 @@ log = logging.getLogger("flwr.equipoise")  # below Flower's own logger, so that 
 
 REFUSED = "The node refused or failed."
 """All that a server learns of what went wrong on a node."""
+MOST_EXAMPLES = 2**31
+"""More than a node has, and no room for a text."""
 
 
 @dataclass(frozen=True)
@@ -43,35 +50,48 @@ class _Made:
 
 @dataclass
 class _Passage:
-    """What ``protect`` did during one message."""
+    """One message and its context as they came, the message that the app got in its place, and what it did with it."""
 
     message: Message
+    context: Context
+    handed: Message | None = None
     policy: Policy | None = None
     admission: Admission | None = None
     begun: bool = False
     made: _Made | None = None
 
 
+@dataclass(frozen=True)
+class Begun:
+    """A release that is admitted and charged, with the message and the context that it is for."""
+
+    admission: Admission
+    message: Message
+    context: Context
+
+
 _passage: ContextVar[_Passage | None] = ContextVar("equipoise_passage", default=None)
 
 
-def begin(msg: Message, context: Context) -> Admission:
+def begin(msg: Message, context: Context) -> Begun:
     """Whoever makes a release for the present message says so first: there is one, or the app could choose.
 
-    Returns what the guard around the message admitted and charged, whatever context the app passes on.
+    Returns what the guard around the message got, admitted and charged, whatever message and context the app passes on.
     """
     passage = _passage.get()
-    if passage is not None and passage.begun:
+    if passage is None:
+        return Begun(_charged(msg, context, None), msg, context)
+    if passage.begun:
         raise ReleaseError(
             "protect was called a second time for one message: of several releases the app could send the one it "
             "likes, and their mean would have less noise.",
             "Call it once.",
         )
-    if passage is not None:
-        passage.begun = True
-        if passage.admission is not None:
-            return passage.admission
-    return _charged(msg, context, None if passage is None else passage.policy)
+    passage.begun = True
+    if passage.admission is None:  # a simulation without a run config: the app tells one, and nothing else
+        told = copy_context(passage.context, passage.context.state, context.run_config)
+        passage.admission = _charged(passage.message, told, passage.policy)
+    return Begun(passage.admission, passage.message, passage.context)
 
 
 def _charged(msg: Message, context: Context, policy: Policy | None) -> Admission:
@@ -84,7 +104,7 @@ def let_pass(arrays: ArrayRecord, record: dict[str, Any], terms: Terms) -> None:
     """Tell the guard around the present message, if there is one, what ``protect`` made for it."""
     passage = _passage.get()
     if passage is not None:
-        passage.made = _Made(digest(arrays), _copy(arrays), record, terms)
+        passage.made = _Made(digest(arrays), copy_arrays(arrays), record, terms)
 
 
 def guard(msg: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -98,34 +118,54 @@ def guard(msg: Message, context: Context, call_next: ClientAppCallable) -> Messa
     place, and with the policy's ``verbose-errors`` its words.
     """
     outer = _passage.get()
-    if outer is not None and outer.message is msg:
+    if outer is not None and outer.handed is msg:
         return call_next(msg, context)  # the guard around this one will look
-    passage, loud = _Passage(msg), False
+    passage, loud = _Passage(msg, context), False
     token = _passage.set(passage)
     try:
         policy = passage.policy = policy_of(context.node_config)
         loud = policy.verbose_errors
-        training = _permit(passage, policy, context)
-        reply = call_next(msg, context)
+        training = _permit(passage, policy)
+        reply = _called(call_next, passage)
         if reply.has_error():
             raise ReleaseError("The client app reported an error.", "See what it logged.")
         content = _trained(reply.content, passage.made, policy) if training else _evaluated(reply.content, policy)
         return Message(content, reply_to=msg)
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:  # of whatever kind: its words, its class or its exit code could be anything
-        log.error("Nothing is sent: %s", _words(error) if loud else _place(error))
+        if type(error) is KeyboardInterrupt:
+            raise KeyboardInterrupt from None  # Ctrl-C, without any words
+        _log_refusal(error, loud)
         return Message(Error(code=ErrorCode.MOD_FAILED_PRECONDITION, reason=REFUSED), reply_to=msg)
     finally:
         _passage.reset(token)
 
 
-def _permit(passage: _Passage, policy: Policy, context: Context) -> bool:
+def _called(call_next: ClientAppCallable, passage: _Passage) -> Message:
+    """The app's reply to a copy of the message, in a copy of the context.
+
+    Flower keeps the context from one message to the next, with the name of the policy in it. Of what the app did to its
+    copy only the state goes back, and not the count in it.
+    """
+    came = passage.context
+    theirs = copy_context(came, state_with(came.state, RECORD, _count(came)), came.run_config)
+    passage.handed = copy_message(passage.message)
+    try:
+        return call_next(passage.handed, theirs)
+    finally:
+        came.state = state_with(theirs.state, RECORD, _count(came))
+
+
+def _count(context: Context) -> ConfigRecord | None:
+    """What the node has counted in this run."""
+    return context.state.config_records.get(RECORD)
+
+
+def _permit(passage: _Passage, policy: Policy) -> bool:
     """Raise unless the policy allows what the message asks for; whether that is training."""
     kind = passage.message.metadata.message_type.split(".")[0]
     if kind == "train":
-        if any(key.startswith(PREFIX) for key in context.run_config):  # Flower's run_simulation has none: protect asks
-            passage.admission = _charged(passage.message, context, policy)
+        if any(key.startswith(PREFIX) for key in passage.context.run_config):  # Flower's run_simulation has none
+            passage.admission = _charged(passage.message, passage.context, policy)
         return True
     if kind != "evaluate" or policy.evaluation is None:
         raise PolicyError(
@@ -169,7 +209,7 @@ def _metrics(content: RecordDict) -> dict[str, Any]:
 def _examples(metrics: Mapping[str, Any]) -> int | None:
     """How many examples a reply says that it is of; None where that is no whole number, which could hold anything."""
     value = metrics.get(WEIGHT)
-    return int(value) if is_finite(value) and value == int(value) and value >= 1 else None
+    return int(value) if is_finite(value) and value == int(value) and 1 <= value <= MOST_EXAMPLES else None
 
 
 def _weight(examples: int | None, policy: Policy) -> float | int:
@@ -184,14 +224,14 @@ def _weight(examples: int | None, policy: Policy) -> float | int:
 
 
 def _single(metrics: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """The metrics of these names: finite numbers, because a list could hold anything."""
+    """The metrics of these names, as plain floats: a list, or a whole number of any length, could hold anything."""
     missing = [name for name in names if name not in metrics]
     if missing:
         raise ConfigError(f"The reply has no metric {missing[0]!r}.", "Send it, or take it out of equipoise.metrics.")
     odd = [name for name in names if not is_finite(metrics[name])]
     if odd:
         raise ReleaseError(f"The metric {odd[0]!r} is no finite number.", "Send single numbers.")
-    return {name: metrics[name] for name in names}
+    return {name: float(metrics[name]) for name in names}
 
 
 def _evaluated(content: RecordDict, policy: Policy) -> RecordDict:
@@ -209,7 +249,16 @@ def _evaluated(content: RecordDict, policy: Policy) -> RecordDict:
             "Evaluate on more.",
         )
     names = tuple(name for name in allowed.metrics if name in metrics)
-    return RecordDict({"metrics": MetricRecord({WEIGHT: _weight(examples, policy), **_single(metrics, names)})})
+    return RecordDict({"metrics": MetricRecord({**_single(metrics, names), WEIGHT: _weight(examples, policy)})})
+
+
+def _log_refusal(error: BaseException, loud: bool) -> None:
+    """Say on this node why nothing is sent. An error that cannot be told, whose words fail say, is no way out."""
+    words = "an error that cannot be told"
+    with suppress(BaseException):
+        words = _words(error) if loud else _place(error)
+    with suppress(BaseException):
+        log.error("Nothing is sent: %s", words)
 
 
 def _place(error: BaseException) -> str:
@@ -243,11 +292,6 @@ def told(record: Mapping[str, Any], mechanism: Mechanism) -> dict[str, float]:
         return {}
     fixed = ("lower", "upper") if mechanism.on_sphere else ()  # these follow from the budget
     return {name: float(record[name] if name in fixed else f"{record[name]:.2g}") for name in NUMBERS}
-
-
-def _copy(arrays: ArrayRecord) -> ArrayRecord:
-    """Other objects around the same bytes."""
-    return ArrayRecord({name: Array(a.dtype, tuple(a.shape), a.stype, a.data) for name, a in arrays.items()})
 
 
 def digest(arrays: ArrayRecord) -> str:

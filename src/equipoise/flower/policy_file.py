@@ -13,7 +13,7 @@ from ..files import write_bytes
 from ..ledger.account import Account
 from ..ledger.account_report import CANDIDATES
 from ..ledger.ledger import Summary, verify
-from ..ledger.reservation import RELATION, sums
+from ..ledger.reservation import RELATION, SINGLE_RELATION, sums
 from ..mechanism.protection import ProtectionSettings
 from ..mechanism.registry import MECHANISMS, Mechanism, checked
 from .policy import VARIABLE, VERSION, Policy, needed, read_policy
@@ -228,6 +228,8 @@ def _sentences(policy: Policy) -> Iterator[str]:
     names = f", and the metrics {', '.join(policy.metrics)} if the run asks for them" if policy.metrics else ""
     size = "" if all("most-epsilon" in bounds for bounds in policy.mechanisms.values()) else ", the size of its noise"
     yield f"With each release leave its mechanism and budget{size}, and {weight}{names}."
+    if policy.buffers == "noised":
+        yield "Buffers that were fitted here, such as running statistics, leave under the same noise if the run asks."
     if policy.evaluation is None:
         yield "No evaluation on this node's data leaves."
     else:
@@ -281,7 +283,7 @@ def _mechanism(name: str, bounds: dict[str, Any]) -> str:
     if "most-epsilon" in bounds:
         return (
             f"{name}, {most}: each release with epsilon {bounds['most-epsilon']:g} or less, all together at most "
-            f"{bounds['most-total-epsilon']:g}; sums are divided by {bounds['divisor']:.0f}."
+            f"{bounds['most-total-epsilon']:g} ({SINGLE_RELATION}); sums are divided by {bounds['divisor']:.0f}."
         )
     if "least-relative" not in bounds:
         return f"{name}, {most}: updates leave UNPROTECTED."
@@ -317,4 +319,6 @@ def _as_budget(intensity: float) -> str:
 
 def remedy(path: Path) -> str:
     """How a node is told of the file."""
-    return f"flower-supernode --node-config 'equipoise.policy=\"{path.absolute()}\"'   (or {VARIABLE}={path})"
+    return (
+        f"flower-supernode --node-config 'equipoise.policy=\"{path.absolute()}\"'   (or {VARIABLE}={path.absolute()})"
+    )

@@ -15,7 +15,7 @@ from ..privacy.guarantee import guarantee, percent_up
 from ..privacy.limits import MARGIN, limit
 from .account import is_formal, is_whole_run, single_epsilon, units
 from .ledger import Reset, Summary
-from .reservation import RELATION, Reserved, sums
+from .reservation import RELATION, SINGLE_RELATION, Reserved, sums
 
 Bounds = Mapping[str, Mapping[str, Any]]
 """What a policy says of each mechanism."""
@@ -138,7 +138,8 @@ def proved(summary: Summary) -> list[str]:
     single = single_epsilon(summary)
     if single and math.isfinite(single):
         words.append(
-            f"With single releases of epsilon {single:g} in all: epsilon {epsilon + single:g}, delta {delta:g}."
+            f"With single releases of epsilon {single:g} in all ({SINGLE_RELATION}): epsilon {epsilon + single:g}, "
+            f"delta {delta:g} ({RELATION})."
         )
     words += [limit_sentence(run) for run in summary.runs.values()]
     if len(summary.runs) > 1 or single:

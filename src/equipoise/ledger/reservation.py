@@ -20,6 +20,8 @@ Noise = tuple[tuple[float, int], ...]
 """Pairs (relative noise multiplier, number of rounds), in the order of the rounds."""
 RELATION = "add/remove"
 """Data sets are neighbours if one has one unit more than the other."""
+SINGLE_RELATION = "replace one, unit: record"
+"""Of the guarantee of a single release. Nodes divide by a public number: it holds for one record more or less too."""
 UNITS = ("record", "group")
 LONGEST_RUN = 64
 MOST_PARTS = 100

@@ -21,7 +21,7 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
@@ -29,7 +29,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from ..engine.datasets import dataset_labels
+from ..engine.datasets import dataset_labels, load_dataset
 from ..engine.federation import Federation
 from ..engine.recommended import recommended_for, recommended_model
 from ..engine.settings import (
@@ -38,7 +38,6 @@ from ..engine.settings import (
     LATER,
     TABLES,
     Settings,
-    TrainingSettings,
     named_as_before,
     present_names,
     problems,
@@ -48,6 +47,8 @@ from ..errors import ConfigError, EquipoiseError, is_number, is_whole, raise_all
 from ..mechanism.protection import ProtectionSettings
 from ..mechanism.registry import MECHANISMS
 from ..mechanism.schedule import schedule_text
+from ..models.bundled import OWN_INIT, Kind
+from ..models.named import is_imported
 from .deployment import Deployment
 
 KNOWN_TO_A_SERVER = (
@@ -100,7 +101,7 @@ class Config:
 
         The chunk size does not show in the bits where the mini-batch is a multiple of 4 (see docs/architecture.md).
         """
-        plain = named_as_before(self.settings.plain()) | {"device": ""}
+        plain = named_as_before(self.settings.plain()) | {"device": "", "route": LATER["route"]}
         plain |= {"chunk": 0} if self.settings.protection.batch % 4 == 0 else {}
         unseen = ("ledger", "release_limit", *(key for key, value in LATER.items() if plain[key] == value))
         plain = {key: value for key, value in plain.items() if key not in unseen}
@@ -141,9 +142,21 @@ def resolve(
     >>> config.settings.training.rounds, config.federations()[0].mechanism
     (10, 'pl-learn')
     """
-    config = _resolved(_read(file) if file else {}, overrides, sweep)
+    config = _resolved(_read(file) if file else {}, overrides, sweep, _kind)
     raise_all(list(_unused(config)))
     return config
+
+
+MARK = "# Resolved settings of an equipoise run."
+"""How the config.toml of a run begins."""
+
+
+def of_run(file: Path) -> bool:
+    """Whether a configuration was written by a run: it may be a stranger's, so nothing that it names is imported."""
+    try:
+        return file.read_bytes().startswith(MARK.encode())
+    except OSError:
+        return False
 
 
 UNUSED = {
@@ -154,6 +167,12 @@ UNUSED = {
 
 
 def _unused(config: Config) -> Iterator[ConfigError]:
+    training = config.settings.training
+    if is_imported(training.model) and training.init != "torch":
+        cause = (
+            f"The model {training.model!r} draws its own first weights, and init={training.init!r} is for bundled ones."
+        )
+        yield ConfigError(cause, "Leave init out.")
     if all(MECHANISMS[federation.mechanism].whole_run for federation in config.federations()):
         for name, remedy in UNUSED.items():
             if getattr(config.settings.protection, name) != getattr(ProtectionSettings(), name):
@@ -164,7 +183,7 @@ def stored(file: Path) -> Config:
     """The configuration that a run folder holds; keys may have the names of schema 1."""
     raw = present_names(_read(file))
     told = raw.pop("deployment", None)
-    config = _resolved(raw, None, None)
+    config = _resolved(raw, None, None, lambda settings, names: "image")  # a folder has all keys, or is a deployment's
     if told is None:
         return config
     problems: list[EquipoiseError] = []
@@ -175,7 +194,10 @@ def stored(file: Path) -> Config:
 
 
 def _resolved(
-    raw: dict[str, Any], overrides: Mapping[str, Any] | None, sweep: Mapping[str, Sequence[Any]] | None
+    raw: dict[str, Any],
+    overrides: Mapping[str, Any] | None,
+    sweep: Mapping[str, Sequence[Any]] | None,
+    kind: Callable[[Mapping[str, Any], Sequence[str]], Kind],
 ) -> Config:
     for key, value in (overrides or {}).items():
         _assign(raw, key, value)
@@ -190,7 +212,7 @@ def _resolved(
     results: list[EquipoiseError] = []
     of_blocks: list[EquipoiseError] = []
     typed = [_typed(SweepBlock, block, f"sweep[{i}].", of_blocks) for i, block in enumerate(blocks or [{}])]
-    settings = _typed_settings(_nulls(_with_recommended(raw, [block for block in typed if block])), results)
+    settings = _typed_settings(_nulls(_with_recommended(raw, [block for block in typed if block], kind)), results)
     results += of_blocks
     config = Config(settings, [block for block in typed if block is not None])
     if len(config.sweep) == len(typed):
@@ -199,15 +221,32 @@ def _resolved(
     return config
 
 
-def _with_recommended(raw: dict[str, Any], blocks: Sequence[SweepBlock]) -> dict[str, Any]:
-    """The keys that are given, and those recommended for the mechanisms of the sweep where none is given."""
+def _with_recommended(
+    raw: dict[str, Any], blocks: Sequence[SweepBlock], kind: Callable[[Mapping[str, Any], Sequence[str]], Kind]
+) -> dict[str, Any]:
+    """The keys that are given, and those recommended for the data and mechanisms of the sweep where none is given."""
     mechanisms = [name for block in blocks for name in block.mechanisms]
-    model = raw.get("model", recommended_model(mechanisms) or TrainingSettings.model)
+    datasets = [name for block in blocks for name in block.datasets]
+    what = cache(lambda: kind(raw, datasets))  # may read the data: only where it matters
+    model = raw["model"] if "model" in raw else recommended_model(mechanisms, what())
     if not isinstance(model, str):
         return raw
     kept = recommended_for(mechanisms, model)
+    if is_imported(model) or model in OWN_INIT or ("init" not in raw and model == "mlp" and what() == "table"):
+        kept["init"] = "torch"
     tables = {key: {**kept[key], **raw[key]} for key in kept if key in TABLES and isinstance(raw.get(key), Mapping)}
-    return {**({"model": model} if kept else {}), **kept, **raw, **tables}
+    return {"model": model, **kept, **raw, **tables}
+
+
+def _kind(raw: Mapping[str, Any], datasets: Sequence[str]) -> Kind:
+    """What the inputs of the first dataset are; pictures, where it cannot be read: whoever trains on it says why."""
+    if not datasets or datasets[0] in ("mnist", "fmnist"):
+        return "image"
+    fractions = {key: raw[key] for key in ("validation_fraction", "public_fraction") if is_number(raw.get(key))}
+    try:
+        return load_dataset(Settings.flat(**fractions), datasets[0]).kind
+    except EquipoiseError:
+        return "image"
 
 
 def differing(folder_config: Path, config: Config) -> list[str]:
