@@ -86,7 +86,7 @@ def test_parts_that_are_added_keep_what_was_there() -> None:
     assert [one.about for one in again[0].outcomes] == [one.about for one in values.outcomes]
     assert (again[0].about, *again[1:]) == (values.about, *old[1:])
     first = values.outcomes[0]
-    later = replace(first, about={**first.about, "round": 200, "design": "eleven-steps"})
+    later = replace(first, about={**first.about, "round": 777, "design": "eleven-steps"})
     other = replace(first, values={**first.values, "identification": 1 - first.values["identification"]})
     accuracy = [
         {
@@ -94,7 +94,7 @@ def test_parts_that_are_added_keep_what_was_there() -> None:
             "dataset": "mnist",
             "mechanism": "none",
             "budget": None,
-            "round": 200,
+            "round": 777,
             "values": [0.5],
         }
     ]
