@@ -38,7 +38,7 @@ def committed() -> tuple[dict[str, Any], Values]:
 def test_every_figure_and_verdict_follows_from_the_values_of_every_release() -> None:
     whole, values = committed()
     again = script("summarise").rounded(script("summarise").summarise(values))
-    for part in ("rows", "accuracy", "verdicts", "counts"):
+    for part in ("rows", "accuracy", "verdicts", "counts", "beside_undistorted"):
         assert json.loads(json.dumps(again[part])) == whole[part], part
 
 
@@ -166,6 +166,16 @@ def test_a_verdict_needs_a_clear_difference_or_a_control_that_works(
     assert {answer["verdict"] for answer in answers} == {word}
     assert {answer["control_failed"] for answer in answers} == {failed}
     assert {answer["measure"] for answer in answers} == {"identification", "membership_auc"}
+
+
+@pytest.mark.parametrize(
+    ("learned", "bare", "word"),
+    [(1.5, 0.5, "leaks more"), (0.5, 1.5, "leaks less"), (1.0, 1.0, "no clear difference")],
+)
+def test_releases_are_set_beside_undistorted_ones_at_the_same_weights(learned: float, bare: float, word: str) -> None:
+    rows = study(learned, 1.0, bare)["beside_undistorted"]
+    assert {row["attack"] for row in rows if row["role"] == "own"} == {"matched", "membership"}
+    assert {row["verdict"] for row in rows if row["role"] == "own"} == {word}
 
 
 def test_orders_of_scores_keep_areas_and_rates() -> None:
