@@ -68,6 +68,23 @@ def test_the_page_counts_what_lies_outside() -> None:
     assert [len(some) for some in (once, wide, few, narrow)] == [112, 18, 8, 1]
 
 
+def test_with_two_non_members_a_release_the_intervals_of_membership_cover() -> None:
+    few = json.loads((HERE / "few.json").read_text())["rows"]
+    scenarios = load_script(HERE / "few.py").SCENARIOS
+    assert {row["strength"] for row in few} == {scenario.strength for scenario in scenarios}
+    assert {(row["releases"], row["batch"], row["others"], row["repetitions"]) for row in few} == {(200, 4, 2, 1000)}
+    assert {row["measure"] for row in few} == {"membership_auc", "membership_tpr"}
+    for row in few:
+        assert row["covered"] >= 0.93 - 2 * row["standard_error"], row
+
+
+@pytest.mark.parametrize("size", script().SIZES)
+def test_tables_name_the_non_members_that_there_were(size: tuple[int, int, int]) -> None:
+    filled = load_script(HERE.parents[1] / "scripts" / "fill_readme.py")
+    dealt = script().targets_of(script().Scenario(*size, 2.5, 0.5), 0).others
+    assert filled.DEALT.get(size, size[2]) == dealt
+
+
 # --- intervals that decide verdicts --------------------------------------------------------------------------
 
 
