@@ -31,6 +31,10 @@ _EXPONENTS = range(-400, 401)
 _MARGIN = 1 + 2.0**-20
 EXACT = 2**24
 """Integers up to here are exact in float32."""
+_RUN = 128
+_LENGTH_ERROR = 2.0**-17
+"""More than the part of a length that ``length`` may be off by."""
+_SMALLEST = -62
 
 
 @dataclass(frozen=True)
@@ -85,20 +89,39 @@ class L2Grid:
 
         The integers are in float32 where gradients are and it holds them exactly, and else in float64.
         """
-        size = torch.linalg.vector_norm(gradients, dim=-1, keepdim=True, dtype=torch.float64)
-        factor = clip / size.clamp_min(clip) / self.step
-        narrow = gradients.dtype == torch.float32 and self.most < EXACT**2 // 4
-        scaled = gradients * factor.float() if narrow else gradients.double() * factor
-        whole = towards_zero(scaled)
-        found = torch.linalg.vector_norm(whole, dim=-1, keepdim=True, dtype=torch.float64)
-        if bool((found <= math.sqrt(self.most) * (1 - whole.shape[-1] * 2.0**-50)).all()):  # whatever it was rounded by
+        narrow = gradients.dtype == torch.float32 and self.most < EXACT**2 // 4 and self.exponent >= _SMALLEST
+        if not narrow:
+            return self._careful(gradients, clip)
+        size = length(gradients) * (1 + 3 * _LENGTH_ERROR)  # so that finite ones pass the check below
+        whole = torch.div(gradients, self.step * (size.clamp_min(clip) / clip).float(), rounding_mode="trunc")
+        short = length(whole) <= math.sqrt(self.most) * (1 - _LENGTH_ERROR)  # whatever rounded them; not so for NaN
+        if bool(short.all()):
             return whole, (size > clip).squeeze(-1)
-        whole = whole.double()
+        exact, clipped = self._careful(gradients, clip)
+        return torch.where(short, whole.double(), exact), torch.where(short, size > clip, clipped.unsqueeze(-1))[..., 0]
+
+    def _careful(self, gradients: Tensor, clip: float) -> tuple[Tensor, Tensor]:
+        """``whole`` in float64, with a second look at every unit: gradients of all sizes, and what is no number."""
+        size = torch.linalg.vector_norm(gradients, dim=-1, keepdim=True, dtype=torch.float64)
+        whole = towards_zero(gradients.double() * (clip / size.clamp_min(clip) / self.step))
         norm = squared(whole)
-        shorter = (whole * (math.sqrt(self.most) / norm.sqrt() * (1 - 2.0**-20))).trunc_()
+        shorter = towards_zero(whole * (math.sqrt(self.most) / norm.sqrt() * (1 - 2.0**-20)))
         whole = torch.where(norm > self.most, shorter, whole)
         whole = torch.where(squared(whole) <= self.most, whole, 0.0)  # nor what is not a number
         return whole, ~(size <= clip).squeeze(-1)
+
+
+def length(values: Tensor) -> Tensor:
+    """The L2 norm of float32 numbers ``[..., P]`` as float64 ``[..., 1]``, off by less than ``_LENGTH_ERROR`` of it.
+
+    A sum of ``_RUN`` squares in float32, in whatever order, is off by at most ``_RUN`` parts in 2^24, and its root by
+    half of that and one more; roots are put together in float64. Squares of numbers below 2^-62 may be lost: on a grid
+    as coarse as ``_SMALLEST`` asks for, these are zero.
+    """
+    runs = values.shape[-1] // _RUN * _RUN
+    parts = [values[..., :runs].unflatten(-1, (-1, _RUN)), values[..., None, runs:]]
+    norms = [torch.linalg.vector_norm(part, dim=-1) for part in parts if part.numel()]
+    return torch.linalg.vector_norm(torch.cat(norms, -1), dim=-1, keepdim=True, dtype=torch.float64)
 
 
 def squared(whole: Tensor) -> Tensor:
@@ -107,12 +130,12 @@ def squared(whole: Tensor) -> Tensor:
 
 
 def towards_zero(values: Tensor) -> Tensor:
-    """``values.trunc()``, which takes torch ten times as long as a floor.
+    """``values.trunc()``, which takes torch ten times as long as a division.
 
     >>> towards_zero(torch.tensor([1.7, -1.7, -0.3, 0.0])).tolist()
     [1.0, -1.0, -0.0, 0.0]
     """
-    return values.abs().floor_().copysign_(values)
+    return values.div(1, rounding_mode="trunc")
 
 
 def largest_power(square: Fraction) -> int:

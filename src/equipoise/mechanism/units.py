@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, ref
@@ -31,6 +32,7 @@ from ..models.batched import Batched
 from ..privacy.poisson import included
 from ..randomness import Words
 from .l2_grid import EXACT, L2Grid
+from .side_by_side import Result, one_thread, side_by_side
 
 log = logging.getLogger("equipoise")
 
@@ -38,10 +40,18 @@ SLOTS = 64
 """Records of one call on a CPU."""
 ROOM = 6 << 30
 """Bytes that the gradients of one call may take on a GPU."""
+SMALL = 1 << 25
+"""Numbers that the gradients of one call may come to where several calls run at once."""
+SIZES = (0.2, 2.0**24, 1e30)
+"""Of the weights that ``slots_for`` tries."""
 LARGEST_SUM = 2**52
 torch.empty(
     31 << 20, dtype=torch.uint8
 )  # freed at once: the C library then keeps blocks of that size for the next ones
+
+
+Call = tuple[Tensor, Tensor]
+"""The records of one call by their places in the pool ``[R, slots]``, and which of these are records."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,22 +130,27 @@ class EachRecord:
             return self._by_person(rows[0], start, grid, clip)
         total = torch.zeros_like(start, dtype=torch.float64)
         clipped, failed = start.new_zeros(len(rows)), 0
-        for chosen, there in self._calls(rows, self.slots or self._fitting(start)):
-            gradients, bad = self._gradients(start, chosen, there)
+
+        def work(call: Call) -> tuple[Tensor, Tensor, int]:
+            gradients, bad = self._gradients(start, *call)
             whole, acted = grid.whole(gradients, clip)
-            total += _summed(whole, there, grid)
-            clipped += (acted & there).sum(1)
-            failed += bad
+            return _summed(whole, call[1], grid), (acted & call[1]).sum(1), bad
+
+        for part, acted, bad in self._mapped(work, self._calls(rows, self.slots or self._fitting(start))):
+            total, clipped, failed = total + part, clipped + acted, failed + bad
         say_failed(failed, sum(map(len, rows)))
         counts = torch.tensor([max(1, len(row)) for row in rows], device=start.device)
         return total, clipped / counts
 
     def each(self, row: Tensor, start: Tensor, clip: float) -> Tensor:
-        grid, parts = self.grid(clip), [start.new_zeros(0, start.shape[1], dtype=torch.float64)]
-        for chosen, there in self._calls([row], self._fitting(start)):  # nothing of it is released
-            gradients, _ = self._gradients(start, chosen, there)
-            parts.append(grid.whole(gradients[0, : int(there.sum())], clip)[0].double())
-        return torch.cat(parts)
+        grid, nothing = self.grid(clip), start.new_zeros(0, start.shape[1], dtype=torch.float64)
+
+        def work(call: Call) -> Tensor:
+            gradients, _ = self._gradients(start, *call)
+            return grid.whole(gradients[0, : int(call[1].sum())], clip)[0].double()
+
+        calls = self._calls([row], self._fitting(start))  # nothing of it is released
+        return torch.cat([nothing, *self._mapped(work, calls)])
 
     def _apart(self, rows: Sequence[Tensor], start: Tensor, clip: float) -> list[tuple[Tensor, Tensor]]:
         """Each client by itself; those with the same records and the same weights are computed once."""
@@ -146,8 +161,8 @@ class EachRecord:
                 known[key] = self.total(rows[r : r + 1], start[r : r + 1], clip)
         return [known[key] for key in keys]
 
-    def _calls(self, rows: Sequence[Tensor], slots: int) -> list[tuple[Tensor, Tensor]]:
-        """The records in calls of one shape: places ``[R, slots]``, and which of them are records."""
+    def _calls(self, rows: Sequence[Tensor], slots: int) -> list[Call]:
+        """The records in calls of one shape."""
         device, calls = self.records.labels.device, []
         for first in range(0, max(map(len, rows), default=0), slots):
             chosen = torch.zeros(len(rows), slots, dtype=torch.int64, device=device)
@@ -157,6 +172,9 @@ class EachRecord:
                 chosen[r, : len(part)], there[r, : len(part)] = part, True
             calls.append((chosen, there))
         return calls
+
+    def _mapped(self, work: Callable[[Call], Result], calls: list[Call]) -> Iterable[Result]:
+        return side_by_side(work, calls) if _on_one_thread(self.batched) else map(work, calls)
 
     def _fitting(self, start: Tensor) -> int:
         """Slots in experiments, where no guarantee rests on a call's shape; a GPU takes several clients at once."""
@@ -204,7 +222,8 @@ class EachRecord:
         person: Tensor | None = None
         calls = self._calls([row[order.to(row.device)]], self.slots or self._fitting(start))
         for number, (chosen, there) in enumerate(calls):
-            gradients, bad = self._gradients(start, chosen, there)
+            with _threads(self.batched):
+                gradients, bad = self._gradients(start, chosen, there)
             failed += bad
             for slot in range(int(there.sum())):
                 here = number * chosen.shape[1] + slot
@@ -225,7 +244,7 @@ def slots_for(batched: Batched, image: Tensor, label: Tensor, classes: int | Non
     """How many records one call may hold here: many, if no slot of such a call shows in the bits of another, or 1.
 
     Tried on made-up records of the shape of ``image`` ``[1, ...]`` and ``label`` ``[1, ...]``, once for each model,
-    shape, device and number of threads.
+    shape, device and number of threads, as calls are made.
     """
     known = _SLOTS.setdefault(batched.model, {})
     kinds = image.dtype, label.dtype, next(batched.model.parameters()).dtype
@@ -247,8 +266,21 @@ def _weak(loss: Any) -> Callable[[], Any]:
         return lambda: None
 
 
+def _on_one_thread(batched: Batched) -> bool:
+    """Whether each call has one thread, and several calls run at once: where they are small."""
+    return batched.concurrent and SLOTS * batched.layout.size <= SMALL
+
+
+def _threads(batched: Batched) -> AbstractContextManager[int | None]:
+    """For a call by itself as many threads as it has beside others."""
+    return one_thread() if _on_one_thread(batched) else nullcontext()
+
+
 def _independent(batched: Batched, image: Tensor, label: Tensor, classes: int | None) -> bool:
-    """Whether records keep all bits of their gradients in another slot and beside other companions."""
+    """Whether records keep all bits of their gradients in another slot and beside other companions.
+
+    At weights of usual size and of sizes that only a hostile server would send.
+    """
     draw = torch.Generator().manual_seed(0)
     shape = (1, SLOTS, *image.shape[1:])
     floats = image.is_floating_point()
@@ -257,22 +289,34 @@ def _independent(batched: Batched, image: Tensor, label: Tensor, classes: int | 
     labels = torch.zeros(1, SLOTS, *label.shape[1:], dtype=label.dtype, device=label.device)
     if classes is not None:
         labels = torch.randint(classes, labels.shape, generator=draw).to(label.device)
-    start = (torch.rand(1, batched.layout.size, generator=draw) - 0.5).to(image.device) / 5
-    start = start.to(next(batched.model.parameters()).dtype)
-    odd = torch.arange(SLOTS) % 2 == 1
+    start = (torch.rand(1, batched.layout.size, generator=draw) - 0.5).to(image.device)
     strange = images.clone()
-    strange[:, odd] = 0
+    strange[:, 1::2] = 0
     if floats:
         strange[:, 1::4] = 1e30
         strange[:, 3::8] = torch.nan
     turned = torch.arange(SLOTS).roll(1).flip(0)
+    grid = L2Grid.of(1.0, batched.layout.size)
     try:
-        plain = batched.each(start, images, labels)
-        moved = batched.each(start, images[:, turned], labels[:, turned])
-        beside = batched.each(start, strange, labels)
+        with _threads(batched):
+            for size in SIZES:
+                weights = (start * size).to(next(batched.model.parameters()).dtype)
+                plain = _looked_at(batched.each(weights, images, labels), grid)
+                moved = _looked_at(batched.each(weights, images[:, turned], labels[:, turned]), grid)
+                beside = _looked_at(batched.each(weights, strange, labels), grid)
+                if not all(
+                    torch.equal(a, b[:, turned]) and torch.equal(c[:, ::2], b[:, ::2])
+                    for a, b, c in zip(moved, plain, beside, strict=True)
+                ):
+                    return False
     except Exception:
         return False
-    return torch.equal(moved, plain[:, turned]) and torch.equal(beside[:, ~odd], plain[:, ~odd])
+    return True
+
+
+def _looked_at(gradients: Tensor, grid: L2Grid) -> tuple[Tensor, ...]:
+    """All that must not depend on companions: the gradients, which of them are no numbers, and their integers."""
+    return gradients.nan_to_num(nan=0.0), gradients.isnan(), grid.whole(gradients, 1.0)[0].double()
 
 
 def _summed(whole: Tensor, there: Tensor, grid: L2Grid) -> Tensor:

@@ -26,10 +26,9 @@ class Conv:
         self.padding: Pair = (module.padding[0], module.padding[1])
         self.out_channels, self.in_channels = module.out_channels, module.in_channels
 
-    def _each(self, matrix: Tensor, dy: Tensor, grad: Tensor) -> None:
-        """The gradient of every example: patches ``[R, B*oh*ow, K]``, ``[R, O, B, oh, ow]`` into ``[R*B, P]``."""
+    def _each(self, seen: Tensor, dy: Tensor, grad: Tensor) -> None:
+        """The gradient of every example: patches ``[R*B, oh*ow, K]``, ``[R, O, B, oh, ow]`` into ``[R*B, P]``."""
         slopes = dy.transpose(1, 2).flatten(0, 1).flatten(2)  # [R*B, O, oh*ow]
-        seen = matrix.view(len(slopes), slopes.shape[2], -1)
         self.weight.take(grad).flatten(2).copy_(torch.bmm(slopes, seen))
         if self.bias is not None:
             self.bias.take(grad).copy_(slopes.sum(dim=2))
@@ -75,18 +74,39 @@ class GroupedConv(Conv):
         return dy if first else self._split(dx, r)
 
     def each(self, params: Tensor, kept: Any, dy: Tensor, grad: Tensor, first: bool) -> Tensor:
-        r, (x, weight) = params.shape[0], kept
+        r, x = params.shape[0], kept[0]
         h, w = x.shape[2:]
         size = (h + 2 * self.padding[0], w + 2 * self.padding[1])
         padded = channels_last(self._split(x, r), self.padding, size)
-        self._each(patches(padded, self.kernel, self.stride), dy, grad)
-        if first:
-            return dy
-        dx = torch.ops.aten.convolution_backward(
-            self.prepare(dy), x, weight, None, self.stride, self.padding,
-            (1, 1), False, (0, 0), r, (True, False, False),
-        )[0]  # fmt: skip
-        return self._split(dx, r)
+        if self.in_channels > FEW:
+            seen = patches(padded, self.kernel, self.stride)
+            self._each(seen.view(len(grad), -1, seen.shape[2]), dy, grad)
+        else:
+            self._each(shifts(padded.flatten(0, 1), self.kernel, self.stride).transpose(1, 2), dy, grad)
+        return dy if first else self._input_gradient(params, dy, (h, w))
+
+    def _input_gradient(self, params: Tensor, dy: Tensor, image: Pair) -> Tensor:
+        """As of ``PatchConv``, where all phases of the stride are output channels of one convolution of stride 1."""
+        (h, w), (sh, sw), (ph, pw), r = image, self.stride, self.padding, params.shape[0]
+        (jh, jw), (qh, qw) = (-(-self.kernel[0] // sh), -(-self.kernel[1] // sw)), (ph // sh, pw // sw)
+        nh, nw = (h - 1 + ph) // sh - qh + 1, (w - 1 + pw) // sw - qw + 1
+        top, lead = jh - 1 - qh, jw - 1 - qw
+        below, behind = nh - dy.shape[3] + qh, nw - dy.shape[4] + qw
+        windows, padding = self.prepare(dy), (top, lead)
+        if padding != (below, behind) or min(padding) < 0:
+            windows, padding = nn.functional.pad(windows, (lead, behind, top, below)), (0, 0)
+        phases = torch.conv2d(windows, self._by_phase(params, (jh, jw)), None, 1, padding, groups=r)
+        grid = phases.permute(0, 2, 3, 1).reshape(-1, nh, nw, r, sh, sw, self.in_channels)
+        grid = grid.permute(3, 0, 1, 4, 2, 5, 6).reshape(r, -1, sh * nh, sw * nw, self.in_channels)
+        rows, columns = ph - sh * qh, pw - sw * qw
+        return grid[:, :, rows : rows + h, columns : columns + w].permute(0, 4, 1, 2, 3)
+
+    def _by_phase(self, params: Tensor, taps: Pair) -> Tensor:
+        """The flipped kernels, zero where a phase has fewer taps than others: ``[R*sh*sw*C, O, jh, jw]``."""
+        (kh, kw), (sh, sw), (jh, jw) = self.kernel, self.stride, taps
+        full = nn.functional.pad(self.weight.take(params), (0, 0, 0, jw * sw - kw, 0, jh * sh - kh))
+        split = full.view(-1, self.out_channels, jh, sh, jw, sw, self.in_channels).flip(2, 4)
+        return split.permute(0, 3, 5, 6, 2, 4, 1).flatten(0, 3).permute(0, 3, 1, 2)
 
     def tangent(self, params: Tensor, along: Tensor, kept: Any, dx: Tensor | None) -> Tensor:
         r, x = params.shape[0], kept[0]
@@ -141,6 +161,24 @@ def patches(x: Tensor, kernel: Pair, stride: Pair) -> Tensor:
     return x.as_strided((r, b, oh, ow, kh, kw * c), steps).reshape(r, b * oh * ow, kh * kw * c)
 
 
+def shifts(x: Tensor, kernel: Pair, stride: Pair) -> Tensor:
+    """``[N, H, W, C]`` (padded) -> ``[N, kh*kw*C, oh*ow]``: patches by their taps.
+
+    Numbers are copied in runs of ``ow``, which for few channels is quicker than in runs of ``kw * C``.
+    """
+    n, h, w, c = x.shape
+    (kh, kw), (sh, sw) = kernel, stride
+    oh, ow = (h - kh) // sh + 1, (w - kw) // sw + 1
+    out = x.new_empty(n, kh, kw, c, oh, ow)
+    for i in range(min(sh, kh)):  # taps of one phase see neighbours in every sh-th row and sw-th column
+        for j in range(min(sw, kw)):
+            phase = x[:, i::sh, j::sw].permute(0, 3, 1, 2).contiguous()
+            high, wide = phase.shape[2:]
+            taps = (n, -(-(kh - i) // sh), -(-(kw - j) // sw), c, oh, ow)
+            out[:, i::sh, j::sw] = phase.as_strided(taps, (c * high * wide, wide, 1, high * wide, wide, 1))
+    return out.view(n, kh * kw * c, oh * ow)
+
+
 def channels_last(x: Tensor, corner: Pair, size: Pair) -> Tensor:
     """``[R, C, B, H, W]`` -> zeros ``[R, B, *size, C]`` with the image's corner at ``corner``.
 
@@ -190,7 +228,7 @@ class PatchConv(Conv):
 
     def each(self, params: Tensor, kept: Any, dy: Tensor, grad: Tensor, first: bool) -> Tensor:
         matrix, image = kept
-        self._each(matrix, dy, grad)
+        self._each(matrix.view(len(grad), -1, matrix.shape[2]), dy, grad)
         return dy if first else self._input_gradient(params, dy, image)
 
     def tangent(self, params: Tensor, along: Tensor, kept: Any, dx: Tensor | None) -> Tensor:
