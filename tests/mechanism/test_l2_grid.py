@@ -70,7 +70,7 @@ def test_no_gradient_exceeds_the_clip_in_whole_numbers(
 
 
 NEARLY = {torch.float32: Fraction(1, 16), torch.float64: Fraction(1, 2**29)}
-"""What a clip, in steps, lacks of a whole number that floats round it up to: the least rounding makes a row too long."""
+"""What a clip, in steps, lacks of a whole number that floats round it up to: so a row may become too long."""
 
 
 def at_the_edge(dtype: torch.dtype) -> tuple[L2Grid, float, Tensor]:
@@ -164,6 +164,12 @@ def test_long_gradients_keep_their_direction_and_are_a_thousandth_shorter_at_mos
     ideal = rows.double() * 0.7 / rows.double().norm(dim=1, keepdim=True)
     assert clipped.all()
     assert float((whole * grid.step - ideal).norm(dim=1).max()) <= 0.7 / FINENESS * (1 + 1e-4)
+
+
+def test_gradients_whose_squares_are_too_large_for_float32_are_clipped_and_not_dropped() -> None:
+    whole, clipped = L2Grid.of(1.0, 2).whole(torch.tensor([[1e30, -1e30], [0.1, 0.0]]), 1.0)
+    assert whole[0].tolist() == [1448.0, -1448.0]
+    assert clipped.tolist() == [True, False]
 
 
 def test_whatever_is_not_finite_counts_as_zero_and_as_clipped() -> None:

@@ -94,11 +94,12 @@ class L2Grid:
             return self._careful(gradients, clip)
         size = length(gradients) * (1 + 3 * _LENGTH_ERROR)  # so that finite ones pass the check below
         whole = torch.div(gradients, self.step * (size.clamp_min(clip) / clip).float(), rounding_mode="trunc")
-        short = length(whole) <= math.sqrt(self.most) * (1 - _LENGTH_ERROR)  # whatever rounded them; not so for NaN
-        if bool(short.all()):
+        within = length(whole) <= math.sqrt(self.most) * (1 - _LENGTH_ERROR)  # whatever they were rounded by
+        good = within & torch.isfinite(size)  # nor what is too long for float32 to tell
+        if bool(good.all()):
             return whole, (size > clip).squeeze(-1)
         exact, clipped = self._careful(gradients, clip)
-        return torch.where(short, whole.double(), exact), torch.where(short, size > clip, clipped.unsqueeze(-1))[..., 0]
+        return torch.where(good, whole.double(), exact), torch.where(good.squeeze(-1), size.squeeze(-1) > clip, clipped)
 
     def _careful(self, gradients: Tensor, clip: float) -> tuple[Tensor, Tensor]:
         """``whole`` in float64, with a second look at every unit: gradients of all sizes, and what is no number."""
