@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, ref
@@ -32,16 +31,13 @@ from ..models.batched import Batched
 from ..privacy.poisson import included
 from ..randomness import Words
 from .l2_grid import EXACT, L2Grid
-from .side_by_side import Result, one_thread, side_by_side
 
 log = logging.getLogger("equipoise")
 
-SLOTS = 64
+SLOTS = 128
 """Records of one call on a CPU."""
 ROOM = 6 << 30
 """Bytes that the gradients of one call may take on a GPU."""
-SMALL = 1 << 25
-"""Numbers that the gradients of one call may come to where several calls run at once."""
 SIZES = (0.2, 2.0**24, 1e30)
 """Of the weights that ``slots_for`` tries."""
 LARGEST_SUM = 2**52
@@ -130,27 +126,22 @@ class EachRecord:
             return self._by_person(rows[0], start, grid, clip)
         total = torch.zeros_like(start, dtype=torch.float64)
         clipped, failed = start.new_zeros(len(rows)), 0
-
-        def work(call: Call) -> tuple[Tensor, Tensor, int]:
-            gradients, bad = self._gradients(start, *call)
+        for chosen, there in self._calls(rows, self.slots or self._fitting(start)):
+            gradients, bad = self._gradients(start, chosen, there)
             whole, acted = grid.whole(gradients, clip)
-            return _summed(whole, call[1], grid), (acted & call[1]).sum(1), bad
-
-        for part, acted, bad in self._mapped(work, self._calls(rows, self.slots or self._fitting(start))):
-            total, clipped, failed = total + part, clipped + acted, failed + bad
+            total += _summed(whole, there, grid)
+            clipped += (acted & there).sum(1)
+            failed += bad
         say_failed(failed, sum(map(len, rows)))
         counts = torch.tensor([max(1, len(row)) for row in rows], device=start.device)
         return total, clipped / counts
 
     def each(self, row: Tensor, start: Tensor, clip: float) -> Tensor:
-        grid, nothing = self.grid(clip), start.new_zeros(0, start.shape[1], dtype=torch.float64)
-
-        def work(call: Call) -> Tensor:
-            gradients, _ = self._gradients(start, *call)
-            return grid.whole(gradients[0, : int(call[1].sum())], clip)[0].double()
-
-        calls = self._calls([row], self._fitting(start))  # nothing of it is released
-        return torch.cat([nothing, *self._mapped(work, calls)])
+        grid, parts = self.grid(clip), [start.new_zeros(0, start.shape[1], dtype=torch.float64)]
+        for chosen, there in self._calls([row], self._fitting(start)):  # nothing of it is released
+            gradients, _ = self._gradients(start, chosen, there)
+            parts.append(grid.whole(gradients[0, : int(there.sum())], clip)[0].double())
+        return torch.cat(parts)
 
     def _apart(self, rows: Sequence[Tensor], start: Tensor, clip: float) -> list[tuple[Tensor, Tensor]]:
         """Each client by itself; those with the same records and the same weights are computed once."""
@@ -172,9 +163,6 @@ class EachRecord:
                 chosen[r, : len(part)], there[r, : len(part)] = part, True
             calls.append((chosen, there))
         return calls
-
-    def _mapped(self, work: Callable[[Call], Result], calls: list[Call]) -> Iterable[Result]:
-        return side_by_side(work, calls) if _on_one_thread(self.batched) else map(work, calls)
 
     def _fitting(self, start: Tensor) -> int:
         """Slots in experiments, where no guarantee rests on a call's shape; a GPU takes several clients at once."""
@@ -222,8 +210,7 @@ class EachRecord:
         person: Tensor | None = None
         calls = self._calls([row[order.to(row.device)]], self.slots or self._fitting(start))
         for number, (chosen, there) in enumerate(calls):
-            with _threads(self.batched):
-                gradients, bad = self._gradients(start, chosen, there)
+            gradients, bad = self._gradients(start, chosen, there)
             failed += bad
             for slot in range(int(there.sum())):
                 here = number * chosen.shape[1] + slot
@@ -244,7 +231,7 @@ def slots_for(batched: Batched, image: Tensor, label: Tensor, classes: int | Non
     """How many records one call may hold here: many, if no slot of such a call shows in the bits of another, or 1.
 
     Tried on made-up records of the shape of ``image`` ``[1, ...]`` and ``label`` ``[1, ...]``, once for each model,
-    shape, device and number of threads, as calls are made.
+    shape, device and number of threads.
     """
     known = _SLOTS.setdefault(batched.model, {})
     kinds = image.dtype, label.dtype, next(batched.model.parameters()).dtype
@@ -266,16 +253,6 @@ def _weak(loss: Any) -> Callable[[], Any]:
         return lambda: None
 
 
-def _on_one_thread(batched: Batched) -> bool:
-    """Whether each call has one thread, and several calls run at once: where they are small."""
-    return batched.concurrent and SLOTS * batched.layout.size <= SMALL
-
-
-def _threads(batched: Batched) -> AbstractContextManager[int | None]:
-    """For a call by itself as many threads as it has beside others."""
-    return one_thread() if _on_one_thread(batched) else nullcontext()
-
-
 def _independent(batched: Batched, image: Tensor, label: Tensor, classes: int | None) -> bool:
     """Whether records keep all bits of their gradients in another slot and beside other companions.
 
@@ -295,23 +272,24 @@ def _independent(batched: Batched, image: Tensor, label: Tensor, classes: int | 
     if floats:
         strange[:, 1::4] = 1e30
         strange[:, 3::8] = torch.nan
-    turned = torch.arange(SLOTS).roll(1).flip(0)
     grid = L2Grid.of(1.0, batched.layout.size)
     try:
-        with _threads(batched):
-            for size in SIZES:
-                weights = (start * size).to(next(batched.model.parameters()).dtype)
-                plain = _looked_at(batched.each(weights, images, labels), grid)
-                moved = _looked_at(batched.each(weights, images[:, turned], labels[:, turned]), grid)
-                beside = _looked_at(batched.each(weights, strange, labels), grid)
-                if not all(
-                    torch.equal(a, b[:, turned]) and torch.equal(c[:, ::2], b[:, ::2])
-                    for a, b, c in zip(moved, plain, beside, strict=True)
-                ):
-                    return False
+        return all(_kept(batched, start * size, (images, strange), labels, grid) for size in SIZES)
     except Exception:
         return False
-    return True
+
+
+def _kept(batched: Batched, weights: Tensor, images: tuple[Tensor, Tensor], labels: Tensor, grid: L2Grid) -> bool:
+    """Whether every record is the same in another slot, and every other one beside strange companions."""
+    turned = torch.arange(SLOTS).roll(1).flip(0)
+    weights = weights.to(next(batched.model.parameters()).dtype)
+    plain = _looked_at(batched.each(weights, images[0], labels), grid)
+    moved = _looked_at(batched.each(weights, images[0][:, turned], labels[:, turned]), grid)
+    beside = _looked_at(batched.each(weights, images[1], labels), grid)
+    return all(
+        torch.equal(a, b[:, turned]) and torch.equal(c[:, ::2], b[:, ::2])
+        for a, b, c in zip(moved, plain, beside, strict=True)
+    )
 
 
 def _looked_at(gradients: Tensor, grid: L2Grid) -> tuple[Tensor, ...]:
@@ -321,8 +299,9 @@ def _looked_at(gradients: Tensor, grid: L2Grid) -> tuple[Tensor, ...]:
 
 def _summed(whole: Tensor, there: Tensor, grid: L2Grid) -> Tensor:
     """The integers ``[R, slots, P]`` of those that are there, which are the first of each row, without rounding."""
-    if len(there) == 1 and there.shape[1] * math.sqrt(grid.most) < EXACT:  # float32 has such sums
-        return whole[:, : int(there.sum())].sum(1).double()
+    few = int(EXACT / (math.sqrt(grid.most) + 1))  # float32 has sums of so many
+    if len(there) == 1 and few > 1:
+        return torch.stack([part.sum(1).double() for part in whole[:, : int(there.sum())].split(few, 1)]).sum(0)
     return (there.unsqueeze(1).double() @ whole.double()).squeeze(1)
 
 

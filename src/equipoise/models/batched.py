@@ -145,11 +145,6 @@ class Batched:
         return result
 
     @property
-    def concurrent(self) -> bool:
-        """Whether several threads may compute with it at once: layers of this package keep nothing between calls."""
-        return self._layers is not None and self.device.type == "cpu"
-
-    @property
     def _sequence(self) -> list[layers.Layer]:
         assert self._layers is not None
         return self._layers

@@ -26,18 +26,23 @@ class Conv:
         self.padding: Pair = (module.padding[0], module.padding[1])
         self.out_channels, self.in_channels = module.out_channels, module.in_channels
 
-    def _each(self, seen: Tensor, dy: Tensor, grad: Tensor) -> None:
-        """The gradient of every example: patches ``[R*B, oh*ow, K]``, ``[R, O, B, oh, ow]`` into ``[R*B, P]``."""
-        slopes = dy.transpose(1, 2).flatten(0, 1).flatten(2)  # [R*B, O, oh*ow]
+    def _each_by_patches(self, seen: Tensor, slopes: Tensor, grad: Tensor) -> None:
+        """The kernel's gradient of every example: patches ``[N, oh*ow, K]``, ``[N, O, oh*ow]`` into ``[N, P]``."""
         self.weight.take(grad).flatten(2).copy_(torch.bmm(slopes, seen))
-        if self.bias is not None:
-            self.bias.take(grad).copy_(slopes.sum(dim=2))
 
 
 def _joined(first: Tensor, second: Tensor) -> Tensor:
     """Two ``[R, C, B, H, W]`` as one grouped image ``[B, R*2*C, H, W]``, channels last, in a single copy."""
     both = torch.cat([part.permute(2, 3, 4, 0, 1) for part in (first, second)], dim=-1)
     return both.flatten(3).permute(0, 3, 1, 2)
+
+
+def _as_groups(x: Tensor) -> Tensor:
+    """``[R, C, B, H, W]`` -> ``[1, R*B*C, H, W]``, channels last: every image a group."""
+    r, c, b, h, w = x.shape
+    out = x.new_empty(h, w, r, b, c)
+    out.copy_(x.permute(3, 4, 0, 2, 1))
+    return out.view(1, h, w, r * b * c).permute(0, 3, 1, 2)
 
 
 class GroupedConv(Conv):
@@ -74,16 +79,35 @@ class GroupedConv(Conv):
         return dy if first else self._split(dx, r)
 
     def each(self, params: Tensor, kept: Any, dy: Tensor, grad: Tensor, first: bool) -> Tensor:
-        r, x = params.shape[0], kept[0]
+        r, (x, weight) = params.shape[0], kept
         h, w = x.shape[2:]
-        size = (h + 2 * self.padding[0], w + 2 * self.padding[1])
-        padded = channels_last(self._split(x, r), self.padding, size)
-        if self.in_channels > FEW:
-            seen = patches(padded, self.kernel, self.stride)
-            self._each(seen.view(len(grad), -1, seen.shape[2]), dy, grad)
-        else:
-            self._each(shifts(padded.flatten(0, 1), self.kernel, self.stride).transpose(1, 2), dy, grad)
-        return dy if first else self._input_gradient(params, dy, (h, w))
+        slopes = dy.transpose(1, 2).flatten(0, 1).flatten(2)  # [R*B, O, oh*ow]
+        if self.stride == (1, 1) or self.in_channels <= FEW:
+            self._each_as_groups(self._split(x, r), dy, grad)
+        else:  # where strides make the grouped kernel slow
+            size = (h + 2 * self.padding[0], w + 2 * self.padding[1])
+            seen = patches(channels_last(self._split(x, r), self.padding, size), self.kernel, self.stride)
+            self._each_by_patches(seen.view(len(grad), -1, seen.shape[2]), slopes, grad)
+        if self.bias is not None:
+            self.bias.take(grad).copy_(slopes.sum(dim=2))
+        if first:
+            return dy
+        if self.stride != (1, 1):
+            return self._input_gradient(params, dy, (h, w))
+        dx = torch.ops.aten.convolution_backward(
+            self.prepare(dy), x, weight, None, self.stride, self.padding,
+            (1, 1), False, (0, 0), r, (True, False, False),
+        )[0]  # fmt: skip
+        return self._split(dx, r)
+
+    def _each_as_groups(self, x: Tensor, dy: Tensor, grad: Tensor) -> None:
+        """The kernel's gradient of every example, each a group of one image: ``[R, C, B, ...]`` into ``[R*B, P]``."""
+        kernels = x.new_empty(len(grad) * self.out_channels, *self.kernel, self.in_channels)  # only their shape counts
+        found = torch.ops.aten.convolution_backward(
+            _as_groups(dy), _as_groups(x), kernels.permute(0, 3, 1, 2), None, self.stride, self.padding,
+            (1, 1), False, (0, 0), len(grad), (False, True, False),
+        )[1]  # fmt: skip
+        self.weight.take(grad).copy_(found.permute(0, 2, 3, 1).unflatten(0, (-1, self.out_channels)))
 
     def _input_gradient(self, params: Tensor, dy: Tensor, image: Pair) -> Tensor:
         """As of ``PatchConv``, where all phases of the stride are output channels of one convolution of stride 1."""
@@ -161,24 +185,6 @@ def patches(x: Tensor, kernel: Pair, stride: Pair) -> Tensor:
     return x.as_strided((r, b, oh, ow, kh, kw * c), steps).reshape(r, b * oh * ow, kh * kw * c)
 
 
-def shifts(x: Tensor, kernel: Pair, stride: Pair) -> Tensor:
-    """``[N, H, W, C]`` (padded) -> ``[N, kh*kw*C, oh*ow]``: patches by their taps.
-
-    Numbers are copied in runs of ``ow``, which for few channels is quicker than in runs of ``kw * C``.
-    """
-    n, h, w, c = x.shape
-    (kh, kw), (sh, sw) = kernel, stride
-    oh, ow = (h - kh) // sh + 1, (w - kw) // sw + 1
-    out = x.new_empty(n, kh, kw, c, oh, ow)
-    for i in range(min(sh, kh)):  # taps of one phase see neighbours in every sh-th row and sw-th column
-        for j in range(min(sw, kw)):
-            phase = x[:, i::sh, j::sw].permute(0, 3, 1, 2).contiguous()
-            high, wide = phase.shape[2:]
-            taps = (n, -(-(kh - i) // sh), -(-(kw - j) // sw), c, oh, ow)
-            out[:, i::sh, j::sw] = phase.as_strided(taps, (c * high * wide, wide, 1, high * wide, wide, 1))
-    return out.view(n, kh * kw * c, oh * ow)
-
-
 def channels_last(x: Tensor, corner: Pair, size: Pair) -> Tensor:
     """``[R, C, B, H, W]`` -> zeros ``[R, B, *size, C]`` with the image's corner at ``corner``.
 
@@ -228,7 +234,10 @@ class PatchConv(Conv):
 
     def each(self, params: Tensor, kept: Any, dy: Tensor, grad: Tensor, first: bool) -> Tensor:
         matrix, image = kept
-        self._each(matrix.view(len(grad), -1, matrix.shape[2]), dy, grad)
+        slopes = dy.transpose(1, 2).flatten(0, 1).flatten(2)  # [R*B, O, oh*ow]
+        self._each_by_patches(matrix.view(len(grad), -1, matrix.shape[2]), slopes, grad)
+        if self.bias is not None:
+            self.bias.take(grad).copy_(slopes.sum(dim=2))
         return dy if first else self._input_gradient(params, dy, image)
 
     def tangent(self, params: Tensor, along: Tensor, kept: Any, dx: Tensor | None) -> Tensor:
