@@ -75,13 +75,14 @@ def test_the_pace_is_measured_once_for_each_kind_of_mechanism(monkeypatch: pytes
     clock, simulated = iter([0.0, 9.0, 10.0, 16.4, 20.0, 28.0, 30.0, 43.2, 50.0, 64.0, 70.0, 90.0]), list[int]()
     monkeypatch.setattr(plan.time, "perf_counter", lambda: next(clock))
     monkeypatch.setattr(plan, "respond", lambda server, weights, images, *rest: simulated.append(len(images)))
+    monkeypatch.setattr(plan, "chunk", lambda server, weights: 32)
     watch = Stopwatch()
     for _ in range(2):
         server, weights = server_of("gs-static", 0.1)
         assert watch.seconds(server, weights) == pytest.approx(6.4 / 32)
         server, weights = server_of("gs-learn", 0.1)
         assert watch.seconds(server, weights) == pytest.approx(13.2 / (32 * 4))
-    assert simulated == 2 * [8, 32, 32, 32], "each after a first one that prepares kernels"
+    assert simulated == 2 * [32, 32, 32, 32], "each after a first one that prepares kernels"
 
 
 @pytest.mark.parametrize("name", ["none", "gs-learn", "pl-learn"])

@@ -16,7 +16,6 @@ from safetensors.torch import load, save
 
 from equipoise.attack.registry import ATTACKS, find
 from equipoise.attack.view import Server
-from equipoise.auditing import sweep_audit
 from equipoise.auditing.audit import Audit
 from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.run_audit import LOOSEST, audit_run
@@ -27,7 +26,7 @@ from equipoise.engine.settings import Settings
 from equipoise.errors import AttackError, CheckpointError, ConfigError, DataError, EquipoiseError, ModelError
 from equipoise.runs.config import resolve
 from equipoise.runs.run import Run
-from tests.audit_helpers import cheap, settings_for, train_run, write_pictures
+from tests.audit_helpers import cheap, interrupt, settings_for, train_run, write_pictures
 from tests.auditing.small import TWINS
 from tests.auditing.updates import images_of, own, refuse
 
@@ -249,16 +248,7 @@ def test_an_audit_in_which_nothing_was_finished_is_none(
     trained: Path, monkeypatch: pytest.MonkeyPatch, last: int
 ) -> None:
     """Interrupted in its first cell it leaves an earlier audit as it is; in its second there is something to write."""
-    cells: list[Any] = []
-
-    def interrupted(cell: Any, *arguments: Any, **more: Any) -> Any:
-        cells.append(cell)
-        if len(cells) == last:
-            raise KeyboardInterrupt
-        return genuine(cell, *arguments, **more)
-
-    genuine = sweep_audit.attack_cell
-    monkeypatch.setattr(sweep_audit, "attack_cell", interrupted)
+    interrupt(monkeypatch, last)
     if last == 1:
         with pytest.raises(KeyboardInterrupt):
             audit_run(trained, cheap(attacks=["lti"]), [0])

@@ -18,11 +18,10 @@ import pytest
 from equipoise.attack.attack import Option
 from equipoise.attack.registry import ATTACKS as REGISTERED
 from equipoise.attack.registry import find
-from equipoise.auditing import sweep_audit
 from equipoise.data.dataset import Dataset, from_tensors
 from equipoise.errors import ConfigError
 from equipoise.report import demonstration
-from tests.audit_helpers import EFFORT, train_run, write_pictures
+from tests.audit_helpers import EFFORT, interrupt, train_run, write_pictures
 from tests.helpers import Command, Done, contents, entry_point, equipoise, single_threaded
 
 CHEAP = [word for key, value in EFFORT.items() for word in ("--set", f"{key}={value}")]
@@ -278,16 +277,7 @@ def test_an_audit_that_fails_leaves_the_earlier_one(command: Command, folder: Pa
 @pytest.fixture
 def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while the second cell is attacked."""
-    cells: list[Any] = []
-
-    def attack(cell: Any, *arguments: Any, **more: Any) -> Any:
-        cells.append(cell)
-        if len(cells) == 2:
-            raise KeyboardInterrupt
-        return genuine(cell, *arguments, **more)
-
-    genuine = sweep_audit.attack_cell
-    monkeypatch.setattr(sweep_audit, "attack_cell", attack)
+    interrupt(monkeypatch, 2)
 
 
 @pytest.mark.usefixtures("interrupted")
@@ -317,10 +307,7 @@ def test_an_interrupted_audit_says_how_to_go_on_and_does(command: Command, folde
 def test_interrupted_before_anything_is_finished_it_says_so_too(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def attack(*arguments: Any, **more: Any) -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sweep_audit, "attack_cell", attack)
+    interrupt(monkeypatch, 1)
     done = command(*quick())
     assert done.code == 130
     assert "interrupted. Nothing was finished yet: the same command begins anew." in " ".join(done.err.split())

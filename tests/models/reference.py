@@ -166,3 +166,14 @@ def assert_second_order(batched: Batched, models: list[nn.Module], x: Tensor, y:
         assert_close(second[1][r], to_images, f"second derivative to the images in replica {r}")
         if to_labels is not None:
             assert_close(second[2][r], to_labels, f"second derivative to the labels in replica {r}")
+
+
+def odd() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 4, stride=3, padding=1, bias=False),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(3 * 9 * 9, 6, bias=False),
+        nn.Tanh(),
+        nn.Linear(6, 10),
+    )

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from .cells import EQUAL_LOWER, static_name
 from .comparison import JUDGED, MORE, Reading, strictness
 from .results import ENOUGH, FEW
-from .summary import GIVEN
-
-Content = Mapping[str, Any]
+from .summary import GIVEN, Content
 
 
 def next_steps(content: Content, every: list[Reading]) -> tuple[str, ...]:

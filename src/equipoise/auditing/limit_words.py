@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..mechanism.schedule import defence_label
 from ..privacy.guarantee import percent_up
 from .limit_comparison import AUC, IDENTIFICATION, LEVEL, TPR
 from .results import ENOUGH, FEW
-from .summary import counted
+from .summary import counted, named
 
 Row = Mapping[str, Any]
 SAID = 0.01
@@ -157,7 +156,4 @@ def _by_federation(rows: Sequence[Row]) -> dict[Any, list[Row]]:
 
 def _name(row: Row, rows: Sequence[Row]) -> str:
     """A federation, with its dataset and seed where there are several, and its client where these differ."""
-    several = [name for name in ("dataset", "seed") if len({one[name] for one in rows}) > 1]
-    said = {"dataset": str(row["dataset"]), "seed": f"seed {row['seed']}"}
-    client = [f"client {row['client']}"] if "client" in row else []
-    return ", ".join([defence_label(row["mechanism"], row["budget"]), *(said[name] for name in several), *client])
+    return named(row, rows) + (f", client {row['client']}" if "client" in row else "")

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..attack.view import Public
 from ..data.dataset import Dataset
 from ..mechanism.schedule import defence_label
 from .cells import EQUAL_LOWER, OWN, POSITIVE, static_name
@@ -23,11 +24,10 @@ from .summary import percent
 from .svg import Row, Section, as_pixels
 
 Place = tuple[Any, ...]
-Public = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class Truth:
+class Drawn:
     """What was attacked, as far as it is drawn: ``[n, E, ...]`` and ``[n, E]``, and public inputs of the same kind."""
 
     images: Tensor
@@ -61,7 +61,7 @@ def run_sections(findings: Findings, datasets: Mapping[str, Dataset]) -> list[Se
         assert drawn[0].pictures is not None
         count, targets, public = len(drawn[0].pictures), findings.targets[name], datasets[name].public_attack
         known = public.inputs.to(targets.pool), public.labels.to(targets.labels)
-        truth = Truth(targets.inputs[:count], targets.labels[:count], known, datasets[name].pixels)
+        truth = Drawn(targets.inputs[:count], targets.labels[:count], known, datasets[name].pixels)
         rows = truth.rows(findings.baselines.get(name, {})) + defence_rows(outcomes)
         when = f"after {round_number:,} rounds" if round_number else "at the first round"
         attacks = " and ".join(dict.fromkeys(one.attack for one in drawn))

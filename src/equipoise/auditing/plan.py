@@ -16,16 +16,18 @@ from torch import Tensor
 
 from ..attack.attack import Work
 from ..attack.registry import SHARING, find
-from ..attack.simulate import gradients, noise, respond
+from ..attack.simulate import chunk, gradients, noise, respond
 from ..attack.view import Server
 from ..randomness import experiment_key
 from .options import AuditOptions
 from .summary import counted
 from .targets import Materials, Targets
 
-TIMED, TIMES = 32, 3
-"""Releases that are simulated to measure how long one takes, and how often: the best counts, because on a busy machine
-threads that wait for each other make single measurements several times too long."""
+TIMES = 3
+"""How often simulated releases are timed: the best counts, because on a busy machine threads that wait for each other
+make single measurements several times too long."""
+MOST_TIMED = 256
+"""Of the releases that an attack simulates at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,13 +110,14 @@ class Stopwatch:
         mechanism = protection.mechanism
         kind = (mechanism.distorts, mechanism.learns, mechanism.per_example, mechanism.clips, gradients(server))
         if kind not in self.known:
-            self._simulate(server, weights, 8)  # the first one prepares kernels and memory
+            many = min(MOST_TIMED, chunk(server, weights))
+            self._simulate(server, weights, many)  # the first one prepares kernels and memory
             took = []
             for _ in range(TIMES):
                 started = time.perf_counter()
-                self._simulate(server, weights, TIMED)
+                self._simulate(server, weights, many)
                 took.append(time.perf_counter() - started)
-            self.known[kind] = min(took) / (TIMED * gradients(server))
+            self.known[kind] = min(took) / (many * gradients(server))
         return self.known[kind]
 
     def per_product(self, like: Tensor) -> float:

@@ -65,8 +65,7 @@ def _inversion(result: Inversion, case: Case) -> Outcome:
     if case.trace.iterations:
         values["leakage"], values["beyond_D"] = case.trace.leakage(assigned)
     if result.labels is not None:
-        right = (result.labels.sort(1).values == targets.labels.sort(1).values).all(1)
-        values["labels_exact"] = right
+        values["labels_exact"] = (result.labels.sort(1).values == targets.labels.sort(1).values).all(1)
     other = scores.arranged(result.images, targets.pool[targets.false], free)[0]
     pixels = materials.to_pixels(guess[: case.options.pictures]).clamp(0, 1).mul(255).round().to(torch.uint8)
     stopped = 0 if result.stopped is None else int((result.stopped > 0).sum())

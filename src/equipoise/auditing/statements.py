@@ -16,9 +16,8 @@ from .advice import next_steps
 from .cells import EQUAL_LOWER, POSITIVE
 from .comparison import JUDGED, MORE, NONE, Reading, readings
 from .results import FEW, candidates_of
-from .summary import UNKNOWN
+from .summary import UNKNOWN, Content
 
-Content = Mapping[str, Any]
 TOO_FEW, UNSCORED, WORSE, LEARNED, TALLY = "too few", "unscored", "worse than none", "learned leaks more", "tally"
 STRONGEST, RANKING, ALSO, PIXELS, CONTROL, NEXT = "strongest", "ranking", "also", "pixels", "control failed", "next"
 COMBINED, BROKEN, UNPROTECTED = "combined releases", "not finite", "more than the unprotected run"

@@ -8,6 +8,7 @@ once. Federations whose budget is that of a whole run are another matter: ``limi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from typing import Any
@@ -170,6 +171,11 @@ class SweepAudit:
             answers["gradient"].append(torch.stack([torch.stack([slot.norm(), slot.sum()]) for slot in slots]))
         return {kind: torch.stack(several).cpu().numpy() for kind, several in answers.items()}
 
+    def run(self) -> None:
+        """Attack every cell."""
+        for occurrence in self.occurrences:
+            self.attack(*occurrence)
+
     def attack(self, index: int, round_number: int, planned: Planned) -> None:
         """One federation at the weights after one round, or one of its twins and controls."""
         federation = self.federations[index]
@@ -260,10 +266,14 @@ def audit_sweep(
     others = None
     if left:
         own = {number: params[~torch.tensor(whole)] for number, params in weights.items()}
-        others = _sweep_audit(settings, left, datasets, batched, own, options, private=private, store=store)
-        others.progress = progress
+        others = _sweep_audit(settings, left, datasets, batched, own, options, progress, private=private, store=store)
     planned(_together(others, limits, len(federations), len(weights)))
-    complete = limits.run() and (others is None or _attacked(others))
+    complete = False
+    with suppress(KeyboardInterrupt):  # what was finished is worth keeping
+        limits.run()
+        if others is not None:
+            others.run()
+        complete = True
     findings = Findings([], [], {}, [], {}, complete) if others is None else others.findings(complete)
     computed = sum(cell.found is not None for cell in limits.cells) - limits.read
     return replace(
@@ -282,19 +292,9 @@ def _together(others: SweepAudit | None, limits: LimitsAudit, federations: int, 
     )  # fmt: skip
 
 
-def _attacked(audit: SweepAudit) -> bool:
-    """Attack every cell; False if that was interrupted."""
-    try:
-        for occurrence in audit.occurrences:
-            audit.attack(*occurrence)
-    except KeyboardInterrupt:  # what was finished is worth keeping
-        return False
-    return True
-
-
 def _sweep_audit(
     settings: Settings, federations: list[Federation], datasets: dict[str, Dataset], batched: Batched,
-    weights: dict[int, Tensor], options: AuditOptions, *, private: bool, store: Store | None,
+    weights: dict[int, Tensor], options: AuditOptions, progress: Progress | None, *, private: bool, store: Store | None,
 ) -> SweepAudit:  # fmt: skip
     like = next(iter(weights.values()))
     datasets = {fed.dataset: datasets[fed.dataset] for fed in federations}
@@ -303,7 +303,7 @@ def _sweep_audit(
     targets = {name: build_targets(materials[name], servers[name], options) for name in datasets}
     return SweepAudit(
         settings=settings, federations=federations, servers=servers, materials=materials, targets=targets,
-        options=options, weights=weights, progress=None, store=store, private=private,
+        options=options, weights=weights, progress=progress, store=store, private=private,
     )  # fmt: skip
 
 

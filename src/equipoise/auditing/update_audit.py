@@ -22,8 +22,7 @@ from .audit import Audit, content, with_verdict
 from .cells import OWN, Cell, with_controls
 from .examine import Progress, attack_cell, released, run_attack, steps
 from .options import AuditOptions
-from .pictures import Truth as Drawn
-from .pictures import defence_rows
+from .pictures import Drawn, defence_rows
 from .results import Findings, Outcome, mark_controls, repeated, rows_of, shortages, summary
 from .scoring import baselines
 from .summary import GIVEN, UNKNOWN, counted
@@ -196,9 +195,7 @@ def _scored(case: _Case, real: Truth, diameter: float, show: bool, progress: Pro
     rows = [row for one in outcomes for row in rows_of(one, targets, options.seed)]
     mark_controls(rows)
     if targets.candidates == 1:
-        rows = [
-            row for row in rows if row["control"] != "negative" or "labels" in row
-        ]  # nothing to hold others against
+        rows = [row for row in rows if row["control"] != "negative" or "labels" in row]  # nothing to hold them against
     guesses = {name: summary(values) for name, values in baselines(targets, materials, server, diameter).items()}
     result = case.content(rows, {GIVEN: guesses}, GIVEN)
     result["notes"] = [*case.notes, *shortages(targets, options, given=True)]

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..attack.registry import ATTACKS
 from ..mechanism.schedule import defence_label
+from . import statements as kinds
 from .cells import EQUAL_LOWER, POSITIVE
 from .comparison import LESS, MORE, NONE, STATIC, UNCLEAR, Reading
 from .results import ENOUGH, FEW, candidates_of
-from .statements import (
-    ALSO,
-    BROKEN,
-    COMBINED,
-    CONTROL,
-    LEARNED,
-    NEXT,
-    PIXELS,
-    RANKING,
-    STRONGEST,
-    TALLY,
-    TOO_FEW,
-    UNPROTECTED,
-    UNSCORED,
-    VERIFIED,
-    WORSE,
-    Statement,
-    found_in,
-    statements,
-)  # fmt: skip
-from .summary import GIVEN, Metric, best_guess, counted, percent, share
+from .statements import Statement, found_in, statements
+from .summary import GIVEN, Content, Metric, best_guess, counted, percent, share
 
-Content = Mapping[str, Any]
 LISTED = 8
 """Defences that are listed by name; the table has all."""
 BLIND = frozenset({"invgrad", "dlg", "idlg"})
@@ -63,10 +44,11 @@ class Speaker:
 
     def say(self, statement: Statement) -> Iterator[str]:
         saying: dict[str, Callable[[Statement], Iterator[str]]] = {
-            TOO_FEW: self._too_few, UNSCORED: self._unscored, WORSE: self._worse, LEARNED: self._example,
-            TALLY: self._tally, STRONGEST: self._example, RANKING: self._ranking, ALSO: self._also,
-            PIXELS: self._pixels, CONTROL: self._control, BROKEN: self._broken, COMBINED: self._combined,
-            UNPROTECTED: self._unprotected, VERIFIED: self._verified, NEXT: self._next,
+            kinds.TOO_FEW: self._too_few, kinds.UNSCORED: self._unscored, kinds.WORSE: self._worse,
+            kinds.LEARNED: self._example, kinds.TALLY: self._tally, kinds.STRONGEST: self._example,
+            kinds.RANKING: self._ranking, kinds.ALSO: self._also, kinds.PIXELS: self._pixels,
+            kinds.CONTROL: self._control, kinds.BROKEN: self._broken, kinds.COMBINED: self._combined,
+            kinds.UNPROTECTED: self._unprotected, kinds.VERIFIED: self._verified, kinds.NEXT: self._next,
         }  # fmt: skip
         return saying[statement.kind](statement)
 

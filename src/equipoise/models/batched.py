@@ -92,6 +92,11 @@ class Batched:
         self._layers: list[layers.Layer] | None
         self._layers, self.layout = built if built is not None else (None, Layout.of(model))
 
+    @property
+    def thread_safe(self) -> bool:
+        """Whether several threads may compute at once: only tensors go through kernels, and no module is called."""
+        return self._layers is not None and self._features is None
+
     def at(self, images: Tensor, labels: Tensor) -> Objective:
         """Fix a mini-batch ``[R, B, ...]``, ``[R, B]`` for every replica."""
         if self._layers is None:

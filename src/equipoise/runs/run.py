@@ -170,7 +170,7 @@ class Run:
         cut(self.metrics, notes["metrics_bytes"])
         self._resume_ledger(notes.get("ledger"))
         self.resumed_from = self.sweep.state.round
-        tidy(self.folder / "checkpoint", notes["file"])
+        tidy(self.folder / "checkpoint", [notes["file"]])
 
     def _refuse_other_circumstances(self, notes: dict[str, Any]) -> None:
         """What would change the bits without being a setting: the data, the device. Threads are set as they were."""

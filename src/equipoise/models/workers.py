@@ -1,0 +1,76 @@
+"""Threads that compute side by side, each with one thread for its kernels.
+
+Kernels on the small images of many replicas are too short to share between threads: two workers with half of the
+replicas each are done sooner than two threads in every kernel.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from threading import Barrier
+
+import torch
+
+MOST = 8
+
+_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
+"""By process, as threads do not outlive a fork, and number of workers."""
+
+
+def count() -> int:
+    """How many workers there are: as many as torch would give threads to a kernel.
+
+    >>> 1 <= count() <= MOST
+    True
+    """
+    return min(MOST, torch.get_num_threads())
+
+
+def shares(total: int, least: int, multiple: int) -> list[tuple[int, int]]:
+    """``total`` in equal runs for the workers, each of at least ``least`` and, but for the last, of such multiples.
+
+    >>> shares(7, least=8, multiple=8)
+    [(0, 7)]
+    """
+    parts = max(1, min(count(), total // least))
+    each = -(-total // parts)
+    ends = [*range(0, total, -(-each // multiple) * multiple), total]
+    return list(pairwise(ends))
+
+
+def deal(task: Callable[[int, int], None], parts: list[tuple[int, int]]) -> None:
+    """Call ``task(start, stop)`` for every part, side by side; here, if there is only one."""
+    if len(parts) == 1:
+        task(*parts[0])
+        return
+    recording = torch.is_grad_enabled()
+
+    def run(start: int, stop: int) -> None:
+        with torch.set_grad_enabled(recording):  # which every thread decides for itself
+            task(start, stop)
+
+    waiting = [_pool().submit(run, *part) for part in parts]
+    for one in waiting:
+        one.exception()  # all have ended before the first error is raised
+    for one in waiting:
+        one.result()
+
+
+def _pool() -> ThreadPoolExecutor:
+    key = os.getpid(), count()
+    if key not in _pools:
+        before, together = torch.get_num_threads(), Barrier(key[1])
+        pool = ThreadPoolExecutor(key[1], "equipoise", _one_thread)
+        for one in [pool.submit(together.wait) for _ in range(key[1])]:  # all of them start now
+            one.result()
+        torch.set_num_threads(before)  # a part of what a worker set holds for the whole process
+        _pools[key] = pool
+    return _pools[key]
+
+
+def _one_thread() -> None:
+    torch.get_num_threads()  # else the first kernel would set the number again
+    torch.set_num_threads(1)
