@@ -127,7 +127,8 @@ def length(values: Tensor) -> Tensor:
     runs = values.shape[-1] // _RUN * _RUN
     parts = [values[..., :runs].unflatten(-1, (-1, _RUN)), values[..., None, runs:]]
     norms = [torch.linalg.vector_norm(part, dim=-1) for part in parts if part.numel()]
-    return torch.linalg.vector_norm(torch.cat(norms, -1), dim=-1, keepdim=True, dtype=torch.float64)
+    whole: Tensor = torch.linalg.vector_norm(torch.cat(norms, -1), dim=-1, keepdim=True, dtype=torch.float64)
+    return whole
 
 
 def squared(whole: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, ref
@@ -27,7 +27,9 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError, place
+from ..models import workers
 from ..models.batched import Batched
+from ..models.workers import Item, Result
 from ..privacy.poisson import included
 from ..randomness import Words
 from .l2_grid import EXACT, L2Grid
@@ -123,25 +125,31 @@ class EachRecord:
             sums = self._apart(rows, start, clip)
             return torch.cat([total for total, _ in sums]), torch.cat([share for _, share in sums])
         if self.records.groups is not None:
-            return self._by_person(rows[0], start, grid, clip)
+            return next(iter(one_thread_each(self.batched, lambda row: self._by_person(row, start, grid, clip), rows)))
         total = torch.zeros_like(start, dtype=torch.float64)
         clipped, failed = start.new_zeros(len(rows)), 0
-        for chosen, there in self._calls(rows, self.slots or self._fitting(start)):
-            gradients, bad = self._gradients(start, chosen, there)
+
+        def added(call: Call) -> tuple[Tensor, Tensor, int]:
+            gradients, bad = self._gradients(start, *call)
             whole, acted = grid.whole(gradients, clip)
-            total += _summed(whole, there, grid)
-            clipped += (acted & there).sum(1)
-            failed += bad
+            return _summed(whole, call[1], grid), (acted & call[1]).sum(1), bad
+
+        calls = self._calls(rows, self.slots or self._fitting(start))
+        for part, acted, bad in one_thread_each(self.batched, added, calls):
+            total, clipped, failed = total.add_(part), clipped + acted, failed + bad
         say_failed(failed, sum(map(len, rows)))
         counts = torch.tensor([max(1, len(row)) for row in rows], device=start.device)
         return total, clipped / counts
 
     def each(self, row: Tensor, start: Tensor, clip: float) -> Tensor:
-        grid, parts = self.grid(clip), [start.new_zeros(0, start.shape[1], dtype=torch.float64)]
-        for chosen, there in self._calls([row], self._fitting(start)):  # nothing of it is released
-            gradients, _ = self._gradients(start, chosen, there)
-            parts.append(grid.whole(gradients[0, : int(there.sum())], clip)[0].double())
-        return torch.cat(parts)
+        grid, nothing = self.grid(clip), start.new_zeros(0, start.shape[1], dtype=torch.float64)
+
+        def whole(call: Call) -> Tensor:
+            gradients, _ = self._gradients(start, *call)
+            return grid.whole(gradients[0, : int(call[1].sum())], clip)[0].double()
+
+        calls = self._calls([row], self._fitting(start))  # nothing of it is released
+        return torch.cat([nothing, *one_thread_each(self.batched, whole, calls)])
 
     def _apart(self, rows: Sequence[Tensor], start: Tensor, clip: float) -> list[tuple[Tensor, Tensor]]:
         """Each client by itself; those with the same records and the same weights are computed once."""
@@ -223,6 +231,16 @@ class EachRecord:
         return total, clipped / max(1, len(set(mine)))
 
 
+def one_thread_each(batched: Batched, task: Callable[[Item], Result], items: Sequence[Item]) -> Iterable[Result]:
+    """``task`` of every item, on a CPU side by side, each with one thread for its kernels.
+
+    How many calls there are tells how many records there are: it must not show in how a call is computed.
+    """
+    if batched.device.type == "cpu" and batched.thread_safe:
+        return workers.mapped(task, items)
+    return map(task, items)
+
+
 _SLOTS: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], tuple[Callable[[], Any], int]]] = WeakKeyDictionary()
 """What ``slots_for`` found, and for which loss; forgotten with the model."""
 
@@ -238,7 +256,8 @@ def slots_for(batched: Batched, image: Tensor, label: Tensor, classes: int | Non
     key = (tuple(image.shape), kinds, str(image.device), torch.get_num_threads(), id(batched._loss))
     loss, slots = known.get(key, (None, 0))
     if loss is None or loss() is not batched._loss:  # a new loss may have the id of one that is gone
-        slots = SLOTS if _independent(batched, image, label, classes) else 1
+        tried = one_thread_each(batched, lambda _: _independent(batched, image, label, classes), [None])
+        slots = SLOTS if all(tried) else 1
         if slots == 1:
             log.warning("Here the gradients of this model depend on their companions' bits: one record at a time.")
         known[key] = _weak(batched._loss), slots

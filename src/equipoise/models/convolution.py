@@ -85,9 +85,7 @@ class GroupedConv(Conv):
         if self.stride == (1, 1) or self.in_channels <= FEW:
             self._each_as_groups(self._split(x, r), dy, grad)
         else:  # where strides make the grouped kernel slow
-            size = (h + 2 * self.padding[0], w + 2 * self.padding[1])
-            seen = patches(channels_last(self._split(x, r), self.padding, size), self.kernel, self.stride)
-            self._each_by_patches(seen.view(len(grad), -1, seen.shape[2]), slopes, grad)
+            self._each_by_rows(self._split(x, r), slopes, grad)
         if self.bias is not None:
             self.bias.take(grad).copy_(slopes.sum(dim=2))
         if first:
@@ -108,6 +106,29 @@ class GroupedConv(Conv):
             (1, 1), False, (0, 0), len(grad), (False, True, False),
         )[1]  # fmt: skip
         self.weight.take(grad).copy_(found.permute(0, 2, 3, 1).unflatten(0, (-1, self.out_channels)))
+
+    def _each_by_rows(self, x: Tensor, slopes: Tensor, grad: Tensor) -> None:
+        """The same by matrix products, one for each row of the kernel: ``[R, C, B, ...]``, ``[N, O, oh*ow]`` into grad.
+
+        Patches one row high are copied once for all rows of the kernel, which are views of them: rows of the image that
+        lie a stride apart stand together.
+        """
+        (kh, kw), (sh, sw), (oh, ow), c = self.kernel, self.stride, self._output(x), self.in_channels
+        high = -(-(x.shape[3] + 2 * self.padding[0]) // sh)  # rows of one phase of the stride
+        high = max(high, oh + (kh - 1) // sh)
+        image = channels_last(x, self.padding, (high * sh, x.shape[4] + 2 * self.padding[1])).flatten(0, 1)
+        count, step, (_, row, column, _) = len(grad), ow * kw * c, image.stride()
+        strides = (row, image.stride(0), sh * row, sw * column, 1)
+        seen = image.as_strided((sh, count, high, ow, kw * c), strides).contiguous()
+        weight = self.weight.take(grad).flatten(3)  # [N, O, kh, kw*C]
+        for i in range(kh):
+            first = (i % sh) * count * high * step + (i // sh) * step
+            rows = seen.as_strided((count, oh * ow, kw * c), (high * step, kw * c, 1), first)
+            weight[:, :, i].copy_(torch.bmm(slopes, rows))
+
+    def _output(self, x: Tensor) -> Pair:
+        high, wide = ((x.shape[3 + i] + 2 * self.padding[i] - self.kernel[i]) // self.stride[i] + 1 for i in range(2))
+        return high, wide
 
     def _input_gradient(self, params: Tensor, dy: Tensor, image: Pair) -> Tensor:
         """As of ``PatchConv``, where all phases of the stride are output channels of one convolution of stride 1."""
