@@ -1,12 +1,13 @@
 """Does the canary audit notice when ``gaussian-dp`` lies? Every planted bug, many times, and honest code beside them.
 
-    python studies/gaussian_dp/canary.py            # writes canary.json: about forty minutes on one core
+    python studies/gaussian_dp/canary.py            # writes canary.json: about an hour on one core
 
 ``equipoise.auditing.canary`` has the rule. A bug is planted in the package's own code for as long as an audit lasts.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from equipoise.mechanism import release as release_file
 from equipoise.mechanism import run_budget
 from equipoise.mechanism import units as units_file
 from equipoise.mechanism.l2_grid import L2Grid
-from equipoise.mechanism.units import Records
+from equipoise.mechanism.units import EachRecord, Records
 from equipoise.privacy.poisson import included
 from equipoise.privacy.rounded_gaussian import rounded_gaussians
 
@@ -37,8 +38,14 @@ SETTINGS: dict[str, Canary] = {
     "sampled": Canary(sampling_rate=0.25),
     "alone": Canary(others=0),
     "three times the clip": Canary(length=3.0),
-    "not a number": Canary(length=float("nan"), missing_with=True),
+    "not a number": Canary(length=float("nan"), missing=math.inf),
+    "sampled, alone": Canary(sampling_rate=0.25, others=0, missing=0.0),
+    "hostile weights": Canary(weight=2.0**24 + 2, divisor=14.5, missing=math.inf),
+    "a gradient of 1e30": Canary(length=1e30),
 }
+"""At weights of 2^24 + 2, float32 has steps of 2: what 15 records add there, divided by 14.5, is rounded up to a step,
+and what 14 add is rounded away, as is noise of a fifth. Weights of 1e30 hide whatever is added to them, and those that
+are not finite are refused."""
 
 
 # -- the bugs ----------------------------------------------------------------------------------------------------------
@@ -59,6 +66,14 @@ def nan_kept(self: L2Grid, gradients: torch.Tensor, clip: float) -> tuple[torch.
     return whole, (norms > clip).squeeze(-1)
 
 
+def overflown(self: L2Grid, gradients: torch.Tensor, clip: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """A norm in float32 that is not finite clips nothing."""
+    norms = gradients.square().sum(-1, keepdim=True).sqrt()
+    norms = torch.where(torch.isfinite(norms), norms, 0.0)
+    whole = (gradients.double() * (clip / norms.clamp_min(clip)) / self.step).trunc()
+    return whole, (norms > clip).squeeze(-1)
+
+
 def twice_the_rate(words: Any, count: int, rate: float) -> Any:
     return included(words, count, min(1.0, 2 * rate))
 
@@ -69,9 +84,21 @@ def one_round_less(
     return TRUE_MULTIPLIER(epsilon, delta, rounds - 1, sampling_rate)
 
 
-TRUE_MULTIPLIER, TRUE_SUM, TRUE_SAMPLED, TRUE_NOISE = (
-    run_budget.noise_multiplier, noised_sum_file.noised_sum, Records.sampled, noised_sum_file._noise
+TRUE_MULTIPLIER, TRUE_SUM, TRUE_SAMPLED, TRUE_NOISE, TRUE_TOTAL = (
+    run_budget.noise_multiplier, noised_sum_file.noised_sum, Records.sampled, noised_sum_file._noise, EachRecord.total
 )  # fmt: skip
+
+
+def watched(units: Any, start: torch.Tensor, words: Any, eta: float, protection: Any) -> tuple[Any, list[torch.Tensor]]:
+    """What ``noised_sum`` gives, and the batches that it drew."""
+    drawn: list[torch.Tensor] = []
+
+    def sampled(self: Records, row: torch.Tensor, rate: float, source: Any) -> torch.Tensor:
+        drawn.append(TRUE_SAMPLED(self, row, rate, source))
+        return drawn[-1]
+
+    with patch.object(Records, "sampled", sampled):
+        return TRUE_SUM(units, start, words, eta, protection), drawn
 
 
 def divided_by(number: Callable[[int, int, float], float]) -> Callable[..., Any]:
@@ -81,14 +108,7 @@ def divided_by(number: Callable[[int, int, float], float]) -> Callable[..., Any]
     """
 
     def lying(units: Any, start: torch.Tensor, words: Any, eta: float, protection: Any) -> Any:
-        drawn: list[torch.Tensor] = []
-
-        def sampled(self: Records, row: torch.Tensor, rate: float, source: Any) -> torch.Tensor:
-            drawn.append(TRUE_SAMPLED(self, row, rate, source))
-            return drawn[-1]
-
-        with patch.object(Records, "sampled", sampled):
-            released, noise, clipped = TRUE_SUM(units, start, words, eta, protection)
+        (released, noise, clipped), drawn = watched(units, start, words, eta, protection)
         rate, pairs = protection.sampling_rate, zip(drawn, units.rows, strict=True)
         divisors = [number(len(batch), len(row), rate) for batch, row in pairs]
         factor = torch.tensor([rate * protection.divisor / divisor for divisor in divisors]).unsqueeze(1)
@@ -97,11 +117,28 @@ def divided_by(number: Callable[[int, int, float], float]) -> Callable[..., Any]
     return lying
 
 
-def silent_when_empty(units: Any, start: torch.Tensor, words: Any, eta: float, protection: Any) -> Any:
-    """Nothing is released where there are no records."""
-    released, noise, clipped = TRUE_SUM(units, start, words, eta, protection)
-    empty = torch.tensor([len(row) == 0 for row in units.rows]).unsqueeze(1)
-    return torch.where(empty, start, released), noise, clipped
+def silent_when_empty(*arguments: Any) -> Any:
+    """Nothing is released where no record was drawn."""
+    (released, noise, clipped), drawn = watched(*arguments)
+    empty = torch.tensor([len(row) == 0 for row in drawn]).unsqueeze(1)
+    return torch.where(empty, arguments[1], released), noise, clipped
+
+
+def weights_first(units: Any, start: torch.Tensor, words: Any, eta: float, protection: Any) -> Any:
+    """The sum is added to the received weights, in their precision, and the noise to what comes of it."""
+    clip, per_unit = protection.clip, noised_sum_file.update_per_gradient(eta, protection)
+    rate, grid = protection.sampling_rate, units.pool.grid(clip)
+    rows = [units.pool.records.sampled(row, rate, source) for row, source in zip(units.rows, words, strict=True)]
+    total, clipped = units.pool.total(rows, start, clip)
+    noise = TRUE_NOISE(grid, [float(protection.scale) / per_unit] * len(start), words, start)
+    local = noised_sum_file._added(start, total, grid, per_unit)
+    return noised_sum_file._added(local, noise, grid, per_unit), noise, clipped
+
+
+def other_bits(self: EachRecord, rows: Any, start: torch.Tensor, clip: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """A record counts a step more in every coordinate where an odd number of records is summed."""
+    total, clipped = TRUE_TOTAL(self, rows, start, clip)
+    return total + torch.tensor([len(row) * (len(row) % 2) for row in rows]).unsqueeze(1), clipped
 
 
 @contextmanager
@@ -145,7 +182,13 @@ BUGS = (
     Bug("divided by q times the number of records", "all records", _patched(release_file, "noised_sum", expected)),
     Bug("divided by q times the number of records", "sampled", _patched(release_file, "noised_sum", expected), False),
     Bug("no release on an empty batch", "alone", _patched(release_file, "noised_sum", silent_when_empty)),
+    Bug("no release on an empty batch", "sampled, alone", _patched(release_file, "noised_sum", silent_when_empty)),
+    Bug("no release on an empty batch", "sampled", _patched(release_file, "noised_sum", silent_when_empty), False),
     Bug("a gradient that is not a number is kept", "not a number", _patched(L2Grid, "whole", nan_kept)),
+    Bug("a norm that overflows clips nothing", "a gradient of 1e30", _patched(L2Grid, "whole", overflown)),
+    Bug("weights added before the noise", "hostile weights", _patched(release_file, "noised_sum", weights_first)),
+    Bug("weights added before the noise", "all records", _patched(release_file, "noised_sum", weights_first), False),
+    Bug("a removed record changes the others' bits", "all records", _patched(EachRecord, "total", other_bits), False),
     Bug("noise used again in every round", "all records", noise_used_again),
     Bug(
         "accountant given one round less",
@@ -155,7 +198,8 @@ BUGS = (
     ),
 )
 """Those that are not meant to be caught show how weak this audit is against them. Divisors are caught where all records
-take part, and by replaying a release without one record; the accountant by the exact test of its noise: both are in
+take part, and by replaying a release without one record; others' bits by sums with and without a record, which must
+differ by that record to the last bit; the accountant by the exact test of its noise: all are in
 tests/mechanism/test_gaussian_lies.py."""
 
 

@@ -24,7 +24,7 @@ def study() -> ModuleType:
 
 
 BUGS = [bug for bug in study().BUGS if bug.meant]
-SMALL = {"all records": 0, "sampled": 1, "alone": 2, "three times the clip": 3, "not a number": 4}
+SMALL = {name: number for number, name in enumerate(study().SETTINGS)}
 
 
 def cases(values: Iterable[Any], sampled: Callable[[Any], bool]) -> list[Any]:

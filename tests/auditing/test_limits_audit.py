@@ -87,10 +87,13 @@ def _quartered(client: PlayedClient) -> PlayedClient:
 def test_a_quarter_of_the_noise_is_above_the_limit(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = limits_audit.Setting.client
     monkeypatch.setattr(limits_audit.Setting, "client", lambda self, seed: _quartered(honest(self, seed)))
-    options = AuditOptions(attacks=["matched"], **SMALL)
+    options = AuditOptions(attacks=["matched", "membership"], **SMALL)
     found = audit_run(run, options, snapshots=[0], multi_rounds=3)
-    whole = [row for row in found.content["limits"] if row["scope"] == "run"]
-    assert any(row["above"] for row in whole if row["measure"] == "identification")
+    limits = found.content["limits"]
+    for scope in ("run", "release_known"):  # all releases together, and one by itself
+        assert any(row["above"] for row in limits if (row["measure"], row["scope"]) == ("identification", scope))
+    one = {row["fpr"]: row for row in limits if (row["measure"], row["scope"]) == ("membership_tpr", "release_known")}
+    assert one[0.1]["above"], "so few games cannot tell more at smaller rates, nor over a whole run"
     assert any("ABOVE ITS PROVED LIMIT" in line for line in found.content["verdict"])
 
 

@@ -128,6 +128,7 @@ def test_one_record_moves_a_release_by_the_clip_at_most(record: float, others: i
         ("divided by q times the number of records", 15, 1.0),
         ("no release on an empty batch", 0, 1.0),
         ("a gradient that is not a number is kept", 15, float("nan")),
+        ("a norm that overflows clips nothing", 15, 1e30),
     ],
 )
 @pytest.mark.parametrize("rate", [1.0, 0.5])
@@ -166,6 +167,11 @@ def test_a_sum_is_made_of_records_that_know_nothing_of_each_other() -> None:
     """To the last bit where gradients are written out; a linear head's sum is rounded once more."""
     assert unlike("each") == 0
     assert unlike("linear") <= 1
+
+
+def test_records_whose_bits_follow_from_others_are_noticed() -> None:
+    with planted("a removed record changes the others' bits")():
+        assert unlike("each") > 1
 
 
 def test_a_sum_that_is_rounded_as_a_whole_is_noticed() -> None:
@@ -277,16 +283,7 @@ def weights_last(value: float) -> bool:
 
 
 def test_weights_added_before_the_noise_are_noticed() -> None:
-    def lying(units: Any, start: Tensor, words: Any, eta: float, protection: Any) -> Any:
-        per_unit = noised_sum_file.update_per_gradient(eta, protection)
-        grid = units.pool.grid(protection.clip)
-        total, clipped = units.pool.total(units.rows, start, protection.clip)
-        scale = float(protection.scale) / per_unit
-        noise = noised_sum_file._noise(grid, [scale] * len(start), words, start)
-        local = noised_sum_file._added(start, total, grid, per_unit)
-        return noised_sum_file._added(local, noise, grid, per_unit), noise, clipped
-
-    with patch("equipoise.mechanism.release.noised_sum", lying):
+    with planted("weights added before the noise")():
         assert not all(weights_last(value) for value in (0.1, 2.0**24))
 
 

@@ -98,3 +98,22 @@ def test_the_specs_are_those_of_the_rules() -> None:
         assert [fed["budget"] for fed in spec["federations"]] == pytest.approx(cells, abs=0.01)
         assert spec["settings"]["gaussian"]["rounds"] == spec["settings"]["rounds"]
     assert specs["scatter-linear-releases"]["audit"]["snapshots"] == [0, 2, 20]
+
+
+def test_single_releases_with_too_little_noise_are_played_at_epsilon_8() -> None:
+    specs = study.Design().release_specs()
+    assert list(specs) == ["scatter-linear", "lenet-zhu"]
+    for spec in specs.values():
+        assert spec["audit"]["snapshots"] == [0]
+        assert 8.0 in dict(map(tuple, spec["settings"]["gaussian"]["sigmas"]))
+        (worth, added), (_, claimed) = spec["settings"]["gaussian"]["sigmas"]
+        assert (worth > 8, added) == (True, pytest.approx(claimed / 4))
+
+
+def test_the_committed_single_releases_were_noticed() -> None:
+    content = study.read()["planted"]
+    assert content["noticed"]
+    assert content["compared"] == 8
+    assert {cell["scope"] for cell in content["cells"]} == {"one release"}
+    above = {(cell["measure"], cell["fpr"]) for cell in content["cells"] if cell["above"]}
+    assert above == {("identification", None), ("membership_tpr", 0.1)}

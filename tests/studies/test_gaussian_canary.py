@@ -39,4 +39,4 @@ def test_every_bug_is_in_it_and_those_that_are_meant_to_be_are_caught(table: dic
 def test_a_bug_that_is_not_meant_to_be_caught_somewhere_is_caught_elsewhere_or_said(table: dict[str, Any]) -> None:
     caught = {row["bug"] for row in table["planted"] if row["meant_to_be_caught"]}
     weak = {row["bug"] for row in table["planted"]} - caught
-    assert weak == {"accountant given one round less"}
+    assert weak == {"accountant given one round less", "a removed record changes the others' bits"}

@@ -3,17 +3,18 @@
 The mechanism's own code releases a tiny model of a made-up client, round after round, in many runs. The canary is a
 record whose gradient has the norm C (or more, which the clip has to take off) in one direction; the others' gradients
 point against it, so that a sum that is divided by the number of records shows it too. The weights that the server sends
-change sign from round to round, and every gradient with them: noise that is used again cancels.
+change sign from round to round, and every gradient with them: noise that is used again cancels. They may be of any
+size; records are such that gradients are not.
 
 With x_t, what a release holds along the canary's direction beside the known others, in units of C, the score of a run
 is the log-likelihood ratio
 
     sum over rounds of log(1 - q + q exp((2 x_t - 1) / (2 sigma^2))).
 
-A release that is not finite, or is the received weights themselves, is a missing one, and decides alone. The rule: one
-half of the runs chooses the threshold that looks worst for the mechanism; on the other half the audit *fails* if the
-lower bound of the true positive rate exceeds the proved limit at the upper bound of the false positive rate, each exact
-and one-sided at 2.5 %. Honest code fails with a probability of at most 5 %.
+A release that is not finite, or is the received weights themselves, is a missing one, and has a score of its own, which
+may decide alone. The rule: one half of the runs chooses the threshold that looks worst for the mechanism; on the other
+half the audit *fails* if the lower bound of the true positive rate exceeds the proved limit at the upper bound of the
+false positive rate, each exact and one-sided at 2.5 %. Honest code fails with a probability of at most 5 %.
 """
 
 from __future__ import annotations
@@ -55,8 +56,10 @@ class Canary:
     rounds: int = 8
     sampling_rate: float = 1.0
     others: int = 15  # records of the client beside the canary
+    divisor: float | None = None  # public; by default as many as there are others
     length: float = 1.0  # of the canary's gradient before it is clipped, in units of C; it may be NaN
-    missing_with: bool = False  # whether a missing release speaks for the canary, not against it
+    weight: float = 1.0  # size of the weights that the server sends
+    missing: float = -math.inf  # score of a missing release: by default it tells that there is no canary
     runs: int = 500  # with the canary, and as many without
     clip: float = field(default=1.0, init=False)
 
@@ -67,10 +70,10 @@ class Canary:
 
     @property
     def settings(self) -> ProtectionSettings:
+        divisor = max(1.0, float(self.others)) if self.divisor is None else self.divisor
         own = GaussianSettings(
-            delta=self.delta, clip=self.clip, sampling_rate=self.sampling_rate, divisor=max(1.0, float(self.others)),
-            rounds=self.rounds,
-        )  # fmt: skip
+            delta=self.delta, clip=self.clip, sampling_rate=self.sampling_rate, divisor=divisor, rounds=self.rounds
+        )
         return ProtectionSettings(eta=1.0, gaussian=own)
 
     def limit(self, rate: float) -> float:
@@ -96,11 +99,11 @@ def _loss(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def _records(canary: Canary) -> Records:
-    """Others whose gradient is -C where the canary's is +C times its length, for weights of 1 along the first axis."""
+    """Others whose gradient is -C where the canary's is +C times its length, at weights along the first axis."""
     lengths = torch.full((canary.others + 1,), canary.clip)
     lengths[-1] *= canary.length
     images = torch.zeros(canary.others + 1, SIZE)
-    images[:, 0] = lengths.sqrt()
+    images[:, 0] = (lengths / canary.weight).sqrt()
     return Records(images, torch.tensor([0] * canary.others + [1]))
 
 
@@ -108,7 +111,7 @@ def _round(canary: Canary, pool: EachRecord, data: list[Tensor], number: int, se
     """The log-likelihood ratios of one round, run by run."""
     sign, protection = (-1.0) ** number, canary.settings.at("gaussian-dp", canary.epsilon, number)
     start = torch.zeros(len(data), SIZE)
-    start[:, 0] = sign
+    start[:, 0] = sign * canary.weight
     key = experiment_key(seed, "audit/canary")
     words, again = ([keyed_words(key, run, number) for run in range(len(data))] for _ in range(2))
     released = release([of_units(Units(pool, data))], start, words, 1.0, protection, utility=False).parameters
@@ -122,7 +125,7 @@ def _round(canary: Canary, pool: EachRecord, data: list[Tensor], number: int, se
         rate = torch.tensor(canary.sampling_rate, dtype=torch.float64)
         certain = torch.logaddexp((-rate).log1p(), rate.log() + certain)
     missing = ~torch.isfinite(released).all(1) | (released == start).all(1)
-    return certain.masked_fill(missing, math.inf if canary.missing_with else -math.inf)
+    return certain.masked_fill(missing, canary.missing)
 
 
 def judged(canary: Canary, inside: Tensor, outside: Tensor) -> dict[str, Any]:

@@ -31,6 +31,10 @@ _EXPONENTS = range(-400, 401)
 _MARGIN = 1 + 2.0**-20
 EXACT = 2**24
 """Integers up to here are exact in float32."""
+_RUN = 128
+_LENGTH_ERROR = 2.0**-17
+"""More than the part of a length that ``length`` may be off by."""
+_SMALLEST = -62
 
 
 @dataclass(frozen=True)
@@ -85,13 +89,11 @@ class L2Grid:
 
         The integers are in float32 where gradients are and it holds them exactly, and else in float64.
         """
-        size = torch.linalg.vector_norm(gradients, dim=-1, keepdim=True, dtype=torch.float64)
+        narrow = gradients.dtype == torch.float32 and self.most < EXACT**2 // 4 and self.exponent >= _SMALLEST
+        size = _sizes(gradients, quick=narrow and gradients.device.type == "cpu")
         factor = clip / size.clamp_min(clip) / self.step
-        narrow = gradients.dtype == torch.float32 and self.most < EXACT**2 // 4
-        scaled = gradients * factor.float() if narrow else gradients.double() * factor
-        whole = towards_zero(scaled)
-        found = torch.linalg.vector_norm(whole, dim=-1, keepdim=True, dtype=torch.float64)
-        if bool((found <= math.sqrt(self.most) * (1 - whole.shape[-1] * 2.0**-50)).all()):  # whatever it was rounded by
+        whole = towards_zero(gradients * factor.float() if narrow else gradients.double() * factor)
+        if narrow and bool((length(whole) <= math.sqrt(self.most) * (1 - _LENGTH_ERROR)).all()):  # not so for NaN
             return whole, (size > clip).squeeze(-1)
         whole = whole.double()
         norm = squared(whole)
@@ -101,18 +103,46 @@ class L2Grid:
         return whole, ~(size <= clip).squeeze(-1)
 
 
+def _sizes(gradients: Tensor, quick: bool) -> Tensor:
+    """The norms ``[..., 1]`` that gradients ``[..., P]`` are clipped by, in float64.
+
+    ``quick``: no copy in float64, which takes a CPU as long as all the rest; then they are a little too large, so that
+    what is clipped by them passes the check of its integers.
+    """
+    if quick:
+        found = length(gradients) * (1 + 3 * _LENGTH_ERROR)
+        if bool(torch.isfinite(found).all()):
+            return found
+    exact = torch.linalg.vector_norm(gradients, dim=-1, keepdim=True, dtype=torch.float64)
+    return torch.where(torch.isfinite(found), found, exact) if quick else exact
+
+
+def length(values: Tensor) -> Tensor:
+    """The L2 norm of float32 numbers ``[..., P]`` as float64 ``[..., 1]``, off by less than ``_LENGTH_ERROR`` of it.
+
+    A sum of ``_RUN`` squares in float32, in whatever order, is off by at most ``_RUN`` parts in 2^24, and its root by
+    half of that and one more; roots are put together in float64. Squares of numbers below 2^-62 may be lost: on a grid
+    as coarse as ``_SMALLEST`` asks for, these are zero.
+    """
+    runs = values.shape[-1] // _RUN * _RUN
+    parts = [values[..., :runs].unflatten(-1, (-1, _RUN)), values[..., None, runs:]]
+    norms = [torch.linalg.vector_norm(part, dim=-1) for part in parts if part.numel()]
+    whole: Tensor = torch.linalg.vector_norm(torch.cat(norms, -1), dim=-1, keepdim=True, dtype=torch.float64)
+    return whole
+
+
 def squared(whole: Tensor) -> Tensor:
     """The squared norm of integers ``[..., P]``: below 2^53 float64 adds them exactly, and larger sums stay larger."""
     return whole.square().sum(-1, keepdim=True)
 
 
 def towards_zero(values: Tensor) -> Tensor:
-    """``values.trunc()``, which takes torch ten times as long as a floor.
+    """``values.trunc_()``, which takes torch ten times as long as a division in place.
 
     >>> towards_zero(torch.tensor([1.7, -1.7, -0.3, 0.0])).tolist()
     [1.0, -1.0, -0.0, 0.0]
     """
-    return values.abs().floor_().copysign_(values)
+    return values.div_(1, rounding_mode="trunc")
 
 
 def largest_power(square: Fraction) -> int:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, ref
@@ -27,21 +27,29 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError, place
+from ..models import workers
 from ..models.batched import Batched
+from ..models.workers import Item, Result
 from ..privacy.poisson import included
 from ..randomness import Words
 from .l2_grid import EXACT, L2Grid
 
 log = logging.getLogger("equipoise")
 
-SLOTS = 64
+SLOTS = 128
 """Records of one call on a CPU."""
 ROOM = 6 << 30
 """Bytes that the gradients of one call may take on a GPU."""
+SIZES = (0.2, 2.0**24, 1e30)
+"""Of the weights that ``slots_for`` tries."""
 LARGEST_SUM = 2**52
 torch.empty(
     31 << 20, dtype=torch.uint8
 )  # freed at once: the C library then keeps blocks of that size for the next ones
+
+
+Call = tuple[Tensor, Tensor]
+"""The records of one call by their places in the pool ``[R, slots]``, and which of these are records."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,25 +125,31 @@ class EachRecord:
             sums = self._apart(rows, start, clip)
             return torch.cat([total for total, _ in sums]), torch.cat([share for _, share in sums])
         if self.records.groups is not None:
-            return self._by_person(rows[0], start, grid, clip)
+            return next(iter(one_thread_each(self.batched, lambda row: self._by_person(row, start, grid, clip), rows)))
         total = torch.zeros_like(start, dtype=torch.float64)
         clipped, failed = start.new_zeros(len(rows)), 0
-        for chosen, there in self._calls(rows, self.slots or self._fitting(start)):
-            gradients, bad = self._gradients(start, chosen, there)
+
+        def added(call: Call) -> tuple[Tensor, Tensor, int]:
+            gradients, bad = self._gradients(start, *call)
             whole, acted = grid.whole(gradients, clip)
-            total += _summed(whole, there, grid)
-            clipped += (acted & there).sum(1)
-            failed += bad
+            return _summed(whole, call[1], grid), (acted & call[1]).sum(1), bad
+
+        calls = self._calls(rows, self.slots or self._fitting(start))
+        for part, acted, bad in one_thread_each(self.batched, added, calls):
+            total, clipped, failed = total.add_(part), clipped + acted, failed + bad
         say_failed(failed, sum(map(len, rows)))
         counts = torch.tensor([max(1, len(row)) for row in rows], device=start.device)
         return total, clipped / counts
 
     def each(self, row: Tensor, start: Tensor, clip: float) -> Tensor:
-        grid, parts = self.grid(clip), [start.new_zeros(0, start.shape[1], dtype=torch.float64)]
-        for chosen, there in self._calls([row], self._fitting(start)):  # nothing of it is released
-            gradients, _ = self._gradients(start, chosen, there)
-            parts.append(grid.whole(gradients[0, : int(there.sum())], clip)[0].double())
-        return torch.cat(parts)
+        grid, nothing = self.grid(clip), start.new_zeros(0, start.shape[1], dtype=torch.float64)
+
+        def whole(call: Call) -> Tensor:
+            gradients, _ = self._gradients(start, *call)
+            return grid.whole(gradients[0, : int(call[1].sum())], clip)[0].double()
+
+        calls = self._calls([row], self._fitting(start))  # nothing of it is released
+        return torch.cat([nothing, *one_thread_each(self.batched, whole, calls)])
 
     def _apart(self, rows: Sequence[Tensor], start: Tensor, clip: float) -> list[tuple[Tensor, Tensor]]:
         """Each client by itself; those with the same records and the same weights are computed once."""
@@ -146,8 +160,8 @@ class EachRecord:
                 known[key] = self.total(rows[r : r + 1], start[r : r + 1], clip)
         return [known[key] for key in keys]
 
-    def _calls(self, rows: Sequence[Tensor], slots: int) -> list[tuple[Tensor, Tensor]]:
-        """The records in calls of one shape: places ``[R, slots]``, and which of them are records."""
+    def _calls(self, rows: Sequence[Tensor], slots: int) -> list[Call]:
+        """The records in calls of one shape."""
         device, calls = self.records.labels.device, []
         for first in range(0, max(map(len, rows), default=0), slots):
             chosen = torch.zeros(len(rows), slots, dtype=torch.int64, device=device)
@@ -217,6 +231,16 @@ class EachRecord:
         return total, clipped / max(1, len(set(mine)))
 
 
+def one_thread_each(batched: Batched, task: Callable[[Item], Result], items: Sequence[Item]) -> Iterable[Result]:
+    """``task`` of every item, on a CPU side by side, each with one thread for its kernels.
+
+    How many calls there are tells how many records there are: it must not show in how a call is computed.
+    """
+    if batched.device.type == "cpu" and batched.thread_safe:
+        return workers.mapped(task, items)
+    return map(task, items)
+
+
 _SLOTS: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], tuple[Callable[[], Any], int]]] = WeakKeyDictionary()
 """What ``slots_for`` found, and for which loss; forgotten with the model."""
 
@@ -232,7 +256,8 @@ def slots_for(batched: Batched, image: Tensor, label: Tensor, classes: int | Non
     key = (tuple(image.shape), kinds, str(image.device), torch.get_num_threads(), id(batched._loss))
     loss, slots = known.get(key, (None, 0))
     if loss is None or loss() is not batched._loss:  # a new loss may have the id of one that is gone
-        slots = SLOTS if _independent(batched, image, label, classes) else 1
+        tried = one_thread_each(batched, lambda _: _independent(batched, image, label, classes), [None])
+        slots = SLOTS if all(tried) else 1
         if slots == 1:
             log.warning("Here the gradients of this model depend on their companions' bits: one record at a time.")
         known[key] = _weak(batched._loss), slots
@@ -248,7 +273,10 @@ def _weak(loss: Any) -> Callable[[], Any]:
 
 
 def _independent(batched: Batched, image: Tensor, label: Tensor, classes: int | None) -> bool:
-    """Whether records keep all bits of their gradients in another slot and beside other companions."""
+    """Whether records keep all bits of their gradients in another slot and beside other companions.
+
+    At weights of usual size and of sizes that only a hostile server would send.
+    """
     draw = torch.Generator().manual_seed(0)
     shape = (1, SLOTS, *image.shape[1:])
     floats = image.is_floating_point()
@@ -257,28 +285,42 @@ def _independent(batched: Batched, image: Tensor, label: Tensor, classes: int | 
     labels = torch.zeros(1, SLOTS, *label.shape[1:], dtype=label.dtype, device=label.device)
     if classes is not None:
         labels = torch.randint(classes, labels.shape, generator=draw).to(label.device)
-    start = (torch.rand(1, batched.layout.size, generator=draw) - 0.5).to(image.device) / 5
-    start = start.to(next(batched.model.parameters()).dtype)
-    odd = torch.arange(SLOTS) % 2 == 1
+    start = (torch.rand(1, batched.layout.size, generator=draw) - 0.5).to(image.device)
     strange = images.clone()
-    strange[:, odd] = 0
+    strange[:, 1::2] = 0
     if floats:
         strange[:, 1::4] = 1e30
         strange[:, 3::8] = torch.nan
-    turned = torch.arange(SLOTS).roll(1).flip(0)
+    grid = L2Grid.of(1.0, batched.layout.size)
     try:
-        plain = batched.each(start, images, labels)
-        moved = batched.each(start, images[:, turned], labels[:, turned])
-        beside = batched.each(start, strange, labels)
+        return all(_kept(batched, start * size, (images, strange), labels, grid) for size in SIZES)
     except Exception:
         return False
-    return torch.equal(moved, plain[:, turned]) and torch.equal(beside[:, ~odd], plain[:, ~odd])
+
+
+def _kept(batched: Batched, weights: Tensor, images: tuple[Tensor, Tensor], labels: Tensor, grid: L2Grid) -> bool:
+    """Whether every record is the same in another slot, and every other one beside strange companions."""
+    turned = torch.arange(SLOTS).roll(1).flip(0)
+    weights = weights.to(next(batched.model.parameters()).dtype)
+    plain = _looked_at(batched.each(weights, images[0], labels), grid)
+    moved = _looked_at(batched.each(weights, images[0][:, turned], labels[:, turned]), grid)
+    beside = _looked_at(batched.each(weights, images[1], labels), grid)
+    return all(
+        torch.equal(a, b[:, turned]) and torch.equal(c[:, ::2], b[:, ::2])
+        for a, b, c in zip(moved, plain, beside, strict=True)
+    )
+
+
+def _looked_at(gradients: Tensor, grid: L2Grid) -> tuple[Tensor, ...]:
+    """All that must not depend on companions: the gradients, which of them are no numbers, and their integers."""
+    return gradients.nan_to_num(nan=0.0), gradients.isnan(), grid.whole(gradients, 1.0)[0].double()
 
 
 def _summed(whole: Tensor, there: Tensor, grid: L2Grid) -> Tensor:
     """The integers ``[R, slots, P]`` of those that are there, which are the first of each row, without rounding."""
-    if len(there) == 1 and there.shape[1] * math.sqrt(grid.most) < EXACT:  # float32 has such sums
-        return whole[:, : int(there.sum())].sum(1).double()
+    few = int(EXACT / (math.sqrt(grid.most) + 1))  # float32 has sums of so many
+    if len(there) == 1 and few > 1:
+        return torch.stack([part.sum(1).double() for part in whole[:, : int(there.sum())].split(few, 1)]).sum(0)
     return (there.unsqueeze(1).double() @ whole.double()).squeeze(1)
 
 

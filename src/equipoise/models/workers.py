@@ -7,14 +7,18 @@ replicas each are done sooner than two threads in every kernel.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from threading import Barrier
+from typing import TypeVar
 
 import torch
 
 MOST = 8
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
 """By process, as threads do not outlive a fork, and number of workers."""
@@ -45,18 +49,28 @@ def deal(task: Callable[[int, int], None], parts: list[tuple[int, int]]) -> None
     """Call ``task(start, stop)`` for every part, side by side; here, if there is only one."""
     if len(parts) == 1:
         task(*parts[0])
-        return
+    else:
+        mapped(lambda part: task(*part), parts)
+
+
+def mapped(task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """``task`` of every item, each on a worker: with one thread for its kernels, also where there is only one item.
+
+    >>> mapped(lambda item: (item * 2, torch.get_num_threads()), [1, 2, 3])
+    [(2, 1), (4, 1), (6, 1)]
+    """
+    if torch.get_num_threads() == 1:
+        return [task(item) for item in items]
     recording = torch.is_grad_enabled()
 
-    def run(start: int, stop: int) -> None:
+    def run(item: Item) -> Result:
         with torch.set_grad_enabled(recording):  # which every thread decides for itself
-            task(start, stop)
+            return task(item)
 
-    waiting = [_pool().submit(run, *part) for part in parts]
+    waiting = [_pool().submit(run, item) for item in items]
     for one in waiting:
         one.exception()  # all have ended before the first error is raised
-    for one in waiting:
-        one.result()
+    return [one.result() for one in waiting]
 
 
 def _pool() -> ThreadPoolExecutor:
