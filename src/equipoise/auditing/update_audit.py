@@ -22,12 +22,12 @@ from .audit import Audit, content, with_verdict
 from .cells import OWN, Cell, with_controls
 from .examine import Progress, attack_cell, released, run_attack, steps
 from .options import AuditOptions
-from .pictures import Drawn, defence_rows
+from .pictures import Drawn, defence_rows, failures
 from .results import Findings, Outcome, mark_controls, repeated, rows_of, shortages, summary
 from .scoring import baselines
 from .summary import GIVEN, UNKNOWN, counted
 from .svg import Section
-from .targets import Materials, given_targets
+from .targets import given_targets
 from .update import Truth, Update
 
 
@@ -200,7 +200,8 @@ def _scored(case: _Case, real: Truth, diameter: float, show: bool, progress: Pro
     result = case.content(rows, {GIVEN: guesses}, GIVEN)
     result["notes"] = [*case.notes, *shortages(targets, options, given=True)]
     mine = [one for one in outcomes if one.about["role"] == OWN]
-    sections = _sections(outcomes, real, public, materials, options) if show and len(server.shape) == 3 else []
+    shown = Drawn(real.inputs[: options.pictures], real.labels[: options.pictures], public, materials.to_pixels)
+    sections = _sections(outcomes, rows, shown) if show and len(server.shape) == 3 else []
     return Audit(with_verdict(result), sections, {one.attack: one.images for one in mine if one.images is not None})
 
 
@@ -224,10 +225,6 @@ def _unscored(case: _Case, progress: Progress | None) -> Audit:
 # -- what came of it ---------------------------------------------------------------------------------------------------
 
 
-def _sections(
-    outcomes: list[Outcome], truth: Truth, public: Public | None, materials: Materials, options: AuditOptions
-) -> list[Section]:
-    count = options.pictures
-    shown = Drawn(truth.inputs[:count], truth.labels[:count], public, materials.to_pixels)
-    rows = defence_rows(outcomes, "your update")
-    return [Section("your update", shown.rows({}) + rows)] if rows else []
+def _sections(outcomes: list[Outcome], table: list[dict[str, Any]], shown: Drawn) -> list[Section]:
+    rows = defence_rows(outcomes, table, "your update")
+    return [Section("your update", shown.rows({}) + rows, failures(outcomes, table))] if rows else []
