@@ -20,7 +20,8 @@ from equipoise.auditing.summary import FAILED_WORDS
 from equipoise.auditing.svg import Row, Section, as_pixels, png
 from equipoise.mechanism.claims import PROVED, sentence
 from tests.audit_helpers import cheap
-from tests.auditing.findings import row
+from tests.auditing.findings import cell, row
+from tests.auditing.findings import content as content_of
 from tests.auditing.updates import SHAPE, Call, images_of, refuse
 
 # --- what is written --------------------------------------------------------------------------------------------
@@ -164,6 +165,18 @@ def test_too_few_releases_stand_above_the_picture_with_the_finding() -> None:
     words = " ".join(re.findall(r">([^<]+)</text>", drawn))
     assert "a result takes 20. It leaks." in words
     assert "More." not in words
+
+
+def test_an_interrupted_audit_says_so_first_and_above_the_picture_with_the_finding() -> None:
+    whole = content_of(*cell("matched", 0.4, 0.9, mechanism="pl-identical"))
+    left = {"cells": 38, "finished": 6, "lacking": ["pl-learn"], "rounds": [100]}
+    result = with_verdict({**whole, "complete": False, "unfinished": left})
+    first, second, *_ = result["verdict"]
+    assert first == "Interrupted: 6 of 38 cells are finished; nothing yet on pl-learn, nor on round 100."
+    assert second == with_verdict(whole)["verdict"][0]
+    assert result["verdict"][-1] == "Next: run the same command again."
+    words = " ".join(re.findall(r">([^<]+)</text>", Audit(result).picture()))
+    assert f"{first} {second}" in words
 
 
 def test_the_verdict_is_stored_and_opens_the_summary(audited: Audit) -> None:

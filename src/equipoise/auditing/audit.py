@@ -23,6 +23,7 @@ from .results import FEW, Findings
 from .store import set_aside
 from .summary import FAILED, FAILED_WORDS, GIVEN, UNKNOWN, counted, drawn_table, headline, summary_text
 from .svg import Section, svg
+from .unfinished import INTERRUPTED, first_sentence
 from .verdict import verdict
 
 DECLARED = "Nothing about these updates: their mechanism and budget are as you declared them."
@@ -79,11 +80,11 @@ class Audit:
             first += _not_hidden(self.content)
         footer = f"{first}Targets: {self.content['targets']} images; figures are means over all releases. "
         said = self.content.get("verdict", [])
-        few = 2 if said and said[0].startswith(FEW.capitalize()) else 1
+        before = sum(words.startswith((FEW.capitalize(), INTERRUPTED)) for words in said)
         footer += f"MSE of guesses that use no update: {', '.join(guesses)}."
         if any(FAILED in row.remark for section in self.sections for row in section.rows):
             footer += f"\n{FAILED}: {FAILED_WORDS}"
-        return svg(title, self.sections, footer, " ".join(said[:few]))
+        return svg(title, self.sections, footer, " ".join(said[: before + 1]))
 
     def save(self, folder: Path | str) -> list[Path]:
         """``audit.json`` and, where there are pictures, ``audit.svg``; returns what was written.
@@ -145,7 +146,8 @@ def with_verdict(content: dict[str, Any]) -> dict[str, Any]:
         )
         proved, measured = [budgets, *own["proved"]], [MEASURED_GAMES, *own["measured"]]
         content = {**content, "claims": {**own, "proved": proved, "measured": measured}}
-    return {**content, "verdict": [*limit_verdict(content.get("limits", [])), *verdict(content)]}
+    said = [*first_sentence(content), *limit_verdict(content.get("limits", [])), *verdict(content)]
+    return {**content, "verdict": said}
 
 
 def content(findings: Findings, options: AuditOptions, targets: str, attacked: str) -> dict[str, Any]:
