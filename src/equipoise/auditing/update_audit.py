@@ -30,6 +30,11 @@ from .svg import Section
 from .targets import given_targets
 from .update import Truth, Update
 
+ONE_UPDATE = (
+    "Use audit(Update(model, before, after), ...); several updates of one model are one Update, too: "
+    "audit(Update(model, before, [after1, after2, ...]), truth=(inputs [N, E, ...], labels [N, E]))."
+)
+
 
 def audit(
     update: Update,
@@ -46,7 +51,8 @@ def audit(
     all updates start from the same weights.
 
     Args:
-        update: What was sent, and how it was trained and protected; or several updates.
+        update: What was sent, and how it was trained and protected. Several updates of one model are one ``Update``
+            of lists: ``Update(model, before, [after1, after2, ...])``.
         truth: The real inputs ``[E, ...]`` and labels ``[E]`` to score against; ``[N, E, ...]`` and ``[N, E]`` for a
             list of updates. Without it there are reconstructions and no scores.
         attacker: What the attacker knows; by default nothing but the labels of the truth.
@@ -69,10 +75,7 @@ def audit(
     ('invgrad', 'insufficient evidence')
     """
     if not isinstance(update, Update):
-        raise ConfigError(
-            f"Expected an Update to audit, got {type(update).__name__}.",
-            "Use audit(Update(model, before, after), ...).",
-        )
+        raise ConfigError(f"Expected an Update to audit, got {type(update).__name__}.", ONE_UPDATE)
     if options is not None and not isinstance(options, AuditOptions):
         raise ConfigError(
             f"Expected options to be AuditOptions, got {type(options).__name__}.", "Use AuditOptions(iterations=300)."
