@@ -99,7 +99,8 @@ def table_of(outcomes: list[Outcome]) -> list[dict[str, Any]]:
     """The rows of these outcomes, the undistorted ones as positive controls."""
     rows = [
         {
-            **one.about, "attack": one.attack, "chance": "1 in 100", "identification": one.values["identification"].mean(),
+            **one.about, "attack": one.attack, "chance": "1 in 100",
+            "identification": one.values["identification"].mean(),
             "control": "positive" if one.about["role"] == "undistorted" else None,
         }
         for one in outcomes
