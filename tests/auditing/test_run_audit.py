@@ -256,6 +256,29 @@ def test_an_audit_in_which_nothing_was_finished_is_none(
     result = audit_run(trained, cheap(attacks=["lti"]), [0], multi_rounds=2).content
     assert result["complete"] is False
     assert "multi_round" not in result, "whoever interrupts does not want to wait for it"
+    lacking = ["pl-identical", "pl-learn", "multi-round"]
+    assert result["unfinished"] == {"cells": 4, "finished": 1, "lacking": lacking, "rounds": []}
+    assert result["verdict"][0] == (
+        "Interrupted: 1 of 4 cells is finished; nothing yet on pl-identical, pl-learn, multi-round."
+    )
+    assert result["verdict"][-1] == "Next: run the same command again."
+
+
+def test_rounds_that_an_interrupted_audit_has_nothing_on_are_named(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = interrupt(monkeypatch, 4)
+    result = audit_run(trained, cheap(attacks=["labels"]), [0, 3]).content
+    assert [cell.about["round"] for cell in seen] == [0, 0, 0, 3]
+    assert result["unfinished"]["lacking"] == []
+    assert result["unfinished"]["rounds"] == [3]
+
+
+def test_whether_the_server_is_damped_is_told(audited: Audit, tmp_path: Path, pictures: Path) -> None:
+    assert audited.content["server"] == "plain"
+    assert "unfinished" not in audited.content
+    train_run(tmp_path / "run", pictures, ("none",), server_rate="auto")
+    assert audit_run(tmp_path / "run", cheap(attacks=["labels"]), [0]).content["server"] == "damped"
 
 
 def test_releases_of_all_rounds_are_combined_on_request(trained: Path) -> None:

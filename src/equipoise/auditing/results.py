@@ -12,6 +12,7 @@ from torch import Tensor
 from ..statistics import Array, Interval, auc, bootstrap, bootstrap_auc, bounded_interval, rate_interval, tpr_at
 from .options import AuditOptions
 from .targets import Targets
+from .unfinished import Unfinished
 
 ENOUGH = 20
 """Releases below which a result says too little to be called one."""
@@ -48,6 +49,7 @@ class Findings:
     computed: int = 0  # ... and those of this one
     limits: list[dict[str, Any]] = field(default_factory=list)  # what is held against proved limits
     limit_outcomes: list[Outcome] = field(default_factory=list)
+    unfinished: Unfinished | None = None  # of an interrupted audit
 
 
 REPORTED = (

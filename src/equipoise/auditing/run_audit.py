@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from ..attack.registry import MULTI_ROUND
 from ..data.dataset import Dataset
 from ..data.loading import Public
 from ..engine.datasets import dataset_labels
@@ -20,6 +21,7 @@ from ..models.named import Model
 from ..runs.folder import RunFolder
 from . import image_scores as scores
 from . import replay
+from .advice import DAMPED, PLAIN
 from .audit import Audit, content, with_verdict
 from .cells import OWN, per_client
 from .examine import Progress
@@ -35,6 +37,7 @@ from .subject import Subject, subject_of
 from .summary import counted
 from .sweep_audit import audit_sweep
 from .targets import repeats
+from .unfinished import Unfinished
 
 Step = Callable[[int], None]
 OF_CLIENTS = ("labels", "identified")
@@ -121,6 +124,9 @@ def audit_run(
     result["notes"] += [*_read(findings, private), *_shortages(findings, options), *_repeats(datasets, private)]
     result["notes"] += _failures(findings, forgiving=bool(most))
     result["deployment"] = run.config.deployment is not None
+    result["server"] = PLAIN if settings.training.server_rate == 1 else DAMPED
+    if findings.unfinished is not None:
+        result["unfinished"] = _lacking(findings.unfinished, replayed=not most)
     result["cap"] = _cap(run.results(), findings, federations, settings.training.rounds)
     if most and findings.complete:
         steps = [_step(progress, seconds / most) for seconds in replays]
@@ -131,6 +137,11 @@ def audit_run(
         result["notes"].append(LOOSEST)
     result["environment"] = environment(subject.batched.device)
     return Audit(with_verdict(_without_paths(result, federations)), run_sections(findings, datasets))
+
+
+def _lacking(left: Unfinished, *, replayed: bool) -> dict[str, Any]:
+    """What an interrupted audit has nothing on: a replay comes last."""
+    return {**asdict(left), "lacking": [*left.lacking, *([] if replayed else [MULTI_ROUND])]}
 
 
 def _public(data: Dataset) -> str:

@@ -9,19 +9,19 @@ overlap. A failed control voids low figures and "no clear difference", and no di
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .advice import next_steps
 from .cells import EQUAL_LOWER, POSITIVE
-from .comparison import JUDGED, MORE, NONE, Reading, readings
+from .comparison import JUDGED, MORE, NONE, UNCLEAR, Reading, readings
 from .results import FEW, candidates_of
 from .summary import UNKNOWN, Content
 
 TOO_FEW, UNSCORED, WORSE, LEARNED, TALLY = "too few", "unscored", "worse than none", "learned leaks more", "tally"
 STRONGEST, RANKING, ALSO, PIXELS, CONTROL, NEXT = "strongest", "ranking", "also", "pixels", "control failed", "next"
 COMBINED, BROKEN, UNPROTECTED = "combined releases", "not finite", "more than the unprotected run"
-VERIFIED = "guesses verified"
+VERIFIED, NO_BETTER = "guesses verified", "no clear difference from none"
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Statement:
     steps: tuple[str, ...] = ()  # what to do next
     combined: Mapping[str, Any] | None = None  # a row of ``multi_round``
     cells: tuple[int, ...] = ()  # of how many each reading is the largest
+    largest: Reading | None = None  # the largest figure, where the clearest difference is another one
 
 
 def statements(content: Content) -> list[Statement]:
@@ -43,8 +44,12 @@ def statements(content: Content) -> list[Statement]:
     if content.get("targets") == UNKNOWN:
         return [Statement(UNSCORED)]
     compared = list(_compared(every))
+    if compared:
+        compared[0] = replace(compared[0], largest=_larger(every, compared[0]))
     found += [*compared, *_combined(content, alone=not content.get("attacks"))]
     found += _strongest(every, any(one.kind in (WORSE, LEARNED) for one in compared))
+    if unclear := _no_better(every):
+        found += [Statement(NO_BETTER, unclear)]
     if above := _more_than(every, NONE):
         found += [Statement(UNPROTECTED, above)]
     pixels = min(readings(content, ("mse",)), key=lambda one: (not one.distorts, one.value), default=None)
@@ -73,6 +78,20 @@ def _more_than(every: list[Reading], role: str) -> tuple[Reading, ...]:
     """What clearly leaks more than another side, by the widest gap; at round 0 no weights differ from another run's."""
     more = [one for one in every if one.distorts and one.against(role) == MORE and (one.round or role != NONE)]
     return tuple(sorted(more, key=lambda one: (_rank(one), (one.beside(role) or 0.0) - one.value)))
+
+
+def _larger(every: list[Reading], leading: Statement) -> Reading | None:
+    """The largest figure of any defence, where a verdict opens with a smaller one because it differs most clearly."""
+    one = leading.readings[0]
+    largest = max((two for two in every if two.distorts and two.metric == one.metric), key=lambda two: two.value)
+    return None if one.metric.form(largest.value) == one.metric.form(one.value) else largest
+
+
+def _no_better(every: list[Reading]) -> tuple[Reading, ...]:
+    """What shows no clear difference from no protection at a later round, in the images that ``matched`` identifies."""
+    later = [one for one in every if one.distorts and one.round and one.attack == "matched"]
+    unclear = [one for one in later if one.metric.name == JUDGED[0] and one.against(POSITIVE) == UNCLEAR]
+    return tuple(sorted(unclear, key=lambda one: (one.round or 0, -one.value)))
 
 
 SCHEDULES = ("schedule_known", "schedule_unknown")

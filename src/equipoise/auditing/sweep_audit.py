@@ -36,6 +36,7 @@ from .results import Findings, Outcome, differences, mark_controls, rows_of, sum
 from .scoring import baselines
 from .store import Store, fingerprint, source, unknown_code
 from .targets import Materials, Targets, build_targets
+from .unfinished import Place, Unfinished, unfinished
 
 PROBED = 32
 """Public images by whose outputs and gradient a model is told from another."""
@@ -228,6 +229,11 @@ class SweepAudit:
         computed = sum(len(cell.found) for cell in self.cells.values()) - self.read
         return Findings(rows, gaps, guesses, outcomes, self.targets, complete, read=self.read, computed=computed)
 
+    def places(self) -> list[Place]:
+        """Every federation at every round, and whether it was attacked there."""
+        own = [(index, number) for index, number, planned in self.occurrences if planned.about["role"] == OWN]
+        return [(self.federations[index], number, (index, number, OWN) in self.outcomes) for index, number in own]
+
     def _guesses(self, name: str) -> dict[str, Any]:
         result = baselines(
             self.targets[name], self.materials[name], self.servers[name], self.settings.protection.leakage.D
@@ -278,8 +284,16 @@ def audit_sweep(
     computed = sum(cell.found is not None for cell in limits.cells) - limits.read
     return replace(
         findings, limits=limits.rows(), limit_outcomes=limits.outcomes(), read=findings.read + limits.read,
-        computed=findings.computed + computed,
+        computed=findings.computed + computed, unfinished=None if complete else _unfinished(others, limits),
     )  # fmt: skip
+
+
+def _unfinished(others: SweepAudit | None, limits: LimitsAudit) -> Unfinished:
+    """What an interruption left undone."""
+    played = [(cell.setting.federation, cell.round, cell.found is not None) for cell in limits.cells]
+    cells = [] if others is None else list(others.cells.values())
+    finished = sum(not cell.missing(limits.options.attacks) for cell in cells) + sum(there for _, _, there in played)
+    return unfinished(len(cells) + len(played), finished, [*([] if others is None else others.places()), *played])
 
 
 def _together(others: SweepAudit | None, limits: LimitsAudit, federations: int, snapshots: int) -> Plan:

@@ -22,13 +22,18 @@ from .audit import Audit, content, with_verdict
 from .cells import OWN, Cell, with_controls
 from .examine import Progress, attack_cell, released, run_attack, steps
 from .options import AuditOptions
-from .pictures import Drawn, defence_rows
+from .pictures import Drawn, defence_rows, failures
 from .results import Findings, Outcome, mark_controls, repeated, rows_of, shortages, summary
 from .scoring import baselines
 from .summary import GIVEN, UNKNOWN, counted
 from .svg import Section
-from .targets import Materials, given_targets
+from .targets import given_targets
 from .update import Truth, Update
+
+ONE_UPDATE = (
+    "Use audit(Update(model, before, after), ...); several updates of one model are one Update, too: "
+    "audit(Update(model, before, [after1, after2, ...]), truth=(inputs [N, E, ...], labels [N, E]))."
+)
 
 
 def audit(
@@ -46,7 +51,8 @@ def audit(
     all updates start from the same weights.
 
     Args:
-        update: What was sent, and how it was trained and protected; or several updates.
+        update: What was sent, and how it was trained and protected. Several updates of one model are one ``Update``
+            of lists: ``Update(model, before, [after1, after2, ...])``.
         truth: The real inputs ``[E, ...]`` and labels ``[E]`` to score against; ``[N, E, ...]`` and ``[N, E]`` for a
             list of updates. Without it there are reconstructions and no scores.
         attacker: What the attacker knows; by default nothing but the labels of the truth.
@@ -69,10 +75,7 @@ def audit(
     ('invgrad', 'insufficient evidence')
     """
     if not isinstance(update, Update):
-        raise ConfigError(
-            f"Expected an Update to audit, got {type(update).__name__}.",
-            "Use audit(Update(model, before, after), ...).",
-        )
+        raise ConfigError(f"Expected an Update to audit, got {type(update).__name__}.", ONE_UPDATE)
     if options is not None and not isinstance(options, AuditOptions):
         raise ConfigError(
             f"Expected options to be AuditOptions, got {type(options).__name__}.", "Use AuditOptions(iterations=300)."
@@ -200,7 +203,8 @@ def _scored(case: _Case, real: Truth, diameter: float, show: bool, progress: Pro
     result = case.content(rows, {GIVEN: guesses}, GIVEN)
     result["notes"] = [*case.notes, *shortages(targets, options, given=True)]
     mine = [one for one in outcomes if one.about["role"] == OWN]
-    sections = _sections(outcomes, real, public, materials, options) if show and len(server.shape) == 3 else []
+    shown = Drawn(real.inputs[: options.pictures], real.labels[: options.pictures], public, materials.to_pixels)
+    sections = _sections(outcomes, rows, shown) if show and len(server.shape) == 3 else []
     return Audit(with_verdict(result), sections, {one.attack: one.images for one in mine if one.images is not None})
 
 
@@ -224,10 +228,6 @@ def _unscored(case: _Case, progress: Progress | None) -> Audit:
 # -- what came of it ---------------------------------------------------------------------------------------------------
 
 
-def _sections(
-    outcomes: list[Outcome], truth: Truth, public: Public | None, materials: Materials, options: AuditOptions
-) -> list[Section]:
-    count = options.pictures
-    shown = Drawn(truth.inputs[:count], truth.labels[:count], public, materials.to_pixels)
-    rows = defence_rows(outcomes, "your update")
-    return [Section("your update", shown.rows({}) + rows)] if rows else []
+def _sections(outcomes: list[Outcome], table: list[dict[str, Any]], shown: Drawn) -> list[Section]:
+    rows = defence_rows(outcomes, table, "your update")
+    return [Section("your update", shown.rows({}) + rows, failures(outcomes, table))] if rows else []

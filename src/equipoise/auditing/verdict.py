@@ -23,11 +23,7 @@ BLIND = frozenset({"invgrad", "dlg", "idlg"})
 def verdict(content: Content) -> list[str]:
     """Plain sentences, for ``audit.json`` and to be printed before any table."""
     speaker = Speaker(content)
-    said = [words for statement in statements(content) for words in speaker.say(statement)]
-    return said if content.get("complete", True) else [INTERRUPTED, *said]
-
-
-INTERRUPTED = "Interrupted: what follows rests on the parts that were finished, and lacks comparisons with the others."
+    return [words for statement in statements(content) for words in speaker.say(statement)]
 
 
 class Speaker:
@@ -49,6 +45,7 @@ class Speaker:
             kinds.RANKING: self._ranking, kinds.ALSO: self._also, kinds.PIXELS: self._pixels,
             kinds.CONTROL: self._control, kinds.BROKEN: self._broken, kinds.COMBINED: self._combined,
             kinds.UNPROTECTED: self._unprotected, kinds.VERIFIED: self._verified, kinds.NEXT: self._next,
+            kinds.NO_BETTER: self._no_better,
         }  # fmt: skip
         return saying[statement.kind](statement)
 
@@ -67,7 +64,7 @@ class Speaker:
 
     def _worse(self, statement: Statement) -> Iterator[str]:
         worst, *others = statement.readings
-        yield f"Worse than no protection: {_lower(self._sentence(worst))}"
+        yield f"Worse than no protection: {_lower(self._sentence(worst, largest=statement.largest))}"
         cases = list(dict.fromkeys(self._case(one) for one in others if self._case(one) != self._case(worst)))
         if cases:
             yield f"Worse than no protection as well: {_first(cases)}."
@@ -81,12 +78,22 @@ class Speaker:
         listed = _first([f"{case} ({figures})" for case, figures in cases.items()])
         yield f"More than the unprotected run at that round, whose weights differ: {listed}."
 
+    def _no_better(self, statement: Statement) -> Iterator[str]:
+        """What a later round shows to be no clear protection."""
+        cases = [(one, _against(one, POSITIVE)) for one in statement.readings]
+        if len(cases) == 1:
+            one, figures = cases[0]
+            words = _when(one)
+            yield f"{words[0].upper()}{words[1:]} {self._name(one)} shows {UNCLEAR} from no protection ({figures})."
+            return
+        yield f"{UNCLEAR.capitalize()} from no protection: {_first([f'{self._case(o)} ({f})' for o, f in cases])}."
+
     def _example(self, statement: Statement) -> Iterator[str]:
         """The worst reading in full, unless it has been said."""
         one = statement.readings[0]
         if one.key in self.said:
             return
-        words = self._sentence(one, statement.cells)
+        words = self._sentence(one, statement.cells, statement.largest)
         if not one.distorts:
             these = "this update" if self.given and one.own["targets"] == 1 else "these updates"
             words = f"Nothing protects {these}: {_lower(words)}"
@@ -218,10 +225,11 @@ class Speaker:
 
     # -- parts of a sentence ---------------------------------------------------------------------------------------
 
-    def _sentence(self, one: Reading, cells: tuple[int, ...] = ()) -> str:
+    def _sentence(self, one: Reading, cells: tuple[int, ...] = (), largest: Reading | None = None) -> str:
         """Who gets what from which release, the largest of how many cells, and what it would be otherwise."""
         self.said.add(one.key)
-        said = f"{self._who(one)} {self._does(one, _largest(cells))} {self._from(one)}{self._otherwise(one)}."
+        chosen = _largest(cells) if largest is None else self._larger(one, largest)
+        said = f"{self._who(one)} {self._does(one, chosen)} {self._from(one)}{self._otherwise(one)}."
         if one.own.get("control_failed"):
             clear = "; a clear difference stands" if one.against(POSITIVE) or one.against(EQUAL_LOWER) else ""
             said += f" The control of {one.attack} failed there, so a low figure is no evidence of protection{clear}."
@@ -230,6 +238,11 @@ class Speaker:
         elif not one.above_chance:
             said += " That is not clearly more than guessing, and no proof of safety: a stronger attack may get more."
         return said
+
+    def _larger(self, one: Reading, largest: Reading) -> list[str]:
+        """Said where the clearest difference is no largest figure: which that is."""
+        where = self._name(largest) if largest.round == one.round else self._case(largest)
+        return ["the clearest difference", f"the largest figure is {largest.metric.form(largest.value)}, {where}"]
 
     def _who(self, one: Reading) -> str:
         if self.known:
@@ -309,6 +322,12 @@ def _when(one: Reading) -> str:
     if one.round is None:
         return ""
     return f"after {one.round:,} rounds" if one.round else "at the first round"
+
+
+def _against(one: Reading, role: str) -> str:
+    """Two figures side by side: "59 against 66 %"."""
+    mine, other = (one.metric.form(value) for value in (one.value, one.beside(role) or 0.0))
+    return f"{mine.removesuffix(' %')} against {other}"
 
 
 def _interval(one: Reading, before: str) -> list[str]:

@@ -26,11 +26,24 @@ EXAMPLES = (
     "Examples: equipoise audit runs/a   |   equipoise audit runs/a --quick   |   equipoise audit runs/a --attack "
     "lti,matched --targets 100 --snapshots 0,200   |   equipoise audit runs/a --attack invgrad --set lr=0.1"
 )
+ATTACKS = {
+    "matched": "picks the image from a list",
+    "lti": "learns to draw the images",
+    "membership": "asks whether an image was in the batch",
+    "labels": "counts the classes in the batch",
+    "invgrad": "draws by matching the direction of the gradient",
+    "dlg": "draws by matching the gradient, labels too",
+    "idlg": "the same with labels read off first",
+    "likelihood": "draws the images most probable under the noise",
+    "unrolled": "the same through every step of learning",
+    "verify": "checks a guess, granted the rest of the batch",
+    "multi-round": "matched over many rounds together",
+}
+"""What each attack does, in few words."""
 Attacks = Annotated[
     str,
     typer.Option(
-        help="matched, lti, membership, labels, invgrad, dlg, idlg, likelihood, unrolled, verify, multi-round.",
-        autocompletion=completion.attacks,
+        help="; ".join(f"{name}: {does}" for name, does in ATTACKS.items()) + ".", autocompletion=completion.attacks
     ),
 ]
 Releases = Annotated[
@@ -77,7 +90,9 @@ def audit(
     fresh: Annotated[bool, typer.Option("--fresh", help="Compute all again, also what an earlier audit kept.")] = False,
     as_json: Json = False,
 ) -> None:
-    """What could the server see? Attack a run's releases at its own snapshots; writes audit.json and audit.svg.
+    """What could the server see? Attack a run's releases at its own snapshots; writes audit.json.
+
+    With an attack that draws (lti, invgrad, dlg, idlg, likelihood, unrolled) also audit.svg, its pictures.
 
     Killed, or stopped with Ctrl-C? Run the same command again: finished parts are taken from the run folder.
     """
@@ -100,9 +115,8 @@ def audit(
     with locked(run), display.audit_progress(as_json) as progress:
 
         def planned(plan: Plan) -> None:
-            if progress is not None:
-                more = [_reduced(options)] if quick else []
-                progress.planned("\n".join([f"auditing {run}, {whose}", *more, plan.text()]), plan.seconds)
+            more = [_reduced(options)] if quick else []
+            progress.planned("\n".join([f"auditing {run}, {whose}", *more, plan.text()]), plan.seconds)
 
         try:
             replays = multi_rounds if "multi-round" in names else 0
@@ -111,7 +125,7 @@ def audit(
                 public=public, model=model, store=store, planned=planned,
             )  # fmt: skip
         except KeyboardInterrupt:
-            _stopped(as_json, GO_ON if any(store.folder.glob("*.npz")) else NOTHING)
+            _stopped(GO_ON if any(store.folder.glob("*.npz")) else NOTHING)
         drawn = (run / "audit.svg").exists()
         earlier = set_aside(run, result.content)
         removed = earlier is not None and drawn and not earlier.with_suffix(".svg").exists()
@@ -132,14 +146,13 @@ def _show(result: Audit, written: list[Path], earlier: Path | None, removed: boo
             gone = " Its picture showed private images, and was removed." if removed else ""
             display.note(f"The earlier audit.json has what this one lacks; it is kept as {earlier.name}.{gone}")
     if not result.content["complete"]:
-        _stopped(as_json)
+        _stopped()
 
 
-def _stopped(quiet: bool, left: str = GO_ON) -> NoReturn:
+def _stopped(left: str = GO_ON) -> NoReturn:
     from . import display
 
-    if not quiet:
-        display.errors.print(f"interrupted. {left}", style="bold", soft_wrap=True)
+    display.errors.print(f"interrupted. {left}", style="bold", soft_wrap=True)
     raise typer.Exit(130)
 
 
