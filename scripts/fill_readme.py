@@ -447,7 +447,7 @@ def step_time() -> str:
         f"{found['rows'][0]['repeats']}, in one process ([results](../benchmarks/results_gaussian_dp.json)):\n\n"
         + table(columns, rows)
         + f"\n\nA whole run of {run['rounds']} rounds with {run['clients']} clients (`{run['command']}`) took "
-        f"{run['seconds']['first']:.0f} s with its features still to be made, and {run['seconds']['again']:.0f} s after."
+        f"{run['seconds']['first']:.0f} s with features still to be made, and {run['seconds']['again']:.0f} s after."
     )
 
 
