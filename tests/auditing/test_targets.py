@@ -16,6 +16,7 @@ from equipoise.auditing.targets import Materials, Targets, build_targets, given_
 from equipoise.data.dataset import Dataset, from_tensors
 from equipoise.data.splits import Split
 from equipoise.errors import DataError
+from equipoise.statistics import bootstrap, ranks
 from tests.auditing.small import QUICK, SHAPE, materials, part, server_of, targets_of
 
 # --- images, by what they serve for --------------------------------------------------------------------------
@@ -58,8 +59,9 @@ def pool_of(each: int, classes: int = 4) -> Materials:
 def check_parts(result: Targets, width: int, others: int) -> None:
     """What holds for all targets, given or not."""
     count, batch = result.labels.shape
-    assert result.choices.shape == (count, batch, width)
-    assert torch.equal(result.pool_labels[result.choices], result.labels.unsqueeze(2).expand(-1, -1, width))
+    wide = width - 1 + max(Counter(row).most_common(1)[0][1] for row in result.labels.tolist())
+    assert result.choices.shape == result.left_out.shape == (count, batch, wide)
+    assert torch.equal(result.pool_labels[result.choices], result.labels.unsqueeze(2).expand(-1, -1, wide))
     assert result.asked.shape == result.member.shape == (count, batch + others)
     assert (result.candidates, result.others) == (width, others)
     assert not (result.place == result.impostor).any(), "chance is measured by another image"
@@ -70,9 +72,15 @@ def check_parts(result: Targets, width: int, others: int) -> None:
         assert sorted(asked[member].tolist()) == sorted(result.truth[row].tolist())
         assert not set(asked[~member].tolist()) & inside, "no non-member is in the batch"
         assert set(result.pool_labels[asked[~member]].tolist()) <= set(result.labels[row].tolist())
-        for image, choices in zip(result.truth[row].tolist(), result.choices[row].tolist(), strict=True):
-            assert len(set(choices)) == width
-            assert set(choices) & inside == {image}, "of the batch, the image alone is a candidate for its place"
+        counted = result.counted(result.choices)
+        assert torch.equal(counted.gather(2, result.column(result.place).unsqueeze(2)).squeeze(2), result.truth)
+        assert torch.equal(counted.gather(2, result.column(result.impostor).unsqueeze(2)).squeeze(2), result.false)
+        for image, choices in zip(result.truth[row].tolist(), counted[row].tolist(), strict=True):
+            assert len(set(choices)) == len(choices) == width
+            assert set(choices) & inside == {image}, "of the batch, the image alone counts at its place"
+        for label in result.labels[row].unique():
+            (one,) = {tuple(choices) for choices in result.choices[row][result.labels[row] == label].tolist()}
+            assert inside & set(one) == set(result.truth[row][result.labels[row] == label].tolist())
 
 
 @pytest.mark.parametrize("batch", [1, 3, 4, 6])
@@ -85,6 +93,25 @@ def test_every_image_is_among_decoys_and_no_other_of_the_batch_is_one(batch: int
     assert torch.equal(result.inputs, result.pool[result.truth])
     assert len({tuple(row) for row in result.labels.tolist()}) == result.label_sets
     assert torch.equal(result.labels, result.labels.sort(1).values)
+
+
+@pytest.mark.parametrize(("batch", "steps"), [(4, 1), (16, 1), (4, 4)])
+def test_the_lists_of_candidates_alone_tell_nothing(mnist: Dataset, batch: int, steps: int) -> None:
+    """An attacker who looks at no release picks what no other example of the batch has in its list, or the most of."""
+    server, _ = server_of(batch=batch)
+    server = replace(server, local_steps=steps)
+    found = {"rare": [], "often": []}  # type: dict[str, list[float]]
+    for seed in range(3):
+        result = build_targets(Materials.of(mnist), server, AuditOptions(releases=20, seed=seed))
+        flat = result.choices.flatten(1)
+        times = (result.choices.unsqueeze(3) == flat.view(len(flat), 1, 1, -1)).sum(3).double()
+        for name, sign in (("rare", -1), ("often", 1)):
+            first = ranks(result.counted(sign * times), result.column(result.place)).first
+            found[name] += first.mean(1).tolist()
+    for rates in found.values():
+        low, high = bootstrap(torch.tensor(rates).numpy().reshape(-1, 1)) or (0.0, 1.0)
+        assert low <= 1 / result.candidates + 1e-9, rates
+        assert high >= 1 / result.candidates - 1e-9, rates
 
 
 def check_distinct(result: Targets) -> None:
