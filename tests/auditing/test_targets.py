@@ -16,7 +16,7 @@ from equipoise.auditing.targets import Materials, Targets, build_targets, given_
 from equipoise.data.dataset import Dataset, from_tensors
 from equipoise.data.splits import Split
 from equipoise.errors import DataError
-from equipoise.statistics import bootstrap, ranks
+from equipoise.statistics import auc, bootstrap, bootstrap_auc, ranks
 from tests.auditing.small import QUICK, SHAPE, materials, part, server_of, targets_of
 
 # --- images, by what they serve for --------------------------------------------------------------------------
@@ -243,6 +243,36 @@ def test_members_stand_anywhere_among_those_asked_about() -> None:
     assert float((counts - SEEDS).abs().max()) < 4.5 * (2 * SEEDS / 4) ** 0.5, "each place half of the time"
 
 
+@pytest.mark.parametrize("batch", [4, 6, 8, 16, 44])
+def test_a_label_alone_does_not_tell_members_from_others(mnist: Dataset, batch: int) -> None:
+    """Non-members that are no multiple of the batch once had more of the lowest labels: an AUC of up to 0.57."""
+    server, _ = server_of(batch=batch)
+    check_labels_tell_nothing(
+        [build_targets(Materials.of(mnist), server, AuditOptions(seed=seed)) for seed in range(8)], 0.01
+    )
+
+
+@pytest.mark.parametrize("others", [3, 5, 9])
+def test_nor_among_given_inputs(others: int) -> None:
+    labels = torch.arange(48).view(8, 6).remainder(4).sort(1).values.tolist()
+    several = [given(part(800, 6), labels, replace(OPTIONS, others=others, seed=seed))[2] for seed in range(40)]
+    assert several[0].others == others
+    check_labels_tell_nothing(several, 0.015)
+
+
+def check_labels_tell_nothing(several: list[Targets], far: float) -> None:
+    """The area of a score that is the label: within most intervals 0.5, and about that on average."""
+    areas, within = [], 0
+    for one in several:
+        labels = one.pool_labels[one.asked].double()
+        inside, outside = (labels[which].view(len(labels), -1).numpy() for which in (one.member, ~one.member))
+        (low, high), _ = bootstrap_auc(inside, outside, seed=0) or ((0.0, 0.0), None)
+        within += low <= 0.5 <= high
+        areas.append(auc(inside, outside))
+    assert within > len(several) / 2
+    assert sum(areas) / len(areas) == pytest.approx(0.5, abs=far)
+
+
 # --- pools that are too small --------------------------------------------------------------------------------
 
 
@@ -378,7 +408,7 @@ def test_given_inputs_are_told_apart_from_half_of_the_public_ones() -> None:
 
 def test_given_inputs_stand_anywhere_among_the_candidates() -> None:
     several = [given(part(64, 6), options=replace(OPTIONS, seed=seed))[2] for seed in range(100)]
-    places = often([one.place for one in several], 6)
+    places = often([one.column(one.place) for one in several], 6)
     assert float((places - 100).abs().max()) < 45
     members = torch.stack([one.member.double().sum(0) for one in several]).sum(0)
     assert float((members - 600 / 7).abs().max()) < 40
@@ -421,7 +451,7 @@ def test_few_public_inputs_are_fewer_non_members_and_candidates() -> None:
 
 
 def test_non_members_recur_where_even_one_for_each_release_is_too_many() -> None:
-    _, _, targets, _ = given(part(16, 6), labels=((0, 1),) * 3)
+    _, _, targets, _ = given(part(16, 6), labels=((0, 1),) * 5)
     check_parts(targets, 3, 1)
     assert targets.others_recurring
     assert not targets.recurring

@@ -21,6 +21,7 @@ from ..attack.view import Server
 from ..data.dataset import Dataset
 from ..data.splits import Split, distinct, mixed
 from ..errors import DataError
+from ..randomness import experiment_key, uniform
 from .options import AuditOptions
 
 FEWEST = 4
@@ -149,12 +150,12 @@ def build_targets(materials: Materials, server: Server, options: AuditOptions) -
     sets = label_sets(_usable(materials, server), server.batch, server.local_steps, options.label_sets, generator)
     counts = torch.bincount(labels)
 
-    def asked(releases: int, others: int) -> Tensor:
-        return with_others(sets[torch.arange(releases) % len(sets)], others)
+    def batches(releases: int) -> Tensor:
+        return sets[torch.arange(releases) % len(sets)]
 
-    releases = most(options.releases, lambda n: fits(counts, asked(n, 1)))
-    others = most(options.others, lambda n: fits(counts, asked(releases, n)))
-    wanted = asked(releases, others)
+    releases = most(options.releases, lambda n: room(counts, batches(n), 1, options.seed))
+    others = most(options.others, lambda n: room(counts, batches(releases), n, options.seed))
+    wanted = with_others(batches(releases), others, options.seed)
     labels = some_of(labels, wanted, server.examples, options.candidates, generator)
     dealt = deal(labels, wanted, generator)
     truth, outside = dealt.split([server.examples, others], dim=1)
@@ -206,13 +207,26 @@ def label_sets(known: Tensor, batch: int, steps: int, count: int, generator: tor
     return torch.tensor(rows).view(count, steps * batch)
 
 
-def with_others(labels: Tensor, count: int) -> Tensor:
-    """Labels of batches ``[N, E]``, and behind them of ``count`` non-members each: those of the batch in turn, or, if
-    they are fewer, evenly over it.
+def with_others(labels: Tensor, count: int, seed: int) -> Tensor:
+    """Labels of batches ``[N, E]``, and behind them of ``count`` non-members each, with about the mix of the batches:
+    every label of the batch as often as it goes, and for the rest those at random places of it.
     """
     examples = labels.shape[1]
-    turns = torch.arange(count)
+    key = experiment_key(seed, "audit/others")
+    numbers = uniform([key], [0], [0], labels.numel(), torch.float64)[0, 0].view(labels.shape)
+    turns, rest = torch.arange(count - count % examples) % examples, numbers.argsort(1)[:, : count % examples]
+    return torch.cat([labels, labels[:, turns], labels.gather(1, rest)], dim=1)
+
+
+def _evenly(labels: Tensor, count: int) -> Tensor:
+    """Likewise with the rest at fixed places: by these it is counted how many there can be."""
+    examples, turns = labels.shape[1], torch.arange(count)
     return torch.cat([labels, labels[:, turns % examples if count > examples else turns * examples // count]], dim=1)
+
+
+def room(counts: Tensor, labels: Tensor, others: int, seed: int) -> bool:
+    """Whether there are enough images of every label for batches with so many non-members each."""
+    return fits(counts, _evenly(labels, others)) and fits(counts, with_others(labels, others, seed))
 
 
 def fits(counts: Tensor, asked: Tensor) -> bool:
@@ -337,8 +351,12 @@ def given_targets(
     attack, decoys = ((public[0][rows], public[1][rows]) for rows in (order[::2], order[1::2]))
     held, known = decoys[1].cpu(), labels.cpu()
     counts = torch.bincount(held, minlength=int(known.max()) + 1)
-    others = most(options.others, lambda n: fits(counts, with_others(known, n)[:, known.shape[1] :]))
-    outside = deal(held, with_others(known, others)[:, known.shape[1] :], generator)
+    examples, seed = known.shape[1], options.seed
+    others = most(
+        options.others,
+        lambda n: all(fits(counts, t[:, examples:]) for t in (_evenly(known, n), with_others(known, n, seed))),
+    )
+    outside = deal(held, with_others(known, others, seed)[:, examples:], generator)
     truth = first.cpu() + len(held)
     lists = among(held, truth, known, options.candidates, generator)
     asked, member = shuffled(truth, outside, generator)
