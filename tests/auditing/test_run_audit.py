@@ -462,17 +462,15 @@ def test_the_data_that_a_folder_names_are_told_before_it_is_attacked(
     """Somebody else's folder may name what the auditor keeps to himself, and wait for its picture."""
     options, shown = cheap(attacks=["labels"]), "where the folder is not yours, name others with --public PATH"
     words = planned_words(trained, options, [0])
-    assert f"The folder names data: {pictures.resolve()}, public_fraction 0.6.".replace(" ", "") in words.replace(
-        " ", ""
-    )
+    told = f"The folder names data: {pictures.resolve()}, public_fraction 0.6."
+    assert told.replace(" ", "") in words.replace(" ", ""), "a long path is broken where the line ends"
     assert shown in words
     others = write_dataset(tmp_path / "others", 160, 16, seed=12, side=12, classes=4)
     for more in ({"public": others}, {"private": True}):
         words = planned_words(trained, options, [0], **more)
         assert "The folder names data: " in words
         assert shown not in words
-    run = Run(tmp_path / "run", resolve(overrides={"rounds": 1}, sweep={"mechanisms": ["none"]}))
-    run.execute()
+    Run(tmp_path / "run", resolve(overrides={"rounds": 1}, sweep={"mechanisms": ["none"]})).execute()
     assert "names data" not in planned_words(tmp_path / "run", options, [0])
 
 
@@ -488,6 +486,5 @@ def test_a_run_of_a_gpu_is_audited_without_one_and_that_is_said(folder: Path, mo
     path = folder / "config.toml"
     path.write_text(path.read_text().replace('device = "cpu"', 'device = "cuda"'))
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert any(
-        "its CPU was used" in note for note in audit_run(folder, cheap(attacks=["labels"]), [0]).content["notes"]
-    )
+    notes = audit_run(folder, cheap(attacks=["labels"]), [0]).content["notes"]
+    assert any("its CPU was used" in note for note in notes)
