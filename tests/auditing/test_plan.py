@@ -85,6 +85,16 @@ def test_the_pace_is_measured_once_for_each_kind_of_mechanism(monkeypatch: pytes
     assert simulated == 2 * [32, 32, 32, 32], "each after a first one that prepares kernels"
 
 
+def test_few_steps_of_a_long_learner_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder may ask for any number: its pace is that of a gradient, whatever their number."""
+    timed = []
+    monkeypatch.setattr(plan, "respond", lambda server, *rest: timed.append(server.protection.steps))
+    server, weights = server_of("gs-learn", 0.1)
+    for steps in (10, 10**8):
+        Stopwatch().seconds(replace(server, protection=replace(server.protection, steps=steps)), weights)
+    assert timed == [10] * 4 + [50] * 4
+
+
 @pytest.mark.parametrize("name", ["none", "gs-learn", "pl-learn"])
 def test_a_real_pace_is_a_time(name: str) -> None:
     assert 0 < Stopwatch().seconds(*server_of(name, 0.1)) < 5

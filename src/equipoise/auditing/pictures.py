@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..attack.view import Public
 from ..data.dataset import Dataset
+from ..errors import printable
 from ..mechanism.schedule import defence_label
 from .cells import EQUAL_LOWER, OWN, POSITIVE, static_name
 from .comparison import strictness
@@ -67,7 +68,7 @@ def run_sections(findings: Findings, datasets: Mapping[str, Dataset]) -> list[Se
         rows = truth.rows(findings.baselines.get(name, {})) + defence_rows(outcomes, findings.rows)
         when = f"after {round_number:,} rounds" if round_number else "at the first round"
         attacks = " and ".join(dict.fromkeys(one.attack for one in drawn))
-        title = f"{Path(name).name} {when}, reconstructed by {attacks}"
+        title = f"{printable(Path(name).name)} {when}, reconstructed by {attacks}"
         sections.append(Section(title, rows, failures(outcomes, findings.rows)))
     return sections
 

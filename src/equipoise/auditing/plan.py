@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -28,6 +28,8 @@ TIMES = 3
 make single measurements several times too long."""
 MOST_TIMED = 256
 """Of the releases that an attack simulates at once."""
+MOST_STEPS = 50
+"""Of a learner that are timed: more take as long each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +112,8 @@ class Stopwatch:
         mechanism = protection.mechanism
         kind = (mechanism.distorts, mechanism.learns, mechanism.per_example, mechanism.clips, gradients(server))
         if kind not in self.known:
+            steps = min(protection.steps, MOST_STEPS)  # a folder may ask for any number
+            server = replace(server, protection=replace(protection, steps=steps))
             many = min(MOST_TIMED, chunk(server, weights))
             self._simulate(server, weights, many)  # the first one prepares kernels and memory
             took = []

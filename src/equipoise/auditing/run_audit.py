@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -9,12 +10,12 @@ from typing import Any
 
 from ..attack.registry import MULTI_ROUND
 from ..data.dataset import Dataset
-from ..data.loading import Public
+from ..data.loading import BUNDLED, Public
 from ..engine.datasets import dataset_labels
 from ..engine.federation import Federation
 from ..engine.settings import Settings
 from ..environment import environment
-from ..errors import AttackError, ConfigError
+from ..errors import AttackError, ConfigError, is_finite, printable
 from ..mechanism.registry import get_mechanism
 from ..mechanism.schedule import defence_label
 from ..models.named import Model
@@ -103,8 +104,11 @@ def audit_run(
     most = min(multi_rounds, settings.training.rounds)
     replays = [_replay_seconds(run, subject, fed, most, options) for fed in federations] if most else []
 
+    named = _named_data(run, private or public is not None)
+
     def with_replays(plan: Plan) -> None:
-        planned(replace(plan, replayed=most, seconds=plan.seconds + sum(replays)))
+        seconds = plan.seconds + sum(replays)
+        planned(replace(plan, replayed=most, seconds=seconds, remarks=[*named, *plan.remarks]))
 
     findings = Findings([], [], {}, [], {})
     if options.attacks:
@@ -133,6 +137,7 @@ def audit_run(
         _replay(result, settings, federations, most, options, steps, datasets)
     result["limits"] = compared(result["limits"])
     result["notes"] += [*_left_out(federations, options), *_fewer(result["limits"], options), *subject.notes]
+    result["notes"] += run.notes
     if any(per_client(settings.protection, fed) for fed in federations):
         result["notes"].append(LOOSEST)
     result["environment"] = environment(subject.batched.device)
@@ -142,6 +147,20 @@ def audit_run(
 def _lacking(left: Unfinished, *, replayed: bool) -> dict[str, Any]:
     """What an interrupted audit has nothing on: a replay comes last."""
     return {**asdict(left), "lacking": [*left.lacking, *([] if replayed else [MULTI_ROUND])]}
+
+
+def _named_data(run: RunFolder, chosen: bool) -> list[str]:
+    """Which files the folder names: it may be somebody else's, who would like to see pictures of them.
+
+    ``chosen``: the auditor said whose images are shown.
+    """
+    if run.config.deployment is not None:
+        return []
+    part = f"public_fraction {run.config.settings.data.public_fraction:g}"
+    names = dict.fromkeys(fed.dataset for fed in run.config.federations() if fed.dataset not in BUNDLED)
+    told = [f"The folder names data: {printable(os.path.realpath(name))}, {part}." for name in names]
+    shown = "Pictures show public images of these: where the folder is not yours, name others with --public PATH."
+    return [*told, *([shown] if told and not chosen else [])]
 
 
 def _public(data: Dataset) -> str:
@@ -281,7 +300,7 @@ def _cap(
     results: list[dict[str, Any]], findings: Findings, federations: list[Federation], last: int
 ) -> list[dict[str, Any]]:
     """Calibrated Averaged Performance at the last round: mean over budgets of accuracy times reconstruction error."""
-    if not results or not all("accuracy" in row for row in results):  # a deployment need not evaluate
+    if not results or not all(is_finite(row.get("accuracy")) for row in results):  # a deployment need not evaluate
         return []
     errors: dict[tuple[str, str, int, str], dict[int, float]] = {}
     for row in findings.rows:

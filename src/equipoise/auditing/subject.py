@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..data.dataset import Dataset
 from ..data.loading import Public, load_public
-from ..data.splits import Split, mixed
+from ..data.splits import Split, mixed, strangers
 from ..engine.datasets import load_datasets
 from ..engine.settings import Settings
 from ..errors import CheckpointError, ConfigError, DataError, ModelError
@@ -30,6 +30,7 @@ from ..runs.folder import RunFolder
 from .targets import FEWEST
 
 NAME_PUBLIC = "Name public data: --public PATH, or public= in Python (a bundled dataset, a folder, an npz file)."
+NAME_OTHER = "Name data that the run did not train on: --public PATH (public= in Python)."
 OR_TRAIN = "Name public data with --public PATH (public= in Python), or train again with --set public_fraction=0.1."
 
 
@@ -54,8 +55,9 @@ def subject_of(
         raise ConfigError("The configuration of this run names its model.", "Leave the model out.")
     settings = run.config.settings
     datasets = load_datasets(settings, [fed.dataset for fed in run.config.federations()])
+    notes: list[str] = []
     if public is not None:
-        datasets = {name: _with_public(data, public) for name, data in datasets.items()}
+        datasets = {name: _with_public(data, public, notes) for name, data in datasets.items()}
     for data in datasets.values():
         if data.public is None:
             raise DataError(f"Dataset {data.name!r} has no public images to attack with.", OR_TRAIN)
@@ -63,28 +65,45 @@ def subject_of(
     with torch.random.fork_rng(devices=[]):
         batched = Batched(build(settings.training.model, sample.shape, sample.classes).to(device, dtype), device=device)
     weights = {number: run.weights(number, batched.layout).to(device, dtype) for number in rounds}
-    return Subject(datasets, batched, weights, [])
+    return Subject(datasets, batched, weights, notes)
 
 
 def _kind(settings: Settings) -> tuple[torch.device, torch.dtype]:
     return torch.device(settings.run.device), getattr(torch, settings.run.dtype)
 
 
-def _with_public(dataset: Dataset, public: Public) -> Dataset:
-    """The dataset with these public images, normalised as its own are."""
+def _with_public(dataset: Dataset, public: Public, notes: list[str]) -> Dataset:
+    """The dataset with those of these public images that are not its own, normalised as its own are.
+
+    The clients' images are private, whatever file they are named by: pictures would show them.
+    """
     split, _, _ = load_public(public, dataset.mean, dataset.std)
     if tuple(split.inputs.shape[1:]) != dataset.shape:
         raise DataError(
             f"The public images have shape {tuple(split.inputs.shape[1:])}, those of the run {dataset.shape}.",
             "Give public images of the shape that the clients train on.",
         )
-    _check_classes(split, dataset.classes)
-    return replace(dataset, public=mixed(split))
+    own = torch.cat([_grey_levels(dataset, part) for part in (dataset.train, dataset.validation, dataset.test)])
+    left = split.take(strangers(_grey_levels(dataset, split), own))
+    if len(left) < len(split):
+        known = f"{len(split) - len(left)} of {len(split)} public images are the run's own to train or test on"
+        try:
+            _check_classes(left, dataset.classes)
+        except DataError as error:
+            raise DataError(f"{known}. {error.cause}", f"{NAME_OTHER} {error.remedy}") from error
+        notes.append(f"{known} ({dataset.name}), and were left out.")
+    _check_classes(left, dataset.classes)
+    return replace(dataset, public=mixed(left))
+
+
+def _grey_levels(dataset: Dataset, split: Split) -> Tensor:
+    """Pixels as a file of bytes has them, by which images are told to be the same."""
+    return dataset.pixels(split.inputs).clamp(0, 1).mul(255).round().to(torch.uint8)
 
 
 def _check_classes(split: Split, classes: int) -> None:
     """Every class needs images to simulate with and others to be told apart from."""
-    if int(split.labels.max()) >= classes:
+    if len(split) and int(split.labels.max()) >= classes:
         raise DataError(
             f"The public labels go up to {int(split.labels.max())}, the model tells {classes} classes apart.",
             "Number the classes from 0, as the clients do.",

@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from ..errors import EquipoiseError
+from ..errors import EquipoiseError, printable
 from . import audit, bounds, calibrate, demo, doctor, flower, guarantee, ledger, reproduce, train
 from .arguments import print_json
 from .interrupts import interruptible_imports
@@ -76,5 +76,5 @@ def _fail(error: EquipoiseError, wants_json: bool) -> NoReturn:
     if wants_json:
         print_json({"error": {"type": type(error).__name__, "cause": error.cause, "remedy": error.remedy}})
     else:
-        print(f"error: {error}", file=sys.stderr)
+        print("\n".join(map(printable, f"error: {error}".split("\n"))), file=sys.stderr)
     sys.exit(error.exit_code)

@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from ..errors import DataError, closest
+from ..errors import DataError, closest, printable
 from .dataset import Dataset, Pair, assembled, checked
 from .formats import FORMATS, Array, Format, as_classes, as_groups, as_pixels, format_of, read_npz
 from .normalisation import Moment, as_moment, check_moments, measured_moments, normalise_
@@ -215,7 +215,7 @@ def _bundled(name: str) -> Dataset:
 
 
 def _folder(folder: Path, options: FolderOptions) -> Dataset:
-    options["name"] = options.get("name") or folder.name
+    options["name"] = options.get("name") or printable(folder.name)
     if "mean" in options:
         options["mean"] = as_moment(options["mean"])
     if "std" in options:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import TypeAdapter, ValidationError
 
 from ..engine.datasets import dataset_labels
@@ -160,9 +162,15 @@ def _unused(config: Config) -> Iterator[ConfigError]:
                 yield ConfigError(f"{name} plays no part with gaussian-dp.", remedy)
 
 
-def stored(file: Path) -> Config:
-    """The configuration that a run folder holds; keys may have the names of schema 1."""
+def stored(file: Path, notes: list[str] | None = None) -> Config:
+    """The configuration that a run folder holds; keys may have the names of schema 1.
+
+    With ``notes``, a device and threads that this machine lacks are replaced, and said there: for whoever reads a
+    folder from elsewhere.
+    """
     raw = present_names(_read(file))
+    if notes is not None:
+        raw |= dict(_replaced(raw, notes))
     told = raw.pop("deployment", None)
     config = _resolved(raw, None, None)
     if told is None:
@@ -171,7 +179,23 @@ def stored(file: Path) -> Config:
     deployment = _typed(Deployment, told, "deployment.", problems)
     raise_all(problems)
     deployment.check()
+    if len(config.federations()) != 1:
+        raise ConfigError(
+            f"Expected one federation beside [deployment], got {len(config.federations())}.",
+            "Leave one [[sweep]] block with one mechanism and budget: a deployment has no other.",
+        )
     return replace(config, deployment=deployment)
+
+
+def _replaced(raw: Mapping[str, Any], notes: list[str]) -> Iterator[tuple[str, Any]]:
+    """Settings that this machine cannot keep, with what it has."""
+    device, threads, most = raw.get("device"), raw.get("threads"), os.cpu_count() or 1
+    if isinstance(device, str) and device.startswith("cuda") and not torch.cuda.is_available():
+        notes.append("The run was trained on a GPU; this machine has none, and its CPU was used.")
+        yield "device", "cpu"
+    if is_whole(threads) and threads > most:
+        notes.append(f"The run had {threads} CPU threads; this machine has {most}.")
+        yield "threads", most
 
 
 def _resolved(

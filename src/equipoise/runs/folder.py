@@ -39,7 +39,7 @@ class RunFolder:
     """
 
     def __init__(self, path: Path | str):
-        self.path = Path(path)
+        self.path, self.notes = Path(path), list[str]()  # notes: what of the configuration this machine lacks
         if not os.path.isfile(self.path / "config.toml"):  # Path.is_file would raise for names too long
             raise CheckpointError(
                 f"{self.path.resolve().name} is not a run folder: it has no config.toml.", "Train one first."
@@ -47,7 +47,7 @@ class RunFolder:
 
     @cached_property
     def config(self) -> Config:
-        return stored(self.path / "config.toml")
+        return stored(self.path / "config.toml", self.notes)
 
     def snapshots(self) -> list[int]:
         """Rounds of which there is a snapshot; at least one."""
@@ -71,6 +71,12 @@ class RunFolder:
                 else "No snapshot was named."
             )
             raise ConfigError(named, f"There are: {', '.join(map(str, there))}.")
+        last = self.config.settings.training.rounds
+        if wanted[-1] > last:
+            raise CheckpointError(
+                f"There is a snapshot of round {wanted[-1]}, and the run has {last} rounds.",
+                "Choose others (--snapshots), or remove it.",
+            )
         return wanted
 
     def weights(self, round_number: int, layout: Layout) -> Tensor:
