@@ -103,7 +103,6 @@ def audit_run(
     datasets = subject.datasets
     most = min(multi_rounds, settings.training.rounds)
     replays = [_replay_seconds(run, subject, fed, most, options) for fed in federations] if most else []
-
     named = _named_data(run, private or public is not None)
 
     def with_replays(plan: Plan) -> None:
@@ -125,8 +124,7 @@ def audit_run(
     result = content(findings, options, whose, f"{_attacked(findings, options)} of {whose} images at {places}")
     result["results"] = {"read": findings.read, "computed": findings.computed}
     result["public"] = {name: _public(data) for name, data in datasets.items()}
-    result["notes"] += [*_read(findings, private), *_shortages(findings, options), *_repeats(datasets, private)]
-    result["notes"] += _failures(findings, forgiving=bool(most))
+    result["notes"] += _notes(findings, options, datasets, private=private, forgiving=bool(most))
     result["deployment"] = run.config.deployment is not None
     result["server"] = PLAIN if settings.training.server_rate == 1 else DAMPED
     if findings.unfinished is not None:
@@ -136,12 +134,23 @@ def audit_run(
         steps = [_step(progress, seconds / most) for seconds in replays]
         _replay(result, settings, federations, most, options, steps, datasets)
     result["limits"] = compared(result["limits"])
-    result["notes"] += [*_left_out(federations, options), *_fewer(result["limits"], options), *subject.notes]
-    result["notes"] += run.notes
+    result["notes"] += [
+        *_left_out(federations, options),
+        *_fewer(result["limits"], options),
+        *subject.notes,
+        *run.notes,
+    ]
     if any(per_client(settings.protection, fed) for fed in federations):
         result["notes"].append(LOOSEST)
     result["environment"] = environment(subject.batched.device)
     return Audit(with_verdict(_without_paths(result, federations)), run_sections(findings, datasets))
+
+
+def _notes(
+    findings: Findings, options: AuditOptions, datasets: dict[str, Dataset], *, private: bool, forgiving: bool
+) -> list[str]:
+    short = [*_read(findings, private), *_shortages(findings, options), *_repeats(datasets, private)]
+    return [*short, *_failures(findings, forgiving=forgiving)]
 
 
 def _lacking(left: Unfinished, *, replayed: bool) -> dict[str, Any]:
