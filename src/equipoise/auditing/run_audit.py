@@ -125,10 +125,7 @@ def audit_run(
     result["results"] = {"read": findings.read, "computed": findings.computed}
     result["public"] = {name: _public(data) for name, data in datasets.items()}
     result["notes"] += _notes(findings, options, datasets, private=private, forgiving=bool(most))
-    result["deployment"] = run.config.deployment is not None
-    result["server"] = PLAIN if settings.training.server_rate == 1 else DAMPED
-    if findings.unfinished is not None:
-        result["unfinished"] = _lacking(findings.unfinished, replayed=not most)
+    result |= _about(run, findings, replayed=not most)
     result["cap"] = _cap(run.results(), findings, federations, settings.training.rounds)
     if most and findings.complete:
         steps = [_step(progress, seconds / most) for seconds in replays]
@@ -151,6 +148,15 @@ def _notes(
 ) -> list[str]:
     short = [*_read(findings, private), *_shortages(findings, options), *_repeats(datasets, private)]
     return [*short, *_failures(findings, forgiving=forgiving)]
+
+
+def _about(run: RunFolder, findings: Findings, *, replayed: bool) -> dict[str, Any]:
+    """What kind of run was audited, and what of the audit is lacking."""
+    server = PLAIN if run.config.settings.training.server_rate == 1 else DAMPED
+    about = {"deployment": run.config.deployment is not None, "server": server}
+    if findings.unfinished is None:
+        return about
+    return {**about, "unfinished": _lacking(findings.unfinished, replayed=replayed)}
 
 
 def _lacking(left: Unfinished, *, replayed: bool) -> dict[str, Any]:
