@@ -131,14 +131,9 @@ def audit_run(
         steps = [_step(progress, seconds / most) for seconds in replays]
         _replay(result, settings, federations, most, options, steps, datasets)
     result["limits"] = compared(result["limits"])
-    result["notes"] += [
-        *_left_out(federations, options),
-        *_fewer(result["limits"], options),
-        *subject.notes,
-        *run.notes,
-    ]
-    if any(per_client(settings.protection, fed) for fed in federations):
-        result["notes"].append(LOOSEST)
+    loosest = [LOOSEST] if any(per_client(settings.protection, fed) for fed in federations) else []
+    result["notes"] += [*_left_out(federations, options), *_fewer(result["limits"], options)]
+    result["notes"] += [*subject.notes, *run.notes, *loosest]
     result["environment"] = environment(subject.batched.device)
     return Audit(with_verdict(_without_paths(result, federations)), run_sections(findings, datasets))
 
