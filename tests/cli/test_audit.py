@@ -101,7 +101,8 @@ def test_the_table_shows_defences_controls_and_what_is_not_claimed(command: Comm
     assert "CAP of" not in text, "the accuracy is that of the last round, the error would be that of the first"
     assert "auditing run, public images over 2 label sets" in text
     assert "3 federations x 1 snapshot: 4 cells" in text
-    assert re.search(r"each attacked by lti, membership, labels on 2 releases. About \d+ s on this machine.", text)
+    assert re.search(r"each attacked by lti, membership, labels on 2 releases. The folder names data: .*", text)
+    assert re.search(r"PATH. About \d+ s on this machine.", text)
     assert not re.search(r"(epsilon|delta)\s*[=<]\s*\d", text)
     ElementTree.parse(folder / "audit.svg")
 
