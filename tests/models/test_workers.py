@@ -62,3 +62,9 @@ def test_a_single_part_needs_no_worker() -> None:
     here: list[threading.Thread] = []
     workers.deal(lambda start, stop: here.append(threading.current_thread()), [(0, 3)])
     assert here == [threading.current_thread()]
+
+
+@pytest.mark.usefixtures("two")
+def test_a_single_item_has_one_kernel_thread_too() -> None:
+    """How many calls there are must not show in how one is computed: a guarantee rests on it."""
+    assert workers.mapped(lambda item: (item, torch.get_num_threads()), [7]) == [(7, 1)]
