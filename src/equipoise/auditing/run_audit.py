@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -168,7 +167,7 @@ def _named_data(run: RunFolder, chosen: bool) -> list[str]:
         return []
     part = f"public_fraction {run.config.settings.data.public_fraction:g}"
     names = dict.fromkeys(fed.dataset for fed in run.config.federations() if fed.dataset not in BUNDLED)
-    told = [f"The folder names data: {printable(os.path.realpath(name))}, {part}." for name in names]
+    told = [f"The folder names data: {printable(name)}, {part}." for name in names]
     shown = "Pictures show public images of these: where the folder is not yours, name others with --public PATH."
     return [*told, *([shown] if told and not chosen else [])]
 
