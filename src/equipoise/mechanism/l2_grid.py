@@ -87,12 +87,14 @@ class L2Grid:
     def whole(self, gradients: Tensor, clip: float) -> tuple[Tensor, Tensor]:
         """Gradients ``[..., P]`` of one unit each as integers, and which of them were clipped.
 
-        The integers are in float32 where gradients are and it holds them exactly, and else in float64.
+        The integers are in float32 where gradients are and it holds them exactly, and else in float64. They may take
+        the place of the gradients: a tensor more of their size costs a CPU more time than the arithmetic.
         """
         narrow = gradients.dtype == torch.float32 and self.most < EXACT**2 // 4 and self.exponent >= _SMALLEST
         size = _sizes(gradients, quick=narrow and gradients.device.type == "cpu")
         factor = clip / size.clamp_min(clip) / self.step
-        whole = towards_zero(gradients * factor.float() if narrow else gradients.double() * factor)
+        scaled = gradients if narrow else gradients.double()
+        whole = towards_zero(scaled.mul_(factor.to(scaled.dtype)))
         if narrow and bool((length(whole) <= math.sqrt(self.most) * (1 - _LENGTH_ERROR)).all()):  # not so for NaN
             return whole, (size > clip).squeeze(-1)
         whole = whole.double()

@@ -40,8 +40,8 @@ SLOTS = 128
 """Records of one call on a CPU."""
 ROOM = 6 << 30
 """Bytes that the gradients of one call may take on a GPU."""
-SIZES = (0.2, 2.0**24, 1e30)
-"""Of the weights that ``slots_for`` tries."""
+SIZES = (0.2, 1.0, 4.0, 2.0**24, 1e30)
+"""Of the weights that ``slots_for`` tries: usual ones, and some that only a hostile server would send."""
 LARGEST_SUM = 2**52
 torch.empty(
     31 << 20, dtype=torch.uint8
@@ -180,7 +180,7 @@ class EachRecord:
 
     def _gradients(self, start: Tensor, chosen: Tensor, there: Tensor) -> tuple[Tensor, int]:
         """``[R, slots, P]``, and how many records could not be computed with: theirs are zero. Empty slots: any."""
-        images, labels = self.records.inputs[chosen], self.records.labels[chosen]
+        images, labels = self.records.inputs[chosen].contiguous(), self.records.labels[chosen].contiguous()
         usable = there
         if self.classes is not None:
             usable = there & (labels >= 0) & (labels < self.classes)
@@ -275,40 +275,48 @@ def _weak(loss: Any) -> Callable[[], Any]:
 def _independent(batched: Batched, image: Tensor, label: Tensor, classes: int | None) -> bool:
     """Whether records keep all bits of their gradients in another slot and beside other companions.
 
-    At weights of usual size and of sizes that only a hostile server would send.
+    A record that is removed shifts all that come after it by one slot, which is tried; the other order is any. At each
+    size of weights it is tried anew, with other records.
     """
     draw = torch.Generator().manual_seed(0)
-    shape = (1, SLOTS, *image.shape[1:])
-    floats = image.is_floating_point()
-    images = torch.randn(shape, generator=draw) if floats else torch.randint(2, shape, generator=draw)
-    images = images.to(image.device, image.dtype)
-    labels = torch.zeros(1, SLOTS, *label.shape[1:], dtype=label.dtype, device=label.device)
-    if classes is not None:
-        labels = torch.randint(classes, labels.shape, generator=draw).to(label.device)
-    start = (torch.rand(1, batched.layout.size, generator=draw) - 0.5).to(image.device)
-    strange = images.clone()
-    strange[:, 1::2] = 0
-    if floats:
-        strange[:, 1::4] = 1e30
-        strange[:, 3::8] = torch.nan
     grid = L2Grid.of(1.0, batched.layout.size)
+
+    def kept(size: float) -> bool:
+        """Whether every record is the same one slot further, and every other one beside strange companions."""
+        images, labels = _made_up(image, label, classes, draw)
+        weights = ((torch.rand(1, batched.layout.size, generator=draw) - 0.5) * size).to(image.device, kind)
+        strange = images.clone()
+        strange[:, 1::2] = 0
+        if images.is_floating_point():
+            strange[:, 1::4] = 1e30
+            strange[:, 3::8] = torch.nan
+        shifted, mixed = torch.arange(SLOTS).roll(1), torch.randperm(SLOTS, generator=draw)
+        usual = mixed % 2 == 0
+        plain, moved, beside = (
+            _looked_at(batched.each(weights, seen[:, order], labels[:, order]), grid)
+            for seen, order in ((images, torch.arange(SLOTS)), (images, shifted), (strange, mixed))
+        )
+        return all(
+            torch.equal(b, a[:, shifted]) and torch.equal(c[:, usual], a[:, mixed[usual]])
+            for a, b, c in zip(plain, moved, beside, strict=True)
+        )
+
+    kind = next(batched.model.parameters()).dtype
     try:
-        return all(_kept(batched, start * size, (images, strange), labels, grid) for size in SIZES)
+        return all(kept(size) for size in SIZES)
     except Exception:
         return False
 
 
-def _kept(batched: Batched, weights: Tensor, images: tuple[Tensor, Tensor], labels: Tensor, grid: L2Grid) -> bool:
-    """Whether every record is the same in another slot, and every other one beside strange companions."""
-    turned = torch.arange(SLOTS).roll(1).flip(0)
-    weights = weights.to(next(batched.model.parameters()).dtype)
-    plain = _looked_at(batched.each(weights, images[0], labels), grid)
-    moved = _looked_at(batched.each(weights, images[0][:, turned], labels[:, turned]), grid)
-    beside = _looked_at(batched.each(weights, images[1], labels), grid)
-    return all(
-        torch.equal(a, b[:, turned]) and torch.equal(c[:, ::2], b[:, ::2])
-        for a, b, c in zip(moved, plain, beside, strict=True)
-    )
+def _made_up(image: Tensor, label: Tensor, classes: int | None, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Records that fill one call, of the shape of ``image`` ``[1, ...]`` and ``label`` ``[1, ...]``."""
+    shape = (1, SLOTS, *image.shape[1:])
+    floats = image.is_floating_point()
+    images = torch.randn(shape, generator=draw) if floats else torch.randint(2, shape, generator=draw)
+    labels = torch.zeros(1, SLOTS, *label.shape[1:], dtype=label.dtype)
+    if classes is not None:
+        labels = torch.randint(classes, labels.shape, generator=draw)
+    return images.to(image.device, image.dtype), labels.to(label.device)
 
 
 def _looked_at(gradients: Tensor, grid: L2Grid) -> tuple[Tensor, ...]:

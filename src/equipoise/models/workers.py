@@ -7,8 +7,9 @@ replicas each are done sooner than two threads in every kernel.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import pairwise
 from threading import Barrier
 from typing import TypeVar
@@ -16,6 +17,7 @@ from typing import TypeVar
 import torch
 
 MOST = 8
+AHEAD = 2
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -50,27 +52,36 @@ def deal(task: Callable[[int, int], None], parts: list[tuple[int, int]]) -> None
     if len(parts) == 1:
         task(*parts[0])
     else:
-        mapped(lambda part: task(*part), parts)
+        list(mapped(lambda part: task(*part), parts))
 
 
-def mapped(task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+def mapped(task: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
     """``task`` of every item, each on a worker: with one thread for its kernels, also where there is only one item.
 
-    >>> mapped(lambda item: (item * 2, torch.get_num_threads()), [1, 2, 3])
+    Of results that nobody has taken yet, there are at most ``AHEAD`` for every worker.
+
+    >>> list(mapped(lambda item: (item * 2, torch.get_num_threads()), [1, 2, 3]))
     [(2, 1), (4, 1), (6, 1)]
     """
     if torch.get_num_threads() == 1:
-        return [task(item) for item in items]
+        yield from map(task, items)
+        return
     recording = torch.is_grad_enabled()
 
     def run(item: Item) -> Result:
         with torch.set_grad_enabled(recording):  # which every thread decides for itself
             return task(item)
 
-    waiting = [_pool().submit(run, item) for item in items]
-    for one in waiting:
-        one.exception()  # all have ended before the first error is raised
-    return [one.result() for one in waiting]
+    pool, most, waiting = _pool(), AHEAD * count(), deque[Future[Result]]()
+    try:
+        for item in items:
+            if len(waiting) == most:
+                yield waiting.popleft().result()
+            waiting.append(pool.submit(run, item))
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        wait(waiting)  # all have ended before an error is raised
 
 
 def _pool() -> ThreadPoolExecutor:
