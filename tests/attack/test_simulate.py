@@ -336,6 +336,6 @@ def test_a_model_whose_modules_are_called_is_not_dealt_to_workers(monkeypatch: p
     plain = replace(server, batched=Batched(server.batched.model, fast=False))
     assert server.batched.thread_safe
     assert not plain.batched.thread_safe
-    monkeypatch.setattr(module.workers, "deal", lambda *given: pytest.fail("dealt"))
+    monkeypatch.setattr(module.workers, "mapped", lambda *given: pytest.fail("dealt"))
     images, labels = batch_of(64, 4)
     respond(plain, weights, images, labels, drawn_for(plain, (64, len(weights))))

@@ -18,6 +18,7 @@ from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.results import Findings
 from equipoise.auditing.summary import FAILED_WORDS
 from equipoise.auditing.svg import Row, Section, as_pixels, png
+from equipoise.auditing.unfinished import Unfinished
 from equipoise.mechanism.claims import PROVED, sentence
 from tests.audit_helpers import cheap
 from tests.auditing.findings import cell, row
@@ -88,7 +89,8 @@ def test_an_audit_without_truth_is_saved_too(call: Call, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("complete", [True, False])
 def test_the_content_is_what_was_found_with_its_options_and_claims(complete: bool) -> None:
-    findings = Findings([{"mse": 1.0}], [{"gap": 2.0}], {"a": {"black": {"mse": 3.0}}}, [], {}, complete)
+    left = None if complete else Unfinished(1, 0, [], [])
+    findings = Findings([{"mse": 1.0}], [{"gap": 2.0}], {"a": {"black": {"mse": 3.0}}}, [], {}, unfinished=left)
     result = content(findings, AuditOptions(attacks=["lti"], samples=30), "public", "all there is")
     assert result == {
         "schema": 1, "experiment": "seeded", "complete": complete, "verdict": [], "targets": "public",

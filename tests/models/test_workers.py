@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -24,8 +25,8 @@ def two() -> Iterator[None]:
 @given(total=st.integers(1, 500), least=st.integers(1, 40), multiple=st.sampled_from([1, 2, 8]))
 def test_shares_cover_everything_once(total: int, least: int, multiple: int) -> None:
     parts = workers.shares(total, least, multiple)
-    assert [place for start, stop in parts for place in range(start, stop)] == list(range(total))
-    assert all((stop - start) % multiple == 0 for start, stop in parts[:-1])
+    assert [place for part in parts for place in range(part.start, part.stop)] == list(range(total))
+    assert all((part.stop - part.start) % multiple == 0 for part in parts[:-1])
     assert len(parts) <= max(1, min(workers.count(), total // least))
 
 
@@ -34,37 +35,57 @@ def test_every_part_is_computed_side_by_side_with_one_kernel_thread_each() -> No
     together = threading.Barrier(2, timeout=60)  # passes only if two parts are under way at once
     seen = []
 
-    def task(start: int, stop: int) -> None:
+    def task(item: int) -> None:
         together.wait()
-        seen.append((start, stop, torch.get_num_threads(), torch.is_grad_enabled()))
+        seen.append((item, torch.get_num_threads(), torch.is_grad_enabled()))
 
     with torch.no_grad():
-        workers.deal(task, [(0, 8), (8, 12)])
-    assert sorted(seen) == [(0, 8, 1, False), (8, 12, 1, False)]
+        list(workers.mapped(task, [0, 8]))
+    assert sorted(seen) == [(0, 1, False), (8, 1, False)]
     assert torch.get_num_threads() == 2, "the caller keeps its own number of threads"
 
 
 @pytest.mark.usefixtures("two")
-def test_an_error_is_raised_after_all_parts_have_ended() -> None:
-    ended = []
+def test_an_error_is_raised_after_all_that_had_begun_have_ended() -> None:
+    ended, both = [], threading.Barrier(2, timeout=60)
 
-    def task(start: int, stop: int) -> None:
-        if start == 0:
+    def task(item: int) -> None:
+        both.wait()
+        if item == 0:
             raise ValueError("the first part")
-        ended.append(stop)
+        time.sleep(0.2)
+        ended.append(item)
 
     with pytest.raises(ValueError, match="the first part"):
-        workers.deal(task, [(0, 8), (8, 12)])
-    assert ended == [12]
-
-
-def test_a_single_part_needs_no_worker() -> None:
-    here: list[threading.Thread] = []
-    workers.deal(lambda start, stop: here.append(threading.current_thread()), [(0, 3)])
-    assert here == [threading.current_thread()]
+        list(workers.mapped(task, [0, 8]))
+    assert ended == [8]
 
 
 @pytest.mark.usefixtures("two")
 def test_a_single_item_has_one_kernel_thread_too() -> None:
     """How many calls there are must not show in how one is computed: a guarantee rests on it."""
-    assert workers.mapped(lambda item: (item, torch.get_num_threads()), [7]) == [(7, 1)]
+    assert list(workers.mapped(lambda item: (item, torch.get_num_threads()), [7])) == [(7, 1)]
+
+
+@pytest.mark.usefixtures("two")
+def test_few_results_wait_however_many_items_there_are() -> None:
+    begun = []
+    for taken, result in enumerate(workers.mapped(lambda item: begun.append(item) or item, range(50))):
+        assert result == taken
+        assert len(begun) <= taken + 1 + workers.AHEAD * workers.count()
+    assert sorted(begun) == list(range(50))
+
+
+@pytest.mark.usefixtures("two")
+def test_what_was_not_begun_never_is_once_nobody_wants_it() -> None:
+    begun, go = [], threading.Event()
+
+    def task(item: int) -> int:
+        begun.append(item)
+        return item if item == 0 else go.wait(60)
+
+    results = workers.mapped(task, range(4))
+    assert next(results) == 0
+    threading.Timer(0.2, go.set).start()
+    results.close()
+    assert len(begun) < 4

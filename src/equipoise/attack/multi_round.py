@@ -204,7 +204,10 @@ class _Bench:
 
 def _updates(server: Server, start: Tensor, images: Tensor, labels: Tensor, drawn: Tensor | None) -> Tensor:
     """Simulated updates ``[R, P]``; all share the noise ``[1, P]``."""
-    shared = (lambda rows: None) if drawn is None else lambda rows: drawn.expand(len(rows), -1)
+
+    def shared(rows: Tensor) -> Tensor | None:
+        return None if drawn is None else drawn.expand(len(rows), -1)
+
     return respond_all(server, start, images, labels, shared).sub_(start)
 
 

@@ -31,19 +31,15 @@ def respond(server: Server, previous: Tensor, images: Tensor, labels: Tensor, no
     On a CPU the clients are dealt to workers, where the model's kernels allow that. The numbers are the same.
     """
     start = previous.expand(len(images), -1)
-    apart = start.device.type == "cpu" and server.batched.thread_safe and not start.requires_grad
-    parts = workers.shares(len(images), LEAST, 8) if apart else [(0, len(images))]
-    if len(parts) == 1:
+    parts = workers.shares(len(images), LEAST, 8) if server.batched.thread_safe else []
+    if len(parts) < 2:
         return _respond(server, start, images, labels, noise)
-    result = torch.empty_like(start, memory_format=torch.contiguous_format)
 
-    def some(first: int, last: int) -> None:
-        mine = slice(first, last)
+    def some(mine: slice) -> Tensor:
         drawn = None if noise is None else noise[mine]
-        result[mine] = _respond(server, start[mine], images[mine], labels[mine], drawn)
+        return _respond(server, start[mine], images[mine], labels[mine], drawn)
 
-    workers.deal(some, parts)
-    return result
+    return torch.cat(list(workers.mapped(some, parts)))
 
 
 def _respond(server: Server, start: Tensor, images: Tensor, labels: Tensor, noise: Tensor | None) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..mechanism.registry import MECHANISMS
 from .cells import EQUAL_LOWER, static_name
 from .comparison import JUDGED, MORE, Reading, strictness
 from .results import ENOUGH, FEW
@@ -47,7 +46,7 @@ def _evidence(content: Content, given: bool) -> Iterator[str]:
 
 def _guarantee(every: list[Reading], leaking: list[Reading], flags: bool) -> Iterator[str]:
     """The mechanism whose budget limits every attack, unless all of these have a guarantee."""
-    if all(_formal(one) for one in every):
+    if all(one.formal for one in every):
         return
     how = "--mechanism gaussian-dp --budget 2" if flags else "protected_step"
     if not leaking or any(one.distorts for one in every):
@@ -58,11 +57,6 @@ def _guarantee(every: list[Reading], leaking: list[Reading], flags: bool) -> Ite
         "(pl-identical at 0.98) left 26 to 36 % of the images of the first release (up to 43 % later) identified in "
         "docs/results.md"
     )
-
-
-def _formal(one: Reading) -> bool:
-    known = MECHANISMS.get(_kind(one))
-    return known is not None and known.formal
 
 
 def _staying(steps: Iterator[str], leaking: list[Reading], other: bool) -> Iterator[str]:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from ..attack.view import Public
 from ..data.dataset import Dataset
-from ..errors import printable
+from ..engine.datasets import folder_name
 from ..mechanism.schedule import defence_label
 from .cells import EQUAL_LOWER, OWN, POSITIVE, static_name
 from .comparison import strictness
@@ -68,15 +67,14 @@ def run_sections(findings: Findings, datasets: Mapping[str, Dataset]) -> list[Se
         rows = truth.rows(findings.baselines.get(name, {})) + defence_rows(outcomes, findings.rows)
         when = f"after {round_number:,} rounds" if round_number else "at the first round"
         attacks = " and ".join(dict.fromkeys(one.attack for one in drawn))
-        title = f"{printable(Path(name).name)} {when}, reconstructed by {attacks}"
+        title = f"{folder_name(name)} {when}, reconstructed by {attacks}"
         sections.append(Section(title, rows, failures(outcomes, findings.rows)))
     return sections
 
 
 def defence_rows(outcomes: list[Outcome], table: Rows = (), own: str | None = None) -> list[Row]:
     """What was made of each defence's releases, each once; ``own`` names the only one there is."""
-    shown = _shown(outcomes)
-    figures = _figures(outcomes, table)
+    shown, figures, failed = _shown(outcomes), _figures(outcomes, table), _failed(table)
     several = len({one.attack for one in shown}) > 1
     defended = [one for one in shown if _defends(one)]
     worst = max(defended, key=lambda one: _most(figures, one), default=None)
@@ -87,7 +85,7 @@ def defence_rows(outcomes: list[Outcome], table: Rows = (), own: str | None = No
         marked = worst is not None and _place(one) == _place(worst) and _most(figures, one) > 0
         caption = f"{_caption(one, own)}{f', {one.attack}' if several else ''}{most if marked else ''}"
         images = one.pictures.reshape(-1, *one.pictures.shape[2:])
-        said = remark(one, figures.get(_place(one), {}), failed=_of_row(one) in _failed(table))
+        said = remark(one, figures.get(_place(one), {}), failed=_of_row(one) in failed)
         rows.append(Row(caption, said, images, marked))
     return rows
 
@@ -175,11 +173,11 @@ def _order(one: Outcome) -> tuple[Any, ...]:
 def _figures(outcomes: list[Outcome], table: Rows) -> dict[Place, dict[str, Figure]]:
     """How often each attack found the original, by defence; also attacks that make no pictures."""
     chances = {place_of(row): row["chance"] for row in table if "chance" in row and row.get("control") != "negative"}
-    figures: dict[Place, dict[str, Figure]] = {}
+    figures, failed = dict[Place, dict[str, Figure]](), _failed(table)
     for one in outcomes:
         if "identification" in one.values:
             rate, place = float(one.values["identification"].mean()), _of_row(one)
-            figure = Figure(rate, chances.get(place), place in _failed(table))
+            figure = Figure(rate, chances.get(place), place in failed)
             figures.setdefault(_place(one), {})[one.attack] = figure
     return figures
 

@@ -43,13 +43,16 @@ class Findings:
     baselines: dict[str, dict[str, Any]]  # by dataset, then by guess
     outcomes: list[Outcome]  # values per release, pictures
     targets: dict[str, Targets]
-    complete: bool = True  # False: interrupted, and these are the cells that were finished
     _: KW_ONLY
     read: int = 0  # results that an earlier audit of this user kept ...
     computed: int = 0  # ... and those of this one
     limits: list[dict[str, Any]] = field(default_factory=list)  # what is held against proved limits
     limit_outcomes: list[Outcome] = field(default_factory=list)
-    unfinished: Unfinished | None = None  # of an interrupted audit
+    unfinished: Unfinished | None = None  # what is missing, if the audit was interrupted
+
+    @property
+    def complete(self) -> bool:
+        return self.unfinished is None
 
 
 REPORTED = (

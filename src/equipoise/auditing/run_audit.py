@@ -124,7 +124,7 @@ def audit_run(
     result["results"] = {"read": findings.read, "computed": findings.computed}
     result["public"] = {name: _public(data) for name, data in datasets.items()}
     result["notes"] += _notes(findings, options, datasets, private=private, forgiving=bool(most))
-    result |= _about(run, findings, replayed=not most)
+    result |= _about(run, findings.unfinished, replays=bool(most))
     result["cap"] = _cap(run.results(), findings, federations, settings.training.rounds)
     if most and findings.complete:
         steps = [_step(progress, seconds / most) for seconds in replays]
@@ -144,18 +144,13 @@ def _notes(
     return [*short, *_failures(findings, forgiving=forgiving)]
 
 
-def _about(run: RunFolder, findings: Findings, *, replayed: bool) -> dict[str, Any]:
-    """What kind of run was audited, and what of the audit is lacking."""
+def _about(run: RunFolder, left: Unfinished | None, *, replays: bool) -> dict[str, Any]:
+    """What kind of run was audited, and what an interrupted audit lacks: ``replays`` come last."""
     server = PLAIN if run.config.settings.training.server_rate == 1 else DAMPED
     about = {"deployment": run.config.deployment is not None, "server": server}
-    if findings.unfinished is None:
+    if left is None:
         return about
-    return {**about, "unfinished": _lacking(findings.unfinished, replayed=replayed)}
-
-
-def _lacking(left: Unfinished, *, replayed: bool) -> dict[str, Any]:
-    """What an interrupted audit has nothing on: a replay comes last."""
-    return {**asdict(left), "lacking": [*left.lacking, *([] if replayed else [MULTI_ROUND])]}
+    return {**about, "unfinished": {**asdict(left), "lacking": [*left.lacking, *[MULTI_ROUND] * replays]}}
 
 
 def _named_data(run: RunFolder, chosen: bool) -> list[str]:

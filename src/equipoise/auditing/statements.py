@@ -9,7 +9,7 @@ overlap. A failed control voids low figures and "no clear difference", and no di
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from .advice import next_steps
@@ -44,8 +44,6 @@ def statements(content: Content) -> list[Statement]:
     if content.get("targets") == UNKNOWN:
         return [Statement(UNSCORED)]
     compared = list(_compared(every))
-    if compared:
-        compared[0] = replace(compared[0], largest=_larger(every, compared[0]))
     found += [*compared, *_combined(content, alone=not content.get("attacks"))]
     found += _strongest(every, any(one.kind in (WORSE, LEARNED) for one in compared))
     if unclear := _no_better(every):
@@ -66,10 +64,10 @@ def statements(content: Content) -> list[Statement]:
 def _compared(every: list[Reading]) -> Iterator[Statement]:
     """Against no protection, where it is worse, and against static noise of equal budget."""
     if worse := _more_than(every, POSITIVE):
-        yield Statement(WORSE, worse)
+        yield Statement(WORSE, worse, largest=_larger(every, worse[0]))
     learned = [one for one in every if one.learns]
     if more := _more_than(learned, EQUAL_LOWER):
-        yield Statement(LEARNED, more)
+        yield Statement(LEARNED, more, largest=None if worse else _larger(every, more[0]))
     if any(one.against(EQUAL_LOWER) for one in learned):
         yield Statement(TALLY, tuple(one for one in learned if one.beside(EQUAL_LOWER) is not None))
 
@@ -80,9 +78,8 @@ def _more_than(every: list[Reading], role: str) -> tuple[Reading, ...]:
     return tuple(sorted(more, key=lambda one: (_rank(one), (one.beside(role) or 0.0) - one.value)))
 
 
-def _larger(every: list[Reading], leading: Statement) -> Reading | None:
-    """The largest figure of any defence, where a verdict opens with a smaller one because it differs most clearly."""
-    one = leading.readings[0]
+def _larger(every: list[Reading], one: Reading) -> Reading | None:
+    """The largest figure of any defence, where it is another one than ``one``, which differs most clearly."""
     largest = max((two for two in every if two.distorts and two.metric == one.metric), key=lambda two: two.value)
     return None if one.metric.form(largest.value) == one.metric.form(one.value) else largest
 

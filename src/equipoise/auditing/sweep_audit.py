@@ -8,7 +8,6 @@ once. Federations whose budget is that of a whole run are another matter: ``limi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from typing import Any
@@ -102,7 +101,7 @@ class SweepAudit:
         return Plan(
             federations=len(self.federations), snapshots=len(self.weights), cells=len(cells),
             there=sum(not cell.missing(self.options.attacks) for cell in cells), attacks=self.options.attacks,
-            releases=max(len(targets.labels) for targets in self.targets.values()),
+            releases=max(map(len, self.targets.values()), default=0),
             seconds=sum(sum(cell.left.values()) for cell in cells), remarks=self._remarks(),
         )  # fmt: skip
 
@@ -220,14 +219,14 @@ class SweepAudit:
             return outcome
         return replace(outcome, pictures=None, about={**outcome.about, "private": True})
 
-    def findings(self, complete: bool) -> Findings:
+    def findings(self) -> Findings:
         outcomes = [one for several in self.outcomes.values() for one in several]
         rows = [row for one in outcomes for row in rows_of(one, self.targets[one.about["dataset"]], self.options.seed)]
         mark_controls(rows)
         guesses = {name: self._guesses(name) for name in self.targets}
         gaps = list(learned_against_static(self.federations, self.outcomes, self.options.seed))
         computed = sum(len(cell.found) for cell in self.cells.values()) - self.read
-        return Findings(rows, gaps, guesses, outcomes, self.targets, complete, read=self.read, computed=computed)
+        return Findings(rows, gaps, guesses, outcomes, self.targets, read=self.read, computed=computed)
 
     def places(self) -> list[Place]:
         """Every federation at every round, and whether it was attacked there."""
@@ -269,37 +268,34 @@ def audit_sweep(
         private=private, on_features=on_features, store=store, progress=progress,
     )  # fmt: skip
     left = [fed for fed, mine in zip(federations, whole, strict=True) if not mine]
-    others = None
-    if left:
-        own = {number: params[~torch.tensor(whole)] for number, params in weights.items()}
-        others = _sweep_audit(settings, left, datasets, batched, own, options, progress, private=private, store=store)
-    planned(_together(others, limits, len(federations), len(weights)))
-    complete = False
-    with suppress(KeyboardInterrupt):  # what was finished is worth keeping
+    own = {number: params[~torch.tensor(whole)] for number, params in weights.items()}
+    others = _sweep_audit(settings, left, datasets, batched, own, options, progress, private=private, store=store)
+    planned(_together(others, limits))
+    undone = None
+    try:
         limits.run()
-        if others is not None:
-            others.run()
-        complete = True
-    findings = Findings([], [], {}, [], {}, complete) if others is None else others.findings(complete)
+        others.run()
+    except KeyboardInterrupt:  # what was finished is worth keeping
+        undone = _unfinished(others, limits)
+    findings = others.findings()
     computed = sum(cell.found is not None for cell in limits.cells) - limits.read
     return replace(
         findings, limits=limits.rows(), limit_outcomes=limits.outcomes(), read=findings.read + limits.read,
-        computed=findings.computed + computed, unfinished=None if complete else _unfinished(others, limits),
+        computed=findings.computed + computed, unfinished=undone,
     )  # fmt: skip
 
 
-def _unfinished(others: SweepAudit | None, limits: LimitsAudit) -> Unfinished:
+def _unfinished(others: SweepAudit, limits: LimitsAudit) -> Unfinished:
     """What an interruption left undone."""
     played = [(cell.setting.federation, cell.round, cell.found is not None) for cell in limits.cells]
-    cells = [] if others is None else list(others.cells.values())
+    cells = others.cells.values()
     finished = sum(not cell.missing(limits.options.attacks) for cell in cells) + sum(there for _, _, there in played)
-    return unfinished(len(cells) + len(played), finished, [*([] if others is None else others.places()), *played])
+    return unfinished(len(cells) + len(played), finished, [*others.places(), *played])
 
 
-def _together(others: SweepAudit | None, limits: LimitsAudit, federations: int, snapshots: int) -> Plan:
+def _together(others: SweepAudit, limits: LimitsAudit) -> Plan:
     """What both kinds of federations take."""
-    plan = Plan(federations=federations, snapshots=snapshots) if others is None else others.plan()
-    seconds = limits.plan()
+    plan, seconds = others.plan(), limits.plan()
     return replace(
         plan, attacks=limits.options.attacks, seconds=plan.seconds + seconds, there=plan.there + limits.read,
         limited=len(limits.cells), games=max((len(cell.setting.game) for cell in limits.cells), default=0),

@@ -163,9 +163,8 @@ def build_targets(materials: Materials, server: Server, options: AuditOptions) -
     lists = among(labels, truth, known, options.candidates, generator)
     everyone, member = shuffled(truth, outside, generator)
     return Targets(
-        pool=materials.pool[0], pool_labels=materials.pool[1], labels=known, choices=lists.choices,
-        left_out=lists.left_out, place=lists.place, impostor=lists.impostor, asked=everyone, member=member,
-        label_sets=min(releases, len({tuple(row) for row in sets.tolist()})),
+        pool=materials.pool[0], pool_labels=materials.pool[1], labels=known, **lists._asdict(), asked=everyone,
+        member=member, label_sets=min(releases, len({tuple(row) for row in sets.tolist()})),
     ).to(materials.pool[1].device)  # fmt: skip
 
 
@@ -367,8 +366,8 @@ def given_targets(
     targets = Targets(
         pool=torch.cat([decoys[0], own[0][once]])[order.to(device)],
         pool_labels=torch.cat([held, own[1][once].cpu()])[order], labels=known,
-        choices=place_of[lists.choices], left_out=lists.left_out, place=lists.place, impostor=lists.impostor,
-        asked=place_of[asked], member=member, label_sets=sets,
+        **lists._replace(choices=place_of[lists.choices])._asdict(), asked=place_of[asked], member=member,
+        label_sets=sets,
     )  # fmt: skip
     return targets.to(device), Materials(attack, decoys, to_pixels)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from ..engine.datasets import folder_name
 from ..engine.federation import Federation
 from ..mechanism.schedule import defence_label
 
@@ -46,7 +46,7 @@ def unfinished(cells: int, finished: int, places: Sequence[Place]) -> Unfinished
             done[called] = done.get(called, False) or there
         return [called for called, there in done.items() if not there]
 
-    datasets = lacks(lambda one, _: Path(one.dataset).name, places)
+    datasets = lacks(lambda one, _: folder_name(one.dataset), places)
     mechanisms = lacks(lambda one, _: one.mechanism, places)
     others = [place for place in places if place[0].mechanism not in mechanisms]
     budgets = lacks(lambda one, _: defence_label(one.mechanism, one.budget), others)

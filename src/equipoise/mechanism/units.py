@@ -43,10 +43,6 @@ ROOM = 6 << 30
 SIZES = (0.2, 1.0, 4.0, 2.0**24, 1e30)
 """Of the weights that ``slots_for`` tries: usual ones, and some that only a hostile server would send."""
 LARGEST_SUM = 2**52
-torch.empty(
-    31 << 20, dtype=torch.uint8
-)  # freed at once: the C library then keeps blocks of that size for the next ones
-
 
 Call = tuple[Tensor, Tensor]
 """The records of one call by their places in the pool ``[R, slots]``, and which of these are records."""
@@ -125,7 +121,8 @@ class EachRecord:
             sums = self._apart(rows, start, clip)
             return torch.cat([total for total, _ in sums]), torch.cat([share for _, share in sums])
         if self.records.groups is not None:
-            return next(iter(one_thread_each(self.batched, lambda row: self._by_person(row, start, grid, clip), rows)))
+            (only,) = one_thread_each(self.batched, lambda row: self._by_person(row, start, grid, clip), rows)
+            return only
         total = torch.zeros_like(start, dtype=torch.float64)
         clipped, failed = start.new_zeros(len(rows)), 0
 
@@ -194,8 +191,8 @@ class EachRecord:
         return gradients, failed
 
     def _blanked(self, start: Tensor, images: Tensor, labels: Tensor, usable: Tensor) -> Tensor:
-        keep = usable.view(*usable.shape, *(1,) * (images.dim() - 2))
-        return self.batched.each(start, torch.where(keep, images, 0), labels.where(_like(usable, labels), 0))
+        images, labels = (values.where(_like(usable, values), 0) for values in (images, labels))
+        return self.batched.each(start, images, labels)
 
     def _by_themselves(self, start: Tensor, images: Tensor, labels: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
         """The same where a call fails: each record in a call full of copies of it, so that no other plays a part."""
@@ -236,9 +233,7 @@ def one_thread_each(batched: Batched, task: Callable[[Item], Result], items: Seq
 
     How many calls there are tells how many records there are: it must not show in how a call is computed.
     """
-    if batched.device.type == "cpu" and batched.thread_safe:
-        return workers.mapped(task, items)
-    return map(task, items)
+    return workers.mapped(task, items) if batched.thread_safe else map(task, items)
 
 
 _SLOTS: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], tuple[Callable[[], Any], int]]] = WeakKeyDictionary()
@@ -256,8 +251,8 @@ def slots_for(batched: Batched, image: Tensor, label: Tensor, classes: int | Non
     key = (tuple(image.shape), kinds, str(image.device), torch.get_num_threads(), id(batched._loss))
     loss, slots = known.get(key, (None, 0))
     if loss is None or loss() is not batched._loss:  # a new loss may have the id of one that is gone
-        tried = one_thread_each(batched, lambda _: _independent(batched, image, label, classes), [None])
-        slots = SLOTS if all(tried) else 1
+        (apart,) = one_thread_each(batched, lambda one: _independent(batched, one, label, classes), [image])
+        slots = SLOTS if apart else 1
         if slots == 1:
             log.warning("Here the gradients of this model depend on their companions' bits: one record at a time.")
         known[key] = _weak(batched._loss), slots

@@ -94,8 +94,8 @@ class Batched:
 
     @property
     def thread_safe(self) -> bool:
-        """Whether several threads may compute at once: only tensors go through kernels, and no module is called."""
-        return self._layers is not None and self._features is None
+        """Whether several threads may compute at once: on a CPU, where no module of the user's is called."""
+        return self.device.type == "cpu" and self._layers is not None and self._features is None
 
     def at(self, images: Tensor, labels: Tensor) -> Objective:
         """Fix a mini-batch ``[R, B, ...]``, ``[R, B]`` for every replica."""

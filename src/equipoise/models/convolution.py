@@ -25,10 +25,14 @@ class Conv:
         self.stride: Pair = (module.stride[0], module.stride[1])
         self.padding: Pair = (module.padding[0], module.padding[1])
         self.out_channels, self.in_channels = module.out_channels, module.in_channels
+        self.taps: Pair = (-(-self.kernel[0] // self.stride[0]), -(-self.kernel[1] // self.stride[1]))
 
-    def _each_by_patches(self, seen: Tensor, slopes: Tensor, grad: Tensor) -> None:
-        """The kernel's gradient of every example: patches ``[N, oh*ow, K]``, ``[N, O, oh*ow]`` into ``[N, P]``."""
-        self.weight.take(grad).flatten(2).copy_(torch.bmm(slopes, seen))
+    def _each_bias(self, dy: Tensor, grad: Tensor) -> Tensor:
+        """Write the bias's gradient of every example into ``grad`` ``[N, P]``; ``dy`` by example: ``[N, O, oh*ow]``."""
+        slopes = dy.transpose(1, 2).flatten(0, 1).flatten(2)
+        if self.bias is not None:
+            self.bias.take(grad).copy_(slopes.sum(dim=2))
+        return slopes
 
 
 def _joined(first: Tensor, second: Tensor) -> Tensor:
@@ -81,13 +85,11 @@ class GroupedConv(Conv):
     def each(self, params: Tensor, kept: Any, dy: Tensor, grad: Tensor, first: bool) -> Tensor:
         r, (x, weight) = params.shape[0], kept
         h, w = x.shape[2:]
-        slopes = dy.transpose(1, 2).flatten(0, 1).flatten(2)  # [R*B, O, oh*ow]
+        slopes = self._each_bias(dy, grad)
         if self.stride == (1, 1) or self.in_channels <= FEW:
             self._each_as_groups(self._split(x, r), dy, grad)
         else:  # where strides make the grouped kernel slow
-            self._each_by_rows(self._split(x, r), slopes, grad)
-        if self.bias is not None:
-            self.bias.take(grad).copy_(slopes.sum(dim=2))
+            self._each_by_rows(self._split(x, r), dy, slopes, grad)
         if first:
             return dy
         if self.stride != (1, 1):
@@ -107,13 +109,13 @@ class GroupedConv(Conv):
         )[1]  # fmt: skip
         self.weight.take(grad).copy_(found.permute(0, 2, 3, 1).unflatten(0, (-1, self.out_channels)))
 
-    def _each_by_rows(self, x: Tensor, slopes: Tensor, grad: Tensor) -> None:
+    def _each_by_rows(self, x: Tensor, dy: Tensor, slopes: Tensor, grad: Tensor) -> None:
         """The same by matrix products, one for each row of the kernel: ``[R, C, B, ...]``, ``[N, O, oh*ow]`` into grad.
 
         Patches one row high are copied once for all rows of the kernel, which are views of them: rows of the image that
         lie a stride apart stand together.
         """
-        (kh, kw), (sh, sw), (oh, ow), c = self.kernel, self.stride, self._output(x), self.in_channels
+        (kh, kw), (sh, sw), (oh, ow), c = self.kernel, self.stride, dy.shape[3:], self.in_channels
         high = -(-(x.shape[3] + 2 * self.padding[0]) // sh)  # rows of one phase of the stride
         high = max(high, oh + (kh - 1) // sh)
         image = channels_last(x, self.padding, (high * sh, x.shape[4] + 2 * self.padding[1])).flatten(0, 1)
@@ -126,29 +128,25 @@ class GroupedConv(Conv):
             rows = seen.as_strided((count, oh * ow, kw * c), (high * step, kw * c, 1), first)
             weight[:, :, i].copy_(torch.bmm(slopes, rows))
 
-    def _output(self, x: Tensor) -> Pair:
-        high, wide = ((x.shape[3 + i] + 2 * self.padding[i] - self.kernel[i]) // self.stride[i] + 1 for i in range(2))
-        return high, wide
-
     def _input_gradient(self, params: Tensor, dy: Tensor, image: Pair) -> Tensor:
         """As of ``PatchConv``, where all phases of the stride are output channels of one convolution of stride 1."""
-        (h, w), (sh, sw), (ph, pw), r = image, self.stride, self.padding, params.shape[0]
-        (jh, jw), (qh, qw) = (-(-self.kernel[0] // sh), -(-self.kernel[1] // sw)), (ph // sh, pw // sw)
+        (h, w), (sh, sw), (ph, pw), (jh, jw) = image, self.stride, self.padding, self.taps
+        qh, qw, r = ph // sh, pw // sw, params.shape[0]
         nh, nw = (h - 1 + ph) // sh - qh + 1, (w - 1 + pw) // sw - qw + 1
         top, lead = jh - 1 - qh, jw - 1 - qw
         below, behind = nh - dy.shape[3] + qh, nw - dy.shape[4] + qw
         windows, padding = self.prepare(dy), (top, lead)
         if padding != (below, behind) or min(padding) < 0:
             windows, padding = nn.functional.pad(windows, (lead, behind, top, below)), (0, 0)
-        phases = torch.conv2d(windows, self._by_phase(params, (jh, jw)), None, 1, padding, groups=r)
+        phases = torch.conv2d(windows, self._by_phase(params), None, 1, padding, groups=r)
         grid = phases.permute(0, 2, 3, 1).reshape(-1, nh, nw, r, sh, sw, self.in_channels)
         grid = grid.permute(3, 0, 1, 4, 2, 5, 6).reshape(r, -1, sh * nh, sw * nw, self.in_channels)
         rows, columns = ph - sh * qh, pw - sw * qw
         return grid[:, :, rows : rows + h, columns : columns + w].permute(0, 4, 1, 2, 3)
 
-    def _by_phase(self, params: Tensor, taps: Pair) -> Tensor:
+    def _by_phase(self, params: Tensor) -> Tensor:
         """The flipped kernels, zero where a phase has fewer taps than others: ``[R*sh*sw*C, O, jh, jw]``."""
-        (kh, kw), (sh, sw), (jh, jw) = self.kernel, self.stride, taps
+        (kh, kw), (sh, sw), (jh, jw) = self.kernel, self.stride, self.taps
         full = nn.functional.pad(self.weight.take(params), (0, 0, 0, jw * sw - kw, 0, jh * sh - kh))
         split = full.view(-1, self.out_channels, jh, sh, jw, sw, self.in_channels).flip(2, 4)
         return split.permute(0, 3, 5, 6, 2, 4, 1).flatten(0, 3).permute(0, 3, 1, 2)
@@ -226,7 +224,6 @@ class PatchConv(Conv):
 
     def __init__(self, module: nn.Conv2d, weight: Slot, bias: Slot | None):
         super().__init__(module, weight, bias)
-        self.taps: Pair = (-(-self.kernel[0] // self.stride[0]), -(-self.kernel[1] // self.stride[1]))
         self._index, self._mask = self._phase_index()
 
     def prepare(self, x: Tensor) -> tuple[Tensor, Pair]:
@@ -255,10 +252,8 @@ class PatchConv(Conv):
 
     def each(self, params: Tensor, kept: Any, dy: Tensor, grad: Tensor, first: bool) -> Tensor:
         matrix, image = kept
-        slopes = dy.transpose(1, 2).flatten(0, 1).flatten(2)  # [R*B, O, oh*ow]
-        self._each_by_patches(matrix.view(len(grad), -1, matrix.shape[2]), slopes, grad)
-        if self.bias is not None:
-            self.bias.take(grad).copy_(slopes.sum(dim=2))
+        seen = matrix.view(len(grad), -1, matrix.shape[2])  # [R*B, oh*ow, K]
+        self.weight.take(grad).flatten(2).copy_(torch.bmm(self._each_bias(dy, grad), seen))
         return dy if first else self._input_gradient(params, dy, image)
 
     def tangent(self, params: Tensor, along: Tensor, kept: Any, dx: Tensor | None) -> Tensor:

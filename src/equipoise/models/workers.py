@@ -35,24 +35,16 @@ def count() -> int:
     return min(MOST, torch.get_num_threads())
 
 
-def shares(total: int, least: int, multiple: int) -> list[tuple[int, int]]:
+def shares(total: int, least: int, multiple: int) -> list[slice]:
     """``total`` in equal runs for the workers, each of at least ``least`` and, but for the last, of such multiples.
 
     >>> shares(7, least=8, multiple=8)
-    [(0, 7)]
+    [slice(0, 7, None)]
     """
     parts = max(1, min(count(), total // least))
     each = -(-total // parts)
     ends = [*range(0, total, -(-each // multiple) * multiple), total]
-    return list(pairwise(ends))
-
-
-def deal(task: Callable[[int, int], None], parts: list[tuple[int, int]]) -> None:
-    """Call ``task(start, stop)`` for every part, side by side; here, if there is only one."""
-    if len(parts) == 1:
-        task(*parts[0])
-    else:
-        list(mapped(lambda part: task(*part), parts))
+    return [slice(*part) for part in pairwise(ends)]
 
 
 def mapped(task: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
@@ -81,6 +73,8 @@ def mapped(task: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Re
         while waiting:
             yield waiting.popleft().result()
     finally:
+        for one in waiting:
+            one.cancel()
         wait(waiting)  # all have ended before an error is raised
 
 
@@ -89,9 +83,11 @@ def _pool() -> ThreadPoolExecutor:
     if key not in _pools:
         before, together = torch.get_num_threads(), Barrier(key[1])
         pool = ThreadPoolExecutor(key[1], "equipoise", _one_thread)
-        for one in [pool.submit(together.wait) for _ in range(key[1])]:  # all of them start now
-            one.result()
-        torch.set_num_threads(before)  # a part of what a worker set holds for the whole process
+        try:
+            for one in [pool.submit(together.wait) for _ in range(key[1])]:  # all of them start now
+                one.result()
+        finally:
+            torch.set_num_threads(before)  # a part of what a worker set holds for the whole process
         _pools[key] = pool
     return _pools[key]
 
