@@ -177,6 +177,16 @@ def test_labels_that_are_no_class_count_as_zero(label: int, caplog: pytest.LogCa
     assert set(range(CLASSES)) == LABELS, "a GPU ends the process at any other"
 
 
+@both
+def test_that_gradients_are_not_finite_is_said(groups: Tensor | None, caplog: pytest.LogCaptureFixture) -> None:
+    images, changed = data()[0], members(groups)[1]
+    images[changed] = math.nan
+    with caplog.at_level(logging.WARNING, "equipoise"):
+        total(pool_of(groups, images=images), list(range(N)))
+        total(pool_of(groups), list(range(N)))
+    assert [message.split(" could")[0] for message in caplog.messages] == ["1 of 9 records"], "a person counts once"
+
+
 def test_a_record_that_cannot_be_computed_with_counts_as_zero_and_no_other() -> None:
     images, pool = data()[0], pool_of()
     expected = total(pool, [i for i in range(N) if i not in (2, 5)])

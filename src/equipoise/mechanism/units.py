@@ -129,7 +129,8 @@ class EachRecord:
         def added(call: Call) -> tuple[Tensor, Tensor, int]:
             gradients, bad = self._gradients(start, *call)
             whole, acted = grid.whole(gradients, clip)
-            return _summed(whole, call[1], grid), (acted & call[1]).sum(1), bad
+            acted &= call[1]
+            return _summed(whole, call[1], grid), acted.sum(1), bad + _lost(whole, acted)
 
         calls = self._calls(rows, self.slots or self._fitting(start))
         for part, acted, bad in one_thread_each(self.batched, added, calls):
@@ -223,6 +224,7 @@ class EachRecord:
                 person = own if person is None else person + own
                 if here + 1 == len(mine) or mine[here + 1] != mine[here]:
                     whole, acted = grid.whole(person, clip)
+                    failed += _lost(whole, acted)
                     total, clipped, person = total + whole, clipped + acted, None
         say_failed(failed, len(row))
         return total, clipped / max(1, len(set(mine)))
@@ -327,6 +329,13 @@ def _summed(whole: Tensor, there: Tensor, grid: L2Grid) -> Tensor:
     return (there.unsqueeze(1).double() @ whole.double()).squeeze(1)
 
 
+def _lost(whole: Tensor, acted: Tensor) -> int:
+    """How many gradients were not finite: of those that are clipped, the only ones that are zero then."""
+    if whole.dtype == torch.float32:  # ``L2Grid`` has these where all are finite
+        return 0
+    return int((acted & ~whole.any(-1)).sum())
+
+
 def check_sum(count: int, grid: L2Grid) -> None:
     """Refuse more records than can be added exactly; no data set that fits a memory has so many."""
     if count * grid.most**0.5 > LARGEST_SUM:
@@ -344,4 +353,8 @@ def _like(mask: Tensor, tensor: Tensor) -> Tensor:
 
 def say_failed(failed: int, count: int) -> None:
     if failed:
-        log.warning("%d of %d records could not be computed with and count as zero.", failed, count)
+        log.warning(
+            "%d of %d records could not be computed with, or have gradients that are not finite. They count as zero.",
+            failed,
+            count,
+        )
