@@ -422,29 +422,23 @@ def step_time() -> str:
     found = read("benchmarks", "results_gaussian_dp.json")
     rows = []
     for row in found["rows"]:
-        best = {name: one["best"] for name, one in row["seconds"].items()}
-        others = [name for name in best if name.startswith("opacus")]
-        quickest = min((name for name in others if "," not in name), key=best.__getitem__)
-        names = (
-            "release",
-            "floats",
-            quickest,
-            "opacus hooks, its loader",
-            "plain",
-            "release, drawn",
-            "opacus hooks, drawn",
-        )
-        ratios = best["release"] / best["floats"], best[quickest] / best["release"]
-        times = (f"{1000 * best[name]:.0f} ms" for name in names)
-        rows.append([row["threads"], *times, *(f"{ratio:.2f}x" for ratio in ratios)])
+        best, middle = ({name: one[kind] for name, one in row["seconds"].items()} for kind in ("best", "median"))
+        quickest = min((name for name in best if name.startswith("opacus") and "," not in name), key=best.__getitem__)
+        names = ("release", "floats", quickest, "opacus hooks, its loader", "plain")
+        for what, each in (("best", best), ("middle", middle)):
+            drawn = (each["release, drawn"], each["opacus hooks, drawn"])
+            ratios = (each["release"] / each["floats"], each[quickest] / each["release"], drawn[1] / drawn[0])
+            times = (f"{1000 * one:.0f} ms" for one in (*(each[name] for name in names), *drawn))
+            rows.append([row["threads"], what, *times, *(f"{ratio:.2f}x" for ratio in ratios)])
     columns = (
-        "threads | release | float noise | Opacus, quickest way | Opacus, its loader | no privacy | "
-        "release, a quarter of 1,024 drawn | Opacus, the same | release / float noise | Opacus / release"
+        "threads | of all turns | release | float noise | Opacus, quickest way | Opacus, its loader | no privacy | "
+        "release, a quarter of 1,024 drawn | Opacus, the same | "
+        "release / float noise | Opacus / release | the same, drawn"
     )
     run = found["run"]
     return (
-        f"One step of LeNetZhu on {found['records']} records, all of them in the batch, best of "
-        f"{found['rows'][0]['repeats']}, in one process ([results](../benchmarks/results_gaussian_dp.json)):\n\n"
+        f"One step of LeNetZhu on {found['records']} records, all of them in the batch; the best and the middle one of "
+        f"{found['rows'][0]['repeats']} turns, in one process ([results](../benchmarks/results_gaussian_dp.json)):\n\n"
         + table(columns, rows)
         + f"\n\nA whole run of {run['rounds']} rounds with {run['clients']} clients (`{run['command']}`) took "
         f"{run['seconds']['first']:.0f} s with features still to be made, and {run['seconds']['again']:.0f} s after."

@@ -52,10 +52,12 @@ def table(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         for row in new["rows"] for measure in MEASURES[row["attack"]] if row["control"] != "negative"
     ]  # fmt: skip
     said = {(*_place(row), row["against"]): row["verdict"] for row in old["verdicts"]}
-    verdicts = [
-        {**{name: row[name] for name in (*PLACE, "against")}, "old": said[*_place(row), row["against"]], "new": row["verdict"]}
-        for row in new["verdicts"] if said[*_place(row), row["against"]] != row["verdict"]
-    ]  # fmt: skip
+    verdicts = []
+    for row in new["verdicts"]:
+        before = said[*_place(row), row["against"]]
+        if before != row["verdict"]:
+            about = {name: row[name] for name in (*PLACE, "against")}
+            verdicts.append({**about, "old": before, "new": row["verdict"]})
     different = sum(one[ODD] for one in figures)
     turned = [one for one in verdicts if OPPOSITE.get(one["old"]) == one["new"]]
     return {
