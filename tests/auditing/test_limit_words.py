@@ -34,8 +34,8 @@ def test_counts_stand_beside_what_the_limit_allows_and_what_would_contradict_it(
         "The proved limit of 0.61 % allows about 3.1 on average; 11 or more would contradict the proof."
     )
     assert last == (
-        "None of 1 figure is significantly above its limit (one-sided, 5 % error for all together); 1 is above it, no "
-        "more than chance explains."
+        "None of 1 figure is significantly above its limit (one-sided, 5 % error for all together); 1 is above it, "
+        "by no more than chance allows."
     )
 
 
@@ -43,7 +43,7 @@ def test_figures_above_their_limit_by_chance_are_counted() -> None:
     low = row(found=2.0, measured=0.004)
     assert limit_verdict([low])[-1].endswith("for all together).")
     assert "None of 3 figures is" in limit_verdict([row(), row(), low])[-1]
-    assert limit_verdict([row(), row(), low])[-1].endswith("; 2 are above it, no more than chance explains.")
+    assert limit_verdict([row(), row(), low])[-1].endswith("; 2 are above it, each by no more than chance allows.")
 
 
 def test_small_and_halved_counts_are_said_as_they_are() -> None:

@@ -118,7 +118,8 @@ def _judgement(rows: Sequence[Row]) -> Iterator[str]:
         )
         return
     higher = sum(row["measured"] > row["limit"] for row in judged)
-    by_chance = f"; {higher} {'is' if higher == 1 else 'are'} above it, no more than chance explains" if higher else ""
+    are = "is above it," if higher == 1 else "are above it, each"
+    by_chance = f"; {higher} {are} by no more than chance allows" if higher else ""
     yield f"None of {counted(len(judged), 'figure')} is significantly above its limit ({rule}){by_chance}."
 
 
