@@ -81,11 +81,42 @@ def test_no_protection_asks_for_a_guarantee_first() -> None:
     )
 
 
+def limited(**more: Any) -> dict[str, Any]:
+    """A row that is held against a proved limit."""
+    return {"mechanism": "gaussian-dp", "scope": "release_known", "limit": 0.01, "above": False, **more}
+
+
+def test_beside_proved_limits_it_says_to_rely_on_these() -> None:
+    one, run = limited(), limited(scope="run")
+    rely = "rely on the proved limits, not on what attacks got (guarantee.json, or equipoise guarantee)"
+    assert steps(limits=[run, one]) == rely
+    assert steps(limits=[one]).startswith(f"{rely}; to look for faults of the code play a whole run (--attack multi-r")
+    assert steps(limits=[one], deployment=True).endswith("attacks got (equipoise guarantee)"), "nothing to replay there"
+    assert steps(*cell("matched", 0.9, 1.0, 0.3), limits=[run]).startswith(f"{rely}; for a guarantee use gaussian-dp")
+
+
+def test_above_a_limit_the_code_is_in_doubt() -> None:
+    said = steps(limits=[limited(above=True), limited(scope="run")])
+    assert said.startswith("play again with another seed (--set seed=N) and more games; if a figure is above its limit")
+    assert "do not rely on that epsilon" in said
+
+
+def test_a_given_update_with_a_budget_of_a_whole_run_is_told_of_its_limit() -> None:
+    """And of nothing that makes a PL budget stricter: what limits it is proved."""
+    said = steps(*cell("matched", 0.5, 1.0, mechanism="gaussian-dp", budget=2.0), targets="given")
+    assert said == (
+        "rely on the proved limit of gaussian-dp, which holds for every attacker and a whole run: "
+        "guarantee(epsilon=..., rounds=...) has it"
+    )
+
+
 def test_more_releases_or_more_public_images() -> None:
     few = row("matched", 0.01, mse=0.7, targets=8, evidence="insufficient evidence")
     assert steps(few, options={"releases": 8}).endswith("; attack more releases (--targets 20 or more)")
     assert "; set more public images apart" in steps(few, options={"releases": 32})
-    assert steps(few, targets="given").endswith("; give a list of at least 20 updates")
+    assert steps(few, targets="given").endswith(
+        "; give at least 20 updates, as Update(model, before, [after1, after2, ...])"
+    )
 
 
 def test_pictures_are_named_where_none_were_made() -> None:

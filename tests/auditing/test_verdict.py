@@ -201,6 +201,27 @@ def test_of_an_update_of_ones_own_it_says_this_update() -> None:
     ]
 
 
+def test_one_update_is_too_few_to_tell() -> None:
+    """It has no interval, so it is clear of nothing: neither "0 % of cases" nor "no clear difference" says a thing."""
+    alone = {"targets": 1, "round": None, "evidence": "insufficient evidence", "half": 0.0}
+    none = {f"{name}_{end}": None for name in ("identification", "labels") for end in ("low", "high")}
+    rows = [one | none for attack in ("matched", "labels") for one in cell(attack, 0.0, 1.0, 0.0, **alone)]
+    said = verdict(content(*rows, targets="given"))
+    assert said[0].startswith("Insufficient evidence: 1 update, and a result takes 20.")
+    assert said[1] == "One update is too few to tell whether learned noise leaks more than static noise."
+    assert "in 0 % of cases (one update: too few to tell) from this update under pl-learn @ 0.98" in said[2]
+    assert said[2].endswith("; without any protection it would be 100 %, with static noise of the same budget 0 %.")
+    assert said[3].startswith("Labels: 0 % inferred (one update: too few to tell)")
+    assert "clear" not in " ".join(said)
+
+
+def test_labels_are_held_against_an_even_guess() -> None:
+    """Which may well be right in all of an even batch: no chance in the usual sense."""
+    decoy = row("labels", 1.0, mechanism="pl-identical", control="negative")
+    said = verdict(content(*cell("labels", 0.98, 1.0, mechanism="pl-identical"), decoy))
+    assert "98 % of the labels (95 % interval 96 to 100; an even guess 100 %)" in said[0]
+
+
 def test_several_datasets_and_seeds_are_told_apart() -> None:
     rows = [
         one for name in ("mnist", "fmnist") for seed in (1, 2)

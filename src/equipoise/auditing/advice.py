@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..mechanism.registry import MECHANISMS
 from .cells import EQUAL_LOWER, static_name
 from .comparison import JUDGED, MORE, Reading, strictness
 from .results import ENOUGH, FEW
@@ -25,6 +26,8 @@ def next_steps(content: Content, every: list[Reading]) -> tuple[str, ...]:
     leaking = [one for one in every if one.above_chance]
     guarantee = list(_guarantee(every, leaking, flags))
     return tuple([
+        *_limits(content, deployed),
+        *_proved(every),
         *guarantee,
         *_evidence(content, given),
         *_static(every, content, flags, deployed),
@@ -33,11 +36,44 @@ def next_steps(content: Content, every: list[Reading]) -> tuple[str, ...]:
     ])  # fmt: skip
 
 
+def _limits(content: Content, deployed: bool) -> Iterator[str]:
+    """Where figures were held against proved limits: these count, unless the code itself is in doubt."""
+    rows = content.get("limits", [])
+    if any(row.get("above") for row in rows):
+        yield (
+            "play again with another seed (--set seed=N) and more games; if a figure is above its limit again, do not "
+            "rely on that epsilon: first suspect the noise, the clip and the divisor"
+        )
+        return
+    if rows:
+        where = "equipoise guarantee" if deployed else "guarantee.json, or equipoise guarantee"
+        yield f"rely on the proved limits, not on what attacks got ({where})"
+    if rows and not deployed and not any(row["scope"] == "run" for row in rows):
+        yield (
+            "to look for faults of the code play a whole run (--attack multi-round): one release of many shows little, "
+            "and there too little noise would show"
+        )
+
+
+def _proved(every: list[Reading]) -> Iterator[str]:
+    """Where a mechanism has a budget of a whole run: its limit is known without any attack."""
+    for name in dict.fromkeys(_kind(one) for one in every if _whole_run(one)):
+        yield (
+            f"rely on the proved limit of {name}, which holds for every attacker and a whole run: "
+            "guarantee(epsilon=..., rounds=...) has it"
+        )
+
+
+def _whole_run(one: Reading) -> bool:
+    known = MECHANISMS.get(_kind(one))
+    return known is not None and known.whole_run
+
+
 def _evidence(content: Content, given: bool) -> Iterator[str]:
     if not any(row.get("evidence") == FEW for row in content.get("attacks", [])):
         return
     if given:
-        yield f"give a list of at least {ENOUGH} updates"
+        yield f"give at least {ENOUGH} updates, as Update(model, before, [after1, after2, ...])"
     elif content.get("options", {}).get("releases", 0) < ENOUGH:
         yield f"attack more releases (--targets {ENOUGH} or more)"
     else:
@@ -86,8 +122,11 @@ def _static(every: list[Reading], content: Content, flags: bool, deployed: bool)
 
 
 def _stricter(leaking: list[Reading], flags: bool) -> Iterator[str]:
-    """More examples in a release, and a smaller budget unless the smallest leaked most here."""
-    defended = [one for one in leaking if one.distorts]
+    """More examples in a release, and a smaller budget unless the smallest leaked most here.
+
+    Not where the budget is that of a whole run: its limit is proved, whatever was measured.
+    """
+    defended = [one for one in leaking if one.distorts and not _whole_run(one)]
     if not defended:
         return
     yield "use a larger batch" + (" (--set batch=...)" if flags else "")

@@ -16,6 +16,7 @@ from .summary import GIVEN, Content, Metric, best_guess, counted, percent, share
 
 LISTED = 8
 """Defences that are listed by name; the table has all."""
+TOO_FEW = "one update: too few to tell"
 BLIND = frozenset({"invgrad", "dlg", "idlg"})
 """Attacks that do not use what they know of the mechanism."""
 
@@ -53,8 +54,8 @@ class Speaker:
 
     def _too_few(self, statement: Statement) -> Iterator[str]:
         fewest = min(row["targets"] for row in self.content["attacks"] if row.get("evidence") == FEW)
-        releases = counted(fewest, "release")
-        yield f"{FEW.capitalize()}: {releases}, and a result takes {ENOUGH}. Read the rest as examples."
+        what = counted(fewest, "update" if self.given else "release")
+        yield f"{FEW.capitalize()}: {what}, and a result takes {ENOUGH}. Read the rest as examples."
 
     def _unscored(self, statement: Statement) -> Iterator[str]:
         yield "Nothing is scored: no truth was given to hold the results against."
@@ -95,13 +96,16 @@ class Speaker:
             return
         words = self._sentence(one, statement.cells, statement.largest)
         if not one.distorts:
-            these = "this update" if self.given and one.own["targets"] == 1 else "these updates"
+            these = "this update" if self._single(one) else "these updates"
             words = f"Nothing protects {these}: {_lower(words)}"
         yield words
 
     def _tally(self, statement: Statement) -> Iterator[str]:
         """In how many comparisons learned noise leaks more than static noise: at the same weights, and at others."""
         every = tuple(one for one in statement.readings if one.against(EQUAL_LOWER))
+        if all(map(self._single, every)):
+            yield "One update is too few to tell whether learned noise leaks more than static noise."
+            return
         void = len(statement.readings) - len(every)
         left = f"; {void} more {'is' if void == 1 else 'are'} no evidence" if void else ""
         if all(one.against(EQUAL_LOWER) == UNCLEAR for one in every):
@@ -148,7 +152,8 @@ class Speaker:
         """The worst by a further metric, in short."""
         one = statement.readings[0]
         what = {"membership_auc": "Membership: an AUC of {}", "labels": "Labels: {} inferred"}
-        sure = [*_largest(statement.cells), *_interval(one, ""), *self._guessing(one), *_false_alarms(one)]
+        few = [TOO_FEW] if self._single(one) else _interval(one, "")
+        sure = [*_largest(statement.cells), *few, *self._guessing(one), *_false_alarms(one)]
         where = f" for {self._case(one)}" if one.distorts or self.several else f" {_when(one)}".rstrip()
         said = f"{what[one.metric.name].format(one.metric.form(one.value))}{_aside(sure)}{where}"
         yield f"{said}{self._otherwise(one, 'unprotected {}', 'static noise of equal budget {}')}."
@@ -235,7 +240,7 @@ class Speaker:
             said += f" The control of {one.attack} failed there, so a low figure is no evidence of protection{clear}."
         elif one.failed:
             said += " Some of its scores were not finite, so a low figure is no evidence of protection."
-        elif not one.above_chance:
+        elif not one.above_chance and not self._single(one):
             said += " That is not clearly more than guessing, and no proof of safety: a stronger attack may get more."
         return said
 
@@ -255,7 +260,9 @@ class Speaker:
         return f"A server that {_and(['follows the protocol', *knows])}{' (labels granted)' if labels else ''}"
 
     def _does(self, one: Reading, largest: list[str]) -> str:
-        value, name, sure = one.metric.form(one.value), one.metric.name, _interval(one, "95 % interval ") + largest
+        value, name = one.metric.form(one.value), one.metric.name
+        few = [TOO_FEW] if self._single(one) and name != "mse" else []  # an MSE is a fact of that update
+        sure = few + _interval(one, "95 % interval ") + largest
         if name == "identification":
             pool = f" out of {candidates_of(one.own)}" if "chance" in one.own else ""
             how = f"picks the right {self.thing}"
@@ -274,11 +281,15 @@ class Speaker:
         if one.metric.name == "mse":
             best = best_guess(self.content, one.own)
             return [] if best is None else [f"{_guess(best[0])} {best[1]:.3g}"]
-        return [] if one.chance is None else [f"by chance {one.metric.form(one.chance)}"]
+        if one.chance is None:
+            return []
+        if one.metric.name == "labels":  # a guess that has each label as often, which even batches fit
+            return [f"an even guess {one.metric.form(one.chance)}"]
+        return [f"by chance {one.metric.form(one.chance)}"]
 
     def _from(self, one: Reading) -> str:
         if self.given:
-            updates = "this update" if one.own["targets"] == 1 else "one of these updates"
+            updates = "this update" if self._single(one) else "one of these updates"
             return f"from {updates}" + (f" under {one.defence.label}" if one.distorts else "")
         of = f" of {self._name(one)}" if one.distorts or self.several else ""
         return f"from a release{of} {_when(one)}" if one.round else f"from the first release{of}"
@@ -294,9 +305,13 @@ class Speaker:
         for role, words in ((POSITIVE, bare), (EQUAL_LOWER, static)) if one.distorts else ():
             value, result = one.beside(role), one.against(role)
             if value is not None and result is not None:
-                unclear = f" ({UNCLEAR})" if result == UNCLEAR else ""
+                unclear = f" ({UNCLEAR})" if result == UNCLEAR and not self._single(one) else ""
                 parts.append(words.format(one.metric.form(value)) + unclear)
         return f"; {', '.join(parts)}" if parts else ""
+
+    def _single(self, one: Reading) -> bool:
+        """Whether it is of one update of one's own, which nothing can be clear of."""
+        return self.given and bool(one.own["targets"] == 1)
 
     def _name(self, one: Reading) -> str:
         """A defence, with its dataset and seed where there are several."""
