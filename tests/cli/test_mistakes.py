@@ -405,7 +405,9 @@ MISTAKES: dict[str, list[Mistake]] = {
         ),
         Mistake(
             "Settings.flat(lr=0.1)", "ConfigError",
-            "Unknown key 'lr'.", "It is called 'gamma' now.",
+            "Unknown key 'lr'.",
+            "The learning rate of a client is 'eta'; what folders of schema 1 call 'lr' is 'gamma', the step of "
+            "learned noise.",
         ),
         Mistake(
             "Update(model, received)", "ConfigError",
