@@ -63,6 +63,10 @@ KNOWN_TO_A_SERVER = (
 """The settings that the server of a deployment can write down; the others belong to the embedded engine."""
 
 
+NO_MECHANISM = (
+    "No --mechanism was given; the default, pl-learn, has no guarantee. For differential privacy: --mechanism "
+    "gaussian-dp --budget 2 --set model=scatter-linear."
+)
 MOST_FEDERATIONS = 10_000
 """Of one run: each is checked, and trained, in memory."""
 
@@ -230,8 +234,16 @@ def _resolved(
     _refuse_many(config.sweep)
     if len(config.sweep) == len(typed):
         results += problems(config.settings, config.federations())
-    raise_all(results)
+    unnamed = not all("mechanisms" in block for block in blocks or [{}])
+    raise_all(_without_mechanism(result) if unnamed else result for result in results)
     return config
+
+
+def _without_mechanism(problem: EquipoiseError) -> EquipoiseError:
+    """The same of a federation that nobody asked for: whoever named no mechanism may have meant another."""
+    (default,) = SweepBlock().mechanisms
+    of_default = f" {default}: " in problem.cause
+    return type(problem)(problem.cause, f"{problem.remedy} {NO_MECHANISM}") if of_default else problem
 
 
 def _refuse_many(blocks: Sequence[SweepBlock]) -> None:
