@@ -170,6 +170,10 @@ MISTAKES: dict[str, list[Mistake]] = {
             "Cannot read missing.toml: No such file or directory.", "Check the path.",
         ),
         Mistake(
+            "equipoise train --config settings/missing.toml", 11,
+            "Cannot read settings/missing.toml: No such file or directory.", "Check the path.",
+        ),
+        Mistake(
             "equipoise train --mechanism none --set eta", 11,
             "Expected --set key=value, got 'eta'.", "Example: --set eta=0.05",
         ),
@@ -230,6 +234,15 @@ MISTAKES: dict[str, list[Mistake]] = {
             "Choose another folder: this one was removed, or its file system takes no new files.",
         ),
         Mistake(
+            "equipoise train --dataset digits --mechanism none --rounds 3 --out run/config.toml/new", 17,
+            "Cannot write run/config.toml/new: config.toml is a file, not a folder.",
+            "Choose another name, or move it away.",
+        ),
+        Mistake(
+            "equipoise train --dataset digits --mechanism none --rounds 3 --out full/../full", 16,
+            "The folder full/../full is not empty and not a run folder.", "Choose another --out.",
+        ),
+        Mistake(
             "equipoise train --dataset digits --mechanism none --rounds 3 --out full", 16,
             "The folder full is not empty and not a run folder.", "Choose another --out.",
         ),
@@ -247,6 +260,10 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake(
             "equipoise audit nowhere", 11,
             "There is no folder nowhere.", "Give a run folder: equipoise train --out RUN writes one.",
+        ),
+        Mistake(
+            "equipoise audit runs/nope", 11,
+            "There is no folder runs/nope.", "Give a run folder: equipoise train --out RUN writes one.",
         ),
         Mistake(
             "equipoise audit full", 16,
@@ -331,6 +348,10 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake(
             "equipoise ledger full", 19,
             "The folder full has no ledger.jsonl.", "Give a run folder that has one, or the file.",
+        ),
+        Mistake(
+            "equipoise ledger runs/nope", 19,
+            "There is no ledger runs/nope.", "Give a run folder that has one, or the file.",
         ),
         Mistake(
             "equipoise ledger tampered", 19,
