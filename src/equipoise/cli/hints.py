@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import click
+import typer
 from typer.core import TyperCommand
 
 MEANT = {
@@ -18,10 +18,11 @@ MEANT = {
 class Hinting(TyperCommand):
     """A command that knows what some of the options mean that it lacks."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            if words := MEANT.get((str(self.name), error.option_name)):
-                raise click.UsageError(f"No such option: {error.option_name}. {words}", ctx) from error
+        except Exception as error:  # of click, which is no dependency of ours: it has the option's name
+            name = getattr(error, "option_name", "")
+            if words := MEANT.get((str(self.name), name)):
+                vars(error).update(message=f"No such option: {name}. {words}", possibilities=None)
             raise
