@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import typer
+from typing import Any
+
 from typer.core import TyperCommand
 
 MEANT = {
@@ -18,7 +19,7 @@ MEANT = {
 class Hinting(TyperCommand):
     """A command that knows what some of the options mean that it lacks."""
 
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
         except Exception as error:  # of click, which is no dependency of ours: it has the option's name
