@@ -9,7 +9,7 @@ from typer.core import TyperCommand
 MEANT = {
     ("train", "--epsilon"): "The epsilon of gaussian-dp is its budget: --mechanism gaussian-dp --budget 2.",
     ("calibrate", "--epsilon"): "The epsilon of gaussian-dp is its budget: --mechanism gaussian-dp --budget 2.",
-    ("train", "--delta"): "The delta of gaussian-dp is a setting: --set gaussian.delta=1e-6.",
+    ("train", "--delta"): "The delta of gaussian-dp is a setting: --set gaussian.delta=DELTA.",
     ("guarantee", "--mechanism"): "A guarantee of a whole run is that of gaussian-dp, and of no other.",
     ("guarantee", "--budget"): "The budget of gaussian-dp is its --epsilon.",
 }
