@@ -61,7 +61,8 @@ def storage_error(error: OSError, path: Path, doing: str = "write") -> StorageEr
         cause, remedy = _wrong_kind(path), "Choose another name, or move it away."
     elif error.errno is not None:
         remedy = REMEDIES.get(error.errno, remedy)
-    return StorageError(f"Cannot {doing} {path.name or path}: {cause}.", remedy)
+    shown = path if not path.is_absolute() else path.name or path  # whoever named it relatively sees what they typed
+    return StorageError(f"Cannot {doing} {shown}: {cause}.", remedy)
 
 
 def _wrong_kind(path: Path) -> str:

@@ -42,6 +42,13 @@ def test_of_what_was_not_there_nothing_is_said() -> None:
     assert "releases" not in Plan(federations=1, snapshots=1, replayed=3).text()
 
 
+def test_a_replay_has_its_time_and_refers_to_nothing_that_is_not_there() -> None:
+    alone = Plan(federations=1, snapshots=1, replayed=50, seconds=200).text()
+    assert alone == "multi-round replays 50 rounds of each federation.\nAbout 3 min on this machine."
+    both = Plan(federations=1, snapshots=1, cells=1, attacks=["lti"], releases=2, replayed=50, seconds=200).text()
+    assert both.endswith("of each federation.\nAbout 3 min on this machine, that replay included.")
+
+
 def test_a_rough_time_is_no_promise_of_seconds() -> None:
     assert [rough(seconds) for seconds in (0, 7, 89, 91, 7100, 7300)] == [
         "5 s",

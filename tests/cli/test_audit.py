@@ -23,10 +23,13 @@ from equipoise.cli import display
 from equipoise.data.dataset import Dataset, from_tensors
 from equipoise.errors import ConfigError
 from equipoise.report import demonstration
+from equipoise.runs.config import resolve
+from equipoise.runs.run import Run
 from tests.audit_helpers import EFFORT, interrupt, train_run, write_pictures
 from tests.helpers import Command, Done, contents, entry_point, equipoise, single_threaded
 
 CHEAP = [word for key, value in EFFORT.items() for word in ("--set", f"{key}={value}")]
+REMARKS = "The folder names data: |Pictures show public images of these|Computed each time, because the code is not "
 ATTACKS = ["matched", "lti", "membership", "labels"]
 
 
@@ -52,8 +55,8 @@ def refuse(constant: str) -> Any:
 
 
 def document(done: Done) -> Any:
-    """The one JSON document on standard output; nothing on standard error, but progress where a machine is slow."""
-    assert [line for line in done.err.splitlines() if not re.match(r"\d+% after ", line)] == []
+    """The one JSON document on standard output; on standard error remarks, and progress where a machine is slow."""
+    assert [line for line in done.err.splitlines() if not re.match(rf"\d+% after |{REMARKS}", line)] == []
     return json.loads(done.out, parse_constant=refuse)
 
 
@@ -406,6 +409,19 @@ def test_quick_says_what_it_reduces_and_explicit_options_win(command: Command, f
     assert "20 releases over 1 label set" in help_text
 
 
+@pytest.mark.parametrize(("attack", "told"), [("matched", True), ("multi-round", True), ("labels", False)])
+def test_quick_says_only_what_plays_a_part(command: Command, tmp_path: Path, attack: str, told: bool) -> None:
+    data = write_pictures(tmp_path / "pictures")
+    sweep = {"datasets": [str(data)], "mechanisms": ["gaussian-dp"], "budgets": [2.0]}
+    overrides = {"rounds": 1, "model": "mlp", "public_fraction": 0.6}
+    Run(tmp_path / "run", resolve(overrides=overrides, sweep=sweep)).execute()
+    done = command("audit", "run", "--attack", attack, "--snapshots", "0", "--quick", "--set", "games=4")
+    assert done.code == 0
+    lines = [line for line in done.out.splitlines() if line.startswith("--quick")]
+    assert lines == ["--quick: games 4 (usually 500)"] * told
+    assert done.out.startswith("auditing run, public images\n"), "no label sets in these games"
+
+
 def test_a_run_without_public_images_is_refused_with_what_helps(command: Command, tmp_path: Path) -> None:
     data = write_pictures(tmp_path / "pictures")
     train_run(tmp_path / "run", data, ("none",), public_fraction=0.0)
@@ -436,8 +452,15 @@ def test_as_json_progress_is_told_on_standard_error_as_in_a_pipe(
     monkeypatch.setattr(display, "EVERY", 0.0)
     done = command(*quick("--json"))
     assert json.loads(done.out, parse_constant=refuse)["complete"] is True
-    assert done.err
-    assert all(re.match(r"\d+% after \d+ s, ", line) for line in done.err.splitlines())
+    lines = [line for line in done.err.splitlines() if not re.match(REMARKS, line)]
+    assert lines
+    assert all(re.match(r"\d+% after \d+ s, ", line) for line in lines)
+
+
+def test_as_json_the_data_that_the_folder_names_is_told_on_standard_error(command: Command, folder: Path) -> None:
+    told, shown = [line for line in command(*quick("--json")).err.splitlines() if re.match(REMARKS, line)]
+    assert re.fullmatch(r"The folder names data: .*pictures, public_fraction [\d.]+\.", told)
+    assert shown.endswith("name others with --public PATH.")
 
 
 def test_an_audit_that_was_not_interrupted_is_complete(command: Command, folder: Path) -> None:
@@ -456,8 +479,8 @@ def test_a_run_folder_in_use_is_left_alone(command: Command, folder: Path) -> No
 @pytest.mark.slow
 def test_a_process_of_its_own_keeps_the_streams_apart(folder: Path, tmp_path: Path) -> None:
     done = equipoise(*quick("--json"), cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["attacks"]
+    assert document(Done(done.returncode, done.stdout, done.stderr))["attacks"]
+    assert done.returncode == 0
     done = equipoise("audit", "run", "--set", "sampels=3", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (11, "")
     assert "Traceback" not in done.stderr

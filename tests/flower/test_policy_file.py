@@ -217,4 +217,6 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert json.loads(capsys.readouterr().out)["says"] == show_policy(Path("node/policy.toml"))
     assert command(monkeypatch, "init", "node", "--data", "scans") == PolicyError.exit_code
     assert "nothing was written" in capsys.readouterr().err
+    assert command(monkeypatch, "show", "node", "--json") == 0, "the folder that init was given"
+    assert json.loads(capsys.readouterr().out)["says"] == show_policy(Path("node/policy.toml"))
     assert command(monkeypatch, "show", "absent.toml") == PolicyError.exit_code

@@ -86,7 +86,7 @@ def test_a_damaged_configuration_is_named(folder: Path) -> None:
 def test_a_run_without_snapshots_says_so(folder: Path) -> None:
     shutil.rmtree(folder / "snapshots")
     for look in (RunFolder(folder).snapshots, lambda: RunFolder(folder).chosen([0])):
-        with pytest.raises(CheckpointError, match="run folder run has no snapshots"):
+        with pytest.raises(CheckpointError, match=r"run folder .*run has no snapshots"):
             look()
 
 

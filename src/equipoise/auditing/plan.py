@@ -52,7 +52,7 @@ class Plan:
     seconds: float = 0.0  # for all that is not there
     replayed: int = 0  # rounds of each federation that multi-round replays
     limited: int = 0  # cells that are held against proved limits
-    games: int = 0  # in each of them
+    games: int = 0  # in each of them, and in each replay of a federation with such limits
     remarks: Sequence[str] = ()  # of what cannot be kept, or was not taken
 
     def text(self) -> str:
@@ -72,11 +72,11 @@ class Plan:
         if self.there:
             lines.append(f"{self.there} of {self.cells + self.limited} cells were already there.")
         lines += [line for remark in self.remarks for line in textwrap.wrap(remark, 80)]
-        if self.attacks:
-            lines.append(f"About {rough(self.seconds)} on this machine.")
         if self.replayed:
-            replays = f"Of that, multi-round replays {self.replayed} rounds of each federation."
-            lines += textwrap.wrap(replays, 80)
+            lines += textwrap.wrap(f"multi-round replays {self.replayed} rounds of each federation.", 80)
+        if self.attacks or self.replayed:
+            whole = ", that replay included" if self.attacks and self.replayed else ""
+            lines.append(f"About {rough(self.seconds)} on this machine{whole}.")
         return "\n".join(lines)
 
 

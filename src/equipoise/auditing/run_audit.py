@@ -103,10 +103,11 @@ def audit_run(
     most = min(multi_rounds, settings.training.rounds)
     replays = [_replay_seconds(run, subject, fed, most, options) for fed in federations] if most else []
     named = _named_data(run, private or public is not None)
+    limited = most > 0 and any(get_mechanism(fed.mechanism).whole_run for fed in federations)
 
     def with_replays(plan: Plan) -> None:
-        seconds = plan.seconds + sum(replays)
-        planned(replace(plan, replayed=most, seconds=seconds, remarks=[*named, *plan.remarks]))
+        seconds, games = plan.seconds + sum(replays), plan.games or options.games * limited
+        planned(replace(plan, replayed=most, games=games, seconds=seconds, remarks=[*named, *plan.remarks]))
 
     findings = Findings([], [], {}, [], {})
     if options.attacks:

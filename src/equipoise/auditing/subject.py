@@ -125,7 +125,7 @@ def _deployed(
     run: RunFolder, deployment: Deployment, rounds: Sequence[int], public: Public | None, model: Model | None
 ) -> Subject:
     if public is None:
-        raise DataError(f"The folder {run.path.name} is a deployment's, and its server has no data.", NAME_PUBLIC)
+        raise DataError(f"The folder {run.path} is a deployment's, and its server has no data.", NAME_PUBLIC)
     mean, std = (tuple(m) if isinstance(m, list) else m for m in (deployment.mean, deployment.std))
     split, mean, std = load_public(public, mean, std)
     module, (device, dtype) = _module(deployment, split, model), _kind(run.config.settings)

@@ -11,6 +11,7 @@ import typer
 from ..errors import EquipoiseError, printable
 from . import audit, bounds, calibrate, demo, doctor, flower, guarantee, ledger, reproduce, train
 from .arguments import print_json
+from .hints import Hinting
 from .interrupts import interruptible_imports
 
 app = typer.Typer(
@@ -39,16 +40,16 @@ def options(
     """Federated learning in which every client distorts its update under a stated privacy budget."""
 
 
-app.command(epilog=demo.EXAMPLES)(demo.demo)
-app.command(epilog=train.EXAMPLES)(train.train)
-app.command(epilog=audit.EXAMPLES)(audit.audit)
-app.command(epilog=calibrate.EXAMPLES)(calibrate.calibrate)
-app.command(epilog=guarantee.EXAMPLES)(guarantee.guarantee)
-app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
+app.command(cls=Hinting, epilog=demo.EXAMPLES)(demo.demo)
+app.command(cls=Hinting, epilog=train.EXAMPLES)(train.train)
+app.command(cls=Hinting, epilog=audit.EXAMPLES)(audit.audit)
+app.command(cls=Hinting, epilog=calibrate.EXAMPLES)(calibrate.calibrate)
+app.command(cls=Hinting, epilog=guarantee.EXAMPLES)(guarantee.guarantee)
+app.command(cls=Hinting, epilog=doctor.EXAMPLES)(doctor.doctor)
 app.add_typer(flower.app, name="flower")
-app.command(epilog=bounds.EXAMPLES)(bounds.bounds)
-app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)
-app.command(epilog=ledger.EXAMPLES)(ledger.ledger)
+app.command(cls=Hinting, epilog=bounds.EXAMPLES)(bounds.bounds)
+app.command(cls=Hinting, epilog=reproduce.EXAMPLES)(reproduce.reproduce)
+app.command(cls=Hinting, epilog=ledger.EXAMPLES)(ledger.ledger)
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from .arguments import Json, existing_folder, pairs, print_json, whole_numbers, 
 if TYPE_CHECKING:
     from ..auditing.audit import Audit
     from ..auditing.options import AuditOptions
+    from ..auditing.plan import Plan
 
 Public = Annotated[
     str | None, typer.Option(help="Public images to attack with: a bundled dataset, a folder, an npz file.")
@@ -96,9 +97,9 @@ def audit(
 
     Killed, or stopped with Ctrl-C? Run the same command again: finished parts are taken from the run folder.
     """
-    from ..auditing.plan import Plan
     from ..auditing.run_audit import audit_run
     from ..auditing.store import Store, set_aside
+    from ..auditing.summary import counted
     from ..files import locked
     from . import display
 
@@ -110,13 +111,14 @@ def audit(
         raise ConfigError(f"Expected --multi-rounds {multi_rounds} to be at least 1.", "Leave it out for 300.")
     wanted = whole_numbers(snapshots, "--snapshots")
     existing_folder(run)
-    sets = f"{options.label_sets} label set{'s' * (options.label_sets != 1)}"
-    whose, store = f"{'PRIVATE' if private else 'public'} images over {sets}", Store(run, fresh=fresh)
+    whose, store = f"{'PRIVATE' if private else 'public'} images", Store(run, fresh=fresh)
     with locked(run), display.audit_progress(as_json) as progress:
 
         def planned(plan: Plan) -> None:
-            more = [_reduced(options)] if quick else []
-            progress.planned("\n".join([f"auditing {run}, {whose}", *more, plan.text()]), plan.seconds)
+            sets = f" over {counted(options.label_sets, 'label set')}" if plan.cells else ""
+            more = [line for line in [_reduced(options, plan)] if quick and line]
+            text = "\n".join([f"auditing {run}, {whose}{sets}", *more, plan.text()])
+            progress.planned(text, plan.seconds, plan.remarks)
 
         try:
             replays = multi_rounds if "multi-round" in names else 0
@@ -168,10 +170,11 @@ def _attack_options(names: list[str], targets: int | None, quick: bool, given: d
     return options
 
 
-def _reduced(options: AuditOptions) -> str:
-    """What ``--quick`` makes smaller than it would be, in words."""
+def _reduced(options: AuditOptions, plan: Plan) -> str:
+    """What ``--quick`` makes smaller than it would be, of what this audit uses, in words."""
     from ..auditing.options import QUICK, AuditOptions
 
+    used = [name for name in QUICK if (plan.games if name == "games" else plan.cells)]
     usual, mine = AuditOptions().plain(), options.plain()
-    less = [f"{name} {mine[name]} (usually {usual[name]})" for name in QUICK if mine[name] != usual[name]]
-    return "\n".join(textwrap.wrap("--quick: " + ", ".join(less), 80))
+    less = [f"{name} {mine[name]} (usually {usual[name]})" for name in used if mine[name] != usual[name]]
+    return "\n".join(textwrap.wrap("--quick: " + ", ".join(less), 80)) if less else ""

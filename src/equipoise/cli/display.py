@@ -108,7 +108,7 @@ class AuditProgress:
 
     ``planned`` is called first, with the seconds that all of it takes about; then every part that was done tells the
     seconds of the plan that it stood for. The time left begins as planned, and soon goes by the pace so far. A
-    ``quiet`` one leaves standard output alone, and writes the lines of a pipe.
+    ``quiet`` one leaves standard output alone, and writes remarks and the lines of a pipe.
     """
 
     TRUST = 10.0
@@ -121,9 +121,12 @@ class AuditProgress:
         self.told = self.began
         self.bar: Progress | None = None
 
-    def planned(self, text: str, seconds: float) -> None:
+    def planned(self, text: str, seconds: float, remarks: Sequence[str] = ()) -> None:
+        """Say what comes; ``remarks`` are the part of the text that a quiet one says too."""
         if not self.quiet:
             console.print(text, markup=False, highlight=False, soft_wrap=True)
+        for remark in remarks if self.quiet else ():
+            errors.print(remark, markup=False, highlight=False, soft_wrap=True)
         self.total, self.began = seconds, time.monotonic()
         self.told = self.began
         if errors.is_terminal and not self.quiet:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -185,7 +186,7 @@ def show_policy(path: Path) -> list[str]:
     """In plain words: what can leave, how often, with how much noise.
 
     Args:
-        path: a policy file.
+        path: a policy file, or the folder that ``init_policy`` wrote it into.
 
     Returns:
         A sentence for each thing.
@@ -196,7 +197,7 @@ def show_policy(path: Path) -> list[str]:
     ...     show_policy(init_policy(Path(folder) / "node", "scans", "none", None))[2]
     'none, at most 1,000 times: updates leave UNPROTECTED.'
     """
-    return list(_sentences(read_policy(path)))
+    return list(_sentences(read_policy(path / POLICY if os.path.isdir(path) else path)))
 
 
 def _sentences(policy: Policy) -> Iterator[str]:

@@ -50,6 +50,7 @@ from ..errors import ConfigError, EquipoiseError, is_number, is_whole, raise_all
 from ..mechanism.protection import ProtectionSettings
 from ..mechanism.registry import MECHANISMS
 from ..mechanism.schedule import schedule_text
+from .config_file import read_given, read_kept, refuse_strange
 from .deployment import Deployment
 
 KNOWN_TO_A_SERVER = (
@@ -62,6 +63,14 @@ KNOWN_TO_A_SERVER = (
 """The settings that the server of a deployment can write down; the others belong to the embedded engine."""
 
 
+NO_MECHANISM = (
+    "No --mechanism was given; the default, pl-learn, has no guarantee. For differential privacy: --mechanism "
+    "gaussian-dp --budget 2 --set model=scatter-linear."
+)
+MOST_FEDERATIONS = 10_000
+"""Of one run: each is checked, and trained, in memory."""
+
+
 @dataclass(frozen=True)
 class SweepBlock:
     """A product of datasets, mechanisms, budgets and seeds. ``none`` takes no budget and occurs once per seed."""
@@ -70,6 +79,10 @@ class SweepBlock:
     mechanisms: list[str] = field(default_factory=lambda: ["pl-learn"])
     budgets: list[Any] = field(default_factory=list)
     seeds: list[int] = field(default_factory=lambda: [1])
+
+    def most(self) -> int:
+        """The most federations that it can come to, counted without building any."""
+        return len(self.datasets) * len(self.mechanisms) * max(1, len(self.budgets)) * len(self.seeds)
 
     def federations(self) -> list[Federation]:
         rows = []
@@ -143,7 +156,7 @@ def resolve(
     >>> config.settings.training.rounds, config.federations()[0].mechanism
     (10, 'pl-learn')
     """
-    config = _resolved(_read(file) if file else {}, overrides, sweep)
+    config = _resolved(read_given(file) if file else {}, overrides, sweep)
     raise_all(list(_unused(config)))
     return config
 
@@ -168,7 +181,7 @@ def stored(file: Path, notes: list[str] | None = None) -> Config:
     With ``notes``, a device and threads that this machine lacks are replaced, and said there: for whoever reads a
     folder from elsewhere.
     """
-    raw = present_names(_read(file))
+    raw = present_names(read_kept(file))
     if notes is not None:
         raw |= dict(_replaced(raw, notes))
     told = raw.pop("deployment", None)
@@ -201,6 +214,7 @@ def _replaced(raw: Mapping[str, Any], notes: list[str]) -> Iterator[tuple[str, A
 def _resolved(
     raw: dict[str, Any], overrides: Mapping[str, Any] | None, sweep: Mapping[str, Sequence[Any]] | None
 ) -> Config:
+    refuse_strange({**(overrides or {}), **(sweep or {})})
     for key, value in (overrides or {}).items():
         _assign(raw, key, value)
     blocks = raw.pop("sweep", [])
@@ -217,10 +231,28 @@ def _resolved(
     settings = _typed_settings(_nulls(_with_recommended(raw, [block for block in typed if block])), results)
     results += of_blocks
     config = Config(settings, [block for block in typed if block is not None])
+    _refuse_many(config.sweep)
     if len(config.sweep) == len(typed):
         results += problems(config.settings, config.federations())
-    raise_all(results)
+    unnamed = not all("mechanisms" in block for block in blocks or [{}])
+    raise_all(_without_mechanism(result) if unnamed else result for result in results)
     return config
+
+
+def _without_mechanism(problem: EquipoiseError) -> EquipoiseError:
+    """The same of a federation that nobody asked for: whoever named no mechanism may have meant another."""
+    (default,) = SweepBlock().mechanisms
+    of_default = f" {default}: " in problem.cause
+    return type(problem)(problem.cause, f"{problem.remedy} {NO_MECHANISM}") if of_default else problem
+
+
+def _refuse_many(blocks: Sequence[SweepBlock]) -> None:
+    """A folder from elsewhere may hold short lists whose product fills the memory."""
+    if (most := sum(block.most() for block in blocks)) > MOST_FEDERATIONS:
+        raise ConfigError(
+            f"The lists of the sweep come to {most:,} federations; a run may have {MOST_FEDERATIONS:,}.",
+            "Name fewer datasets, mechanisms, budgets or seeds, or make several runs.",
+        )
 
 
 def _with_recommended(raw: dict[str, Any], blocks: Sequence[SweepBlock]) -> dict[str, Any]:
@@ -269,15 +301,6 @@ def literal(text: str) -> Any:
 def _number(budget: Any) -> Any:
     """A whole number as a float, so that 200 and 200.0 are one budget; anything else as it is."""
     return float(budget) if is_whole(budget) and is_number(budget) else budget
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"Cannot read {file.name}: {error.strerror}.", "Check the path.") from error
-    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, or more digits or brackets than Python takes
-        raise ConfigError(f"{file.name} is not valid TOML: {error}.", "Correct that line.") from error
 
 
 def _assign(raw: dict[str, Any], key: str, value: Any) -> None:
