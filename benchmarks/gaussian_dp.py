@@ -208,8 +208,10 @@ def main() -> None:
         steps["opacus hooks, drawn"] = opacus("hooks", loader=True, records=int(RECORDS / RATE))[0]
     except PackageNotFoundError:
         print("Opacus is not installed: only our own steps are measured.")
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     result = {
-        "command": COMMAND, "model": "lenet-zhu", "records": RECORDS, "noise_multiplier": SIGMA, **found,
+        "command": COMMAND, "commit": commit.stdout.strip(), "model": "lenet-zhu", "records": RECORDS,
+        "noise_multiplier": SIGMA, **found,
         "rows": [measure(steps, threads, options.repeats) for threads in (1, 2)], "run": run(),
         "environment": environment(),
     }  # fmt: skip
