@@ -261,21 +261,16 @@ def combined() -> str:
     )
 
 
-DEALT = {(27, 44, 44): 39}
-"""Non-members that the pool of the simulation has images for, where it has too few for what was asked."""
-
-
 def coverage() -> str:
     """How often the intervals of simulated audits hold the truth."""
     rows = read("studies", "coverage", "coverage.json")["rows"]
     names = {"identification": "identified", "log_rank": "log-rank", "membership_auc": "AUC", "membership_tpr": "TPR"}
     cells: dict[tuple[Any, ...], dict[str, str]] = {}
     for row in rows:
-        place = tuple(row[key] for key in ("releases", "batch", "others", "strength", "attraction", "own", "twice"))
+        place = tuple(row[key] for key in ("releases", "batch", "dealt", "strength", "attraction", "own", "twice"))
         cells.setdefault(place, {})[row["measure"]] = f"{100 * row['covered']:.1f} % of {row['true_value']:.3f}"
     told = []
-    for (releases, batch, others, strength, attraction, own, twice), covered in cells.items():
-        dealt = DEALT.get((releases, batch, others), others)
+    for (releases, batch, dealt, strength, attraction, own, twice), covered in cells.items():
         what = f"{releases} x {batch}, {dealt}{', images differ more' * (own > 1)}{', **twice**' * twice}"
         told.append([what, f"{strength:g}", f"{attraction:g}", *(covered[name] for name in names)])
     columns = f"releases x batch, non-members | strength | attraction | {' | '.join(names.values())}"
