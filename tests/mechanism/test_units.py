@@ -263,6 +263,23 @@ def test_one_word_is_drawn_for_every_unit_and_none_where_all_take_part() -> None
     assert [count for count in drawn if count] == [5]
 
 
+def test_a_call_has_one_memory_order_whatever_that_of_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are chosen by it: the trial of slots, and a call in which a record fails, have the plain one."""
+    seen: list[bool] = []
+    each = Batched.each
+
+    def watched(self: Batched, params: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+        seen.append(images.is_contiguous())
+        return each(self, params, images, labels)
+
+    wide = Records(torch.rand(N, 2, 2, 3).permute(0, 3, 1, 2), data()[1])
+    monkeypatch.setattr(Batched, "each", watched)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, CLASSES))
+    own = EachRecord(Batched(model), wide, CLASSES, 4)
+    own.total([torch.arange(N)], torch.zeros(1, own.batched.layout.size), CLIP)
+    assert seen == [True] * 3
+
+
 # -- how many records one call holds -----------------------------------------------------------------------------------
 
 

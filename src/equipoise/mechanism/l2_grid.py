@@ -88,7 +88,7 @@ class L2Grid:
         """Gradients ``[..., P]`` of one unit each as integers, and which of them were clipped.
 
         The integers are in float32 where gradients are and it holds them exactly, and else in float64. They may take
-        the place of the gradients: a tensor more of their size costs a CPU more time than the arithmetic.
+        the place of the gradients, so that no second tensor of their size is needed.
         """
         narrow = gradients.dtype == torch.float32 and self.most < EXACT**2 // 4 and self.exponent >= _SMALLEST
         size = _sizes(gradients, quick=narrow and gradients.device.type == "cpu")
