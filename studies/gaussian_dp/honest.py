@@ -4,10 +4,11 @@ The recommended run (scatter-linear, epsilon 2, MNIST, seed 1) is trained, and a
 ``equipoise audit --quick`` does it: 100 games at each of three rounds, with other targets, candidates and noise every
 time, by seeds of the audit from 1000 on.
 
-Rules, fixed before these results, though 60 such audits with other seeds had been looked at: an audit *accuses* if any of its figures is above its proved limit. That may happen in
-5 % of honest audits; the study says ``too_often`` if the exact one-sided 95 % lower bound of the rate exceeds 5 %. The
-games of one round of all audits together are independent, too: their rate of identification is above the limit of one
-release only where its own lower bound is, at 5 % for the three rounds together.
+Rules, fixed before these results, though 60 such audits with other seeds had been looked at: an audit *accuses* if
+any of its figures is above its proved limit. That may happen in 5 % of honest audits; the study says ``too_often`` if
+the exact one-sided 95 % lower bound of the rate exceeds 5 %. The games of one round of all audits together are
+independent, too: their rate of identification is above the limit of one release only where its own lower bound is, at
+5 % for the three rounds together.
 """
 
 from __future__ import annotations

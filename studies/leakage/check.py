@@ -5,10 +5,11 @@ of its effort; ``python -m equipoise.compute SPEC.json OUT/NAME`` plays each (ha
 ``python studies/leakage/check.py compare OUT studies/leakage/check.json`` sets the figures beside those of
 ``leakage.json``. Which images are drawn from the pool, and for whom, has changed since that was made.
 
-The rule, fixed before these results, though one cell at full effort had been looked at (static, 0.98, MNIST, seed 1): two figures of other releases of one pool *differ* where the difference is larger
-than the root of the sum of the squares of their half intervals: in one cell of twenty by chance, but cells share their
-images. The study *stands* if at most one cell of ten differs and no comparison of learned with static noise at the same
-weights has the opposite verdict.
+The rule, fixed before these results, though one cell at full effort had been looked at (static, 0.98, MNIST, seed 1):
+two figures of other releases of one pool *differ* where the difference is larger than the root of the sum of the
+squares of their half intervals: in one cell of twenty by chance, but cells share their images. The study *stands* if
+at most one cell of ten differs and no comparison of learned with static noise at the same weights has the opposite
+verdict.
 """
 
 from __future__ import annotations
