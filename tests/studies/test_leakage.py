@@ -106,7 +106,7 @@ def test_parts_that_are_added_keep_what_was_there() -> None:
     assert both[0].outcomes == [other, *values.outcomes[1:], later]
     assert both[0].about["accuracy"] == [*values.about["accuracy"], *accuracy]
     assert both[1] == [runs[0], *whole["runs"][1:], runs[1]]
-    assert both[2] == [whole["multi_round"][0], multi[0]]
+    assert both[2] == [whole["multi_round"][0], multi[0], *whole["multi_round"][2:]]
 
 
 # --- how it is made ------------------------------------------------------------------------------------------
