@@ -182,10 +182,12 @@ def _combined(content: Content) -> Iterator[str]:
             f"{', '.join(share(row, f'{name}_undistorted') for name in COMBINED)}. With a decoy in the image's place: "
             f"{', '.join(share(row, f'{name}_decoy') for name in COMBINED)}; by chance {row['chance']}."
         )
-        if row["control_failed"]:
+        failed = [words for name, words in SCHEDULES.items() if row[f"control_failed_{name}"]]
+        if failed:
+            where = "" if len(failed) == len(SCHEDULES) else f" where the schedule is {failed[0]}"
             yield (
-                "Control failed: without distortion this attack did not work well enough either, so a low figure is no "
-                "evidence of protection."
+                f"Control failed{where}: without distortion this attack did not work well enough either, so a low "
+                "figure is no evidence of protection."
             )
         if row["note"]:
             yield row["note"]
@@ -193,7 +195,9 @@ def _combined(content: Content) -> Iterator[str]:
         yield f"Intervals over combined releases cover {rows[0]['interval_over']}."
 
 
-COMBINED = ("one_release", "schedule_known", "schedule_unknown")
+SCHEDULES = {"schedule_known": "granted", "schedule_unknown": "unknown"}
+"""Whether it is known which releases hold an image, and what that is called."""
+COMBINED = ("one_release", *SCHEDULES)
 """From which releases an image of the client was looked for."""
 
 
