@@ -36,6 +36,9 @@ class Mistake(NamedTuple):
 
 
 MECHANISMS = "none, pl-identical, pl-learn, ls-static, ls-learn, gs-static, gs-learn, laplace-dp, gaussian-dp"
+BUNDLED = (
+    "Bundled: mnist, fmnist, breast-cancer, generated-text. Otherwise give a path: docs/data.md has the kinds of files."
+)
 MISTAKES: dict[str, list[Mistake]] = {
     "Training": [
         Mistake(
@@ -163,19 +166,18 @@ MISTAKES: dict[str, list[Mistake]] = {
     "Data": [
         Mistake(
             "equipoise train --mechanism none --dataset mnits", 12,
-            "'mnits' is neither a bundled dataset nor a folder. Did you mean 'mnist'?",
-            "Bundled: mnist, fmnist. Otherwise give a folder of idx or npz files.",
+            "'mnits' is neither a bundled dataset nor a folder nor a file. Did you mean 'mnist'?", BUNDLED,
         ),
         Mistake(
             "equipoise train --mechanism none --dataset notes.txt", 12,
-            "'notes.txt' is neither a bundled dataset nor a folder.",
-            "Bundled: mnist, fmnist. Otherwise give a folder of idx or npz files.",
+            f"{HERE}/notes.txt is no file of a known kind.", "Give a .csv, .parquet or .npz file, or a folder.",
         ),
         Mistake(
             "equipoise train --mechanism none --dataset empty", 12,
             f"No train-images-idx3-ubyte in {HERE}/empty.",
             "Put train-images-idx3-ubyte, train-images-idx3-ubyte.gz, train-images.idx3-ubyte or "
-            "train-images.idx3-ubyte.gz there, or train.npz and test.npz with arrays images and labels.",
+            "train-images.idx3-ubyte.gz there, or train.npz and test.npz with arrays images and labels; docs/data.md "
+            "has folders of pictures, tables and text.",
         ),
         Mistake(
             "equipoise train --mechanism none --dataset nan", 12,
@@ -236,7 +238,7 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake(
             "equipoise audit run --public mnits", 12,
             "'mnits' is neither a bundled dataset nor a folder nor a file. Did you mean 'mnist'?",
-            "Bundled: mnist, fmnist. Otherwise give a folder of idx or npz files, or an npz file.",
+            BUNDLED,
         ),
         Mistake(
             "equipoise audit run --public mnist --model mlp", 11,

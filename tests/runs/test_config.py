@@ -410,6 +410,8 @@ OTHER: dict[str, Any] = {
     "min_clients": 2, "evaluate_every": 100, "full_every": 10, "expected_draws": 8, "snapshots": [0], "chunk": 3,
     "device": "cuda", "dtype": "float64", "threads": 1, "ledger": False, "release_limit": 5,
     "server_momentum": 0.9, "gaussian": GaussianSettings(clip=2.0), "route": "loop", "buffers": "noised",
+    "test_fraction": 0.3, "target": "y", "group": "person", "text": "note", "drop": ["id"], "categorical": ["zip"],
+    "categories": "codes", "vocabulary": 100, "text_length": 32, "resize": 32, "scale": 255.0, "mean": 0.5, "std": 0.5,
 }  # fmt: skip
 
 

@@ -229,7 +229,7 @@ def checked(what: str, given: Any) -> Split:
         if values is not None and len(inputs) != len(values):
             raise DataError(
                 f"Expected as many {what} {part} as {word}, got {len(values)} and {len(inputs)}.",
-                "Give every row one.",
+                f"Give every {'image' if word == 'images' else 'row'} one.",
             )
     return Split(inputs, labels, groups)
 

@@ -29,6 +29,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from ..engine.data_settings import FILES
 from ..engine.datasets import dataset_labels, load_dataset
 from ..engine.federation import Federation
 from ..engine.recommended import recommended_for, recommended_model
@@ -38,6 +39,7 @@ from ..engine.settings import (
     LATER,
     TABLES,
     Settings,
+    check_settings,
     named_as_before,
     present_names,
     problems,
@@ -242,9 +244,11 @@ def _kind(raw: Mapping[str, Any], datasets: Sequence[str]) -> Kind:
     """What the inputs of the first dataset are; pictures, where it cannot be read: whoever trains on it says why."""
     if not datasets or datasets[0] in ("mnist", "fmnist"):
         return "image"
-    fractions = {key: raw[key] for key in ("validation_fraction", "public_fraction") if is_number(raw.get(key))}
+    keys = {key: value for key, value in raw.items() if key in (*FILES, "validation_fraction", "public_fraction")}
+    settings = Settings.flat(**_nulls(keys))
     try:
-        return load_dataset(Settings.flat(**fractions), datasets[0]).kind
+        check_settings(settings)
+        return load_dataset(settings, datasets[0]).kind
     except EquipoiseError:
         return "image"
 
