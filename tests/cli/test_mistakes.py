@@ -149,6 +149,21 @@ MISTAKES: dict[str, list[Mistake]] = {
             "Set eta to such a value (on the command line: --set eta=VALUE).",
         ),
         Mistake(
+            "equipoise train --mechanism none --model resnet", 11,
+            "Unknown model 'resnet'. Did you mean 'resnet-gn'?",
+            "Known: lenet-zhu, lenet-tanh, small-cnn, scatter-linear, resnet-gn, mlp, transformer, lstm; or "
+            "module:callable, for example my_app.task:Net.",
+        ),
+        Mistake(
+            "equipoise train --mechanism none --model transformer", 11,
+            "The model 'transformer' is for tokens, and the data are numbers of shape (1, 28, 28).",
+            "Use mlp, lenet-zhu, lenet-tanh, small-cnn, scatter-linear or resnet-gn.",
+        ),
+        Mistake(
+            "equipoise train --mechanism none --model absent.models:make", 11,
+            "There is no module 'absent' to import 'absent.models:make' from.", "Run this in the folder that holds it.",
+        ),
+        Mistake(
             "equipoise train --mechanism none --set participants=9", 11,
             "Expected participants=9 to be in 1..clients=4.",
             "Set participants to such a value (on the command line: --set participants=VALUE).",
@@ -242,7 +257,7 @@ MISTAKES: dict[str, list[Mistake]] = {
         ),
         Mistake(
             "equipoise audit run --public mnist --model mlp", 11,
-            "The configuration of this run names its model.", "Leave the model out.",
+            "The configuration of this run names its model, 'lenet-zhu', not 'mlp'.", "Leave the model out.",
         ),
         Mistake(
             "equipoise bounds run --snapshots 9", 11,
@@ -276,6 +291,16 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake(
             "equipoise calibrate --mechanism pl-learn,ls-learn --budget 0.98", 11,
             "Expected one --mechanism and one --budget.", "Use --search to compare several.",
+        ),
+        Mistake(
+            "equipoise calibrate --model mlp --identification 0.001", 11,
+            "Expected an identification rate of 0.001 to lie between chance, 1/100, and 1.",
+            "Give one above 0.01, for example 0.05.",
+        ),
+        Mistake(
+            "equipoise calibrate --model mlp --mechanism gaussian-dp --budget 2", 11,
+            "What an attacker can get under 'gaussian-dp' is proved, and needs no measuring.",
+            "Run equipoise guarantee, which shows the limits.",
         ),
         Mistake(
             "equipoise calibrate --search --dataset digits", 12,

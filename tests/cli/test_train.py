@@ -221,3 +221,18 @@ def test_code_that_does_not_build_a_model_is_told_by_name(command: Command, tiny
     done = command(*tiny_train(tiny, "--mechanism", "none", "--model", "code_of_test:nothing"))
     assert done.code == 11
     assert "has no 'nothing'" in done.err
+
+
+# --- the paper's constants ------------------------------------------------------------------------------------------
+
+
+def test_one_line_says_where_the_papers_constants_meet_another_model(command: Command, tiny: Path) -> None:
+    budgets = ("--mechanism", "pl-identical", "--budget", "0.96,0.98")
+    done = command(*tiny_train(tiny, *budgets, "--model", "mlp"))
+    lines = [line for line in done.out.splitlines() if "whatever the model" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("warning: a PL budget of 0.96 asks for a norm of 16 whatever the model")
+    assert "equipoise calibrate --model mlp --mechanism pl-identical --budget 0.96" in lines[0]
+    assert "whatever" not in command(*tiny_train(tiny, *budgets, "--fresh")).out
+    more = ("--model", "mlp", "--set", "leakage.D=30", "--fresh")
+    assert "whatever" not in command(*tiny_train(tiny, *budgets, *more)).out

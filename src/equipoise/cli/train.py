@@ -12,6 +12,7 @@ from . import completion
 from .arguments import Json, Model, Set, model_code, pairs, print_json, split, words
 
 if TYPE_CHECKING:
+    from ..runs.config import Config
     from ..runs.run import Run
 
 EXAMPLES = (
@@ -60,6 +61,8 @@ def train(
 
     def first() -> None:
         display.console.print(summary(run.config, folder))
+        for warning in constants_warnings(run.config):
+            display.console.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
         for data in run.sweep.datasets.values():
             said = [f"{data.name}: guessed {guess}" for guess in data.guessed]
             if data.public is None:
@@ -77,6 +80,15 @@ def train(
     show_results(result["federations"])
     show_claims(result["federations"])
     display.console.print(f"results: {folder / 'result.json'}", markup=False)
+
+
+def constants_warnings(config: Config) -> list[str]:
+    """What to say where the paper's constants meet another model: of the first budget that has them."""
+    from ..mechanism.constants import constants_warning
+
+    model, own = config.settings.training.model, config.settings.protection
+    said = (constants_warning(model, fed.mechanism, fed.budget, own) for fed in config.federations())
+    return [text for text in said if text is not None][:1]
 
 
 def execute(run: Run, *, quiet: bool, first: Callable[[], None] = lambda: None) -> dict[str, Any]:

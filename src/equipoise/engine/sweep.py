@@ -111,6 +111,8 @@ class Sweep:
         self._place_data()
         self._place_model(network, sample, [get_mechanism(name) for name in mechanisms])
         self.state = self._initial_state()
+        self.relative = torch.full((len(federations), self.draws.slots), torch.nan, device=self.device)
+        self._evaluated, self._watched = set(settings.evaluated()), self.device.type == "cuda"  # replayed as captured
         self._graph: RoundGraph | None = None
         self.on_releases: Callable[[Block, Tensor], None] | None = None  # sees the releases [R, P] of every block
         self.on_tables: Callable[[list[int], Tables], None] | None = None  # sees what some rounds recorded, and which
@@ -147,7 +149,7 @@ class Sweep:
         if self._graph is not None and self.on_releases is None and len(rounds) <= len(self._graph.tables.batches):
             return self._graph.run(rounds, tables, on_round)
         for i, round_number in enumerate(rounds):
-            step = torch.tensor([i], device=self.device)
+            step, self._watched = torch.tensor([i], device=self.device), round_number in self._evaluated
             self.state.params = self.round(tables, step, self.noise_table(round_number))
             if on_round:
                 on_round(round_number)
@@ -163,6 +165,8 @@ class Sweep:
             total.add(f, parameters, distortion, share, record.accepted.view(shape))
             if self.on_releases is not None:
                 self.on_releases(block, released.parameters)
+            if self._watched:
+                self.relative[f, k] = metrics.noise_to_update(self.state.params[f], parameters, distortion)
             for name in ("utility_loss", "intensity", "clipped", "accepted"):
                 getattr(tables, name)[:, f, k].index_copy_(0, step, getattr(record, name).view(1, *shape))
         rate = tables.server_rate.index_select(0, step)[0]
@@ -258,6 +262,7 @@ class Sweep:
         other.federations = [replace(fed, budget=now(fed.budget)) for fed in self.federations]
         velocity = None if self.state.velocity is None else torch.zeros_like(params)
         other.state = State(round_number, params, copy.deepcopy(self.state.tally), velocity)
+        other.relative, other._watched = torch.full_like(self.relative, torch.nan), self.device.type == "cuda"
         other._graph, other.on_releases, other.on_tables = None, None, None
         return other
 

@@ -20,6 +20,7 @@ from ..models.received import Received
 from ..models.routes import Name
 from .batch import Batch, check_labels, checked_batch, checked_pair
 from .client_units import units_of
+from .constants import warn_of_constants
 from .protection import ProtectionSettings, check_buffers, step_problems
 from .records import blank_record, neutral, no_records, of_units, records, rehearse
 from .registry import Mechanism
@@ -180,6 +181,7 @@ def _protected(
     mechanism, settings = request.mechanism, request.settings
     inputs, labels = _needed(batch, mechanism, step)
     _check_precision(model, mechanism)
+    warn_of_constants(model, mechanism, request.budget, settings)
     entries = Received(model, received)
     check_fitted(entries, settings.buffers)
     batched = _batched(model, inputs, labels, loss, alone=mechanism.per_example, fixed=entries.fixed())

@@ -18,6 +18,7 @@ from ..models import layers
 from ..models.features import FeatureModel
 from ..models.layout import Layout, add_slot
 from ..models.received import Received
+from .constants import warn_of_constants
 from .release import shorten, static_release
 from .request import Request
 from .sent import Protected, check_carries, flat, largest, sent
@@ -33,6 +34,7 @@ def noised(
 
     Noise has its place in the vector that the model's batched form uses; with a loss of the user's that is another.
     """
+    warn_of_constants(model, request.mechanism, request.budget, request.settings)
     buffers = request.settings.buffers
     entries = Received(model, received, noised=buffers == "noised", copies=False)
     if update:
