@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .attack.registry import register_attack as register_attack
     from .attack.results import CandidateScores as CandidateScores
     from .attack.results import Inversion as Inversion
+    from .attack.results import LabelCounts as LabelCounts
     from .attack.results import LabelGuesses as LabelGuesses
     from .attack.results import MembershipScores as MembershipScores
     from .attack.view import Server as Server
@@ -122,6 +123,7 @@ _HOMES = {
     "Guarantee": "privacy.guarantee",
     "Intake": "server.intake",
     "Inversion": "attack.results",
+    "LabelCounts": "attack.results",
     "LabelGuesses": "attack.results",
     "LaplaceBudget": "mechanism.budget",
     "LeNetZhu": "models.bundled",

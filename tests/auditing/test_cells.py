@@ -293,3 +293,22 @@ def test_the_range_of_tokens_is_the_vocabulary() -> None:
     assert input_range(data) == (0.0, 6.0)
     server = cells.server_of(Settings.flat(batch=2), data, Batched(torch.nn.Embedding(7, 2)), NO_PROTECTION)
     assert server.kind == "tokens"
+
+
+def test_the_norm_of_a_twin_is_simulated_with_labels_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where labels are no classes, every public record is trained on what it stands for."""
+    server, weights = server_of("pl-learn", 0.01)
+    assert PUBLIC is not None
+    images, numbers = PUBLIC[0][:40], torch.arange(40)
+    seen = []
+
+    def watched(*given: Any) -> Tensor:
+        seen.append(bool((given[2] == images[given[3]]).all()))
+        return respond(*given)
+
+    monkeypatch.setattr(cells, "respond", watched)
+    table = numbers % CLASSES
+    batched = Batched(server.batched.model, lambda outputs, ids: torch.nn.functional.cross_entropy(outputs, table[ids]))
+    cells.final_norm(replace(server, batched=batched, targets=table * 0.5), weights, (images, numbers), QUICK)
+    assert seen
+    assert all(seen)
