@@ -3,7 +3,8 @@
     python examples/audit_update.py [FOLDER]
 
 Plain gradient, static noise, learned distortion: the numbers and, with FOLDER, pictures. One update is not evidence;
-the rows say so. Give ``audit`` twenty or more, or use ``equipoise audit RUN``.
+the rows say so. Give twenty or more as one ``Update(model, before, [after1, after2, ...])``, with
+``truth=(inputs, labels)`` of shapes ``[N, E, ...]`` and ``[N, E]``, or use ``equipoise audit RUN``.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ import ast
 import gzip
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -50,6 +51,12 @@ CODE = ("src", "scripts", "benchmarks", "examples", "studies")
 
 SILENT = ("ctx", "kind", "type_comment")
 """Fields of syntax trees that repeat what others say, or say nothing."""
+
+NONE: Mapping[str, str] = MappingProxyType({})
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, *COMPREHENSIONS)
+LIKE_A_REPR = re.compile(r"b['\"].*|Ellipsis|[-+\d.e()]+j\)?", re.DOTALL)
+"""Strings that look like what another constant is written as."""
 
 Entry = dict[str, Any]
 
@@ -100,18 +107,23 @@ def names(node: ast.stmt) -> set[str]:
     return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
-def plain(node: Any, local: Mapping[str, str] = MappingProxyType({})) -> Any:
-    """Not ``ast.dump``, which differs between versions of Python. ``local``: what the function around assigns."""
+def plain(node: Any, local: Mapping[str, str] = NONE, known: Mapping[str, str] = NONE) -> Any:
+    """Not ``ast.dump``, which differs between versions of Python. ``local``: what the scopes around assign, of what
+    is ``known`` of the outermost function.
+    """
     if isinstance(node, list):
-        return [plain(item, local) for item in node if not silent(item)]
+        return [plain(item, local, known) for item in node if not silent(item)]
     if isinstance(node, ast.Name):
         return ["Name", local.get(node.id, node.id)]
     if isinstance(node, ast.AST):
-        local = local or variables(node)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and LIKE_A_REPR.fullmatch(node.value):
+            return ["Constant", {"text": node.value}]
+        known = known or variables(node)
+        local = {**local, **{name: known[name] for name in assigned(node) if name in known}}
         fields = {
             name: value for name, value in ast.iter_fields(node) if name not in SILENT and value not in (None, [])
         }
-        return [type(node).__name__, {name: plain(value, local) for name, value in fields.items()}]
+        return [type(node).__name__, {name: plain(value, local, known) for name, value in fields.items()}]
     return node if isinstance(node, str | int | float) else repr(node)
 
 
@@ -124,6 +136,23 @@ def variables(node: ast.AST) -> dict[str, str]:
     kept |= {part.arg for part in parts if isinstance(part, ast.arg)}
     stored = [part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)]
     return {name: f"variable {i}" for i, name in enumerate(dict.fromkeys(stored)) if name not in kept}
+
+
+def assigned(node: ast.AST) -> set[str]:
+    """What a scope assigns itself, not one inside of it: its statements, or the loops of a comprehension."""
+    if not isinstance(node, SCOPES):
+        return set()
+    found, waiting = set(), list(ast.iter_child_nodes(node))
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+            found.add(part.id)
+        if isinstance(part, COMPREHENSIONS):  # what := assigns in it belongs to the scope around
+            walruses = (item.target for item in ast.walk(part) if isinstance(item, ast.NamedExpr))
+            found |= {target.id for target in walruses if isinstance(target, ast.Name)}
+        elif not isinstance(part, SCOPES):
+            waiting += ast.iter_child_nodes(part)
+    return found
 
 
 def silent(node: Any) -> bool:
@@ -139,8 +168,12 @@ def place(root: Path, name: str, wanted: str) -> str | None:
     """The name of the source with this digest: its own, or that of the place it was moved to."""
     path, mark, part = name.partition("#")
     kind = Path(path).suffix
+    if (root / path).is_file():
+        found = digest(name, (root / path).read_bytes())
+        if found is not None:  # a copy elsewhere does not stand for what is still here
+            return name if found == wanted else None
     moved = (file for folder in CODE for file in sorted((root / folder).rglob(f"*{kind}")))
-    for file in (root / path, *(moved if kind in (".py", ".json", ".toml") else ())):
+    for file in moved if kind in (".py", ".json", ".toml") else ():
         if file.is_file() and digest(name, file.read_bytes()) == wanted:
             return f"{file.relative_to(root).as_posix()}{mark}{part}"
     return None
@@ -152,7 +185,7 @@ def changes(root: Path, entry: Entry) -> Iterator[str]:
         yield entry["stale"]
     if "held_by" in entry:
         file, _, test = entry["held_by"].partition("::")
-        if not (root / file).is_file() or f"def {test}(" not in (root / file).read_text(encoding="utf-8"):
+        if not (root / file).is_file() or test not in tests((root / file).read_bytes()):
             yield f"{entry['held_by']}, which makes it again and compares, is gone."
         yield from (f"No file is called {pattern}." for pattern in entry["patterns"] if not any(root.glob(pattern)))
     for name, wanted in entry.get("files", {}).items():
@@ -164,6 +197,12 @@ def changes(root: Path, entry: Entry) -> Iterator[str]:
         if place(root, name, wanted) is None:
             word = "has changed" if (root / name.partition("#")[0]).is_file() else "is gone"
             yield f"{name} {word}{changed_in(root, name, wanted)}."
+
+
+def tests(content: bytes) -> set[str]:
+    """The tests that a file defines."""
+    functions = (node for node in ast.parse(content).body if isinstance(node, ast.FunctionDef))
+    return {node.name for node in functions if node.name.startswith("test")}
 
 
 def changed_in(root: Path, name: str, wanted: str) -> str:
@@ -257,6 +296,11 @@ def check_commit(root: Path, commit: str, sources: dict[str, str]) -> None:
     """Refuse a commit whose files are not today's. Golden values may have been recorded after a result was made."""
     if not commit:
         raise SystemExit("There is no git to ask for the commit that it was made at. Give it: --commit COMMIT.")
+    known = (
+        git(root, "rev-parse", "--git-dir") is None or git(root, "cat-file", "-e", f"{commit}^{{commit}}") is not None
+    )
+    if not known:
+        raise SystemExit(f"There is no commit {commit}. Give one that holds the files as they are.")
     for source, wanted in sources.items():
         path = source.partition("#")[0]
         content = git(root, "show", f"{commit}:./{path}")

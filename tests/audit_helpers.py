@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from torch import Tensor
 
+from equipoise.auditing import sweep_audit
 from equipoise.auditing.options import AuditOptions
 from equipoise.engine.settings import Settings
 from equipoise.files import write_text
@@ -59,3 +61,18 @@ def deployed(
         tensors = {f"federation-0/{name}": tensor for name, tensor in state.items()}
         save_snapshot(snapshot_path(folder, number), tensors, {"round": str(number)})
     return folder
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, last: int) -> list[Any]:
+    """Ctrl-C while cell number ``last`` is attacked; returns the cells, as they come."""
+    seen: list[Any] = []
+
+    def interrupted(cell: Any, *arguments: Any, **more: Any) -> Any:
+        seen.append(cell)
+        if len(seen) == last:
+            raise KeyboardInterrupt
+        return genuine(cell, *arguments, **more)
+
+    genuine = sweep_audit.attack_cell
+    monkeypatch.setattr(sweep_audit, "attack_cell", interrupted)
+    return seen

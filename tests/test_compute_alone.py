@@ -90,7 +90,7 @@ GOOD: dict[str, Any] = {"settings": {"rounds": 1}, "federations": [{"mechanism":
 @pytest.mark.parametrize(
     ("spec", "code", "words"),
     [
-        ("not JSON", 11, "Cannot read the SPEC spec.json"),
+        ("not JSON", 11, "spec.json: Expecting value"),
         ([1], 11, ""),
         ({**GOOD, "settings": {"rounds": 0, "eta": -1}}, 11, "2 problems"),
         ({**GOOD, "settings": {"rounds": "5"}}, 11, "rounds"),
@@ -119,7 +119,7 @@ def test_a_bad_spec_is_one_line_and_an_exit_code(
 def test_a_process_ends_with_that_code(bare: dict[str, str], tmp_path: Path) -> None:
     done = compute(bare, tmp_path / "absent.json", tmp_path / "out")
     assert (done.returncode, done.stdout) == (11, "")
-    assert done.stderr.startswith("error: Cannot read the SPEC absent.json")
+    assert done.stderr.startswith(f"error: Cannot read the SPEC {tmp_path / 'absent.json'}")
     assert "Traceback" not in done.stderr
 
 

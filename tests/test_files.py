@@ -266,7 +266,7 @@ def test_each_cause_has_its_own_remedy(number: int, words: str) -> None:
     error = OSError(number, os.strerror(number))
     with pytest.raises(StorageError) as caught, storage_errors(Path("folder") / "a"):
         raise error
-    assert caught.value.cause == f"Cannot write a: {os.strerror(number)}."
+    assert caught.value.cause == f"Cannot write folder/a: {os.strerror(number)}."
     assert words in caught.value.remedy
     assert ("space" in caught.value.remedy) == (number in (errno.ENOSPC, errno.EDQUOT))
     assert caught.value.__cause__ is error
@@ -275,7 +275,7 @@ def test_each_cause_has_its_own_remedy(number: int, words: str) -> None:
 def test_an_error_without_a_number_is_told_as_it_is() -> None:
     with pytest.raises(StorageError) as caught, storage_errors(Path("folder") / "a"):
         raise OSError("cable unplugged")
-    assert str(caught.value) == "Cannot write a: cable unplugged. Choose another folder."
+    assert str(caught.value) == "Cannot write folder/a: cable unplugged. Choose another folder."
 
 
 def test_other_errors_pass_through() -> None:

@@ -72,7 +72,7 @@ def test_a_mechanism_or_measure_of_ones_own(
 def test_an_update_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("audit an update of my own", tmp_path)
     said = capsys.readouterr().out
-    assert said.startswith("Insufficient evidence: 1 release")
+    assert said.startswith("Insufficient evidence: 1 update")
     assert "Not claimed: " in said
 
 

@@ -147,6 +147,28 @@ def test_a_global_and_a_parameter_are_no_local_variables() -> None:
     assert not same("def f():\n global a\n a = 1", "def f():\n global b\n b = 1")
     assert not same("x = 1", "x = 1.0")
     assert not same("x = None", "x = 'None'")
+    assert not same("x = b'a'", "x = \"b'a'\"")
+    assert not same("x = ...", "x = 'Ellipsis'")
+    assert not same("x = 2j", "x = '2j'")
+
+
+def test_what_an_inner_scope_alone_assigns_is_another_name_outside_of_it() -> None:
+    """There it is a global's, and to read another of these is another meaning."""
+
+    def same(code: str, **change: str) -> bool:
+        one, other = (code.format(**{"inner": "a", "outer": outer}) for outer in ("a", change["outer"]))
+        return STALE.digest("a.py", one.encode()) == STALE.digest("a.py", other.encode())
+
+    for inner in (
+        "def g():\n  {inner} = 1\n  return {inner}",
+        "x = [{inner} for {inner} in p]",
+        "g = lambda: ({inner} := 1)",
+    ):
+        assert not same("def f(p):\n " + inner + "\n return {outer}", outer="b"), inner
+    renamed = "def f(p):\n def g():\n  {0} = p\n  return {0}\n x = [{0} for {0} in g()]\n return x"
+    assert len({STALE.digest("a.py", renamed.format(name).encode()) for name in "abc"}) == 1
+    walrus = "def f(p):\n x = [({0} := y) for y in p]\n return {0}"
+    assert len({STALE.digest("a.py", walrus.format(name).encode()) for name in "abc"}) == 1
 
 
 def test_a_module_that_moves_does_not_count_and_the_mark_follows_it(tree: Path) -> None:
@@ -157,6 +179,15 @@ def test_a_module_that_moves_does_not_count_and_the_mark_follows_it(tree: Path) 
     assert "src/equipoise/mechanism/walk.py" in STALE.read(tree)["benchmarks/speed"]["sources"]
     change(tree, "src/equipoise/mechanism/walk.py", "(1)", "(2)")
     assert list(stale(tree)) == ["benchmarks/speed"]
+
+
+def test_a_copy_elsewhere_does_not_hide_a_change(tree: Path) -> None:
+    """Nor does a namesake: a source is looked for elsewhere only where it is gone."""
+    put(tree, "studies/old/loop.py", (tree / "src/equipoise/engine/loop.py").read_bytes())
+    change(tree, "src/equipoise/engine/loop.py", "0.1", "0.2")
+    assert set(stale(tree)) == {"studies/one", "benchmarks/speed"}
+    change(tree, "src/equipoise/engine/loop.py", "class Search", "class Seek")
+    assert set(stale(tree)) == {"benchmarks/speed"}, "the class has moved, and the module has changed"
 
 
 def test_a_golden_scenario_recorded_anew_makes_exactly_what_rests_on_it_stale(tree: Path) -> None:
@@ -214,6 +245,9 @@ def test_the_commit_that_changed_a_source_is_named(tree: Path) -> None:
     with pytest.raises(SystemExit, match="not what it was at"):
         STALE.main(["--mark", "studies/one"], tree)
     git("commit", "-qam", "302")
+    for absent in ("deadbeefdead", "--help", "HEAD:studies"):
+        with pytest.raises(SystemExit, match="There is no commit"):
+            STALE.main(["--mark", "studies/one", f"--commit={absent}"], tree)
     STALE.main(["--mark", "studies/one"], tree)
     assert stale(tree) == {}
 
@@ -258,7 +292,7 @@ def test_a_result_held_by_a_test_needs_that_test(tree: Path) -> None:
     entry = {"held_by": "tests/test_a.py::test_b", "patterns": ["studies/*/one.json"]}
     put(tree, "tests/test_a.py", b"def test_b() -> None: ...")
     assert list(STALE.changes(tree, entry)) == []
-    put(tree, "tests/test_a.py", b"def test_c() -> None: ...")
+    put(tree, "tests/test_a.py", b'def test_c() -> None:\n    """def test_b()"""\n# def test_b(')
     (gone,) = STALE.changes(tree, entry)
     assert "tests/test_a.py::test_b" in gone
     (tree / "tests/test_a.py").unlink()

@@ -259,7 +259,7 @@ def main(arguments: list[str]) -> int:
         try:
             spec = json.loads(path.read_text())
         except (OSError, ValueError, RecursionError) as error:
-            raise ConfigError(f"Cannot read the SPEC {path.name}: {error}.", "Give a JSON file.") from error
+            raise ConfigError(f"Cannot read the SPEC {path}: {error}.", "Give a JSON file.") from error
         if isinstance(spec, dict) and "audit" in spec:
             outcome = compute_audit(spec, Path(arguments[1]))
             rows = len(outcome["attacks"]) + len(outcome["limits"])

@@ -250,6 +250,15 @@ def missing_package(what: str, package: str) -> ConfigError:
     )
 
 
+def printable(text: str) -> str:
+    """The text with a question mark for what is no character to look at: a name could steer a terminal.
+
+    >>> printable("scans\\x1b[2J of\\nclinic 3")
+    'scans?[2J of?clinic 3'
+    """
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
 def closest(word: str, known: list[str]) -> str:
     """``" Did you mean 'rounds'?"`` or nothing."""
     from difflib import get_close_matches

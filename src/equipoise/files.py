@@ -39,6 +39,8 @@ REMEDIES = {
     errno.ENAMETOOLONG: "Choose a shorter name.",
 }
 """What helps, by what the system said."""
+MOST_JSON = 2**30
+"""Bytes of a JSON file that are read."""
 WRONG_KIND = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
 """A file where a folder is needed, or the other way round."""
 
@@ -59,7 +61,8 @@ def storage_error(error: OSError, path: Path, doing: str = "write") -> StorageEr
         cause, remedy = _wrong_kind(path), "Choose another name, or move it away."
     elif error.errno is not None:
         remedy = REMEDIES.get(error.errno, remedy)
-    return StorageError(f"Cannot {doing} {path.name or path}: {cause}.", remedy)
+    shown = path if not path.is_absolute() else path.name or path  # whoever named it relatively sees what they typed
+    return StorageError(f"Cannot {doing} {shown}: {cause}.", remedy)
 
 
 def _wrong_kind(path: Path) -> str:
@@ -94,6 +97,15 @@ def open_plain(path: Path, flags: int, mode: int = 0o666) -> int:
         return handle
     os.close(handle)
     raise StorageError(f"{path.name} is no plain file.", "Move it away.")
+
+
+def read_plain(path: Path, most: int) -> bytes:
+    """The bytes of a plain file, if they are at most so many."""
+    with open(open_plain(path, os.O_RDONLY), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise StorageError(f"{path.name} has {size} bytes, and may have {most}.", "Move it away.")
+        return file.read(size)
 
 
 @contextlib.contextmanager
@@ -153,9 +165,11 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path, what: str, remedy: str = "Use --fresh.") -> Any:
     """JSON of our own making; anything else is a typed error."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_plain(path, MOST_JSON))
     except FileNotFoundError as error:
         raise CheckpointError(f"There is no {what} at {path.name}.", "Check the path.") from error
+    except StorageError as error:
+        raise CheckpointError(f"The {what} cannot be read: {error.cause}", remedy) from error
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"The {what} {path.name} cannot be read: {error}.", remedy) from error
 

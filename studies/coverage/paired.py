@@ -150,18 +150,23 @@ def covered(pair: Pair, repetitions: int, seed: int) -> list[dict[str, Any]]:
     return rows
 
 
+def write(script: str, rows: list[dict[str, Any]], repetitions: int, started: float) -> None:
+    """The result, with how it was made, where the first argument says."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    result = {
+        "schema": 1, "rows": rows, "command": f"python studies/coverage/{script} OUT.json {repetitions}",
+        "commit": commit.stdout.strip(), "seconds": time.perf_counter() - started,
+        "environment": environment(torch.device("cpu")),
+    }  # fmt: skip
+    Path(sys.argv[1]).write_text(json.dumps(result, indent=1) + "\n")
+
+
 def main() -> None:
     repetitions, started, rows = int(sys.argv[2]) if len(sys.argv) > 2 else 500, time.perf_counter(), []
     for number, pair in enumerate(PAIRS):
         rows += covered(pair, repetitions, 10_000 * number)
         print(*rows[-2:], f"{time.perf_counter() - started:.0f} s", sep="\n", flush=True)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    result = {
-        "schema": 1, "rows": rows, "command": f"python studies/coverage/paired.py OUT.json {repetitions}",
-        "commit": commit.stdout.strip(), "seconds": time.perf_counter() - started,
-        "environment": environment(torch.device("cpu")),
-    }  # fmt: skip
-    Path(sys.argv[1]).write_text(json.dumps(result, indent=1) + "\n")
+    write("paired.py", rows, repetitions, started)
 
 
 if __name__ == "__main__":

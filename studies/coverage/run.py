@@ -85,7 +85,7 @@ def targets_of(scenario: Scenario, seed: int) -> Targets:
     if not scenario.twice:
         return targets
     rows = {name: getattr(targets, name).repeat(2, *[1] * (getattr(targets, name).dim() - 1))
-            for name in ("labels", "choices", "place", "impostor", "asked", "member")}  # fmt: skip
+            for name in ("labels", "choices", "left_out", "place", "impostor", "asked", "member")}  # fmt: skip
     return replace(targets, **rows)
 
 
@@ -132,7 +132,7 @@ def covered(scenario: Scenario, repetitions: int, seed: int) -> list[dict[str, A
         share = float(((table[:, 1] <= truth) & (truth <= table[:, 2])).mean())
         hits = truth * targets.truth.numel() if name in ("identification", "membership_tpr") else None
         rows.append({
-            **vars(scenario), "measure": name, "true_value": float(truth), "covered": share,
+            **vars(scenario), "dealt": targets.others, "measure": name, "true_value": float(truth), "covered": share,
             "standard_error": float(np.sqrt(0.95 * 0.05 / repetitions)), "repetitions": repetitions,
             "expected_hits": hits, "mean_width": float((table[:, 2] - table[:, 1]).mean()),
         })  # fmt: skip

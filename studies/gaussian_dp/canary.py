@@ -1,17 +1,19 @@
 """Does the canary audit notice when ``gaussian-dp`` lies? Every planted bug, many times, and honest code beside them.
 
-    python studies/gaussian_dp/canary.py            # writes canary.json: about an hour on one core
+    python studies/gaussian_dp/canary.py [--out canary.json] [--workers 1]      # about an hour of one core in all
 
 ``equipoise.auditing.canary`` has the rule. A bug is planted in the package's own code for as long as an audit lasts.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -203,8 +205,13 @@ differ by that record to the last bit; the accountant by the exact test of its n
 tests/mechanism/test_gaussian_lies.py."""
 
 
-def audits(setting: str, count: int, first: int = 0) -> list[dict[str, Any]]:
-    return [canary_audit(SETTINGS[setting], seed) for seed in range(first, first + count)]
+def audit_of(task: tuple[str, int, int]) -> dict[str, Any]:
+    """One audit: of honest code in a setting, or of the bug at a place in ``BUGS``; which of these, and the seed."""
+    kind, place, seed = task
+    if kind == "honest":
+        return canary_audit(list(SETTINGS.values())[place], seed)
+    with BUGS[place].plant():
+        return canary_audit(SETTINGS[BUGS[place].setting], seed)
 
 
 def row(setting: str, found: list[dict[str, Any]], **about: Any) -> dict[str, Any]:
@@ -216,18 +223,19 @@ def row(setting: str, found: list[dict[str, Any]], **about: Any) -> dict[str, An
     }  # fmt: skip
 
 
-def main(out: Path = HERE / "canary.json", honest: int = HONEST, caught: int = CAUGHT) -> dict[str, Any]:
+def main(
+    out: Path = HERE / "canary.json", honest: int = HONEST, caught: int = CAUGHT, workers: int = 1
+) -> dict[str, Any]:
     rows: dict[str, list[dict[str, Any]]] = {"honest": [], "planted": []}
-    for setting in SETTINGS:
-        rows["honest"].append(row(setting, audits(setting, honest)))
-        print(setting, rows["honest"][-1]["failed"], "of", honest, flush=True)
-    for bug in BUGS:
-        found = []
-        for seed in range(1000, 1000 + caught):
-            with bug.plant():
-                found.append(canary_audit(SETTINGS[bug.setting], seed))
-        rows["planted"].append(row(bug.setting, found, bug=bug.name, meant_to_be_caught=bug.meant))
-        print(bug.name, bug.setting, rows["planted"][-1]["failed"], "of", caught, flush=True)
+    with pool(workers) as mapped:
+        for place, setting in enumerate(SETTINGS):
+            found = list(mapped(audit_of, [("honest", place, seed) for seed in range(honest)]))
+            rows["honest"].append(row(setting, found))
+            print(setting, rows["honest"][-1]["failed"], "of", honest, flush=True)
+        for place, bug in enumerate(BUGS):
+            found = list(mapped(audit_of, [("planted", place, seed) for seed in range(1000, 1000 + caught)]))
+            rows["planted"].append(row(bug.setting, found, bug=bug.name, meant_to_be_caught=bug.meant))
+            print(bug.name, bug.setting, rows["planted"][-1]["failed"], "of", caught, flush=True)
     result = {
         "schema": 1, "epsilon": 4.0, "delta": 1e-5, "relation": "add/remove", "unit": "record",
         "rule": "fails if the lower bound of the TPR exceeds the proved limit at the upper bound of the FPR, each "
@@ -238,6 +246,20 @@ def main(out: Path = HERE / "canary.json", honest: int = HONEST, caught: int = C
     return result
 
 
+@contextmanager
+def pool(workers: int) -> Iterator[Callable[..., Any]]:
+    """``map`` over so many processes, each with one thread: a bug is planted in one of them alone."""
+    if workers == 1:
+        yield map
+        return
+    with ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (1,)) as several:
+        yield several.map
+
+
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=HERE / "canary.json")
+    parser.add_argument("--workers", type=int, default=1)
     torch.set_num_threads(1)
-    main(*(Path(argument) for argument in sys.argv[1:2]))
+    given = parser.parse_args()
+    main(given.out, workers=given.workers)

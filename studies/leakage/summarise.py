@@ -19,6 +19,9 @@ Rules, written before the figures:
   different.
 * *control failed* where there is no clear difference and the attack does not work on undistorted releases at the
   weights of either side, by the rule of ``auditing/results.py`` applied to the mean over trajectories.
+
+Added after the figures were known: ``beside_undistorted`` sets every distorted release beside the undistorted ones at
+the same weights, by the same measure and the same bootstrap over releases.
 """
 
 from __future__ import annotations
@@ -216,6 +219,23 @@ def counts(answers: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
     return result
 
 
+def beside_undistorted(cells: Cells) -> list[dict[str, Any]]:
+    """What a mechanism leaks, less what the same releases leak without their distortion."""
+    result = []
+    for place, distorted in cells.items():
+        about = dict(zip(PLACE, place, strict=True))
+        if about["mechanism"] == "none" or about["role"] not in (OWN, LOWER):
+            continue
+        bare, measure = {**about, "role": POSITIVE}, PRIMARY[about["attack"]]
+        each, (low, high) = difference(
+            distorted, cells[tuple(bare[name] for name in PLACE)], measure, over_trajectories=False
+        )
+        word = "leaks more" if low > 0 else "leaks less" if high < 0 else "no clear difference"
+        gap = {"measure": measure, "gap": float(np.mean(each)), "low": low, "high": high, "verdict": word}
+        result.append({**about, **gap})
+    return result
+
+
 def summarise(values: Values) -> dict[str, Any]:
     """All that follows from the values of every release."""
     cells = cells_of(values)
@@ -227,7 +247,10 @@ def summarise(values: Values) -> dict[str, Any]:
         accuracies.append(
             {**one, "accuracy": float(np.mean(one["values"])), "accuracy_low": low, "accuracy_high": high}
         )
-    return {"rows": rows, "accuracy": accuracies, "verdicts": answers, "counts": counts(answers)}
+    return {
+        "rows": rows, "accuracy": accuracies, "verdicts": answers, "counts": counts(answers),
+        "beside_undistorted": beside_undistorted(cells),
+    }  # fmt: skip
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -15,18 +15,7 @@ from equipoise.attack import invgrad as invert
 from equipoise.attack.view import Server, View
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import LeNetZhu, SmallCNN
-from tests.models.reference import DEVICES, TOLERANCE, Tensors, assert_close, flattened, fresh, labelled, leaf
-
-
-def odd() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(1, 3, 4, stride=3, padding=1, bias=False),
-        nn.Tanh(),
-        nn.Flatten(),
-        nn.Linear(3 * 9 * 9, 6, bias=False),
-        nn.Tanh(),
-        nn.Linear(6, 10),
-    )
+from tests.models.reference import DEVICES, TOLERANCE, Tensors, assert_close, flattened, fresh, labelled, leaf, odd
 
 
 def plain_cost(model: nn.Module, x: Tensor, y: Tensor, target: Tensors, weight: float) -> Tensor:

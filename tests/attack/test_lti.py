@@ -21,17 +21,9 @@ from equipoise.mechanism.registry import get_mechanism
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
 from equipoise.statistics import ranks
+from tests.attack.candidates import CLASSES, SHAPE, images_of
 
-SHAPE, CLASSES, DECOYS = (1, 6, 6), 4, 19
-
-
-def images_of(labels: Tensor, seed: int) -> Tensor:
-    """Images with something of their class and much of their own."""
-    patterns = torch.rand(CLASSES, *SHAPE, generator=torch.Generator().manual_seed(77))
-    own = torch.rand(*labels.shape, *SHAPE, generator=torch.Generator().manual_seed(seed))
-    return 0.3 * patterns[labels] + 0.7 * own
-
-
+DECOYS = 19
 LABELS = torch.arange(480) % CLASSES
 PUBLIC = (images_of(LABELS, 9), LABELS)
 MEANS = torch.stack([PUBLIC[0][label == LABELS].mean(0) for label in range(CLASSES)])

@@ -34,17 +34,9 @@ from equipoise.mechanism.registry import get_mechanism
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP
 from equipoise.statistics import ranks
+from tests.attack.candidates import SHAPE, images_of
 
-SHAPE, CLASSES, CANDIDATES, EXAMPLES = (1, 6, 6), 2, 20, 12
-
-
-def images_of(labels: Tensor, seed: int) -> Tensor:
-    """Images with something of their class and much of their own."""
-    patterns = torch.rand(CLASSES, *SHAPE, generator=torch.Generator().manual_seed(77))
-    own = torch.rand(*labels.shape, *SHAPE, generator=torch.Generator().manual_seed(seed))
-    return 0.3 * patterns[labels] + 0.7 * own
-
-
+CLASSES, CANDIDATES, EXAMPLES = 2, 20, 12
 LABELS = torch.arange(400) % CLASSES
 PUBLIC = (images_of(LABELS, 9), LABELS)
 KINDS = torch.arange(EXAMPLES) % CLASSES

@@ -307,3 +307,35 @@ def test_a_chunk_fits_into_its_room_and_is_a_multiple_of_eight(monkeypatch: pyte
     assert chunk(server, weights) == 24
     monkeypatch.setitem(module.ROOM, "cpu", 1)
     assert chunk(server, weights) == 8
+
+
+# --- workers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["pl-learn", "pl-identical", "none"])
+@pytest.mark.parametrize("count", [32, 37, 64])
+def test_releases_dealt_to_workers_are_the_same_bits(name: str, count: int) -> None:
+    server, weights = server_of(name)
+    images, labels = batch_of(count, 4)
+    drawn = drawn_for(server, (count, len(weights)))
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = respond(server, weights, images, labels, drawn)
+        torch.set_num_threads(2)
+        shares = module.workers.shares(count, module.LEAST, 8)
+        assert len(shares) == 2
+        dealt = respond(server, weights, images, labels, drawn)
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(dealt, alone)
+
+
+def test_a_model_whose_modules_are_called_is_not_dealt_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, weights = server_of()
+    plain = replace(server, batched=Batched(server.batched.model, fast=False))
+    assert server.batched.thread_safe
+    assert not plain.batched.thread_safe
+    monkeypatch.setattr(module.workers, "mapped", lambda *given: pytest.fail("dealt"))
+    images, labels = batch_of(64, 4)
+    respond(plain, weights, images, labels, drawn_for(plain, (64, len(weights))))

@@ -16,9 +16,13 @@ from equipoise.attack.results import Inversion
 from equipoise.auditing.audit import DECLARED, Audit, claims, content, with_verdict
 from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.results import Findings
+from equipoise.auditing.summary import FAILED_WORDS
 from equipoise.auditing.svg import Row, Section, as_pixels, png
+from equipoise.auditing.unfinished import Unfinished
 from equipoise.mechanism.claims import PROVED, sentence
 from tests.audit_helpers import cheap
+from tests.auditing.findings import cell, row
+from tests.auditing.findings import content as content_of
 from tests.auditing.updates import SHAPE, Call, images_of, refuse
 
 # --- what is written --------------------------------------------------------------------------------------------
@@ -85,7 +89,8 @@ def test_an_audit_without_truth_is_saved_too(call: Call, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("complete", [True, False])
 def test_the_content_is_what_was_found_with_its_options_and_claims(complete: bool) -> None:
-    findings = Findings([{"mse": 1.0}], [{"gap": 2.0}], {"a": {"black": {"mse": 3.0}}}, [], {}, complete)
+    left = None if complete else Unfinished(1, 0, [], [])
+    findings = Findings([{"mse": 1.0}], [{"gap": 2.0}], {"a": {"black": {"mse": 3.0}}}, [], {}, unfinished=left)
     result = content(findings, AuditOptions(attacks=["lti"], samples=30), "public", "all there is")
     assert result == {
         "schema": 1, "experiment": "seeded", "complete": complete, "verdict": [], "targets": "public",
@@ -137,12 +142,43 @@ def test_the_footer_says_whose_images_they_are_and_what_guesses_reach() -> None:
     assert "granted" not in Audit(inferred, section).picture()
 
 
+def test_the_footer_says_that_a_picture_of_the_class_hides_nothing_where_matched_was_run() -> None:
+    def words(*rows: dict[str, Any]) -> str:
+        result = {"targets": "public", "baselines": {}, "attacks": list(rows), "differences": []}
+        return " ".join(re.findall(r">([^<]+)</text>", Audit(result, [Section("one", [])]).picture()))
+
+    hidden = "It does not mean that the image is hidden: matched draws no picture, and "
+    assert f"{hidden}picks the image from the same release (chance 1 in 200)." in words(row("matched", 0.4))
+    assert f"{hidden}looks for the image in the same release (chance 1 in 200)." in words(row("matched", 0.005))
+    assert "hidden" not in words(row("lti", 0.4))
+    assert "hidden" not in words({**row("matched", 0.4), "labels_granted": False})
+
+
+def test_the_footer_explains_the_mark_of_a_failed_control() -> None:
+    black = np.zeros((1, 1, 2, 2), dtype=np.uint8)
+    for remark, marked in (("MSE 1.00 *", True), ("MSE 1.00", False)):
+        drawn = Audit({"targets": "public", "baselines": {}}, [Section("one", [Row("none", remark, black)])]).picture()
+        assert (FAILED_WORDS in " ".join(re.findall(r">([^<]+)</text>", drawn))) == marked
+
+
 def test_too_few_releases_stand_above_the_picture_with_the_finding() -> None:
     said = ["Insufficient evidence: 2 releases, and a result takes 20.", "It leaks.", "More."]
     drawn = Audit({"targets": "public", "baselines": {}, "verdict": said}).picture()
     words = " ".join(re.findall(r">([^<]+)</text>", drawn))
     assert "a result takes 20. It leaks." in words
     assert "More." not in words
+
+
+def test_an_interrupted_audit_says_so_first_and_above_the_picture_with_the_finding() -> None:
+    whole = content_of(*cell("matched", 0.4, 0.9, mechanism="pl-identical"))
+    left = {"cells": 38, "finished": 6, "lacking": ["pl-learn"], "rounds": [100]}
+    result = with_verdict({**whole, "complete": False, "unfinished": left})
+    first, second, *_ = result["verdict"]
+    assert first == "Interrupted: 6 of 38 cells are finished; nothing yet on pl-learn, nor on round 100."
+    assert second == with_verdict(whole)["verdict"][0]
+    assert result["verdict"][-1] == "Next: run the same command again."
+    words = " ".join(re.findall(r">([^<]+)</text>", Audit(result).picture()))
+    assert f"{first} {second}" in words
 
 
 def test_the_verdict_is_stored_and_opens_the_summary(audited: Audit) -> None:

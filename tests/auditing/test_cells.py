@@ -122,7 +122,7 @@ def cell_of(name: str, scale: float = 0.5, **protection: Any) -> Cell:
 )
 def test_every_defence_is_set_beside_its_twins_and_none_at_all(name: str, roles: list[str]) -> None:
     own = cell_of(name)
-    result = {cell.role: cell for cell in with_controls(own, materials(), QUICK)}
+    result = {cell.about["role"]: cell for cell in with_controls(own, materials(), QUICK)}
     assert list(result) == roles
     for role, cell in result.items():
         assert cell.about["control"] == ("positive" if role == "undistorted" else None)
@@ -140,7 +140,7 @@ def test_clipping_alone_is_a_defence_with_a_control_and_a_key_of_its_own(clips: 
     own, plain = cell_of("none", clip=1e-3), cell_of("none")
     protection = replace(own.server.protection, mechanism=Mechanism("clip-only", None, **clips))  # type: ignore
     own = replace(own, server=replace(own.server, protection=protection))
-    assert [cell.role for cell in with_controls(own, materials(), QUICK)] == ["own", "undistorted"]
+    assert [cell.about["role"] for cell in with_controls(own, materials(), QUICK)] == ["own", "undistorted"]
     other = replace(own, server=replace(own.server, protection=replace(protection, clip=1.0)))
     assert len({own.key(), plain.key(), other.key()}) == 3
 
@@ -155,7 +155,8 @@ def test_another_name_for_no_protection_is_its_own_control() -> None:
 
 def test_twins_can_be_left_out_and_need_public_images() -> None:
     for materials_, options in ((materials(), replace(QUICK, twins=False)), (replace(materials(), attack=None), QUICK)):
-        assert [cell.role for cell in with_controls(cell_of("gs-learn"), materials_, options)] == ["own", "undistorted"]
+        cells = with_controls(cell_of("gs-learn"), materials_, options)
+        assert [cell.about["role"] for cell in cells] == ["own", "undistorted"]
 
 
 def mean_intensity(server: Server, weights: Tensor, count: int = 400) -> float:
@@ -172,7 +173,7 @@ def mean_intensity(server: Server, weights: Tensor, count: int = 400) -> float:
 
 def static_twins(server: Server, weights: Tensor) -> dict[str, Protection]:
     cells = with_controls(Cell(weights, server, {}), materials(), QUICK)
-    return {cell.role: cell.server.protection for cell in cells if cell.role in TWINS}
+    return {cell.about["role"]: cell.server.protection for cell in cells if cell.about["role"] in TWINS}
 
 
 def test_a_cell_is_known_by_its_key_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +185,7 @@ def test_a_cell_is_known_by_its_key_before_it_is_made(monkeypatch: pytest.Monkey
     assert [one.about for one in planned] == [one.about for one in made]
     assert len({one.key for one in planned}) == 4
     for one, other in zip(planned, made, strict=True):
-        assert (one.key == other.key()) == (other.role != TWINS[1])
+        assert (one.key == other.key()) == (other.about["role"] != TWINS[1])
     monkeypatch.setattr(cells, "SIMULATED", 0)  # whoever simulates now divides by zero
     assert [one.key for one in planned_cells(cell, materials(), QUICK)] == [one.key for one in planned]
     other = replace(server, protection=replace(server.protection, scale=0.6))

@@ -61,8 +61,10 @@ def test_an_honest_run_is_consistent_with_its_proof(audited: Audit) -> None:
     assert not any(row["above"] or row["control_failed"] for row in judged)
     assert {row["scope"] for row in limits} == {"release_known", "run"}
     verdict = audited.content["verdict"]
-    assert verdict[0].startswith("gaussian-dp @ 8: from all 3 releases of a run, in 40 games, the strongest attacker")
-    assert any(line.startswith("None of 12 figures is above its proved limit") for line in verdict)
+    assert verdict[0].startswith("gaussian-dp @ 8: from all 3 releases of a run, an attacker who knows the mechanism")
+    assert " of 40 games (" in verdict[0]
+    assert any(line.startswith("None of 12 figures is significantly above its limit") for line in verdict)
+    assert verdict[-1].startswith("Next: rely on the proved limits, not on what attacks got (guarantee.json, or ")
     assert "proved limit" in audited.summary()
     notes = audited.content["notes"]
     assert any(note.startswith("Not played on gaussian-dp, and compared with no limit: labels.") for note in notes)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.auditing.pictures import defence_rows, remark, run_sections
-from equipoise.auditing.results import Findings, Outcome
+from equipoise.auditing.pictures import Figure, defence_rows, failures, remark, run_sections
+from equipoise.auditing.results import Findings, Outcome, mark_controls
 from equipoise.auditing.svg import as_pixels
 from equipoise.data.dataset import Dataset
 from tests.auditing.small import TWINS, targets_of
@@ -56,7 +56,7 @@ def test_the_defence_that_leaks_most_is_marked_also_by_an_attack_without_picture
     stronger = outcome("pl-identical", 0.98, found=0.95, attack="matched")
     rows = defence_rows([*SWEEP, stronger])
     assert [row.caption for row in rows if row.marked] == ["pl-identical @ 0.98: leaks most"]
-    assert next(row.remark for row in rows if row.marked) == "identified: matched 95 %, lti 25 %; MSE 1.50"
+    assert next(row.remark for row in rows if row.marked) == "identified: matched 95 %, lti 25 %\nMSE 1.50"
     assert not any(row.marked for row in defence_rows([outcome("none", found=1.0)])), "nothing defends there"
     assert not any(row.marked for row in defence_rows([outcome("pl-learn", 0.98, found=0.0)])), "nothing was found"
 
@@ -85,3 +85,58 @@ def test_a_section_for_every_round_begins_with_originals_and_class_means(few: Da
 
 def test_a_remark_without_candidates_is_the_error() -> None:
     assert remark(outcome("none"), {}) == "MSE 1.50"
+
+
+def test_chance_stands_beside_the_figures() -> None:
+    figures = {"lti": Figure(0.25, "1 in 100", failed=True), "matched": Figure(0.95, "1 in 100")}
+    assert remark(outcome("none"), figures) == "identified: matched 95 %, lti 25 % *\nchance 1 in 100; MSE 1.50"
+
+
+# -- controls that failed ------------------------------------------------------------------------------------------
+
+
+def table_of(outcomes: list[Outcome]) -> list[dict[str, Any]]:
+    """The rows of these outcomes, the undistorted ones as positive controls."""
+    rows = [
+        {
+            **one.about, "attack": one.attack, "chance": "1 in 100",
+            "identification": one.values["identification"].mean(),
+            "control": "positive" if one.about["role"] == "undistorted" else None,
+        }
+        for one in outcomes
+    ]  # fmt: skip
+    mark_controls(rows)
+    return rows
+
+
+def test_an_attack_that_failed_its_control_is_marked_and_its_pictures_are_called_no_evidence() -> None:
+    some = [
+        outcome("pl-learn", 0.98, found=0.03), outcome("pl-learn", 0.98, "undistorted", found=0.05),
+        outcome("pl-learn", 0.98, found=0.6, attack="matched"),
+        outcome("pl-learn", 0.98, "undistorted", found=0.9, attack="matched"),
+    ]  # fmt: skip
+    table = table_of(some)
+    assert failures(some, table) == "lti failed its control here: these pictures are no evidence"
+    control, own = defence_rows(some, table)
+    assert own.remark == "identified: matched 60 %, lti 3.0 % *\nchance 1 in 100; MSE 1.50 *"
+    assert control.remark == "identified: matched 90 %, lti 5.0 % *\nchance 1 in 100; MSE 1.50 *"
+
+
+def test_where_the_control_worked_nothing_is_marked() -> None:
+    some = [outcome("pl-learn", 0.98, found=0.03), outcome("pl-learn", 0.98, "undistorted", found=0.9)]
+    assert failures(some, table_of(some)) == ""
+    assert "*" not in " ".join(row.remark for row in defence_rows(some, table_of(some)))
+
+
+def test_one_of_several_attacks_or_defences_may_have_failed() -> None:
+    both = [outcome("none", found=0.01), outcome("none", found=0.9, attack="invgrad")]
+    assert failures(both, table_of(both)) == "lti failed its control here: its pictures are no evidence"
+    some = [outcome("none", found=0.9), outcome("pl-identical", 0.98, found=0.01), outcome("pl-learn", 0.98)]
+    table = [{**row, "control_failed": row["mechanism"] == "pl-identical"} for row in table_of(some)]
+    assert failures(some, table) == "lti failed its control where its figures have a *: those pictures are no evidence"
+
+
+def test_a_section_warns_in_its_heading(few: Dataset) -> None:
+    some = [outcome("none", found=0.01)]
+    (section,) = run_sections(Findings(table_of(some), [], {}, some, {"data/few": targets_of()}), {"data/few": few})
+    assert section.warning == "lti failed its control here: these pictures are no evidence"

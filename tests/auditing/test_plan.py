@@ -45,6 +45,13 @@ def test_of_what_was_not_there_nothing_is_said() -> None:
     assert "releases" not in Plan(federations=1, snapshots=1, replayed=3).text()
 
 
+def test_a_replay_has_its_time_and_refers_to_nothing_that_is_not_there() -> None:
+    alone = Plan(federations=1, snapshots=1, replayed=50, seconds=200).text()
+    assert alone == "multi-round replays 50 rounds of each federation.\nAbout 3 min on this machine."
+    both = Plan(federations=1, snapshots=1, cells=1, attacks=["lti"], releases=2, replayed=50, seconds=200).text()
+    assert both.endswith("of each federation.\nAbout 3 min on this machine, that replay included.")
+
+
 def test_a_rough_time_is_no_promise_of_seconds() -> None:
     assert [rough(seconds) for seconds in (0, 7, 89, 91, 7100, 7300)] == [
         "5 s",
@@ -78,13 +85,24 @@ def test_the_pace_is_measured_once_for_each_kind_of_mechanism(monkeypatch: pytes
     clock, simulated = iter([0.0, 9.0, 10.0, 16.4, 20.0, 28.0, 30.0, 43.2, 50.0, 64.0, 70.0, 90.0]), list[int]()
     monkeypatch.setattr(plan.time, "perf_counter", lambda: next(clock))
     monkeypatch.setattr(plan, "respond", lambda server, weights, images, *rest: simulated.append(len(images)))
+    monkeypatch.setattr(plan, "chunk", lambda server, weights: 32)
     watch = Stopwatch()
     for _ in range(2):
         server, weights = server_of("gs-static", 0.1)
         assert watch.seconds(server, weights) == pytest.approx(6.4 / 32)
         server, weights = server_of("gs-learn", 0.1)
         assert watch.seconds(server, weights) == pytest.approx(13.2 / (32 * 4))
-    assert simulated == 2 * [8, 32, 32, 32], "each after a first one that prepares kernels"
+    assert simulated == 2 * [32, 32, 32, 32], "each after a first one that prepares kernels"
+
+
+def test_few_steps_of_a_long_learner_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder may ask for any number: its pace is that of a gradient, whatever their number."""
+    timed = []
+    monkeypatch.setattr(plan, "respond", lambda server, *rest: timed.append(server.protection.steps))
+    server, weights = server_of("gs-learn", 0.1)
+    for steps in (10, 10**8):
+        Stopwatch().seconds(replace(server, protection=replace(server.protection, steps=steps)), weights)
+    assert timed == [10] * 4 + [50] * 4
 
 
 @pytest.mark.parametrize("name", ["none", "gs-learn", "pl-learn"])

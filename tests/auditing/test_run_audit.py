@@ -16,7 +16,6 @@ from safetensors.torch import load, save
 
 from equipoise.attack.registry import ATTACKS, find
 from equipoise.attack.view import Server
-from equipoise.auditing import sweep_audit
 from equipoise.auditing.audit import Audit
 from equipoise.auditing.options import AuditOptions
 from equipoise.auditing.run_audit import LOOSEST, audit_run
@@ -27,9 +26,10 @@ from equipoise.engine.settings import Settings
 from equipoise.errors import AttackError, CheckpointError, ConfigError, DataError, EquipoiseError, ModelError
 from equipoise.runs.config import resolve
 from equipoise.runs.run import Run
-from tests.audit_helpers import cheap, settings_for, train_run, write_pictures
+from tests.audit_helpers import cheap, interrupt, settings_for, train_run, write_pictures
 from tests.auditing.small import TWINS
 from tests.auditing.updates import images_of, own, refuse
+from tests.helpers import write_dataset
 
 
 def test_the_first_an_early_and_the_last_snapshot_are_attacked(audited: Audit, trained: Path) -> None:
@@ -249,16 +249,7 @@ def test_an_audit_in_which_nothing_was_finished_is_none(
     trained: Path, monkeypatch: pytest.MonkeyPatch, last: int
 ) -> None:
     """Interrupted in its first cell it leaves an earlier audit as it is; in its second there is something to write."""
-    cells: list[Any] = []
-
-    def interrupted(cell: Any, *arguments: Any, **more: Any) -> Any:
-        cells.append(cell)
-        if len(cells) == last:
-            raise KeyboardInterrupt
-        return genuine(cell, *arguments, **more)
-
-    genuine = sweep_audit.attack_cell
-    monkeypatch.setattr(sweep_audit, "attack_cell", interrupted)
+    interrupt(monkeypatch, last)
     if last == 1:
         with pytest.raises(KeyboardInterrupt):
             audit_run(trained, cheap(attacks=["lti"]), [0])
@@ -266,6 +257,29 @@ def test_an_audit_in_which_nothing_was_finished_is_none(
     result = audit_run(trained, cheap(attacks=["lti"]), [0], multi_rounds=2).content
     assert result["complete"] is False
     assert "multi_round" not in result, "whoever interrupts does not want to wait for it"
+    lacking = ["pl-identical", "pl-learn", "multi-round"]
+    assert result["unfinished"] == {"cells": 4, "finished": 1, "lacking": lacking, "rounds": []}
+    assert result["verdict"][0] == (
+        "Interrupted: 1 of 4 cells is finished; nothing yet on pl-identical, pl-learn, multi-round."
+    )
+    assert result["verdict"][-1] == "Next: run the same command again."
+
+
+def test_rounds_that_an_interrupted_audit_has_nothing_on_are_named(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = interrupt(monkeypatch, 4)
+    result = audit_run(trained, cheap(attacks=["labels"]), [0, 3]).content
+    assert [cell.about["round"] for cell in seen] == [0, 0, 0, 3]
+    assert result["unfinished"]["lacking"] == []
+    assert result["unfinished"]["rounds"] == [3]
+
+
+def test_whether_the_server_is_damped_is_told(audited: Audit, tmp_path: Path, pictures: Path) -> None:
+    assert audited.content["server"] == "plain"
+    assert "unfinished" not in audited.content
+    train_run(tmp_path / "run", pictures, ("none",), server_rate="auto")
+    assert audit_run(tmp_path / "run", cheap(attacks=["labels"]), [0]).content["server"] == "damped"
 
 
 def test_releases_of_all_rounds_are_combined_on_request(trained: Path) -> None:
@@ -457,3 +471,43 @@ def test_a_run_that_has_no_fixed_norm_at_all_is_refused(tmp_path: Path, pictures
     run = train_run(tmp_path / "run", pictures, ("pl-learn",))
     with pytest.raises(AttackError, match="no guess is verified by it"):
         audit_run(run, cheap(attacks=["verify"], twins=False), snapshots=[0])
+
+
+def planned_words(*arguments: Any, **named: Any) -> str:
+    told: list[str] = []
+    audit_run(*arguments, planned=lambda plan: told.append(plan.text()), **named)
+    return " ".join(told[0].split())
+
+
+def test_the_data_that_a_folder_names_are_told_before_it_is_attacked(
+    trained: Path, pictures: Path, tmp_path: Path
+) -> None:
+    """Somebody else's folder may name what the auditor keeps to himself, and wait for its picture."""
+    options, shown = cheap(attacks=["labels"]), "where the folder is not yours, name others with --public PATH"
+    words = planned_words(trained, options, [0])
+    told = f"The folder names data: {pictures}, public_fraction 0.6."
+    assert told.replace(" ", "") in words.replace(" ", ""), "a long path is broken where the line ends"
+    assert shown in words
+    others = write_dataset(tmp_path / "others", 160, 16, seed=12, side=12, classes=4)
+    for more in ({"public": others}, {"private": True}):
+        words = planned_words(trained, options, [0], **more)
+        assert "The folder names data: " in words
+        assert shown not in words
+    Run(tmp_path / "run", resolve(overrides={"rounds": 1}, sweep={"mechanisms": ["none"]})).execute()
+    assert "names data" not in planned_words(tmp_path / "run", options, [0])
+
+
+@pytest.mark.parametrize("accuracy", ['"1\\u001b[31m"', "null", "1e999", "[1]", "true"])
+def test_without_an_accuracy_there_is_no_averaged_performance(folder: Path, accuracy: str) -> None:
+    result = json.loads((folder / "result.json").read_text())
+    rows = json.dumps([{**row, "accuracy": 0.123456} for row in result["federations"]]).replace("0.123456", accuracy)
+    (folder / "result.json").write_text(f'{{"federations": {rows}}}')
+    assert audit_run(folder, cheap(attacks=["lti"]), [3]).content["cap"] == []
+
+
+def test_a_run_of_a_gpu_is_audited_without_one_and_that_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder / "config.toml"
+    path.write_text(path.read_text().replace('device = "cpu"', 'device = "cuda"'))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    notes = audit_run(folder, cheap(attacks=["labels"]), [0]).content["notes"]
+    assert any("its CPU was used" in note for note in notes)

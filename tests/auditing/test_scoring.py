@@ -204,13 +204,25 @@ def test_candidates_are_ranked_wherever_the_truth_stands_and_the_control_leaves_
     ])  # fmt: skip
     case = case_of()
     place, impostor = torch.tensor([[0, 2], [1, 0]]), torch.tensor([[2, 0], [0, 3]])
-    result = score(
-        CandidateScores(values), replace(case, targets=replace(case.targets, place=place, impostor=impostor))
-    )
+    few = replace(case.targets, place=place, impostor=impostor, left_out=torch.zeros_like(values).bool())
+    result = score(CandidateScores(values), replace(case, targets=few))
     assert result.values["identification"].tolist() == [[1, 0.5], [1, 0]]
     np.testing.assert_allclose(result.values["log_rank"], np.log1p([[0, 0.5], [0, 2]]))
     assert result.negative["identification"].tolist() == [[1, 1], [0, 1]]
     np.testing.assert_allclose(result.negative["log_rank"], np.log1p([[0, 0], [2, 0]]))
+
+
+def test_what_does_not_count_is_no_candidate_however_it_scores() -> None:
+    """Others of the batch, and repetitions: the first and the last column here."""
+    values, case = torch.tensor([[[9.0, 3.0, 1.0, 2.0, 9.0]]]), case_of()
+    place, left_out = torch.tensor([[1]]), torch.tensor([[[True, False, False, False, True]]])
+    few = replace(case.targets, place=place, impostor=torch.tensor([[3]]), left_out=left_out)
+    result = score(CandidateScores(values), replace(case, targets=few))
+    assert few.candidates == 3
+    assert result.values["identification"].tolist() == result.negative["identification"].tolist() == [[1]]
+    norms = Verification(values.flip(2).double(), torch.tensor([1.5]))
+    found = score(norms, replace(case, targets=replace(few, place=torch.tensor([[2]]))))
+    assert (found.values["verified"].tolist(), found.values["accepted_wrongly"].shape) == ([[1]], (1, 2))
 
 
 def test_membership_is_members_against_others_and_its_control_others_against_others() -> None:

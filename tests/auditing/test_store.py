@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import zipfile
 from dataclasses import replace
 from functools import partial
@@ -426,6 +427,29 @@ def test_an_audit_that_lacks_something_of_the_earlier_one_leaves_it_beside(tmp_p
     assert not (tmp_path / "audit.svg").exists()
     put(tmp_path, new)
     assert set_aside(tmp_path, content(("dlg",))) == tmp_path / "audit-2.json"
+
+
+@pytest.mark.parametrize("written", ['{"targets": "private", ', "[]", "{}"])
+def test_the_picture_of_an_audit_that_cannot_be_read_may_be_private(tmp_path: Path, written: str) -> None:
+    (tmp_path / "audit.json").write_text(written)
+    (tmp_path / "audit.svg").write_text("a client's image")
+    assert set_aside(tmp_path, content()) == tmp_path / "audit-1.json"
+    assert [path.name for path in tmp_path.iterdir()] == ["audit-1.json"]
+
+
+def test_a_pipe_in_the_place_of_an_audit_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "audit.json")
+    assert set_aside(tmp_path, content()) == tmp_path / "audit-1.json"
+
+
+def test_a_folder_in_the_place_of_a_result_costs_that_result_alone(tmp_path: Path) -> None:
+    store, one = Store(tmp_path), Outcome({"round": 0, "lower": 0.0}, "lti", {"mse": np.zeros(2)}, {})
+    store.path("name").mkdir(parents=True)
+    assert store.get("name", "lti", 2, {}) is None
+    store.put("name", one, {})
+    store.put("other", one, {})
+    assert store.get("other", "lti", 2, {}) is not None
+    assert store.remarks() == ["Kept results that are damaged or not of your making, and computed again: 1."]
 
 
 def test_a_picture_of_private_images_is_not_set_aside(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from equipoise.errors import CheckpointError, ConfigError, DataError, ModelError
 from equipoise.models.bundled import MLP
 from equipoise.runs.folder import RunFolder
 from tests.audit_helpers import SIDE, cheap, deployed, train_run, write_pictures
+from tests.helpers import write_dataset
 
 SHAPE, CLASSES = (1, SIDE, SIDE), 4
 TOLD: dict[str, Any] = {"model": "mlp", "classes": CLASSES, "mean": 0.5, "std": 0.25}
@@ -237,22 +238,60 @@ def without_public(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_run(place / "run", write_pictures(place / "data"), ("none",), public_fraction=0.0)
 
 
+@pytest.fixture
+def others(tmp_path: Path) -> Path:
+    """Pictures that no run trained on."""
+    return write_dataset(tmp_path / "others", 160, 16, seed=12, side=SIDE, classes=CLASSES)
+
+
 def test_a_run_without_a_public_part_is_audited_with_data_that_the_user_names(
-    without_public: Path, pictures: Path
+    without_public: Path, others: Path
 ) -> None:
     with pytest.raises(DataError, match="no public images to attack with") as caught:
         audit_run(without_public, cheap(attacks=["labels"]))
     assert "--public PATH" in caught.value.remedy
-    result = audit_run(without_public, cheap(attacks=["labels"]), [0], public=pictures / "train.npz")
+    result = audit_run(without_public, cheap(attacks=["labels"]), [0], public=others / "train.npz")
     assert result.content["notes"] == []
     assert result.rows
 
 
-def test_a_run_keeps_its_own_normalisation_and_training_data(without_public: Path, pictures: Path) -> None:
+def test_images_that_the_run_trained_on_are_not_public_whatever_names_them(without_public: Path, others: Path) -> None:
+    """Pictures draw public images: those of the clients would get there without --private."""
+    data = without_public.parent / "data"
+    for named in (data, data / "train.npz", data / "test.npz"):
+        with pytest.raises(DataError, match="public images are the run's own to train or test on") as caught:
+            subject_of(RunFolder(without_public), [0], public=named)
+        assert "--public PATH" in caught.value.remedy
+    parts = [np.load(folder / "train.npz") for folder in (others, data)]
+    both = {name: np.concatenate([part[name] for part in parts]) for name in ("images", "labels")}
+    both["images"] = (both["images"] / 255).astype(np.float32)  # the same pixels in another form
+    np.savez(others / "both.npz", **both)
+    subject = subject_of(RunFolder(without_public), [0], public=others / "both.npz")
+    alone = subject_of(RunFolder(without_public), [0], public=others / "train.npz")
+    assert subject.notes == [
+        "160 of 320 public images are the run's own to train or test on (data), and were left out."
+    ]
+    found, expected = only(subject).public, only(alone).public
+    assert found is not None
+    assert expected is not None
+    assert torch.allclose(found.inputs, expected.inputs, atol=1e-6)
+
+
+def test_pictures_show_no_image_that_the_run_trained_on(tmp_path: Path, others: Path) -> None:
+    """Of a run with a public part of its own, that is what is left of the file it trained on."""
+    run = train_run(tmp_path / "run", write_pictures(tmp_path / "data"), ("none",))
+    data = only(subject_of(RunFolder(run), [0], public=tmp_path / "data" / "train.npz"))
+    own = only(subject_of(RunFolder(run), [0]))
+    assert data.public is not None
+    assert own.public is not None
+    assert sorted(data.public.inputs.sum((1, 2, 3)).tolist()) == sorted(own.public.inputs.sum((1, 2, 3)).tolist())
+
+
+def test_a_run_keeps_its_own_normalisation_and_training_data(without_public: Path, others: Path) -> None:
     run = RunFolder(without_public)
-    plain = subject_of(run, [0], public=pictures)
+    plain = subject_of(run, [0], public=others)
     data = only(plain)
-    pixels = np.load(pictures / "train.npz")["images"]
+    pixels = np.load(others / "train.npz")["images"]
     assert data.public is not None
     assert len(data.train) < len(pixels)
     assert float(data.pixels(data.public.inputs).max()) == pytest.approx(1.0, abs=1e-5)

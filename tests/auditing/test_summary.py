@@ -183,9 +183,9 @@ def test_the_audit_of_an_update_says_what_it_is(call: Call, public: Any) -> None
         "Audit(1 attack on 1 update of 2 examples; invgrad identifies 100 % of the examples (insufficient evidence))"
     )
     assert one_line(result.summary()).startswith(
-        "Insufficient evidence: 1 release, and a result takes 20. Read the rest as examples. Nothing protects this "
+        "Insufficient evidence: 1 update, and a result takes 20. Read the rest as examples. Nothing protects this "
         "update: a server that follows the protocol (labels granted) reconstructs examples (invgrad) that point to the "
-        "right one out of 5 in 100 % of cases from this update."
+        "right one out of 5 in 100 % of cases (one update: too few to tell) from this update."
     )
 
 

@@ -110,6 +110,17 @@ def test_a_picture_of_nothing_is_still_one() -> None:
     ElementTree.fromstring(svg("Title", [Section("s", [Row("r", "", some(0, 1, 4, 4))])]))
 
 
+def test_a_warning_is_part_of_the_heading_and_a_remark_may_have_two_lines() -> None:
+    rows = [Row("pl-learn", "identified: lti 3.0 % *\nMSE 1.00 *", some(1, 1, 2, 2))]
+    root = ElementTree.fromstring(svg("Title", [Section("first", rows, "no evidence")]))
+    assert texts(root) == ["Title", "first", "no evidence", "pl-learn", "identified: lti 3.0 % *", "MSE 1.00 *"]
+    heights = [float(part.attrib["y"]) for part in root.iter(f"{SVG}text")]
+    assert heights == sorted(set(heights))
+    (image,) = root.iter(f"{SVG}image")
+    top = float(image.attrib["y"])
+    assert heights[2] < top < heights[3] < heights[5] < top + float(image.attrib["height"])
+
+
 def test_a_long_footer_goes_on_in_another_line() -> None:
     words = " ".join(f"word{i}" for i in range(60))
     root = ElementTree.fromstring(svg("Title", [], words))

@@ -26,7 +26,7 @@ from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
 from equipoise.mechanism.protection import Leakage
 from equipoise.models.batched import Batched
-from tests.audit_helpers import cheap, write_pictures
+from tests.audit_helpers import cheap, interrupt, write_pictures
 from tests.auditing.small import TWINS
 
 SETTINGS = Settings.flat(rounds=2, evaluate_every=2, model="mlp", init="torch", batch=2, steps=2, public_fraction=0.6)
@@ -224,7 +224,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
     seen: list[tuple[str, list[str]]] = []
 
     def counting(cell: Any, targets: Any, materials: Any, options: AuditOptions, *rest: Any, **more: Any) -> Any:
-        seen.append((cell.role, options.attacks))
+        seen.append((cell.about["role"], options.attacks))
         return genuine(cell, targets, materials, options, *rest, **more)
 
     genuine = sweep_audit.attack_cell
@@ -404,21 +404,6 @@ def test_without_a_key_all_is_computed_again_and_the_plan_says_why(
 
 
 # --- an interrupted audit ------------------------------------------------------------------------------------
-
-
-def interrupt(monkeypatch: pytest.MonkeyPatch, last: int) -> list[Any]:
-    """Ctrl-C while cell number ``last`` is attacked; returns the cells, as they come."""
-    seen: list[Any] = []
-
-    def interrupted(cell: Any, *arguments: Any, **more: Any) -> Any:
-        seen.append(cell)
-        if len(seen) == last:
-            raise KeyboardInterrupt
-        return genuine(cell, *arguments, **more)
-
-    genuine = sweep_audit.attack_cell
-    monkeypatch.setattr(sweep_audit, "attack_cell", interrupted)
-    return seen
 
 
 def test_an_interrupted_audit_keeps_the_cells_that_were_finished(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

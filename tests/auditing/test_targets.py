@@ -16,6 +16,7 @@ from equipoise.auditing.targets import Materials, Targets, build_targets, given_
 from equipoise.data.dataset import Dataset, from_tensors
 from equipoise.data.splits import Split
 from equipoise.errors import DataError
+from equipoise.statistics import auc, bootstrap, bootstrap_auc, ranks
 from tests.auditing.small import QUICK, SHAPE, materials, part, server_of, targets_of
 
 # --- images, by what they serve for --------------------------------------------------------------------------
@@ -58,8 +59,9 @@ def pool_of(each: int, classes: int = 4) -> Materials:
 def check_parts(result: Targets, width: int, others: int) -> None:
     """What holds for all targets, given or not."""
     count, batch = result.labels.shape
-    assert result.choices.shape == (count, batch, width)
-    assert torch.equal(result.pool_labels[result.choices], result.labels.unsqueeze(2).expand(-1, -1, width))
+    wide = width - 1 + max(Counter(row).most_common(1)[0][1] for row in result.labels.tolist())
+    assert result.choices.shape == result.left_out.shape == (count, batch, wide)
+    assert torch.equal(result.pool_labels[result.choices], result.labels.unsqueeze(2).expand(-1, -1, wide))
     assert result.asked.shape == result.member.shape == (count, batch + others)
     assert (result.candidates, result.others) == (width, others)
     assert not (result.place == result.impostor).any(), "chance is measured by another image"
@@ -70,9 +72,15 @@ def check_parts(result: Targets, width: int, others: int) -> None:
         assert sorted(asked[member].tolist()) == sorted(result.truth[row].tolist())
         assert not set(asked[~member].tolist()) & inside, "no non-member is in the batch"
         assert set(result.pool_labels[asked[~member]].tolist()) <= set(result.labels[row].tolist())
-        for image, choices in zip(result.truth[row].tolist(), result.choices[row].tolist(), strict=True):
-            assert len(set(choices)) == width
-            assert set(choices) & inside == {image}, "of the batch, the image alone is a candidate for its place"
+        counted = result.counted(result.choices)
+        assert torch.equal(counted.gather(2, result.column(result.place).unsqueeze(2)).squeeze(2), result.truth)
+        assert torch.equal(counted.gather(2, result.column(result.impostor).unsqueeze(2)).squeeze(2), result.false)
+        for image, choices in zip(result.truth[row].tolist(), counted[row].tolist(), strict=True):
+            assert len(set(choices)) == len(choices) == width
+            assert set(choices) & inside == {image}, "of the batch, the image alone counts at its place"
+        for label in result.labels[row].unique():
+            (one,) = {tuple(choices) for choices in result.choices[row][result.labels[row] == label].tolist()}
+            assert inside & set(one) == set(result.truth[row][result.labels[row] == label].tolist())
 
 
 @pytest.mark.parametrize("batch", [1, 3, 4, 6])
@@ -85,6 +93,25 @@ def test_every_image_is_among_decoys_and_no_other_of_the_batch_is_one(batch: int
     assert torch.equal(result.inputs, result.pool[result.truth])
     assert len({tuple(row) for row in result.labels.tolist()}) == result.label_sets
     assert torch.equal(result.labels, result.labels.sort(1).values)
+
+
+@pytest.mark.parametrize(("batch", "steps"), [(4, 1), (16, 1), (4, 4)])
+def test_the_lists_of_candidates_alone_tell_nothing(mnist: Dataset, batch: int, steps: int) -> None:
+    """An attacker who looks at no release picks what no other example of the batch has in its list, or the most of."""
+    server, _ = server_of(batch=batch)
+    server = replace(server, local_steps=steps)
+    found = {"rare": [], "often": []}  # type: dict[str, list[float]]
+    for seed in range(3):
+        result = build_targets(Materials.of(mnist), server, AuditOptions(releases=20, seed=seed))
+        flat = result.choices.flatten(1)
+        times = (result.choices.unsqueeze(3) == flat.view(len(flat), 1, 1, -1)).sum(3).double()
+        for name, sign in (("rare", -1), ("often", 1)):
+            first = ranks(result.counted(sign * times), result.column(result.place)).first
+            found[name] += first.mean(1).tolist()
+    for rates in found.values():
+        low, high = bootstrap(torch.tensor(rates).numpy().reshape(-1, 1)) or (0.0, 1.0)
+        assert low <= 1 / result.candidates + 1e-9, rates
+        assert high >= 1 / result.candidates - 1e-9, rates
 
 
 def check_distinct(result: Targets) -> None:
@@ -214,6 +241,36 @@ def test_members_stand_anywhere_among_those_asked_about() -> None:
     counts = torch.stack([one.member.double().sum(0) for one in dealt_often()]).sum(0)
     assert len(counts) == 8
     assert float((counts - SEEDS).abs().max()) < 4.5 * (2 * SEEDS / 4) ** 0.5, "each place half of the time"
+
+
+@pytest.mark.parametrize("batch", [4, 6, 8, 16, 44])
+def test_a_label_alone_does_not_tell_members_from_others(mnist: Dataset, batch: int) -> None:
+    """Non-members that are no multiple of the batch once had more of the lowest labels: an AUC of up to 0.57."""
+    server, _ = server_of(batch=batch)
+    check_labels_tell_nothing(
+        [build_targets(Materials.of(mnist), server, AuditOptions(seed=seed)) for seed in range(8)], 0.01
+    )
+
+
+@pytest.mark.parametrize("others", [3, 5, 9])
+def test_nor_among_given_inputs(others: int) -> None:
+    labels = torch.arange(48).view(8, 6).remainder(4).sort(1).values.tolist()
+    several = [given(part(800, 6), labels, replace(OPTIONS, others=others, seed=seed))[2] for seed in range(40)]
+    assert several[0].others == others
+    check_labels_tell_nothing(several, 0.015)
+
+
+def check_labels_tell_nothing(several: list[Targets], far: float) -> None:
+    """The area of a score that is the label: within most intervals 0.5, and about that on average."""
+    areas, within = [], 0
+    for one in several:
+        labels = one.pool_labels[one.asked].double()
+        inside, outside = (labels[which].view(len(labels), -1).numpy() for which in (one.member, ~one.member))
+        (low, high), _ = bootstrap_auc(inside, outside, seed=0) or ((0.0, 0.0), None)
+        within += low <= 0.5 <= high
+        areas.append(auc(inside, outside))
+    assert within > len(several) / 2
+    assert sum(areas) / len(areas) == pytest.approx(0.5, abs=far)
 
 
 # --- pools that are too small --------------------------------------------------------------------------------
@@ -351,7 +408,7 @@ def test_given_inputs_are_told_apart_from_half_of_the_public_ones() -> None:
 
 def test_given_inputs_stand_anywhere_among_the_candidates() -> None:
     several = [given(part(64, 6), options=replace(OPTIONS, seed=seed))[2] for seed in range(100)]
-    places = often([one.place for one in several], 6)
+    places = often([one.column(one.place) for one in several], 6)
     assert float((places - 100).abs().max()) < 45
     members = torch.stack([one.member.double().sum(0) for one in several]).sum(0)
     assert float((members - 600 / 7).abs().max()) < 40
@@ -394,7 +451,7 @@ def test_few_public_inputs_are_fewer_non_members_and_candidates() -> None:
 
 
 def test_non_members_recur_where_even_one_for_each_release_is_too_many() -> None:
-    _, _, targets, _ = given(part(16, 6), labels=((0, 1),) * 3)
+    _, _, targets, _ = given(part(16, 6), labels=((0, 1),) * 5)
     check_parts(targets, 3, 1)
     assert targets.others_recurring
     assert not targets.recurring

@@ -274,8 +274,8 @@ def test_updates_of_one_batch_have_no_intervals_and_that_is_said(call: Call, mod
 
 
 def test_few_others_leave_membership_alone_without_intervals(call: Call, model: nn.Module) -> None:
-    """Four public inputs of a label: two are decoys, and three releases want a non-member each."""
-    images, labels = numbers(3, 2, *SHAPE, seed=5), torch.tensor([[0, 2]] * 3)
+    """Four public inputs of a label: two are decoys, and five releases of two labels want a non-member each."""
+    images, labels = numbers(5, 2, *SHAPE, seed=5), torch.tensor([[0, 2]] * 5)
     sent = [gradient_of(model, x, y) for x, y in zip(images, labels, strict=True)]
     public = numbers(4 * CLASSES, *SHAPE, seed=4), torch.arange(4 * CLASSES) % CLASSES
     options = cheap(attacks=["matched", "membership"])

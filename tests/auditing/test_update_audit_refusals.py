@@ -55,6 +55,19 @@ def test_an_update_that_is_not_finite_is_refused(
         call(**{which: state}, labels="infer")
 
 
+def test_a_list_of_updates_is_refused_with_the_form_that_works(model: nn.Module, batch: Any) -> None:
+    before, changed = model.state_dict(), gradient_of(model, *batch)
+    after = {name: before[name] - 0.1 * slope for name, slope in changed.items()}
+    several: Any = [Update(model, before, after)] * 2
+    with pytest.raises(ConfigError, match="Expected an Update to audit, got list") as refused:
+        audit(several)
+    assert "Update(model, before, [after1, after2, ...])" in refused.value.remedy
+    assert "truth=(inputs [N, E, ...], labels [N, E])" in refused.value.remedy
+    inputs, labels = (part.expand(2, *part.shape) for part in batch)
+    result = audit(Update(model, before, [after, after]), truth=(inputs, labels), options=cheap(attacks=["invgrad"]))
+    assert result.rows[0]["targets"] == 2
+
+
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("beyond", [(-0.5, 1.0), (0.0, 3.0)], ids=["below", "above"])
 def test_a_truth_outside_the_bounds_is_refused(

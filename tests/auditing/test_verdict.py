@@ -52,7 +52,7 @@ def test_a_static_run_names_its_worst_round() -> None:
 def test_a_sweep_is_grouped_and_ranked_in_few_sentences() -> None:
     said = verdict(study())
     assert len(said) <= 12
-    assert len("\n".join(map(wrapped, said)).splitlines()) <= 24
+    assert len("\n".join(map(wrapped, said)).splitlines()) <= 28
     ranking = next(line for line in said if line.startswith("Images identified"))
     assert ranking == (
         "Images identified by the strongest attack, the largest of 3 to 6 figures each: at the first round none 100 %, "
@@ -91,11 +91,39 @@ def test_more_than_the_unprotected_run_says_that_the_weights_differ() -> None:
     assert "Worse" not in " ".join(said)
 
 
-def test_an_interrupted_audit_says_so_first() -> None:
-    whole = content(*cell("matched", 0.4, 0.9))
-    first, *others = verdict({**whole, "complete": False})
-    assert first.startswith("Interrupted: what follows rests on the parts that were finished")
-    assert others == verdict(whole)
+def test_the_first_sentence_names_the_largest_figure_where_it_leads_with_another() -> None:
+    gaps = [*cell("matched", 0.74, 1.0, 0.42), *cell("matched", 0.81, 1.0, 0.62, seed=2)]
+    first = verdict(content(*gaps))[0]
+    assert (
+        "in 74 % of cases (95 % interval 72 to 76; the clearest difference; the largest figure is 81 %, pl-learn @ "
+        "0.98 (seed 2)) from the first release of pl-learn @ 0.98 (seed 1); "
+    ) in first
+    later = [*cell("matched", 0.7, 0.4, 0.3, round=60), *cell("matched", 0.99, 1.0, 0.9, budget=0.995)]
+    said = verdict(content(*later))
+    assert said[0].startswith("Worse than no protection: a server")
+    assert "the largest figure is 99 %, pl-learn @ 0.995 at the first round)" in said[0]
+    assert "the largest figure" not in " ".join(said[1:]), "once is enough"
+    assert "the largest figure" not in " ".join(verdict(content(*cell("matched", 0.74, 1.0, 0.42))))
+
+
+def test_a_later_round_without_clear_protection_is_said() -> None:
+    weak = cell("matched", 0.59, 0.6, mechanism="pl-identical", round=100)
+    said = verdict(content(*cell("matched", 0.3, 1.0, mechanism="pl-identical"), *weak))
+    assert (
+        "After 100 rounds pl-identical @ 0.98 shows no clear difference from no protection (59 against 60 %)." in said
+    )
+    both = verdict(content(*weak, *cell("matched", 0.7, 0.71, mechanism="pl-identical", budget=0.995, round=2000)))
+    assert (
+        "No clear difference from no protection: pl-identical @ 0.98 after 100 rounds (59 against 60 %), "
+        "pl-identical @ 0.995 after 2,000 rounds (70 against 71 %)."
+    ) in both
+    for other in (
+        cell("matched", 0.5, 0.6, mechanism="pl-identical", round=100),  # clear
+        cell("matched", 0.59, 0.6, mechanism="pl-identical"),  # the first round
+        cell("matched", 0.02, 0.02, mechanism="pl-identical", round=100, failed=True),  # no evidence
+        cell("lti", 0.59, 0.6, mechanism="pl-identical", round=100),
+    ):
+        assert "from no protection" not in " ".join(verdict(content(*other)))
 
 
 def test_one_cell_is_not_called_the_largest() -> None:
@@ -127,7 +155,7 @@ def test_too_few_releases_are_the_first_thing_said() -> None:
     few = {"targets": 8, "evidence": "insufficient evidence"}
     said = verdict(content(*cell("matched", 0.9, 1.0, 0.3, **few), options={"releases": 8}))
     assert said[0] == "Insufficient evidence: 8 releases, and a result takes 20. Read the rest as examples."
-    assert said[-1].startswith("Next: attack more releases (--targets 20 or more)")
+    assert "; attack more releases (--targets 20 or more); " in said[-1]
 
 
 def test_a_failed_control_is_no_evidence_of_protection() -> None:
@@ -171,6 +199,27 @@ def test_of_an_update_of_ones_own_it_says_this_update() -> None:
         "Nothing is scored: no truth was given to hold the results against.",
         "The attacker takes the labels to be [[1, 2]].",
     ]
+
+
+def test_one_update_is_too_few_to_tell() -> None:
+    """It has no interval, so it is clear of nothing: neither "0 % of cases" nor "no clear difference" says a thing."""
+    alone = {"targets": 1, "round": None, "evidence": "insufficient evidence", "half": 0.0}
+    none = {f"{name}_{end}": None for name in ("identification", "labels") for end in ("low", "high")}
+    rows = [one | none for attack in ("matched", "labels") for one in cell(attack, 0.0, 1.0, 0.0, **alone)]
+    said = verdict(content(*rows, targets="given"))
+    assert said[0].startswith("Insufficient evidence: 1 update, and a result takes 20.")
+    assert said[1] == "One update is too few to tell whether learned noise leaks more than static noise."
+    assert "in 0 % of cases (one update: too few to tell) from this update under pl-learn @ 0.98" in said[2]
+    assert said[2].endswith("; without any protection it would be 100 %, with static noise of the same budget 0 %.")
+    assert said[3].startswith("Labels: 0 % inferred (one update: too few to tell)")
+    assert "clear" not in " ".join(said)
+
+
+def test_labels_are_held_against_an_even_guess() -> None:
+    """Which may well be right in all of an even batch: no chance in the usual sense."""
+    decoy = row("labels", 1.0, mechanism="pl-identical", control="negative")
+    said = verdict(content(*cell("labels", 0.98, 1.0, mechanism="pl-identical"), decoy))
+    assert "98 % of the labels (95 % interval 96 to 100; an even guess 100 %)" in said[0]
 
 
 def test_several_datasets_and_seeds_are_told_apart() -> None:

@@ -149,6 +149,16 @@ def test_every_error_reaches_the_shell_as_itself(
     assert document(result) == {"error": {"type": kind.__name__, "cause": "It is broken.", "remedy": "Mend it."}}
 
 
+def test_no_error_steers_the_terminal(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a file of somebody else's says may be in an error; its lines are those of the message."""
+
+    def fail(app: str) -> None:
+        raise errors.DataError("\x1b[31mEVIL\x07\r.\n  - Two", "Check it\x9b.")
+
+    monkeypatch.setattr(cli, "app", lambda prog_name: fail(prog_name))
+    assert command("doctor").err == "error: ?[31mEVIL??.\n  - Two\nCheck it?.\n"
+
+
 def test_every_error_has_an_exit_code_of_its_own_and_a_page_in_the_docs() -> None:
     codes = [kind.exit_code for kind in ERRORS]
     assert len(ERRORS) >= 8

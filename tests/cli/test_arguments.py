@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -39,5 +40,6 @@ def test_rounds_are_whole_numbers() -> None:
 
 def test_a_run_must_be_a_folder(tmp_path: Path) -> None:
     assert existing_folder(tmp_path) == tmp_path
-    with pytest.raises(ConfigError, match="There is no folder nowhere"):
-        existing_folder(tmp_path / "nowhere")
+    for named in (tmp_path / "nowhere", Path("runs", "nowhere")):
+        with pytest.raises(ConfigError, match=f"There is no folder {re.escape(str(named))}\\."):
+            existing_folder(named)

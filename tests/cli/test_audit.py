@@ -17,15 +17,19 @@ import pytest
 
 from equipoise.attack.attack import Option
 from equipoise.attack.registry import ATTACKS as REGISTERED
-from equipoise.attack.registry import find
-from equipoise.auditing import sweep_audit
+from equipoise.attack.registry import find, known_attacks
+from equipoise.cli import audit as audit_command
+from equipoise.cli import display
 from equipoise.data.dataset import Dataset, from_tensors
 from equipoise.errors import ConfigError
 from equipoise.report import demonstration
-from tests.audit_helpers import EFFORT, train_run, write_pictures
+from equipoise.runs.config import resolve
+from equipoise.runs.run import Run
+from tests.audit_helpers import EFFORT, interrupt, train_run, write_pictures
 from tests.helpers import Command, Done, contents, entry_point, equipoise, single_threaded
 
 CHEAP = [word for key, value in EFFORT.items() for word in ("--set", f"{key}={value}")]
+REMARKS = "The folder names data: |Pictures show public images of these|Computed each time, because the code is not "
 ATTACKS = ["matched", "lti", "membership", "labels"]
 
 
@@ -51,8 +55,8 @@ def refuse(constant: str) -> Any:
 
 
 def document(done: Done) -> Any:
-    """The one JSON document on standard output; nothing on standard error."""
-    assert done.err == ""
+    """The one JSON document on standard output; on standard error remarks, and progress where a machine is slow."""
+    assert [line for line in done.err.splitlines() if not re.match(rf"\d+% after |{REMARKS}", line)] == []
     return json.loads(done.out, parse_constant=refuse)
 
 
@@ -100,7 +104,8 @@ def test_the_table_shows_defences_controls_and_what_is_not_claimed(command: Comm
     assert "CAP of" not in text, "the accuracy is that of the last round, the error would be that of the first"
     assert "auditing run, public images over 2 label sets" in text
     assert "3 federations x 1 snapshot: 4 cells" in text
-    assert re.search(r"each attacked by lti, membership, labels on 2 releases. About \d+ s on this machine.", text)
+    assert re.search(r"each attacked by lti, membership, labels on 2 releases. The folder names data: .*", text)
+    assert re.search(r"PATH. About \d+ s on this machine.", text)
     assert not re.search(r"(epsilon|delta)\s*[=<]\s*\d", text)
     ElementTree.parse(folder / "audit.svg")
 
@@ -188,6 +193,14 @@ def test_an_attack_of_ones_own_is_called_by_its_name(
     assert result["options"]["extra"] == 5
     error = document(command(*quick("--set", "extra=x", "--json")))["error"]
     assert "Expected extra='x' to be of type int" in error["cause"]
+
+
+def test_help_has_a_phrase_for_every_attack_and_says_which_draw(command: Command) -> None:
+    text = " ".join(command("audit", "--help").out.replace("│", " ").split())
+    assert "With an attack that draws (lti, invgrad, dlg, idlg, likelihood, unrolled) also audit.svg" in text
+    phrases = audit_command.ATTACKS
+    assert set(phrases) == set(known_attacks())
+    assert all(f"{name}: {does}" in text and len(does.split()) <= 9 for name, does in phrases.items())
 
 
 def test_help_has_examples(command: Command) -> None:
@@ -278,16 +291,7 @@ def test_an_audit_that_fails_leaves_the_earlier_one(command: Command, folder: Pa
 @pytest.fixture
 def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while the second cell is attacked."""
-    cells: list[Any] = []
-
-    def attack(cell: Any, *arguments: Any, **more: Any) -> Any:
-        cells.append(cell)
-        if len(cells) == 2:
-            raise KeyboardInterrupt
-        return genuine(cell, *arguments, **more)
-
-    genuine = sweep_audit.attack_cell
-    monkeypatch.setattr(sweep_audit, "attack_cell", attack)
+    interrupt(monkeypatch, 2)
 
 
 @pytest.mark.usefixtures("interrupted")
@@ -296,7 +300,8 @@ def test_an_interrupted_audit_writes_what_was_finished(command: Command, folder:
     assert done.code == 130
     assert "Traceback" not in done.err
     text = " ".join(done.out.split())
-    assert text.index("Interrupted: what follows rests on the parts that were finished") < text.index("Next:")
+    first = "Interrupted: 1 of 4 cells is finished; nothing yet on pl-identical, pl-learn. "
+    assert text.index(first) < text.index("Next: run the same command again. ")
     assert "run/audit.json" in text
     stored = json.loads((folder / "audit.json").read_text(), parse_constant=refuse)
     assert stored["complete"] is False
@@ -317,10 +322,7 @@ def test_an_interrupted_audit_says_how_to_go_on_and_does(command: Command, folde
 def test_interrupted_before_anything_is_finished_it_says_so_too(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def attack(*arguments: Any, **more: Any) -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sweep_audit, "attack_cell", attack)
+    interrupt(monkeypatch, 1)
     done = command(*quick())
     assert done.code == 130
     assert "interrupted. Nothing was finished yet: the same command begins anew." in " ".join(done.err.split())
@@ -407,6 +409,19 @@ def test_quick_says_what_it_reduces_and_explicit_options_win(command: Command, f
     assert "20 releases over 1 label set" in help_text
 
 
+@pytest.mark.parametrize(("attack", "told"), [("matched", True), ("multi-round", True), ("labels", False)])
+def test_quick_says_only_what_plays_a_part(command: Command, tmp_path: Path, attack: str, told: bool) -> None:
+    data = write_pictures(tmp_path / "pictures")
+    sweep = {"datasets": [str(data)], "mechanisms": ["gaussian-dp"], "budgets": [2.0]}
+    overrides = {"rounds": 1, "model": "mlp", "public_fraction": 0.6}
+    Run(tmp_path / "run", resolve(overrides=overrides, sweep=sweep)).execute()
+    done = command("audit", "run", "--attack", attack, "--snapshots", "0", "--quick", "--set", "games=4")
+    assert done.code == 0
+    lines = [line for line in done.out.splitlines() if line.startswith("--quick")]
+    assert lines == ["--quick: games 4 (usually 500)"] * told
+    assert done.out.startswith("auditing run, public images\n"), "no label sets in these games"
+
+
 def test_a_run_without_public_images_is_refused_with_what_helps(command: Command, tmp_path: Path) -> None:
     data = write_pictures(tmp_path / "pictures")
     train_run(tmp_path / "run", data, ("none",), public_fraction=0.0)
@@ -424,9 +439,28 @@ def test_a_run_without_public_images_is_refused_with_what_helps(command: Command
 @pytest.mark.usefixtures("interrupted")
 def test_an_interrupted_audit_as_json_is_one_document_and_exit_code_130(command: Command, folder: Path) -> None:
     done = command(*quick("--json"))
-    assert document(done) == json.loads((folder / "audit.json").read_text(), parse_constant=refuse)
-    assert document(done)["complete"] is False
+    result = json.loads(done.out, parse_constant=refuse)
+    assert result == json.loads((folder / "audit.json").read_text(), parse_constant=refuse)
+    assert result["complete"] is False
     assert done.code == 130
+    assert "run the same command again to go on" in " ".join(done.err.split()), "standard output is the document alone"
+
+
+def test_as_json_progress_is_told_on_standard_error_as_in_a_pipe(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(display, "EVERY", 0.0)
+    done = command(*quick("--json"))
+    assert json.loads(done.out, parse_constant=refuse)["complete"] is True
+    lines = [line for line in done.err.splitlines() if not re.match(REMARKS, line)]
+    assert lines
+    assert all(re.match(r"\d+% after \d+ s, ", line) for line in lines)
+
+
+def test_as_json_the_data_that_the_folder_names_is_told_on_standard_error(command: Command, folder: Path) -> None:
+    told, shown = [line for line in command(*quick("--json")).err.splitlines() if re.match(REMARKS, line)]
+    assert re.fullmatch(r"The folder names data: .*pictures, public_fraction [\d.]+\.", told)
+    assert shown.endswith("name others with --public PATH.")
 
 
 def test_an_audit_that_was_not_interrupted_is_complete(command: Command, folder: Path) -> None:
@@ -445,8 +479,8 @@ def test_a_run_folder_in_use_is_left_alone(command: Command, folder: Path) -> No
 @pytest.mark.slow
 def test_a_process_of_its_own_keeps_the_streams_apart(folder: Path, tmp_path: Path) -> None:
     done = equipoise(*quick("--json"), cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["attacks"]
+    assert document(Done(done.returncode, done.stdout, done.stderr))["attacks"]
+    assert done.returncode == 0
     done = equipoise("audit", "run", "--set", "sampels=3", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (11, "")
     assert "Traceback" not in done.stderr

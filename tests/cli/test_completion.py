@@ -29,6 +29,7 @@ def test_single_names_are_completed() -> None:
 def test_keys_of_settings_and_options_are_completed() -> None:
     assert completion.settings("local") == ["local_steps="]
     assert completion.settings("leakage.it") == ["leakage.iterations="]
+    assert completion.settings("gaussian.del") == ["gaussian.delta="]
     assert completion.settings("sweep") == []
     assert completion.attack_options("rel") == ["releases="]
     assert completion.bounds_options("rep") == ["repeats="]

@@ -83,7 +83,6 @@ def _terminal(monkeypatch: pytest.MonkeyPatch) -> Console:
 def test_the_bar_of_an_audit_fits_80_columns(terminal: Console, share: float) -> None:
     """One line with the share, the time left and as much of the label as there is room for."""
     with display.audit_progress(quiet=False) as progress:
-        assert progress is not None
         progress.planned("an audit", 36000.0)
         progress(LONGEST, 36000.0 * share)
         assert progress.bar is not None
@@ -98,7 +97,6 @@ def test_the_bar_of_an_audit_fits_80_columns(terminal: Console, share: float) ->
 
 def test_a_label_is_no_markup(terminal: Console) -> None:
     with display.audit_progress(quiet=False) as progress:
-        assert progress is not None
         progress.planned("an audit", 10.0)
         progress("[bold]mine[/bold]", 1.0)
         assert progress.bar is not None
@@ -113,7 +111,6 @@ def test_an_audit_in_a_pipe_tells_share_and_time_left_every_ten_seconds(
     clock = [100.0]
     monkeypatch.setattr(display.time, "monotonic", lambda: clock[0])
     with display.audit_progress(quiet=False) as progress:
-        assert progress is not None
         progress.planned("what it will do", 200.0)
         for _ in range(12):
             clock[0] += 4
@@ -135,10 +132,19 @@ def test_the_time_left_begins_as_planned_and_then_goes_by_the_pace() -> None:
     assert progress.left(5.0) == 0
 
 
-def test_a_quiet_audit_shows_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_quiet_audit_leaves_standard_output_alone_and_tells_lines_even_in_a_terminal(
+    terminal: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(display.time, "monotonic", lambda: clock[0])
     with display.audit_progress(quiet=True) as progress:
-        assert progress is None
-    assert capfd.readouterr() == ("", "")
+        progress.planned("what it will do", 200.0)
+        assert progress.bar is None
+        for _ in range(3):
+            clock[0] += 4
+            progress("a cell: lti", 8.0)
+    assert display.console.file.getvalue() == ""  # type: ignore[attr-defined]
+    assert terminal.file.getvalue() == "12% after 12 s, 2 min left: a cell: lti\n"  # type: ignore[attr-defined]
 
 
 def test_a_bar_of_rounds_begins_with_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ from xml.etree import ElementTree
 import pytest
 
 from equipoise import guarantee
+from equipoise.privacy.guarantee import percent_up
+from equipoise.privacy.limits import Scope, limit
 from equipoise.report.guarantee_picture import guarantee_picture
 from tests.helpers import Command, entry_point
 
@@ -30,13 +32,26 @@ def test_plain_sentences_come_first_and_then_a_table(command: Command) -> None:
     rows = [" ".join(line.split()) for line in done.out.splitlines() if line.strip().endswith("%")]
     assert rows == [
         "identified, 1 of 200 0.5 % 0.613 % 1.91 %",
-        "noticed at 0.1 % false alarms 0.1 % - 0.482 %",
-        "noticed at 1 % false alarms 1 % - 3.41 %",
-        "noticed at 10 % false alarms 10 % - 21.8 %",
-        "hits less false alarms 0 % - 19.9 %",
+        "hits at 0.1 % false alarms 0.1 % 0.127 % 0.482 %",
+        "hits at 1 % false alarms 1 % 1.21 % 3.41 %",
+        "hits at 10 % false alarms 10 % 11.4 % 21.8 %",
+        "hits minus false alarms 0 % 2.83 % 19.9 %",
     ]
     for said in ("noise multiplier: 14.09839", "Not said: anything about replacing a record", "docs/guarantee.md"):
         assert said in text
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.25])
+def test_the_limits_of_one_release_are_those_of_its_audit(command: Command, rate: float) -> None:
+    """Hits minus false alarms: the largest that any rate of false alarms leaves."""
+    run = (2.0, 50, rate)
+    out = command("guarantee", "--sigma", "2", "--rounds", "50", "--sampling-rate", rate).out
+    rows = [" ".join(line.split()) for line in out.splitlines()]
+    scopes: tuple[Scope, ...] = ("release",) if rate == 1 else ("release", "release_known")
+    one = " ".join(percent_up(limit(0.01, *run, scope)) for scope in scopes)
+    assert any(row.startswith(f"hits at 1 % false alarms 1 % {one} ") for row in rows)
+    gaps = [max(limit(place / 1000, *run, scope) - place / 1000 for place in range(1000)) for scope in scopes]
+    assert any(row.startswith(f"hits minus false alarms 0 % {' '.join(map(percent_up, gaps))} ") for row in rows)
 
 
 def test_poisson_sampling_has_a_column_more(command: Command) -> None:

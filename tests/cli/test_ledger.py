@@ -9,15 +9,29 @@ from typing import Any
 
 import pytest
 
+from equipoise.cli import display
 from equipoise.errors import missing_package
 from equipoise.flower.policy import read_policy
 from equipoise.flower.policy_file import init_policy
 from equipoise.ledger.account import Account
+from equipoise.ledger.ledger import Ledger
 from equipoise.ledger.report import ledger_report
 from equipoise.privacy import accounting
 from equipoise.privacy.gaussian import epsilon_of
 from tests.helpers import Command, Done, entry_point, write_dataset
-from tests.ledger.entries import a_round, deployment, entry, formal, node, of_run, reservation, row, seeded
+from tests.ledger.entries import (
+    a_round,
+    answered,
+    asked,
+    deployment,
+    entry,
+    formal,
+    node,
+    of_run,
+    reservation,
+    row,
+    seeded,
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -32,15 +46,20 @@ def deployed(tmp_path: Path) -> Path:
 
 
 def table_rows(out: str) -> list[list[str]]:
-    return [line.split() for line in out.splitlines() if re.match(r"\s+\d+\s", line)]
+    """Of the table of releases: what stands above clients, and their counts."""
+    lines = out.splitlines()
+    start = next(place for place, line in enumerate(lines) if "──" in line) + 1
+    end = next(place for place, line in enumerate(lines) if place > start and not line.strip())
+    return [line.split() for line in lines[start:end]]
 
 
 def test_a_deployment_is_shown_by_client(command: Command, deployed: Path) -> None:
     done = command("ledger", deployed)
     assert (done.code, done.err) == (0, "")
     assert table_rows(done.out) == [
-        ["0", "a", "pl-learn", "0.98", "3", "2", "0", "8.5", "to", "12.5"],
-        ["0", "b", "pl-learn", "0.98", "3", "0", "1", "-"],
+        ["pl-learn", "@", "0.98"],
+        ["a", "3", "2", "0", "8.5", "to", "12.5"],
+        ["b", "3", "0", "1", "-"],
     ]
     text = " ".join(done.out.split())
     for kind, words in ledger_report(deployed)["claims"].items():
@@ -50,16 +69,59 @@ def test_a_deployment_is_shown_by_client(command: Command, deployed: Path) -> No
 def test_clients_that_differ_in_their_intensity_alone_share_a_row(command: Command, tmp_path: Path) -> None:
     folder = seeded(tmp_path / "run", a_round(1, clients=3), a_round(2, clients=2))
     assert table_rows(command("ledger", folder).out) == [
-        ["0", "0,", "1", "pl-learn", "0.98", "2", "2", "0", "8.143", "to", "9.286"],
-        ["0", "2", "pl-learn", "0.98", "1", "1", "0", "10.14"],
+        ["pl-learn", "@", "0.98"],
+        ["2", "clients", "2", "2", "0", "8.143", "to", "9.286"],
+        ["2", "1", "1", "0", "10.14"],
     ]
+
+
+def test_federations_are_told_apart(command: Command, tmp_path: Path) -> None:
+    folder = seeded(tmp_path / "run", a_round(1), a_round(1, federation=1, clients=1))
+    assert table_rows(command("ledger", folder).out) == [
+        ["federation", "0,", "pl-learn", "@", "0.98"],
+        ["2", "clients", "1", "1", "0", "8.143", "to", "9.143"],
+        ["federation", "1,", "pl-learn", "@", "0.98"],
+        ["0", "1", "1", "0", "8.143"],
+    ]
+
+
+def test_names_keep_their_lines_on_a_narrow_terminal(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Node ids have up to 20 digits, and so have runs, which --guarantee takes."""
+    monkeypatch.setattr(display.console, "width", 80)
+    ids, run = ["13982648273648172635", "8273648172635139826"], "17263548190283746551"
+    answers = [row(ids[0], 12.345), row(ids[1], 10.123, accepted=False, reason="why")]
+    Ledger.open(tmp_path / "run" / "ledger.jsonl", None).append([asked(1, ids), answered(1, answers)])
+    lines = command("ledger", tmp_path / "run").out.splitlines()
+    assert [f" {name} " in " ".join(lines) for name in ids] == [True, True]
+    account = node(tmp_path / "node", reservation(run, rounds=100, noise_schedule=((1.0, 100),)).entry(), of_run(run))
+    lines += command("ledger", account).out.splitlines()
+    (one,) = [line.split() for line in lines if line.startswith(f" {run} ")]
+    assert one[:8] == [run, "2", "1e-05", "3.5", "1", "1", "of", "100"]
+    assert any(line.startswith("reserved, by run (add/remove, mechanism: gaussian-dp, unit: record)") for line in lines)
+    assert f"--guarantee {run}" in " ".join(lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_an_empty_account_has_no_table(command: Command, tmp_path: Path) -> None:
+    init_policy(tmp_path / "node", "scans")
+    out = command("ledger", tmp_path / "node" / "ledger.jsonl").out
+    assert re.match(r"releases of a node, account \w+: no release yet\n", out)
+    assert "──" not in out
+
+
+def test_the_guarantee_of_a_trained_run_lies_in_its_folder(command: Command, tmp_path: Path) -> None:
+    done = command("ledger", seeded(tmp_path / "run", a_round(1)), "--guarantee", "1")
+    assert done.code == 19
+    assert "Reserved: none; a run of equipoise train has guarantee.json in its folder." in " ".join(done.err.split())
 
 
 def test_the_account_of_a_node_is_shown_with_its_identity(command: Command, tmp_path: Path) -> None:
     done = command("ledger", node(tmp_path / "node", a_round(1), a_round(2, clients=1)))
     assert (done.code, done.err) == (0, "")
     assert "releases of a node, account 5d1c0e77" in done.out
-    assert table_rows(done.out) == [["0", "this", "node", "pl-learn", "0.98", "3", "3", "0", "8.143", "to", "9.143"]]
+    assert table_rows(done.out)[1:] == [["this", "node", "3", "3", "0", "8.143", "to", "9.143"]]
 
 
 def test_the_account_of_a_node_shows_what_is_reserved_and_left(command: Command, tmp_path: Path) -> None:
@@ -74,9 +136,9 @@ def test_the_account_of_a_node_shows_what_is_reserved_and_left(command: Command,
     text = " ".join(done.out.split())
     assert (done.code, done.err) == (0, "")
     so_far = epsilon_of(3.5, 1e-5, 1)
-    assert f"7 gaussian-dp record 2 1e-05 3.5 1 1 of 3 {so_far:.3g}" in text
+    assert f"7 2 1e-05 3.5 1 1 of 3 {so_far:.3g}" in text
     assert "releases of the data set 'scans', account " in text
-    assert "reserved, by run (add/remove)" in text
+    assert "reserved, by run (add/remove, mechanism: gaussian-dp, unit: record)" in text
     assert "left under the policy for gaussian-dp: epsilon 6, delta 4e-05" in text
     document = json.loads(command("ledger", ledger, "--policy", policy, "--json").out)
     assert (document["left"]["gaussian-dp"]["epsilon"], document["reserved"]["runs"][0]["used"]) == (6.0, 1)

@@ -35,6 +35,10 @@ class Mistake(NamedTuple):
     remedy: str
 
 
+NO_MECHANISM = (
+    "No --mechanism was given; the default, pl-learn, has no guarantee. For differential privacy: --mechanism "
+    "gaussian-dp --budget 2 --set model=scatter-linear."
+)
 MECHANISMS = "none, pl-identical, pl-learn, ls-static, ls-learn, gs-static, gs-learn, laplace-dp, gaussian-dp"
 BUNDLED = (
     "Bundled: mnist, fmnist, breast-cancer, generated-text. Otherwise give a path: docs/data.md has the kinds of files."
@@ -56,7 +60,36 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake(
             "equipoise train --rounds 3", 11,
             "mnist pl-learn: The mechanism 'pl-learn' needs a budget.",
-            "Give one, for example --budget 0.98, or budget=0.98 in Python.",
+            f"Give one, for example --budget 0.98, or budget=0.98 in Python. {NO_MECHANISM}",
+        ),
+        Mistake(
+            "equipoise train --budget 2", 14,
+            "mnist pl-learn: Expected budget=2.0 to be < 1.",
+            "A leakage score is at most 1, and a smaller budget is stricter: choose one below 1, for example 0.98. "
+            f"{NO_MECHANISM}",
+        ),
+        Mistake(
+            "equipoise train --epsilon 2", 2,
+            "No such option: --epsilon.",
+            "The epsilon of gaussian-dp is its budget: --mechanism gaussian-dp --budget 2.",
+        ),
+        Mistake(
+            "equipoise guarantee --mechanism gaussian-dp --epsilon 2 --rounds 50", 2,
+            "No such option: --mechanism.", "A guarantee of a whole run is that of gaussian-dp, and of no other.",
+        ),
+        Mistake(
+            "equipoise train --mechanism none --set lr=0.1", 11,
+            "Unknown key 'lr'.",
+            "The learning rate of a client is 'eta'; what folders of schema 1 call 'lr' is 'gamma', the step of "
+            "learned noise.",
+        ),
+        Mistake(
+            "equipoise train --mechanism gaussian-dp --budget 2 --set delta=1e-6", 11,
+            "Unknown key 'delta'.", "Did you mean 'gaussian.delta'?",
+        ),
+        Mistake(
+            "equipoise train --mechanism gaussian-dp --budget 2 --rounds 0", 11,
+            "Expected rounds=0 to be >= 1.", "Give rounds 1 or more.",
         ),
         Mistake(
             "equipoise train --budget 0.98 --rounds -5", 11,
@@ -67,12 +100,12 @@ MISTAKES: dict[str, list[Mistake]] = {
             "mnist pl-lern: Unknown mechanism 'pl-lern'.", f"Did you mean 'pl-learn'? Known: {MECHANISMS}.",
         ),
         Mistake(
-            "equipoise train --budget 98", 14,
+            "equipoise train --mechanism pl-learn --budget 98", 14,
             "mnist pl-learn: Expected budget=98.0 to be < 1.",
             "A leakage score is at most 1, and a smaller budget is stricter: choose one below 1, for example 0.98.",
         ),
         Mistake(
-            "equipoise train --budget -0.5", 14,
+            "equipoise train --mechanism pl-learn --budget -0.5", 14,
             "mnist pl-learn: Expected budget=-0.5 to be >= 0.",
             "Choose one between 0 and 1, for example 0.98: no reconstruction is assumed to lie farther away than D.",
         ),
@@ -107,12 +140,12 @@ MISTAKES: dict[str, list[Mistake]] = {
             "For laplace-dp set local_steps = 1 and a clip (the bound on the L1 norm of an example's gradient).",
         ),
         Mistake(
-            "equipoise train --budget high", 11,
+            "equipoise train --mechanism pl-learn --budget high", 11,
             "mnist pl-learn: Expected budget to be one finite number or one for each of 4 clients, got 'high'.",
             "Give a single number, or a list as long as the number of clients.",
         ),
         Mistake(
-            "equipoise train --budget '[0.97, 0.98]'", 11,
+            "equipoise train --mechanism pl-learn --budget '[0.97, 0.98]'", 11,
             "mnist pl-learn: Expected budget to be one finite number or one for each of 4 clients, got [0.97, 0.98].",
             "Give a single number, or a list as long as the number of clients.",
         ),
@@ -138,6 +171,10 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake(
             "equipoise train --config missing.toml", 11,
             "Cannot read missing.toml: No such file or directory.", "Check the path.",
+        ),
+        Mistake(
+            "equipoise train --config settings/missing.toml", 11,
+            "Cannot read settings/missing.toml: No such file or directory.", "Check the path.",
         ),
         Mistake(
             "equipoise train --mechanism none --set eta", 11,
@@ -214,6 +251,15 @@ MISTAKES: dict[str, list[Mistake]] = {
             "Choose another folder: this one was removed, or its file system takes no new files.",
         ),
         Mistake(
+            "equipoise train --dataset digits --mechanism none --rounds 3 --out run/config.toml/new", 17,
+            "Cannot write run/config.toml/new: config.toml is a file, not a folder.",
+            "Choose another name, or move it away.",
+        ),
+        Mistake(
+            "equipoise train --dataset digits --mechanism none --rounds 3 --out full/../full", 16,
+            "The folder full/../full is not empty and not a run folder.", "Choose another --out.",
+        ),
+        Mistake(
             "equipoise train --dataset digits --mechanism none --rounds 3 --out full", 16,
             "The folder full is not empty and not a run folder.", "Choose another --out.",
         ),
@@ -231,6 +277,10 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake(
             "equipoise audit nowhere", 11,
             "There is no folder nowhere.", "Give a run folder: equipoise train --out RUN writes one.",
+        ),
+        Mistake(
+            "equipoise audit runs/nope", 11,
+            "There is no folder runs/nope.", "Give a run folder: equipoise train --out RUN writes one.",
         ),
         Mistake(
             "equipoise audit full", 16,
@@ -325,6 +375,10 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake(
             "equipoise ledger full", 19,
             "The folder full has no ledger.jsonl.", "Give a run folder that has one, or the file.",
+        ),
+        Mistake(
+            "equipoise ledger runs/nope", 19,
+            "There is no ledger runs/nope.", "Give a run folder that has one, or the file.",
         ),
         Mistake(
             "equipoise ledger tampered", 19,
@@ -432,7 +486,9 @@ MISTAKES: dict[str, list[Mistake]] = {
         ),
         Mistake(
             "Settings.flat(lr=0.1)", "ConfigError",
-            "Unknown key 'lr'.", "It is called 'gamma' now.",
+            "Unknown key 'lr'.",
+            "The learning rate of a client is 'eta'; what folders of schema 1 call 'lr' is 'gamma', the step of "
+            "learned noise.",
         ),
         Mistake(
             "Update(model, received)", "ConfigError",

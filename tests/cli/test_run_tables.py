@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from equipoise.cli.run_tables import COLUMNS, refused_note, result_table
+from equipoise.cli.run_tables import COLUMNS, refused_note, result_table, summary
+from equipoise.runs.config import resolve
 
 
 def row(mechanism: str, budget: Any, seed: int, dataset: str = "mnist", accuracy: float = 0.5) -> dict[str, Any]:
@@ -56,3 +58,53 @@ def test_a_refused_release_is_a_line_of_its_own() -> None:
     bare = {**row, "mechanism": "none", "budget": None, "releases_refused": 3, "releases_accepted": 5}
     assert "None" not in refused_note([bare]), "there is no budget to print"
     assert "3 of 8 releases refused" in refused_note([{**row, "releases_refused": 3, "releases_accepted": 5}])
+
+
+def plan(*mechanisms: str, budget: float, **overrides: Any) -> str:
+    sweep = {"mechanisms": list(mechanisms), "budgets": [budget]}
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(summary(resolve(overrides={"rounds": 10, **overrides}, sweep=sweep), Path("run")))
+    return console.export_text()
+
+
+WHOLE, PARTS = "all records of a client in every round", "uniform mini-batches of 4, 1 local step(s)"
+
+
+def test_the_plan_says_what_each_kind_of_mechanism_takes() -> None:
+    both = plan("none", "gaussian-dp", budget=2.0)
+    assert f"none: {PARTS}" in both
+    assert f"gaussian-dp: {WHOLE}" in both
+    one = plan("gaussian-dp", budget=2.0)
+    assert f" {WHOLE}" in one
+    assert "gaussian-dp: all" not in one, "there is no other to tell it from"
+    assert "mini-batches" not in one
+    sampled = plan("none", "gaussian-dp", budget=2.0, **{"gaussian.sampling_rate": 0.25})
+    assert "gaussian-dp: a Poisson sample of a client's records in every round, at rate 0.25" in sampled
+    assert WHOLE not in plan("none", "pl-learn", budget=0.98)
+
+
+LEARNING, CLIP, EACH, S = (
+    "M 10, gamma 0.1, lambda",
+    "(L2) of the gradient of a mini-batch",
+    "(L1) of the gradient",
+    "S =",
+)
+
+
+@pytest.mark.parametrize(
+    ("mechanisms", "budget", "shown"),
+    [
+        (["none", "gaussian-dp"], 2.0, []),
+        (["none", "pl-identical"], 0.98, []),
+        (["none", "pl-identical", "pl-learn"], 0.98, [LEARNING]),
+        (["ls-static", "gs-static"], 200.0, [CLIP, S]),
+        (["ls-learn"], 200.0, [LEARNING, CLIP, S]),
+        (["none", "laplace-dp"], 1.0, [EACH]),
+    ],
+)
+def test_the_plan_shows_constants_where_they_play_a_part(
+    mechanisms: list[str], budget: float, shown: list[str]
+) -> None:
+    text = plan(*mechanisms, budget=budget)
+    assert [part for part in (LEARNING, CLIP, EACH, S) if part in text] == shown
+    assert ("upper = " in text) is (LEARNING in shown)

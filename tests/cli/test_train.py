@@ -38,6 +38,19 @@ def test_train_warns_of_data_that_could_not_be_audited_afterwards(command: Comma
     document(command(*tiny_train(tiny, "--mechanism", "none", "--fresh", "--json")))
 
 
+def test_mechanisms_that_take_different_records_are_not_set_beside_each_other_unsaid(
+    command: Command, tiny: Path
+) -> None:
+    warning = "warning: mini-batches and all records of a client are not comparable at equal rounds; docs/gaussian_dp"
+    shape = ("--budget", "2", "--set", "model=lenet-zhu")
+    done = command(*tiny_train(tiny, "--mechanism", "none,gaussian-dp", *shape))
+    assert [line for line in done.out.splitlines() if line.startswith(warning)], "one line"
+    assert "proved of none: every accepted release is finite" in done.out
+    assert "proved of gaussian-dp: the epsilon of the mechanism" in done.out
+    for mechanism in ("none", "gaussian-dp"):
+        assert "not comparable" not in command(*tiny_train(tiny, "--fresh", "--mechanism", mechanism, *shape)).out
+
+
 def test_the_bundled_data_can_be_audited(command: Command, small_mnist: None) -> None:
     done = command("train", "--mechanism", "none", "--rounds", "1", "--out", "run")
     assert done.code == 0

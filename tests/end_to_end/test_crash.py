@@ -203,7 +203,7 @@ def limited(data: Path, folder: Path, size: int) -> subprocess.CompletedProcess[
 
 @pytest.mark.parametrize(
     ("size", "file"),
-    [(400, "config.toml"), (2_000, "ledger.jsonl"), (60_000, "state-")],
+    [(400, "config.toml"), (2_000, "ledger.jsonl"), (60_000, "checkpoint/state-")],
     ids=["the configuration", "the ledger", "the checkpoint"],
 )
 def test_a_full_disk_is_one_line_and_17_and_earlier_results_stay(
@@ -217,7 +217,7 @@ def test_a_full_disk_is_one_line_and_17_and_earlier_results_stay(
     done = limited(data, tmp_path, size)
     assert done.returncode == 17, done.stderr
     (line,) = lines(done.stderr)
-    assert line.startswith(f"error: Cannot write {file}")
+    assert line.startswith(f"error: Cannot write run/{file}")
     assert "File too large" in line
     assert "goes on" in line
 
@@ -235,7 +235,7 @@ def test_a_full_disk_is_one_line_and_17_and_earlier_results_stay(
 def test_a_disk_that_is_full_from_the_start(data: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
     done = limited(data, tmp_path, 10_000)  # room for the configuration, not for a snapshot
     assert done.returncode == 17
-    assert "Cannot write round-000000.safetensors: File too large" in done.stderr
+    assert "Cannot write run/snapshots/round-000000.safetensors: File too large" in done.stderr
     finish(train(data), tmp_path, whole)
 
 

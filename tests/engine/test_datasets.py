@@ -62,6 +62,13 @@ def test_a_folder_is_called_by_its_name_and_folders_of_one_name_are_numbered() -
     assert dataset_labels(["."]) == {".": Path.cwd().name}
 
 
+def test_a_label_is_safe_to_print_and_to_draw() -> None:
+    """A folder of somebody else's may be called anything that a file system takes."""
+    names = ["/a/d\x1b[2Jd\nNothing leaks", "/a/d\x1b[2Jd\rNothing leaks", "/b/\udcff"]
+    assert list(dataset_labels(names).values()) == ["d?[2Jd?Nothing leaks", "d?[2Jd?Nothing leaks-2", "?"]
+    assert Federation(names[0], "none").label() == "/a/d?[2Jd?Nothing leaks none (seed 1)"
+
+
 def test_the_name_of_a_bundled_dataset_means_that_one_alone() -> None:
     assert dataset_labels(["/a/mnist", "mnist"]) == {"/a/mnist": "mnist-2", "mnist": "mnist"}
     assert dataset_labels(["/a/fmnist"]) == {"/a/fmnist": "fmnist-2"}

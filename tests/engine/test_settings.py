@@ -189,6 +189,26 @@ def test_a_problem_shared_by_several_federations_is_reported_once() -> None:
     assert "problems" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("mechanism", "budget", "change", "words"),
+    [
+        ("gaussian-dp", 2.0, {"rounds": 0}, "Expected rounds=0 to be >= 1."),
+        ("gaussian-dp", 2.0, {"gaussian": {"delta": 2.0}}, "Expected gaussian.delta=2.0 to be between"),
+        ("gaussian-dp", 2.0, {"gaussian": {"sampling_rate": 2.0}}, "Expected gaussian.sampling_rate=2.0"),
+        ("gaussian-dp", 2.0, {"gaussian": {"noise_schedule": -1}}, "Expected gaussian.noise_schedule=-1"),
+        ("gaussian-dp", 2.0, {"gaussian": {"rounds": 0}}, "Expected gaussian.rounds=0"),
+        ("pl-learn", 0.98, {"factor": float("nan")}, "Expected factor=nan"),
+        ("ls-learn", 98.0, {"sensitivity": float("nan")}, "Expected sensitivity=nan"),
+    ],
+)
+def test_a_setting_that_spoils_a_budget_is_reported_once(
+    mechanism: str, budget: float, change: dict[str, Any], words: str
+) -> None:
+    (line,) = said(Settings.flat(**change), [Federation("mnist", mechanism, budget)])
+    assert words in line
+    assert "mnist" not in line, "it is the sweep's, not that federation's"
+
+
 # --- the plain form ----------------------------------------------------------------------------------------
 
 

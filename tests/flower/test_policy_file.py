@@ -15,6 +15,9 @@ from equipoise.flower.policy_file import COMMENTS, WHOLE_RUN, default_bounds, in
 from equipoise.flower.run_config import read_terms
 from equipoise.ledger.account import Account
 from equipoise.mechanism.registry import MECHANISMS
+from equipoise.privacy.gaussian import noise_multiplier
+from equipoise.privacy.guarantee import percent_up
+from equipoise.privacy.limits import limit
 from tests.helpers import contents
 from tests.ledger.entries import reservation
 
@@ -158,6 +161,25 @@ def test_a_policy_has_a_guarantee_unless_told_otherwise(tmp_path: Path) -> None:
     assert policy.weight == 1.0
 
 
+@pytest.mark.parametrize(("key", "value", "largest"), [("epsilon", 1.0, (1.0, 1e-5)), ("delta", 1e-6, (2.0, 1e-6))])
+def test_show_warns_of_a_run_that_the_sums_never_let_start(
+    key: str, value: float, largest: tuple[float, float], tmp_path: Path
+) -> None:
+    """And gives the limit of the largest run that can."""
+    path = init_policy(tmp_path, "scans")
+    said = " ".join(show_policy(path))
+    assert "WARNING" not in said
+    was = {"epsilon": "8.0", "delta": "5e-05"}[key]
+    path.write_text(path.read_text().replace(f"most-total-{key} = {was}", f"most-total-{key} = {value}"))
+    said = " ".join(show_policy(path))
+    assert (
+        "WARNING: a run with epsilon 2 and delta 1e-05 can never start, as all runs together may come to less" in said
+    )
+    assert f"the largest that can has epsilon {largest[0]:g} and delta {largest[1]:g}." in said
+    most = percent_up(limit(1 / 200, noise_multiplier(*largest, 1), 1))
+    assert f"equally likely candidates with at most {most} " in said
+
+
 def test_show_says_of_a_misspelt_mechanism_that_it_is_none(tmp_path: Path) -> None:
     path = init_policy(tmp_path, "scans", "pl-identical", 0.98)
     path.write_text(path.read_text().replace("pl-identical", "pl-identicall"))
@@ -195,4 +217,6 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert json.loads(capsys.readouterr().out)["says"] == show_policy(Path("node/policy.toml"))
     assert command(monkeypatch, "init", "node", "--data", "scans") == PolicyError.exit_code
     assert "nothing was written" in capsys.readouterr().err
+    assert command(monkeypatch, "show", "node", "--json") == 0, "the folder that init was given"
+    assert json.loads(capsys.readouterr().out)["says"] == show_policy(Path("node/policy.toml"))
     assert command(monkeypatch, "show", "absent.toml") == PolicyError.exit_code

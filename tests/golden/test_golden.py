@@ -1,12 +1,15 @@
 """Seeded computations give the numbers they gave when ``values.json.gz`` was written, bit for bit.
 
 Bits depend on the version of torch and on the processor. Where these are not the recorded ones, runs of three rounds
-are compared to a tolerance, and the rest is left to the machines that match.
+are compared to a tolerance, and the rest is left to the machines that match. So is what was learned over several
+rounds: within three, learning makes a tenth of a loss out of the rounding of a gradient, 1e-7. Single learned releases
+are compared.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +50,18 @@ def differences(expected: dict[str, Any], actual: dict[str, Any], tolerance: flo
     return sorted(wrong)
 
 
+LEARNED: dict[str, tuple[int, ...]] = {
+    "every_mechanism": (2, 4, 6), "two_datasets_two_seeds": (0, 1, 2, 3, 6, 7, 8, 9), "computed": (0,)
+}  # fmt: skip
+"""By scenario, the places of the federations that learn."""
+
+
+def without_learned(values: dict[str, Any], name: str) -> dict[str, Any]:
+    places = "|".join(map(str, LEARNED.get(name, ())))
+    learned = re.compile(rf"/(metrics|result/federations|curves/\w+)/({places})/")
+    return {path: value for path, value in values.items() if not learned.match(path)}
+
+
 LONG = ("reproduced", "computed_audit", "local_steps", "two_datasets_two_seeds")
 """Slow tests: the jobs and audits that they are made of are in others."""
 
@@ -64,6 +79,9 @@ def test_the_numbers_are_the_recorded_ones(name: str, tmp_path: Path) -> None:
     finally:
         torch.set_num_threads(threads)
     expected = {renamed(path): value for path, value in golden["scenarios"][name].items()}
+    if not exact:
+        expected, actual = without_learned(expected, name), without_learned(actual, name)
+        assert len(expected) >= 30, "enough is left to compare"
     wrong = differences(expected, actual, None if exact else 5e-3)
     assert not wrong, f"{len(wrong)} of {len(expected)} differ:\n" + "\n".join(wrong[:20])
 

@@ -112,7 +112,7 @@ def test_a_result_without_a_ledger_vouches_for_nothing(deployed: Path, result: s
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("empty", "The folder empty has no ledger.jsonl"), ("missing", "There is no ledger missing")]
+    ("name", "words"), [("empty", "empty has no ledger.jsonl"), ("missing", "missing. Give a run folder")]
 )
 def test_where_there_is_no_ledger_the_error_says_so(tmp_path: Path, name: str, words: str) -> None:
     (tmp_path / "empty").mkdir()

@@ -370,14 +370,16 @@ def test_the_noise_of_all_rounds_is_worth_the_epsilon_that_was_asked_for(
     assert delta <= 1e-5 * (1 + 1e-6)
 
 
-@pytest.mark.parametrize(("epsilon", "rounds"), [(4.0, 8), (1.0, 50), (8.0, 1000)])
-def test_an_accountant_that_forgets_a_round_is_noticed(epsilon: float, rounds: int) -> None:
+@pytest.mark.parametrize(
+    ("epsilon", "rounds", "rate"), [(4.0, 8, 1.0), (1.0, 50, 1.0), (8.0, 1000, 1.0), (4.0, 8, 0.25)]
+)
+def test_an_accountant_that_forgets_a_round_is_noticed(epsilon: float, rounds: int, rate: float) -> None:
     true = run_budget.noise_multiplier
 
     def lying(epsilon: float, delta: float, rounds: int, rate: float = 1.0, schedule: Any = None) -> float:
         return true(epsilon, delta, rounds - 1, rate)
 
     with patch.object(run_budget, "noise_multiplier", lying):
-        at_delta, delta = claimed(epsilon, rounds, 1.0)
+        at_delta, delta = claimed(epsilon, rounds, rate)
     assert at_delta > epsilon * (1 + 1e-5)
     assert delta > 1e-5 * (1 + 1e-5)

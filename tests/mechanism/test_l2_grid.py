@@ -64,7 +64,7 @@ def test_no_gradient_exceeds_the_clip_in_whole_numbers(
         grid = L2Grid.of(clip, size)
         for scale in (1.0, clip):
             gradients = given * scale if scale != 1 else given
-            whole, _ = grid.whole(gradients.to(dtype), clip)
+            whole, _ = grid.whole(gradients.to(dtype, copy=True), clip)
             assert whole.dtype == torch.float64
             assert max(map(python_square, whole)) <= grid.most <= allowed(grid, clip)
 
@@ -83,7 +83,7 @@ def at_the_edge(dtype: torch.dtype) -> tuple[L2Grid, float, Tensor]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_rows_that_floats_make_too_long_are_shortened_and_not_dropped(dtype: torch.dtype) -> None:
     grid, clip, rows = at_the_edge(dtype)
-    whole, clipped = grid.whole(rows, clip)
+    whole, clipped = grid.whole(rows.clone(), clip)
     assert clipped.all()
     lengths = [Fraction(python_square(row)) / allowed(grid, clip) for row in whole]
     assert max(lengths) <= 1
@@ -101,9 +101,9 @@ def test_such_rows_do_occur(dtype: torch.dtype) -> None:
 def test_a_length_that_came_out_too_short_makes_no_row_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """The integers themselves are looked at: whatever is wrong before, they are within the clip."""
     true, rows, grid = l2_grid.length, torch.full((3, 40), 2.0), L2Grid.of(1.0, 40)
-    expected, clipped = grid.whole(rows, 1.0)[0], iter((0.5, 1.0))
+    expected, clipped = grid.whole(rows.clone(), 1.0)[0], iter((0.5, 1.0))
     monkeypatch.setattr(l2_grid, "length", lambda values: true(values) * next(clipped))
-    whole, acted = grid.whole(rows, 1.0)
+    whole, acted = grid.whole(rows.clone(), 1.0)
     assert max(map(python_square, whole)) <= grid.most
     assert acted.all()
     assert float((whole - expected).abs().max()) <= 1
@@ -121,7 +121,7 @@ def test_numbers_whose_squares_are_no_floats_are_zero_on_every_grid_that_counts_
     tiny, clip = torch.full((1, 7), 2.0**-62), 2.0**-45
     grid = L2Grid.of(clip, 7)
     assert (grid.exponent, float(l2_grid.length(tiny * 2.0**-20))) == (-57, 0.0)
-    assert not grid.whole(tiny, clip)[0].any()
+    assert not grid.whole(tiny.clone(), clip)[0].any()
     finer = L2Grid.of(2.0**-60, 7)
     assert finer.exponent < l2_grid._SMALLEST
     assert max(map(python_square, finer.whole(tiny * 4, 2.0**-60)[0])) > 0.99 * finer.most
@@ -149,7 +149,7 @@ def test_short_gradients_are_cut_by_less_than_a_step_in_every_coordinate(
     rows = torch.randn(40, 30, generator=generator, dtype=torch.float64)
     rows = (rows / rows.norm(dim=1, keepdim=True) * clip * torch.rand(40, 1, generator=generator)).to(dtype)
     grid = L2Grid.of(clip, 30)
-    whole, clipped = grid.whole(rows, clip)
+    whole, clipped = grid.whole(rows.clone(), clip)
     assert torch.equal(whole, (rows.double() / grid.step).trunc())
     assert not clipped.any()
 
@@ -160,7 +160,7 @@ def test_long_gradients_keep_their_direction_and_are_a_thousandth_shorter_at_mos
 ) -> None:
     rows = torch.randn(40, 30, generator=generator, dtype=torch.float64).to(dtype) * 50
     grid = L2Grid.of(0.7, 30)
-    whole, clipped = grid.whole(rows, 0.7)
+    whole, clipped = grid.whole(rows.clone(), 0.7)
     ideal = rows.double() * 0.7 / rows.double().norm(dim=1, keepdim=True)
     assert clipped.all()
     assert float((whole * grid.step - ideal).norm(dim=1).max()) <= 0.7 / FINENESS * (1 + 1e-4)
@@ -174,7 +174,7 @@ def test_gradients_whose_squares_are_too_large_for_float32_are_clipped_and_not_d
 
 def test_whatever_is_not_finite_counts_as_zero_and_as_clipped() -> None:
     rows = torch.tensor([[1.0, math.nan], [math.inf, 0.0], [-math.inf, math.inf], [0.25, 0.5]])
-    whole, clipped = L2Grid.of(1.0, 2).whole(rows, 1.0)
+    whole, clipped = L2Grid.of(1.0, 2).whole(rows.clone(), 1.0)
     assert whole[:3].tolist() == [[0.0, 0.0]] * 3
     assert whole[3].tolist() != [0.0, 0.0]
     assert clipped.tolist() == [True, True, True, False]
@@ -183,10 +183,10 @@ def test_whatever_is_not_finite_counts_as_zero_and_as_clipped() -> None:
 def test_a_unit_has_the_same_integers_beside_any_others(generator: torch.Generator) -> None:
     rows = torch.randn(12, 33, generator=generator) * torch.logspace(-3, 3, 12).unsqueeze(1)
     grid = L2Grid.of(1.0, 33)
-    alone = torch.cat([grid.whole(row.unsqueeze(0), 1.0)[0] for row in rows])
+    alone = torch.cat([grid.whole(row.unsqueeze(0).clone(), 1.0)[0] for row in rows])
     rows[::3] = math.nan
     rows[1::3] = 1e30
-    assert torch.equal(grid.whole(rows, 1.0)[0][2::3], alone[2::3])
+    assert torch.equal(grid.whole(rows.clone(), 1.0)[0][2::3], alone[2::3])
 
 
 # -- the grid ------------------------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ def test_squared_norms_are_exact_up_to_2_53_and_stay_large_beyond() -> None:
 def sums(fine: L2Grid, clip: float, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """A sum of units, and the same without the last one."""
     rows = torch.randn(9, size, generator=generator, dtype=torch.float64) * clip
-    whole = fine.whole(rows, clip)[0]
+    whole = fine.whole(rows.clone(), clip)[0]
     return whole.sum(0, keepdim=True), whole[:-1].sum(0, keepdim=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -176,6 +177,16 @@ def test_labels_that_are_no_class_count_as_zero(label: int, caplog: pytest.LogCa
     assert set(range(CLASSES)) == LABELS, "a GPU ends the process at any other"
 
 
+@both
+def test_that_gradients_are_not_finite_is_said(groups: Tensor | None, caplog: pytest.LogCaptureFixture) -> None:
+    images, changed = data()[0], members(groups)[1]
+    images[changed] = math.nan
+    with caplog.at_level(logging.WARNING, "equipoise"):
+        total(pool_of(groups, images=images), list(range(N)))
+        total(pool_of(groups), list(range(N)))
+    assert [message.split(" could")[0] for message in caplog.messages] == ["1 of 9 records"], "a person counts once"
+
+
 def test_a_record_that_cannot_be_computed_with_counts_as_zero_and_no_other() -> None:
     images, pool = data()[0], pool_of()
     expected = total(pool, [i for i in range(N) if i not in (2, 5)])
@@ -252,6 +263,23 @@ def test_one_word_is_drawn_for_every_unit_and_none_where_all_take_part() -> None
     assert [count for count in drawn if count] == [5]
 
 
+def test_a_call_has_one_memory_order_whatever_that_of_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are chosen by it: the trial of slots, and a call in which a record fails, have the plain one."""
+    seen: list[bool] = []
+    each = Batched.each
+
+    def watched(self: Batched, params: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+        seen.append(images.is_contiguous())
+        return each(self, params, images, labels)
+
+    wide = Records(torch.rand(N, 2, 2, 3).permute(0, 3, 1, 2), data()[1])
+    monkeypatch.setattr(Batched, "each", watched)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, CLASSES))
+    own = EachRecord(Batched(model), wide, CLASSES, 4)
+    own.total([torch.arange(N)], torch.zeros(1, own.batched.layout.size), CLIP)
+    assert seen == [True] * 3
+
+
 # -- how many records one call holds -----------------------------------------------------------------------------------
 
 
@@ -280,6 +308,61 @@ def test_kernels_that_mix_slots_get_one_record_a_call(
         with caplog.at_level(logging.WARNING, "equipoise"):
             assert found_slots(Batched(network())) == 1
     assert caplog.text.count("one record at a time") == 2
+
+
+class Convolutional(nn.Module):
+    """Not made of known layers; here some kernels round otherwise in other slots."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 7, 3, stride=2), nn.Conv2d(7, 5, 3)
+        self.norm, self.last = nn.GroupNorm(1, 7), nn.Linear(125, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        seen = nn.functional.relu(self.norm(self.first(x)))
+        return self.last(nn.functional.relu(self.second(seen)).flatten(1))
+
+
+class Perceptron(nn.Module):
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(inputs, hidden), nn.Linear(hidden, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.first(x.flatten(1))))
+
+
+def assert_each_moves_itself_alone(model: nn.Module, shape: tuple[int, ...], start: Tensor | None = None) -> None:
+    draw = torch.Generator().manual_seed(1)
+    images, labels = torch.randn(60, *shape, generator=draw), torch.randint(CLASSES, (60,), generator=draw)
+    batched = Batched(model)
+    if start is None:
+        start = torch.rand(batched.layout.size, generator=draw) - 0.5
+    slots = slots_for(batched, images[:1], labels[:1], CLASSES)
+    pool, everyone = EachRecord(batched, Records(images, labels), CLASSES, slots), torch.arange(60)
+    whole, most = pool.total([everyone], start[None], CLIP)[0], math.sqrt(pool.grid(CLIP).most)
+    for left_out in (0, 1, 7):
+        rest = pool.total([everyone[everyone != left_out]], start[None], CLIP)[0]
+        assert torch.equal(whole - rest, pool.total([everyone[[left_out]]], start[None], CLIP)[0])
+        assert float((whole - rest).norm()) <= most
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [(Convolutional, (3, 16, 16)), (lambda: Perceptron(4, 5), (4,)), (lambda: Perceptron(20, 16), (20,))],
+)
+def test_a_record_that_is_removed_moves_no_other_one(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    """Removed, it shifts all that come after it by one slot. Where that shows, there is one record a call."""
+    assert_each_moves_itself_alone(make(), shape)
+
+
+@pytest.mark.parametrize("size", [14, 30, 32, 54])
+def test_not_even_where_rounding_decides_on_the_class(size: int) -> None:
+    """A hostile server may send weights that are neighbours among floats."""
+    row = torch.randn(size, generator=torch.Generator().manual_seed(0)) * 1e8
+    weights = torch.stack([row, *[torch.nextafter(row, torch.tensor(math.inf))] * (CLASSES - 1)])
+    model = nn.Sequential(nn.Flatten(), nn.Linear(size, CLASSES))
+    assert_each_moves_itself_alone(model, (size,), torch.cat([weights.flatten(), torch.zeros(CLASSES)]))
 
 
 def test_slots_are_looked_for_once_for_every_model_loss_and_precision(monkeypatch: pytest.MonkeyPatch) -> None:

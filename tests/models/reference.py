@@ -183,3 +183,14 @@ def assert_replicas_alone(batched: Batched, inputs: Tensor, labels: Tensor) -> N
         alone = batched.layout.flatten({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
         assert torch.allclose(losses[row], loss, rtol=1e-5)
         assert float((together[row] - alone).norm() / alone.norm()) < 1e-5
+
+
+def odd() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 4, stride=3, padding=1, bias=False),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(3 * 9 * 9, 6, bias=False),
+        nn.Tanh(),
+        nn.Linear(6, 10),
+    )

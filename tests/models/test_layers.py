@@ -24,6 +24,7 @@ from tests.models.reference import (
     batch,
     fresh,
     labelled,
+    odd,
     randomised,
 )
 
@@ -179,17 +180,6 @@ def test_the_layers_of_nested_sequences_come_in_order_with_their_names() -> None
 
 
 # --- second derivatives ---------------------------------------------------------------------------------------
-
-
-def odd() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(1, 3, 4, stride=3, padding=1, bias=False),
-        nn.Tanh(),
-        nn.Flatten(),
-        nn.Linear(3 * 9 * 9, 6, bias=False),
-        nn.Tanh(),
-        nn.Linear(6, 10),
-    )
 
 
 def deep() -> nn.Module:

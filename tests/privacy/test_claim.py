@@ -45,7 +45,7 @@ def test_its_limits_are_those_of_the_guarantee() -> None:
 @pytest.mark.parametrize(
     "said",
     ["tuning on private data", "several records of one person", "size of the data set", "several clients", "timing",
-     "evaluation metrics", "seeded experiments"],
+     "evaluation metrics", "seeded experiments: they have no guarantee"],
 )  # fmt: skip
 def test_what_is_excluded_is_said(said: str) -> None:
     assert any(said in line for line in guarantee_claim(**RUN)["exclusions"])
@@ -61,6 +61,15 @@ def test_what_is_tried_and_not_proved_is_an_assumption() -> None:
     tried = "not proved"
     assert not any(tried in line for line in guarantee_claim(**RUN, linear=True)["assumptions"])
     assert any(tried in line for line in guarantee_claim(**RUN)["assumptions"])
+
+
+def test_what_is_assumed_is_stated_as_a_fact_nowhere() -> None:
+    """That a record knows nothing of the others is a statement for a linear head, and else points to the assumption."""
+    linear, other = (guarantee_claim(**RUN, linear=kind)["arithmetic"]["statements"] for kind in (True, False))
+    assert any("depends on that unit and public things alone, bit for bit" in line for line in linear)
+    assert not any("bit for bit" in line for line in other)
+    assert any("not proved for this model: see the assumption about the gradient of a record" in line for line in other)
+    assert len(linear) == len(other)
 
 
 def test_the_game_is_about_the_unit() -> None:

@@ -33,3 +33,13 @@ def test_what_is_not_claimed_follows_the_mechanisms() -> None:
     assert "the epsilon of one release" in formal["budgets"]
     assert "No (epsilon, delta)" not in formal["budgets"]
     assert formal["not claimed"] == "protection against an attacker who knows the seed"
+    assert formal["proved"] == "the epsilon of the mechanism, in the arithmetic of this machine", "no guarantee.json"
+
+
+def test_what_is_proved_of_which_mechanism_is_said_where_it_differs() -> None:
+    both = run_claims([{"mechanism": name} for name in ("none", "gaussian-dp", "pl-learn", "none")])
+    assert "proved" not in both
+    assert both["proved of none, pl-learn"].startswith("every accepted release is finite")
+    assert both["proved of gaussian-dp"].endswith("see `guarantee.json`")
+    assert both["not claimed"].endswith("an attacker who knows the mechanism, or the seed of gaussian-dp")
+    assert run_claims([{"mechanism": "gaussian-dp"}])["proved"] == both["proved of gaussian-dp"]

@@ -292,5 +292,5 @@ def test_tidying_removes_what_was_superseded_and_what_was_half_written(saved: Pa
     for name in ("state-00000003.safetensors", ".latest.json.partial", ".state-00000009.safetensors.partial"):
         (saved / name).write_bytes(b"old")
     (saved / "mine.txt").write_bytes(b"mine")
-    tidy(saved, "state-00000007.safetensors")
+    tidy(saved, ["state-00000007.safetensors"])
     assert set(contents(saved)) == {"latest.json", "state-00000007.safetensors", "mine.txt"}

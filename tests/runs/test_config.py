@@ -169,6 +169,8 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
 def test_the_nearest_key_is_suggested_and_nothing_for_a_stranger() -> None:
     (near,) = problems_of(overrides={"evaluate_evry": 3}, sweep=NONE)
     assert near == "Unknown key 'evaluate_evry'. Did you mean 'evaluate_every'?"
+    for key, dotted in (("delta", "gaussian.delta"), ("sampling_rate", "gaussian.sampling_rate"), ("D", "leakage.D")):
+        assert problems_of(overrides={key: 1}, sweep=NONE) == [f"Unknown key '{key}'. Did you mean '{dotted}'?"]
     (far,) = problems_of(overrides={"qqqqq": 3}, sweep=NONE)
     assert far == "Unknown key 'qqqqq'. Remove it."
 
@@ -508,9 +510,15 @@ def test_what_differs_names_a_folder_without_its_path(tmp_path: Path) -> None:
     assert differing(written(tmp_path, there.to_toml()), here) == ["dataset: ward-7 there, mnist here"]
 
 
-@pytest.mark.parametrize(("key", "now"), [("lr", "gamma"), ("alpha", "dirichlet")])
-def test_an_earlier_name_of_a_key_is_refused_with_its_present_one(tmp_path: Path, key: str, now: str) -> None:
-    with pytest.raises(ConfigError, match=f"Unknown key '{key}'. It is called '{now}' now"):
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("lr", "The learning rate of a client is 'eta'; what folders of schema 1 call 'lr' is 'gamma', the step of"),
+        ("alpha", "It is called 'dirichlet' now"),
+    ],
+)
+def test_an_earlier_name_of_a_key_is_refused_with_its_present_one(tmp_path: Path, key: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=f"Unknown key '{key}'. {words}"):
         resolve(written(tmp_path, f"{key} = 0.3\n[[sweep]]\nmechanisms = ['none']"))
 
 

@@ -79,6 +79,9 @@ def test_the_missing_snapshots_of_a_deployment_are_its_servers_to_write(tmp_path
         ({"mean": [], "std": 1.0}, r"mean=\[\]"),
         ({"mean": "bright", "std": 1.0}, "mean='bright'"),
         ({"mean": 0.0, "std": [1.0, "x"]}, "std="),
+        ({"mean": 0.1, "std": 1e-300}, "std=1e-300"),
+        ({"mean": 0.1, "std": [1.0, 1e30]}, r"std=\[1\.0, 1e\+30\]"),
+        ({"mean": 0.1, "std": float("nan")}, "std=nan"),
     ],
 )
 def test_what_makes_no_sense_is_refused(told: dict[str, Any], words: str) -> None:
@@ -97,3 +100,10 @@ def test_a_table_that_no_server_writes_is_refused(tmp_path: Path, table: str) ->
 def test_a_configuration_file_for_training_has_no_such_table(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Unknown key 'deployment'"):
         resolve(deployed(tmp_path, STATES) / "config.toml")
+
+
+def test_a_deployment_has_one_federation(tmp_path: Path) -> None:
+    path = deployed(tmp_path, STATES) / "config.toml"
+    path.write_text(path.read_text().replace("budgets = [0.98]", "budgets = [0.98, 0.9]"))
+    with pytest.raises(ConfigError, match=r"Expected one federation beside \[deployment\], got 2"):
+        stored(path)

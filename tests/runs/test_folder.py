@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from equipoise.errors import CheckpointError, ConfigError, StorageError
 from equipoise.runs.config import Config
 from equipoise.runs.folder import RESULT, RunFolder
 from equipoise.runs.metrics_file import METRICS
+from equipoise.runs.snapshot import snapshot_path
 from tests.helpers import contents
 from tests.runs.small_run import FEDERATIONS, ROUNDS, interrupted_in
 
@@ -84,7 +87,7 @@ def test_a_damaged_configuration_is_named(folder: Path) -> None:
 def test_a_run_without_snapshots_says_so(folder: Path) -> None:
     shutil.rmtree(folder / "snapshots")
     for look in (RunFolder(folder).snapshots, lambda: RunFolder(folder).chosen([0])):
-        with pytest.raises(CheckpointError, match="run folder run has no snapshots"):
+        with pytest.raises(CheckpointError, match=r"run folder .*run has no snapshots"):
             look()
 
 
@@ -207,3 +210,25 @@ def test_results_that_are_no_json_are_named(folder: Path) -> None:
     (folder / RESULT).write_text("{")
     with pytest.raises(CheckpointError, match=r"The result result\.json cannot be read"):
         RunFolder(folder).results()
+
+
+def test_a_snapshot_of_a_round_after_the_last_is_refused(folder: Path) -> None:
+    there = RunFolder(folder).snapshots()
+    shutil.copy(snapshot_path(folder, there[0]), snapshot_path(folder, 10**9))
+    assert RunFolder(folder).chosen(there) == there
+    with pytest.raises(CheckpointError, match="snapshot of round 1000000000, and the run has"):
+        RunFolder(folder).chosen(None)
+
+
+def test_a_folder_from_a_larger_machine_is_read_with_what_there_is(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "config.toml"
+    text = re.sub(r"(?m)^threads = .*$", "threads = 4096", path.read_text())
+    path.write_text(re.sub(r"(?m)^device = .*$", 'device = "cuda"', text))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    run = RunFolder(folder)
+    assert (run.config.settings.run.device, run.config.settings.run.threads) == ("cpu", os.cpu_count())
+    gpu, threads = run.notes
+    assert gpu == "The run was trained on a GPU; this machine has none, and its CPU was used."
+    assert threads.startswith("The run had 4096 CPU threads; this machine has")

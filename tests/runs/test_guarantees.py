@@ -39,7 +39,7 @@ def test_a_seeded_run_says_that_it_has_none(few: Dataset) -> None:
     found = claim(few, gaussian(2.0))
     assert found["holds"] is False
     assert found["reason"] == "a seeded run has none; this is the epsilon of the mechanism"
-    assert "seeded experiments: none" in found["exclusions"]
+    assert "seeded experiments: they have no guarantee" in found["exclusions"]
 
 
 def test_the_claim_is_that_of_the_settings_of_the_run(few: Dataset) -> None:

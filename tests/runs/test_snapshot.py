@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -155,3 +156,39 @@ def test_rounds_are_those_of_files_that_the_run_wrote(tmp_path: Path) -> None:
     (linked / "snapshots").symlink_to(tmp_path / "snapshots")
     with pytest.raises(EquipoiseError):
         snapshot_rounds(linked)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "hole", "folder"])
+def test_what_is_no_plain_file_of_a_sane_size_is_refused(tmp_path: Path, linear: Batched, kind: str) -> None:
+    """A folder of somebody else's: nobody waits for its pipes, and none fills the memory."""
+    path = tmp_path / "s.safetensors"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "hole":
+        path.touch()
+        os.truncate(path, 2**40)
+    else:
+        path.mkdir()
+    with pytest.raises(CheckpointError, match="snapshot") as caught:
+        snapshot_weights(path, linear.layout, 1)
+    assert caught.value.remedy
+
+
+def test_a_header_without_notes_has_no_digest(tmp_path: Path, linear: Batched) -> None:
+    path = tmp_path / "s.safetensors"
+    save_file({f"federation-0/{name}": t for name, t in linear.layout.unflatten(torch.arange(8.0)).items()}, path)
+    content = path.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    head = json.dumps({**json.loads(content[8 : 8 + size]), "__metadata__": None}).encode()
+    path.write_bytes(len(head).to_bytes(8, "little") + head + content[8 + size :])
+    assert snapshot_weights(path, linear.layout, 1).tolist() == [list(range(8))]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.complex64])
+def test_a_type_that_numpy_lacks_has_a_digest_and_is_named(tmp_path: Path, linear: Batched, dtype: torch.dtype) -> None:
+    weights = linear.layout.unflatten(torch.arange(8.0))
+    save_snapshot(tmp_path / "s", {f"federation-0/{name}": t.to(dtype) for name, t in weights.items()}, {"round": "1"})
+    with pytest.raises(CheckpointError, match="has weights of type torch"):
+        snapshot_weights(tmp_path / "s", linear.layout, 1)

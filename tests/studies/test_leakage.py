@@ -38,7 +38,7 @@ def committed() -> tuple[dict[str, Any], Values]:
 def test_every_figure_and_verdict_follows_from_the_values_of_every_release() -> None:
     whole, values = committed()
     again = script("summarise").rounded(script("summarise").summarise(values))
-    for part in ("rows", "accuracy", "verdicts", "counts"):
+    for part in ("rows", "accuracy", "verdicts", "counts", "beside_undistorted"):
         assert json.loads(json.dumps(again[part])) == whole[part], part
 
 
@@ -86,7 +86,7 @@ def test_parts_that_are_added_keep_what_was_there() -> None:
     assert [one.about for one in again[0].outcomes] == [one.about for one in values.outcomes]
     assert (again[0].about, *again[1:]) == (values.about, *old[1:])
     first = values.outcomes[0]
-    later = replace(first, about={**first.about, "round": 200, "design": "eleven-steps"})
+    later = replace(first, about={**first.about, "round": 777, "design": "eleven-steps"})
     other = replace(first, values={**first.values, "identification": 1 - first.values["identification"]})
     accuracy = [
         {
@@ -94,7 +94,7 @@ def test_parts_that_are_added_keep_what_was_there() -> None:
             "dataset": "mnist",
             "mechanism": "none",
             "budget": None,
-            "round": 200,
+            "round": 777,
             "values": [0.5],
         }
     ]
@@ -106,7 +106,7 @@ def test_parts_that_are_added_keep_what_was_there() -> None:
     assert both[0].outcomes == [other, *values.outcomes[1:], later]
     assert both[0].about["accuracy"] == [*values.about["accuracy"], *accuracy]
     assert both[1] == [runs[0], *whole["runs"][1:], runs[1]]
-    assert both[2] == [whole["multi_round"][0], multi[0]]
+    assert both[2] == [whole["multi_round"][0], multi[0], *whole["multi_round"][2:]]
 
 
 # --- how it is made ------------------------------------------------------------------------------------------
@@ -166,6 +166,16 @@ def test_a_verdict_needs_a_clear_difference_or_a_control_that_works(
     assert {answer["verdict"] for answer in answers} == {word}
     assert {answer["control_failed"] for answer in answers} == {failed}
     assert {answer["measure"] for answer in answers} == {"identification", "membership_auc"}
+
+
+@pytest.mark.parametrize(
+    ("learned", "bare", "word"),
+    [(1.5, 0.5, "leaks more"), (0.5, 1.5, "leaks less"), (1.0, 1.0, "no clear difference")],
+)
+def test_releases_are_set_beside_undistorted_ones_at_the_same_weights(learned: float, bare: float, word: str) -> None:
+    rows = study(learned, 1.0, bare)["beside_undistorted"]
+    assert {row["attack"] for row in rows if row["role"] == "own"} == {"matched", "membership"}
+    assert {row["verdict"] for row in rows if row["role"] == "own"} == {word}
 
 
 def test_orders_of_scores_keep_areas_and_rates() -> None:

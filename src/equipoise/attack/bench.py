@@ -202,11 +202,8 @@ class Bench:
     ):
         self.server, self.previous, self.public, self.labels, self.options = server, previous, public, labels, options
         self.position, label = position, int(labels[position])
-        self.seed, self.name, self.on_release = (
-            options["seed"],
-            f"matched/{position // server.batch}/{label}",
-            on_release,
-        )
+        self.seed, self.on_release = options["seed"], on_release
+        self.name = f"matched/{position // server.batch}/{label}"
         self.signs = signs(server)
         self.clean = server if server.protection.mechanism.learns else undistorted(server)  # noise is added, no more
         self.pairs = pairs_of(server, options["pairs"])
@@ -375,9 +372,7 @@ class Bench:
     ) -> tuple[float, int, float]:
         """The best mean log-rank on the trials, and the limit and floor that reach it."""
         result, nulls = self._products(condition, trials, records, means), self._nulls(condition, records, means)
-        tried = []
-        for limit in range(len(self.filter.limiter)):
-            for floor in FLOORS:
-                score = self._score(result, nulls, limit, floor)
-                tried.append((float(ranks(score, truth).log.mean()), limit, floor))
-        return min(tried)
+        return min(
+            (float(ranks(self._score(result, nulls, limit, floor), truth).log.mean()), limit, floor)
+            for limit in range(len(self.filter.limiter)) for floor in FLOORS
+        )  # fmt: skip

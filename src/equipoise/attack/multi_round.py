@@ -34,7 +34,7 @@ from ..mechanism.distortion import draw_bounds
 from ..randomness import experiment_key, uniform
 from .filter import Filter
 from .limiter import Limiter
-from .simulate import chunk, noise, pieces, respond, undistorted
+from .simulate import noise, respond_all, undistorted
 from .view import Public, Server, View, check, check_public
 
 LIMIT, FLOOR = 1, 1e-2  # which of limiter.LIMITS, and the floor of the noise: no round can afford to tune them
@@ -204,11 +204,11 @@ class _Bench:
 
 def _updates(server: Server, start: Tensor, images: Tensor, labels: Tensor, drawn: Tensor | None) -> Tensor:
     """Simulated updates ``[R, P]``; all share the noise ``[1, P]``."""
-    parts = [
-        respond(server, start, images[some], labels[some], None if drawn is None else drawn.expand(len(some), -1))
-        for some in pieces(len(images), chunk(server, start), start.device)
-    ]
-    return torch.cat(parts).sub_(start)
+
+    def shared(rows: Tensor) -> Tensor | None:
+        return None if drawn is None else drawn.expand(len(rows), -1)
+
+    return respond_all(server, start, images, labels, shared).sub_(start)
 
 
 # -- all rounds ----------------------------------------------------------------------------------------------------

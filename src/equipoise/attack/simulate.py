@@ -15,17 +15,35 @@ from torch import Tensor
 from ..mechanism.distortion import draw_bounds
 from ..mechanism.noise import standard_noise
 from ..mechanism.release import local_step, release
+from ..models import workers
 from ..randomness import Key, experiment_key, uniform
 from .view import Public, Server, even
 
 ROOM = {"cpu": 256 << 20, "cuda": 12 << 30}
 """Bytes that one chunk of simulated releases may take."""
+LEAST = 16
+"""Releases that are worth a worker."""
 
 
 def respond(server: Server, previous: Tensor, images: Tensor, labels: Tensor, noise: Tensor | None) -> Tensor:
-    """The releases ``[R, P]`` of R clients that start from ``previous`` ``[P]`` or ``[R, P]`` with ``[R, E, ...]``."""
-    count = len(images)
-    start = previous.expand(count, -1).contiguous()
+    """The releases ``[R, P]`` of R clients that start from ``previous`` ``[P]`` or ``[R, P]`` with ``[R, E, ...]``.
+
+    On a CPU the clients are dealt to workers, where the model's kernels allow that. The numbers are the same.
+    """
+    start = previous.expand(len(images), -1)
+    parts = workers.shares(len(images), LEAST, 8) if server.batched.thread_safe else []
+    if len(parts) < 2:
+        return _respond(server, start, images, labels, noise)
+
+    def some(mine: slice) -> Tensor:
+        drawn = None if noise is None else noise[mine]
+        return _respond(server, start[mine], images[mine], labels[mine], drawn)
+
+    return torch.cat(list(workers.mapped(some, parts)))
+
+
+def _respond(server: Server, start: Tensor, images: Tensor, labels: Tensor, noise: Tensor | None) -> Tensor:
+    count, start = len(images), start.contiguous()
     size, spare = server.batch, even(server, count) - count
     if spare:
         images, labels, start = (
@@ -71,7 +89,7 @@ def undistorted(server: Server) -> Server:
 def chunk(server: Server, like: Tensor) -> int:
     """How many releases to simulate at once."""
     each = like.element_size() * (12 * server.batched.layout.size + 60 * server.examples * server.pixels)
-    most = 64 if like.device.type == "cpu" else 8192  # on CPU more would only leave the caches
+    most = 64 * workers.count() if like.device.type == "cpu" else 8192  # on CPU more would only leave the caches
     return max(8, min(most, ROOM[like.device.type] // each) // 8 * 8)
 
 
@@ -79,6 +97,18 @@ def pieces(total: int, size: int, device: torch.device) -> Iterator[Tensor]:
     """Row numbers ``0..total-1`` in chunks."""
     for start in range(0, total, size):
         yield torch.arange(start, min(start + size, total), device=device)
+
+
+def respond_all(
+    server: Server, previous: Tensor, images: Tensor, labels: Tensor,
+    drawn: Callable[[Tensor], Tensor | None] = lambda rows: None,
+) -> Tensor:  # fmt: skip
+    """``respond`` in chunks, with the noise ``drawn`` for the rows of each."""
+    start = previous.expand(len(images), -1)
+    return torch.cat([
+        respond(server, start[some], images[some], labels[some], drawn(some))
+        for some in pieces(len(images), chunk(server, start), start.device)
+    ])  # fmt: skip
 
 
 class Companions:

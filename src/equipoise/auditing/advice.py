@@ -2,65 +2,131 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
+from ..mechanism.registry import MECHANISMS
 from .cells import EQUAL_LOWER, static_name
 from .comparison import JUDGED, MORE, Reading, strictness
 from .results import ENOUGH, FEW
-from .summary import GIVEN, thing_of
+from .summary import GIVEN, Content, thing_of
 
-Content = Mapping[str, Any]
+AGAIN = "run the same command again"
+PLAIN, DAMPED = "plain", "damped"
+"""What ``server`` says: whether the server of a run takes smaller steps than the mean of the releases."""
+FIRST = "lti"
+"""The attack that draws pictures at the least cost."""
 
 
 def next_steps(content: Content, every: list[Reading]) -> tuple[str, ...]:
     """Imperative clauses, the first the one that decides most."""
+    if not content.get("complete", True):
+        return (AGAIN,)
     given, deployed = content.get("targets") == GIVEN, bool(content.get("deployment"))
     flags = not (given or deployed)  # whether there is a command to give them to
     leaking = [one for one in every if one.above_chance]
+    guarantee = list(_guarantee(every, leaking, flags))
     return tuple([
+        *_limits(content, deployed),
+        *_proved(every),
+        *guarantee,
         *_evidence(content, given),
-        *_protect(every, leaking, flags),
-        *_static(every, flags, deployed),
-        *_stricter(leaking, flags),
+        *_static(every, content, flags, deployed),
+        *_staying(_stricter(leaking, flags), leaking, bool(guarantee)),
         *_pictures(content, every, given),
     ])  # fmt: skip
+
+
+def _limits(content: Content, deployed: bool) -> Iterator[str]:
+    """Where figures were held against proved limits: these count, unless the code itself is in doubt."""
+    rows = content.get("limits", [])
+    if any(row.get("above") for row in rows):
+        yield (
+            "play again with another seed (--set seed=N) and more games; if a figure is above its limit again, do not "
+            "rely on that epsilon: first suspect the noise, the clip and the divisor"
+        )
+        return
+    if rows:
+        where = "equipoise guarantee" if deployed else "guarantee.json, or equipoise guarantee"
+        yield f"rely on the proved limits, not on what attacks got ({where})"
+    if rows and not deployed and not any(row["scope"] == "run" for row in rows):
+        yield (
+            "to look for faults of the code play a whole run (--attack multi-round): one release of many shows little, "
+            "and there too little noise would show"
+        )
+
+
+def _proved(every: list[Reading]) -> Iterator[str]:
+    """Where a mechanism has a budget of a whole run: its limit is known without any attack."""
+    for name in dict.fromkeys(_kind(one) for one in every if _whole_run(one)):
+        yield (
+            f"rely on the proved limit of {name}, which holds for every attacker and a whole run: "
+            "guarantee(epsilon=..., rounds=...) has it"
+        )
+
+
+def _whole_run(one: Reading) -> bool:
+    known = MECHANISMS.get(_kind(one))
+    return known is not None and known.whole_run
 
 
 def _evidence(content: Content, given: bool) -> Iterator[str]:
     if not any(row.get("evidence") == FEW for row in content.get("attacks", [])):
         return
     if given:
-        yield f"give a list of at least {ENOUGH} updates"
+        yield f"give at least {ENOUGH} updates, as Update(model, before, [after1, after2, ...])"
     elif content.get("options", {}).get("releases", 0) < ENOUGH:
         yield f"attack more releases (--targets {ENOUGH} or more)"
     else:
         yield f"set more public {thing_of(content)}s apart: there were too few for the releases that were asked for"
 
 
-def _protect(every: list[Reading], leaking: list[Reading], flags: bool) -> Iterator[str]:
-    if leaking and not any(one.distorts for one in every):
-        how = "--mechanism gaussian-dp --budget 2" if flags else "protected_step"
-        yield (
-            f"protect the updates, first of all with gaussian-dp, whose budget limits every attack ({how}): static "
-            "noise (pl-identical at 0.98) left a quarter to a third of the images identified in docs/results.md"
-        )
+def _guarantee(every: list[Reading], leaking: list[Reading], flags: bool) -> Iterator[str]:
+    """The mechanism whose budget limits every attack, unless all of these have a guarantee."""
+    if all(one.formal for one in every):
+        return
+    how = "--mechanism gaussian-dp --budget 2" if flags else "protected_step"
+    if not leaking or any(one.distorts for one in every):
+        yield f"for a guarantee use gaussian-dp ({how})"
+        return
+    yield (
+        f"protect the updates, first of all with gaussian-dp, whose budget limits every attack ({how}): static noise "
+        "(pl-identical at 0.98) left 25 to 38 % of the images of the first release (up to 42 % later) identified in "
+        "docs/results.md"
+    )
 
 
-def _static(every: list[Reading], flags: bool, deployed: bool) -> Iterator[str]:
-    """Static noise of equal budget, where learned noise leaks more; with a damped server it trained better as well."""
+def _staying(steps: Iterator[str], leaking: list[Reading], other: bool) -> Iterator[str]:
+    """Steps for whoever keeps the mechanisms there are; said so where an ``other`` was named before."""
+    these = "these mechanisms" if len({_kind(one) for one in leaking if one.distorts}) > 1 else "this mechanism"
+    for place, step in enumerate(steps):
+        yield f"to stay with {these}: {step}" if other and not place else step
+
+
+def _static(every: list[Reading], content: Content, flags: bool, deployed: bool) -> Iterator[str]:
+    """Static noise of equal budget, where learned noise leaks more; with a damped server, unless there is one."""
     names = dict.fromkeys(one.own["mechanism"] for one in every if one.learns and one.against(EQUAL_LOWER) == MORE)
     static = dict.fromkeys(filter(None, map(static_name, names)))
     if not static:
         return
-    how = "--set server_rate=auto" if flags else "FedAvgM, docs/deployment.md" if deployed else ""
-    damped = f", with a damped server ({how}), more accurate over thousands of rounds in docs/results.md" if how else ""
-    yield f"use static noise ({', '.join(static)}) instead of {', '.join(names)} at the same budget{damped}"
+    damped = ""
+    if deployed:
+        damped = ", with a damped server (FedAvgM, docs/deployment.md)"
+    elif flags and content.get("server") != DAMPED:
+        damped = (
+            ", with a damped server (--set server_rate=auto), which was more accurate in docs/results.md than learning "
+            "under a plain server (under a damped one learning is more accurate)"
+        )
+    yield (
+        f"without one use static noise ({', '.join(static)}) instead of {', '.join(names)} at the same budget{damped}"
+    )
 
 
 def _stricter(leaking: list[Reading], flags: bool) -> Iterator[str]:
-    """More examples in a release, and a smaller budget unless the smallest leaked most here."""
-    defended = [one for one in leaking if one.distorts]
+    """More examples in a release, and a smaller budget unless the smallest leaked most here.
+
+    Not where the budget is that of a whole run: its limit is proved, whatever was measured.
+    """
+    defended = [one for one in leaking if one.distorts and not _whole_run(one)]
     if not defended:
         return
     yield "use a larger batch" + (" (--set batch=...)" if flags else "")
@@ -69,7 +135,7 @@ def _stricter(leaking: list[Reading], flags: bool) -> Iterator[str]:
     alike = [one for one in defended if (one.metric, _kind(one)) == (worst.metric, _kind(worst))]
     strictest = min(alike, key=lambda one: strictness(one.own["mechanism"], one.own["budget"]))
     if len({one.defence.label for one in alike}) == 1 or strictest.defence.label != worst.defence.label:
-        yield f"use a stricter budget than that of {worst.defence.label}"
+        yield f"use a stricter (smaller) budget than that of {worst.defence.label}"
 
 
 def _kind(one: Reading) -> str:
@@ -79,4 +145,9 @@ def _kind(one: Reading) -> str:
 def _pictures(content: Content, every: list[Reading], given: bool) -> Iterator[str]:
     drawn = any(row.get("mse") is not None for row in content.get("attacks", []))
     if every and not drawn and not given and content.get("kind", "image") == "image":
-        yield "for pictures, and only for these, add --attack invgrad"
+        tried = FIRST in content.get("options", {}).get("attacks", [])
+        yield (
+            "for pictures, and only for these, add --attack invgrad"
+            if tried
+            else f"no picture: add {FIRST} to --attack"
+        )

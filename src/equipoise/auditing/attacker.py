@@ -128,19 +128,15 @@ class Attacker:
 
     def lacks(self, truth: Truth | None) -> dict[str, str]:
         """What attacks may need (``Attack.needs``) and this attacker does not have, with where it would be given."""
-        real = "the real examples: truth=(inputs, labels)"
-        return {
-            need: words
-            for need, there, words in (
-                ("labels", self.granted(truth) is not None, "labels that are granted: truth= or Attacker(labels=)"),
-                ("truth", truth is not None, real),
-                ("candidates", truth is not None, real),
-                ("asked", truth is not None, real),
-                ("companions", truth is not None, real),
-                ("public", self.public is not None, "public inputs: Attacker(public=(inputs, labels))"),
-            )
-            if not there
-        }
+        lacking = {}
+        if truth is None:
+            real = ("truth", "candidates", "asked", "companions")
+            lacking = dict.fromkeys(real, "the real examples: truth=(inputs, labels)")
+        if self.granted(truth) is None:
+            lacking["labels"] = "labels that are granted: truth= or Attacker(labels=)"
+        if self.public is None:
+            lacking["public"] = "public inputs: Attacker(public=(inputs, labels))"
+        return lacking
 
     def lacks_of(self, labels: Tensor) -> dict[str, str]:
         """Likewise what public inputs are missing for updates that hold these classes."""

@@ -14,14 +14,17 @@ from torch import Tensor
 
 from ..files import storage_errors, write_json, write_text
 from ..mechanism.claims import NO_EPSILON, PROVED, of_budgets, sentence
+from .cells import OWN
+from .comparison import readings
 from .limit_words import HEAD as LIMIT_HEAD
 from .limit_words import limit_lines, limit_verdict
 from .numbered import CLASSES
 from .options import AuditOptions
 from .results import FEW, Findings
 from .store import set_aside
-from .summary import GIVEN, UNKNOWN, counted, drawn_table, headline, summary_text
+from .summary import FAILED, FAILED_WORDS, GIVEN, UNKNOWN, counted, drawn_table, headline, summary_text
 from .svg import Section, svg
+from .unfinished import INTERRUPTED, first_sentence
 from .verdict import verdict
 
 DECLARED = "Nothing about these updates: their mechanism and budget are as you declared them."
@@ -74,11 +77,15 @@ class Audit:
         ]  # fmt: skip
         granted = any(row.get("labels_granted", True) for row in self.content.get("attacks", []))
         title, first = (f"{TITLE} (labels granted)", LABELS_GRANTED) if granted else (TITLE, "")
+        if granted:
+            first += _not_hidden(self.content)
         footer = f"{first}Targets: {self.content['targets']} images; figures are means over all releases. "
         said = self.content.get("verdict", [])
-        few = 2 if said and said[0].startswith(FEW.capitalize()) else 1
+        before = sum(words.startswith((FEW.capitalize(), INTERRUPTED)) for words in said)
         footer += f"MSE of guesses that use no update: {', '.join(guesses)}."
-        return svg(title, self.sections, footer, " ".join(said[:few]))
+        if any(FAILED in row.remark for section in self.sections for row in section.rows):
+            footer += f"\n{FAILED}: {FAILED_WORDS}"
+        return svg(title, self.sections, footer, " ".join(said[: before + 1]))
 
     def save(self, folder: Path | str) -> list[Path]:
         """``audit.json`` and, where there are pictures, ``audit.svg``; returns what was written.
@@ -96,6 +103,21 @@ class Audit:
             written.append(picture)
             write_text(picture, self.picture())
         return written
+
+
+def _not_hidden(content: dict[str, Any]) -> str:
+    """That a picture of the class says nothing of an attack that draws none, where that attack was run."""
+    asked = [row for row in content.get("attacks", []) if row["attack"] == "matched" and row.get("chance")]
+    own = [row for row in asked if row.get("role") == OWN and row.get("control") is None]
+    if not own:
+        return ""
+    chance = " or ".join(dict.fromkeys(row["chance"] for row in own))
+    found = any(one.above_chance for one in readings(content, ("identification",)) if one.attack == "matched")
+    does = "picks the image from" if found else "looks for the image in"
+    return (
+        f"It does not mean that the image is hidden: matched draws no picture, and {does} the same release "
+        f"(chance {chance}). "
+    )
 
 
 def claims(rows: list[dict[str, Any]], targets: str, kind: str = "image") -> dict[str, list[str]]:
@@ -125,7 +147,8 @@ def with_verdict(content: dict[str, Any]) -> dict[str, Any]:
         )
         proved, measured = [budgets, *own["proved"]], [MEASURED_GAMES, *own["measured"]]
         content = {**content, "claims": {**own, "proved": proved, "measured": measured}}
-    return {**content, "verdict": [*limit_verdict(content.get("limits", [])), *verdict(content)]}
+    said = [*first_sentence(content), *limit_verdict(content.get("limits", [])), *verdict(content)]
+    return {**content, "verdict": said}
 
 
 def content(

@@ -49,34 +49,17 @@ class Cell:
     about: dict[str, Any]  # dataset, mechanism, budget, seed, round, role
     view: View | None = None  # releases that are given; None: those of the targets are simulated
 
-    @property
-    def role(self) -> str:
-        return str(self.about["role"])
-
     def key(self) -> tuple[Any, ...]:
         """What tells one defence at some weights from another; a mechanism that does not learn has no steps."""
         protection = self.server.protection
         weights, mechanism = hashlib.sha256(self.weights.cpu().numpy().tobytes()).hexdigest(), protection.mechanism
         if not (mechanism.distorts or mechanism.clips or mechanism.per_example):
             return (weights,)
-        learner = (
-            (protection.steps, protection.gamma, protection.negative_norm, protection.factor)
-            if mechanism.learns
-            else ()
-        )
-        scale = float(f"{float(protection.scale):.9g}")
+        steps = (protection.steps, protection.gamma, protection.negative_norm, protection.factor)
+        learner, scale = steps if mechanism.learns else (), float(f"{float(protection.scale):.9g}")
         clip = (protection.clip, protection.clip_norm) if mechanism.clips or mechanism.per_example else ()
-        return (
-            weights,
-            mechanism.noise,
-            mechanism.norm,
-            mechanism.on_sphere,
-            mechanism.clips,
-            mechanism.per_example,
-            clip,
-            scale,
-            learner,
-        )
+        kind = (mechanism.noise, mechanism.norm, mechanism.on_sphere, mechanism.clips, mechanism.per_example)
+        return (weights, *kind, clip, scale, learner)
 
 
 def server_of(settings: Settings, dataset: Dataset, batched: Batched, protection: Protection) -> Server:

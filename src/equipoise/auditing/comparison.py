@@ -119,6 +119,11 @@ class Reading:
         return known is not None and known.learns
 
     @property
+    def formal(self) -> bool:
+        known = MECHANISMS.get(self.own["mechanism"])
+        return known is not None and known.formal
+
+    @property
     def failed(self) -> bool:
         """Whether the same attack did not work without distortion, or gave numbers that are none.
 

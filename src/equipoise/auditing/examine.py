@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..attack.attack import Hooks, Knowledge
 from ..attack.registry import SHARING, find
 from ..attack.results import Result
-from ..attack.simulate import chunk, pieces, respond
-from ..attack.simulate import noise as draw_noise
+from ..attack.simulate import noise, respond_all
 from ..attack.view import Server, View
 from ..errors import EquipoiseError
 from ..mechanism.protection import Leakage
@@ -29,12 +28,9 @@ Progress = Callable[[str, float], None]
 
 def released(cell: Cell, targets: Targets, options: AuditOptions) -> Tensor:
     """The releases ``[N, P]`` of all target batches, with noise that no attack draws."""
-    key = experiment_key(options.seed, "audit/noise")
-    parts = []
-    for rows in pieces(len(targets), chunk(cell.server, cell.weights), cell.weights.device):
-        drawn = draw_noise(cell.server, key, rows, cell.weights)
-        parts.append(respond(cell.server, cell.weights, targets.inputs[rows], targets.labels[rows], drawn))
-    return torch.cat(parts)
+    server, weights, key = cell.server, cell.weights, experiment_key(options.seed, "audit/noise")
+    drawn = partial(noise, server, key, like=weights)
+    return respond_all(server, weights, targets.inputs, targets.labels, drawn)
 
 
 def attack_cell(

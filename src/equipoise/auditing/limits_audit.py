@@ -165,15 +165,11 @@ class LimitsAudit:
         self.read = sum(cell.found is not None for cell in self.cells)
         return sum(cell.seconds for cell in self.cells)
 
-    def run(self) -> bool:
-        """Play what is missing; False if that was interrupted."""
-        try:
-            for cell in self.cells:
-                if cell.found is None:
-                    self._play(cell)
-        except KeyboardInterrupt:  # what was finished is worth keeping
-            return False
-        return True
+    def run(self) -> None:
+        """Play what is missing."""
+        for cell in self.cells:
+            if cell.found is None:
+                self._play(cell)
 
     def _play(self, cell: LimitCell) -> None:
         each = cell.seconds / len(cell.setting.game)

@@ -9,23 +9,27 @@ from __future__ import annotations
 import textwrap
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from ..attack.attack import Work
 from ..attack.registry import SHARING, find
-from ..attack.simulate import gradients, noise, respond
+from ..attack.simulate import chunk, gradients, noise, respond
 from ..attack.view import Server
 from ..randomness import experiment_key
 from .options import AuditOptions
 from .summary import counted
 from .targets import Materials, Targets
 
-TIMED, TIMES = 32, 3
-"""Releases that are simulated to measure how long one takes, and how often: the best counts, because on a busy machine
-threads that wait for each other make single measurements several times too long."""
+TIMES = 3
+"""How often simulated releases are timed: the best counts, because on a busy machine threads that wait for each other
+make single measurements several times too long."""
+MOST_TIMED = 256
+"""Of the releases that an attack simulates at once."""
+MOST_STEPS = 50
+"""Of a learner that are timed: more take as long each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +53,7 @@ class Plan:
     seconds: float = 0.0  # for all that is not there
     replayed: int = 0  # rounds of each federation that multi-round replays
     limited: int = 0  # cells that are held against proved limits
-    games: int = 0  # in each of them
+    games: int = 0  # in each of them, and in each replay of a federation with such limits
     remarks: Sequence[str] = ()  # of what cannot be kept, or was not taken
 
     def text(self) -> str:
@@ -69,11 +73,11 @@ class Plan:
         if self.there:
             lines.append(f"{self.there} of {self.cells + self.limited} cells were already there.")
         lines += [line for remark in self.remarks for line in textwrap.wrap(remark, 80)]
-        if self.attacks:
-            lines.append(f"About {rough(self.seconds)} on this machine.")
         if self.replayed:
-            replays = f"Of that, multi-round replays {self.replayed} rounds of each federation."
-            lines += textwrap.wrap(replays, 80)
+            lines += textwrap.wrap(f"multi-round replays {self.replayed} rounds of each federation.", 80)
+        if self.attacks or self.replayed:
+            whole = ", that replay included" if self.attacks and self.replayed else ""
+            lines.append(f"About {rough(self.seconds)} on this machine{whole}.")
         return "\n".join(lines)
 
 
@@ -109,13 +113,16 @@ class Stopwatch:
         mechanism = protection.mechanism
         kind = (mechanism.distorts, mechanism.learns, mechanism.per_example, mechanism.clips, gradients(server))
         if kind not in self.known:
-            self._simulate(server, weights, 8)  # the first one prepares kernels and memory
+            steps = min(protection.steps, MOST_STEPS)  # a folder may ask for any number
+            server = replace(server, protection=replace(protection, steps=steps))
+            many = min(MOST_TIMED, chunk(server, weights))
+            self._simulate(server, weights, many)  # the first one prepares kernels and memory
             took = []
             for _ in range(TIMES):
                 started = time.perf_counter()
-                self._simulate(server, weights, TIMED)
+                self._simulate(server, weights, many)
                 took.append(time.perf_counter() - started)
-            self.known[kind] = min(took) / (TIMED * gradients(server))
+            self.known[kind] = min(took) / (many * gradients(server))
         return self.known[kind]
 
     def per_product(self, like: Tensor) -> float:

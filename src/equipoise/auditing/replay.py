@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attack.multi_round import Candidates, Combined, Observation, combine, multi_round
-from ..attack.simulate import chunk, pieces, respond, undistorted
+from ..attack.simulate import respond_all, undistorted
 from ..attack.view import Server
 from ..data.dataset import Dataset
 from ..engine.federation import Federation
@@ -65,21 +65,13 @@ def stream(
         batches = sweep.tables(window).batches[:, client]
         seen.clear()
         sweep.train(window[-1])
-        plain = _undistorted(sweep, server, torch.stack([previous for previous, _ in seen]), batches)
+        started = torch.stack([previous for previous, _ in seen])
+        plain = respond_all(undistorted(server), started, sweep.inputs[batches], sweep.labels[batches])
         for i, (round_number, (previous, released)) in enumerate(zip(window, seen, strict=True)):
             present = (batches[i].unsqueeze(0) == examples.unsqueeze(1)).any(1)
             yield Observation(round_number, previous, released, present, plain[i])
             if on_round:
                 on_round(round_number)
-
-
-def _undistorted(sweep: Sweep, server: Server, previous: Tensor, batches: Tensor) -> Tensor:
-    """What the client would have released in these rounds with nothing added: ``[rounds, P]``."""
-    parts = [
-        respond(undistorted(server), previous[some], sweep.inputs[batches[some]], sweep.labels[batches[some]], None)
-        for some in pieces(len(batches), chunk(server, previous[0]), previous.device)
-    ]
-    return torch.cat(parts)
 
 
 # -- whom the attacker looks for -----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..statistics import Array, Interval, auc, bootstrap, bootstrap_auc, bounded_interval, rate_interval, tpr_at
 from .options import AuditOptions
 from .targets import Targets
+from .unfinished import Unfinished
 
 ENOUGH = 20
 """Releases below which a result says too little to be called one."""
@@ -44,12 +45,16 @@ class Findings:
     baselines: dict[str, dict[str, Any]]  # by dataset, then by guess
     outcomes: list[Outcome]  # values per release, pictures
     targets: dict[str, Targets]
-    complete: bool = True  # False: interrupted, and these are the cells that were finished
     _: KW_ONLY
     read: int = 0  # results that an earlier audit of this user kept ...
     computed: int = 0  # ... and those of this one
     limits: list[dict[str, Any]] = field(default_factory=list)  # what is held against proved limits
     limit_outcomes: list[Outcome] = field(default_factory=list)
+    unfinished: Unfinished | None = None  # what is missing, if the audit was interrupted
+
+    @property
+    def complete(self) -> bool:
+        return self.unfinished is None
 
 
 REPORTED = (

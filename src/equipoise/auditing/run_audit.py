@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from ..attack.registry import MULTI_ROUND
+from ..data.bundle import BUNDLED
 from ..data.dataset import Dataset
 from ..data.loading import Public
 from ..engine.datasets import dataset_labels
 from ..engine.federation import Federation
 from ..engine.settings import Settings
 from ..environment import environment
-from ..errors import AttackError, ConfigError
+from ..errors import AttackError, ConfigError, is_finite, printable
 from ..mechanism.registry import get_mechanism
 from ..mechanism.schedule import defence_label
 from ..models.named import Model
 from ..runs.folder import RunFolder
 from . import image_scores as scores
 from . import replay
+from .advice import DAMPED, PLAIN
 from .audit import Audit, content, with_verdict
 from .cells import OWN, per_client
 from .examine import Progress
@@ -38,6 +41,7 @@ from .subject import Subject, subject_of
 from .summary import counted
 from .sweep_audit import audit_sweep
 from .targets import repeats
+from .unfinished import Unfinished
 
 Step = Callable[[int], None]
 OF_CLIENTS = ("labels", "identified")
@@ -107,9 +111,12 @@ def audit_run(
     if most and isinstance(subject.code, nn.Module):
         raise ConfigError("A replay starts from the model's first weights.", "Give a function that builds the model.")
     replays = [_replay_seconds(run, subject, fed, most, options) for fed in federations] if most else []
+    named = _named_data(run, private or public is not None)
+    limited = most > 0 and any(get_mechanism(fed.mechanism).whole_run for fed in federations)
 
     def with_replays(plan: Plan) -> None:
-        planned(replace(plan, replayed=most, seconds=plan.seconds + sum(replays)))
+        seconds, games = plan.seconds + sum(replays), plan.games or options.games * limited
+        planned(replace(plan, replayed=most, games=games, seconds=seconds, remarks=[*named, *plan.remarks]))
 
     findings = Findings([], [], {}, [], {})
     if options.attacks:
@@ -128,19 +135,48 @@ def audit_run(
     result["left_out"] = left_out
     result["results"] = {"read": findings.read, "computed": findings.computed}
     result["public"] = {name: _public(data) for name, data in datasets.items()}
-    result["notes"] += [*_read(findings, private), *_shortages(findings, options), *_repeats(datasets, private)]
-    result["notes"] += _failures(findings, forgiving=bool(most))
-    result["deployment"] = run.config.deployment is not None
+    result["notes"] += _notes(findings, options, datasets, private=private, forgiving=bool(most))
+    result |= _about(run, findings.unfinished, replays=bool(most))
     result["cap"] = _cap(run.results(), findings, federations, settings.training.rounds)
     if most and findings.complete:
         steps = [_step(progress, seconds / most) for seconds in replays]
         _replay(result, settings, federations, most, options, steps, subject)
     result["limits"] = compared(result["limits"])
-    result["notes"] += [*_left_out(federations, options), *_fewer(result["limits"], options), *subject.notes]
-    if any(per_client(settings.protection, fed) for fed in federations):
-        result["notes"].append(LOOSEST)
+    loosest = [LOOSEST] if any(per_client(settings.protection, fed) for fed in federations) else []
+    result["notes"] += [*_left_out(federations, options), *_fewer(result["limits"], options)]
+    result["notes"] += [*subject.notes, *run.notes, *loosest]
     result["environment"] = environment(subject.batched.device)
     return Audit(with_verdict(_without_paths(result, federations)), run_sections(findings, datasets))
+
+
+def _notes(
+    findings: Findings, options: AuditOptions, datasets: dict[str, Dataset], *, private: bool, forgiving: bool
+) -> list[str]:
+    short = [*_read(findings, private), *_shortages(findings, options), *_repeats(datasets, private)]
+    return [*short, *_failures(findings, forgiving=forgiving)]
+
+
+def _about(run: RunFolder, left: Unfinished | None, *, replays: bool) -> dict[str, Any]:
+    """What kind of run was audited, and what an interrupted audit lacks: ``replays`` come last."""
+    server = PLAIN if run.config.settings.training.server_rate == 1 else DAMPED
+    about = {"deployment": run.config.deployment is not None, "server": server}
+    if left is None:
+        return about
+    return {**about, "unfinished": {**asdict(left), "lacking": [*left.lacking, *[MULTI_ROUND] * replays]}}
+
+
+def _named_data(run: RunFolder, chosen: bool) -> list[str]:
+    """Which files the folder names: it may be somebody else's, who would like to see pictures of them.
+
+    ``chosen``: the auditor said whose images are shown.
+    """
+    if run.config.deployment is not None:
+        return []
+    part = f"public_fraction {run.config.settings.data.public_fraction:g}"
+    names = dict.fromkeys(fed.dataset for fed in run.config.federations() if fed.dataset not in BUNDLED)
+    told = [f"The folder names data: {printable(name)}, {part}." for name in names]
+    shown = "Pictures show public images of these: where the folder is not yours, name others with --public PATH."
+    return [*told, *([shown] if told and not chosen else [])]
 
 
 def _public(data: Dataset) -> str:
@@ -285,7 +321,7 @@ def _cap(
     results: list[dict[str, Any]], findings: Findings, federations: list[Federation], last: int
 ) -> list[dict[str, Any]]:
     """Calibrated Averaged Performance at the last round: mean over budgets of accuracy times reconstruction error."""
-    if not results or not all("accuracy" in row for row in results):  # a deployment need not evaluate
+    if not results or not all(is_finite(row.get("accuracy")) for row in results):  # a deployment need not evaluate
         return []
     errors: dict[tuple[str, str, int, str], dict[int, float]] = {}
     for row in findings.rows:

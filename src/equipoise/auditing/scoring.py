@@ -68,8 +68,7 @@ def _inversion(result: Inversion, case: Case) -> Outcome:
     if case.trace.iterations and pictured:  # the leakage score has the diameter of pictures
         values["leakage"], values["beyond_D"] = case.trace.leakage(assigned)
     if result.labels is not None:
-        right = (result.labels.sort(1).values == targets.labels.sort(1).values).all(1)
-        values["labels_exact"] = right
+        values["labels_exact"] = (result.labels.sort(1).values == targets.labels.sort(1).values).all(1)
     other = _arranged(result.images, targets.pool[targets.false], free, case)[0]
     stopped = 0 if result.stopped is None else int((result.stopped > 0).sum())
     notes: dict[str, Any] = {"stopped": stopped} if stopped else {}
@@ -170,15 +169,17 @@ def _label_counts(result: LabelCounts, case: Case) -> Outcome:
 @score.register
 def _verification(result: Verification, case: Case) -> Outcome:
     """How often the right guess is picked, and right and wrong ones accepted; of an impostor, the truth left out."""
-    targets, close = case.targets, result.distance <= result.tolerance.view(-1, 1, 1)
-    wrong = torch.ones_like(close).scatter(2, targets.place.unsqueeze(2), False)
+    distance = case.targets.counted(result.distance)
+    place, impostor = (case.targets.column(one) for one in (case.targets.place, case.targets.impostor))
+    close = distance <= result.tolerance.view(-1, 1, 1)
+    wrong = torch.ones_like(close).scatter(2, place.unsqueeze(2), False)
 
     def found(place: Tensor, among: Tensor) -> dict[str, Tensor]:
-        scores = (-result.distance).masked_fill(~among, torch.nan)
+        scores = (-distance).masked_fill(~among, torch.nan)
         return {"verified": ranks(scores, place).first, "accepted": close.gather(2, place.unsqueeze(2)).squeeze(2)}
 
-    values = found(targets.place, torch.ones_like(wrong)) | {"accepted_wrongly": close[wrong].view(len(close), -1)}
-    return case.outcome(values, found(targets.impostor, wrong), notes=_not_finite(result.distance))
+    values = found(place, torch.ones_like(wrong)) | {"accepted_wrongly": close[wrong].view(len(close), -1)}
+    return case.outcome(values, found(impostor, wrong), notes=_not_finite(result.distance))
 
 
 class Trace:
@@ -251,7 +252,7 @@ def table_values(guess: Tensor, targets: Targets, materials: Materials, *, negat
 
 
 def _correlations(guess: Tensor, targets: Targets) -> Tensor:
-    """Of every guess with its candidates: ``[N, E, K]``."""
+    """Of every guess with its candidates: ``[N, E, W]``."""
 
     def centred(images: Tensor, batch: int) -> Tensor:
         flat = images.flatten(batch)
@@ -267,10 +268,11 @@ def _correlations(guess: Tensor, targets: Targets) -> Tensor:
 
 
 def _places(values: Tensor, targets: Targets, negative: bool) -> dict[str, Tensor]:
-    """The place of the truth among the candidates by their scores ``[N, E, K]``; of an impostor, the truth left out."""
+    """The place of the truth among the candidates by their scores ``[N, E, W]``; of an impostor, the truth left out."""
+    values, place = targets.counted(values), targets.column(targets.place)
     if negative:
-        values = values.scatter(2, targets.place.unsqueeze(2), torch.nan)
-    ranking = ranks(values, targets.impostor if negative else targets.place)
+        values = values.scatter(2, place.unsqueeze(2), torch.nan)
+    ranking = ranks(values, targets.column(targets.impostor) if negative else place)
     return {"identification": ranking.first, "log_rank": ranking.log}
 
 

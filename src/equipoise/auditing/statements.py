@@ -14,15 +14,14 @@ from typing import Any
 
 from .advice import next_steps
 from .cells import EQUAL_LOWER, POSITIVE
-from .comparison import JUDGED, MORE, NONE, Reading, readings
+from .comparison import JUDGED, MORE, NONE, UNCLEAR, Reading, readings
 from .results import FEW, candidates_of
-from .summary import ERRORS, UNKNOWN
+from .summary import ERRORS, UNKNOWN, Content
 
-Content = Mapping[str, Any]
 TOO_FEW, UNSCORED, WORSE, LEARNED, TALLY = "too few", "unscored", "worse than none", "learned leaks more", "tally"
 STRONGEST, RANKING, ALSO, PIXELS, CONTROL, NEXT = "strongest", "ranking", "also", "pixels", "control failed", "next"
 COMBINED, BROKEN, UNPROTECTED = "combined releases", "not finite", "more than the unprotected run"
-VERIFIED = "guesses verified"
+VERIFIED, NO_BETTER = "guesses verified", "no clear difference from none"
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,7 @@ class Statement:
     steps: tuple[str, ...] = ()  # what to do next
     combined: Mapping[str, Any] | None = None  # a row of ``multi_round``
     cells: tuple[int, ...] = ()  # of how many each reading is the largest
+    largest: Reading | None = None  # the largest figure, where the clearest difference is another one
 
 
 def statements(content: Content) -> list[Statement]:
@@ -46,6 +46,8 @@ def statements(content: Content) -> list[Statement]:
     compared = list(_compared(every))
     found += [*compared, *_combined(content, alone=not content.get("attacks"))]
     found += _strongest(every, any(one.kind in (WORSE, LEARNED) for one in compared))
+    if unclear := _no_better(every):
+        found += [Statement(NO_BETTER, unclear)]
     if above := _more_than(every, NONE):
         found += [Statement(UNPROTECTED, above)]
     pixels = min(readings(content, ERRORS), key=lambda one: (not one.distorts, one.value), default=None)
@@ -62,10 +64,10 @@ def statements(content: Content) -> list[Statement]:
 def _compared(every: list[Reading]) -> Iterator[Statement]:
     """Against no protection, where it is worse, and against static noise of equal budget."""
     if worse := _more_than(every, POSITIVE):
-        yield Statement(WORSE, worse)
+        yield Statement(WORSE, worse, largest=_larger(every, worse[0]))
     learned = [one for one in every if one.learns]
     if more := _more_than(learned, EQUAL_LOWER):
-        yield Statement(LEARNED, more)
+        yield Statement(LEARNED, more, largest=None if worse else _larger(every, more[0]))
     if any(one.against(EQUAL_LOWER) for one in learned):
         yield Statement(TALLY, tuple(one for one in learned if one.beside(EQUAL_LOWER) is not None))
 
@@ -74,6 +76,19 @@ def _more_than(every: list[Reading], role: str) -> tuple[Reading, ...]:
     """What clearly leaks more than another side, by the widest gap; at round 0 no weights differ from another run's."""
     more = [one for one in every if one.distorts and one.against(role) == MORE and (one.round or role != NONE)]
     return tuple(sorted(more, key=lambda one: (_rank(one), (one.beside(role) or 0.0) - one.value)))
+
+
+def _larger(every: list[Reading], one: Reading) -> Reading | None:
+    """The largest figure of any defence, where it is another one than ``one``, which differs most clearly."""
+    largest = max((two for two in every if two.distorts and two.metric == one.metric), key=lambda two: two.value)
+    return None if one.metric.form(largest.value) == one.metric.form(one.value) else largest
+
+
+def _no_better(every: list[Reading]) -> tuple[Reading, ...]:
+    """What shows no clear difference from no protection at a later round, in the images that ``matched`` identifies."""
+    later = [one for one in every if one.distorts and one.round and one.attack == "matched"]
+    unclear = [one for one in later if one.metric.name == JUDGED[0] and one.against(POSITIVE) == UNCLEAR]
+    return tuple(sorted(unclear, key=lambda one: (one.round or 0, -one.value)))
 
 
 SCHEDULES = ("schedule_known", "schedule_unknown")

@@ -155,6 +155,7 @@ class Store:
     def get(self, name: str, attack: str, releases: int, probe: Mapping[str, Array]) -> Outcome | None:
         """What this user kept under this name, of a model that answers ``probe`` alike; None if there is no such."""
         path = self.path(name)
+        self.refused += path.is_dir()
         if self.fresh or not self.key or not path.is_file():
             return None
         try:
@@ -173,6 +174,8 @@ class Store:
         if not self.key:
             return
         about = {key: value for key, value in outcome.about.items() if key != "dataset"}
+        if self.path(name).is_dir():  # no reason to lose what else is computed
+            return
         content = packed(Values([replace(outcome, about=about)], dict(probe), {"name": name}))
         write_bytes(self.path(name), content + self._signature(content))
 
@@ -297,7 +300,7 @@ def _private(path: Path) -> bool:
     try:
         return bool(read_json(path, "audit")["targets"] == "private")
     except (CheckpointError, *UNREADABLE):
-        return False
+        return True  # nobody can tell: what may show private images is removed
 
 
 def _rows(content: Mapping[str, Any]) -> set[str]:

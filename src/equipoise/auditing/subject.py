@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..attack.view import placed
 from ..data.dataset import Dataset
 from ..data.loading import Public, load_public
-from ..data.splits import Split, mixed
+from ..data.splits import Split, mixed, strangers
 from ..engine.datasets import load_datasets
 from ..engine.settings import Settings
 from ..errors import CheckpointError, ConfigError, DataError, ModelError
@@ -33,6 +33,7 @@ from .results import THINGS
 from .targets import FEWEST
 
 NAME_PUBLIC = "Name public data: --public PATH, or public= in Python (a bundled dataset, a folder, an npz file)."
+NAME_OTHER = "Name data that the run did not train on: --public PATH (public= in Python)."
 OR_TRAIN = "Name public data with --public PATH (public= in Python), or train again with --set public_fraction=0.1."
 
 
@@ -60,8 +61,9 @@ def subject_of(
     settings = run.config.settings
     code = code_of(confirmed(settings.training.model, model))
     datasets = load_datasets(settings, [fed.dataset for fed in run.config.federations()])
+    notes: list[str] = []
     if public is not None:
-        datasets = {name: _with_public(data, public) for name, data in datasets.items()}
+        datasets = {name: _with_public(data, public, notes) for name, data in datasets.items()}
     for data in datasets.values():
         if data.public is None:
             raise DataError(f"Dataset {data.name!r} has no public {THINGS[data.kind]}s to attack with.", OR_TRAIN)
@@ -71,32 +73,51 @@ def subject_of(
         module = model_of(source, sample.shape, sample.classes, sample.vocabulary)
     batched = Batched(module.to(device, dtype), device=device)
     weights = {number: run.weights(number, batched.layout).to(device, dtype) for number in rounds}
-    return Subject(datasets, batched, weights, [], code)
+    return Subject(datasets, batched, weights, notes, code)
 
 
 def _kind(settings: Settings) -> tuple[torch.device, torch.dtype]:
     return torch.device(settings.run.device), getattr(torch, settings.run.dtype)
 
 
-def _with_public(dataset: Dataset, public: Public) -> Dataset:
-    """The dataset with these public inputs, normalised as its own are."""
+def _with_public(dataset: Dataset, public: Public, notes: list[str]) -> Dataset:
+    """The dataset with those of these public inputs that are not its own, normalised as its own are.
+
+    The clients' own are private, whatever file they are named by: pictures would show them.
+    """
     split, _, _ = load_public(public, dataset.mean, dataset.std)
     things = f"{THINGS[dataset.kind]}s"
     if split.inputs.is_floating_point() == (dataset.kind == "tokens"):
-        given, own = ("numbers", "tokens") if dataset.kind == "tokens" else ("tokens", "numbers")
-        raise DataError(f"The public data are {given}, those of the run {own}.", f"Give public {things}.")
+        given, here = ("numbers", "tokens") if dataset.kind == "tokens" else ("tokens", "numbers")
+        raise DataError(f"The public data are {given}, those of the run {here}.", f"Give public {things}.")
     if tuple(split.inputs.shape[1:]) != dataset.shape:
         raise DataError(
             f"The public {things} have shape {tuple(split.inputs.shape[1:])}, those of the run {dataset.shape}.",
             f"Give public {things} of the shape that the clients train on.",
         )
-    _check_classes(split, dataset.classes)
-    return replace(dataset, public=mixed(split))
+    own = torch.cat([_told_apart_by(dataset, part) for part in (dataset.train, dataset.validation, dataset.test)])
+    left = split.take(strangers(_told_apart_by(dataset, split), own))
+    if len(left) < len(split):
+        known = f"{len(split) - len(left)} of {len(split)} public {things} are the run's own to train or test on"
+        try:
+            _check_classes(left, dataset.classes)
+        except DataError as error:
+            raise DataError(f"{known}. {error.cause}", f"{NAME_OTHER} {error.remedy}") from error
+        notes.append(f"{known} ({dataset.name}), and were left out.")
+    _check_classes(left, dataset.classes)
+    return replace(dataset, public=mixed(left))
+
+
+def _told_apart_by(dataset: Dataset, split: Split) -> Tensor:
+    """By what two inputs are told to be the same: of pictures the pixels, as a file of bytes has them."""
+    if dataset.kind != "image":
+        return split.inputs
+    return dataset.pixels(split.inputs).clamp(0, 1).mul(255).round().to(torch.uint8)
 
 
 def _check_classes(split: Split, classes: int) -> None:
     """Every class needs examples to simulate with and others to be told apart from."""
-    if int(split.labels.max()) >= classes:
+    if len(split) and int(split.labels.max()) >= classes:
         raise DataError(
             f"The public labels go up to {int(split.labels.max())}, the model tells {classes} classes apart.",
             "Number the classes from 0, as the clients do.",
@@ -118,7 +139,7 @@ def _deployed(
     run: RunFolder, deployment: Deployment, rounds: Sequence[int], public: Public | None, model: Model | None
 ) -> Subject:
     if public is None:
-        raise DataError(f"The folder {run.path.name} is a deployment's, and its server has no data.", NAME_PUBLIC)
+        raise DataError(f"The folder {run.path} is a deployment's, and its server has no data.", NAME_PUBLIC)
     mean, std = (tuple(m) if isinstance(m, list) else m for m in (deployment.mean, deployment.std))
     split, mean, std = load_public(public, mean, std)
     module, (device, dtype) = _module(deployment, split, model), _kind(run.config.settings)

@@ -274,7 +274,7 @@ def _table(content: Content) -> list[str]:
     lines: list[tuple[str, ...]] = []
     for place in dict.fromkeys(map(_defended, rows)):
         mine = [row for row in rows if _defended(row) == place]
-        lines.append((_named(mine[0], rows),))
+        lines.append((named(mine[0], rows),))
         for attack in dict.fromkeys(row["attack"] for row in mine):
             several = [row for row in mine if row["attack"] == attack]
             tried = [(metric, _strongest(several, metric)) for metric in METRICS if metric.short]
@@ -296,7 +296,7 @@ def drawn_table(head: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> list
     return [drawn[0], "-" * max(map(len, drawn)), *drawn[1:]]
 
 
-def _named(row: Row, rows: list[Row]) -> str:
+def named(row: Row, rows: Sequence[Row]) -> str:
     """A defence, with its dataset and seed where there are several."""
     several = [name for name in ("dataset", "seed") if len({one.get(name) for one in rows}) > 1]
     said = {"dataset": row.get("dataset"), "seed": f"seed {row.get('seed')}"}
@@ -307,14 +307,8 @@ def _line(content: Content, controls: Controls, row: Row, metric: Metric) -> tup
     bare = row if row["mechanism"] == "none" else controls.get((place_of(row), POSITIVE, "positive"))
     plain = "-" if bare is None or bare.get(metric.name) is None else metric.form(bare[metric.name])
     place = "-" if row.get("round") is None else str(row["round"])
-    return (
-        f"  {metric.after(row['attack'])}",
-        place,
-        metric.result(row),
-        metric.interval(row) or "-",
-        plain,
-        (_chance(content, controls, row, metric) or "-"),
-    )
+    name, chance = f"  {metric.after(row['attack'])}", _chance(content, controls, row, metric) or "-"
+    return name, place, metric.result(row), metric.interval(row) or "-", plain, chance
 
 
 def _chance(content: Content, controls: Controls, row: Row, metric: Metric) -> str:

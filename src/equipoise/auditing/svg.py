@@ -19,7 +19,7 @@ Pixels = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Row:
-    """A caption, a remark in grey, and images ``[n, C, H, W]``; a marked row stands out."""
+    """A caption, a remark of one or two lines in grey, and images ``[n, C, H, W]``; a marked row stands out."""
 
     caption: str
     remark: str
@@ -31,6 +31,7 @@ class Row:
 class Section:
     title: str
     rows: list[Row]
+    warning: str = ""  # in red, part of the heading
 
 
 def png(image: Pixels) -> bytes:
@@ -78,13 +79,19 @@ def svg(title: str, sections: Sequence[Section], footer: str = "", headline: str
     for section in sections:
         y += HEAD - 8
         text(20, y, 14, TEAL, section.title, 600)
+        for line in wrap(section.warning, (width - 40) // 7):
+            y += 18
+            text(20, y, 13, RED, line, 600)
         y += 12
         for row in section.rows:
             if row.marked:
                 parts.append(f'<rect x="8" y="{y - 4}" width="{width - 16}" height="{TILE + 8}" fill="{ROSE}"/>')
                 parts.append(f'<rect x="8" y="{y - 4}" width="4" height="{TILE + 8}" fill="{RED}"/>')
-            text(20, y + TILE / 2 - 3, 13, RED if row.marked else DARK, row.caption, 600 if row.marked else 400)
-            text(20, y + TILE / 2 + 14, 11, RED if row.marked else GREY, row.remark)
+            remark = row.remark.splitlines()
+            middle = y + TILE / 2 - 7 * max(0, len(remark) - 1)
+            text(20, middle - 3, 13, RED if row.marked else DARK, row.caption, 600 if row.marked else 400)
+            for i, line in enumerate(remark):
+                text(20, middle + 14 * (i + 1), 11, RED if row.marked else GREY, line)
             for i, image in enumerate(row.images):
                 data = base64.b64encode(png(image)).decode()
                 place = f'x="{LEFT + i * (TILE + GAP)}" y="{y}" width="{TILE}" height="{TILE}"'

@@ -35,6 +35,7 @@ from .results import Findings, Outcome, differences, mark_controls, rows_of, sum
 from .scoring import baselines
 from .store import Store, fingerprint, source, unknown_code
 from .targets import Materials, Targets, build_targets
+from .unfinished import Place, Unfinished, unfinished
 
 PROBED = 32
 """Public records by whose outputs and gradient a model is told from another."""
@@ -100,7 +101,7 @@ class SweepAudit:
         return Plan(
             federations=len(self.federations), snapshots=len(self.weights), cells=len(cells),
             there=sum(not cell.missing(self.options.attacks) for cell in cells), attacks=self.options.attacks,
-            releases=max(len(targets.labels) for targets in self.targets.values()),
+            releases=max(map(len, self.targets.values()), default=0),
             seconds=sum(sum(cell.left.values()) for cell in cells), remarks=self._remarks(),
             kind=next(iter(self.servers.values())).kind,
         )  # fmt: skip
@@ -172,6 +173,11 @@ class SweepAudit:
             answers["gradient"].append(torch.stack([torch.stack([slot.norm(), slot.sum()]) for slot in slots]))
         return {kind: torch.stack(several).cpu().numpy() for kind, several in answers.items()}
 
+    def run(self) -> None:
+        """Attack every cell."""
+        for occurrence in self.occurrences:
+            self.attack(*occurrence)
+
     def attack(self, index: int, round_number: int, planned: Planned) -> None:
         """One federation at the weights after one round, or one of its twins and controls."""
         federation = self.federations[index]
@@ -215,14 +221,19 @@ class SweepAudit:
             return outcome
         return replace(outcome, pictures=None, about={**outcome.about, "private": True})
 
-    def findings(self, complete: bool) -> Findings:
+    def findings(self) -> Findings:
         outcomes = [one for several in self.outcomes.values() for one in several]
         rows = [row for one in outcomes for row in rows_of(one, self.targets[one.about["dataset"]], self.options.seed)]
         mark_controls(rows)
         guesses = {name: self._guesses(name) for name in self.targets}
         gaps = list(learned_against_static(self.federations, self.outcomes, self.options.seed))
         computed = sum(len(cell.found) for cell in self.cells.values()) - self.read
-        return Findings(rows, gaps, guesses, outcomes, self.targets, complete, read=self.read, computed=computed)
+        return Findings(rows, gaps, guesses, outcomes, self.targets, read=self.read, computed=computed)
+
+    def places(self) -> list[Place]:
+        """Every federation at every round, and whether it was attacked there."""
+        own = [(index, number) for index, number, planned in self.occurrences if planned.about["role"] == OWN]
+        return [(self.federations[index], number, (index, number, OWN) in self.outcomes) for index, number in own]
 
     def _guesses(self, name: str) -> dict[str, Any]:
         result = baselines(
@@ -259,44 +270,43 @@ def audit_sweep(
         private=private, on_features=on_features, store=store, progress=progress,
     )  # fmt: skip
     left = [fed for fed, mine in zip(federations, whole, strict=True) if not mine]
-    others = None
-    if left:
-        own = {number: params[~torch.tensor(whole)] for number, params in weights.items()}
-        others = _sweep_audit(settings, left, datasets, batched, own, options, private=private, store=store)
-        others.progress = progress
-    planned(_together(others, limits, len(federations), len(weights)))
-    complete = limits.run() and (others is None or _attacked(others))
-    findings = Findings([], [], {}, [], {}, complete) if others is None else others.findings(complete)
+    own = {number: params[~torch.tensor(whole)] for number, params in weights.items()}
+    others = _sweep_audit(settings, left, datasets, batched, own, options, progress, private=private, store=store)
+    planned(_together(others, limits))
+    undone = None
+    try:
+        limits.run()
+        others.run()
+    except KeyboardInterrupt:  # what was finished is worth keeping
+        undone = _unfinished(others, limits)
+    findings = others.findings()
     computed = sum(cell.found is not None for cell in limits.cells) - limits.read
     return replace(
         findings, limits=limits.rows(), limit_outcomes=limits.outcomes(), read=findings.read + limits.read,
-        computed=findings.computed + computed,
+        computed=findings.computed + computed, unfinished=undone,
     )  # fmt: skip
 
 
-def _together(others: SweepAudit | None, limits: LimitsAudit, federations: int, snapshots: int) -> Plan:
+def _unfinished(others: SweepAudit, limits: LimitsAudit) -> Unfinished:
+    """What an interruption left undone."""
+    played = [(cell.setting.federation, cell.round, cell.found is not None) for cell in limits.cells]
+    cells = others.cells.values()
+    finished = sum(not cell.missing(limits.options.attacks) for cell in cells) + sum(there for _, _, there in played)
+    return unfinished(len(cells) + len(played), finished, [*others.places(), *played])
+
+
+def _together(others: SweepAudit, limits: LimitsAudit) -> Plan:
     """What both kinds of federations take."""
-    plan = Plan(federations=federations, snapshots=snapshots) if others is None else others.plan()
-    seconds = limits.plan()
+    plan, seconds = others.plan(), limits.plan()
     return replace(
         plan, attacks=limits.options.attacks, seconds=plan.seconds + seconds, there=plan.there + limits.read,
         limited=len(limits.cells), games=max((len(cell.setting.game) for cell in limits.cells), default=0),
     )  # fmt: skip
 
 
-def _attacked(audit: SweepAudit) -> bool:
-    """Attack every cell; False if that was interrupted."""
-    try:
-        for occurrence in audit.occurrences:
-            audit.attack(*occurrence)
-    except KeyboardInterrupt:  # what was finished is worth keeping
-        return False
-    return True
-
-
 def _sweep_audit(
     settings: Settings, federations: list[Federation], datasets: dict[str, Dataset], batched: Batched,
-    weights: dict[int, Tensor], options: AuditOptions, *, private: bool, store: Store | None,
+    weights: dict[int, Tensor], options: AuditOptions, progress: Progress | None, *, private: bool, store: Store | None,
 ) -> SweepAudit:  # fmt: skip
     like = next(iter(weights.values()))
     datasets = {fed.dataset: datasets[fed.dataset] for fed in federations}
@@ -305,7 +315,7 @@ def _sweep_audit(
     targets = {name: build_targets(materials[name], servers[name], options) for name in datasets}
     return SweepAudit(
         settings=settings, federations=federations, servers=servers, materials=materials, targets=targets,
-        options=options, weights=weights, progress=None, store=store, private=private,
+        options=options, weights=weights, progress=progress, store=store, private=private,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from ..attack.view import Server, placed
 from ..data.dataset import Dataset
 from ..data.splits import Split, distinct, mixed
 from ..errors import DataError
+from ..randomness import experiment_key, uniform
 from .options import AuditOptions
 
 FEWEST = 4
@@ -72,7 +74,8 @@ class Targets:
     pool: Tensor  # [Q, ...]
     pool_labels: Tensor  # [Q]
     labels: Tensor  # [N, E]
-    choices: Tensor  # [N, E, K]: each image among candidates of its label
+    choices: Tensor  # [N, E, W]: each image among candidates of its label, in one list for all of it in a batch
+    left_out: Tensor  # [N, E, W] bool: columns that do not count, so that K are left: others of the batch, repetitions
     place: Tensor  # [N, E]: the column of the image itself
     impostor: Tensor  # [N, E]: the column of another one, which chance is measured by; meaningless if K = 1
     asked: Tensor  # [N, O]: images of which membership is asked, of the labels of the batch
@@ -98,8 +101,16 @@ class Targets:
 
     @property
     def candidates(self) -> int:
-        """Among how many an image is sought."""
-        return self.choices.shape[2]
+        """Among how many an image is sought: K, the columns that count."""
+        return int((~self.left_out[0, 0]).sum())
+
+    def counted(self, values: Tensor) -> Tensor:
+        """Of values for all candidates ``[N, E, W]`` those that count: ``[N, E, K]``."""
+        return values[~self.left_out].view(*values.shape[:2], -1)
+
+    def column(self, place: Tensor) -> Tensor:
+        """Where a column ``[N, E]`` that counts stands among those that do."""
+        return (~self.left_out).cumsum(2).gather(2, place.unsqueeze(2)).squeeze(2) - 1
 
     @property
     def others(self) -> int:
@@ -140,22 +151,21 @@ def build_targets(materials: Materials, server: Server, options: AuditOptions) -
     sets = label_sets(_usable(materials, server), server.batch, server.local_steps, options.label_sets, generator)
     counts = torch.bincount(labels)
 
-    def asked(releases: int, others: int) -> Tensor:
-        return with_others(sets[torch.arange(releases) % len(sets)], others)
+    def batches(releases: int) -> Tensor:
+        return sets[torch.arange(releases) % len(sets)]
 
-    releases = most(options.releases, lambda n: fits(counts, asked(n, 1)))
-    others = most(options.others, lambda n: fits(counts, asked(releases, n)))
-    wanted = asked(releases, others)
+    releases = most(options.releases, lambda n: room(counts, batches(n), 1, options.seed))
+    others = most(options.others, lambda n: room(counts, batches(releases), n, options.seed))
+    wanted = with_others(batches(releases), others, options.seed)
     labels = some_of(labels, wanted, server.examples, options.candidates, generator)
     dealt = deal(labels, wanted, generator)
     truth, outside = dealt.split([server.examples, others], dim=1)
     known = labels[truth]
-    choices, place, impostor = among(labels, truth, known, options.candidates, generator)
+    lists = among(labels, truth, known, options.candidates, generator)
     everyone, member = shuffled(truth, outside, generator)
     return Targets(
-        pool=materials.pool[0], pool_labels=materials.pool[1], labels=known, choices=choices, place=place,
-        impostor=impostor, asked=everyone, member=member,
-        label_sets=min(releases, len({tuple(row) for row in sets.tolist()})),
+        pool=materials.pool[0], pool_labels=materials.pool[1], labels=known, **lists._asdict(), asked=everyone,
+        member=member, label_sets=min(releases, len({tuple(row) for row in sets.tolist()})),
     ).to(materials.pool[1].device)  # fmt: skip
 
 
@@ -197,13 +207,26 @@ def label_sets(known: Tensor, batch: int, steps: int, count: int, generator: tor
     return torch.tensor(rows).view(count, steps * batch)
 
 
-def with_others(labels: Tensor, count: int) -> Tensor:
-    """Labels of batches ``[N, E]``, and behind them of ``count`` non-members each: those of the batch in turn, or, if
-    they are fewer, evenly over it.
+def with_others(labels: Tensor, count: int, seed: int) -> Tensor:
+    """Labels of batches ``[N, E]``, and behind them of ``count`` non-members each, with about the mix of the batches:
+    every label of the batch as often as it goes, and for the rest those at random places of it.
     """
     examples = labels.shape[1]
-    turns = torch.arange(count)
+    key = experiment_key(seed, "audit/others")
+    numbers = uniform([key], [0], [0], labels.numel(), torch.float64)[0, 0].view(labels.shape)
+    turns, rest = torch.arange(count - count % examples) % examples, numbers.argsort(1)[:, : count % examples]
+    return torch.cat([labels, labels[:, turns], labels.gather(1, rest)], dim=1)
+
+
+def _evenly(labels: Tensor, count: int) -> Tensor:
+    """Likewise with the rest at fixed places: by these it is counted how many there can be."""
+    examples, turns = labels.shape[1], torch.arange(count)
     return torch.cat([labels, labels[:, turns % examples if count > examples else turns * examples // count]], dim=1)
+
+
+def room(counts: Tensor, labels: Tensor, others: int, seed: int) -> bool:
+    """Whether there are enough images of every label for batches with so many non-members each."""
+    return fits(counts, _evenly(labels, others)) and fits(counts, with_others(labels, others, seed))
 
 
 def fits(counts: Tensor, asked: Tensor) -> bool:
@@ -243,30 +266,54 @@ def deal(labels: Tensor, asked: Tensor, generator: torch.Generator) -> Tensor:
     return out
 
 
-def among(
-    labels: Tensor, truth: Tensor, known: Tensor, width: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor, Tensor]:
+class Lists(NamedTuple):
+    """Candidates, as ``Targets`` has them."""
+
+    choices: Tensor
+    left_out: Tensor
+    place: Tensor
+    impostor: Tensor
+
+
+def among(labels: Tensor, truth: Tensor, known: Tensor, width: int, generator: torch.Generator) -> Lists:
     """Each image ``truth`` ``[N, E]`` of label ``known`` among random others of that label that are not in its batch.
 
-    ``labels`` ``[Q]`` are those of the decoys' pool; a truth beyond its end is not from there. Gives choices ``[N, E,
-    K]`` in random order, the column of the image itself and that of another. K is less than ``width`` if a label has
-    fewer.
+    Images of one label in a batch have one list, which holds all of them: from lists of their own, each would be told
+    by being the one that the others lack. At the place of one of them the others do not count. Lists with fewer such
+    images than the longest repeat their first candidates, which do not count either. Every image is sought among K
+    candidates: ``width``, or less if a label has fewer.
+
+    ``labels`` ``[Q]`` are those of the decoys' pool; a truth beyond its end is not from there.
     """
-    inside = (known.unsqueeze(2) == known.unsqueeze(1)) & (truth < len(labels)).unsqueeze(1)
+    rows, examples = torch.arange(len(truth)).unsqueeze(1), torch.arange(truth.shape[1])
+    same = known.unsqueeze(2) == known.unsqueeze(1)  # [N, E, E]
+    first, twin = (table.int().argmax(2) for table in (same, truth.unsqueeze(2) == truth.unsqueeze(1)))
+    images = same & (twin == examples).unsqueeze(1)  # an image that is in a batch twice is in the list once
+    mates = images.sum(2)
+    rank = images.cumsum(2).gather(2, twin.unsqueeze(2)).squeeze(2) - 1
+    inside = same & (truth < len(labels)).unsqueeze(1)
     free = torch.bincount(labels, minlength=int(known.max()) + 1)[known] - inside.sum(2)
     width = min(width, 1 + int(free.min()))
-    choices = torch.empty(*truth.shape, width, dtype=torch.int64)
+    choices = torch.empty(*truth.shape, width - 1 + int(mates.max()), dtype=torch.int64)
     for label in known.unique().tolist():
         own = (labels == label).nonzero().flatten()
-        release, example = (known == label).nonzero().unbind(1)
+        release, example = ((known == label) & (first == examples)).nonzero().unbind(1)
         order = torch.rand(len(release), len(own), generator=generator)
         order[(own.view(1, -1, 1) == truth[release].unsqueeze(1)).any(2)] = 2.0  # nobody of the batch is a decoy
-        decoys = own[order.argsort(1)[:, : width - 1]]
-        choices[release, example] = torch.cat([truth[release, example].unsqueeze(1), decoys], dim=1)
-    order = torch.rand(choices.shape, generator=generator).argsort(2)
-    place = order.argmin(2)
-    impostor = (place + 1 + torch.randint(max(1, width - 1), truth.shape, generator=generator)) % width
-    return choices.gather(2, order), place, impostor
+        columns = mates[release, example].unsqueeze(1) + torch.arange(width - 1)
+        choices[release.unsqueeze(1), example.unsqueeze(1), columns] = own[order.argsort(1)[:, : width - 1]]
+    choices[rows, first, rank] = truth
+    columns = torch.arange(choices.shape[2])
+    length = (mates + width - 1).unsqueeze(2)
+    order = torch.rand(choices.shape, generator=generator).masked_fill(columns >= length, 2.0).argsort(2)
+    order = order.gather(2, columns % length)[rows, first]
+    left_out = (columns >= length) | ((order < mates.unsqueeze(2)) & (order != rank.unsqueeze(2)))
+    place = (order == rank.unsqueeze(2)).int().argmax(2)
+    turns = (place.unsqueeze(2) + 1 + columns) % len(columns)  # from the next column on, to the place itself
+    which = torch.randint(max(1, width - 1), truth.shape, generator=generator)
+    nth = (~left_out.gather(2, turns)).cumsum(2) == which.unsqueeze(2) + 1
+    impostor = turns.gather(2, nth.int().argmax(2, keepdim=True)).squeeze(2)
+    return Lists(choices[rows, first].gather(2, order), left_out, place, impostor)
 
 
 def shuffled(members: Tensor, others: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -297,8 +344,9 @@ def given_targets(
     if public is None or _fewest(strata(public[1]), known) < FEWEST:
         zero, none = torch.zeros_like(first), first[:, :0]
         targets = Targets(
-            pool=own[0], pool_labels=own[1], labels=labels, choices=first.unsqueeze(2), place=zero, impostor=zero,
-            asked=none, member=none.bool(), label_sets=sets,
+            pool=own[0], pool_labels=own[1], labels=labels, choices=first.unsqueeze(2),
+            left_out=zero.bool().unsqueeze(2), place=zero, impostor=zero, asked=none, member=none.bool(),
+            label_sets=sets,
         )  # fmt: skip
         return targets, Materials(public, own, to_pixels)
     generator = torch.Generator().manual_seed(options.seed)
@@ -306,10 +354,14 @@ def given_targets(
     attack, decoys = ((public[0][rows], public[1][rows]) for rows in (order[::2], order[1::2]))
     held = strata(decoys[1]).cpu()
     counts = torch.bincount(held, minlength=int(known.max()) + 1)
-    others = most(options.others, lambda n: fits(counts, with_others(known, n)[:, known.shape[1] :]))
-    outside = deal(held, with_others(known, others)[:, known.shape[1] :], generator)
+    examples, seed = known.shape[1], options.seed
+    others = most(
+        options.others,
+        lambda n: all(fits(counts, t[:, examples:]) for t in (_evenly(known, n), with_others(known, n, seed))),
+    )
+    outside = deal(held, with_others(known, others, seed)[:, examples:], generator)
     truth = first.cpu() + len(held)
-    choices, place, impostor = among(held, truth, known, options.candidates, generator)
+    lists = among(held, truth, known, options.candidates, generator)
     asked, member = shuffled(truth, outside, generator)
     once = first.flatten().unique()  # a second row of the same input would tell that it is a target
     order = torch.randperm(len(held) + len(once), generator=generator)
@@ -318,7 +370,7 @@ def given_targets(
     targets = Targets(
         pool=torch.cat([decoys[0], own[0][once]])[order.to(device)],
         pool_labels=torch.cat([decoys[1], own[1][once]]).cpu()[order], labels=labels.cpu(),
-        choices=place_of[choices], place=place, impostor=impostor, asked=place_of[asked], member=member,
+        **lists._replace(choices=place_of[lists.choices])._asdict(), asked=place_of[asked], member=member,
         label_sets=sets,
     )  # fmt: skip
     return targets.to(device), Materials(attack, decoys, to_pixels)

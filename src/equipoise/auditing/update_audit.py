@@ -24,14 +24,18 @@ from .cells import OWN, Cell, with_controls
 from .examine import Progress, attack_cell, released, run_attack, steps
 from .numbered import Numbered, label_kind, numbered, unsupported
 from .options import AuditOptions
-from .pictures import Truth as Drawn
-from .pictures import defence_rows
+from .pictures import Drawn, defence_rows, failures
 from .results import Findings, Outcome, mark_controls, repeated, rows_of, shortages, summary
 from .scoring import baselines
 from .summary import GIVEN, UNKNOWN, counted
 from .svg import Section
-from .targets import FEWEST, Materials, given_targets
+from .targets import FEWEST, given_targets
 from .update import Truth, Update
+
+ONE_UPDATE = (
+    "Use audit(Update(model, before, after), ...); several updates of one model are one Update, too: "
+    "audit(Update(model, before, [after1, after2, ...]), truth=(inputs [N, E, ...], labels [N, E]))."
+)
 
 
 def audit(
@@ -49,7 +53,8 @@ def audit(
     all updates start from the same weights.
 
     Args:
-        update: What was sent, and how it was trained and protected; or several updates.
+        update: What was sent, and how it was trained and protected. Several updates of one model are one ``Update``
+            of lists: ``Update(model, before, [after1, after2, ...])``.
         truth: The real inputs ``[E, ...]`` (or int64 tokens) and labels ``[E]`` to score against; ``[N, E, ...]`` and
             ``[N, E]`` for a list of updates. Labels are classes, or whatever the update's own ``loss`` takes: values
             of a regression, multi-hot rows ``[E, k]``. Without it there are reconstructions and no scores.
@@ -73,10 +78,7 @@ def audit(
     ('invgrad', 'insufficient evidence')
     """
     if not isinstance(update, Update):
-        raise ConfigError(
-            f"Expected an Update to audit, got {type(update).__name__}.",
-            "Use audit(Update(model, before, after), ...).",
-        )
+        raise ConfigError(f"Expected an Update to audit, got {type(update).__name__}.", ONE_UPDATE)
     if options is not None and not isinstance(options, AuditOptions):
         raise ConfigError(
             f"Expected options to be AuditOptions, got {type(options).__name__}.", "Use AuditOptions(iterations=300)."
@@ -235,15 +237,14 @@ def _scored(case: _Case, real: Truth, diameter: float, show: bool, progress: Pro
         rows = [{**row, "labels_granted": row["labels_granted"] and row["attack"] not in SHARING} for row in rows]
     mark_controls(rows)
     if targets.candidates == 1:
-        rows = [
-            row for row in rows if row["control"] != "negative" or "labels" in row
-        ]  # nothing to hold others against
+        rows = [row for row in rows if row["control"] != "negative" or "labels" in row]  # nothing to hold them against
     guesses = {name: summary(values) for name, values in baselines(targets, materials, server, diameter).items()}
     result = case.content(rows, {GIVEN: guesses}, GIVEN)
     short = shortages(targets, options, given=True, classes=server.targets is None)
     result["notes"] = [*case.notes, *short]
     mine = [one for one in outcomes if one.about["role"] == OWN]
-    sections = _sections(outcomes, real, public, materials, options) if show and server.kind == "image" else []
+    shown = Drawn(real.inputs[: options.pictures], real.labels[: options.pictures], public, materials.to_pixels)
+    sections = _sections(outcomes, rows, shown) if show and server.kind == "image" else []
     return Audit(with_verdict(result), sections, {one.attack: one.images for one in mine if one.images is not None})
 
 
@@ -267,10 +268,6 @@ def _unscored(case: _Case, progress: Progress | None) -> Audit:
 # -- what came of it ---------------------------------------------------------------------------------------------------
 
 
-def _sections(
-    outcomes: list[Outcome], truth: Truth, public: Public | None, materials: Materials, options: AuditOptions
-) -> list[Section]:
-    count = options.pictures
-    shown = Drawn(truth.inputs[:count], truth.labels[:count], public, materials.to_pixels)
-    rows = defence_rows(outcomes, "your update")
-    return [Section("your update", shown.rows({}) + rows)] if rows else []
+def _sections(outcomes: list[Outcome], table: list[dict[str, Any]], shown: Drawn) -> list[Section]:
+    rows = defence_rows(outcomes, table, "your update")
+    return [Section("your update", shown.rows({}) + rows, failures(outcomes, table))] if rows else []

@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..attack.registry import ATTACKS
 from ..mechanism.schedule import defence_label
+from . import statements as kinds
 from .cells import EQUAL_LOWER, POSITIVE
 from .comparison import LESS, MORE, NONE, STATIC, UNCLEAR, Reading
 from .numbered import YES_OR_NO
 from .results import ENOUGH, FEW, candidates_of
-from .statements import (
-    ALSO,
-    BROKEN,
-    COMBINED,
-    CONTROL,
-    LEARNED,
-    NEXT,
-    PIXELS,
-    RANKING,
-    STRONGEST,
-    TALLY,
-    TOO_FEW,
-    UNPROTECTED,
-    UNSCORED,
-    VERIFIED,
-    WORSE,
-    Statement,
-    found_in,
-    statements,
-)  # fmt: skip
-from .summary import ERRORS, GIVEN, Metric, best_guess, counted, percent, share, thing_of, with_article
+from .statements import Statement, found_in, statements
+from .summary import ERRORS, GIVEN, Content, Metric, best_guess, counted, percent, share, thing_of, with_article
 
-Content = Mapping[str, Any]
 LISTED = 8
 """Defences that are listed by name; the table has all."""
+TOO_FEW = "one update: too few to tell"
 BLIND = frozenset({"invgrad", "dlg", "idlg"})
 """Attacks that do not use what they know of the mechanism."""
 
@@ -43,11 +25,7 @@ BLIND = frozenset({"invgrad", "dlg", "idlg"})
 def verdict(content: Content) -> list[str]:
     """Plain sentences, for ``audit.json`` and to be printed before any table."""
     speaker = Speaker(content)
-    said = [words for statement in statements(content) for words in speaker.say(statement)]
-    return said if content.get("complete", True) else [INTERRUPTED, *said]
-
-
-INTERRUPTED = "Interrupted: what follows rests on the parts that were finished, and lacks comparisons with the others."
+    return [words for statement in statements(content) for words in speaker.say(statement)]
 
 
 class Speaker:
@@ -64,10 +42,12 @@ class Speaker:
 
     def say(self, statement: Statement) -> Iterator[str]:
         saying: dict[str, Callable[[Statement], Iterator[str]]] = {
-            TOO_FEW: self._too_few, UNSCORED: self._unscored, WORSE: self._worse, LEARNED: self._example,
-            TALLY: self._tally, STRONGEST: self._example, RANKING: self._ranking, ALSO: self._also,
-            PIXELS: self._pixels, CONTROL: self._control, BROKEN: self._broken, COMBINED: self._combined,
-            UNPROTECTED: self._unprotected, VERIFIED: self._verified, NEXT: self._next,
+            kinds.TOO_FEW: self._too_few, kinds.UNSCORED: self._unscored, kinds.WORSE: self._worse,
+            kinds.LEARNED: self._example, kinds.TALLY: self._tally, kinds.STRONGEST: self._example,
+            kinds.RANKING: self._ranking, kinds.ALSO: self._also, kinds.PIXELS: self._pixels,
+            kinds.CONTROL: self._control, kinds.BROKEN: self._broken, kinds.COMBINED: self._combined,
+            kinds.UNPROTECTED: self._unprotected, kinds.VERIFIED: self._verified, kinds.NEXT: self._next,
+            kinds.NO_BETTER: self._no_better,
         }  # fmt: skip
         return saying[statement.kind](statement)
 
@@ -75,8 +55,8 @@ class Speaker:
 
     def _too_few(self, statement: Statement) -> Iterator[str]:
         fewest = min(row["targets"] for row in self.content["attacks"] if row.get("evidence") == FEW)
-        releases = counted(fewest, "release")
-        yield f"{FEW.capitalize()}: {releases}, and a result takes {ENOUGH}. Read the rest as examples."
+        what = counted(fewest, "update" if self.given else "release")
+        yield f"{FEW.capitalize()}: {what}, and a result takes {ENOUGH}. Read the rest as examples."
 
     def _unscored(self, statement: Statement) -> Iterator[str]:
         yield "Nothing is scored: no truth was given to hold the results against."
@@ -86,7 +66,7 @@ class Speaker:
 
     def _worse(self, statement: Statement) -> Iterator[str]:
         worst, *others = statement.readings
-        yield f"Worse than no protection: {_lower(self._sentence(worst))}"
+        yield f"Worse than no protection: {_lower(self._sentence(worst, largest=statement.largest))}"
         cases = list(dict.fromkeys(self._case(one) for one in others if self._case(one) != self._case(worst)))
         if cases:
             yield f"Worse than no protection as well: {_first(cases)}."
@@ -100,20 +80,33 @@ class Speaker:
         listed = _first([f"{case} ({figures})" for case, figures in cases.items()])
         yield f"More than the unprotected run at that round, whose weights differ: {listed}."
 
+    def _no_better(self, statement: Statement) -> Iterator[str]:
+        """What a later round shows to be no clear protection."""
+        cases = [(one, _against(one, POSITIVE)) for one in statement.readings]
+        if len(cases) == 1:
+            one, figures = cases[0]
+            words = _when(one)
+            yield f"{words[0].upper()}{words[1:]} {self._name(one)} shows {UNCLEAR} from no protection ({figures})."
+            return
+        yield f"{UNCLEAR.capitalize()} from no protection: {_first([f'{self._case(o)} ({f})' for o, f in cases])}."
+
     def _example(self, statement: Statement) -> Iterator[str]:
         """The worst reading in full, unless it has been said."""
         one = statement.readings[0]
         if one.key in self.said:
             return
-        words = self._sentence(one, statement.cells)
+        words = self._sentence(one, statement.cells, statement.largest)
         if not one.distorts:
-            these = "this update" if self.given and one.own["targets"] == 1 else "these updates"
+            these = "this update" if self._single(one) else "these updates"
             words = f"Nothing protects {these}: {_lower(words)}"
         yield words
 
     def _tally(self, statement: Statement) -> Iterator[str]:
         """In how many comparisons learned noise leaks more than static noise: at the same weights, and at others."""
         every = tuple(one for one in statement.readings if one.against(EQUAL_LOWER))
+        if all(map(self._single, every)):
+            yield "One update is too few to tell whether learned noise leaks more than static noise."
+            return
         void = len(statement.readings) - len(every)
         left = f"; {void} more {'is' if void == 1 else 'are'} no evidence" if void else ""
         if all(one.against(EQUAL_LOWER) == UNCLEAR for one in every):
@@ -160,7 +153,8 @@ class Speaker:
         """The worst by a further metric, in short."""
         one = statement.readings[0]
         what = {"membership_auc": "Membership: an AUC of {}", "labels": "Labels: {} inferred"}
-        sure = [*_largest(statement.cells), *_interval(one, ""), *self._guessing(one), *_false_alarms(one)]
+        few = [TOO_FEW] if self._single(one) else _interval(one, "")
+        sure = [*_largest(statement.cells), *few, *self._guessing(one), *_false_alarms(one)]
         where = f" for {self._case(one)}" if one.distorts or self.several else f" {_when(one)}".rstrip()
         said = f"{what[one.metric.name].format(one.metric.form(one.value))}{_aside(sure)}{where}"
         yield f"{said}{self._otherwise(one, 'unprotected {}', 'static noise of equal budget {}')}."
@@ -240,18 +234,24 @@ class Speaker:
 
     # -- parts of a sentence ---------------------------------------------------------------------------------------
 
-    def _sentence(self, one: Reading, cells: tuple[int, ...] = ()) -> str:
+    def _sentence(self, one: Reading, cells: tuple[int, ...] = (), largest: Reading | None = None) -> str:
         """Who gets what from which release, the largest of how many cells, and what it would be otherwise."""
         self.said.add(one.key)
-        said = f"{self._who(one)} {self._does(one, _largest(cells))} {self._from(one)}{self._otherwise(one)}."
+        chosen = _largest(cells) if largest is None else self._larger(one, largest)
+        said = f"{self._who(one)} {self._does(one, chosen)} {self._from(one)}{self._otherwise(one)}."
         if one.own.get("control_failed"):
             clear = "; a clear difference stands" if one.against(POSITIVE) or one.against(EQUAL_LOWER) else ""
             said += f" The control of {one.attack} failed there, so a low figure is no evidence of protection{clear}."
         elif one.failed:
             said += " Some of its scores were not finite, so a low figure is no evidence of protection."
-        elif not one.above_chance:
+        elif not one.above_chance and not self._single(one):
             said += " That is not clearly more than guessing, and no proof of safety: a stronger attack may get more."
         return said
+
+    def _larger(self, one: Reading, largest: Reading) -> list[str]:
+        """Said where the clearest difference is no largest figure: which that is."""
+        where = self._name(largest) if largest.round == one.round else self._case(largest)
+        return ["the clearest difference", f"the largest figure is {largest.metric.form(largest.value)}, {where}"]
 
     def _who(self, one: Reading) -> str:
         if self.known:
@@ -264,7 +264,9 @@ class Speaker:
         return f"A server that {_and(['follows the protocol', *knows])}{' (labels granted)' if labels else ''}"
 
     def _does(self, one: Reading, largest: list[str]) -> str:
-        value, name, sure = one.metric.form(one.value), one.metric.name, _interval(one, "95 % interval ") + largest
+        value, name = one.metric.form(one.value), one.metric.name
+        few = [TOO_FEW] if self._single(one) and name != "mse" else []  # an MSE is a fact of that update
+        sure = few + _interval(one, "95 % interval ") + largest
         if name == "identification":
             pool = f" out of {candidates_of(one.own)}" if "chance" in one.own else ""
             how = f"picks the right {self.thing}"
@@ -285,11 +287,15 @@ class Speaker:
         if one.metric.name in ERRORS:
             best = best_guess(self.content, one.own)
             return [] if best is None else [f"{_guess(best[0])} {best[1]:.3g}"]
-        return [] if one.chance is None else [f"by chance {one.metric.form(one.chance)}"]
+        if one.chance is None:
+            return []
+        if one.metric.name == "labels":  # a guess that has each label as often, which even batches fit
+            return [f"an even guess {one.metric.form(one.chance)}"]
+        return [f"by chance {one.metric.form(one.chance)}"]
 
     def _from(self, one: Reading) -> str:
         if self.given:
-            updates = "this update" if one.own["targets"] == 1 else "one of these updates"
+            updates = "this update" if self._single(one) else "one of these updates"
             return f"from {updates}" + (f" under {one.defence.label}" if one.distorts else "")
         of = f" of {self._name(one)}" if one.distorts or self.several else ""
         return f"from a release{of} {_when(one)}" if one.round else f"from the first release{of}"
@@ -305,9 +311,13 @@ class Speaker:
         for role, words in ((POSITIVE, bare), (EQUAL_LOWER, static)) if one.distorts else ():
             value, result = one.beside(role), one.against(role)
             if value is not None and result is not None:
-                unclear = f" ({UNCLEAR})" if result == UNCLEAR else ""
+                unclear = f" ({UNCLEAR})" if result == UNCLEAR and not self._single(one) else ""
                 parts.append(words.format(one.metric.form(value)) + unclear)
         return f"; {', '.join(parts)}" if parts else ""
+
+    def _single(self, one: Reading) -> bool:
+        """Whether it is of one update of one's own, which nothing can be clear of."""
+        return self.given and bool(one.own["targets"] == 1)
 
     def _name(self, one: Reading) -> str:
         """A defence, with its dataset and seed where there are several."""
@@ -333,6 +343,12 @@ def _when(one: Reading) -> str:
     if one.round is None:
         return ""
     return f"after {one.round:,} rounds" if one.round else "at the first round"
+
+
+def _against(one: Reading, role: str) -> str:
+    """Two figures side by side: "59 against 66 %"."""
+    mine, other = (one.metric.form(value) for value in (one.value, one.beside(role) or 0.0))
+    return f"{mine.removesuffix(' %')} against {other}"
 
 
 def _interval(one: Reading, before: str) -> list[str]:

@@ -119,7 +119,7 @@ def bounds_run(
     run = RunFolder(folder)
     if run.config.deployment is not None:
         raise ConfigError(
-            f"The folder {run.path.name} is a deployment's: the bounds need the clients' data.",
+            f"The folder {run.path} is a deployment's: the bounds need the clients' data.",
             "Check them on a run of equipoise train.",
         )
     context, metrics = context_of(run, options, progress, model), run.metrics(METRICS)

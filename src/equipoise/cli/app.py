@@ -8,9 +8,10 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from ..errors import EquipoiseError
+from ..errors import EquipoiseError, printable
 from . import audit, bounds, calibrate, data, demo, doctor, flower, guarantee, ledger, reproduce, train
 from .arguments import print_json
+from .hints import Hinting
 from .interrupts import interruptible_imports
 
 app = typer.Typer(
@@ -39,17 +40,17 @@ def options(
     """Federated learning in which every client distorts its update under a stated privacy budget."""
 
 
-app.command(epilog=demo.EXAMPLES)(demo.demo)
-app.command(epilog=train.EXAMPLES)(train.train)
-app.command(epilog=audit.EXAMPLES)(audit.audit)
-app.command(epilog=calibrate.EXAMPLES)(calibrate.calibrate)
-app.command(epilog=guarantee.EXAMPLES)(guarantee.guarantee)
-app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
+app.command(cls=Hinting, epilog=demo.EXAMPLES)(demo.demo)
+app.command(cls=Hinting, epilog=train.EXAMPLES)(train.train)
+app.command(cls=Hinting, epilog=audit.EXAMPLES)(audit.audit)
+app.command(cls=Hinting, epilog=calibrate.EXAMPLES)(calibrate.calibrate)
+app.command(cls=Hinting, epilog=guarantee.EXAMPLES)(guarantee.guarantee)
+app.command(cls=Hinting, epilog=doctor.EXAMPLES)(doctor.doctor)
 app.add_typer(data.app, name="data")
 app.add_typer(flower.app, name="flower")
-app.command(epilog=bounds.EXAMPLES)(bounds.bounds)
-app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)
-app.command(epilog=ledger.EXAMPLES)(ledger.ledger)
+app.command(cls=Hinting, epilog=bounds.EXAMPLES)(bounds.bounds)
+app.command(cls=Hinting, epilog=reproduce.EXAMPLES)(reproduce.reproduce)
+app.command(cls=Hinting, epilog=ledger.EXAMPLES)(ledger.ledger)
 
 
 def main() -> None:
@@ -77,5 +78,5 @@ def _fail(error: EquipoiseError, wants_json: bool) -> NoReturn:
     if wants_json:
         print_json({"error": {"type": type(error).__name__, "cause": error.cause, "remedy": error.remedy}})
     else:
-        print(f"error: {error}", file=sys.stderr)
+        print("\n".join(map(printable, f"error: {error}".split("\n"))), file=sys.stderr)
     sys.exit(error.exit_code)

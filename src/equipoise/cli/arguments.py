@@ -109,9 +109,9 @@ def whole_numbers(text: str | None, option: str) -> list[int] | None:
 
 def existing_folder(run: Path) -> Path:
     if run.is_file():
-        raise ConfigError(f"{run.name} is a file.", "Give the run folder that it lies in.")
+        raise ConfigError(f"{run} is a file.", "Give the run folder that it lies in.")
     if not run.is_dir():
-        raise ConfigError(f"There is no folder {run.name}.", "Give a run folder: equipoise train --out RUN writes one.")
+        raise ConfigError(f"There is no folder {run}.", "Give a run folder: equipoise train --out RUN writes one.")
     return run
 
 

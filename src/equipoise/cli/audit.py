@@ -15,6 +15,7 @@ from .arguments import Json, existing_folder, pairs, print_json, whole_numbers, 
 if TYPE_CHECKING:
     from ..auditing.audit import Audit
     from ..auditing.options import AuditOptions
+    from ..auditing.plan import Plan
 
 Public = Annotated[
     str | None, typer.Option(help="Public data to attack with: a bundled dataset, a folder, an npz file.")
@@ -30,10 +31,24 @@ EXAMPLES = (
     "Examples: equipoise audit runs/a   |   equipoise audit runs/a --quick   |   equipoise audit runs/a --attack "
     "lti,matched --targets 100 --snapshots 0,200   |   equipoise audit runs/a --attack invgrad --set lr=0.1"
 )
+ATTACKS = {
+    "matched": "picks the image from a list",
+    "lti": "learns to draw the images",
+    "membership": "asks whether an image was in the batch",
+    "labels": "counts the classes in the batch",
+    "invgrad": "draws by matching the direction of the gradient",
+    "dlg": "draws by matching the gradient, labels too",
+    "idlg": "the same with labels read off first",
+    "likelihood": "draws the images most probable under the noise",
+    "unrolled": "the same through every step of learning",
+    "verify": "checks a guess, granted the rest of the batch",
+    "multi-round": "matched over many rounds together",
+}
+"""What each attack does, in few words."""
 Attacks = Annotated[
     str | None,
     typer.Option(
-        help="matched, lti, membership, labels, invgrad, dlg, idlg, likelihood, unrolled, verify, multi-round.",
+        help="; ".join(f"{name}: {does}" for name, does in ATTACKS.items()) + ".",
         autocompletion=completion.attacks,
         show_default="matched,lti,membership,labels, as far as the data allow",
     ),
@@ -82,14 +97,16 @@ def audit(
     fresh: Annotated[bool, typer.Option("--fresh", help="Compute all again, also what an earlier audit kept.")] = False,
     as_json: Json = False,
 ) -> None:
-    """What could the server see? Attack a run's releases at its own snapshots; writes audit.json and audit.svg.
+    """What could the server see? Attack a run's releases at its own snapshots; writes audit.json.
+
+    With an attack that draws (lti, invgrad, dlg, idlg, likelihood, unrolled) also audit.svg, its pictures.
 
     Killed, or stopped with Ctrl-C? Run the same command again: finished parts are taken from the run folder.
     """
-    from ..auditing.plan import Plan
     from ..auditing.results import THINGS
     from ..auditing.run_audit import audit_run
     from ..auditing.store import Store, set_aside
+    from ..auditing.summary import counted
     from ..files import locked
     from . import display
 
@@ -102,15 +119,15 @@ def audit(
         raise ConfigError(f"Expected --multi-rounds {multi_rounds} to be at least 1.", "Leave it out for 300.")
     wanted = whole_numbers(snapshots, "--snapshots")
     existing_folder(run)
-    sets = f"{options.label_sets} label set{'s' * (options.label_sets != 1)}"
     store = Store(run, fresh=fresh)
     with locked(run), display.audit_progress(as_json) as progress:
 
         def planned(plan: Plan) -> None:
-            if progress is not None:
-                more = [_reduced(options)] if quick else []
-                whose = f"{'PRIVATE' if private else 'public'} {THINGS[plan.kind]}s over {sets}"
-                progress.planned("\n".join([f"auditing {run}, {whose}", *more, plan.text()]), plan.seconds)
+            whose = f"{'PRIVATE' if private else 'public'} {THINGS[plan.kind]}s"
+            sets = f" over {counted(options.label_sets, 'label set')}" if plan.cells else ""
+            more = [line for line in [_reduced(options, plan)] if quick and line]
+            text = "\n".join([f"auditing {run}, {whose}{sets}", *more, plan.text()])
+            progress.planned(text, plan.seconds, plan.remarks)
 
         try:
             replays = multi_rounds if combined else 0
@@ -119,7 +136,7 @@ def audit(
                 public=public, model=model, store=store, planned=planned,
             )  # fmt: skip
         except KeyboardInterrupt:
-            _stopped(as_json, GO_ON if any(store.folder.glob("*.npz")) else NOTHING)
+            _stopped(GO_ON if any(store.folder.glob("*.npz")) else NOTHING)
         drawn = (run / "audit.svg").exists()
         earlier = set_aside(run, result.content)
         removed = earlier is not None and drawn and not earlier.with_suffix(".svg").exists()
@@ -140,14 +157,13 @@ def _show(result: Audit, written: list[Path], earlier: Path | None, removed: boo
             gone = " Its picture showed private images, and was removed." if removed else ""
             display.note(f"The earlier audit.json has what this one lacks; it is kept as {earlier.name}.{gone}")
     if not result.content["complete"]:
-        _stopped(as_json)
+        _stopped()
 
 
-def _stopped(quiet: bool, left: str = GO_ON) -> NoReturn:
+def _stopped(left: str = GO_ON) -> NoReturn:
     from . import display
 
-    if not quiet:
-        display.errors.print(f"interrupted. {left}", style="bold", soft_wrap=True)
+    display.errors.print(f"interrupted. {left}", style="bold", soft_wrap=True)
     raise typer.Exit(130)
 
 
@@ -165,10 +181,11 @@ def _attack_options(names: list[str] | None, targets: int | None, quick: bool, g
     return options
 
 
-def _reduced(options: AuditOptions) -> str:
-    """What ``--quick`` makes smaller than it would be, in words."""
+def _reduced(options: AuditOptions, plan: Plan) -> str:
+    """What ``--quick`` makes smaller than it would be, of what this audit uses, in words."""
     from ..auditing.options import QUICK, AuditOptions
 
+    used = [name for name in QUICK if (plan.games if name == "games" else plan.cells)]
     usual, mine = AuditOptions().plain(), options.plain()
-    less = [f"{name} {mine[name]} (usually {usual[name]})" for name in QUICK if mine[name] != usual[name]]
-    return "\n".join(textwrap.wrap("--quick: " + ", ".join(less), 80))
+    less = [f"{name} {mine[name]} (usually {usual[name]})" for name in used if mine[name] != usual[name]]
+    return "\n".join(textwrap.wrap("--quick: " + ", ".join(less), 80)) if less else ""

@@ -37,7 +37,7 @@ def audit_tables(content: dict[str, Any]) -> list[Table]:
 
 def limits_table(rows: list[dict[str, Any]]) -> Table:
     """What was measured beside what is proved."""
-    table = display.table("measured, and what no attacker can exceed", HEAD, numbers=HEAD[2:])
+    table = display.table("measured, and what no attacker exceeds on average", HEAD, numbers=HEAD[2:])
     for line in limit_lines(rows):
         if len(line) == 1:
             table.add_row(f"[bold]{escape(line[0])}[/]")

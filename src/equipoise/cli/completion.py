@@ -61,10 +61,10 @@ def units(incomplete: str) -> list[str]:
 
 def settings(incomplete: str) -> list[str]:
     """Keys of the settings as ``--set`` takes them: those of a configuration file."""
-    from ..engine.settings import Settings
+    from ..engine.settings import TABLES, Settings
 
     plain = Settings().plain()
-    inner = [f"leakage.{name}" for name in plain.pop("leakage")]
+    inner = [f"{table}.{name}" for table in TABLES for name in plain.pop(table)]
     return _keys(incomplete, [*plain, *inner])
 
 

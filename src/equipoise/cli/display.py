@@ -107,23 +107,29 @@ class AuditProgress:
     """An audit under way: what it will do, then a bar with the time left, or a line now and then in a pipe.
 
     ``planned`` is called first, with the seconds that all of it takes about; then every part that was done tells the
-    seconds of the plan that it stood for. The time left begins as planned, and soon goes by the pace so far.
+    seconds of the plan that it stood for. The time left begins as planned, and soon goes by the pace so far. A
+    ``quiet`` one leaves standard output alone, and writes remarks and the lines of a pipe.
     """
 
     TRUST = 10.0
     """Seconds for which the plan counts as much as what was seen."""
 
-    def __init__(self) -> None:
+    def __init__(self, quiet: bool = False) -> None:
+        self.quiet = quiet
         self.total = self.done = 0.0
         self.began = time.monotonic()
         self.told = self.began
         self.bar: Progress | None = None
 
-    def planned(self, text: str, seconds: float) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    def planned(self, text: str, seconds: float, remarks: Sequence[str] = ()) -> None:
+        """Say what comes; ``remarks`` are the part of the text that a quiet one says too."""
+        if not self.quiet:
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+        for remark in remarks if self.quiet else ():
+            errors.print(remark, markup=False, highlight=False, soft_wrap=True)
         self.total, self.began = seconds, time.monotonic()
         self.told = self.began
-        if errors.is_terminal:
+        if errors.is_terminal and not self.quiet:
             label = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1))
             share, left = TextColumn("{task.percentage:>3.0f} %"), TextColumn("{task.fields[left]}")
             self.bar = Progress(
@@ -154,12 +160,9 @@ class AuditProgress:
 
 
 @contextmanager
-def audit_progress(quiet: bool) -> Iterator[AuditProgress | None]:
-    """Progress of an audit; None where nothing may be shown."""
-    if quiet:
-        yield None
-        return
-    progress = AuditProgress()
+def audit_progress(quiet: bool) -> Iterator[AuditProgress]:
+    """Progress of an audit; where it is ``quiet``, on standard error alone."""
+    progress = AuditProgress(quiet)
     try:
         yield progress
     finally:

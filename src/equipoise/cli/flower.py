@@ -131,7 +131,7 @@ def init(
 
 @policy.command(epilog="Example: equipoise flower policy show node/policy.toml")
 def show(
-    file: Annotated[Path, typer.Argument(help="A policy file.")],
+    file: Annotated[Path, typer.Argument(help="A policy file, or the folder that policy init made.")],
     *,
     as_json: Json = False,
 ) -> None:

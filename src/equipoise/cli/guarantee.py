@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,25 +63,16 @@ def guarantee(
 
 def _show(found: Guarantee) -> None:
     from ..privacy.guarantee import percent_up
-    from ..privacy.limits import blind_success
     from . import display
 
     for words in found.sentences():
         display.console.print(words + "\n", markup=False, highlight=False)
     columns = ("blind guess", "one release", "drawn for it", "whole run")
-    numbers = columns if found.sampling_rate < 1 else (columns[0], columns[1], columns[3])
+    shown = [place for place in range(len(columns)) if place != 2 or found.sampling_rate < 1]
+    numbers = [columns[place] for place in shown]
     table = display.table("at most, for any attacker", ("limit", *numbers), numbers=numbers)
-
-    def row(name: str, values: dict[str, str]) -> None:
-        display.add_row(table, name, *(values.get(column, "-") for column in numbers))
-
-    one = found.identification
-    limits = (blind_success(one.candidates), one.release, one.release_known, one.run)
-    row(f"identified, 1 of {one.candidates:,}", dict(zip(columns, map(percent_up, limits), strict=True)))
-    for rate, most in found.membership_tpr.items():
-        hits = {"blind guess": percent_up(float(rate)), "whole run": percent_up(most)}
-        row(f"noticed at {percent_up(float(rate))} false alarms", hits)
-    row("hits less false alarms", {"blind guess": "0 %", "whole run": percent_up(found.advantage)})
+    for name, limits in _limits(found):
+        display.add_row(table, name, *(percent_up(limits[place]) for place in shown))
     display.console.print(table)
     drawn = "drawn for it: one release, told that the unit was drawn for it. " if found.sampling_rate < 1 else ""
     display.note(
@@ -88,3 +80,20 @@ def _show(found: Guarantee) -> None:
         "the numbers that gaussian-dp sends and noise that nobody knows; limits are rounded up. Not said: anything "
         "about replacing a record, tuning on private data, or a seeded run. See docs/guarantee.md."
     )
+
+
+def _limits(found: Guarantee) -> Iterator[tuple[str, tuple[float, ...]]]:
+    """Each limit for a blind guess, for one release, for one that the unit is known to be in, and for the whole run."""
+    from ..privacy.guarantee import percent_up
+    from ..privacy.limits import SCOPES, advantage, blind_success, limit
+
+    one, run = found.identification, (found.sigma, found.rounds, found.sampling_rate)
+    yield f"identified, 1 of {one.candidates:,}", (
+        blind_success(one.candidates), one.release, one.release_known, one.run,
+    )  # fmt: skip
+    for name, most in found.membership_tpr.items():
+        rate = float(name)
+        of_one = (limit(rate, *run, scope) for scope in SCOPES[1:])
+        yield f"hits at {percent_up(rate)} false alarms", (rate, *of_one, most)
+    known = advantage(found.sigma, 1)  # of a release that the unit may be in: so much of it as that is likely
+    yield "hits minus false alarms", (0.0, found.sampling_rate * known, known, found.advantage)

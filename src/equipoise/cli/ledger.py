@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from ..errors import ConfigError
 from ..privacy import CANDIDATES
 from .arguments import Json, print_json
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from ..flower.policy import Policy
 
 EXAMPLES = (
@@ -32,7 +35,8 @@ def ledger(
     reason: Annotated[str | None, typer.Option(help="Why, for --reset.")] = None,
     head: Annotated[str | None, typer.Option(help="A head noted elsewhere, to which the chain must lead.")] = None,
     guarantee: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Print guarantee.json of this run of a node, and nothing else.")
+        str | None,
+        typer.Option(metavar="RUN", help="Print guarantee.json of this run of a node (an id that is listed), no more."),
     ] = None,
     delta: Annotated[float, typer.Option(help="For the composed epsilon of laplace-dp.")] = 1e-5,
     as_json: Json = False,
@@ -77,19 +81,15 @@ def _show(result: dict[str, Any]) -> None:
     if result["account"] is not None:
         of = f"of the data set {printable(result['data'])!r}, " if "data" in result else "of a node, "
         title = f"releases {of}account {printable(result['account'])}"
-    numbers = ("asked", "accepted", "refused", "intensity")
-    table = display.table(title, ("federation", "clients", "mechanism", "budget", *numbers), numbers=numbers)
-    for row in alike(result["clients"]):
-        display.add_row(
-            table, str(row["federation"]), ", ".join(map(printable, row["clients"])),
-            ", ".join(map(printable, row["mechanisms"])), ", ".join(f"{budget:g}" for budget in row["budgets"]) or "-",
-            str(row["releases"]), str(row["accepted"]), str(row["refused"]), _range(*row["intensity"]),
-        )  # fmt: skip
-    display.console.print(table)
-    display.note(
-        "federation: its number, as configured. asked, accepted, refused: releases of each client. intensity: least "
-        "and largest of them."
-    )
+    if result["clients"]:
+        display.console.print(title, markup=False, highlight=False, soft_wrap=True, style="italic")
+        display.console.print(_releases(alike(result["clients"])))
+        display.note(
+            "asked, accepted, refused: releases of each client. intensity: least and largest of them. --json has all "
+            "clients by name."
+        )
+    else:
+        display.console.print(f"{title}: no release yet", markup=False, highlight=False, soft_wrap=True)
     mechanisms = {(row["federation"], row["client"]): row["mechanisms"] for row in result["clients"]}
     for row in result["composed"]:
         epsilon = f"; not composed: {row.get('remedy')}"
@@ -104,29 +104,66 @@ def _show(result: dict[str, Any]) -> None:
     display.claims(result["claims"])
 
 
+def _releases(rows: list[dict[str, Any]]) -> Table:
+    """Counts by client, below a line for each federation, mechanism and budget."""
+    from ..ledger.report import printable
+    from . import display
+
+    numbers = ("asked", "accepted", "refused", "intensity")
+    table = display.table(None, ("client", *numbers), numbers=numbers)
+    several, above = len({row["federation"] for row in rows}) > 1, ""
+    for row in rows:
+        label = ", ".join(map(printable, row["mechanisms"]))
+        label += f" @ {', '.join(f'{budget:g}' for budget in row['budgets'])}" if row["budgets"] else ""
+        label = f"federation {row['federation']}, {label}" if several else label
+        if label != above:
+            table.add_row(f"[bold]{escape(label)}[/]")
+        above = label
+        who = row["clients"]
+        display.add_row(
+            table, f" {printable(who[0]) if len(who) == 1 else f'{len(who)} clients'}",
+            str(row["releases"]), str(row["accepted"]), str(row["refused"]), _range(*row["intensity"]),
+        )  # fmt: skip
+    return table
+
+
+def _reserved(runs: list[dict[str, Any]]) -> Table:
+    """A line for each run; what all have in common stands above the table."""
+    from ..ledger.report import printable
+    from ..privacy.guarantee import percent_up
+    from . import display
+
+    named = {name: list(dict.fromkeys(run[name] for run in runs)) for name in ("mechanism", "unit")}
+    common = [f"{name}: {printable(values[0])}" for name, values in named.items() if len(values) == 1]
+    other = [name for name, values in named.items() if len(values) > 1]
+    numbers = ("epsilon", "delta", "sigma", "rate", "used", "so far", "limit")
+    title = f"reserved, by run ({', '.join(['add/remove', *common])})"
+    table = display.table(title, ("run", *other, *numbers), numbers=numbers)
+    for run in runs:
+        found = run["limits"].get("identification")
+        display.add_row(
+            table, printable(run["run"]), *(printable(run[name]) for name in other), f"{run['epsilon']:g}",
+            f"{run['delta']:g}", f"{run['sigma']:.4g}", f"{run['sampling_rate']:g}",
+            f"{run['used']} of {run['rounds']}", _so_far(run["spent_so_far"]),
+            "-" if found is None else percent_up(found["run"]),
+        )  # fmt: skip
+    return table
+
+
 def _show_account(result: dict[str, Any]) -> None:
     """What is reserved for each run, and what is left."""
     from ..ledger.report import printable
     from ..privacy.guarantee import percent_up
     from . import display
 
-    numbers = ("epsilon", "delta", "sigma", "rate", "rounds used", "so far", "identified")
-    title = "reserved, by run (add/remove)"
-    table = display.table(title, ("run", "mechanism", "unit", *numbers), numbers=numbers)
-    for run in result["reserved"]["runs"]:
-        found = run["limits"].get("identification")
-        display.add_row(
-            table, printable(run["run"]), printable(run["mechanism"]), run["unit"], f"{run['epsilon']:g}",
-            f"{run['delta']:g}", f"{run['sigma']:.4g}", f"{run['sampling_rate']:g}",
-            f"{run['used']} of {run['rounds']}", _so_far(run["spent_so_far"]),
-            "-" if found is None else percent_up(found["run"]),
-        )  # fmt: skip
-    if result["reserved"]["runs"]:
-        display.console.print(table)
+    runs = result["reserved"]["runs"]
+    if runs:
+        display.console.print(_reserved(runs))
         display.note(
-            "epsilon, delta: reserved, used or not. so far: the epsilon of the rounds that were used, a progress "
-            "figure that frees nothing. identified: the most that any attacker who sees the whole run finds among "
-            f"{CANDIDATES}; blindly {percent_up(1 / CANDIDATES)}."
+            "epsilon, delta: reserved, used or not. used: rounds. so far: the epsilon of these, a progress figure that "
+            "frees nothing. limit: the most that any attacker who sees the whole run identifies among "
+            f"{CANDIDATES}; blindly {percent_up(1 / CANDIDATES)}. The guarantee of a run as JSON: "
+            f"--guarantee {printable(runs[-1]['run'])}"
         )
     for name, left in (result["left"] or {}).items():
         delta = f", delta {left['delta']:g}" if "delta" in left else ""

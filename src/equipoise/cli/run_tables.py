@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,11 @@ def summary(config: Config, folder: Path) -> Tree:
         f"{names}; {s.data.partition} partition over {own.clients} clients, {rest.participants or 'all'} of them in a "
         "round"
     )
-    whole_run = all(get_mechanism(fed.mechanism).whole_run for fed in federations)
-    if whole_run:
-        rate = own.gaussian.sampling_rate
-        data.add("all records in every round" if rate == 1 else f"Poisson sampling of records at rate {rate:g}")
-    else:
-        data.add(f"{rest.sampling} mini-batches of {own.batch}, {own.local_steps} local step(s)")
+    for line in taken_lines(config):
+        data.add(line)
     training = tree.add("training")
     training.add(f"{rest.model}, init {rest.init} {rest.init_bound if rest.init == 'uniform' else ''}".rstrip())
+    whole_run = all(get_mechanism(fed.mechanism).whole_run for fed in federations)
     rates = dict.fromkeys(f"{s.server_rates(fed, [1], 1)[0]:.3g}" for fed in federations if whole_run)
     tuned = f" ({', '.join(rates)})" if rates and rest.server_rate == "auto" else ""
     momentum = f" with momentum {rest.server_momentum:g}" if rest.server_momentum else ""
@@ -54,17 +52,46 @@ def summary(config: Config, folder: Path) -> Tree:
         low = own.scales(mechanism, mine[0].budget, [1])[0][0]
         word = "lower bound" if mechanism.on_sphere else "noise scale"
         protection.add(f"{name} at budget {'; '.join(budgets)} ({word} {low:.6g} at {budgets[0]})")
-    if all(get_mechanism(f.mechanism).formal for f in federations):
-        return _with_run(tree, config)
-    protection.add(
-        f"M {own.steps}, gamma {schedule_text(own.gamma)}, lambda {schedule_text(own.negative_norm)}, "
-        f"upper = {own.factor} x lower"
-    )
-    protection.add(
-        f"clip of scale mechanisms: {own.clip or 'off'} ({own.clip_norm.upper()}; laplace-dp: every example, in L1); "
-        f"S = {own.sensitivity}, a setting"
-    )
+    for line in _constants(config):
+        protection.add(line)
     return _with_run(tree, config)
+
+
+def taken_lines(config: Config) -> list[str]:
+    """What a release is made of: some mechanisms take a mini-batch, others all records of a client."""
+    own, rest = config.settings.protection, config.settings.training
+    rate, kinds = own.gaussian.sampling_rate, _by_kind(fed.mechanism for fed in config.federations())
+    whole = "all records of a client in every round"
+    if rate < 1:
+        whole = f"a Poisson sample of a client's records in every round, at rate {rate:g}"
+    taken = {True: whole, False: f"{rest.sampling} mini-batches of {own.batch}, {own.local_steps} local step(s)"}
+    names = {kind: f"{', '.join(mine)}: " if len(kinds) > 1 else "" for kind, mine in kinds.items()}
+    return [names[kind] + taken[kind] for kind in kinds]
+
+
+def _by_kind(mechanisms: Iterable[str]) -> dict[bool, list[str]]:
+    """The names of mechanisms, by whether their budget is that of a whole run."""
+    kinds: dict[bool, list[str]] = {}
+    for name in dict.fromkeys(mechanisms):
+        kinds.setdefault(get_mechanism(name).whole_run, []).append(name)
+    return kinds
+
+
+def _constants(config: Config) -> Iterator[str]:
+    """The constants of the paper's mechanisms, where one of the sweep uses them."""
+    own = config.settings.protection
+    used = [get_mechanism(name) for name in dict.fromkeys(fed.mechanism for fed in config.federations())]
+    if any(mechanism.learns for mechanism in used):
+        yield (
+            f"learning: M {own.steps}, gamma {schedule_text(own.gamma)}, lambda {schedule_text(own.negative_norm)}, "
+            f"upper = {own.factor} x lower"
+        )
+    if any(mechanism.clips for mechanism in used):
+        yield f"clip {own.clip or 'off'} ({own.clip_norm.upper()}) of the gradient of a mini-batch"
+    if any(mechanism.per_example and not mechanism.whole_run for mechanism in used):
+        yield f"clip {own.clip or 'off'} (L1) of the gradient of every example"
+    if any(mechanism.measure in ("laplace", "gaussian") for mechanism in used):
+        yield f"S = {own.sensitivity}, a setting"
 
 
 def whole_run_line(config: Config, name: str, budgets: list[str]) -> str:
@@ -94,6 +121,8 @@ def show_results(results: list[dict[str, Any]]) -> None:
     """The table, what its columns hold, and releases that were refused."""
     display.console.print(result_table(results))
     display.note(COLUMNS)
+    if len(_by_kind(row["mechanism"] for row in results)) > 1:
+        display.console.print(INCOMPARABLE, markup=False, highlight=False, soft_wrap=True)
     if refused := refused_note(results):
         display.errors.print(refused, style="red", markup=False)
 
@@ -107,6 +136,13 @@ COLUMNS = (
     "validation accuracy. utility loss: by how much a distortion raised a client's loss, mean over releases; negative "
     "where it lowered it."
 )
+
+
+INCOMPARABLE = (
+    "warning: mini-batches and all records of a client are not comparable at equal rounds; docs/gaussian_dp.md has "
+    "gaussian-dp beside its unprotected twins."
+)
+"""Where only some mechanisms of a sweep take all records: it would look as if their noise helped."""
 
 
 def result_table(results: list[dict[str, Any]]) -> Table:

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from ..runs.run import Run
 
 EXAMPLES = (
-    "Examples: equipoise train --mechanism pl-learn,pl-identical --budget 0.96,0.98 --seed 1,2 --rounds 2000 "
-    "--out runs/a   |   equipoise train --config sweep.toml --set eta=0.05"
+    "Examples: equipoise train --mechanism gaussian-dp --budget 2 --set model=scatter-linear   |   equipoise train "
+    "--mechanism pl-learn,pl-identical --budget 0.96,0.98 --seed 1,2 --rounds 2000 --out runs/a   |   equipoise train "
+    "--config sweep.toml --set eta=0.05"
 )
 
 
@@ -32,9 +33,12 @@ def train(
         ),
     ] = None,
     mechanism: Annotated[
-        str | None, typer.Option(help="none, pl-learn, ...; comma-separated.", autocompletion=completion.mechanisms)
+        str | None,
+        typer.Option(help="gaussian-dp, pl-learn, none, ...; comma-separated.", autocompletion=completion.mechanisms),
     ] = None,
-    budget: Annotated[str | None, typer.Option(help="Budgets; comma-separated.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Budgets, of gaussian-dp the epsilon of the whole run; comma-separated.")
+    ] = None,
     model: Model = None,
     seed: Annotated[str | None, typer.Option(help="Seeds; comma-separated.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds T.")] = None,

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from ..errors import DataError, closest
+from ..errors import DataError, closest, printable
 from .bundle import BUNDLED, bundled
 from .contents import Contents, Files, Format, Reading
 from .dataset import Dataset, Pair, assembled, checked
@@ -239,7 +239,7 @@ def _format_and_files(path: Path) -> tuple[Format, dict[str, Files]]:
 
 def _path(path: Path, options: dict[str, Any]) -> Dataset:
     reading, others = reading_of(options)
-    others = {"name": path.name, **{name: value for name, value in others.items() if value is not None}}
+    others = {"name": printable(path.name), **{name: value for name, value in others.items() if value is not None}}
     for name in ("mean", "std"):
         others[name] = as_moment(others.get(name))
     kind, files = _format_and_files(path)

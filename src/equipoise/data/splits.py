@@ -144,6 +144,18 @@ def distinct(images: Tensor, besides: Tensor | None = None) -> Tensor:
     return torch.tensor(rows, dtype=torch.int64, device=images.device)
 
 
+def strangers(images: Tensor, others: Tensor) -> Tensor:
+    """Rows of ``images`` that equal none of ``others``: ``[n]``, ascending.
+
+    >>> import torch
+    >>> strangers(torch.tensor([[1.0], [2.0], [1.0], [3.0]]), torch.tensor([[3.0]])).tolist()
+    [0, 1, 2]
+    """
+    known = set(_digests(others))
+    rows = [row for row, digest in enumerate(_digests(images)) if digest not in known]
+    return torch.tensor(rows, dtype=torch.int64, device=images.device)
+
+
 def _digests(images: Tensor) -> Iterator[bytes]:
     for image in images.detach().cpu().contiguous().numpy():
         yield hashlib.sha256(image.tobytes()).digest()

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..data.bundle import BUNDLED
 from ..data.dataset import Dataset
 from ..data.loading import load_with
+from ..errors import printable
 from .data_settings import FILES, LATER
 from .settings import Settings
 
@@ -26,6 +27,11 @@ def load_datasets(settings: Settings, names: Iterable[str]) -> dict[str, Dataset
     return {name: load_dataset(settings, name) for name in dict.fromkeys(names)}
 
 
+def folder_name(name: str) -> str:
+    """What the folder of a dataset is called, without what no terminal and no SVG should be told."""
+    return printable(Path(os.path.abspath(name)).name) or "data"
+
+
 def dataset_labels(names: Iterable[str]) -> dict[str, str]:
     """What records call each dataset: a folder goes by its own name, so that no path of a machine is kept.
 
@@ -35,7 +41,7 @@ def dataset_labels(names: Iterable[str]) -> dict[str, str]:
     {'mnist': 'mnist', '/a/scans': 'scans', '/b/scans': 'scans-2', '/c/mnist': 'mnist-2'}
     """
     names = list(dict.fromkeys(names))
-    bases = {name: name if name in BUNDLED else Path(os.path.abspath(name)).name or "data" for name in names}
+    bases = {name: name if name in BUNDLED else folder_name(name) for name in names}
     labels = {name: name for name, base in bases.items() if name == base}
     taken = {*BUNDLED, *labels}
     for name in [name for name in names if name not in labels]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import printable
 from ..mechanism.schedule import defence_label
 
 
@@ -31,4 +32,4 @@ class Federation:
         >>> Federation("mnist", "pl-learn", 0.98).label()
         'mnist pl-learn @ 0.98 (seed 1)'
         """
-        return f"{self.dataset} {defence_label(self.mechanism, self.budget)} (seed {self.seed})"
+        return f"{printable(self.dataset)} {defence_label(self.mechanism, self.budget)} (seed {self.seed})"

@@ -168,6 +168,10 @@ GROUP_OF = {part.name: name for name, group in GROUPS.items() for part in fields
 """The group of every key."""
 FORMER = {"lr": "gamma", "alpha": "dirichlet"}
 """Keys that files of schema 1 may hold under an earlier name."""
+LEARNING_RATE = (
+    "The learning rate of a client is 'eta'; what folders of schema 1 call 'lr' is 'gamma', the step of learned noise."
+)
+"""Whoever writes ``lr`` today means the learning rate."""
 
 
 LATER = {
@@ -179,10 +183,19 @@ LATER = {
 
 def unknown_key(key: str, known: list[str], prefix: str = "") -> ConfigError:
     """
-    >>> str(unknown_key("lr", [])), str(unknown_key("rouns", ["rounds"]))
-    ("Unknown key 'lr'. It is called 'gamma' now.", "Unknown key 'rouns'. Did you mean 'rounds'?")
+    >>> str(unknown_key("alpha", [])), str(unknown_key("rouns", ["rounds"]))
+    ("Unknown key 'alpha'. It is called 'dirichlet' now.", "Unknown key 'rouns'. Did you mean 'rounds'?")
+    >>> str(unknown_key("delta", ["eta"]))  # its own name in a table is nearer than another name
+    "Unknown key 'delta'. Did you mean 'gaussian.delta'?"
     """
-    now = f"It is called {FORMER[key]!r} now." if key in FORMER else closest(key, known).strip()
+    tables = {} if prefix else TABLES
+    inner = [f"{name}.{key}" for name, kind in tables.items() if key in (part.name for part in fields(kind))]
+    if key == "lr":
+        now = LEARNING_RATE
+    elif key in FORMER:
+        now = f"It is called {FORMER[key]!r} now."
+    else:
+        now = f"Did you mean {inner[0]!r}?" if inner else closest(key, known).strip()
     return ConfigError(f"Unknown key {prefix + key!r}.", now or "Remove it.")
 
 
@@ -232,9 +245,18 @@ def problems(settings: Settings, federations: list[Federation]) -> list[Equipois
     """Everything that is of the wrong type or out of range, at once."""
     own, others = settings.protection, _side_by_side(settings)
     wrong: list[EquipoiseError] = [*protection.type_problems(own), *_types(others)]
-    return wrong or [
-        *protection.range_problems(own), *_ranges(others), *_federation_problems(settings.for_run(), federations)
-    ]  # fmt: skip
+    if wrong:
+        return wrong
+    wrong = [*protection.range_problems(own), *_ranges(others)]
+    said = {_about(problem) for problem in wrong} - {""}
+    of_federations = _federation_problems(settings.for_run(), federations)
+    return [*wrong, *(problem for problem in of_federations if _about(problem) not in said)]
+
+
+def _about(problem: EquipoiseError) -> str:
+    """The setting that a problem is about, without its table: a budget's noise depends on it, and says so again."""
+    found = re.search(r"Expected (?:\w+\.)?(\w+)=", problem.cause)
+    return found[1] if found else ""
 
 
 def _side_by_side(settings: Settings) -> Any:
@@ -298,7 +320,7 @@ def _ranges(s: Any) -> Iterator[ConfigError]:
 
 def _federation_problems(given: Settings, federations: list[Federation]) -> Iterator[EquipoiseError]:
     settings, whole_run = given.protection, [fed for fed in federations if _whole_run(fed.mechanism)]
-    if whole_run and given.training.rounds > (settings.gaussian.rounds or 0):
+    if whole_run and given.training.rounds > (settings.gaussian.rounds or 0) > 0:
         yield ConfigError(
             f"The budget of {whole_run[0].mechanism} is for gaussian.rounds={settings.gaussian.rounds}, fewer than the "
             f"rounds={given.training.rounds} of the run.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -185,7 +186,7 @@ def show_policy(path: Path) -> list[str]:
     """In plain words: what can leave, how often, with how much noise.
 
     Args:
-        path: a policy file.
+        path: a policy file, or the folder that ``init_policy`` wrote it into.
 
     Returns:
         A sentence for each thing.
@@ -196,7 +197,7 @@ def show_policy(path: Path) -> list[str]:
     ...     show_policy(init_policy(Path(folder) / "node", "scans", "none", None))[2]
     'none, at most 1,000 times: updates leave UNPROTECTED.'
     """
-    return list(_sentences(read_policy(path)))
+    return list(_sentences(read_policy(path / POLICY if os.path.isdir(path) else path)))
 
 
 def _sentences(policy: Policy) -> Iterator[str]:
@@ -248,14 +249,26 @@ def _so_far(summary: Summary) -> Iterator[str]:
 
 
 def _whole_run(name: str, most: str, bounds: Mapping[str, Any]) -> str:
-    """The words for a mechanism whose budget is for a whole run, with the limit that is proved of it."""
+    """The words for a mechanism whose budget is for a whole run, with the limit that is proved of it.
+
+    Where the sums over all runs allow less than a run does, the limit is that of the largest run that can start.
+    """
     unit, epsilon, delta = bounds["unit"], bounds["most-epsilon"], bounds["most-delta"]
-    return (
+    of_all = bounds["most-total-epsilon"], bounds["most-total-delta"]
+    said = (
         f"{name}, {most}: each run with epsilon {epsilon:g} and delta {delta:g} or less, all runs together at most "
-        f"epsilon {bounds['most-total-epsilon']:g} and delta {bounds['most-total-delta']:g} ({RELATION}, unit: "
-        f"{unit}); sums are divided by {bounds['divisor']:.0f}. A run is reserved as a whole before its first release, "
-        f"and stays reserved if it stops. {_limit(epsilon, delta, int(bounds['most-total-epsilon'] / epsilon))}"
+        f"epsilon {of_all[0]:g} and delta {of_all[1]:g} ({RELATION}, unit: {unit}); sums are divided by "
+        f"{bounds['divisor']:.0f}. A run is reserved as a whole before its first release, and stays reserved if it "
+        "stops."
     )
+    largest = min(epsilon, of_all[0]), min(delta, of_all[1])
+    if largest != (epsilon, delta):
+        said += (
+            f" WARNING: a run with epsilon {epsilon:g} and delta {delta:g} can never start, as all runs together may "
+            f"come to less; the largest that can has epsilon {largest[0]:g} and delta {largest[1]:g}."
+        )
+    runs = min(int(total / one * (1 + 1e-12)) for total, one in zip(of_all, largest, strict=True))
+    return f"{said} {_limit(*largest, runs)}"
 
 
 def _limit(epsilon: float, delta: float, runs: int) -> str:

@@ -114,7 +114,7 @@ def claim_of(runs: Sequence[Mapping[str, Any]], run: str) -> dict[str, Any]:
     """``guarantee.json`` of one of the ``runs`` of a report: what is claimed if the node made its releases by it."""
     known = {row["run"]: row for row in runs}
     if run not in known:
-        names = ", ".join(map(printable, known)) or "none"
+        names = ", ".join(map(printable, known)) or "none; a run of equipoise train has guarantee.json in its folder"
         raise LedgerError(f"The ledger has no reservation for the run {printable(run)}.", f"Reserved: {names}.")
     terms = ("epsilon", "delta", "rounds", "sigma", "divisor", "sampling_rate", "unit")
     schedule = tuple((float(size), int(count)) for size, count in known[run]["noise_schedule"])

@@ -188,7 +188,7 @@ def verify(path: Path, head: str | None = None, entries: int | None = None, head
 def _reading(path: Path) -> Iterator[BinaryIO]:
     try:
         if not path.is_file():  # a pipe would keep the reader waiting
-            raise LedgerError(f"There is no ledger {path.name}.", "Give a run folder that has one, or the file.")
+            raise LedgerError(f"There is no ledger {path}.", "Give a run folder that has one, or the file.")
         with path.open("rb") as file:
             yield file
     except OSError as error:

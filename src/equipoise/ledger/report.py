@@ -49,7 +49,7 @@ def ledger_report(
         raise ConfigError(f"Expected delta={delta!r} to lie in [0, 1).", "For example 1e-5.")
     path = run / FILE if run.is_dir() else run
     if run.is_dir() and not path.is_file():
-        raise LedgerError(f"The folder {run.name} has no {FILE}.", "Give a run folder that has one, or the file.")
+        raise LedgerError(f"The folder {run} has no {FILE}.", "Give a run folder that has one, or the file.")
     source, noted = _noted(path)
     result = verify(path, *(noted or (None, None)))
     sources = {} if noted is None else {source: result.beyond}

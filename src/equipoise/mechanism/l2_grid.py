@@ -87,29 +87,36 @@ class L2Grid:
     def whole(self, gradients: Tensor, clip: float) -> tuple[Tensor, Tensor]:
         """Gradients ``[..., P]`` of one unit each as integers, and which of them were clipped.
 
-        The integers are in float32 where gradients are and it holds them exactly, and else in float64.
+        The integers are in float32 where gradients are and it holds them exactly, and else in float64. They may take
+        the place of the gradients, so that no second tensor of their size is needed.
         """
         narrow = gradients.dtype == torch.float32 and self.most < EXACT**2 // 4 and self.exponent >= _SMALLEST
-        if not narrow:
-            return self._careful(gradients, clip)
-        size = length(gradients) * (1 + 3 * _LENGTH_ERROR)  # so that finite ones pass the check below
-        whole = torch.div(gradients, self.step * (size.clamp_min(clip) / clip).float(), rounding_mode="trunc")
-        within = length(whole) <= math.sqrt(self.most) * (1 - _LENGTH_ERROR)  # whatever they were rounded by
-        good = within & torch.isfinite(size)  # nor what is too long for float32 to tell
-        if bool(good.all()):
+        size = _sizes(gradients, quick=narrow and gradients.device.type == "cpu")
+        factor = clip / size.clamp_min(clip) / self.step
+        scaled = gradients if narrow else gradients.double()
+        whole = towards_zero(scaled.mul_(factor.to(scaled.dtype)))
+        if narrow and bool((length(whole) <= math.sqrt(self.most) * (1 - _LENGTH_ERROR)).all()):  # not so for NaN
             return whole, (size > clip).squeeze(-1)
-        exact, clipped = self._careful(gradients, clip)
-        return torch.where(good, whole.double(), exact), torch.where(good.squeeze(-1), size.squeeze(-1) > clip, clipped)
-
-    def _careful(self, gradients: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-        """``whole`` in float64, with a second look at every unit: gradients of all sizes, and what is no number."""
-        size = torch.linalg.vector_norm(gradients, dim=-1, keepdim=True, dtype=torch.float64)
-        whole = towards_zero(gradients.double() * (clip / size.clamp_min(clip) / self.step))
+        whole = whole.double()
         norm = squared(whole)
-        shorter = towards_zero(whole * (math.sqrt(self.most) / norm.sqrt() * (1 - 2.0**-20)))
+        shorter = (whole * (math.sqrt(self.most) / norm.sqrt() * (1 - 2.0**-20))).trunc_()
         whole = torch.where(norm > self.most, shorter, whole)
         whole = torch.where(squared(whole) <= self.most, whole, 0.0)  # nor what is not a number
         return whole, ~(size <= clip).squeeze(-1)
+
+
+def _sizes(gradients: Tensor, quick: bool) -> Tensor:
+    """The norms ``[..., 1]`` that gradients ``[..., P]`` are clipped by, in float64.
+
+    ``quick``: no copy in float64, which takes a CPU as long as all the rest; then they are a little too large, so that
+    what is clipped by them passes the check of its integers.
+    """
+    if quick:
+        found = length(gradients) * (1 + 3 * _LENGTH_ERROR)
+        if bool(torch.isfinite(found).all()):
+            return found
+    exact = torch.linalg.vector_norm(gradients, dim=-1, keepdim=True, dtype=torch.float64)
+    return torch.where(torch.isfinite(found), found, exact) if quick else exact
 
 
 def length(values: Tensor) -> Tensor:
@@ -122,8 +129,8 @@ def length(values: Tensor) -> Tensor:
     runs = values.shape[-1] // _RUN * _RUN
     parts = [values[..., :runs].unflatten(-1, (-1, _RUN)), values[..., None, runs:]]
     norms = [torch.linalg.vector_norm(part, dim=-1) for part in parts if part.numel()]
-    result: Tensor = torch.linalg.vector_norm(torch.cat(norms, -1), dim=-1, keepdim=True, dtype=torch.float64)
-    return result
+    whole: Tensor = torch.linalg.vector_norm(torch.cat(norms, -1), dim=-1, keepdim=True, dtype=torch.float64)
+    return whole
 
 
 def squared(whole: Tensor) -> Tensor:
@@ -132,12 +139,12 @@ def squared(whole: Tensor) -> Tensor:
 
 
 def towards_zero(values: Tensor) -> Tensor:
-    """``values.trunc()``, which takes torch ten times as long as a division.
+    """``values.trunc_()``, which takes torch ten times as long as a division in place.
 
     >>> towards_zero(torch.tensor([1.7, -1.7, -0.3, 0.0])).tolist()
     [1.0, -1.0, -0.0, 0.0]
     """
-    return values.div(1, rounding_mode="trunc")
+    return values.div_(1, rounding_mode="trunc")
 
 
 def largest_power(square: Fraction) -> int:

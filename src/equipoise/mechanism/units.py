@@ -19,7 +19,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -29,29 +28,24 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError, place
+from ..models import workers
 from ..models.batched import Batched
 from ..models.inputs import listed
 from ..models.objective import Inputs, map_inputs
+from ..models.workers import Item, Result
 from ..privacy.poisson import included
 from ..randomness import Words
 from .l2_grid import EXACT, L2Grid
-from .side_by_side import Result, one_thread, side_by_side
 
 log = logging.getLogger("equipoise")
 
-SLOTS = 64
+SLOTS = 128
 """Records of one call on a CPU."""
 ROOM = 6 << 30
 """Bytes that the gradients of one call may take on a GPU."""
-SMALL = 1 << 25
-"""Numbers that the gradients of one call may come to where several calls run at once."""
-SIZES = (0.2, 2.0**24, 1e30)
-"""Of the weights that ``slots_for`` tries."""
+SIZES = (0.2, 1.0, 4.0, 2.0**24, 1e30)
+"""Of the weights that ``slots_for`` tries: usual ones, and some that only a hostile server would send."""
 LARGEST_SUM = 2**52
-torch.empty(
-    31 << 20, dtype=torch.uint8
-)  # freed at once: the C library then keeps blocks of that size for the next ones
-
 
 Call = tuple[Tensor, Tensor]
 """The records of one call by their places in the pool ``[R, slots]``, and which of these are records."""
@@ -130,17 +124,20 @@ class EachRecord:
             sums = self._apart(rows, start, clip)
             return torch.cat([total for total, _ in sums]), torch.cat([share for _, share in sums])
         if self.records.groups is not None:
-            return self._by_person(rows[0], start, grid, clip)
+            (only,) = one_thread_each(self.batched, lambda row: self._by_person(row, start, grid, clip), rows)
+            return only
         total = torch.zeros_like(start, dtype=torch.float64)
         clipped, failed = start.new_zeros(len(rows)), 0
 
-        def work(call: Call) -> tuple[Tensor, Tensor, int]:
+        def added(call: Call) -> tuple[Tensor, Tensor, int]:
             gradients, bad = self._gradients(start, *call)
             whole, acted = grid.whole(gradients, clip)
-            return _summed(whole, call[1], grid), (acted & call[1]).sum(1), bad
+            acted &= call[1]
+            return _summed(whole, call[1], grid), acted.sum(1), bad + _lost(whole, acted)
 
-        for part, acted, bad in self._mapped(work, self._calls(rows, self.slots or self._fitting(start))):
-            total, clipped, failed = total + part, clipped + acted, failed + bad
+        calls = self._calls(rows, self.slots or self._fitting(start))
+        for part, acted, bad in one_thread_each(self.batched, added, calls):
+            total, clipped, failed = total.add_(part), clipped + acted, failed + bad
         say_failed(failed, sum(map(len, rows)))
         counts = torch.tensor([max(1, len(row)) for row in rows], device=start.device)
         return total, clipped / counts
@@ -148,12 +145,12 @@ class EachRecord:
     def each(self, row: Tensor, start: Tensor, clip: float) -> Tensor:
         grid, nothing = self.grid(clip), start.new_zeros(0, start.shape[1], dtype=torch.float64)
 
-        def work(call: Call) -> Tensor:
+        def whole(call: Call) -> Tensor:
             gradients, _ = self._gradients(start, *call)
             return grid.whole(gradients[0, : int(call[1].sum())], clip)[0].double()
 
         calls = self._calls([row], self._fitting(start))  # nothing of it is released
-        return torch.cat([nothing, *self._mapped(work, calls)])
+        return torch.cat([nothing, *one_thread_each(self.batched, whole, calls)])
 
     def _apart(self, rows: Sequence[Tensor], start: Tensor, clip: float) -> list[tuple[Tensor, Tensor]]:
         """Each client by itself; those with the same records and the same weights are computed once."""
@@ -176,9 +173,6 @@ class EachRecord:
             calls.append((chosen, there))
         return calls
 
-    def _mapped(self, work: Callable[[Call], Result], calls: list[Call]) -> Iterable[Result]:
-        return side_by_side(work, calls) if _on_one_thread(self.batched) else map(work, calls)
-
     def _fitting(self, start: Tensor) -> int:
         """Slots in experiments, where no guarantee rests on a call's shape; a GPU takes several clients at once."""
         if start.device.type == "cpu":
@@ -187,7 +181,8 @@ class EachRecord:
 
     def _gradients(self, start: Tensor, chosen: Tensor, there: Tensor) -> tuple[Tensor, int]:
         """``[R, slots, P]``, and how many records could not be computed with: theirs are zero. Empty slots: any."""
-        images, labels = map_inputs(lambda part: part[chosen], self.records.inputs), self.records.labels[chosen]
+        images = map_inputs(lambda part: part[chosen].contiguous(), self.records.inputs)
+        labels = self.records.labels[chosen].contiguous()
         usable = there
         if self.classes is not None:
             usable = there & (labels >= 0) & (labels < self.classes)
@@ -201,8 +196,10 @@ class EachRecord:
         return gradients, failed
 
     def _blanked(self, start: Tensor, images: Inputs, labels: Tensor, usable: Tensor) -> Tensor:
-        blanked = map_inputs(lambda part: part.where(_like(usable, part), part.new_zeros(())), images)
-        return self.batched.each(start, blanked, labels.where(_like(usable, labels), 0))
+        def blank(values: Tensor) -> Tensor:
+            return values.where(_like(usable, values), values.new_zeros(()))
+
+        return self.batched.each(start, map_inputs(blank, images), blank(labels))
 
     def _by_themselves(self, start: Tensor, images: Inputs, labels: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
         """The same where a call fails: each record in a call full of copies of it, so that no other plays a part."""
@@ -225,8 +222,7 @@ class EachRecord:
         person: Tensor | None = None
         calls = self._calls([row[order.to(row.device)]], self.slots or self._fitting(start))
         for number, (chosen, there) in enumerate(calls):
-            with _threads(self.batched):
-                gradients, bad = self._gradients(start, chosen, there)
+            gradients, bad = self._gradients(start, chosen, there)
             failed += bad
             for slot in range(int(there.sum())):
                 here = number * chosen.shape[1] + slot
@@ -234,9 +230,18 @@ class EachRecord:
                 person = own if person is None else person + own
                 if here + 1 == len(mine) or mine[here + 1] != mine[here]:
                     whole, acted = grid.whole(person, clip)
+                    failed += _lost(whole, acted)
                     total, clipped, person = total + whole, clipped + acted, None
         say_failed(failed, len(row))
         return total, clipped / max(1, len(set(mine)))
+
+
+def one_thread_each(batched: Batched, task: Callable[[Item], Result], items: Sequence[Item]) -> Iterable[Result]:
+    """``task`` of every item, on a CPU side by side, each with one thread for its kernels.
+
+    How many calls there are tells how many records there are: it must not show in how a call is computed.
+    """
+    return workers.mapped(task, items) if batched.thread_safe else map(task, items)
 
 
 _SLOTS: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], tuple[Callable[[], Any], int]]] = WeakKeyDictionary()
@@ -247,7 +252,7 @@ def slots_for(batched: Batched, inputs: Inputs, label: Tensor, classes: int | No
     """How many records one call may hold here: many, if no slot of such a call shows in the bits of another, or 1.
 
     Tried on made-up records of the shape of ``inputs`` ``[1, ...]`` and ``label`` ``[1, ...]``, once for each model,
-    shape, device and number of threads, as calls are made.
+    shape, device and number of threads.
     """
     known = _SLOTS.setdefault(batched.model, {})
     shapes = tuple((tuple(part.shape), part.dtype) for part in listed(inputs))
@@ -255,7 +260,8 @@ def slots_for(batched: Batched, inputs: Inputs, label: Tensor, classes: int | No
     key = (kinds, str(label.device), torch.get_num_threads(), id(batched.loss))
     loss, slots = known.get(key, (None, 0))
     if loss is None or loss() is not batched.loss:  # a new loss may have the id of one that is gone
-        slots = SLOTS if _independent(batched, inputs, label, classes) else 1
+        (apart,) = one_thread_each(batched, lambda one: _independent(batched, one, label, classes), [inputs])
+        slots = SLOTS if apart else 1
         if slots == 1:
             log.warning("Here the gradients of this model depend on their companions' bits: one record at a time.")
         known[key] = _weak(batched.loss), slots
@@ -270,60 +276,53 @@ def _weak(loss: Any) -> Callable[[], Any]:
         return lambda: None
 
 
-def _on_one_thread(batched: Batched) -> bool:
-    """Whether each call has one thread, and several calls run at once: where they are small."""
-    return batched.concurrent and SLOTS * batched.layout.size <= SMALL
-
-
-def _threads(batched: Batched) -> AbstractContextManager[int | None]:
-    """For a call by itself as many threads as it has beside others."""
-    return one_thread() if _on_one_thread(batched) else nullcontext()
-
-
 def _independent(batched: Batched, inputs: Inputs, label: Tensor, classes: int | None) -> bool:
     """Whether records keep all bits of their gradients in another slot and beside other companions.
 
-    At weights of usual size and of sizes that only a hostile server would send.
+    A record that is removed shifts all that come after it by one slot, which is tried; the other order is any. At each
+    size of weights it is tried anew, with other records.
     """
     draw = torch.Generator().manual_seed(0)
-    images = map_inputs(partial(_made_up, draw), inputs)
-    labels = torch.zeros(1, SLOTS, *label.shape[1:], dtype=label.dtype, device=label.device)
-    if classes is not None:
-        labels = torch.randint(classes, labels.shape, generator=draw).to(label.device)
-    start = (torch.rand(1, batched.layout.size, generator=draw) - 0.5).to(label.device)
-    turned = torch.arange(SLOTS).roll(1).flip(0)
     grid = L2Grid.of(1.0, batched.layout.size)
+
+    def kept(size: float) -> bool:
+        """Whether every record is the same one slot further, and every other one beside strange companions."""
+        images = map_inputs(partial(_made_up, draw), inputs)
+        labels = _labels(label, classes, draw)
+        weights = ((torch.rand(1, batched.layout.size, generator=draw) - 0.5) * size).to(label.device, kind)
+        strange = map_inputs(_strange, images)
+        shifted, mixed = torch.arange(SLOTS).roll(1), torch.randperm(SLOTS, generator=draw)
+        usual = mixed % 2 == 0
+        plain, moved, beside = (
+            _looked_at(batched.each(weights, map_inputs(partial(_ordered, order), seen), labels[:, order]), grid)
+            for seen, order in ((images, torch.arange(SLOTS)), (images, shifted), (strange, mixed))
+        )
+        return all(
+            torch.equal(b, a[:, shifted]) and torch.equal(c[:, usual], a[:, mixed[usual]])
+            for a, b, c in zip(plain, moved, beside, strict=True)
+        )
+
+    kind = next(batched.model.parameters()).dtype
     try:
-        with _threads(batched):
-            for size in SIZES:
-                weights = (start * size).to(next(batched.model.parameters()).dtype)
-                plain = _looked_at(batched.each(weights, images, labels), grid)
-                moved = _looked_at(
-                    batched.each(weights, map_inputs(lambda part: part[:, turned], images), labels[:, turned]), grid
-                )
-                beside = _looked_at(batched.each(weights, map_inputs(_strange, images), labels), grid)
-                if not all(
-                    torch.equal(a, b[:, turned]) and torch.equal(c[:, ::2], b[:, ::2])
-                    for a, b, c in zip(moved, plain, beside, strict=True)
-                ):
-                    return False
+        return all(kept(size) for size in SIZES)
     except Exception:
         return False
-    return True
-
-
-def _looked_at(gradients: Tensor, grid: L2Grid) -> tuple[Tensor, ...]:
-    """All that must not depend on companions: the gradients, which of them are no numbers, and their integers."""
-    return gradients.nan_to_num(nan=0.0), gradients.isnan(), grid.whole(gradients, 1.0)[0].double()
 
 
 def _made_up(draw: torch.Generator, part: Tensor) -> Tensor:
-    """Inputs of a full call with records like ``part`` ``[1, ...]``."""
+    """Inputs that fill one call, of the shape of ``part`` ``[1, ...]``."""
     shape = (1, SLOTS, *part.shape[1:])
-    numbers = (
-        torch.randn(shape, generator=draw) if part.is_floating_point() else torch.randint(2, shape, generator=draw)
-    )
-    return numbers.to(part.device, part.dtype)
+    floats = part.is_floating_point()
+    values = torch.randn(shape, generator=draw) if floats else torch.randint(2, shape, generator=draw)
+    return values.to(part.device, part.dtype)
+
+
+def _labels(label: Tensor, classes: int | None, draw: torch.Generator) -> Tensor:
+    """Labels that fill one call, of the shape of ``label`` ``[1, ...]``."""
+    labels = torch.zeros(1, SLOTS, *label.shape[1:], dtype=label.dtype)
+    if classes is not None:
+        labels = torch.randint(classes, labels.shape, generator=draw)
+    return labels.to(label.device)
 
 
 def _strange(part: Tensor) -> Tensor:
@@ -336,16 +335,33 @@ def _strange(part: Tensor) -> Tensor:
     return result
 
 
+def _ordered(order: Tensor, part: Tensor) -> Tensor:
+    return part[:, order]
+
+
 def _full_of(r: int, slot: int, part: Tensor) -> Tensor:
     """A call with copies of one record in all slots."""
     return part[r, slot].expand_as(part).contiguous()
 
 
+def _looked_at(gradients: Tensor, grid: L2Grid) -> tuple[Tensor, ...]:
+    """All that must not depend on companions: the gradients, which of them are no numbers, and their integers."""
+    return gradients.nan_to_num(nan=0.0), gradients.isnan(), grid.whole(gradients, 1.0)[0].double()
+
+
 def _summed(whole: Tensor, there: Tensor, grid: L2Grid) -> Tensor:
     """The integers ``[R, slots, P]`` of those that are there, which are the first of each row, without rounding."""
-    if len(there) == 1 and there.shape[1] * math.sqrt(grid.most) < EXACT:  # float32 has such sums
-        return whole[:, : int(there.sum())].sum(1).double()
+    few = int(EXACT / (math.sqrt(grid.most) + 1))  # float32 has sums of so many
+    if len(there) == 1 and few > 1:
+        return torch.stack([part.sum(1).double() for part in whole[:, : int(there.sum())].split(few, 1)]).sum(0)
     return (there.unsqueeze(1).double() @ whole.double()).squeeze(1)
+
+
+def _lost(whole: Tensor, acted: Tensor) -> int:
+    """How many gradients were not finite: of those that are clipped, the only ones that are zero then."""
+    if whole.dtype == torch.float32:  # ``L2Grid`` has these where all are finite
+        return 0
+    return int((acted & ~whole.any(-1)).sum())
 
 
 def check_sum(count: int, grid: L2Grid) -> None:
@@ -365,4 +381,8 @@ def _like(mask: Tensor, tensor: Tensor) -> Tensor:
 
 def say_failed(failed: int, count: int) -> None:
     if failed:
-        log.warning("%d of %d records could not be computed with and count as zero.", failed, count)
+        log.warning(
+            "%d of %d records could not be computed with, or have gradients that are not finite. They count as zero.",
+            failed,
+            count,
+        )

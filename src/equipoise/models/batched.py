@@ -13,6 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from .features import FeatureModel
 from .objective import Inputs, Loss, Objective, filled_up, map_inputs
 from .routes import SHARED, Name, built, default_route
 
@@ -70,9 +71,9 @@ class Batched:
         return self._route.differentiable(params, inputs, labels)
 
     @property
-    def concurrent(self) -> bool:
-        """Whether several threads may compute with it at once: layers of this package keep nothing between calls."""
-        return self.route == "layers" and self.device.type == "cpu"
+    def thread_safe(self) -> bool:
+        """Whether several threads may compute at once: on a CPU, where no module of the user's is called."""
+        return self.device.type == "cpu" and self.route == "layers" and not isinstance(self.model, FeatureModel)
 
     def _per_example(self, inputs: Inputs, labels: Tensor, params: Tensor) -> tuple[Tensor, ...]:
         if self.route not in SHARED:

@@ -25,19 +25,28 @@ class Conv:
         self.stride: Pair = (module.stride[0], module.stride[1])
         self.padding: Pair = (module.padding[0], module.padding[1])
         self.out_channels, self.in_channels = module.out_channels, module.in_channels
+        self.taps: Pair = (-(-self.kernel[0] // self.stride[0]), -(-self.kernel[1] // self.stride[1]))
 
-    def _each(self, seen: Tensor, dy: Tensor, grad: Tensor) -> None:
-        """The gradient of every example: patches ``[R*B, oh*ow, K]``, ``[R, O, B, oh, ow]`` into ``[R*B, P]``."""
-        slopes = dy.transpose(1, 2).flatten(0, 1).flatten(2)  # [R*B, O, oh*ow]
-        self.weight.take(grad).flatten(2).copy_(torch.bmm(slopes, seen))
+    def _each_bias(self, dy: Tensor, grad: Tensor) -> Tensor:
+        """Write the bias's gradient of every example into ``grad`` ``[N, P]``; ``dy`` by example: ``[N, O, oh*ow]``."""
+        slopes = dy.transpose(1, 2).flatten(0, 1).flatten(2)
         if self.bias is not None:
             self.bias.take(grad).copy_(slopes.sum(dim=2))
+        return slopes
 
 
 def _joined(first: Tensor, second: Tensor) -> Tensor:
     """Two ``[R, C, B, H, W]`` as one grouped image ``[B, R*2*C, H, W]``, channels last, in a single copy."""
     both = torch.cat([part.permute(2, 3, 4, 0, 1) for part in (first, second)], dim=-1)
     return both.flatten(3).permute(0, 3, 1, 2)
+
+
+def _as_groups(x: Tensor) -> Tensor:
+    """``[R, C, B, H, W]`` -> ``[1, R*B*C, H, W]``, channels last: every image a group."""
+    r, c, b, h, w = x.shape
+    out = x.new_empty(h, w, r, b, c)
+    out.copy_(x.permute(3, 4, 0, 2, 1))
+    return out.view(1, h, w, r * b * c).permute(0, 3, 1, 2)
 
 
 class GroupedConv(Conv):
@@ -74,36 +83,70 @@ class GroupedConv(Conv):
         return dy if first else self._split(dx, r)
 
     def each(self, params: Tensor, kept: Any, dy: Tensor, grad: Tensor, first: bool) -> Tensor:
-        r, x = params.shape[0], kept[0]
+        r, (x, weight) = params.shape[0], kept
         h, w = x.shape[2:]
-        size = (h + 2 * self.padding[0], w + 2 * self.padding[1])
-        padded = channels_last(self._split(x, r), self.padding, size)
-        if self.in_channels > FEW:
-            seen = patches(padded, self.kernel, self.stride)
-            self._each(seen.view(len(grad), -1, seen.shape[2]), dy, grad)
-        else:
-            self._each(shifts(padded.flatten(0, 1), self.kernel, self.stride).transpose(1, 2), dy, grad)
-        return dy if first else self._input_gradient(params, dy, (h, w))
+        slopes = self._each_bias(dy, grad)
+        if self.stride == (1, 1) or self.in_channels <= FEW:
+            self._each_as_groups(self._split(x, r), dy, grad)
+        else:  # where strides make the grouped kernel slow
+            self._each_by_rows(self._split(x, r), dy, slopes, grad)
+        if first:
+            return dy
+        if self.stride != (1, 1):
+            return self._input_gradient(params, dy, (h, w))
+        dx = torch.ops.aten.convolution_backward(
+            self.prepare(dy), x, weight, None, self.stride, self.padding,
+            (1, 1), False, (0, 0), r, (True, False, False),
+        )[0]  # fmt: skip
+        return self._split(dx, r)
+
+    def _each_as_groups(self, x: Tensor, dy: Tensor, grad: Tensor) -> None:
+        """The kernel's gradient of every example, each a group of one image: ``[R, C, B, ...]`` into ``[R*B, P]``."""
+        kernels = x.new_empty(len(grad) * self.out_channels, *self.kernel, self.in_channels)  # only their shape counts
+        found = torch.ops.aten.convolution_backward(
+            _as_groups(dy), _as_groups(x), kernels.permute(0, 3, 1, 2), None, self.stride, self.padding,
+            (1, 1), False, (0, 0), len(grad), (False, True, False),
+        )[1]  # fmt: skip
+        self.weight.take(grad).copy_(found.permute(0, 2, 3, 1).unflatten(0, (-1, self.out_channels)))
+
+    def _each_by_rows(self, x: Tensor, dy: Tensor, slopes: Tensor, grad: Tensor) -> None:
+        """The same by matrix products, one for each row of the kernel: ``[R, C, B, ...]``, ``[N, O, oh*ow]`` into grad.
+
+        Patches one row high are copied once for all rows of the kernel, which are views of them: rows of the image that
+        lie a stride apart stand together.
+        """
+        (kh, kw), (sh, sw), (oh, ow), c = self.kernel, self.stride, dy.shape[3:], self.in_channels
+        high = -(-(x.shape[3] + 2 * self.padding[0]) // sh)  # rows of one phase of the stride
+        high = max(high, oh + (kh - 1) // sh)
+        image = channels_last(x, self.padding, (high * sh, x.shape[4] + 2 * self.padding[1])).flatten(0, 1)
+        count, step, (_, row, column, _) = len(grad), ow * kw * c, image.stride()
+        strides = (row, image.stride(0), sh * row, sw * column, 1)
+        seen = image.as_strided((sh, count, high, ow, kw * c), strides).contiguous()
+        weight = self.weight.take(grad).flatten(3)  # [N, O, kh, kw*C]
+        for i in range(kh):
+            first = (i % sh) * count * high * step + (i // sh) * step
+            rows = seen.as_strided((count, oh * ow, kw * c), (high * step, kw * c, 1), first)
+            weight[:, :, i].copy_(torch.bmm(slopes, rows))
 
     def _input_gradient(self, params: Tensor, dy: Tensor, image: Pair) -> Tensor:
         """As of ``PatchConv``, where all phases of the stride are output channels of one convolution of stride 1."""
-        (h, w), (sh, sw), (ph, pw), r = image, self.stride, self.padding, params.shape[0]
-        (jh, jw), (qh, qw) = (-(-self.kernel[0] // sh), -(-self.kernel[1] // sw)), (ph // sh, pw // sw)
+        (h, w), (sh, sw), (ph, pw), (jh, jw) = image, self.stride, self.padding, self.taps
+        qh, qw, r = ph // sh, pw // sw, params.shape[0]
         nh, nw = (h - 1 + ph) // sh - qh + 1, (w - 1 + pw) // sw - qw + 1
         top, lead = jh - 1 - qh, jw - 1 - qw
         below, behind = nh - dy.shape[3] + qh, nw - dy.shape[4] + qw
         windows, padding = self.prepare(dy), (top, lead)
         if padding != (below, behind) or min(padding) < 0:
             windows, padding = nn.functional.pad(windows, (lead, behind, top, below)), (0, 0)
-        phases = torch.conv2d(windows, self._by_phase(params, (jh, jw)), None, 1, padding, groups=r)
+        phases = torch.conv2d(windows, self._by_phase(params), None, 1, padding, groups=r)
         grid = phases.permute(0, 2, 3, 1).reshape(-1, nh, nw, r, sh, sw, self.in_channels)
         grid = grid.permute(3, 0, 1, 4, 2, 5, 6).reshape(r, -1, sh * nh, sw * nw, self.in_channels)
         rows, columns = ph - sh * qh, pw - sw * qw
         return grid[:, :, rows : rows + h, columns : columns + w].permute(0, 4, 1, 2, 3)
 
-    def _by_phase(self, params: Tensor, taps: Pair) -> Tensor:
+    def _by_phase(self, params: Tensor) -> Tensor:
         """The flipped kernels, zero where a phase has fewer taps than others: ``[R*sh*sw*C, O, jh, jw]``."""
-        (kh, kw), (sh, sw), (jh, jw) = self.kernel, self.stride, taps
+        (kh, kw), (sh, sw), (jh, jw) = self.kernel, self.stride, self.taps
         full = nn.functional.pad(self.weight.take(params), (0, 0, 0, jw * sw - kw, 0, jh * sh - kh))
         split = full.view(-1, self.out_channels, jh, sh, jw, sw, self.in_channels).flip(2, 4)
         return split.permute(0, 3, 5, 6, 2, 4, 1).flatten(0, 3).permute(0, 3, 1, 2)
@@ -161,24 +204,6 @@ def patches(x: Tensor, kernel: Pair, stride: Pair) -> Tensor:
     return x.as_strided((r, b, oh, ow, kh, kw * c), steps).reshape(r, b * oh * ow, kh * kw * c)
 
 
-def shifts(x: Tensor, kernel: Pair, stride: Pair) -> Tensor:
-    """``[N, H, W, C]`` (padded) -> ``[N, kh*kw*C, oh*ow]``: patches by their taps.
-
-    Numbers are copied in runs of ``ow``, which for few channels is quicker than in runs of ``kw * C``.
-    """
-    n, h, w, c = x.shape
-    (kh, kw), (sh, sw) = kernel, stride
-    oh, ow = (h - kh) // sh + 1, (w - kw) // sw + 1
-    out = x.new_empty(n, kh, kw, c, oh, ow)
-    for i in range(min(sh, kh)):  # taps of one phase see neighbours in every sh-th row and sw-th column
-        for j in range(min(sw, kw)):
-            phase = x[:, i::sh, j::sw].permute(0, 3, 1, 2).contiguous()
-            high, wide = phase.shape[2:]
-            taps = (n, -(-(kh - i) // sh), -(-(kw - j) // sw), c, oh, ow)
-            out[:, i::sh, j::sw] = phase.as_strided(taps, (c * high * wide, wide, 1, high * wide, wide, 1))
-    return out.view(n, kh * kw * c, oh * ow)
-
-
 def channels_last(x: Tensor, corner: Pair, size: Pair) -> Tensor:
     """``[R, C, B, H, W]`` -> zeros ``[R, B, *size, C]`` with the image's corner at ``corner``.
 
@@ -199,7 +224,6 @@ class PatchConv(Conv):
 
     def __init__(self, module: nn.Conv2d, weight: Slot, bias: Slot | None):
         super().__init__(module, weight, bias)
-        self.taps: Pair = (-(-self.kernel[0] // self.stride[0]), -(-self.kernel[1] // self.stride[1]))
         self._index, self._mask = self._phase_index()
 
     def prepare(self, x: Tensor) -> tuple[Tensor, Pair]:
@@ -228,7 +252,8 @@ class PatchConv(Conv):
 
     def each(self, params: Tensor, kept: Any, dy: Tensor, grad: Tensor, first: bool) -> Tensor:
         matrix, image = kept
-        self._each(matrix.view(len(grad), -1, matrix.shape[2]), dy, grad)
+        seen = matrix.view(len(grad), -1, matrix.shape[2])  # [R*B, oh*ow, K]
+        self.weight.take(grad).flatten(2).copy_(torch.bmm(self._each_bias(dy, grad), seen))
         return dy if first else self._input_gradient(params, dy, image)
 
     def tangent(self, params: Tensor, along: Tensor, kept: Any, dx: Tensor | None) -> Tensor:

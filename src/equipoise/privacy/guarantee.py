@@ -49,7 +49,7 @@ class Guarantee:
         rounds: releases that the guarantee is for.
         identification: limits of picking the right one of several candidates.
         membership_tpr: limits of the true-positive rate by false-positive rate, for the whole run.
-        advantage: limit of the true-positive rate less the false-positive rate, for the whole run.
+        advantage: limit of the true-positive rate minus the false-positive rate, for the whole run.
 
     >>> from equipoise import guarantee
     >>> found = guarantee(epsilon=2.0, delta=1e-5, rounds=50)
@@ -86,7 +86,8 @@ class Guarantee:
             f"An attacker who knows {others} and sees every one of the {self.rounds:,} releases picks the right one of "
             f"{found.candidates:,} equally likely candidates with a probability of at most {percent_up(found.run)}. "
             f"Without any release it is {percent_up(blind)}.",
-            f"One release alone gives it at most {percent_up(found.release)}{known if self.sampling_rate < 1 else ''}.",
+            f"One release alone gives the attacker at most {percent_up(found.release)}"
+            f"{known if self.sampling_rate < 1 else ''}.",
             f"Asked whether {it} was in the data at all, and allowed false alarms in 1 % of the cases where it was "
             f"not, it notices {it} in at most {percent_up(self.membership_tpr['0.01'])} of those where it was. However "
             f"many false alarms it is allowed, hits exceed them by at most {percent_up(self.advantage)}.",

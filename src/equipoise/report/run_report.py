@@ -33,7 +33,7 @@ def means_over_seeds(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-FORMAL_PROVED = "the epsilon of the mechanism, in the arithmetic of this machine: see `guarantee.json`"
+FORMAL_PROVED, GUARANTEE = "the epsilon of the mechanism, in the arithmetic of this machine", ": see `guarantee.json`"
 
 
 def _mean_of_known(values: list[float | None]) -> float | None:
@@ -43,11 +43,25 @@ def _mean_of_known(values: list[float | None]) -> float | None:
 
 def run_claims(results: list[dict[str, Any]]) -> dict[str, str]:
     """What a run proves and measures, what its budgets are worth, and what it does not claim."""
-    mechanisms = [row["mechanism"] for row in results]
-    formal = all(get_mechanism(name).formal for name in mechanisms)
+    mechanisms = list(dict.fromkeys(row["mechanism"] for row in results))
+    formal = [name for name in mechanisms if get_mechanism(name).formal]
+    known = "seed" if len(formal) == len(mechanisms) else "mechanism"
+    if formal and known == "mechanism":
+        known += f", or the seed of {', '.join(formal)}"
     return {
-        "proved": FORMAL_PROVED if formal else PROVED,
+        **_proved(mechanisms),
         "measured": "accuracy and utility loss, on these seeds; `equipoise audit` measures what attacks get",
         "budgets": of_budgets(mechanisms, seeded=True),
-        "not claimed": f"protection against an attacker who knows the {'seed' if formal else 'mechanism'}",
+        "not claimed": f"protection against an attacker who knows the {known}",
     }
+
+
+def _proved(mechanisms: list[str]) -> dict[str, str]:
+    """What is proved, and of which mechanisms where it is not the same of all."""
+    of: dict[str, list[str]] = {}
+    for mechanism in map(get_mechanism, mechanisms):
+        words = FORMAL_PROVED + GUARANTEE * mechanism.whole_run if mechanism.formal else PROVED
+        of.setdefault(words, []).append(mechanism.name)
+    if len(of) == 1:
+        return {"proved": next(iter(of))}
+    return {f"proved of {', '.join(names)}": words for words, names in of.items()}

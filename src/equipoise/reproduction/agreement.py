@@ -116,6 +116,15 @@ def between(cell: Cell, low: float = -inf, high: float = inf) -> State:
     return "fails" if end < low or start > high else "not shown"
 
 
+def told(state: State) -> Cell:
+    """What a cell says of a claim that an interval judges: the paper's, so one that holds agrees with it.
+
+    >>> told("not shown")
+    {'agrees': False, 'state': 'not shown'}
+    """
+    return {"agrees": state == "holds", "state": state}
+
+
 def together(states: Iterable[State]) -> State:
     """Of a claim about several cells: one that fails refutes it, and all must hold to show it.
 

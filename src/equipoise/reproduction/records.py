@@ -58,7 +58,7 @@ def read(folders: Iterable[Path], scale: Scale) -> Records:
     files = []
     for folder in folders:
         if not folder.is_dir():
-            raise CheckpointError(f"There is no folder {folder.name} with raw results.", "Compute them first.")
+            raise CheckpointError(f"There is no folder {folder} with raw results.", "Compute them first.")
         files += [_load(path, scale) for path in sorted(folder.glob("*.json"))]
     result = Records(scale.name)
     for content in sorted(files, key=lambda content: (-len(content["federations"]), content["name"])):

@@ -81,11 +81,11 @@ def check_folder(out: Path, scale: Scale) -> None:
         result = mark["schema"], mark["version"], mark["scale"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
-            f"The folder {out.name} is not empty and holds no readable {MARK}.", "Choose another --out."
+            f"The folder {out} is not empty and holds no readable {MARK}.", "Choose another --out."
         ) from error
     if result != (SCHEMA, VERSION, scale.name):
         raise CheckpointError(
-            f"The folder {out.name} holds results of version {result[1]}, schema {result[0]}, scale {result[2]}; these "
+            f"The folder {out} holds results of version {result[1]}, schema {result[0]}, scale {result[2]}; these "
             f"would be {VERSION}, {SCHEMA}, {scale.name}.",
             "Choose another --out; nothing was changed.",
         )
@@ -147,7 +147,7 @@ def _given(sources: Sequence[Path], names: Sequence[str], scale: Scale, out: Pat
         own = out / "raw" / path.name
         if own.exists() and own.read_bytes() != path.read_bytes():
             raise CheckpointError(
-                f"The folder {out.name} holds another {path.name}.", "Choose another --out; nothing was changed."
+                f"The folder {out} holds another {path.name}.", "Choose another --out; nothing was changed."
             )
         if not own.exists():
             taken.append(path)
@@ -199,7 +199,7 @@ def results(out: Path) -> dict[str, Results]:
     mark = read_json(out / MARK, "mark of the results", "Restore it, or use another --out.")
     if not isinstance(mark, dict) or (mark.get("schema"), mark.get("version")) != (SCHEMA, VERSION):
         raise CheckpointError(
-            f"The folder {out.name} holds results of another version; this is {VERSION}, schema {SCHEMA}.",
+            f"The folder {out} holds results of another version; this is {VERSION}, schema {SCHEMA}.",
             "Use the version that made them, or choose another --out.",
         )
     paths = {name: out / name / "results.json" for name in ARTEFACTS}

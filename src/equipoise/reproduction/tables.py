@@ -44,5 +44,7 @@ def with_interval(cell: Cell, digits: int = 1) -> str:
 
 
 def verdict(cell: Cell) -> str:
-    """Whether a cell agrees with the paper, as a word."""
+    """Whether a cell agrees with the paper, as a word; of one that an interval judges, also that it does neither."""
+    if cell.get("state") == "not shown":
+        return "*not shown*"
     return "agrees" if cell["agrees"] else "**differs**"

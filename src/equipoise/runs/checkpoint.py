@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def save_checkpoint(folder: Path, tensors: dict[str, Tensor], notes: dict[str, A
     """Make this the checkpoint; the previous one stays valid until the last moment."""
     state = write_state(folder, tensors, notes["round"])
     write_notes(folder / "latest.json", state, notes)
-    tidy(folder, state["file"])
+    tidy(folder, [state["file"]])
 
 
 def write_state(folder: Path, tensors: dict[str, Tensor], round_number: int) -> dict[str, str]:
@@ -50,11 +51,11 @@ def notes_digest(notes: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(notes, sort_keys=True).encode()).hexdigest()
 
 
-def tidy(folder: Path, name: str) -> None:
-    """Remove superseded checkpoints, and what a process left that was killed while it wrote one."""
+def tidy(folder: Path, kept: Collection[str]) -> None:
+    """Remove superseded states, and what a process left that was killed while it wrote one."""
     with storage_errors(folder):
         for old in [*folder.glob("state-*.safetensors"), *folder.glob(".*.partial")]:
-            if old.name != name:
+            if old.name not in kept:
                 old.unlink(missing_ok=True)
 
 

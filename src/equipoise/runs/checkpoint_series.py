@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError
 from ..files import storage_errors
-from .checkpoint import Checkpoint, read_notes, read_state, write_notes, write_state
+from .checkpoint import Checkpoint, read_notes, read_state, tidy, write_notes, write_state
 
 KEPT = 3
 """States; the newest may be damaged, and the one before it too."""
@@ -96,9 +96,7 @@ class CheckpointSeries:
         with storage_errors(self.folder):
             for path in (path for paths in notes.values() for path in paths if path not in kept):
                 path.unlink(missing_ok=True)
-            for path in [*self.folder.glob("state-*.safetensors"), *self.folder.glob(".*.partial")]:
-                if path.name not in last:
-                    path.unlink(missing_ok=True)
+        tidy(self.folder, last)
 
     def _named(self, path: Path) -> str:
         """The state that some notes name; empty where they are damaged, which older ones may be unnoticed."""

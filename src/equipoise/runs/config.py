@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import TypeAdapter, ValidationError
 
 from ..engine.data_settings import FILES
@@ -51,6 +53,7 @@ from ..mechanism.registry import MECHANISMS
 from ..mechanism.schedule import schedule_text
 from ..models.bundled import OWN_INIT, Kind
 from ..models.named import is_imported
+from .config_file import read_given, read_kept, refuse_strange
 from .deployment import Deployment
 
 KNOWN_TO_A_SERVER = (
@@ -63,6 +66,14 @@ KNOWN_TO_A_SERVER = (
 """The settings that the server of a deployment can write down; the others belong to the embedded engine."""
 
 
+NO_MECHANISM = (
+    "No --mechanism was given; the default, pl-learn, has no guarantee. For differential privacy: --mechanism "
+    "gaussian-dp --budget 2 --set model=scatter-linear."
+)
+MOST_FEDERATIONS = 10_000
+"""Of one run: each is checked, and trained, in memory."""
+
+
 @dataclass(frozen=True)
 class SweepBlock:
     """A product of datasets, mechanisms, budgets and seeds. ``none`` takes no budget and occurs once per seed."""
@@ -71,6 +82,10 @@ class SweepBlock:
     mechanisms: list[str] = field(default_factory=lambda: ["pl-learn"])
     budgets: list[Any] = field(default_factory=list)
     seeds: list[int] = field(default_factory=lambda: [1])
+
+    def most(self) -> int:
+        """The most federations that it can come to, counted without building any."""
+        return len(self.datasets) * len(self.mechanisms) * max(1, len(self.budgets)) * len(self.seeds)
 
     def federations(self) -> list[Federation]:
         rows = []
@@ -144,7 +159,7 @@ def resolve(
     >>> config.settings.training.rounds, config.federations()[0].mechanism
     (10, 'pl-learn')
     """
-    config = _resolved(_read(file) if file else {}, overrides, sweep, _kind)
+    config = _resolved(read_given(file) if file else {}, overrides, sweep, _kind)
     raise_all(list(_unused(config)))
     return config
 
@@ -181,9 +196,15 @@ def _unused(config: Config) -> Iterator[ConfigError]:
                 yield ConfigError(f"{name} plays no part with gaussian-dp.", remedy)
 
 
-def stored(file: Path) -> Config:
-    """The configuration that a run folder holds; keys may have the names of schema 1."""
-    raw = present_names(_read(file))
+def stored(file: Path, notes: list[str] | None = None) -> Config:
+    """The configuration that a run folder holds; keys may have the names of schema 1.
+
+    With ``notes``, a device and threads that this machine lacks are replaced, and said there: for whoever reads a
+    folder from elsewhere.
+    """
+    raw = present_names(read_kept(file))
+    if notes is not None:
+        raw |= dict(_replaced(raw, notes))
     told = raw.pop("deployment", None)
     config = _resolved(raw, None, None, lambda settings, names: "image")  # a folder has all keys, or is a deployment's
     if told is None:
@@ -192,7 +213,23 @@ def stored(file: Path) -> Config:
     deployment = _typed(Deployment, told, "deployment.", problems)
     raise_all(problems)
     deployment.check()
+    if len(config.federations()) != 1:
+        raise ConfigError(
+            f"Expected one federation beside [deployment], got {len(config.federations())}.",
+            "Leave one [[sweep]] block with one mechanism and budget: a deployment has no other.",
+        )
     return replace(config, deployment=deployment)
+
+
+def _replaced(raw: Mapping[str, Any], notes: list[str]) -> Iterator[tuple[str, Any]]:
+    """Settings that this machine cannot keep, with what it has."""
+    device, threads, most = raw.get("device"), raw.get("threads"), os.cpu_count() or 1
+    if isinstance(device, str) and device.startswith("cuda") and not torch.cuda.is_available():
+        notes.append("The run was trained on a GPU; this machine has none, and its CPU was used.")
+        yield "device", "cpu"
+    if is_whole(threads) and threads > most:
+        notes.append(f"The run had {threads} CPU threads; this machine has {most}.")
+        yield "threads", most
 
 
 def _resolved(
@@ -201,6 +238,7 @@ def _resolved(
     sweep: Mapping[str, Sequence[Any]] | None,
     kind: Callable[[Mapping[str, Any], Sequence[str]], Kind],
 ) -> Config:
+    refuse_strange({**(overrides or {}), **(sweep or {})})
     for key, value in (overrides or {}).items():
         _assign(raw, key, value)
     blocks = raw.pop("sweep", [])
@@ -217,10 +255,28 @@ def _resolved(
     settings = _typed_settings(_nulls(_with_recommended(raw, [block for block in typed if block], kind)), results)
     results += of_blocks
     config = Config(settings, [block for block in typed if block is not None])
+    _refuse_many(config.sweep)
     if len(config.sweep) == len(typed):
         results += problems(config.settings, config.federations())
-    raise_all(results)
+    unnamed = not all("mechanisms" in block for block in blocks or [{}])
+    raise_all(_without_mechanism(result) if unnamed else result for result in results)
     return config
+
+
+def _without_mechanism(problem: EquipoiseError) -> EquipoiseError:
+    """The same of a federation that nobody asked for: whoever named no mechanism may have meant another."""
+    (default,) = SweepBlock().mechanisms
+    of_default = f" {default}: " in problem.cause
+    return type(problem)(problem.cause, f"{problem.remedy} {NO_MECHANISM}") if of_default else problem
+
+
+def _refuse_many(blocks: Sequence[SweepBlock]) -> None:
+    """A folder from elsewhere may hold short lists whose product fills the memory."""
+    if (most := sum(block.most() for block in blocks)) > MOST_FEDERATIONS:
+        raise ConfigError(
+            f"The lists of the sweep come to {most:,} federations; a run may have {MOST_FEDERATIONS:,}.",
+            "Name fewer datasets, mechanisms, budgets or seeds, or make several runs.",
+        )
 
 
 def _with_recommended(
@@ -288,15 +344,6 @@ def literal(text: str) -> Any:
 def _number(budget: Any) -> Any:
     """A whole number as a float, so that 200 and 200.0 are one budget; anything else as it is."""
     return float(budget) if is_whole(budget) and is_number(budget) else budget
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"Cannot read {file.name}: {error.strerror}.", "Check the path.") from error
-    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, or more digits or brackets than Python takes
-        raise ConfigError(f"{file.name} is not valid TOML: {error}.", "Correct that line.") from error
 
 
 def _assign(raw: dict[str, Any], key: str, value: Any) -> None:

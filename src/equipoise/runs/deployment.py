@@ -17,6 +17,7 @@ DATASET = "deployment"
 MARK = "# What the server of a deployment asked of its clients, for its audit."
 """How the config.toml of a deployment begins."""
 MOST_CLASSES = 100_000
+LEAST_STD, MOST_STD = 1e-6, 1e6
 MODEL = re.compile(r"[A-Za-z_][\w.-]*(:[A-Za-z_][\w.]*)?", re.ASCII)
 """A bundled name or module:callable: nothing else of a folder's word reaches a terminal."""
 
@@ -55,3 +56,8 @@ class Deployment:
             numbers = value if isinstance(value, list) else [0.0 if value is None else value]
             if not numbers or not all(is_number(number) for number in numbers):
                 raise ConfigError(f"Expected {name}={value!r} to be a number, or one per channel.", "Check the list.")
+            if name == "std" and value is not None and not all(LEAST_STD <= number <= MOST_STD for number in numbers):
+                raise ConfigError(
+                    f"Expected std={value!r} to be in {LEAST_STD:g}..{MOST_STD:g}: images would become all alike.",
+                    "Give the standard deviation that the clients divide by, or leave mean and std out.",
+                )

@@ -39,15 +39,14 @@ class RunFolder:
     """
 
     def __init__(self, path: Path | str):
-        self.path = Path(path)
+        self.path, self.notes = Path(path), list[str]()  # notes: what of the configuration this machine lacks
         if not os.path.isfile(self.path / "config.toml"):  # Path.is_file would raise for names too long
-            raise CheckpointError(
-                f"{self.path.resolve().name} is not a run folder: it has no config.toml.", "Train one first."
-            )
+            named = self.path if self.path.name else self.path.resolve().name  # "." tells nobody which one
+            raise CheckpointError(f"{named} is not a run folder: it has no config.toml.", "Train one first.")
 
     @cached_property
     def config(self) -> Config:
-        return stored(self.path / "config.toml")
+        return stored(self.path / "config.toml", self.notes)
 
     def snapshots(self) -> list[int]:
         """Rounds of which there is a snapshot; at least one."""
@@ -56,7 +55,7 @@ class RunFolder:
             remedy = "Train it with --set snapshots='[0, 20]', say."
             if self.config.deployment is not None:
                 remedy = 'Its server writes them: run it with equipoise.audit.snapshots = "[0, 1]".'
-            raise CheckpointError(f"The run folder {self.path.name} has no snapshots.", remedy)
+            raise CheckpointError(f"The run folder {self.path} has no snapshots.", remedy)
         return result
 
     def chosen(self, snapshots: Sequence[int] | None) -> list[int]:
@@ -71,6 +70,12 @@ class RunFolder:
                 else "No snapshot was named."
             )
             raise ConfigError(named, f"There are: {', '.join(map(str, there))}.")
+        last = self.config.settings.training.rounds
+        if wanted[-1] > last:
+            raise CheckpointError(
+                f"There is a snapshot of round {wanted[-1]}, and the run has {last} rounds.",
+                "Choose others (--snapshots), or remove it.",
+            )
         return wanted
 
     def weights(self, round_number: int, layout: Layout) -> Tensor:

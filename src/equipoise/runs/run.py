@@ -190,7 +190,7 @@ class Run:
         cut(self.metrics, notes["metrics_bytes"])
         self._resume_ledger(notes.get("ledger"))
         self.resumed_from = self.sweep.state.round
-        tidy(self.folder / "checkpoint", notes["file"])
+        tidy(self.folder / "checkpoint", [notes["file"]])
 
     def _refuse_other_circumstances(self, notes: dict[str, Any]) -> None:
         """What would change the bits without being a setting: the data, the device. Threads are set as they were."""
@@ -293,20 +293,20 @@ class Run:
             own = config.is_file() and config.read_bytes().startswith(MARK.encode())
         if not own:
             raise CheckpointError(
-                f"The folder {self.folder.name} is not empty and not a run folder.", "Choose another --out."
+                f"The folder {self.folder} is not empty and not a run folder.", "Choose another --out."
             )
 
     def _refuse_other_experiment(self, checkpoint: Checkpoint | None) -> None:
         if checkpoint is None:
             if (self.folder / "result.json").exists():
                 raise CheckpointError(
-                    f"The folder {self.folder.name} holds results without a checkpoint.",
+                    f"The folder {self.folder} holds results without a checkpoint.",
                     "Use --fresh or another --out.",
                 )
             return
         if checkpoint[1].get("digest") != self.config.digest():
             other = "; ".join(differing(self.folder / "config.toml", self.config)) or "its sweep is combined otherwise"
             raise CheckpointError(
-                f"The folder {self.folder.name} holds a run with other settings ({other}).",
+                f"The folder {self.folder} holds a run with other settings ({other}).",
                 "Use --fresh to replace it, or another --out.",
             )

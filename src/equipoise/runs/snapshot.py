@@ -15,12 +15,15 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from ..errors import CheckpointError
-from ..files import refuse_link, write_bytes
+from ..errors import CheckpointError, StorageError
+from ..files import read_plain, refuse_link, write_bytes
 from ..models.layout import Layout
 
 TENSOR_FAULTS = (SafetensorError, ValueError, TypeError, KeyError, RuntimeError)
 """What bytes can do to safetensors and torch: a header may name types and sizes that torch does not have."""
+
+MOST = 2**33
+"""Bytes of a snapshot that are read."""
 
 
 def snapshot_path(folder: Path, round_number: int) -> Path:
@@ -49,23 +52,25 @@ def tensors_digest(tensors: dict[str, Tensor]) -> str:
     result = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         result.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-        result.update(tensor.numpy().tobytes())
+        result.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())  # numpy lacks bfloat16
     return result.hexdigest()
 
 
 def _noted_digest(content: bytes) -> str | None:
     """The SHA-256 in the header of a snapshot; None where another program wrote it."""
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    notes = json.loads(header.get("__metadata__", {}).get("equipoise", "{}"))
+    notes = json.loads((header.get("__metadata__") or {}).get("equipoise", "{}"))
     return notes.get("sha256") if isinstance(notes, dict) else None
 
 
 def snapshot_states(path: Path, federations: int) -> list[dict[str, Tensor]]:
     """The tensors of every federation of a run, from one of its snapshots, as they were saved."""
     try:
-        content = path.read_bytes()
+        content = read_plain(path, MOST)
         tensors, noted = load_tensors(content), _noted_digest(content)
-    except (OSError, RecursionError, *TENSOR_FAULTS) as error:
+    except StorageError as error:
+        raise CheckpointError(f"The snapshot cannot be read: {error.cause}", error.remedy) from error
+    except (OSError, RecursionError, MemoryError, *TENSOR_FAULTS) as error:
         raise CheckpointError(
             f"The snapshot {path.name} cannot be read: {first_line(error)}.", "Train the run again."
         ) from error

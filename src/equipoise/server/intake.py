@@ -27,7 +27,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from ..errors import ReleaseError, is_number, is_whole
+from ..errors import ReleaseError, is_number, is_whole, printable
 from .limits import MAX_WEIGHT, MAX_WEIGHT_RATIO, ROUNDING, Limits, wrong_norm
 
 
@@ -306,5 +306,5 @@ def short(value: object, quote: bool = True, most: int = 80) -> str:
         text = repr(value) if quote else str(value)
     except Exception as error:  # its own code, whatever that may raise
         return f"a {type(value).__name__} that cannot be shown ({type(error).__name__})"
-    text = "".join(char if char.isprintable() else "?" for char in text)
+    text = printable(text)
     return text if len(text) <= most else text[: most - 3] + "..."
