@@ -41,7 +41,6 @@ from .subject import Subject, subject_of
 from .summary import counted
 from .sweep_audit import audit_sweep
 from .targets import repeats
-from .unfinished import Unfinished
 
 Step = Callable[[int], None]
 OF_CLIENTS = ("labels", "identified")
@@ -131,13 +130,9 @@ def audit_run(
     whose = "private" if private else "public"
     places = f"{counted(len(chosen), 'snapshot')} of {counted(len(federations), 'federation')}"
     attacked = f"{_attacked(findings, options)} of {whose} {THINGS[kind]}s at {places}"
-    result = content(findings, options, whose, attacked, kind)
+    result = content(findings, options, whose, attacked, kind) | _about(run, findings, datasets, replays=bool(most))
     result["left_out"] = left_out
-    result["results"] = {"read": findings.read, "computed": findings.computed}
-    result["public"] = {name: _public(data) for name, data in datasets.items()}
     result["notes"] += _notes(findings, options, datasets, private=private, forgiving=bool(most))
-    result |= _about(run, findings.unfinished, replays=bool(most))
-    result["cap"] = _cap(run.results(), findings, federations, settings.training.rounds)
     if most and findings.complete:
         steps = [_step(progress, seconds / most) for seconds in replays]
         _replay(result, settings, federations, most, options, steps, subject)
@@ -156,10 +151,16 @@ def _notes(
     return [*short, *_failures(findings, forgiving=forgiving)]
 
 
-def _about(run: RunFolder, left: Unfinished | None, *, replays: bool) -> dict[str, Any]:
+def _about(run: RunFolder, findings: Findings, datasets: dict[str, Dataset], *, replays: bool) -> dict[str, Any]:
     """What kind of run was audited, and what an interrupted audit lacks: ``replays`` come last."""
-    server = PLAIN if run.config.settings.training.server_rate == 1 else DAMPED
-    about = {"deployment": run.config.deployment is not None, "server": server}
+    training, left = run.config.settings.training, findings.unfinished
+    about = {
+        "deployment": run.config.deployment is not None,
+        "server": PLAIN if training.server_rate == 1 else DAMPED,
+        "results": {"read": findings.read, "computed": findings.computed},
+        "public": {name: _public(data) for name, data in datasets.items()},
+        "cap": _cap(run.results(), findings, run.config.federations(), training.rounds),
+    }
     if left is None:
         return about
     return {**about, "unfinished": {**asdict(left), "lacking": [*left.lacking, *[MULTI_ROUND] * replays]}}

@@ -103,7 +103,7 @@ class SweepAudit:
             there=sum(not cell.missing(self.options.attacks) for cell in cells), attacks=self.options.attacks,
             releases=max(map(len, self.targets.values()), default=0),
             seconds=sum(sum(cell.left.values()) for cell in cells), remarks=self._remarks(),
-            kind=next(iter(self.servers.values())).kind,
+            kind=next((server.kind for server in self.servers.values()), "image"),
         )  # fmt: skip
 
     def _remarks(self) -> list[str]:

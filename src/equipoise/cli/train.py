@@ -53,7 +53,7 @@ def train(
     from ..runs.config import resolve
     from ..runs.run import Run
     from . import display
-    from .run_tables import show_claims, show_results, summary
+    from .run_tables import show_claims, show_results
 
     overrides = pairs(settings)
     flags = (("model", model), ("rounds", rounds), ("device", device), ("release_limit", release_limit))
@@ -63,27 +63,31 @@ def train(
     folder = out or Path("runs") / resolved.digest()[:12]
     run = Run(folder, resolved, fresh, model=model_code(resolved, config, "model" in overrides))
 
-    def first() -> None:
-        display.console.print(summary(run.config, folder))
-        for warning in constants_warnings(run.config):
-            display.console.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
-        for data in run.sweep.datasets.values():
-            said = [f"{data.name}: guessed {guess}" for guess in data.guessed]
-            if data.public is None:
-                said.append(
-                    f"warning: {data.name} has no public {data.train.word}, so this run cannot be audited as it is. To "
-                    "set some apart: --set public_fraction=0.1"
-                )
-            for line in said:
-                display.console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    result = execute(run, quiet=as_json, first=first)
+    result = execute(run, quiet=as_json, first=lambda: announce(run))
     if as_json:
         print_json(result)
         return
     show_results(result["federations"])
     show_claims(result["federations"])
     display.console.print(f"results: {folder / 'result.json'}", markup=False)
+
+
+def announce(run: Run) -> None:
+    """What comes, with what was guessed of the data and what a user should know before it starts."""
+    from . import display
+    from .run_tables import summary
+
+    display.console.print(summary(run.config, run.folder))
+    lines = [f"warning: {warning}" for warning in constants_warnings(run.config)]
+    for data in run.sweep.datasets.values():
+        lines += [f"{data.name}: guessed {guess}" for guess in data.guessed]
+        if data.public is None:
+            lines.append(
+                f"warning: {data.name} has no public {data.train.word}, so this run cannot be audited as it is. To set "
+                "some apart: --set public_fraction=0.1"
+            )
+    for line in lines:
+        display.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def constants_warnings(config: Config) -> list[str]:

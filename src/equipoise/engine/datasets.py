@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import count
 from pathlib import Path
 
 from ..data.bundle import BUNDLED
 from ..data.dataset import Dataset
 from ..data.loading import load_with
-from ..errors import printable
+from ..errors import DataError, printable
 from .data_settings import FILES, LATER
 from .settings import Settings
 
@@ -25,6 +25,19 @@ def load_dataset(settings: Settings, name: str) -> Dataset:
 def load_datasets(settings: Settings, names: Iterable[str]) -> dict[str, Dataset]:
     """Each dataset once, in the order of its first name."""
     return {name: load_dataset(settings, name) for name in dict.fromkeys(names)}
+
+
+def alike(datasets: Mapping[str, Dataset]) -> Dataset:
+    """The first of the datasets of a sweep, which all others are like."""
+    sample = next(iter(datasets.values()))
+    for name, dataset in datasets.items():
+        if (dataset.shape, dataset.classes, dataset.kind) != (sample.shape, sample.classes, sample.kind):
+            raise DataError(
+                f"The datasets of a sweep must be alike; {name!r} has shape {dataset.shape}, {dataset.classes} "
+                f"classes, the first one {sample.shape}, {sample.classes}.",
+                "Train them in separate runs.",
+            )
+    return sample
 
 
 def folder_name(name: str) -> str:

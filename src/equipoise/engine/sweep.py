@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..data.dataset import Dataset
 from ..data.partition import partition, weights
 from ..data.splits import placed
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError
 from ..mechanism.linear_units import on_head
 from ..mechanism.records import of_units
 from ..mechanism.registry import Mechanism, get_mechanism
@@ -38,7 +38,7 @@ from ..randomness import experiment_key, uniform
 from ..server.aggregate import Total
 from . import metrics
 from .cuda_graph import MOST_STREAMS, RoundGraph, capturable, side_by_side
-from .datasets import dataset_labels, load_dataset
+from .datasets import alike, dataset_labels, load_dataset
 from .draws import Draws
 from .feature_data import joined_groups, on_features
 from .federation import Federation
@@ -95,7 +95,7 @@ class Sweep:
         names = dict.fromkeys(fed.dataset for fed in federations)
         self.datasets = {name: given.get(name) or load_dataset(settings, name) for name in names}
         self.dataset_labels = dataset_labels(self.datasets)
-        sample = self._sample()
+        sample = alike(self.datasets)
         self._build: Callable[[], nn.Module] = partial(
             model_of, chosen(settings.training.model, model), sample.shape, sample.classes, sample.vocabulary
         )
@@ -332,18 +332,6 @@ class Sweep:
     def examples(self, dataset: str) -> Tensor:
         """Rows of all training examples of a dataset, client after client."""
         return torch.cat(self.parts[dataset]).to(self.device)
-
-    def _sample(self) -> Dataset:
-        """The first dataset, which all others are like."""
-        sample = next(iter(self.datasets.values()))
-        for name, dataset in self.datasets.items():
-            if (dataset.shape, dataset.classes, dataset.kind) != (sample.shape, sample.classes, sample.kind):
-                raise DataError(
-                    f"The datasets of a sweep must be alike; {name!r} has shape {dataset.shape}, {dataset.classes} "
-                    f"classes, the first one {sample.shape}, {sample.classes}.",
-                    "Train them in separate runs.",
-                )
-        return sample
 
     def _place_data(self) -> None:
         s = self.settings
