@@ -167,20 +167,21 @@ def caption() -> str:
 def exceeding() -> str:
     """Where static noise was easier to attack than the same releases without it."""
     rows = read("studies", "leakage", "leakage.json")["beside_undistorted"]
-    found = [
-        row for row in rows
-        if (row["attack"], row["verdict"]) == ("membership", "leaks more")
-        and (row["mechanism"], row["role"]) != (LEARNED, OWN)
-    ]  # fmt: skip
+    static = [
+        row for row in rows if row["attack"] == "membership" and (row["mechanism"], row["role"]) != (LEARNED, OWN)
+    ]
+    found = [row for row in static if row["verdict"] == "leaks more"]
     places = [
         f"{row['dataset'].upper()}, lower bound {LOWERS[row['budget']]}, round {row['round']:,}"
         + (f" ({DESIGNS[row['design']]})" if row["design"] != "batch-4" else "")
+        + f", by {row['gap']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
         for row in found
     ]
     return (
-        f"In {len(found)} cells static noise has a clearly larger area than undistorted releases: {'; '.join(places)}. "
-        "Noise that does not depend on the data adds no information, so undistorted figures of membership are lower "
-        "limits of what an attacker could find, not ceilings."
+        f"In {len(found)} of {len(static)} cells static noise has a larger area than undistorted releases by its "
+        f"interval, which is not corrected for their number: {'; '.join(places)}. Noise that does not depend on the "
+        "data adds no information, so undistorted figures of membership are lower limits of what an attacker could "
+        "find, not ceilings."
     )
 
 
@@ -235,7 +236,7 @@ def combined() -> str:
 
     def share(row: dict[str, Any], name: str) -> str:
         value, low, high = (100 * row[f"identification_{name}{end}"] for end in ("", "_low", "_high"))
-        return f"{value:.0f} % ({low:.0f}-{high:.0f})"
+        return f"{value:.0f} % ({low:.0f}-{high:.0f}){'*' * row.get(f'control_failed_{name}', False)}"
 
     kinds = {"": "releases", "_undistorted": "without their distortion", "_decoy": "a decoy in the image's place"}
     words, tried = {LEARNED: "learned", STATIC: "static"}, ("one_release", "schedule_known", "schedule_unknown")
@@ -257,7 +258,8 @@ def combined() -> str:
         f"{one['dataset'].upper()}, {one['rounds']:,} rounds of one client (seed {one['seed']}), {one['targets']} of "
         f"its images of all classes, each among {one['candidates']} candidates (chance {100 / one['candidates']:.0f} "
         f"%); an image is in {held} of the releases. 95 % intervals over labels, whose images share decoys: they cover "
-        "other images and decoys, not other runs."
+        "other images and decoys, not other runs. An asterisk: the attack does no better than that without distortion "
+        "either (no more than ten times chance for sure), so a low figure says nothing."
     )
 
 
@@ -462,7 +464,7 @@ def study() -> str:
     """The leakage study's tables and its verdicts."""
     parts = [leakage(name) for name in ("matched", "membership", "lti", "labels")]
     trained = [accuracies()] if read("studies", "leakage", "leakage.json")["accuracy"] else []
-    bare = "Against undistorted releases at the same weights, in how many cells (counted after the figures were known):"
+    bare = "Against undistorted releases at the same weights, in how many cells (rule set after an earlier run):"
     counted = ["In how many cells:", verdicts(), bare, beside_undistorted()]
     return "\n\n".join([*parts, caption(), *counted, *trained])
 

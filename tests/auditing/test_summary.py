@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from equipoise.auditing.audit import Audit, claims
 from equipoise.auditing.run_audit import audit_run
 from equipoise.auditing.summary import MOST, WIDTH, headline, interval_of, summary_text, wrapped
@@ -118,10 +120,12 @@ def test_it_stays_narrow_and_short() -> None:
     assert f"... and {100 - MOST} more: see rows." in text, "a line for each defence, and one for its attack"
 
 
-def combined(**change: Any) -> dict[str, Any]:
+def combined(*failed: str, **change: Any) -> dict[str, Any]:
+    """A row of many rounds; ``failed`` are the schedules whose control failed."""
     row = {"mechanism": "none", "budget": None, "rounds": 5000, "targets": 100, "candidates": 50, "chance": "1 in 50"}
     row |= {"releases_per_example": 20.31, "releases_per_example_least": 8, "releases_per_example_most": 34}
-    row |= {"evidence": "ok", "control_failed": False, "note": None, "interval_over": "other images, not other runs"}
+    row |= {"evidence": "ok", "note": None, "interval_over": "other images, not other runs"}
+    row |= {f"control_failed_schedule_{name}": name in failed for name in ("known", "unknown")}
     for i, name in enumerate(("one_release", "schedule_known", "schedule_unknown")):
         for j, what in enumerate(("", "_undistorted", "_decoy")):
             value = round(0.1 + 0.2 * i + 0.03 * j, 2)
@@ -145,12 +149,18 @@ def test_combined_releases_say_how_many_hold_an_image_and_no_budget_is_not_print
 
 def test_combined_releases_whose_control_failed_or_that_are_few_say_so() -> None:
     bare = {f"identification_schedule_known_{end}": None for end in ("low", "high")}
-    row = combined(control_failed=True, note="Only 3 took part.", evidence="insufficient evidence", **bare)
+    row = combined("known", "unknown", note="Only 3 took part.", evidence="insufficient evidence", **bare)
     text = one_line(summary_text(content(multi_round=[row])))
     assert "if it is not (insufficient evidence)." in text
     assert "in 30 % from all that hold the image" in text, "no interval"
     assert "Control failed: without distortion this attack did not work well enough either" in text
     assert "Only 3 took part." in text
+
+
+@pytest.mark.parametrize(("failed", "called"), [("known", "granted"), ("unknown", "unknown")])
+def test_a_control_that_failed_under_one_schedule_is_told_of_that_one(failed: str, called: str) -> None:
+    text = one_line(summary_text(content(multi_round=[combined(failed)])))
+    assert f"Control failed where the schedule is {called}: without distortion" in text
 
 
 def test_an_interval_is_that_of_its_number() -> None:

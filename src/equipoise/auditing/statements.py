@@ -16,7 +16,7 @@ from .advice import next_steps
 from .cells import EQUAL_LOWER, POSITIVE
 from .comparison import JUDGED, MORE, NONE, UNCLEAR, Reading, readings
 from .results import FEW, candidates_of
-from .summary import ERRORS, UNKNOWN, Content
+from .summary import ERRORS, SCHEDULES, UNKNOWN, Content
 
 TOO_FEW, UNSCORED, WORSE, LEARNED, TALLY = "too few", "unscored", "worse than none", "learned leaks more", "tally"
 STRONGEST, RANKING, ALSO, PIXELS, CONTROL, NEXT = "strongest", "ranking", "also", "pixels", "control failed", "next"
@@ -89,10 +89,6 @@ def _no_better(every: list[Reading]) -> tuple[Reading, ...]:
     later = [one for one in every if one.distorts and one.round and one.attack == "matched"]
     unclear = [one for one in later if one.metric.name == JUDGED[0] and one.against(POSITIVE) == UNCLEAR]
     return tuple(sorted(unclear, key=lambda one: (one.round or 0, -one.value)))
-
-
-SCHEDULES = ("schedule_known", "schedule_unknown")
-"""How the releases of many rounds are combined: whether it is granted which of them hold an example."""
 
 
 def found_in(row: Mapping[str, Any]) -> list[str]:

@@ -196,10 +196,12 @@ def _combined(content: Content) -> Iterator[str]:
             f"With a decoy in the {thing}'s place: {', '.join(share(row, f'{name}_decoy') for name in COMBINED)}; "
             f"by chance {row['chance']}."
         )
-        if row["control_failed"]:
+        failed = [words for name, words in SCHEDULES.items() if row[f"control_failed_{name}"]]
+        if failed:
+            where = "" if len(failed) == len(SCHEDULES) else f" where the schedule is {failed[0]}"
             yield (
-                "Control failed: without distortion this attack did not work well enough either, so a low figure is no "
-                "evidence of protection."
+                f"Control failed{where}: without distortion this attack did not work well enough either, so a low "
+                "figure is no evidence of protection."
             )
         if row["note"]:
             yield row["note"]
@@ -215,7 +217,9 @@ def with_article(thing: str) -> str:
     return f"{'an' if thing[0] in 'aeiou' else 'a'} {thing}"
 
 
-COMBINED = ("one_release", "schedule_known", "schedule_unknown")
+SCHEDULES = {"schedule_known": "granted", "schedule_unknown": "unknown"}
+"""Whether it is known which releases hold an example, and what that is called."""
+COMBINED = ("one_release", *SCHEDULES)
 """From which releases an example of the client was looked for."""
 
 
