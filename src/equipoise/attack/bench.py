@@ -257,7 +257,7 @@ class Bench:
     def _respond(self, server: Server, centre: Records, companions: Tensor, drawn: Tensor | None) -> Tensor:
         """Updates ``[R, P]`` of batches that hold the R records of ``centre`` at the label's position."""
         batch, labels = self.public[0][companions], self.public[1][companions]
-        batch[:, self.position], labels[:, self.position] = centre.inputs, labels[:, self.position]
+        batch[:, self.position], labels[:, self.position] = centre.inputs, centre.labels
         drawn = drawn if server.protection.mechanism.distorts else None
         result = respond(server, self.previous, batch, labels, drawn)
         if self.on_release:
