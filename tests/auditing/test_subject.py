@@ -305,7 +305,7 @@ def test_public_data_of_a_run_must_fit_it(without_public: Path) -> None:
         subject_of(run, [0], (torch.rand(48, *SHAPE), torch.arange(48) % 3))
 
 
-def test_a_run_of_the_engine_names_its_own_model(without_public: Path, pictures: Path) -> None:
+def test_a_run_of_the_engine_names_its_own_model(without_public: Path, others: Path) -> None:
     with pytest.raises(ConfigError, match="names its model"):
-        subject_of(RunFolder(without_public), [0], pictures, "lenet-zhu")
-    assert subject_of(RunFolder(without_public), [0], pictures, "mlp").code is None, "its name again does no harm"
+        subject_of(RunFolder(without_public), [0], others, "lenet-zhu")
+    assert subject_of(RunFolder(without_public), [0], others, "mlp").code is None, "its name again does no harm"

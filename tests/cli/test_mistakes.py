@@ -438,7 +438,8 @@ MISTAKES: dict[str, list[Mistake]] = {
         ),
         Mistake(
             'protect(model, received, x, "pl-learn", 0.98)', "DataError",
-            "Expected the batch to be a pair of tensors (inputs, labels).", "Pass (x, y).",
+            "Expected the batch to be a pair of tensors (inputs, labels).",
+            "Pass (x, y); of several inputs ((x1, x2), y), or ({'a': x1, 'b': x2}, y) with the names of forward.",
         ),
         Mistake(
             'protect(model, received, (x * float("nan"), y), "pl-learn", 0.98)', "DataError",
@@ -499,9 +500,9 @@ MISTAKES: dict[str, list[Mistake]] = {
             "Expected the truth as a pair (inputs, labels).", "Give truth=(x, y).",
         ),
         Mistake(
-            "audit(Update(model, received, received))", "DataError",
-            "It is not known how many examples are behind the update.",
-            "Give truth=(inputs, labels), or Attacker(examples=) their number.",
+            "audit(Update(model, received, received))", "ConfigError",
+            "The shape of one input is not known.",
+            "Give truth=(inputs, labels), or Attacker(shape=(channels, height, width)).",
         ),
         Mistake(
             'audit(Update(model, received, received), truth=(x, y), options=AuditOptions(attacks=["lti"]))',

@@ -90,7 +90,7 @@ def _guarantee(every: list[Reading], leaking: list[Reading], flags: bool) -> Ite
         return
     yield (
         f"protect the updates, first of all with gaussian-dp, whose budget limits every attack ({how}): static noise "
-        "(pl-identical at 0.98) left 25 to 38 % of the images of the first release (up to 42 % later) identified in "
+        "(pl-identical at 0.98) left 25 to 38 % of the examples of the first release (up to 42 % later) identified in "
         "docs/results.md"
     )
 

@@ -83,7 +83,10 @@ class Attacker:
         if self.public is not None:
             return tuple(self.public[0].shape[1:])
         if truth is None:
-            raise ConfigError("The shape of one input is not known.", "Give Attacker(shape=(channels, height, width)).")
+            raise ConfigError(
+                "The shape of one input is not known.",
+                "Give truth=(inputs, labels), or Attacker(shape=(channels, height, width)).",
+            )
         return tuple(truth.inputs.shape[2 if several else 1 :])
 
     def tokens(self, truth: Truth | None) -> bool:
