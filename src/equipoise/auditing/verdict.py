@@ -12,7 +12,7 @@ from .cells import EQUAL_LOWER, POSITIVE
 from .comparison import LESS, MORE, NONE, STATIC, UNCLEAR, Reading
 from .results import ENOUGH, FEW, candidates_of
 from .statements import Statement, found_in, statements
-from .summary import GIVEN, Content, Metric, best_guess, counted, percent, share
+from .summary import GIVEN, SCHEDULES, Content, Metric, best_guess, counted, failed_control, percent, share
 
 LISTED = 8
 """Defences that are listed by name; the table has all."""
@@ -186,10 +186,7 @@ class Speaker:
         row = statement.combined
         assert row is not None
         told = found_in(row)
-        granted = {
-            "schedule_known": "if it is granted which releases hold the image",
-            "schedule_unknown": "if it is not",
-        }
+        granted = dict(zip(SCHEDULES, ("if it is granted which releases hold the image", "if it is not"), strict=True))
         rates = [f"in {share(row, name)} of cases {granted[name]}" for name in told or granted]
         if told == ["schedule_unknown"]:
             rates = [f"in {share(row, told[0])} of cases"]
@@ -199,15 +196,17 @@ class Speaker:
             f"combines releases picks the right image out of {row['candidates']} {_and(rates)}; from one release in "
             f"{share(row, 'one_release')}{few}."
         )
-        if failed := [share(row, f"{name}_undistorted") for name in told if row[f"control_failed_{name}"]]:
+        failed = failed_control(row, told or tuple(SCHEDULES))
+        if told and failed:
+            bare = [share(row, f"{name}_undistorted") for name in told if row[f"control_failed_{name}"]]
             said += (
-                f" Without distortion it does so in {_and(failed)}: the control failed, which voids low figures and no "
-                "rate that is clearly above guessing."
+                f" Without distortion it does so in {_and(bare)}: the {failed}, which voids low figures and no rate "
+                "that is clearly above guessing."
             )
-        if not told:
+        elif not told:
             said += (
-                " The control failed, so a low figure is no evidence of protection."
-                if row["control_failed"]
+                f" The {failed}, so a low figure is no evidence of protection."
+                if failed
                 else " That is not clearly more than guessing, and no proof of safety: a stronger attack may get more."
             )
         yield said
