@@ -178,9 +178,9 @@ def exceeding() -> str:
         for row in found
     ]
     return (
-        f"In {len(found)} of {len(static)} cells static noise has a larger area than undistorted releases by its "
-        f"interval, which is not corrected for their number: {'; '.join(places)}. Noise that does not depend on the "
-        "data adds no information, so undistorted figures of membership are lower limits of what an attacker could "
+        f"In {len(found)} of {len(static)} cells of membership static noise has a larger area (AUC) than undistorted "
+        f"releases, by an interval that is not corrected for so many cells: {'; '.join(places)}. Noise that does not "
+        "depend on the data adds no information, so undistorted figures are lower limits of what an attacker could "
         "find, not ceilings."
     )
 
@@ -258,8 +258,9 @@ def combined() -> str:
         f"{one['dataset'].upper()}, {one['rounds']:,} rounds of one client (seed {one['seed']}), {one['targets']} of "
         f"its images of all classes, each among {one['candidates']} candidates (chance {100 / one['candidates']:.0f} "
         f"%); an image is in {held} of the releases. 95 % intervals over labels, whose images share decoys: they cover "
-        "other images and decoys, not other runs. An asterisk: the attack does no better than that without distortion "
-        "either (no more than ten times chance for sure), so a low figure says nothing."
+        "other images and decoys, not other runs. An asterisk: the control failed, that is, the interval "
+        f"without distortion does not lie wholly above ten times chance ({1000 / one['candidates']:.0f} %), so a low "
+        "figure says nothing."
     )
 
 
@@ -681,7 +682,7 @@ def both_axes() -> str:
         f"MNIST, percent, 95 % intervals: of accuracy after 5,000 rounds over {free['seeds']} seeds; of the others "
         "over releases, means of 3 runs with a plain server. *Identified*: the attack `matched`, which simulates the "
         "mechanism, picks the right one of 200 images (chance 0.5 %). First releases share their weights; later each "
-        "row has its own. Batches of 44 cost the gradients of learning with 4."
+        "row has its own. A round of static noise on 44 images costs as many gradients as one of learning on 4."
     )
 
 
