@@ -21,7 +21,10 @@ TOPICS = {
     "delivery": ["parcel", "courier", "late", "address", "tracking", "box"],
     "account": ["password", "login", "email", "profile", "locked", "reset"],
 }
-COMMON = "the my is a please was for with and about it not again today help you have this when i".split()
+COMMON = [
+    "the", "my", "is", "a", "please", "was", "for", "with", "and", "about",
+    "it", "not", "again", "today", "help", "you", "have", "this", "when", "i",
+]  # fmt: skip
 
 
 def write_messages(file: Path, count: int) -> Path:

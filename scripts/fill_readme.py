@@ -260,7 +260,7 @@ def combined() -> str:
         f"%); an image is in {held} of the releases. 95 % intervals over labels, whose images share decoys: they cover "
         "other images and decoys, not other runs. An asterisk: the control failed, that is, the interval "
         f"without distortion does not lie wholly above ten times chance ({1000 / one['candidates']:.0f} %), so a low "
-        "figure says nothing."
+        "figure says nothing; a rate clearly above chance stands."
     )
 
 

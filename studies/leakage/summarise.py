@@ -20,8 +20,8 @@ Rules, written before the figures:
 * *control failed* where there is no clear difference and the attack does not work on undistorted releases at the
   weights of either side, by the rule of ``auditing/results.py`` applied to the mean over trajectories.
 
-Added after the figures were known: ``beside_undistorted`` sets every distorted release beside the undistorted ones at
-the same weights, by the same measure and the same bootstrap over releases.
+Added after the figures of an earlier run were known: ``beside_undistorted`` sets every distorted release beside the
+undistorted ones at the same weights, by the same measure and the same bootstrap over releases.
 """
 
 from __future__ import annotations

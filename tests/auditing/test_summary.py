@@ -153,7 +153,7 @@ def test_combined_releases_whose_control_failed_or_that_are_few_say_so() -> None
     text = one_line(summary_text(content(multi_round=[row])))
     assert "if it is not (insufficient evidence)." in text
     assert "in 30 % from all that hold the image" in text, "no interval"
-    assert "Control failed: without distortion this attack did not work well enough either" in text
+    assert "Control failed: without distortion this attack was not shown to work well enough" in text
     assert "Only 3 took part." in text
 
 

@@ -259,6 +259,18 @@ def test_many_rounds_alone_are_a_verdict_whatever_they_tell() -> None:
     assert "(insufficient evidence). The control failed, so a low figure is no evidence of protection." in failed
 
 
+def test_a_control_that_failed_under_one_schedule_is_said_of_that_one() -> None:
+    failed = {"control_failed_schedule_unknown": True}
+    (quiet,) = verdict(content(multi_round=[combined(0.01, **failed)]))
+    assert quiet.endswith(
+        "The control failed where the schedule is unknown, so a low figure is no evidence of protection."
+    )
+    (clear,) = verdict(content(multi_round=[combined(0.9, unknown=0.6, **failed)]))
+    assert "in 60 % (55 to 65 %): the control failed where the schedule is unknown, which voids low figures" in clear
+    (other,) = verdict(content(multi_round=[combined(0.9, unknown=0.01, **failed)]))
+    assert "control" not in other, "what is told stands by itself"
+
+
 def test_a_clear_rate_of_many_rounds_is_said_beside_its_failed_control() -> None:
     bare = {
         f"identification_schedule_unknown_undistorted{end}": value

@@ -196,11 +196,9 @@ def _combined(content: Content) -> Iterator[str]:
             f"With a decoy in the {thing}'s place: {', '.join(share(row, f'{name}_decoy') for name in COMBINED)}; "
             f"by chance {row['chance']}."
         )
-        failed = [words for name, words in SCHEDULES.items() if row[f"control_failed_{name}"]]
-        if failed:
-            where = "" if len(failed) == len(SCHEDULES) else f" where the schedule is {failed[0]}"
+        if failed := failed_control(row):
             yield (
-                f"Control failed{where}: without distortion this attack did not work well enough either, so a low "
+                f"{failed.capitalize()}: without distortion this attack was not shown to work well enough, so a low "
                 "figure is no evidence of protection."
             )
         if row["note"]:
@@ -221,6 +219,18 @@ SCHEDULES = {"schedule_known": "granted", "schedule_unknown": "unknown"}
 """Whether it is known which releases hold an example, and what that is called."""
 COMBINED = ("one_release", *SCHEDULES)
 """From which releases an example of the client was looked for."""
+
+
+def failed_control(row: Row, among: Sequence[str] = tuple(SCHEDULES)) -> str:
+    """Of combined releases: that the control failed, and under which of several schedules; else nothing.
+
+    >>> failed_control({"control_failed_schedule_known": False, "control_failed_schedule_unknown": True})
+    'control failed where the schedule is unknown'
+    """
+    failed = [name for name in among if row[f"control_failed_{name}"]]
+    if len(failed) in (0, len(among)):
+        return "control failed" if failed else ""
+    return f"control failed where the schedule is {SCHEDULES[failed[0]]}"
 
 
 def share(row: Row, name: str) -> str:

@@ -14,7 +14,20 @@ from .numbered import YES_OR_NO
 from .phrases import all_of, aside, false_alarms, first_of, guess_name, interval, largest_of, lowered
 from .results import ENOUGH, FEW, candidates_of
 from .statements import Statement, found_in, statements
-from .summary import ERRORS, GIVEN, Content, Metric, best_guess, counted, percent, share, thing_of, with_article
+from .summary import (
+    ERRORS,
+    GIVEN,
+    SCHEDULES,
+    Content,
+    Metric,
+    best_guess,
+    counted,
+    failed_control,
+    percent,
+    share,
+    thing_of,
+    with_article,
+)  # fmt: skip
 
 LISTED = 8
 """Defences that are listed by name; the table has all."""
@@ -191,10 +204,8 @@ class Speaker:
         row = statement.combined
         assert row is not None
         told = found_in(row)
-        granted = {
-            "schedule_known": f"if it is granted which releases hold the {self.thing}",
-            "schedule_unknown": "if it is not",
-        }
+        words = f"if it is granted which releases hold the {self.thing}", "if it is not"
+        granted = dict(zip(SCHEDULES, words, strict=True))
         rates = [f"in {share(row, name)} of cases {granted[name]}" for name in told or granted]
         if told == ["schedule_unknown"]:
             rates = [f"in {share(row, told[0])} of cases"]
@@ -204,15 +215,17 @@ class Speaker:
             f"combines releases picks the right {self.thing} out of {row['candidates']} {all_of(rates)}; from one "
             f"release in {share(row, 'one_release')}{few}."
         )
-        if failed := [share(row, f"{name}_undistorted") for name in told if row[f"control_failed_{name}"]]:
+        failed = failed_control(row, told or tuple(SCHEDULES))
+        if told and failed:
+            bare = [share(row, f"{name}_undistorted") for name in told if row[f"control_failed_{name}"]]
             said += (
-                f" Without distortion it does so in {all_of(failed)}: the control failed, which voids low figures and "
-                "no rate that is clearly above guessing."
+                f" Without distortion it does so in {all_of(bare)}: the {failed}, which voids low figures and no rate "
+                "that is clearly above guessing."
             )
-        if not told:
+        elif not told:
             said += (
-                " The control failed, so a low figure is no evidence of protection."
-                if row["control_failed"]
+                f" The {failed}, so a low figure is no evidence of protection."
+                if failed
                 else " That is not clearly more than guessing, and no proof of safety: a stronger attack may get more."
             )
         yield said
