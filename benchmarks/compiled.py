@@ -34,7 +34,7 @@ def best(call, repeats: int = 30) -> float:
 
 def measure(replicas: int) -> dict[str, float]:
     model = LeNetZhu()
-    hand, plain = Batched(model), Batched(model, fast=False)
+    hand, plain = Batched(model), Batched(model, route="vmap")
     x, y = torch.randn(replicas, 4, 1, 28, 28), torch.randint(0, 10, (replicas, 4))
     params = torch.rand(replicas, hand.layout.size) - 0.5
 

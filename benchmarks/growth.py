@@ -1,4 +1,4 @@
-"""How time and memory grow: with clients, with parameters, and what travels per round.
+"""How time and memory grow: with clients, those of a round and those there are, with parameters, and what travels.
 
     python benchmarks/growth.py [--quick] [--out growth.json]
 
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from equipoise.data.dataset import from_tensors
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
@@ -68,6 +69,21 @@ def parameters(hidden: int) -> dict[str, float]:
     return {"parameters": size, "seconds_per_round": seconds, "peak_mib": peak_mib(), "bytes_up_per_round": 16 * size}
 
 
+def sampled(count: int) -> dict[str, float]:
+    """PL-Learn of a small model on tables, with ``count`` clients of four records, of whom 100 take part in a round."""
+    draw = torch.Generator().manual_seed(0)
+    table, labels = torch.randn(4 * count, 20, generator=draw), torch.arange(4 * count) % 2
+    data = from_tensors((table, labels), (table[:64], labels[:64]), (table[:64], labels[:64]), classes=2, name="made")
+    settings = Settings.flat(rounds=100, clients=count, participants=100)
+    started, before = time.perf_counter(), peak_mib()
+    sweep = Sweep(settings, [Federation("made", "pl-learn", 0.98)], {"made": data}, MLP((20,), 2, hidden=16))
+    start = time.perf_counter() - started
+    return {
+        "clients": count, "participants": 100, "parameters": sweep.batched.layout.size, "seconds_to_start": start,
+        "seconds_per_round": timed(sweep, 50), "peak_mib": peak_mib(), "mib_above_start": peak_mib() - before,
+    }  # fmt: skip
+
+
 def slope(rows: list[dict[str, float]], x: str, y: str, least: float = 0) -> float:
     points = [(math.log(row[x]), math.log(row[y])) for row in rows if row[x] >= least]
     mx, my = (sum(values) / len(points) for values in zip(*points, strict=True))
@@ -87,15 +103,17 @@ def main() -> None:
     options = parser.parse_args()
     if options.row:
         kind, value = options.row
-        print(json.dumps({"clients": clients, "parameters": parameters}[kind](int(value))))
+        print(json.dumps({"clients": clients, "parameters": parameters, "sampled": sampled}[kind](int(value))))
         return
     counts = [4, 16, 64, 250] + ([] if options.quick else [500, 1000])
     widths = [13, 126, 1258] + ([] if options.quick else [12579])  # about 10^4, 10^5, 10^6, 10^7 parameters
     by_clients = [measure("clients", count) for count in counts]
     by_parameters = [measure("parameters", width) for width in widths]
+    by_sampled = [measure("sampled", count) for count in ([1000] if options.quick else [1000, 10_000])]
     result = {
         "clients": by_clients,
         "parameters": by_parameters,
+        "sampled": by_sampled,
         "slope_round_in_clients": slope(by_clients, "clients", "seconds_per_round", least=64),
         "slope_client_in_clients": slope(by_clients, "clients", "seconds_per_client", least=64),
         "slope_server_in_clients": slope(by_clients, "clients", "server_seconds", least=64),

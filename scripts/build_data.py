@@ -26,9 +26,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from equipoise.data.bundle import BUNDLED, BUNDLED_FOLDER
+from equipoise.data.contents import Array
 from equipoise.data.dataset import PUBLIC_PARTS
-from equipoise.data.formats import IDX_FILES, Array, find_idx, read_idx
-from equipoise.data.loading import BUNDLED, BUNDLED_FOLDER
+from equipoise.data.formats import IDX_FILES, find_idx, read_idx
 from equipoise.errors import DataError
 
 CLASSES = 10

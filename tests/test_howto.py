@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from equipoise import Federation, LeNetZhu, Settings, Sweep, audit_run, protected_step
 from equipoise.attack.registry import ATTACKS
@@ -73,6 +74,15 @@ def test_an_update_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str
     said = capsys.readouterr().out
     assert said.startswith("Insufficient evidence: 1 update")
     assert "Not claimed: " in said
+
+
+def test_an_update_on_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        run("audit an update on a table or on text", tmp_path)
+    said = capsys.readouterr().out
+    assert "Left out: labels (needs labels that can be counted" in said
+    assert "Each example is sought" not in said, "there are enough public rows"
 
 
 def test_an_attack_of_ones_own(tmp_path: Path) -> None:

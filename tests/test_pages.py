@@ -53,7 +53,15 @@ def run(page: str) -> list[tuple[str, float, float]]:
 
 
 @pytest.mark.parametrize(
-    ("page", "numbers"), [("gaussian_dp.md", 2), ("guarantee.md", 3), ("features.md", 0), ("from_opacus.md", 2)]
+    ("page", "numbers"),
+    [
+        ("gaussian_dp.md", 2),
+        ("guarantee.md", 3),
+        ("features.md", 0),
+        ("from_opacus.md", 2),
+        ("models.md", 0),
+        ("data.md", 1),
+    ],
 )
 def test_the_code_of_a_page_runs_and_gives_its_numbers(page: str, numbers: int) -> None:
     told = run(page)

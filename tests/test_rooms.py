@@ -31,9 +31,25 @@ FREE = ("", "compute")
 PRIVATE = {"data", "ledger", "server", "engine", "runs"}
 """What holds clients' data or deals it out: no attack may reach it."""
 ALONE = {"torch", "numpy", "equipoise", *sys.stdlib_module_names}
-LAZY = {"statistics": {"scipy"}, "auditing.image_scores": {"scipy"}, "privacy.losses": {"dp_accounting"}}
+LAZY = {
+    "statistics": {"scipy"}, "auditing.image_scores": {"scipy"}, "privacy.losses": {"dp_accounting"},
+    "data.pictures": {"PIL"}, "data.contents": {"pyarrow"}, "data.parquet": {"pyarrow"},
+    "data.hugging_face": {"pyarrow"},
+}  # fmt: skip
 """What a module inside the fence may import within a function: for the rare case, or outside of ``compute``."""
-THIRD_PARTY = ("scipy", "pydantic", "typer", "rich", "plotly", "safetensors", "flwr", "matplotlib", "dp_accounting")
+THIRD_PARTY = (
+    "scipy",
+    "pydantic",
+    "typer",
+    "rich",
+    "plotly",
+    "safetensors",
+    "flwr",
+    "matplotlib",
+    "dp_accounting",
+    "PIL",
+    "pyarrow",
+)
 
 
 def name_of(path: Path) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .attack.registry import register_attack as register_attack
     from .attack.results import CandidateScores as CandidateScores
     from .attack.results import Inversion as Inversion
+    from .attack.results import LabelCounts as LabelCounts
     from .attack.results import LabelGuesses as LabelGuesses
     from .attack.results import MembershipScores as MembershipScores
     from .attack.view import Server as Server
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from .data.dataset import from_tensors as from_tensors
     from .data.loading import load as load
     from .data.partition import partition as partition
+    from .data.torch_data import from_torch as from_torch
     from .engine.federation import Federation as Federation
     from .engine.settings import Settings as Settings
     from .engine.sweep import Sweep as Sweep
@@ -68,7 +70,6 @@ if TYPE_CHECKING:
     from .mechanism.intensity import scale_clip as scale_clip
     from .mechanism.noise import NoiseFamily as NoiseFamily
     from .mechanism.noise import register_noise as register_noise
-    from .mechanism.protect import Protected as Protected
     from .mechanism.protect import protect as protect
     from .mechanism.protect import protected_step as protected_step
     from .mechanism.protection import ProtectionSettings as ProtectionSettings
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from .mechanism.registry import get_mechanism as get_mechanism
     from .mechanism.registry import register as register
     from .mechanism.run_budget import GaussianSettings as GaussianSettings
+    from .mechanism.sent import Protected as Protected
     from .models.batched import Batched as Batched
     from .models.bundled import LeNetZhu as LeNetZhu
     from .models.features import FeatureModel as FeatureModel
@@ -121,6 +123,7 @@ _HOMES = {
     "Guarantee": "privacy.guarantee",
     "Intake": "server.intake",
     "Inversion": "attack.results",
+    "LabelCounts": "attack.results",
     "LabelGuesses": "attack.results",
     "LaplaceBudget": "mechanism.budget",
     "LeNetZhu": "models.bundled",
@@ -134,7 +137,7 @@ _HOMES = {
     "ModelError": "errors",
     "NoiseFamily": "mechanism.noise",
     "Option": "attack.attack",
-    "Protected": "mechanism.protect",
+    "Protected": "mechanism.sent",
     "ProtectionSettings": "mechanism.protection",
     "PolicyError": "errors",
     "ReleaseError": "errors",
@@ -156,6 +159,7 @@ _HOMES = {
     "features_of": "models.features",
     "follow": "bounds.trajectory",
     "from_tensors": "data.dataset",
+    "from_torch": "data.torch_data",
     "get_mechanism": "mechanism.registry",
     "guarantee": "privacy.guarantee",
     "learn_distortion": "mechanism.distortion",

@@ -29,6 +29,7 @@ from .auditing.replay import replayed
 from .auditing.results import Findings, renamed
 from .auditing.store import Values, packed
 from .auditing.sweep_audit import audit_sweep
+from .data.splits import placed
 from .engine.datasets import dataset_labels
 from .engine.evaluation import score
 from .engine.result import result
@@ -150,7 +151,7 @@ def _accuracies(sweep: Sweep) -> list[dict[str, Any]]:
     rows = []
     for name, data in sweep.datasets.items():
         mine = sweep.federations_on(name)
-        images, labels = data.test.inputs.to(sweep.device, sweep.dtype), data.test.labels.to(sweep.device)
+        images, labels = placed(data.test.inputs, sweep.device, sweep.dtype), data.test.labels.to(sweep.device)
         right = score(sweep.batched, sweep.state.params[mine], images, labels)[0].double().mean(1)
         rows += [
             {**sweep.about(sweep.federations[place]), "round": sweep.state.round, "accuracy": accuracy}

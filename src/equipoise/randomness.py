@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,10 +66,20 @@ def system_uniform(count: int, dtype: torch.dtype, device: torch.device | str = 
     if dtype not in (torch.float32, torch.float64):  # half precision rounds numbers to 1, noise to infinity
         raise ReleaseError(f"Protective noise cannot be drawn in {dtype}.", "Convert the model: model.float().")
     if dtype == torch.float64:
-        words = np.frombuffer(_expand(os.urandom(KEY_BYTES), 8 * count), dtype="<u8")
-        return torch.from_numpy((words >> np.uint64(11)).astype(np.float64) * 2.0**-53).to(device)
-    halves = np.frombuffer(_expand(os.urandom(KEY_BYTES), 4 * count), dtype="<u4")
-    return torch.from_numpy((halves >> np.uint32(8)).astype(np.float32)).mul_(2.0**-24).to(device)
+        return torch.from_numpy(_filled(np.empty(count), "<u8", 11)).to(device)
+    return torch.from_numpy(_filled(np.empty(count, dtype=np.float32), "<u4", 8)).to(device)
+
+
+def _filled(out: NDArray[Any], kind: str, spare: int) -> NDArray[Any]:
+    """``out`` with uniform numbers, from words of a ``kind`` less ``spare`` bits: by blocks, without a second copy."""
+    unit, start = out.dtype.type(2.0 ** (spare - 8 * out.itemsize)), 0
+    for block in _blocks_of(os.urandom(KEY_BYTES), out.nbytes):
+        words = np.frombuffer(block, dtype=kind)
+        piece = out[start : start + len(words)]
+        np.copyto(piece, words >> words.dtype.type(spare), casting="unsafe")  # exact
+        piece *= unit
+        start += len(words)
+    return out
 
 
 def system_words(count: int) -> NDArray[np.uint64]:
@@ -77,7 +88,8 @@ def system_words(count: int) -> NDArray[np.uint64]:
     >>> len(system_words(3))
     3
     """
-    return np.frombuffer(_expand(os.urandom(KEY_BYTES), 8 * count), dtype="<u8").astype(np.uint64, copy=False)
+    words = b"".join(_blocks_of(os.urandom(KEY_BYTES), 8 * count))
+    return np.frombuffer(words, dtype="<u8").astype(np.uint64, copy=False)
 
 
 def keyed_words(key: Key, client: int, round_number: int) -> Words:
@@ -106,13 +118,10 @@ def _philox_bits(key: Key, client: int, round_number: int) -> np.random.Philox:
     return np.random.Philox(key=key[0] | key[1] << 64, counter=client << 64 | round_number << 128)
 
 
-def _expand(key: bytes, size: int) -> bytes:
+def _blocks_of(key: bytes, size: int) -> Iterator[bytes]:
     """SHAKE128(key || counter), counter = 0, 1, ... as 8 bytes, for as many blocks as ``size`` bytes need."""
-    starts = range(0, size, BLOCK_BYTES)
-    return b"".join(
-        hashlib.shake_128(key + counter.to_bytes(8, "little")).digest(min(BLOCK_BYTES, size - start))
-        for counter, start in enumerate(starts)
-    )
+    for counter, start in enumerate(range(0, size, BLOCK_BYTES)):
+        yield hashlib.shake_128(key + counter.to_bytes(8, "little")).digest(min(BLOCK_BYTES, size - start))
 
 
 def _high_product(a: int, b: Tensor) -> Tensor:

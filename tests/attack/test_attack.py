@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import combinations
 from typing import Any
 
 import pytest
 import torch
 
-from equipoise.attack.attack import NEEDS, Attack, Hooks, Knowledge, held
+from equipoise.attack.attack import DATA, NEEDS, Attack, Hooks, Knowledge, held
 from equipoise.attack.results import Inversion
 from equipoise.attack.view import View
 from equipoise.errors import ConfigError
@@ -85,7 +85,15 @@ def test_copies_share_no_memory() -> None:
     assert Knowledge().copy() == Knowledge()
 
 
+def test_what_the_data_must_be_is_one_of_few_words() -> None:
+    assert replace(attack(), data=frozenset(DATA)).data == {"numbers", "classes", "counts"}
+    with pytest.raises(ConfigError, match="needs 'pixels'") as caught:
+        replace(attack(), data=frozenset({"pixels"}))
+    assert caught.value.remedy == "Known needs: numbers, classes, counts."
+
+
 def test_an_attack_needs_nothing_unless_it_says_so() -> None:
+    assert attack().data == frozenset()
     assert attack().needs == frozenset()
     assert attack().options == {}
 

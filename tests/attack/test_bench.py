@@ -13,7 +13,7 @@ from torch import Tensor
 from equipoise.attack import bench as module
 from equipoise.attack import limiter as limit
 from equipoise.attack.attack import Attack, Hooks
-from equipoise.attack.bench import FLOORS, Bench, Likelihoods, likelihoods, pairs_of
+from equipoise.attack.bench import FLOORS, Bench, Likelihoods, Records, likelihoods, pairs_of
 from equipoise.attack.filter import Filter, Products
 from equipoise.attack.matched import MATCHED
 from equipoise.attack.membership import MEMBERSHIP
@@ -25,6 +25,10 @@ def bench_of(known: Case, position: int = 0, **options: Any) -> Bench:
     assert known.view.labels is not None
     given = {**LITTLE, **options}
     return Bench(known.server, known.view.previous[0], PUBLIC, known.view.labels[0], position, given)
+
+
+def records(known: Case, rows: Any) -> Records:
+    return Records(known.candidates[rows], known.candidate_labels[rows])
 
 
 def all_of(known: Case, *attacks: Attack, hooks: Hooks | None = None) -> list[Likelihoods]:
@@ -60,7 +64,7 @@ def test_the_limit_is_tuned_to_the_family_of_the_noise() -> None:
     """Under Laplace noise of moderate size the bench cuts updates off."""
     known = case(4, 1, "ls-static", 0.01)
     bench = bench_of(known, pairs=4, around=32, tuning=32, trials=256)
-    bench.scores(known.view.update, known.candidates[:CANDIDATES])
+    bench.scores(known.view.update, records(known, slice(CANDIDATES)))
     assert bench.chosen.condition_on == "nothing"
     assert bench.chosen.limit > 0
 
@@ -70,8 +74,8 @@ def test_updates_are_centred_on_all_companions_and_not_on_the_few_that_responses
     """Those few would shift every release of a group by the same amount, which no covariance knows of."""
     known = case(4, 1, name, 0.0 if name == "none" else 1e-3)
     bench = bench_of(known, pairs=1, around=128)
-    bench.scores(known.view.update, known.candidates[:CANDIDATES])
-    references = PUBLIC[0][bench.own[-bench.options["tuning"] :]]
+    bench.scores(known.view.update, records(known, slice(CANDIDATES)))
+    references = bench.known(bench.own[-bench.options["tuning"] :])
     truly = bench._simulated("fresh", references, 800)[0].mean(0)
     assert float((truly - bench.centre).norm()) < 0.5 * float((truly - bench.zero).norm())
 
@@ -92,7 +96,7 @@ def test_a_response_is_the_mean_update_with_the_image_at_its_place(position: int
     known = case(4, 1)
     assert known.view.labels is not None
     images = known.choices[0, position, :2]
-    result = bench_of(known, position=position).responses(known.candidates[images])
+    result = bench_of(known, position=position).responses(records(known, images))
     own = known.responses(known.candidates[images], known.candidate_labels[images]) / 4
     torch.testing.assert_close(result[0] - result[1], own[0] - own[1], rtol=1e-3, atol=1e-6)
 
@@ -100,8 +104,8 @@ def test_a_response_is_the_mean_update_with_the_image_at_its_place(position: int
 @pytest.mark.parametrize("count", [1, 7, 20])
 def test_what_an_image_scores_does_not_depend_on_the_others(count: int) -> None:
     known = case(4, 3, "gs-static", 0.01)
-    alone, references = bench_of(known).scores(known.view.update, known.candidates[:count])
-    beside, same = bench_of(known).scores(known.view.update, known.candidates[:CANDIDATES])
+    alone, references = bench_of(known).scores(known.view.update, records(known, slice(count)))
+    beside, same = bench_of(known).scores(known.view.update, records(known, slice(CANDIDATES)))
     torch.testing.assert_close(alone, beside[:, :count], rtol=1e-4, atol=1e-3)
     torch.testing.assert_close(references, same, rtol=1e-5, atol=1e-5)
     assert references.shape == (3, LITTLE["tuning"])
@@ -111,7 +115,7 @@ def test_references_are_scored_as_candidates_are() -> None:
     """A public reference among the candidates gets what it gets as a reference."""
     known = case(4, 3, "gs-static", 0.01)
     bench = bench_of(known)
-    images = PUBLIC[0][bench.own[-LITTLE["tuning"] :]]
+    images = bench.known(bench.own[-LITTLE["tuning"] :])
     scores, references = bench.scores(known.view.update, images)
     torch.testing.assert_close(scores, references, rtol=1e-4, atol=1e-3)
 
@@ -133,7 +137,7 @@ def test_a_setting_that_gives_no_numbers_is_not_chosen(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Filter, "likelihood", broken)
     bench = bench_of(known)
-    bench.scores(known.view.update, known.candidates[:CANDIDATES])
+    bench.scores(known.view.update, records(known, slice(CANDIDATES)))
     assert bench.chosen.floor == FLOORS[2]
 
 
@@ -147,7 +151,7 @@ def test_releases_without_a_candidate_are_simulated_once(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Bench, "_simulated", counting)
     monkeypatch.setattr(module, "AT_ONCE", 4)
-    bench_of(known, condition_on="release").scores(known.view.update, known.candidates[:9])
+    bench_of(known, condition_on="release").scores(known.view.update, records(known, slice(9)))
     assert sorted(told) == ["nulls", "trials"]
 
 
@@ -182,13 +186,13 @@ def test_a_candidate_is_simulated_in_its_own_step(labels: list[int]) -> None:
     for part in all_of(known):
         (position, *_) = part.place[0].nonzero().flatten().tolist()
         expected, references = bench_of(known, position=position).scores(
-            known.view.update, known.candidates[part.candidates]
+            known.view.update, records(known, part.candidates)
         )
         assert torch.equal(part.values, expected)
         assert torch.equal(part.references, references)
         other = (position + 2) % 4
         if labels[other] == part.label:
-            moved, _ = bench_of(known, position=other).scores(known.view.update, known.candidates[part.candidates])
+            moved, _ = bench_of(known, position=other).scores(known.view.update, records(known, part.candidates))
             assert float((moved - expected).abs().max()) > 1
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from equipoise.attack.attack import Hooks, Knowledge
-from equipoise.attack.labels import LABELS, decode, infer_labels, last_layer, last_layer_labels
+from equipoise.attack.labels import LABELS, count_labels, decode, infer_labels, last_layer, last_layer_labels
+from equipoise.attack.results import LabelCounts
 from equipoise.attack.simulate import respond
 from equipoise.attack.view import Server, View
 from equipoise.errors import DataError, ModelError
@@ -204,3 +206,63 @@ def test_counts_become_the_nearest_labels(counts: list[float], labels: list[int]
 def test_every_row_of_counts_is_decoded_on_its_own() -> None:
     counts = torch.tensor([[3.0, 0.0], [0.0, 3.0], [1.6, 1.4]])
     assert decode(counts, 3).tolist() == [[0, 0, 0], [1, 1, 1], [0, 0, 1]]
+
+
+# --- yes-or-no labels ----------------------------------------------------------------------------------------
+
+
+def yes_or_no(noise: float = 0.0, count: int = 40) -> tuple[Server, View, tuple[Tensor, Tensor], Tensor]:
+    """A server, releases of batches whose images have any of three labels, public ones, and how many have each."""
+    table = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 3)  # label number -> three of them
+
+    def loss(outputs: Tensor, numbers: Tensor) -> Tensor:
+        return nn.functional.binary_cross_entropy_with_logits(outputs, table[numbers])
+
+    local = torch.Generator().manual_seed(3)
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.Sigmoid(), nn.Linear(8, 3))
+    server = Server(Batched(model, loss), SHAPE, 3, 4, targets=table)
+    weights = server.batched.layout.flatten(model.state_dict())
+    numbers, known = torch.randint(8, (count, 4), generator=local), torch.randint(8, (300,), generator=local)
+    images, public = (torch.rand(*part.shape, *SHAPE, generator=local) for part in (numbers, known))
+    released = respond(server, weights, images, numbers, None)
+    released = released + noise * torch.randn(released.shape, generator=local)
+    return server, View(weights.expand(count, -1), released), (public, known), table[numbers].sum(1).long()
+
+
+def test_how_many_examples_have_each_label_is_counted() -> None:
+    server, view, public, truth = yes_or_no()
+    guess = count_labels(server, view, public, samples=300)
+    assert guess.shape == truth.shape
+    assert float((guess == truth).double().mean()) > 0.95
+    server, view, public, truth = yes_or_no(noise=10.0)
+    guess = count_labels(server, view, public, samples=300)
+    assert float((guess == truth).double().mean()) < 0.5
+    assert 0 <= int(guess.min()) <= int(guess.max()) <= 4, "no more than there are examples"
+
+
+def test_the_attack_counts_where_labels_are_no_classes() -> None:
+    server, view, public, _ = yes_or_no(count=2)
+    result = LABELS.run(server, view, Knowledge(public), {"samples": 20, "seed": 0}, Hooks())
+    assert isinstance(result, LabelCounts)
+    assert torch.equal(result.values, count_labels(server, view, public, samples=20))
+
+
+def test_values_are_not_counted() -> None:
+    server, view, public, _ = yes_or_no(count=2)
+    with pytest.raises(DataError, match="labels are values") as caught:
+        count_labels(replace(server, targets=torch.rand(8)), view, public, samples=20)
+    assert caught.value.remedy == "Leave labels out."
+
+
+def test_labels_of_tokens_are_read_off_the_last_layer_too() -> None:
+    """What the bias shows is set against the chance of classes on tokens of their range."""
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        model = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(20, CLASSES))
+    server = Server(Batched(model), (5,), CLASSES, 2, 0.0, 8.0, tokens=True)
+    weights, labels = server.batched.layout.flatten(model.state_dict()), torch.tensor([[0, 1], [2, 2]])
+    inputs = torch.randint(9, (2, 2, 5), generator=torch.Generator().manual_seed(1))
+    released = respond(server, weights, inputs, labels, None)
+    assert torch.equal(last_layer_labels(server, View(weights.expand(2, -1), released)), labels)

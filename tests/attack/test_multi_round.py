@@ -337,3 +337,19 @@ def test_public_data_of_another_shape_are_refused() -> None:
     server, weights = server_of("none", 0.0)
     with pytest.raises(DataError, match="shape"):
         scores_of(server, rounds_of(server, weights, 1), public=(PUBLIC[0][..., :5], LABELS))
+
+
+def test_tokens_that_recur_are_found_as_pictures_are() -> None:
+    """Sequences are records like any other: no gradient with respect to an input is taken."""
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        model = torch.nn.Sequential(torch.nn.Embedding(30, 6), torch.nn.Flatten(), torch.nn.Linear(48, CLASSES))
+    server = Server(Batched(model), (8,), CLASSES, 4, tokens=True)
+    weights, local = server.batched.layout.flatten(model.state_dict()), torch.Generator().manual_seed(2)
+    pool, public = (torch.randint(30, (count, 8), generator=local) for count in (len(POOL), len(LABELS)))
+    truth = pool[CHOICES[:, 0]]
+    result = combined(
+        server, rounds_of(server, weights, 12, truth), public=(public, LABELS),
+        candidates=Candidates(pool, CANDIDATE_LABELS, CHOICES),
+    )  # fmt: skip
+    assert found_by(result.known) > 0.75

@@ -27,6 +27,13 @@ GRANTED = {
 """As docs/threat_model.md has it: who changes this changes the threat model."""
 
 
+ASKED_OF_THE_DATA = {
+    **dict.fromkeys(("invgrad", "likelihood", "unrolled"), frozenset({"numbers"})),
+    **dict.fromkeys(("dlg", "idlg", "lti"), frozenset({"numbers", "classes"})),
+    "labels": {"counts"},
+}
+
+
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
     """Whatever a test registers is gone after it."""
@@ -42,6 +49,10 @@ def own(name: str = "mine", **options: Option) -> Attack:
 
 def test_every_attack_is_granted_what_the_threat_model_says() -> None:
     assert {name: set(attack.needs) for name, attack in ATTACKS.items()} == GRANTED
+
+
+def test_only_attacks_that_reconstruct_or_count_ask_anything_of_the_data() -> None:
+    assert {name: set(attack.data) for name, attack in ATTACKS.items() if attack.data} == ASKED_OF_THE_DATA
 
 
 def test_an_attack_is_found_by_its_own_name() -> None:

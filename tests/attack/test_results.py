@@ -1,4 +1,4 @@
-"""What every attack comes to: one of five kinds of result, of the shapes that scoring relies on."""
+"""What every attack comes to: one of six kinds of result, of the shapes that scoring relies on."""
 
 from __future__ import annotations
 

@@ -333,7 +333,7 @@ def test_releases_dealt_to_workers_are_the_same_bits(name: str, count: int) -> N
 
 def test_a_model_whose_modules_are_called_is_not_dealt_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     server, weights = server_of()
-    plain = replace(server, batched=Batched(server.batched.model, fast=False))
+    plain = replace(server, batched=Batched(server.batched.model, route="vmap"))
     assert server.batched.thread_safe
     assert not plain.batched.thread_safe
     monkeypatch.setattr(module.workers, "mapped", lambda *given: pytest.fail("dealt"))

@@ -510,3 +510,58 @@ def test_a_copy_of_a_view_shares_no_memory_and_keeps_one_row_of_shared_weights(s
         assert one.data_ptr() != other.data_ptr()
     assert copy.previous.stride() == previous.stride()
     assert replace(view, labels=None).copy().labels is None
+
+
+# --- kinds of inputs and labels ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "tokens", "kind"),
+    [((1, 4, 4), False, "image"), ((7,), False, "table"), ((5, 7), False, "table"), ((7,), True, "tokens")],
+)
+def test_the_kind_of_inputs_follows_from_type_and_rank(
+    server: Server, shape: tuple[int, ...], tokens: bool, kind: str
+) -> None:
+    assert replace(server, shape=shape, tokens=tokens).kind == kind
+
+
+def test_classes_are_their_own_strata_and_all_else_shares_one(server: Server, view: View) -> None:
+    assert view.labels is not None
+    assert server.strata(view.labels) is view.labels
+    assert server.stratified(view) is view
+    looked_up = replace(server, targets=torch.tensor([0.5, 2.0, 3.0]))
+    assert looked_up.strata(view.labels).unique().tolist() == [0]
+    for seen in (view, replace(view, labels=None)):
+        assert looked_up.stratified(seen).labels.tolist() == [[0, 0]] * 4  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("targets", "expected"),
+    [
+        (None, None), (torch.tensor([0.5, 1.0]), None), (torch.tensor([0.0, 1.0]), [[0], [1]]),
+        (torch.tensor([[True, False]]), [[1, 0]]), (torch.tensor([[0, 2]]), None),
+    ],
+)  # fmt: skip
+def test_zeros_and_ones_are_yes_or_no_labels(server: Server, targets: Any, expected: Any) -> None:
+    table = replace(server, targets=targets).indicators
+    assert (None if table is None else table.long().tolist()) == expected
+
+
+def test_label_numbers_end_where_the_table_of_targets_does(server: Server, view: View) -> None:
+    check(replace(server, targets=torch.rand(5)), view)
+    with pytest.raises(DataError, match=r"in 0\.\.3, got 0\.\.4"):
+        check(replace(server, targets=torch.rand(4)), view)
+
+
+def test_public_tokens_keep_their_type_and_numbers_get_that_of_the_weights(server: Server) -> None:
+    labels = torch.arange(6) % 5
+    tokens = replace(server, shape=(3,), tokens=True)
+    assert check_public(tokens, (torch.ones(6, 3, dtype=torch.int64), labels), None)[0].dtype == torch.int64
+    assert check_public(server, (torch.ones(6, *SHAPE, dtype=torch.float64), labels), None)[0].dtype == torch.float32
+
+
+def test_public_values_serve_any_label_that_is_asked_for(server: Server) -> None:
+    public, labels = (torch.rand(6, *SHAPE), torch.zeros(6, dtype=torch.int64)), torch.tensor([[3, 1]])
+    check_public(replace(server, targets=torch.rand(5)), public, labels)
+    with pytest.raises(DataError, match="No public input has label 1"):
+        check_public(server, public, labels)

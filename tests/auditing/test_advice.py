@@ -75,7 +75,9 @@ def test_no_protection_asks_for_a_guarantee_first() -> None:
     assert "(--mechanism gaussian-dp --budget 2)" in steps(bare)
     assert "--mechanism pl-identical" not in steps(bare)
     assert "(protected_step)" in steps(bare, deployment=True), "a server has no flags of this command"
-    assert "left 25 to 38 % of the images of the first release (up to 42 % later) identified in docs/res" in steps(bare)
+    assert "left 25 to 38 % of the examples of the first release (up to 42 % later) identified in docs/res" in steps(
+        bare
+    )
     assert steps(row("matched", 0.01, mechanism="none", budget=None, mse=0.2)).startswith(
         "for a guarantee use gaussian"
     )

@@ -55,6 +55,28 @@ def test_the_range_is_the_callers_then_that_of_public_inputs() -> None:
     assert Attacker().input_range() == (0.0, 1.0)
 
 
+def test_the_range_of_a_table_is_that_of_each_column() -> None:
+    public = torch.tensor([[0.0, 100.0], [1.0, 300.0]]), torch.tensor([0, 1])
+    low, high = Attacker(public=public).input_range(table=True)
+    assert isinstance(low, torch.Tensor)
+    assert isinstance(high, torch.Tensor)
+    assert (low.tolist(), high.tolist()) == ([-0.5, 0.0], [1.5, 400.0])
+    assert Attacker(public=public, bounds=(0, 1)).input_range(table=True) == (0.0, 1.0)
+    assert Attacker().input_range(table=True) == (0.0, 1.0)
+
+
+def test_inputs_are_tokens_if_they_are_whole_numbers() -> None:
+    tokens = torch.ones(4, 3, dtype=torch.int64)
+    known = Attacker(public=(tokens, torch.arange(4)))
+    assert known.tokens(None)
+    assert known.tokens(Truth(tokens, torch.arange(4)))
+    assert not Attacker(public=PUBLIC).tokens(TRUTH)
+    assert not Attacker().tokens(None)
+    with pytest.raises(DataError, match="one are tokens"):
+        known.tokens(Truth(tokens.float(), torch.arange(4)))
+    assert known.to(torch.zeros(1, dtype=torch.float64)).public[0].dtype == torch.int64  # type: ignore[index]
+
+
 def test_what_it_lacks_says_where_that_is_given() -> None:
     assert Attacker(public=PUBLIC).lacks(TRUTH) == {}
     assert set(Attacker(labels="infer").lacks(TRUTH)) == {"labels", "public"}

@@ -95,7 +95,7 @@ def test_the_content_is_what_was_found_with_its_options_and_claims(complete: boo
     assert result == {
         "schema": 1, "experiment": "seeded", "complete": complete, "verdict": [], "targets": "public",
         "claims": claims(findings.rows, "public"), "attacked": "all there is", "left_out": {}, "notes": [],
-        "attacks": findings.rows, "limits": [],
+        "attacks": findings.rows, "limits": [], "kind": "image", "labels": "classes",
         "differences": findings.differences, "baselines": findings.baselines,
         "options": AuditOptions(attacks=["lti"], samples=30).plain(),
     }  # fmt: skip

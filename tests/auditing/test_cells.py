@@ -12,7 +12,7 @@ from torch import Tensor
 from equipoise.attack.simulate import respond
 from equipoise.attack.view import Server, View
 from equipoise.auditing import cells
-from equipoise.auditing.cells import Cell, federation_cell, planned_cells, static_name, with_controls
+from equipoise.auditing.cells import Cell, federation_cell, input_range, planned_cells, static_name, with_controls
 from equipoise.data.dataset import from_tensors
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings
@@ -21,6 +21,7 @@ from equipoise.mechanism.noise import standard_noise
 from equipoise.mechanism.protection import NO_PROTECTION, Protection
 from equipoise.mechanism.registry import MECHANISMS, Mechanism, get_mechanism
 from equipoise.mechanism.release import observed_release
+from equipoise.models.batched import Batched
 from tests.auditing.small import CLASSES, QUICK, TWINS, images_of, materials, server_of
 
 PUBLIC = materials().attack
@@ -270,3 +271,45 @@ def test_the_twin_of_equal_lower_bound_is_the_static_mechanism_of_the_registry()
     own = cell_of("gs-learn")
     twin = static_twins(own.server, own.weights)["static, equal lower bound"]
     assert replace(own, server=replace(own.server, protection=twin)).key() == cell_of("gs-static").key()
+
+
+# --- other data than pictures --------------------------------------------------------------------------------
+
+
+def test_the_range_of_a_table_is_that_of_public_rows_and_half_as_much_on_either_side() -> None:
+    labels = torch.arange(24) % 2
+    rows, private = torch.arange(48.0).view(24, 2), torch.full((24, 2), 1e6)
+    data = from_tensors((private, labels), (private, labels), public=(rows, labels))
+    known = data.public_attack.inputs
+    low, high = input_range(data)
+    width = known.amax(0) - known.amin(0)
+    torch.testing.assert_close(low, known.amin(0) - width / 2)
+    torch.testing.assert_close(high, known.amax(0) + width / 2)
+
+
+def test_the_range_of_tokens_is_the_vocabulary() -> None:
+    pair = torch.tensor([[1, 6, 0], [2, 3, 4]] * 6), torch.arange(12) % 2
+    data = from_tensors(pair, pair, public=pair)
+    assert data.kind == "tokens"
+    assert input_range(data) == (0.0, 6.0)
+    server = cells.server_of(Settings.flat(batch=2), data, Batched(torch.nn.Embedding(7, 2)), NO_PROTECTION)
+    assert server.kind == "tokens"
+
+
+def test_the_norm_of_a_twin_is_simulated_with_labels_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where labels are no classes, every public record is trained on what it stands for."""
+    server, weights = server_of("pl-learn", 0.01)
+    assert PUBLIC is not None
+    images, numbers = PUBLIC[0][:40], torch.arange(40)
+    seen = []
+
+    def watched(*given: Any) -> Tensor:
+        seen.append(bool((given[2] == images[given[3]]).all()))
+        return respond(*given)
+
+    monkeypatch.setattr(cells, "respond", watched)
+    table = numbers % CLASSES
+    batched = Batched(server.batched.model, lambda outputs, ids: torch.nn.functional.cross_entropy(outputs, table[ids]))
+    cells.final_norm(replace(server, batched=batched, targets=table * 0.5), weights, (images, numbers), QUICK)
+    assert seen
+    assert all(seen)

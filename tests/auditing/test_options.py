@@ -167,3 +167,20 @@ def test_an_attack_may_not_have_an_option_of_the_audits_own(name: str, monkeypat
     assert find("mine").options
     with pytest.raises(ConfigError, match=f"An attack's option '{name}' is one of every audit"):
         AuditOptions(attacks=["mine"]).check()
+
+
+def test_what_the_data_are_not_is_named_before_what_could_be_given() -> None:
+    lacking = {"public": "public inputs", "numbers": "inputs that are numbers"}
+    able, why = AuditOptions().possible({"numbers": lacking["numbers"]})
+    assert able.attacks == ["matched", "membership", "labels"]
+    assert why == {"lti": "needs inputs that are numbers"}
+    with pytest.raises(ConfigError, match="No attack can run: matched needs public inputs; lti needs inputs that") as e:
+        AuditOptions().possible(lacking)
+    assert e.value.remedy == "Give what one of them needs."
+    for attacks, remedy in (
+        (["lti"], "Leave the attack out."),
+        (["lti", "labels"], "Give it, or leave the attack out."),
+    ):
+        with pytest.raises(ConfigError, match="lti needs inputs that are numbers") as caught:
+            AuditOptions(attacks=attacks).possible(lacking)
+        assert caught.value.remedy == remedy

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 from equipoise.attack.registry import ATTACKS, find
+from equipoise.attack.view import Server
 from equipoise.auditing import plan
 from equipoise.auditing.plan import Plan, Stopwatch, rough, work_of
+from equipoise.models.batched import Batched
 from tests.auditing.small import QUICK, materials, server_of, targets_of
 
 LONG = [*ATTACKS, "an-attack-of-my-own", "another-attack-of-my-own"]
@@ -105,6 +108,12 @@ def test_few_steps_of_a_long_learner_are_timed(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("name", ["none", "gs-learn", "pl-learn"])
 def test_a_real_pace_is_a_time(name: str) -> None:
     assert 0 < Stopwatch().seconds(*server_of(name, 0.1)) < 5
+
+
+def test_the_pace_of_tokens_is_measured_with_tokens() -> None:
+    model = torch.nn.Sequential(torch.nn.Embedding(5, 2), torch.nn.Flatten(), torch.nn.Linear(6, 3))
+    server = Server(Batched(model), (3,), 3, 4, tokens=True)
+    assert 0 < Stopwatch().seconds(server, server.batched.layout.flatten(model.state_dict())) < 5
 
 
 def test_what_cannot_be_kept_is_said_in_short_lines() -> None:

@@ -24,7 +24,8 @@ from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
 from equipoise.errors import ConfigError
-from equipoise.models.batched import Batched, Objective
+from equipoise.models.batched import Batched
+from equipoise.models.objective import Objective
 from equipoise.statistics import grouped_interval, rate_interval
 
 BUDGETS = {"none": None, "pl-identical": 0.98, "pl-learn": 0.98, "ls-static": 200, "gs-learn": 200}
@@ -212,7 +213,7 @@ def test_a_label_without_public_images_is_refused(few: Dataset, monkeypatch: pyt
     images, labels = known.pool
     some = replace(known, pool=(images[labels > 5], labels[labels > 5]))
     monkeypatch.setattr(Materials, "of", lambda data: some)
-    with pytest.raises(ConfigError, match="no public image to serve as a decoy"):
+    with pytest.raises(ConfigError, match="no public one to serve as a decoy"):
         asked(sweep_of(few, "none"), rounds=30, examples=40)
 
 

@@ -14,6 +14,7 @@ from equipoise.attack.attack import Attack
 from equipoise.attack.registry import ATTACKS
 from equipoise.attack.results import CandidateScores, Inversion, LabelGuesses, MembershipScores, Verification
 from equipoise.attack.view import View
+from equipoise.auditing import table_scores as tables
 from equipoise.auditing.cells import Cell
 from equipoise.auditing.examine import attack_cell
 from equipoise.auditing.results import Outcome, rows_of, summary
@@ -183,12 +184,13 @@ def test_inputs_that_are_no_images_are_scored_and_not_drawn() -> None:
     images, labels = torch.rand(3, 2, 5, generator=torch.Generator().manual_seed(1)), torch.tensor([[0, 1]] * 3)
     targets, given = given_targets(images, labels, None, 0.0, 1.0, QUICK)
     weights = torch.zeros(3, 4)
-    cell = Cell(weights[0], server_of()[0], {})
+    cell, spread = Cell(weights[0], replace(server_of()[0], shape=(5,)), {}), images.flatten(0, 1).std(0, correction=0)
     case = Case(cell, "some", View(weights, weights, labels), targets, given, QUICK, Trace(images, 1.0))
-    result = score(inversion(images + 0.1), case)
+    result = score(inversion(images + 0.1 * spread), case)
     assert result.pictures is None
-    assert result.values["mse"] == pytest.approx(0.01, rel=1e-4)
-    assert {"ssim", "identification"}.isdisjoint(result.values), "no window fits, and there is no decoy"
+    assert result.values["error_sd"] == pytest.approx(0.1, rel=1e-4)
+    assert result.notes["column_error_sd"] == pytest.approx([0.1] * 5, rel=1e-2)
+    assert result.values.keys() == {"error_sd", "correlation", "cost"}, "no pixels, and there is no decoy"
 
 
 # --- the other kinds -----------------------------------------------------------------------------------------
@@ -461,3 +463,21 @@ def test_guesses_at_one_distance_are_a_tie() -> None:
     result = score(Verification(same, torch.zeros(24)), case)
     assert result.values["verified"] == pytest.approx(1 / case.targets.candidates)
     assert result.values["accepted"].max() == 0
+
+
+def test_guesses_at_rows_are_told_apart_by_every_column_whatever_its_unit() -> None:
+    """Guesses in the wrong order, each off in a column of large numbers: by these alone they would stay there."""
+    local = torch.Generator().manual_seed(2)
+    units = torch.tensor([1e4, *[1.0] * 15])
+    known, rows = (torch.randn(*shape, 16, generator=local) * units for shape in ((400,), (3, 2)))
+    labels = torch.zeros(3, 2, dtype=torch.int64)
+    targets, given = given_targets(rows, labels, (known, torch.zeros(400, dtype=torch.int64)), 0.0, 1.0, QUICK)
+    guess = rows.flip(1).clone()
+    guess[..., 0] = rows[..., 0]
+    weights = torch.zeros(3, 4)
+    cell = Cell(weights[0], replace(server_of()[0], shape=(16,)), {})
+    case = Case(cell, "some", View(weights, weights, labels), targets, given, QUICK, Trace(rows, 1.0))
+    values = score(inversion(guess), case).values
+    spread = tables.Columns.of(given.attack[0]).spread if given.attack else units
+    expected = ((rows[..., 0] - rows.flip(1)[..., 0]) / spread[0]).abs() / 4  # of 16 columns, one is wrong
+    assert values["error_sd"] == pytest.approx(expected.numpy(), rel=1e-3)

@@ -185,8 +185,8 @@ def test_images_of_another_shape_are_refused(run: Path) -> None:
     other = torch.rand(48, 1, 6, 6), torch.arange(48) % CLASSES
     with pytest.raises(ModelError, match="does not fit the model") as caught:
         of(run, other)
-    assert "public images of the shape that its clients train on" in caught.value.remedy
-    with pytest.raises(ModelError, match=r"With public images of shape \(1, 6, 6\)") as caught:
+    assert "public data of the shape that its clients train on" in caught.value.remedy
+    with pytest.raises(ModelError, match=r"With public inputs of shape \(1, 6, 6\)") as caught:
         of(run, other, mlp())
     assert "inputs of this shape" in caught.value.remedy
 
@@ -194,8 +194,8 @@ def test_images_of_another_shape_are_refused(run: Path) -> None:
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        (torch.arange(48) % 3, "fewer than 4 images of class 3"),
-        (torch.tensor([0, 1, 2, *[3] * 45]), "fewer than 4 images of class 0, 1, 2"),
+        (torch.arange(48) % 3, "fewer than 4 examples of class 3"),
+        (torch.tensor([0, 1, 2, *[3] * 45]), "fewer than 4 examples of class 0, 1, 2"),
         (torch.arange(48) % 5, "labels go up to 4, the model tells 4 classes apart"),
     ],
 )
@@ -213,7 +213,7 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path, pictures: Path)
 
 
 def test_what_only_clients_have_is_not_asked_of_a_deployment(run: Path, pictures: Path) -> None:
-    with pytest.raises(ConfigError, match="nothing of its clients' images") as caught:
+    with pytest.raises(ConfigError, match="nothing of its clients' data") as caught:
         audit_run(run, cheap(), private=True, public=pictures)
     assert caught.value.remedy == "Leave out --private."
     with pytest.raises(ConfigError, match="which multi-round replays"):
@@ -225,7 +225,7 @@ def test_what_only_clients_have_is_not_asked_of_a_deployment(run: Path, pictures
 def test_a_model_without_a_row_of_classes_is_refused(tmp_path: Path, pictures: Path) -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3))
     folder = deployed(tmp_path, {0: dict(model.state_dict()), 1: dict(model.state_dict())})
-    with pytest.raises(ModelError, match="for two images"):
+    with pytest.raises(ModelError, match="for two inputs"):
         of(folder, pictures, model)
 
 
@@ -301,10 +301,11 @@ def test_public_data_of_a_run_must_fit_it(without_public: Path) -> None:
     run = RunFolder(without_public)
     with pytest.raises(DataError, match=r"shape \(1, 6, 6\), those of the run \(1, 12, 12\)"):
         subject_of(run, [0], (torch.rand(48, 1, 6, 6), torch.arange(48) % CLASSES))
-    with pytest.raises(DataError, match="fewer than 4 images of class 3"):
+    with pytest.raises(DataError, match="fewer than 4 examples of class 3"):
         subject_of(run, [0], (torch.rand(48, *SHAPE), torch.arange(48) % 3))
 
 
-def test_a_run_of_the_engine_names_its_own_model(without_public: Path, pictures: Path) -> None:
+def test_a_run_of_the_engine_names_its_own_model(without_public: Path, others: Path) -> None:
     with pytest.raises(ConfigError, match="names its model"):
-        subject_of(RunFolder(without_public), [0], pictures, "mlp")
+        subject_of(RunFolder(without_public), [0], others, "lenet-zhu")
+    assert subject_of(RunFolder(without_public), [0], others, "mlp").code is None, "its name again does no harm"

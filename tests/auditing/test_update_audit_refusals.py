@@ -208,7 +208,7 @@ def test_with_few_public_inputs_of_a_label_attacks_are_left_out_or_refused(
     ("public", "words"),
     [
         (X, "pair of tensors"), ((X, [0, 2]), "pair of tensors"), ((X[:0], Y[:0]), "no public inputs"),
-        (((X * 255).byte(), Y), "floating point"), ((X, Y[:1]), "int64 labels"), ((X, Y.int()), "int64 labels"),
+        (((X * 255).byte(), Y), "floating point"), ((X, Y[:1]), r"labels \[Q\]"), ((X, Y.int()), "int64 labels"),
         ((X * float("inf"), Y), "not finite"), ((X[:, :, :5], Y), "forward failed"), ((X, Y + 1), "got 1..3"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -17,7 +17,7 @@ from equipoise.bounds.trajectory import Trajectory
 from equipoise.data.dataset import Dataset
 from equipoise.engine.federation import Federation
 from equipoise.mechanism.intensity import scale_clip
-from equipoise.models.batched import Objective
+from equipoise.models.objective import Objective
 from tests.bounds.problems import numbers
 from tests.bounds.runs import CHEAP, untrained
 

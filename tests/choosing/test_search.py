@@ -97,8 +97,14 @@ def play(monkeypatch: pytest.MonkeyPatch, guarded: Dataset) -> Callable[..., tup
         asked: list[Federation] = []
 
         class Stub:
-            def __init__(self, settings: Settings, federations: Sequence[Federation], datasets: dict[str, Dataset]):
-                assert set(datasets) == {"mnist"}
+            def __init__(
+                self,
+                settings: Settings,
+                federations: Sequence[Federation],
+                datasets: dict[str, Dataset],
+                model: None,
+            ):
+                assert (set(datasets), model) == ({"mnist"}, None)
                 assert settings.evaluated() == [settings.training.rounds], "evaluated once, at the end"
                 assert settings.run.snapshots == []
                 asked.extend(federations)

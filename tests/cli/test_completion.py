@@ -16,7 +16,7 @@ def test_the_last_name_of_a_list_is_completed() -> None:
     assert completion.mechanisms("ls-") == ["ls-static", "ls-learn"]
     assert completion.mechanisms("none,pl-learn,pl") == ["none,pl-learn,pl-identical"]
     assert completion.attacks("lti,mu") == ["lti,multi-round"]
-    assert completion.datasets("") == ["mnist", "fmnist"]
+    assert completion.datasets("") == ["mnist", "fmnist", "breast-cancer", "generated-text"]
 
 
 def test_single_names_are_completed() -> None:

@@ -40,6 +40,9 @@ NO_MECHANISM = (
     "gaussian-dp --budget 2 --set model=scatter-linear."
 )
 MECHANISMS = "none, pl-identical, pl-learn, ls-static, ls-learn, gs-static, gs-learn, laplace-dp, gaussian-dp"
+BUNDLED = (
+    "Bundled: mnist, fmnist, breast-cancer, generated-text. Otherwise give a path: docs/data.md has the kinds of files."
+)
 MISTAKES: dict[str, list[Mistake]] = {
     "Training": [
         Mistake(
@@ -183,6 +186,21 @@ MISTAKES: dict[str, list[Mistake]] = {
             "Set eta to such a value (on the command line: --set eta=VALUE).",
         ),
         Mistake(
+            "equipoise train --mechanism none --model resnet", 11,
+            "Unknown model 'resnet'. Did you mean 'resnet-gn'?",
+            "Known: lenet-zhu, lenet-tanh, small-cnn, scatter-linear, resnet-gn, mlp, transformer, lstm; or "
+            "module:callable, for example my_app.task:Net.",
+        ),
+        Mistake(
+            "equipoise train --mechanism none --model transformer", 11,
+            "The model 'transformer' is for tokens, and the data are numbers of shape (1, 28, 28).",
+            "Use mlp, lenet-zhu, lenet-tanh, small-cnn, scatter-linear or resnet-gn.",
+        ),
+        Mistake(
+            "equipoise train --mechanism none --model absent.models:make", 11,
+            "There is no module 'absent' to import 'absent.models:make' from.", "Run this in the folder that holds it.",
+        ),
+        Mistake(
             "equipoise train --mechanism none --set participants=9", 11,
             "Expected participants=9 to be in 1..clients=4.",
             "Set participants to such a value (on the command line: --set participants=VALUE).",
@@ -200,19 +218,18 @@ MISTAKES: dict[str, list[Mistake]] = {
     "Data": [
         Mistake(
             "equipoise train --mechanism none --dataset mnits", 12,
-            "'mnits' is neither a bundled dataset nor a folder. Did you mean 'mnist'?",
-            "Bundled: mnist, fmnist. Otherwise give a folder of idx or npz files.",
+            "'mnits' is neither a bundled dataset nor a folder nor a file. Did you mean 'mnist'?", BUNDLED,
         ),
         Mistake(
             "equipoise train --mechanism none --dataset notes.txt", 12,
-            "'notes.txt' is neither a bundled dataset nor a folder.",
-            "Bundled: mnist, fmnist. Otherwise give a folder of idx or npz files.",
+            f"{HERE}/notes.txt is no file of a known kind.", "Give a .csv, .parquet or .npz file, or a folder.",
         ),
         Mistake(
             "equipoise train --mechanism none --dataset empty", 12,
             f"No train-images-idx3-ubyte in {HERE}/empty.",
             "Put train-images-idx3-ubyte, train-images-idx3-ubyte.gz, train-images.idx3-ubyte or "
-            "train-images.idx3-ubyte.gz there, or train.npz and test.npz with arrays images and labels.",
+            "train-images.idx3-ubyte.gz there, or train.npz and test.npz with arrays images and labels; docs/data.md "
+            "has folders of pictures, tables and text.",
         ),
         Mistake(
             "equipoise train --mechanism none --dataset nan", 12,
@@ -286,11 +303,11 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake(
             "equipoise audit run --public mnits", 12,
             "'mnits' is neither a bundled dataset nor a folder nor a file. Did you mean 'mnist'?",
-            "Bundled: mnist, fmnist. Otherwise give a folder of idx or npz files, or an npz file.",
+            BUNDLED,
         ),
         Mistake(
             "equipoise audit run --public mnist --model mlp", 11,
-            "The configuration of this run names its model.", "Leave the model out.",
+            "The configuration of this run names its model, 'lenet-zhu', not 'mlp'.", "Leave the model out.",
         ),
         Mistake(
             "equipoise bounds run --snapshots 9", 11,
@@ -324,6 +341,16 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake(
             "equipoise calibrate --mechanism pl-learn,ls-learn --budget 0.98", 11,
             "Expected one --mechanism and one --budget.", "Use --search to compare several.",
+        ),
+        Mistake(
+            "equipoise calibrate --model mlp --identification 0.001", 11,
+            "Expected an identification rate of 0.001 to lie between chance, 1/100, and 1.",
+            "Give one above 0.01, for example 0.05.",
+        ),
+        Mistake(
+            "equipoise calibrate --model mlp --mechanism gaussian-dp --budget 2", 11,
+            "What an attacker can get under 'gaussian-dp' is proved, and needs no measuring.",
+            "Run equipoise guarantee, which shows the limits.",
         ),
         Mistake(
             "equipoise calibrate --search --dataset digits", 12,
@@ -411,7 +438,8 @@ MISTAKES: dict[str, list[Mistake]] = {
         ),
         Mistake(
             'protect(model, received, x, "pl-learn", 0.98)', "DataError",
-            "Expected the batch to be a pair of tensors (inputs, labels).", "Pass (x, y).",
+            "Expected the batch to be a pair of tensors (inputs, labels).",
+            "Pass (x, y); of several inputs ((x1, x2), y), or ({'a': x1, 'b': x2}, y) with the names of forward.",
         ),
         Mistake(
             'protect(model, received, (x * float("nan"), y), "pl-learn", 0.98)', "DataError",
@@ -472,9 +500,9 @@ MISTAKES: dict[str, list[Mistake]] = {
             "Expected the truth as a pair (inputs, labels).", "Give truth=(x, y).",
         ),
         Mistake(
-            "audit(Update(model, received, received))", "DataError",
-            "It is not known how many examples are behind the update.",
-            "Give truth=(inputs, labels), or Attacker(examples=) their number.",
+            "audit(Update(model, received, received))", "ConfigError",
+            "The shape of one input is not known.",
+            "Give truth=(inputs, labels), or Attacker(shape=(channels, height, width)).",
         ),
         Mistake(
             'audit(Update(model, received, received), truth=(x, y), options=AuditOptions(attacks=["lti"]))',

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from equipoise.engine.sweep import Sweep
-from tests.helpers import Command, contents, document, tiny_train
+from tests.helpers import Command, contents, document, tiny_train, write_dataset
 
 
 def test_train_prints_settings_table_and_place(command: Command, tiny: Path, tmp_path: Path) -> None:
@@ -158,3 +159,93 @@ def test_names_are_names_whatever_they_look_like(command: Command, tiny: Path, t
     (tmp_path / "2024").symlink_to(tiny)
     result = document(command("train", "--dataset", "2024", "--mechanism", "none", "--rounds", "1", "--json"))
     assert result["federations"][0]["dataset"] == "2024"
+
+
+# --- models of the user's own -----------------------------------------------------------------------------------
+
+CODE = """
+from pathlib import Path
+from torch import nn
+Path("imported").touch()
+def make(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(shape[1] * shape[2], classes))
+"""
+NAME = "code_of_test:make"
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module in the present folder; the path that is returned exists once the module has been imported."""
+    (tmp_path / "code_of_test.py").write_text(CODE)
+    monkeypatch.delitem(sys.modules, "code_of_test", raising=False)
+    return tmp_path / "imported"
+
+
+def forget(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "code_of_test", raising=False)
+    code.unlink(missing_ok=True)
+
+
+def test_model_is_short_for_a_setting(command: Command, tiny: Path, tmp_path: Path) -> None:
+    assert command(*tiny_train(tiny, "--mechanism", "none", "--model", "mlp")).code == 0
+    assert 'model = "mlp"' in (tmp_path / "run" / "config.toml").read_text()
+    assert "resumed at round 3" in command(*tiny_train(tiny, "--mechanism", "none", "--set", "model=mlp")).out
+
+
+def test_code_is_trained_where_the_user_names_it_and_never_because_a_folder_does(
+    command: Command, tmp_path: Path, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = write_dataset(tmp_path / "tiny", train=400, classes=4)
+    arguments = tiny_train(tiny, "--mechanism", "none", "--set", "public_fraction=0.4", "--set", "snapshots=[0, 3]")
+    assert command(*arguments, "--model", NAME).code == 0
+    config = (tmp_path / "run" / "config.toml").read_text()
+    assert f'model = "{NAME}"' in config
+    assert 'init = "torch"' in config
+    assert "resumed at round 3" in command(*arguments, "--set", f"model={NAME}").out
+    (tmp_path / "mine.toml").write_text(f'model = "{NAME}"')
+    assert "resumed at round 3" in command(*arguments, "--config", "mine.toml").out
+    forget(code, monkeypatch)
+    attacked = ("audit", "run", "--attack", "membership", "--targets", "2", "--set", "label_sets=1")
+    measured = ("bounds", "run", "--targets", "0", "--snapshots", "3", "--set", "samples=2", "--set", "subproblems=2")
+    for refused in (
+        (*tiny_train(tiny), "--config", "run/config.toml"),
+        attacked,
+        measured,
+        (*attacked, "--model", "other_of_test:make"),
+        (*measured, "--model", "mlp"),
+    ):
+        done = command(*refused)
+        assert done.code == 11
+        assert f"--model {NAME}" in " ".join(done.err.split())
+        assert not code.exists(), "nothing was imported"
+    assert command(*tiny_train(tiny), "--config", "run/config.toml", "--model", NAME).code == 0
+    assert command(*attacked, "--model", NAME).code == 0
+    assert command(*measured, "--model", NAME).code == 0
+
+
+def test_another_model_does_not_continue_a_run(command: Command, tiny: Path, code: Path) -> None:
+    assert command(*tiny_train(tiny, "--mechanism", "none", "--model", NAME)).code == 0
+    done = command(*tiny_train(tiny, "--mechanism", "none", "--model", "mlp"))
+    assert done.code != 0
+    assert f'model: "{NAME}" there, "mlp" here' in " ".join(done.err.split())
+
+
+def test_code_that_does_not_build_a_model_is_told_by_name(command: Command, tiny: Path, code: Path) -> None:
+    done = command(*tiny_train(tiny, "--mechanism", "none", "--model", "code_of_test:nothing"))
+    assert done.code == 11
+    assert "has no 'nothing'" in done.err
+
+
+# --- the paper's constants ------------------------------------------------------------------------------------------
+
+
+def test_one_line_says_where_the_papers_constants_meet_another_model(command: Command, tiny: Path) -> None:
+    budgets = ("--mechanism", "pl-identical", "--budget", "0.96,0.98")
+    done = command(*tiny_train(tiny, *budgets, "--model", "mlp"))
+    lines = [line for line in done.out.splitlines() if "whatever the model" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("warning: a PL budget of 0.96 asks for a norm of 16 whatever the model")
+    assert "equipoise calibrate --model mlp --mechanism pl-identical --budget 0.96" in lines[0]
+    assert "whatever" not in command(*tiny_train(tiny, *budgets, "--fresh")).out
+    more = ("--model", "mlp", "--set", "leakage.D=30", "--fresh")
+    assert "whatever" not in command(*tiny_train(tiny, *budgets, *more)).out

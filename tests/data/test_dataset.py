@@ -50,10 +50,10 @@ def with_value(value: float, dtype: torch.dtype = torch.float32) -> Pair:
 
 
 TENSOR_PROBLEMS: list[tuple[dict[str, Any], str]] = [
-    ({"train": pair()[0]}, r"train to be a pair \(images, labels\), got Tensor"),
-    ({"train": (pair()[0].numpy(), pair()[1])}, "train images to be a torch tensor, got ndarray"),
+    ({"train": pair()[0]}, r"train to be a pair \(inputs, labels\), got Tensor"),
+    ({"train": (pair()[0].numpy(), pair()[1])}, "train inputs to be a torch tensor, got ndarray"),
     ({"test": (pair()[0], [0, 1])}, "test labels to be a torch tensor, got list"),
-    ({"train": (pair()[0][:, 0], pair()[1])}, r"train images .* \[N, C, H, W\], got \[12, 4, 4\].*unsqueeze"),
+    ({"train": (pair()[0][:, 0, 0, 0], pair()[1])}, r"train inputs to have shape \[N, ...\], got \[12\]"),
     ({"train": (pair()[0].byte(), pair()[1])}, r"train images to be float, got torch\.uint8"),
     ({"test": (pair()[0][:0], pair()[1][:0])}, "at least one test image"),
     ({"validation": with_value(float("nan"))}, "validation images to be finite in float32, got nan in row 7"),
@@ -165,3 +165,54 @@ def test_only_train_needs_the_first_way_to_compute_features() -> None:
 def test_what_is_no_row_of_features_is_refused(function: Any, words: str) -> None:
     with pytest.raises(DataError, match=words):
         from_tensors(pair(24), pair()).mapped(function)
+
+
+# -- tables and tokens ---------------------------------------------------------------------------------------------
+
+
+def rows(count: int = 12) -> Pair:
+    return torch.rand(count, 5, generator=torch.Generator().manual_seed(3)), torch.arange(count) % 2
+
+
+def tokens(count: int = 12, largest: int = 9) -> Pair:
+    return (torch.arange(count)[:, None] % largest + torch.tensor([1, 0, -count])).clamp(min=0), torch.arange(count) % 2
+
+
+def test_inputs_of_any_rank_are_taken() -> None:
+    table = from_tensors(rows(), rows(), mean=(1.0, 2.0, 3.0, 4.0, 5.0), std=2.0)
+    assert (table.kind, table.shape, table.vocabulary) == ("table", (5,), None)
+    torch.testing.assert_close(table.pixels(table.test.inputs), rows()[0] * 2 + torch.arange(1.0, 6))
+    signals = torch.rand(12, 2, 7), torch.arange(12) % 2
+    made = from_tensors(signals, signals, mean=(1.0, 2.0), std=1.0)
+    assert (made.kind, made.shape) == ("table", (2, 7))
+    torch.testing.assert_close(made.pixels(made.test.inputs), signals[0] + torch.tensor([[1.0], [2.0]]))
+    assert from_tensors(pair(), pair()).kind == "image"
+
+
+def test_tokens_stay_whole_numbers() -> None:
+    made = from_tensors((tokens()[0].to(torch.int16), tokens()[1]), tokens(), public=tokens(24))
+    assert (made.kind, made.shape, made.vocabulary) == ("tokens", (3,), 10)
+    assert made.train.inputs.dtype == torch.int64
+    assert made.pixels(made.test.inputs) is made.test.inputs
+    assert from_tensors(tokens(), tokens(), vocabulary=50).vocabulary == 50
+
+
+KIND_PROBLEMS: list[tuple[dict[str, Any], str]] = [
+    ({"train": (tokens()[0] - 3, tokens()[1])}, "train tokens of row 0 are negative.*0 is padding"),
+    ({"test": (tokens()[0] * 0, tokens()[1])}, "test tokens of row 0 are all padding"),
+    ({"test": (tokens()[0] + 10**7, tokens()[1])}, "test tokens of row 0 are not below 10,000,000"),
+    ({"test": (tokens()[0][:0], tokens()[1][:0])}, "at least one test token"),
+    ({"test": rows()}, "test inputs are numbers, those of train tokens"),
+    ({"test": (tokens()[0][:, :2], tokens()[1])}, r"test rows to have shape \[3\] like the train rows, got \[2\]"),
+    ({"vocabulary": 5}, "train tokens to be < vocabulary=5; row 4 is not"),
+    ({"train": rows(), "test": rows(), "vocabulary": 5}, "vocabulary=5 is for tokens"),
+    ({"train": (rows()[0].byte(), rows()[1])}, r"train rows to be float, got torch\.uint8.*long\(\) for tokens"),
+    ({"train": (rows()[0] / 0, rows()[1])}, "train rows to be finite in float32, got inf in row 0"),
+    ({"train": (rows()[0], rows()[1][1:])}, "as many train labels as rows, got 11 and 12"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), KIND_PROBLEMS)
+def test_unusable_tables_and_tokens_are_refused(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        from_tensors(**({"train": tokens(), "test": tokens()} | arguments))

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.data import formats
-from equipoise.data.formats import Array
+from equipoise.data.contents import Array
 from equipoise.data.loading import load
 from equipoise.errors import DataError
 from tests.data.folders import idx, small, write_idx, write_npz
@@ -148,9 +148,10 @@ NPZ_PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"images": np.zeros((36, 8, 8, 3), np.uint8)}, "channels seem to be last"),
     ({"images": np.zeros((36, 4), np.uint8)}, r"\[N, H, W\] or \[N, C, H, W\], got \[36, 4\]"),
     ({"images": np.zeros((36, 4, 4), np.int32)}, "uint8 or float images .* int32"),
-    ({"images": np.full((36, 4, 4), 255.0)}, r"in \[0, 1\], 576 of 576 pixels are not"),
     ({"images": np.full((36, 4, 4), np.nan)}, "finite in float32, got nan in row 0"),
     ({"labels": np.zeros(36)}, "integer labels .* float64"),
+    ({"images": np.full((36, 4, 4), "x")}, "uint8 or float images .* <U1"),
+    ({"tokens": np.ones((36, 2), int)}, "has arrays 'images' and 'tokens'"),
 ]
 
 
@@ -214,3 +215,90 @@ def test_another_format_is_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for split in ("train", "validation", "test"):
         assert torch.equal(getattr(actual, split).inputs, getattr(expected, split).inputs)
         assert torch.equal(getattr(actual, split).labels, getattr(expected, split).labels)
+
+
+# --- tables, tokens and values of any range in npz ----------------------------------------------------------
+
+
+def write_arrays(folder: Path, **arrays: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for side in ("train", "test"):
+        np.savez(folder / f"{side}.npz", labels=np.arange(36) % 3, **arrays)
+    return folder
+
+
+VALUES = np.random.default_rng(5).random((36, 4, 4))
+
+
+def test_features_and_tokens_are_read(tmp_path: Path) -> None:
+    table = load(write_arrays(tmp_path / "table", features=np.arange(72).reshape(36, 2)))
+    assert (table.kind, table.shape) == ("table", (2,))
+    tokens = load(write_arrays(tmp_path / "tokens", tokens=np.arange(72, dtype=np.uint8).reshape(36, 2)))
+    assert (tokens.kind, tokens.vocabulary) == ("tokens", 72)
+    assert "vocabulary: the largest token plus one (say vocabulary=)" in tokens.guessed
+    said = load(tmp_path / "tokens", vocabulary=100)
+    assert (said.vocabulary, said.guessed) == (100, ())
+
+
+def test_one_npz_file_is_split(tmp_path: Path) -> None:
+    write_arrays(tmp_path, features=np.arange(72.0).reshape(36, 2))
+    data = load(tmp_path / "train.npz")
+    assert (data.name, len(data.test), len(data.train)) == ("train.npz", 6, 27)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(DataError, match=r"notes\.txt is no file of a known kind"):
+        load(tmp_path / "notes.txt")
+
+
+@pytest.mark.parametrize(
+    ("images", "told", "low", "high"),
+    [
+        (np.round(VALUES * 255), "0 is black, 255 white", 0.0, 255.0),
+        (VALUES * 8 - 2, "is black, ", None, None),
+    ],
+)
+def test_values_outside_the_unit_range_are_brought_to_it_and_told(
+    tmp_path: Path, images: Array, told: str, low: float | None, high: float | None
+) -> None:
+    data = load(write_arrays(tmp_path, images=images))
+    assert told in data.guessed[0]
+    assert data.guessed[0].startswith("pixel range: ")
+    low, high = images.min() if low is None else low, images.max() if high is None else high
+    expected = (images[:30].astype(np.float32) - low) / (high - low)
+    np.testing.assert_allclose(data.pixels(data.train.inputs)[:, 0].numpy(), expected, atol=1e-5)
+
+
+def test_a_stated_normalisation_is_for_the_values_as_they_are(tmp_path: Path) -> None:
+    images = VALUES * 4000
+    folder = write_arrays(tmp_path, images=images)
+    scaled = load(folder, scale=4095.0)
+    np.testing.assert_allclose(scaled.pixels(scaled.train.inputs)[:, 0].numpy(), images[:30] / 4095, atol=1e-5)
+    assert not any("range" in guess for guess in scaled.guessed)
+    stated = load(folder, mean=1000.0, std=300.0)
+    np.testing.assert_allclose(stated.train.inputs[:, 0].numpy(), (images[:30] - 1000) / 300, atol=1e-4)
+    pixels = stated.pixels(stated.train.inputs)
+    assert -1e-5 <= float(pixels.min()) < float(pixels.max()) <= 1 + 1e-5
+
+
+def test_wide_integers_need_a_scale(tmp_path: Path) -> None:
+    folder = write_arrays(tmp_path, images=(VALUES * 65535).astype(np.uint16))
+    with pytest.raises(DataError, match=r"uint16.*scale=65535"):
+        load(folder)
+    assert float(load(folder, scale=65535.0, mean=0.0, std=1.0).train.inputs.max()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("arrays", "options", "words"),
+    [
+        ({"tokens": np.ones((36, 2))}, {}, "integer tokens in .*, got float64"),
+        ({"tokens": np.ones(36, int)}, {}, r"tokens in .* to be \[N, L\], got \[36\].*Pad"),
+        ({"tokens": np.ones((36, 2), int)}, {"scale": 2.0}, "holds tokens, which have no scale"),
+        ({"tokens": np.ones((36, 2), int)}, {"mean": 0.0, "std": 1.0}, "Tokens have no mean and std"),
+        ({"features": np.ones(36)}, {}, r"features in .* to be \[N, F\], got \[36\]"),
+        ({"features": np.full((36, 2), "x")}, {}, "Expected numbers for features in .*, got <U1"),
+        ({"features": np.ones((36, 2))}, {"vocabulary": 9}, "holds no tokens, so vocabulary plays no part"),
+        ({"features": np.ones((36, 2))}, {"target": "y"}, "is read as 'npz', which takes no target"),
+    ],
+)
+def test_unusable_features_and_tokens_are_refused(tmp_path: Path, arrays: Any, options: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        load(write_arrays(tmp_path, **arrays), **options)

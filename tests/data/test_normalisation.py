@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.data.normalisation import as_moment, check_moments, measured_moments, normalise_, undone
+from equipoise.data.normalisation import (
+    as_moment,
+    check_moments,
+    column_moments,
+    guessed_range,
+    measured_moments,
+    normalise_,
+    rescaled,
+    undone,
+)
 from equipoise.errors import DataError
 
 
@@ -63,3 +72,40 @@ def test_impossible_moments_are_refused(mean: Any, std: Any, words: str) -> None
     check_moments(0, (1, 2.0, 3), 3)
     with pytest.raises(DataError, match=words):
         check_moments(mean, std, 3)
+
+
+def test_columns_of_a_table_have_moments_of_their_own() -> None:
+    rows = torch.rand(50, 4, generator=torch.Generator().manual_seed(1)) * torch.tensor([1.0, 100.0, 0.0, 3.0]) + 1e6
+    rows[:, 3] = 0.1  # rounding alone must not count as a spread
+    mean, std = column_moments(rows)
+    assert isinstance(std, tuple)
+    assert std[2:] == (1.0, 1.0)
+    np.testing.assert_allclose(std[:2], rows.double().std(0, correction=0)[:2])
+    made = rows.clone()
+    normalise_(made, mean, std)
+    assert torch.isfinite(made).all()
+    torch.testing.assert_close(undone(made, mean, std, after=0), rows)
+    assert column_moments(torch.tensor([[2.0], [4.0]])) == (3.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "whole", "expected"),
+    [
+        (0.0, 1.0, False, (0.0, 1.0)),
+        (0.2, 0.3, False, (0.0, 1.0)),
+        (0.0, 255.0, True, (0.0, 255.0)),
+        (0.0, 200.0, False, (0.0, 200.0)),
+        (-1.0, 1.0, True, (-1.0, 1.0)),
+        (0.0, 4095.0, True, (0.0, 4095.0)),
+    ],
+)
+def test_what_stands_for_black_and_white(low: float, high: float, whole: bool, expected: tuple[float, float]) -> None:
+    assert guessed_range(low, high, whole) == expected
+
+
+def test_moments_of_values_become_those_of_pixels() -> None:
+    values = images(2) * 10 - 3
+    mean, std = rescaled((1.0, 2.0), 4.0, -3.0, 7.0)
+    normalised = values.clone()
+    normalise_(normalised, (1.0, 2.0), 4.0)
+    torch.testing.assert_close(undone(normalised, mean, std), (values + 3) / 10)

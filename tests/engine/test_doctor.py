@@ -13,7 +13,8 @@ from torch import Tensor
 from equipoise.engine import doctor
 from equipoise.environment import VERSION, environment
 from equipoise.errors import DataError, EquipoiseError, StorageError
-from equipoise.models.batched import Batched, Objective
+from equipoise.models.batched import Batched
+from equipoise.models.objective import Objective
 
 
 def test_every_check_is_made_and_its_outcome_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,4 +94,4 @@ def test_a_folder_that_cannot_be_written_is_noticed(tmp_path: Path, monkeypatch:
 def test_extras_are_those_that_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     there = {"flwr", "dp_accounting"}
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if name in there else None)
-    assert doctor.CHECKS["optional extras"]() == "flower yes, paper no"
+    assert doctor.CHECKS["optional extras"]() == "data no, flower yes, paper no"

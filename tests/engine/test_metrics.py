@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from equipoise.data.dataset import Dataset
+from equipoise.engine import metrics as module
 from equipoise.engine.federation import Federation
-from equipoise.engine.metrics import Tally
+from equipoise.engine.metrics import Tally, evaluate
 from equipoise.engine.result import federation_results
 from equipoise.engine.tables import Tables
 from equipoise.models.bundled import LeNetZhu
@@ -163,3 +164,31 @@ def test_how_rounds_are_grouped_does_not_show_in_the_sums() -> None:
         parts.add(Tables(**{part.name: getattr(many, part.name)[start:stop] for part in fields(many)}))
     for part in fields(whole):
         assert torch.equal(getattr(whole, part.name), getattr(parts, part.name)), part.name
+
+
+def test_a_row_has_the_noise_beside_the_update_of_its_last_round(few: Dataset) -> None:
+    names = ("none", "pl-identical", "ls-static", "laplace-dp")
+    budgets = {**BUDGETS, "laplace-dp": 10.0}
+    federations = [Federation("few", name, budgets[name]) for name in names]
+    sweep = sweep_of(few, federations, rounds=2, evaluate_every=1)
+    for number in (1, 2):
+        start = sweep.state.params.clone()
+        released, distortions = one_round(sweep, number)
+        sweep.train(number)
+        rows = evaluate(sweep, None)
+        assert rows[0]["noise_to_update"] == 0.0
+        assert rows[3]["noise_to_update"] is None, "a guarantee hides it"
+        for i in (1, 2):
+            update = released[i] - distortions[i] - start[i]
+            ratio = (distortions[i].norm(dim=1) / update.norm(dim=1)).mean()
+            assert rows[i]["noise_to_update"] == pytest.approx(float(ratio), rel=1e-4)
+
+
+def test_the_noise_is_not_set_beside_the_update_in_rounds_that_nobody_sees(
+    few: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    measured = module.noise_to_update
+    monkeypatch.setattr(module, "noise_to_update", lambda *given: asked.append(1) or measured(*given))
+    rows_of(sweep_of(few, [Federation("few", "pl-identical", 0.98)], small(), rounds=7, evaluate_every=3))
+    assert len(asked) == 3

@@ -479,3 +479,33 @@ def test_a_head_trains_on_features_as_it_does_in_its_model(few: Dataset) -> None
     torch.testing.assert_close(head.state.params, whole.state.params, rtol=0, atol=1e-6)
     assert head.state.params.abs().max() > 1e-3
     assert [row["accuracy"] for row in head_rows] == [row["accuracy"] for row in whole_rows]
+
+
+# --- models of the user's own ---------------------------------------------------------------------------------
+
+
+def head(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(shape[-1] * shape[-2], classes))
+
+
+def test_a_function_builds_the_model_for_the_data_and_every_seed_draws_its_own_weights(few: Dataset) -> None:
+    federations = [Federation("few", "none", None, seed) for seed in (1, 2)]
+    federations.append(Federation("few", "pl-identical", 0.98, 2))
+    before = torch.get_rng_state()
+    sweep = Sweep(Settings(), federations, {"few": few}, head)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert sweep.batched.layout.size == 7850
+    first, second, third = sweep.models()
+    assert not torch.equal(first, second)
+    assert torch.equal(second, third), "one seed, one set of first weights"
+    torch.manual_seed(2)
+    alone = sweep.batched.layout.flatten(dict(head((1, 28, 28), 10).named_parameters()))
+    assert torch.equal(second, alone), "its own initialisation, whatever init says"
+    torch.set_rng_state(before)
+
+
+def test_settings_that_name_code_import_nothing(few: Dataset) -> None:
+    federations, settings = [Federation("few", "none")], Settings.flat(model="absent_of_test:Net")
+    with pytest.raises(ConfigError, match="is code, and the word of settings is not enough"):
+        Sweep(settings, federations, {"few": few})
+    assert Sweep(settings, federations, {"few": few}, head).batched.layout.size == 7850

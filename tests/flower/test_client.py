@@ -169,7 +169,7 @@ def failing_loader() -> Iterator[Any]:
 
 def test_the_words_of_an_error_in_the_loader_are_not_quoted() -> None:
     with pytest.raises(DataError, match=r"The loader failed: KeyError at test_client.py:") as caught:
-        protect(network(), failing_loader(), asking(), context())
+        protected_step(network(), failing_loader(), asking(), context())
     assert "4711" not in "".join(traceback.format_exception(caught.value))
 
 
@@ -211,8 +211,17 @@ def test_a_batch_can_come_in_any_usual_form() -> None:
 )
 def test_a_batch_of_no_use_is_an_error_that_names_it(data: Any, words: str) -> None:
     with pytest.raises(DataError) as caught:
-        protect(network(), data, asking(), context())
+        protected_step(network(), data, asking(), context())
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("data", [None, 3, DataLoader([])])
+def test_a_static_mechanism_needs_no_batch(data: Any) -> None:
+    """RUN has one; what it cannot use it does not look at, and a learned one still needs it."""
+    sent = protect(network(), data, asking(), context()).to_torch_state_dict()
+    assert list(sent) == list(start())
+    with pytest.raises(DataError):
+        protect(network(), data, asking(), context({**RUN, "equipoise.mechanism": "pl-learn"}))
 
 
 @pytest.mark.parametrize(
@@ -330,7 +339,7 @@ def test_what_failed_is_charged_all_the_same(tmp_path: Path) -> None:
     """That it failed may tell of the data: a server could ask for nothing else, for ever."""
     about = context(node=counted(tmp_path, 1))
     with pytest.raises(DataError):
-        protect(network(), DataLoader([]), asking(), about)
+        protected_step(network(), DataLoader([]), asking(), about)
     with pytest.raises(PolicyError, match="released 1 times in all"):
         protect(network(), images(), asking(), about)
 

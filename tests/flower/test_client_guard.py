@@ -246,7 +246,7 @@ def test_a_train_function_cannot_choose_among_releases() -> None:
 def test_what_failed_is_not_tried_again_with_other_arguments() -> None:
     def retrying(msg: Message, context: Context) -> Message:
         try:
-            protect(network(), 3, msg, context)
+            protected_step(network(), 3, msg, context)
         except Exception:
             return Message(content(protect(network(), images(), msg, context)), reply_to=msg)
         raise AssertionError

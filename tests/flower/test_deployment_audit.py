@@ -56,7 +56,7 @@ def test_what_is_lacking_is_told_with_the_flag_that_gives_it(tmp_path: Path) -> 
         audit_run(tmp_path, cheap(), model=network)
     with pytest.raises(ConfigError, match=r"--model my_app\.task:Net"):
         audit_run(tmp_path, cheap(), public=public())
-    with pytest.raises(DataError, match="fewer than 4 images of class 2"):
+    with pytest.raises(DataError, match="fewer than 4 examples of class 2"):
         audit_run(tmp_path, cheap(), public=public(classes=2), model=network)
 
 

@@ -50,6 +50,20 @@ def permitted(path: Path, run: dict[str, Any], **changes: Any) -> None:
     policy.permit(terms, protection, budget if terms.mechanism.formal else None)
 
 
+BUFFERS = {**RUN, "equipoise.mechanism": "pl-identical", "equipoise.buffers": "noised"}
+
+
+def test_fitted_buffers_leave_only_where_the_policy_says_so(tmp_path: Path) -> None:
+    asked = {"mechanisms": easy("pl-identical")}
+    permitted(tmp_path / "a.toml", {**BUFFERS, "equipoise.buffers": "refused"}, **asked)
+    permitted(tmp_path / "b.toml", BUFFERS, buffers="noised", **asked)
+    for policy in ({}, {"buffers": "received"}):
+        with pytest.raises(PolicyError, match="keeps buffers, such as running statistics, as received"):
+            permitted(tmp_path / "c.toml", BUFFERS, **policy, **asked)
+    with pytest.raises(PolicyError, match="Expected buffers = 'sent'"):
+        permitted(tmp_path / "d.toml", BUFFERS, buffers="sent", **asked)
+
+
 # --- the run config against the policy ---------------------------------------------------------------------------
 
 

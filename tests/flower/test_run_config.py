@@ -47,6 +47,7 @@ def test_every_setting_of_a_release_can_be_set() -> None:
 def test_no_setting_becomes_the_servers_to_set_unnoticed() -> None:
     assert set(OF_A_RELEASE) == {
         "eta", "steps", "gamma", "negative_norm", "factor", "sensitivity", "clip", "clip_norm", "clients",
+        "buffers",
     }  # fmt: skip
 
 
@@ -63,6 +64,17 @@ def test_of_a_whole_run_the_run_config_sets_the_terms_and_not_the_noise() -> Non
             read_terms({**run, **given, f"equipoise.{key}": 1})
     with pytest.raises(ConfigError, match="does not say of how many rounds"):
         read_terms(run)
+
+
+def test_buffers_that_a_mechanism_cannot_have_are_refused_where_the_app_starts() -> None:
+    noised = {**RUN, "equipoise.buffers": "noised"}
+    result = read_terms({**noised, "equipoise.mechanism": "pl-identical"})
+    assert result.settings.buffers == "noised"
+    assert result.config(3, "float32").settings.protection.buffers == "received"
+    with pytest.raises(ConfigError, match="where the loss does not look"):
+        read_terms({**noised, "equipoise.mechanism": "pl-learn"})
+    with pytest.raises(ConfigError, match="parameters alone, got buffers='noised'"):
+        read_terms({**noised, "equipoise.mechanism": "laplace-dp", "equipoise.budget": 1.0})
 
 
 def test_dashes_and_underlines_are_the_same() -> None:

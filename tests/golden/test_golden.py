@@ -26,6 +26,8 @@ SHORT = ("every_mechanism", "two_datasets_two_seeds", "computed", "releases")
 """Three rounds at most: rounding has not grown yet."""
 RENAMED: dict[str, str] = {"/options/rounds": "/options/snapshots"}
 """Recorded part of a path -> what it is called now."""
+GONE = re.compile(r"/\w+ (none|\w+-static|pl-identical) given/record/utility_loss")
+"""Recorded, and not given any more: what a client trained is distorted without a forward pass."""
 
 
 def renamed(path: str) -> str:
@@ -78,7 +80,7 @@ def test_the_numbers_are_the_recorded_ones(name: str, tmp_path: Path) -> None:
         actual = {path: new for path, new in numbers(SCENARIOS[name](tmp_path)) if not path.endswith(ADDED)}
     finally:
         torch.set_num_threads(threads)
-    expected = {renamed(path): value for path, value in golden["scenarios"][name].items()}
+    expected = {renamed(path): value for path, value in golden["scenarios"][name].items() if not GONE.fullmatch(path)}
     if not exact:
         expected, actual = without_learned(expected, name), without_learned(actual, name)
         assert len(expected) >= 30, "enough is left to compare"

@@ -21,7 +21,7 @@ from equipoise.mechanism.noise import standard_noise
 from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import MECHANISMS
 from equipoise.mechanism.release import release
-from equipoise.models.batched import Objective
+from equipoise.models.objective import Objective
 from equipoise.randomness import experiment_key, keyed_words, system_uniform
 
 DP = MECHANISMS["laplace-dp"]

@@ -17,7 +17,8 @@ from equipoise.mechanism.intensity import intensity
 from equipoise.mechanism.protection import Protection
 from equipoise.mechanism.registry import MECHANISMS, Mechanism
 from equipoise.mechanism.release import Release, distort_given, local_step, observed_release, release
-from equipoise.models.batched import Batched, Objective
+from equipoise.models.batched import Batched
+from equipoise.models.objective import Objective
 
 SOURCE = Path(equipoise.__file__).parent
 R, P, ETA = 5, 12, 0.1

@@ -285,7 +285,7 @@ def test_a_call_has_one_memory_order_whatever_that_of_the_data(monkeypatch: pyte
 
 def found_slots(batched: Batched) -> int:
     images, labels = data(1)
-    return slots_for(batched, images * 0, labels * 0, CLASSES if batched._loss is None else None)
+    return slots_for(batched, images * 0, labels * 0, CLASSES if batched.loss is None else None)
 
 
 def test_kernels_that_mix_slots_get_one_record_a_call(
@@ -367,7 +367,7 @@ def test_not_even_where_rounding_decides_on_the_class(size: int) -> None:
 
 def test_slots_are_looked_for_once_for_every_model_loss_and_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[Any] = []
-    monkeypatch.setattr(units_file, "_independent", lambda batched, *rest: tried.append(batched._loss) or True)
+    monkeypatch.setattr(units_file, "_independent", lambda batched, *rest: tried.append(batched.loss) or True)
     model = network()
 
     def one(outputs: Tensor, labels: Tensor) -> Tensor:

@@ -168,6 +168,23 @@ def assert_second_order(batched: Batched, models: list[nn.Module], x: Tensor, y:
             assert_close(second[2][r], to_labels, f"second derivative to the labels in replica {r}")
 
 
+def assert_replicas_alone(batched: Batched, inputs: Tensor, labels: Tensor) -> None:
+    """R sets of parameters at once have the losses and gradients that each has by plain autograd."""
+    model = batched.model
+    start = batched.layout.flatten(dict(model.named_parameters()))
+    params = start + 0.05 * torch.randn(len(inputs), len(start), generator=torch.Generator().manual_seed(3))
+    objective = batched.at(inputs, labels)
+    together, losses = objective.gradient(params), objective.loss(params)
+    for row, flat in enumerate(params):
+        model.load_state_dict(batched.layout.unflatten(flat), strict=False)
+        model.zero_grad()
+        loss = nn.functional.cross_entropy(model(inputs[row]), labels[row])
+        loss.backward()
+        alone = batched.layout.flatten({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+        assert torch.allclose(losses[row], loss, rtol=1e-5)
+        assert float((together[row] - alone).norm() / alone.norm()) < 1e-5
+
+
 def odd() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 3, 4, stride=3, padding=1, bias=False),

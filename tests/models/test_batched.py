@@ -15,6 +15,7 @@ from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP, LeNetZhu, SmallCNN
 from equipoise.models.check import check_model
 from equipoise.models.features import FeatureModel
+from equipoise.models.routes import Name
 from tests.models.reference import (
     DEVICES,
     EXACT,
@@ -35,7 +36,7 @@ from tests.models.reference import (
 
 
 def is_fast(batched: Batched) -> bool:
-    return batched._layers is not None
+    return batched.route == "layers"
 
 
 # --- models the layers know -----------------------------------------------------------------------------------
@@ -52,10 +53,10 @@ def test_bundled_models_by_layers(make: Callable[[], nn.Module], device: str, co
 
 
 @pytest.mark.parametrize("make", [LeNetZhu, MLP, SmallCNN])
-def test_bundled_models_by_torch_func(make: Callable[[], nn.Module]) -> None:
+@pytest.mark.parametrize("route", ["vmap", "loop", "threads"])
+def test_bundled_models_by_other_routes(make: Callable[[], nn.Module], route: Name) -> None:
     model = randomised(make())
-    batched = Batched(model, fast=False)
-    assert not is_fast(batched)
+    batched = Batched(model, route=route)
     assert_first_order(batched, model, *batch((1, 28, 28), 2))
 
 
@@ -95,9 +96,10 @@ class Tied(nn.Sequential):
 
 
 @pytest.mark.parametrize("make", [Residual, Grouped, Doubling, Tied])
-def test_models_of_the_users_own(make: Callable[[], nn.Module]) -> None:
+@pytest.mark.parametrize("route", [None, "vmap", "loop", "threads"])
+def test_models_of_the_users_own(make: Callable[[], nn.Module], route: Name | None) -> None:
     model = randomised(make())
-    batched = Batched(model)
+    batched = Batched(model, route=route)
     assert not is_fast(batched)
     assert_first_order(batched, model, *batch((1, 6, 7), classes=4))
     check_model(model, torch.zeros(2, 1, 6, 7, dtype=torch.float64), classes=4)
@@ -152,10 +154,10 @@ class Shared(nn.Module):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_a_model_that_is_no_sequence(kind: str, replicas: int) -> None:
+@pytest.mark.parametrize("route", ["vmap", "loop", "threads"])
+def test_a_model_that_is_no_sequence(kind: str, replicas: int, route: Name) -> None:
     models = [fresh(Shared, seed) for seed in range(replicas)]
-    batched = Batched(models[0])
-    assert batched._layers is None
+    batched = Batched(models[0], route=route)
     assert_second_order(batched, models, *labelled(kind, replicas, 4))
 
 
@@ -241,7 +243,7 @@ def test_a_loss_that_is_not_one_number_is_refused_everywhere(count: int, what: s
     batched = Batched(MLP((1, 2, 2), 3, 4), each)
     x, y = torch.rand(count, 5, 1, 2, 2), torch.zeros(count, 5, dtype=torch.int64)
     flat = torch.zeros(count, batched.layout.size)
-    again = partial(batched.differentiable, images=x, labels=y)
+    again = partial(batched.differentiable, inputs=x, labels=y)
     call = again if what == "differentiable" else getattr(batched.at(x, y), what)
     with pytest.raises(ModelError, match=r"The loss returned shape \(\d,\), expected one number. Return the mean"):
         call(flat)

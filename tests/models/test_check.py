@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from equipoise.errors import ModelError
+from equipoise.models import check
 from equipoise.models.batched import Batched
 from equipoise.models.check import check_features, check_model, loss_error
+from equipoise.models.routes import Name
 from tests.models.reference import assert_first_order, batch, randomised
 
+ROUTES: tuple[Name | None, ...] = (None, "vmap", "loop")
 IMAGES = torch.linspace(-1, 1, 2 * 4 * 4).view(2, 1, 4, 4)
 
 
-def refused(model: nn.Module, remedy: str, classes: int | None = 3, images: Tensor = IMAGES) -> ModelError:
+def refused(
+    model: nn.Module, remedy: str, classes: int | None = 3, images: Any = IMAGES, route: Name | None = None
+) -> ModelError:
     """The error, whose remedy is the one that fits: GroupNorm helps nobody who has no BatchNorm."""
     with pytest.raises(ModelError, match=r"^The model cannot be used: ") as caught:
-        check_model(model, images, classes)
+        check_model(model, images, classes, route=route)
     assert remedy in caught.value.remedy
     assert ("GroupNorm" in caught.value.remedy) == ("BatchNorm" in caught.value.cause)
     return caught.value
@@ -65,7 +73,9 @@ class FunctionalDropout(nn.Module):
 
 
 def test_dropout_hidden_in_forward_is_refused() -> None:
-    assert "draws random numbers" in refused(FunctionalDropout(), "call eval()").cause
+    for route in ROUTES:
+        error = refused(FunctionalDropout(), "Take randomness, and whatever changes", route=route)
+        assert "the same parameters and inputs gave different outputs" in error.cause
 
 
 class Counting(nn.Module):
@@ -93,21 +103,31 @@ class Branching(nn.Module):
         return y if bool(y.sum() > 0) else -y
 
 
-def test_control_flow_on_data_is_refused() -> None:
-    assert "decides by the values in a tensor" in refused(Branching(), "torch.where").cause
+def test_control_flow_on_data_is_a_problem_of_torch_func_alone() -> None:
+    error = refused(Branching(), "torch.where", route="vmap")
+    assert "decides by the values in a tensor" in error.cause
+    assert "Or take the route 'loop'" in error.remedy
+    assert check_model(Branching(), IMAGES, 3) == check_model(Branching(), IMAGES, 3, route="threads") == "threads"
+
+
+def test_where_torch_func_cannot_run_a_model_plain_pytorch_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where the rule has vmap for most models."""
+    monkeypatch.setattr(check, "default_route", lambda *_: "vmap")
+    assert check_model(Branching(), IMAGES, 3) == "loop"
+    assert check_model(Recurrent(), IMAGES, 3) == "vmap"
 
 
 class Recurrent(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, kind: type[nn.RNNBase] = nn.LSTM, **form: Any) -> None:
         super().__init__()
-        self.rnn = nn.LSTM(4, 3, batch_first=True)
+        self.rnn = kind(4, 3, batch_first=True, **form)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.rnn(x[:, 0])[0][:, -1]
 
 
-def test_lstm_is_refused() -> None:
-    assert "'rnn' (LSTM) has no batched form" in refused(Recurrent(), "nn.GRUCell").cause
+def test_an_lstm_is_no_problem() -> None:
+    check_model(Recurrent(), IMAGES, 3)
 
 
 class Pair(nn.Module):
@@ -143,15 +163,22 @@ def test_a_non_finite_parameter_is_refused_by_name(bad: float) -> None:
 
 
 def test_all_reasons_come_at_once() -> None:
-    model = head(nn.BatchNorm2d(1), nn.Dropout(0.1), Recurrent())
+    model = head(nn.BatchNorm2d(1), nn.Dropout(0.1), Recurrent(num_layers=2, dropout=0.1))
     with torch.no_grad():
         model[4].bias[0] = float("nan")
     error = refused(model, "GroupNorm")
     cause = error.cause
     for part in ("'0' (BatchNorm2d)", "'1' (Dropout)", "'2.rnn' (LSTM)", "'4.bias' is not finite"):
         assert part in cause
-    for part in ("GroupNorm", "dropout", "nn.GRUCell", "finite parameters"):
+    for part in ("GroupNorm", "Call eval() on dropout", "the dropout of LSTM", "finite parameters"):
         assert part in error.remedy, "each with its own remedy"
+
+
+def test_a_deep_network_names_a_few_of_its_layers() -> None:
+    error = refused(head(*(nn.BatchNorm2d(1) for _ in range(11))), "GroupNorm")
+    assert "'7' (BatchNorm2d)" in error.cause
+    assert "'8'" not in error.cause
+    assert error.cause.endswith("; and 3 more.")
 
 
 def test_checking_leaves_a_good_model_as_it_was() -> None:
@@ -169,11 +196,11 @@ def test_checking_leaves_a_good_model_as_it_was() -> None:
 class Running(nn.Module):
     """A linear layer, and whatever a test puts behind it."""
 
-    def __init__(self, then: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, then: Callable[[Tensor], Any]) -> None:
         super().__init__()
         self.fc, self.then = nn.Linear(16, 3), then
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         return self.then(self.fc(x.flatten(1)))
 
 
@@ -195,7 +222,7 @@ CALLS = iter(range(1000))
 @pytest.mark.parametrize(
     ("then", "cause", "remedy"),
     [
-        (lambda y: y + torch.rand(2, 3), "draws random numbers", "the same inputs must give the same"),
+        (lambda y: y + torch.rand(2, 3), "gave different outputs", "Take randomness, and whatever changes"),
         (lambda y: y * y.sum().item(), "decides by the values", "torch.where"),
         (lambda y: y[y > 0], "decides by the values", "torch.where"),
         (filled_in, "changes a tensor in place", "instead of filling in"),
@@ -210,7 +237,7 @@ CALLS = iter(range(1000))
     ids=["randomness", "item", "mask", "assignment", "addition", "numpy", "state"],
 )
 def test_what_torch_func_cannot_run_is_told_apart(then: Callable[[Tensor], Tensor], cause: str, remedy: str) -> None:
-    assert cause in refused(Running(then), remedy, classes=None).cause
+    assert cause in refused(Running(then), remedy, classes=None, route="vmap").cause
 
 
 @pytest.mark.parametrize(
@@ -237,19 +264,163 @@ def test_a_parameter_that_is_no_floating_point_number_is_refused_by_name() -> No
     assert "parameter 'counts' is torch.int64" in refused(model, "a buffer").cause
 
 
-def test_recurrent_cells_do_what_the_remedy_says() -> None:
-    class Loop(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.cell = nn.GRUCell(4, 3)
+# -- the remedy for a module works on that module --------------------------------------------------------------------
 
-        def forward(self, x: Tensor) -> Tensor:
-            state = x.new_zeros(len(x), 3)
-            for place in range(4):
-                state = self.cell(x[:, 0, place], state)
-            return state
 
-    check_model(Loop(), IMAGES, 3)
+def part_of(model: nn.Module, cause: str) -> Any:
+    """The module that an error names."""
+    return model.get_submodule(re.search(r"'([\w.]+)' \(", cause)[1])  # type: ignore[index]
+
+
+def no_dropout(part: Any) -> None:
+    part.dropout = 0.0
+
+
+@pytest.mark.parametrize(
+    ("layer", "remedy", "apply"),
+    [
+        (nn.BatchNorm2d(1), "call eval() on it", lambda part: part.eval()),
+        (nn.InstanceNorm2d(1, track_running_stats=True), "call eval() on it", lambda part: part.eval()),
+        (nn.Dropout(0.5), "Call eval() on dropout", lambda part: part.eval()),
+        (nn.Dropout(0.5), "set p=0", lambda part: setattr(part, "p", 0.0)),
+        (Recurrent(num_layers=2, dropout=0.2), "Set the dropout of LSTM to 0.0", no_dropout),
+        (Recurrent(nn.GRU, num_layers=2, dropout=0.2), "Set the dropout of GRU to 0.0", no_dropout),
+        (Recurrent(nn.GRU, num_layers=2, dropout=0.2), "call eval() on it", lambda part: part.eval()),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else None,
+)
+def test_the_remedy_for_a_layer_that_draws_or_remembers(
+    layer: nn.Module, remedy: str, apply: Callable[[Any], Any]
+) -> None:
+    model = head(layer, features=3 if isinstance(layer, Recurrent) else 16)
+    part = part_of(model, refused(model, remedy).cause)
+    apply(part)
+    check_model(model, IMAGES, 3)
+
+
+def test_a_random_slope_is_replaced() -> None:
+    assert "'0' (RReLU) draws random numbers" in refused(head(nn.RReLU()), "Replace RReLU by LeakyReLU").cause
+    check_model(head(nn.LeakyReLU()), IMAGES, 3)
+
+
+class Attentive(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, dropout=0.2, batch_first=True)
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x[:, 0]
+        return self.out(self.attention(y, y, y, need_weights=False)[0].mean(1))
+
+
+def test_the_remedy_for_attention_with_dropout() -> None:
+    model = Attentive()
+    cause = refused(model, "Set the dropout of attention to 0.0").cause
+    assert "'attention' (MultiheadAttention) draws random numbers" in cause
+    no_dropout(part_of(model, cause))
+    check_model(model, IMAGES, 3)
+    model.attention.dropout = 0.2
+    check_model(model.eval(), IMAGES, 3)
+
+
+class OwnLSTM(nn.LSTM):
+    """Derived from torch's: it may do anything."""
+
+
+def test_a_recurrent_layer_of_ones_own_is_named_and_torchs_own_serves() -> None:
+    model = Recurrent(OwnLSTM)
+    error = refused(model, "Use the layer of torch itself", route="vmap")
+    assert "'rnn' (OwnLSTM) is derived from a layer of torch" in error.cause
+    check_model(Recurrent(nn.LSTM), IMAGES, 3, route="vmap")
+    check_model(model, IMAGES, 3)
+
+
+class Reader(nn.Module):
+    """The last real output of sequences of tokens, 0 is padding: packed, or as the remedy says."""
+
+    def __init__(self, packed: bool) -> None:
+        super().__init__()
+        self.packed, self.words, self.rnn = packed, nn.Embedding(5, 4), nn.GRU(4, 3, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        lengths, seen = (x != 0).sum(1), self.words(x)
+        if self.packed:
+            return self.rnn(pack_padded_sequence(seen, lengths, batch_first=True, enforce_sorted=False))[1][0]
+        return self.rnn(seen)[0][torch.arange(len(x)), lengths - 1]
+
+
+def test_packed_sequences_are_refused_by_name_and_padded_ones_serve() -> None:
+    tokens, blank = torch.tensor([[1, 2, 3], [4, 0, 0]]), torch.zeros(1, 3, dtype=torch.int64)
+    for x, route in ((tokens, "vmap"), (blank, None)):  # a blank record, as a guarantee tries it, cannot be packed
+        error = refused(Reader(True), "padded tensor", images=x, route=route)
+        assert "'rnn' (GRU) gets packed sequences" in error.cause
+    check_model(Reader(True), tokens, 3)
+    check_model(Reader(False), blank, 3)
+    packed, padded = Reader(True), Reader(False)
+    padded.load_state_dict(packed.state_dict())
+    check_model(padded, tokens, 3, route="vmap")
+    assert torch.allclose(packed(tokens), padded(tokens))
+
+
+def test_batch_norm_without_statistics_of_its_own_needs_more_than_one_record() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(16, track_running_stats=False), nn.Linear(16, 3))
+    check_model(model, IMAGES, 3)
+    assert "'1' (BatchNorm1d) needs more than the one record" in refused(model, "GroupNorm", images=IMAGES[:1]).cause
+    model[1] = nn.GroupNorm(4, 16)
+    check_model(model, IMAGES[:1], 3)
+
+
+def test_what_torch_func_cannot_run_is_placed_in_its_module() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 16), nn.Unflatten(1, (1, 4, 4)), Branching())
+    assert "in '3' (Branching), decides by the values" in refused(model, "torch.where", route="vmap").cause
+    assert "in '1' (Linear): RuntimeError" in refused(head(features=17), "inputs of this shape").cause
+
+
+# -- several inputs, and outputs of any kind -------------------------------------------------------------------------
+
+
+class Two(nn.Module):
+    def __init__(self, form: str = "tensor") -> None:
+        super().__init__()
+        self.fc, self.form = nn.Linear(16, 3), form
+
+    def forward(self, image: Tensor, shift: Tensor) -> Any:
+        logits = self.fc(image.flatten(1)) + shift.unsqueeze(1)
+        kinds = {"tensor": logits, "dict": {"logits": logits, "size": logits.norm()}, "tuple": (logits, shift)}
+        return kinds[self.form]
+
+
+SHIFT = torch.tensor([0.5, -1.0])
+
+
+def test_inputs_by_place_and_by_name() -> None:
+    for inputs in ((IMAGES, SHIFT), {"shift": SHIFT, "image": IMAGES}):
+        check_model(Two(), inputs, 3)
+
+
+@pytest.mark.parametrize("inputs", [IMAGES, (IMAGES,), {"image": IMAGES}, {"image": IMAGES, "move": SHIFT}])
+def test_inputs_that_are_not_those_of_forward_are_told(inputs: Any) -> None:
+    cause = refused(Two(), "Pass all inputs: by place", images=inputs).cause
+    assert "its forward takes (image, shift)" in cause
+
+
+def test_other_outputs_need_a_loss_and_the_remedy_has_one() -> None:
+    for form, part in (("dict", "outputs['logits']"), ("tuple", "outputs[0]")):
+        model = Two(form)
+        remedy = refused(model, part, None, (IMAGES, SHIFT)).remedy
+        loss = eval(remedy.partition("loss=")[2].removesuffix("."), {"torch": torch})
+        check_model(model, (IMAGES, SHIFT), loss=loss)
+        gradient = (
+            Batched(model, loss).at((IMAGES[None], SHIFT[None]), torch.tensor([[0, 1]])).gradient(torch.zeros(1, 51))
+        )
+        assert gradient.abs().sum() > 0
+
+
+def test_randomness_in_any_output_is_found() -> None:
+    model = Running(lambda y: {"logits": y, "state": y + next(CALLS)})
+    with pytest.raises(ModelError, match="gave different outputs"):
+        check_model(model, IMAGES, loss=lambda outputs, labels: outputs["logits"].mean())
 
 
 # -- errors of the user's own code ---------------------------------------------------------------------------------
@@ -271,7 +442,7 @@ def test_the_words_of_an_error_under_torch_func_alone_are_not_quoted() -> None:
     def picky(y: Tensor) -> Tensor:
         return careless(y) if torch._C._functorch.is_functorch_wrapped_tensor(y) else y
 
-    error = refused(Running(picky), "Use torch operations alone")
+    error = refused(Running(picky), "Use torch operations alone", route="vmap")
     assert "ValueError at test_check.py:" in error.cause
     assert MARKER not in "".join(traceback.format_exception(error))
 
@@ -286,6 +457,7 @@ def test_an_error_of_the_loss_is_told_by_its_cause() -> None:
         (failing, raised, "cannot be computed: ValueError at test_check.py:", "Call loss(model(x), y) by itself"),
         (None, raised, "the loss decides by the values", "torch.where"),
         (None, KeyError(MARKER), "torch.func cannot run the loss (KeyError)", "torch operations alone"),
+        (None, RuntimeError("element 0 does not require grad"), "that autograd can follow", "Take .detach()"),
         (None, torch.OutOfMemoryError(MARKER), "does not fit into the memory of cpu", "Use a smaller batch"),
     ]
     for loss, error, cause, remedy in cases:

@@ -28,7 +28,7 @@ def test_convolutions_with_odd_sizes_strides_and_paddings(features: nn.Sequentia
     size = size or features(torch.zeros(1, 2, 7, 9, dtype=torch.float64)).numel()
     model = randomised(nn.Sequential(features, nn.Flatten(), nn.Linear(size, 4)))
     batched = Batched(model, device=device)
-    assert batched._layers is not None, "nested sequences are known"
+    assert batched.route == "layers", "nested sequences are known"
     assert_first_order(batched, model, *batch((2, 7, 9), classes=4))
 
 

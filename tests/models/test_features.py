@@ -16,6 +16,7 @@ from equipoise.models import features as features_file
 from equipoise.models.batched import Batched
 from equipoise.models.check import check_model
 from equipoise.models.features import FeatureModel, features_of, scatter_linear, zero_head
+from equipoise.models.routes import NAMES, Name
 from tests.models.reference import assert_first_order, assert_second_order, batch, labelled, randomised
 
 SHAPE = (1, 4, 4)
@@ -84,20 +85,19 @@ def test_the_head_of_the_bundled_model_begins_at_zero_and_draws_nothing() -> Non
 # -- gradients for many sets of parameters -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fast", [True, False])
-def test_gradients_of_the_head_are_those_of_autograd(model: FeatureModel, fast: bool) -> None:
+@pytest.mark.parametrize("route", NAMES)
+def test_gradients_of_the_head_are_those_of_autograd(model: FeatureModel, route: Name) -> None:
     double = model.double()
-    batched = Batched(double, fast=fast)
-    assert (batched._layers is not None) == fast
+    batched = Batched(double, route=route)
     assert [slot.name for slot in batched.layout.slots] == ["head.weight", "head.bias"]
     assert_first_order(batched, double, *batch(SHAPE, classes=3))
 
 
-@pytest.mark.parametrize("fast", [True, False])
-def test_gradients_can_be_differentiated_to_the_images(model: FeatureModel, fast: bool) -> None:
+@pytest.mark.parametrize("route", NAMES)
+def test_gradients_can_be_differentiated_to_the_images(model: FeatureModel, route: Name) -> None:
     models: list[nn.Module] = [randomised(copy.deepcopy(model), seed) for seed in range(2)]
     data = labelled("probabilities", 2, 3, SHAPE, classes=3)
-    assert_second_order(Batched(models[0], fast=fast), models, *data)
+    assert_second_order(Batched(models[0], route=route), models, *data)
 
 
 def test_the_features_of_a_mini_batch_are_computed_once(model: FeatureModel) -> None:

@@ -203,8 +203,8 @@ def deep() -> nn.Module:
 def test_sequences_of_known_layers(make: Callable[[], nn.Module], device: str, kind: str, replicas: int) -> None:
     models = [fresh(make, seed) for seed in range(replicas)]
     batched = Batched(models[0], device=device)
-    assert batched._layers is not None
-    convolutions = [layer for layer in batched._layers if isinstance(layer, Conv)]
+    assert batched.route == "layers"
+    convolutions = [layer for layer in batched._route.sequence if isinstance(layer, Conv)]
     expected = GroupedConv if device == "cpu" else PatchConv
     assert all(type(layer) is expected for layer in convolutions)
     assert_second_order(batched, models, *labelled(kind, replicas, 4))

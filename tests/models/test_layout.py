@@ -13,14 +13,15 @@ from equipoise.errors import ModelError
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import MLP, LeNetZhu, SmallCNN
 from equipoise.models.layout import Layout, Slot, add_slot
+from equipoise.models.routes import Name
 from tests.models.reference import Residual
 
 
-@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("route", [None, "vmap"])
 @pytest.mark.parametrize("make", [LeNetZhu, MLP, SmallCNN, Residual])
-def test_flatten_and_unflatten_undo_each_other(make: Callable[[], nn.Module], fast: bool) -> None:
+def test_flatten_and_unflatten_undo_each_other(make: Callable[[], nn.Module], route: Name | None) -> None:
     model = make()
-    layout = Batched(model, fast=fast).layout
+    layout = Batched(model, route=route).layout
     tensors = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     flat = layout.flatten(model.state_dict())
     assert flat.shape == (layout.size,)

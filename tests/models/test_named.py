@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 from equipoise.errors import ConfigError, ModelError
-from equipoise.models.named import imported, model_of
+from equipoise.models.named import chosen, code_of, confirmed, imported, model_of
 
 TASK = """
 from torch import nn
@@ -19,6 +19,10 @@ class Net(nn.Sequential):
         super().__init__(nn.Flatten(), nn.Linear(4, 2))
 def sized(width):
     return nn.Linear(width, 2)
+def fitted(shape, *, classes, vocabulary=5):
+    return nn.Linear(shape[0] + vocabulary, classes)
+class Inside:
+    Net = Net
 def broken():
     raise ValueError("the password is swordfish")
 def number():
@@ -83,3 +87,43 @@ def test_what_is_no_model_is_told_by_name(name: str, error: type[Exception], wor
 def test_an_empty_module_name_is_refused() -> None:
     with pytest.raises(ConfigError, match="cannot be imported"):
         imported(":Net")
+
+
+@pytest.mark.usefixtures("task")
+def test_a_function_gets_what_it_asks_for_by_name() -> None:
+    for vocabulary, width in ((None, 12), (30, 37)):
+        model = model_of("task_of_test:fitted", (7,), 3, vocabulary)
+        assert (model.in_features, model.out_features) == (width, 3)
+
+
+@pytest.mark.usefixtures("task")
+def test_an_attribute_of_an_attribute_is_found() -> None:
+    assert type(built("task_of_test:Inside.Net")).__name__ == "Net"
+
+
+def test_the_word_of_settings_imports_nothing() -> None:
+    with pytest.raises(ConfigError, match=r"'absent_of_test:Net' is code, .* --model absent_of_test:Net"):
+        chosen("absent_of_test:Net", None)
+    assert chosen("mlp", None) == "mlp"
+    assert chosen("absent_of_test:Net", nn.Flatten) is nn.Flatten
+
+
+def test_a_run_that_names_code_has_it_named_again() -> None:
+    name = "absent_of_test:Net"
+    assert confirmed(name, name) == name
+    assert confirmed(name, nn.Flatten) is nn.Flatten
+    assert confirmed("mlp", None) == confirmed("mlp", "mlp") == "mlp"
+    with pytest.raises(ConfigError, match="is not enough to run it"):
+        confirmed(name, None)
+    with pytest.raises(ConfigError, match=r"names its model, 'absent_of_test:Net', not 'other:Net'.*--model absent"):
+        confirmed(name, "other:Net")
+    for given in ("other:Net", "lenet-zhu", nn.Flatten):
+        with pytest.raises(ConfigError, match=r"Leave the model out\."):
+            confirmed("mlp", given)
+
+
+@pytest.mark.usefixtures("task")
+def test_code_is_imported_and_a_bundled_name_is_left_to_the_settings() -> None:
+    assert code_of("mlp") is None
+    assert code_of(nn.Flatten) is nn.Flatten
+    assert code_of("task_of_test:Net")().state_dict().keys() == {"1.weight", "1.bias"}

@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from equipoise.data.dataset import Dataset
+from equipoise.data.splits import Split
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import GROUP_OF, Settings
 from equipoise.errors import ConfigError, EquipoiseError
 from equipoise.mechanism.protection import Leakage
 from equipoise.mechanism.run_budget import GaussianSettings
-from equipoise.runs.config import Config, SweepBlock, differing, literal, resolve, stored
+from equipoise.runs.config import MARK, Config, SweepBlock, differing, literal, of_run, resolve, stored
 
 NONE = {"mechanisms": ["none"]}
 
@@ -408,7 +411,9 @@ OTHER: dict[str, Any] = {
     "sensitivity": 11.0, "clip": None, "clip_norm": "l1", "leakage": Leakage(D=57.0), "server_rate": 0.5,
     "min_clients": 2, "evaluate_every": 100, "full_every": 10, "expected_draws": 8, "snapshots": [0], "chunk": 3,
     "device": "cuda", "dtype": "float64", "threads": 1, "ledger": False, "release_limit": 5,
-    "server_momentum": 0.9, "gaussian": GaussianSettings(clip=2.0),
+    "server_momentum": 0.9, "gaussian": GaussianSettings(clip=2.0), "route": "loop", "buffers": "noised",
+    "test_fraction": 0.3, "target": "y", "group": "person", "text": "note", "drop": ["id"], "categorical": ["zip"],
+    "categories": "codes", "vocabulary": 100, "text_length": 32, "resize": 32, "scale": 255.0, "mean": 0.5, "std": 0.5,
 }  # fmt: skip
 
 
@@ -417,7 +422,7 @@ def test_the_digest_ignores_where_and_how_fast_and_nothing_else(key: str) -> Non
     config = Config(Settings(), [SweepBlock(mechanisms=["none"])])
     other = replace(config, settings=config.settings.replace(**{key: OTHER[key]}))
     assert other.settings != config.settings
-    assert (other.digest() == config.digest()) == (key in ("device", "chunk", "ledger", "release_limit"))
+    assert (other.digest() == config.digest()) == (key in ("device", "chunk", "route", "ledger", "release_limit"))
 
 
 def test_the_digest_of_a_run_without_a_ledger_is_what_it_always_was() -> None:
@@ -524,6 +529,55 @@ def test_keys_that_someone_could_take_for_those_of_gaussian_dp_are_refused(key: 
         resolve(overrides={key: 7}, sweep=sweep)
     both = resolve(overrides={key: 7}, sweep={"mechanisms": ["gaussian-dp", "none"], "budgets": [2.0]})
     assert getattr(both.settings.protection, key) == 7, "the other mechanism has a use for it"
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every dataset but the bundled pictures is a table of five columns."""
+    split = Split(torch.rand(8, 5), torch.arange(8) % 2)
+    data = Dataset(name="rows", classes=2, mean=0.0, std=1.0, train=split, validation=split, test=split, public=None)
+    monkeypatch.setattr("equipoise.engine.datasets.load_with", lambda name, **_: data)
+
+
+@pytest.mark.usefixtures("table")
+@pytest.mark.parametrize(("mechanism", "budget"), [("pl-learn", 0.98), ("gaussian-dp", 2.0)])
+def test_a_table_has_a_model_for_tables_with_its_own_initialisation(mechanism: str, budget: float) -> None:
+    sweep = {"datasets": ["rows"], "mechanisms": [mechanism], "budgets": [budget]}
+    training = resolve(sweep=sweep).settings.training
+    assert (training.model, training.init) == ("mlp", "torch")
+    assert resolve(overrides={"model": "mlp"}, sweep=sweep).settings.training.init == "torch"
+    assert resolve(overrides={"init": "uniform"}, sweep=sweep).settings.training.init == "uniform"
+
+
+def test_pictures_keep_the_papers_model_and_initialisation() -> None:
+    for model in ("lenet-zhu", "lenet-tanh", "small-cnn", "mlp"):
+        assert resolve(overrides={"model": model}, sweep=NONE).settings.training.init == "uniform"
+    assert resolve(overrides={"model": "resnet-gn"}, sweep=NONE).settings.training.init == "torch"
+    given = {"model": "resnet-gn", "init": "uniform"}
+    assert resolve(overrides=given, sweep=NONE).settings.training.init == "uniform"
+
+
+def test_data_that_cannot_be_read_are_left_to_whoever_trains_on_them() -> None:
+    assert resolve(sweep={"datasets": ["nowhere/at/all"], **NONE}).settings.training.model == "lenet-zhu"
+
+
+def test_code_may_be_named_and_draws_its_own_first_weights() -> None:
+    training = resolve(overrides={"model": "absent_of_test:Net"}, sweep=NONE).settings.training
+    assert (training.model, training.init) == ("absent_of_test:Net", "torch")
+    with pytest.raises(ConfigError, match=r"draws its own first weights.* Leave init out\."):
+        resolve(overrides={"model": "absent_of_test:Net", "init": "uniform"}, sweep=NONE)
+
+
+@pytest.mark.parametrize("name", ["a:", ":b", "a b:c", "a:b()", "../a:b", "a:b;c", "a::b", "a.:b", "ä:b"])
+def test_what_is_no_name_of_code_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="Unknown model"):
+        resolve(overrides={"model": name}, sweep=NONE)
+
+
+def test_a_file_that_a_run_wrote_is_told_from_others(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text("rounds = 3")
+    (tmp_path / "run.toml").write_text(f"{MARK}\nrounds = 3")
+    assert [of_run(tmp_path / name) for name in ("own.toml", "run.toml", "none.toml")] == [False, True, False]
 
 
 def test_gaussian_dp_trains_the_model_that_suits_it_unless_another_is_named() -> None:

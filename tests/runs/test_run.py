@@ -45,7 +45,19 @@ def test_the_folder_holds_what_the_contract_names(whole: Path) -> None:
 
 
 def test_config_toml_is_the_whole_configuration(whole: Path, config: Config) -> None:
-    assert resolve(whole / "config.toml") == config
+    taken = config.settings.replace(route="layers")
+    assert resolve(whole / "config.toml") == replace(config, settings=taken)
+
+
+def test_a_resumed_run_takes_the_route_that_it_took(config: Config, tmp_path: Path) -> None:
+    by_vmap = replace(config, settings=config.settings.replace(route="vmap"))
+    whole = Run(tmp_path / "whole", by_vmap).execute()
+    interrupted_in(tmp_path / "cut", by_vmap, 4)
+    assert Run(tmp_path / "cut", config).sweep.batched.route == "vmap"
+    with pytest.raises(CheckpointError, match=r"takes the route 'vmap', not 'loop'"):
+        Run(tmp_path / "cut", replace(config, settings=config.settings.replace(route="loop"))).execute()
+    resumed = Run(tmp_path / "cut", config).execute()
+    assert resumed["federations"] == whole["federations"]
 
 
 def test_the_result_has_the_documented_keys_and_is_what_execute_returned(config: Config, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from .results import Result
 from .view import Public, Server, View
 
 Watch = Callable[[Tensor, int, Tensor], None]
-"""Called with (rows ``[R]``, iteration from 1, images ``[R, E, ...]``) after every iteration of the first restart."""
+"""Called with (rows ``[R]``, iteration from 1, inputs ``[R, E, ...]``) after every iteration of the first restart."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Knowledge:
 
     public: Public | None = None  # inputs and labels that belong to no client
     candidates: Tensor | None = None  # [Q, ...]: inputs that it suspects
-    candidate_labels: Tensor | None = None  # [Q]
+    candidate_labels: Tensor | None = None  # [Q]: their own, whatever their kind
     choices: Tensor | None = None  # [N, E, K]: the candidates that might be the e-th example of a release
     asked: Tensor | None = None  # [N, O]: the candidates of which it asks whether they were in a release
     companions: Tensor | None = None  # [N, E]: the candidates behind a release, for whom all but one are granted
@@ -93,12 +93,16 @@ NEEDS = ("labels", "inferred labels", "public", "candidates", "asked", "companio
 candidates for each example (``choices``); candidates that may be in a release (``asked``); beside the candidates for
 one example the others of its batch (``companions``: it must not look at the place of that one); a truth to be scored
 by, which it is not handed."""
+DATA = ("numbers", "classes", "counts")
+"""What an attack may ask of the data: inputs that are numbers, which vary by degrees, and no tokens; labels that are
+classes; labels that can be counted, classes or yes-or-no ones."""
 
 
 @dataclass(frozen=True)
 class Attack:
-    """One attack. ``needs`` lists what must be there (``NEEDS``), and it is handed nothing else. Whoever is among the
-    candidates for an example and among those asked about was in the release: an attack gets one of the two.
+    """One attack. ``needs`` lists what must be there (``NEEDS``), and it is handed nothing else; ``data`` what inputs
+    and labels must be (``DATA``). Whoever is among the candidates for an example and among those asked about was in the
+    release: an attack gets one of the two.
 
     >>> from equipoise import Inversion
     >>> def black(server, view, knowledge, options, hooks):
@@ -112,10 +116,14 @@ class Attack:
     needs: frozenset[str] = frozenset()
     options: Mapping[str, Option] = field(default_factory=dict)
     work: Count | None = None  # for the time left; None: its time is not foretold
+    data: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        if unknown := sorted(self.needs - set(NEEDS)):
-            raise ConfigError(f"The attack {self.name!r} needs {unknown[0]!r}.", f"Known needs: {', '.join(NEEDS)}.")
+        for asked, known in ((self.needs, NEEDS), (self.data, DATA)):
+            if unknown := sorted(asked - set(known)):
+                raise ConfigError(
+                    f"The attack {self.name!r} needs {unknown[0]!r}.", f"Known needs: {', '.join(known)}."
+                )
         if {"candidates", "asked"} <= self.needs:
             raise ConfigError(
                 f"The attack {self.name!r} needs candidates and asked, which together tell the members.",

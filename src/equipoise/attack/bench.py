@@ -61,14 +61,14 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class Likelihoods:
-    """How likely n releases are with each of U candidates of one label in one local step."""
+    """How likely n releases are with each of U candidates of one label (or stratum) in one local step."""
 
     rows: Tensor  # [n]: the releases
     place: Tensor  # [n, E] bool: their examples of that label in that step
     label: int
     candidates: Tensor  # [U], ascending
     values: Tensor  # [n, U] log-likelihoods, up to a constant of the release
-    references: Tensor  # [n, R] likewise, of public images
+    references: Tensor  # [n, R] likewise, of public records
 
 
 def likelihoods(
@@ -85,14 +85,15 @@ def likelihoods(
         return known
     if memory is not None:
         knowledge = memory["knowledge"]
+    view = server.stratified(view)
     check(server, view)
     public = check_public(server, held(knowledge, "public"), view.labels)
-    images, result = held(knowledge, "candidates"), []
+    suspects, result = Records(held(knowledge, "candidates"), held(knowledge, "candidate_labels")), []
     for rows, previous, labels, position, place, ids in _benches(server, view, knowledge):
         if not len(ids):  # nobody asks about this label
             continue
         bench = Bench(server, previous, public, labels, position, options, on_release=hooks.step)
-        values, references = bench.scores(view.released[rows] - previous, images[ids])
+        values, references = bench.scores(view.released[rows] - previous, suspects.rows(ids))
         result.append(Likelihoods(rows, place, int(labels[position]), ids, values, references))
     if memory is not None:
         memory["likelihoods"] = result
@@ -113,17 +114,18 @@ def _benches(
                 place = torch.zeros_like(mine, dtype=torch.bool)
                 place[:, step] = mine[:, step] == label
                 position = start + int((labels[step] == label).nonzero()[0])
-                yield rows, previous, labels, position, place, _candidates(knowledge, rows, place, int(label))
+                ids = _candidates(server, knowledge, rows, place, int(label))
+                yield rows, previous, labels, position, place, ids
 
 
-def _candidates(knowledge: Knowledge, rows: Tensor, place: Tensor, label: int) -> Tensor:
+def _candidates(server: Server, knowledge: Knowledge, rows: Tensor, place: Tensor, label: int) -> Tensor:
     """Which candidates matter to releases: the choices for their examples, and those asked about with that label."""
     parts = []
     if knowledge.choices is not None:
         parts.append(knowledge.choices[rows][place].flatten())
     if knowledge.asked is not None:
         asked = knowledge.asked[rows].flatten()
-        parts.append(asked[held(knowledge, "candidate_labels")[asked] == label])
+        parts.append(asked[server.strata(held(knowledge, "candidate_labels"))[asked] == label])
     result: Tensor = torch.cat(parts).unique()
     return result
 
@@ -132,7 +134,7 @@ def work(server: Server, labels: Tensor, knowledge: Knowledge, options: Mapping[
     """What all candidates of releases with ``labels`` ``[N, E]`` take; attacks that share a memory take it once."""
     weights = torch.zeros(1, 1, device=labels.device).expand(len(labels), -1)  # the same for all
     both, total = signs(server), 0
-    for rows, *_, ids in _benches(server, View(weights, weights, labels), knowledge):
+    for rows, *_, ids in _benches(server, View(weights, weights, server.strata(labels)), knowledge):
         total += options["anchors"] * options["around"] * both + options["trials"]
         total += (len(ids) + options["tuning"] + options["anchors"]) * pairs_of(server, options["pairs"]) * both
         if conditioned(server, options) != "nothing":
@@ -156,6 +158,24 @@ def pairs_of(server: Server, pairs: int) -> int:
     """
     mechanism = server.protection.mechanism
     return pairs if mechanism.learns or mechanism.clips or mechanism.per_example or server.local_steps > 1 else 1
+
+
+@dataclass(frozen=True)
+class Records:
+    """Inputs ``[U, ...]`` with the labels ``[U]`` that they are trained on."""
+
+    inputs: Tensor
+    labels: Tensor
+
+    def rows(self, index: Tensor) -> Records:
+        return Records(self.inputs[index], self.labels[index])
+
+    def repeated(self, count: int) -> Records:
+        """Each of them so many times, one after the other."""
+        return Records(*(part.repeat_interleave(count, dim=0) for part in (self.inputs, self.labels)))
+
+    def __len__(self) -> int:
+        return len(self.labels)
 
 
 class Chosen(NamedTuple):
@@ -188,21 +208,26 @@ class Bench:
         self.clean = server if server.protection.mechanism.learns else undistorted(server)  # noise is added, no more
         self.pairs = pairs_of(server, options["pairs"])
         self.most = chunk(server, previous)
-        own = (public[1] == label).nonzero().flatten()
+        self.strata = server.strata(public[1])
+        own = (self.strata == label).nonzero().flatten()
         self.own = own[torch.randperm(len(own), generator=torch.Generator().manual_seed(self.seed)).to(own.device)]
         self.filter = self._filter()
 
-    def scores(self, updates: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-likelihoods ``[n, U]`` of updates ``[n, P]`` under the given images, and ``[n, R]`` under references.
+    def known(self, rows: Tensor) -> Records:
+        """Public records."""
+        return Records(*self.public).rows(rows)
 
-        What one image scores does not depend on the others.
+    def scores(self, updates: Tensor, candidates: Records) -> tuple[Tensor, Tensor]:
+        """Log-likelihoods ``[n, U]`` of updates ``[n, P]`` under given candidates, and ``[n, R]`` under references.
+
+        What one candidate scores does not depend on the others.
         """
-        references = self.public[0][self.own[-self.options["tuning"] :]]
+        references = self.known(self.own[-self.options["tuning"] :])
         means = self.responses(references)
         self.zero = means.mean(0)
         means = means - self.zero
         # Responses share a few companions, which differ from those of a release by the same amount for all candidates.
-        shared = self.responses(self.public[0][self.anchors]).mean(0)
+        shared = self.responses(self.known(self.anchors)).mean(0)
         self.centre = self.zero + self.around - shared
         trials, truth = self._simulated("trials", references, self.options["trials"])
         condition = conditioned(self.server, self.options)
@@ -212,36 +237,36 @@ class Bench:
         self.chosen = Chosen(kinds[best], *tried[best][1:])
         against = self._scored(updates, references, means)
         parts = [
-            self._scored(updates, images[some], self.responses(images[some]) - self.zero)
-            for some in pieces(len(images), AT_ONCE, updates.device)
+            self._scored(updates, candidates.rows(some), self.responses(candidates.rows(some)) - self.zero)
+            for some in pieces(len(candidates), AT_ONCE, updates.device)
         ]
         return torch.cat(parts, dim=1), against
 
-    def _scored(self, updates: Tensor, images: Tensor, means: Tensor) -> Tensor:
+    def _scored(self, updates: Tensor, candidates: Records, means: Tensor) -> Tensor:
         """``[n, U]``, with the settings that were chosen."""
         kind, limit, floor = self.chosen
-        nulls = self._nulls(kind, images, means)
+        nulls = self._nulls(kind, candidates, means)
         parts = [
-            self._score(self._products(kind, updates[some], images, means), nulls, limit, floor)
+            self._score(self._products(kind, updates[some], candidates, means), nulls, limit, floor)
             for some in pieces(len(updates), AT_ONCE, updates.device)
         ]
         return torch.cat(parts).to(updates.dtype)
 
     # -- simulation --------------------------------------------------------------------------------------------
 
-    def _respond(self, server: Server, centre: Tensor, companions: Tensor, drawn: Tensor | None) -> Tensor:
-        """Updates ``[R, P]`` of batches that hold ``centre`` ``[R, ...]`` at the label's position."""
-        batch = self.public[0][companions]
-        batch[:, self.position] = centre
+    def _respond(self, server: Server, centre: Records, companions: Tensor, drawn: Tensor | None) -> Tensor:
+        """Updates ``[R, P]`` of batches that hold the R records of ``centre`` at the label's position."""
+        batch, labels = self.public[0][companions], self.public[1][companions]
+        batch[:, self.position], labels[:, self.position] = centre.inputs, centre.labels
         drawn = drawn if server.protection.mechanism.distorts else None
-        result = respond(server, self.previous, batch, self.labels.expand(len(batch), -1), drawn)
+        result = respond(server, self.previous, batch, labels, drawn)
         if self.on_release:
             self.on_release(len(batch))
         return result.sub_(self.previous)
 
     def _drawn(self, purpose: str, rows: Tensor) -> tuple[Tensor, Tensor | None]:
         """Companions and noise for the given rows."""
-        pool = Companions(self.public, self.seed, f"{self.name}/{purpose}")
+        pool = Companions((self.public[0], self.strata), self.seed, f"{self.name}/{purpose}")
         companions = pool.draw(self.labels.expand(len(rows), -1), rows)
         key = experiment_key(self.seed, f"{self.name}/{purpose}/noise")
         return companions, noise(self.server, key, rows, self.previous)
@@ -254,37 +279,37 @@ class Bench:
             return companions[place], drawn
         return companions[place], drawn[place] * (1 - 2 * (rows % 2)).to(drawn).unsqueeze(1)
 
-    def responses(self, images: Tensor) -> Tensor:
-        """Mean update ``[U, P]`` of every image; all of them meet the same companions and the same noise."""
+    def responses(self, records: Records) -> Tensor:
+        """Mean update ``[U, P]`` of every record; all of them meet the same companions and the same noise."""
         each = self.pairs * self.signs
-        total = self.previous.new_zeros(len(images), self.previous.numel())
+        total = self.previous.new_zeros(len(records), self.previous.numel())
         for part in pieces(each, self.most, self.previous.device):
             companions, drawn = self._pairs("responses", part)
-            for some in pieces(len(images), max(1, self.most // len(part)), self.previous.device):
+            for some in pieces(len(records), max(1, self.most // len(part)), self.previous.device):
                 again = None if drawn is None else drawn.repeat(len(some), 1)
-                centre = images[some].repeat_interleave(len(part), dim=0)
+                centre = records.rows(some).repeated(len(part))
                 result = self._respond(self.clean, centre, companions.repeat(len(some), 1), again)
                 total[some] += result.view(len(some), len(part), -1).sum(1)
         return total / each
 
-    def responses_given(self, updates: Tensor, images: Tensor) -> Tensor:
+    def responses_given(self, updates: Tensor, records: Records) -> Tensor:
         """Responses ``[n, U, P]`` about the centre under the noise that every update ``[n, P]`` shows."""
         protection, each = self.server.protection, self.options["companions"]
         shown = updates - self.centre  # the noise, as far as the mean response tells
         standard = shown if protection.mechanism.on_sphere else shown / float(protection.scale)
         first = draw_bounds(standard, protection)[0]
         companions = self._drawn("given", torch.arange(each, device=updates.device))[0]
-        out = updates.new_empty(len(updates) * len(images), updates.shape[1])
+        out = updates.new_empty(len(updates) * len(records), updates.shape[1])
         for some in pieces(len(out), max(1, self.most // each), updates.device):
-            release, image = some // len(images), some % len(images)
+            release, record = some // len(records), some % len(records)
             result = self._respond(
                 self.server,
-                images[image].repeat_interleave(each, dim=0),
+                records.rows(record).repeated(each),
                 companions.repeat(len(some), 1),
                 standard[release].repeat_interleave(each, dim=0),
             )
             out[some] = result.view(len(some), each, -1).mean(1) - first[release] - self.centre
-        return out.view(len(updates), len(images), -1)
+        return out.view(len(updates), len(records), -1)
 
     def _filter(self) -> Filter:
         anchors = self.own[: self.options["anchors"]]
@@ -292,7 +317,7 @@ class Bench:
         clean, half = [], []
         for part in pieces(len(anchors) * each, self.most, self.previous.device):
             companions, drawn = self._pairs("covariance", part)
-            result = self._respond(self.clean, self.public[0][anchors[part // each]], companions, drawn)
+            result = self._respond(self.clean, self.known(anchors[part // each]), companions, drawn)
             result = result.view(-1, self.signs, self.previous.numel())
             clean.append(result.mean(1))
             if self.signs == 2:
@@ -305,48 +330,48 @@ class Bench:
         limiter = Limiter(torch.cat(half) if half else None, self.previous)
         return Filter(spread, limiter, max(1, len(spread) - len(anchors)))
 
-    def _simulated(self, purpose: str, images: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Updates ``[n, P]`` of simulated releases that hold one of the images, and which."""
-        truth = torch.arange(count, device=self.previous.device) % len(images)
+    def _simulated(self, purpose: str, records: Records, count: int) -> tuple[Tensor, Tensor]:
+        """Updates ``[n, P]`` of simulated releases that hold one of the records, and which."""
+        truth = torch.arange(count, device=self.previous.device) % len(records)
         results = []
         for rows in pieces(count, self.most, self.previous.device):
             companions, drawn = self._drawn(purpose, rows)
-            results.append(self._respond(self.server, images[truth[rows]], companions, drawn))
+            results.append(self._respond(self.server, records.rows(truth[rows]), companions, drawn))
         return torch.cat(results), truth
 
     # -- the choice of the filter ----------------------------------------------------------------------------------
 
-    def _products(self, condition: Condition, updates: Tensor, images: Tensor, means: Tensor) -> Products:
+    def _products(self, condition: Condition, updates: Tensor, records: Records, means: Tensor) -> Products:
         if condition == "nothing":
             return self.filter.products(updates - self.centre, means.unsqueeze(0))
-        width = max(1, self.most // (2 * len(images)))
+        width = max(1, self.most // (2 * len(records)))
         parts = [
-            self.filter.products(updates[some] - self.centre, self.responses_given(updates[some], images))
+            self.filter.products(updates[some] - self.centre, self.responses_given(updates[some], records))
             for some in pieces(len(updates), width, updates.device)
         ]
         return Products.joined(parts)
 
-    def _nulls(self, condition: Condition, images: Tensor, means: Tensor) -> Products | None:
+    def _nulls(self, condition: Condition, records: Records, means: Tensor) -> Products | None:
         if condition == "nothing":
             return None  # the mean response does not depend on the noise: nothing to put right
-        return self._products(condition, self.without, images, means)
+        return self._products(condition, self.without, records, means)
 
     @cached_property
     def without(self) -> Tensor:
         """Updates ``[n, P]`` of simulated releases that hold no candidate."""
         middle = self.own[self.options["anchors"] : -self.options["tuning"]]
         middle = middle if len(middle) else self.own
-        return self._simulated("nulls", self.public[0][middle], self.options["nulls"])[0]
+        return self._simulated("nulls", self.known(middle), self.options["nulls"])[0]
 
     def _score(self, result: Products, nulls: Products | None, limit: int, floor: float) -> Tensor:
         score = self.filter.likelihood(result, limit, floor)
         return score if nulls is None else score - self.filter.likelihood(nulls, limit, floor).mean(0)
 
     def _tuned(
-        self, condition: Condition, trials: Tensor, truth: Tensor, images: Tensor, means: Tensor
+        self, condition: Condition, trials: Tensor, truth: Tensor, records: Records, means: Tensor
     ) -> tuple[float, int, float]:
         """The best mean log-rank on the trials, and the limit and floor that reach it."""
-        result, nulls = self._products(condition, trials, images, means), self._nulls(condition, images, means)
+        result, nulls = self._products(condition, trials, records, means), self._nulls(condition, records, means)
         return min(
             (float(ranks(self._score(result, nulls, limit, floor), truth).log.mean()), limit, floor)
             for limit in range(len(self.filter.limiter)) for floor in FLOORS

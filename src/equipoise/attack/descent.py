@@ -65,11 +65,13 @@ def inverting(
     own: Mapping[str, Option] = MappingProxyType({}),
     *,
     needs: Iterable[str] = ("inferred labels",),
+    labels: Iterable[str] = (),
     gradients: Callable[[Server], float] = lambda server: 1.0,
 ) -> Attack:
     """An attack by search, with restarts as an option beside its ``own``, which are settings of the search too.
 
-    ``gradients`` of a batch are what its cost takes; the gradient of the cost takes about four times as many.
+    ``gradients`` of a batch are what its cost takes; the gradient of the cost takes about four times as many. Inputs
+    are moved little by little, so they must be numbers; ``labels`` is what these must be (``DATA``).
 
     >>> from equipoise.attack.invgrad import invgrad
     >>> slow = inverting("slow", invgrad, Search(lr=0.1), {"iterations": Option(5000)})
@@ -88,7 +90,7 @@ def inverting(
         steps = chosen(given)
         return Work(steps.iterations * steps.restarts * len(labels), 4.0 * gradients(server))
 
-    return Attack(name, run, frozenset(needs), options, work)
+    return Attack(name, run, frozenset(needs), options, work, frozenset({"numbers", *labels}))
 
 
 def total_variation(images: Tensor) -> Tensor:

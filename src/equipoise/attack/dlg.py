@@ -41,5 +41,5 @@ def _squared(server: Server, images: Tensor, labels: Tensor, view: View) -> Tens
     return (result - target).square().sum(1)
 
 
-DLG = inverting("dlg", dlg, SEARCH, needs=())
-IDLG = inverting("idlg", idlg, SEARCH, needs=())
+DLG = inverting("dlg", dlg, SEARCH, needs=(), labels=("classes",))
+IDLG = inverting("idlg", idlg, SEARCH, needs=(), labels=("classes",))

@@ -1,8 +1,9 @@
 """Label inference: which labels, and how many of each, are behind a release.
 
 ``last_layer_labels`` is the classic: the gradient of the last layer's bias is the mean of (probability - label).
-``infer_labels`` learns the map from release to label counts on simulated releases of public images, so it knows the
-mechanism; it reads the last layer's row sums and bias, in which noise averages out.
+``infer_labels`` learns the map from release to label counts on simulated releases of public records, so it knows the
+mechanism; it reads the last layer's row sums and bias, in which noise averages out. ``count_labels`` does the same
+where an example has any number of yes-or-no labels. Values of a regression are not inferred.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import ModelError
+from ..errors import DataError, ModelError
 from ..models.layout import Slot
 from ..randomness import experiment_key, uniform
 from .attack import Attack, Hooks, Knowledge, Option, Work, held
-from .results import LabelGuesses
+from .results import LabelCounts, LabelGuesses
 from .simulate import gradients, simulate
 from .view import Public, Server, View, check, check_public, groups_of_weights
 
@@ -43,12 +44,7 @@ def last_layer_labels(server: Server, view: View) -> Tensor:
     gradient = view.update / (-server.eta * server.local_steps)
     if bias is not None:
         shown = gradient[:, bias.start : bias.stop]  # [N, C]: mean of probability - label
-        numbers = uniform([experiment_key(0, "attack/labels")], [0], [0], 64 * server.pixels, gradient.dtype)[0, 0]
-        inputs = numbers.view(1, 64, *server.shape).to(gradient.device)
-        low, high = (
-            torch.as_tensor(edge, dtype=inputs.dtype, device=inputs.device) for edge in (server.low, server.high)
-        )
-        inputs = low + inputs * (high - low)
+        inputs = _anything(server, gradient)
         starts, place = torch.unique(view.previous, dim=0, return_inverse=True)
         chance = (
             server.batched.outputs(starts, inputs.expand(len(starts), *inputs.shape[1:])).softmax(-1).mean(1)[place]
@@ -58,6 +54,15 @@ def last_layer_labels(server: Server, view: View) -> Tensor:
         rows = gradient[:, weight.start : weight.stop].view(len(view), *weight.shape).sum(2)
         counts = -rows / rows.abs().sum(1, keepdim=True).clamp_min(1e-30) * server.examples
     return decode(counts, server.examples)
+
+
+def _anything(server: Server, like: Tensor) -> Tensor:
+    """Inputs ``[1, 64, ...]`` of their range that show nothing."""
+    numbers = uniform([experiment_key(0, "attack/labels")], [0], [0], 64 * server.pixels, like.dtype)[0, 0]
+    inputs = numbers.view(1, 64, *server.shape).to(like.device)
+    low, high = (torch.as_tensor(edge, dtype=inputs.dtype, device=inputs.device) for edge in (server.low, server.high))
+    inputs = low + inputs * (high - low)
+    return inputs.round().long() if server.tokens else inputs
 
 
 def infer_labels(
@@ -82,6 +87,31 @@ def infer_labels(
         counted = _ridge(_features(server, updates), counts)(_features(server, view.released[rows] - previous))
         result[rows] = decode(counted, server.examples)
     return result
+
+
+def count_labels(
+    server: Server,
+    view: View,
+    public: Public,
+    samples: int = 2000,
+    seed: int = 0,
+    on_release: Callable[[int], None] | None = None,
+) -> Tensor:
+    """How many examples ``[N, k]`` of each release have each yes-or-no label, by the same regression."""
+    check(server, view, needs_labels=False)
+    public, table = check_public(server, public, None), server.indicators
+    if table is None:
+        raise DataError(
+            "These labels are values, and what is counted are classes or yes-or-no labels.", "Leave labels out."
+        )
+    counts = torch.empty(len(view), table.shape[1], dtype=torch.int64, device=view.released.device)
+    drawn = torch.zeros(samples, server.examples, dtype=torch.int64, device=view.released.device)
+    for rows, previous in groups_of_weights(view):
+        updates, chosen = simulate(server, previous, public, drawn, seed, "labels", on_release)
+        known = table[public[1][chosen]].sum(1).to(updates.dtype)
+        counted = _ridge(_features(server, updates), known)(_features(server, view.released[rows] - previous))
+        counts[rows] = counted.round().clamp(0, server.examples).long()
+    return counts
 
 
 def decode(counts: Tensor, examples: int) -> Tensor:
@@ -110,14 +140,17 @@ def _ridge(features: Tensor, targets: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda new: (((new - centre) / spread).double() @ weights).to(new.dtype) + mean
 
 
-def _run(server: Server, view: View, knowledge: Knowledge, options: Mapping[str, Any], hooks: Hooks) -> LabelGuesses:
+def _run(
+    server: Server, view: View, knowledge: Knowledge, options: Mapping[str, Any], hooks: Hooks
+) -> LabelGuesses | LabelCounts:
     bare = View(view.previous, view.released)  # the labels are what it looks for
-    public = held(knowledge, "public")
-    return LabelGuesses(infer_labels(server, bare, public, options["samples"], options["seed"], hooks.step))
+    given = (server, bare, held(knowledge, "public"), options["samples"], options["seed"], hooks.step)
+    return LabelGuesses(infer_labels(*given)) if server.targets is None else LabelCounts(count_labels(*given))
 
 
 def _work(server: Server, labels: Tensor, knowledge: Knowledge, options: Mapping[str, Any]) -> Work:
     return Work(options["samples"], gradients(server))
 
 
-LABELS = Attack("labels", _run, frozenset({"public", "truth"}), {"samples": Option(500, least=10)}, _work)
+SAMPLES = {"samples": Option(500, least=10)}
+LABELS = Attack("labels", _run, frozenset({"public", "truth"}), SAMPLES, _work, frozenset({"counts"}))

@@ -170,4 +170,5 @@ def _work(server: Server, labels: Tensor, knowledge: Knowledge, options: Mapping
     return Work(sets * samples * signs(server), gradients(server), sets * len(KERNELS) * tried)
 
 
-LTI = Attack("lti", _run, frozenset({"public", "inferred labels"}), {"samples": Option(500, least=10)}, _work)
+DATA = frozenset({"numbers", "classes"})  # what it learns has a place for each class
+LTI = Attack("lti", _run, frozenset({"public", "inferred labels"}), {"samples": Option(500, least=10)}, _work, DATA)

@@ -1,6 +1,9 @@
-"""Matched filter: the attacker holds candidate images and asks which of them a release was trained on.
+"""Matched filter: the attacker holds candidate records and asks which of them a release was trained on.
 
-Candidates are ranked by how likely the release is with each of them in it; ``bench.py`` simulates that.
+Candidates are ranked by how likely the release is with each of them in it; ``bench.py`` simulates that. They may be
+pictures, rows of a table or token sequences: no gradient with respect to an input is taken. Where labels are classes,
+all candidates of an example have its own. Where they are not, a candidate comes with the label that it has, and the
+attacker is granted none: else the label would tell the candidate, and chance were not one of all.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Membership: was this example part of the update? A likelihood-ratio test that simulates the mechanism.
 
 The score of a candidate is the log-likelihood of the release with the candidate in it (``bench.py``), minus that of the
-release with another image of its label in its place: the mean likelihood over public references. Where several
+release with another example of its label in its place: the mean likelihood over public references. Where several
 local steps hold the label, the candidate may be in any of them. A candidate whose label no example has is the least
-likely member of its release.
+likely member of its release. Where labels are no classes, "of its label" is any: see ``view.py``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def membership(
 ) -> MembershipScores:
     """Log-likelihood ratios ``[N, O]`` of the candidates in ``knowledge.asked``."""
     asked = held(knowledge, "asked")
-    labels = held(knowledge, "candidate_labels")[asked]
+    labels = server.strata(held(knowledge, "candidate_labels")[asked])
     scores = torch.full(asked.shape, -torch.inf, dtype=torch.float64, device=asked.device)
     steps = torch.zeros_like(asked)
     for part in likelihoods(server, view, knowledge, options, hooks):

@@ -1,4 +1,4 @@
-"""What an attack can come to. Whoever scores attacks needs to know these five, and no attack by name."""
+"""What an attack can come to. Whoever scores attacks needs to know these six, and no attack by name."""
 
 from __future__ import annotations
 
@@ -55,6 +55,17 @@ class LabelGuesses:
 
 
 @dataclass(frozen=True)
+class LabelCounts:
+    """How many examples behind every release have each of k yes-or-no labels.
+
+    >>> LabelCounts(torch.tensor([[2, 0, 4]])).values.tolist()
+    [[2, 0, 4]]
+    """
+
+    values: Tensor  # [N, k]
+
+
+@dataclass(frozen=True)
 class Verification:
     """How far each guess at an example is from being confirmed, and how near is near enough.
 
@@ -66,4 +77,4 @@ class Verification:
     tolerance: Tensor  # [N]: a guess within it is accepted
 
 
-Result = Inversion | CandidateScores | MembershipScores | LabelGuesses | Verification
+Result = Inversion | CandidateScores | MembershipScores | LabelGuesses | LabelCounts | Verification

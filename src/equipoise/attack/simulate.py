@@ -1,4 +1,4 @@
-"""The mechanism as the attacker runs it: the client's own code on public images, with the attacker's own noise.
+"""The mechanism as the attacker runs it: the client's own code on public records, with the attacker's own noise.
 
 Nothing here knows a mechanism by name. ``respond`` calls ``release.release``, so every present and future mechanism is
 simulated exactly as clients run it; but for formal ones, whose step and noise are simulated in floats, off their grid.
@@ -112,7 +112,7 @@ def respond_all(
 
 
 class Companions:
-    """Public images by label, drawn with random numbers keyed by row."""
+    """Public records by label, drawn with random numbers keyed by row."""
 
     def __init__(self, public: Public, seed: int, purpose: str):
         labels = public[1]
@@ -148,9 +148,10 @@ def simulate(
 ) -> tuple[Tensor, Tensor]:
     """Updates ``[n, P]`` of public batches with ``labels`` ``[n, E]``, and the public rows ``[n, E]`` behind them.
 
+    Where labels are no classes, these are strata (``Server.strata``), and every row has the label of its own.
     ``sign=-1`` repeats a simulation with all its noise negated.
     """
-    pool = Companions(public, seed, purpose)
+    pool = Companions((public[0], server.strata(public[1])), seed, purpose)
     key = experiment_key(seed, f"attack/{purpose}/noise")
     updates = previous.new_empty(len(labels), server.batched.layout.size)
     chosen = torch.empty_like(labels)
@@ -159,7 +160,8 @@ def simulate(
         chosen[rows] = pool.draw(mine, rows)
         drawn = noise(server, key, rows, previous)
         drawn = drawn if drawn is None else drawn * sign
-        updates[rows] = respond(server, previous, public[0][chosen[rows]], mine, drawn) - previous
+        batch = public[0][chosen[rows]], public[1][chosen[rows]]
+        updates[rows] = respond(server, previous, *batch, drawn) - previous
         if on_release:
             on_release(len(rows))
     return updates, chosen

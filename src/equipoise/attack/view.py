@@ -1,5 +1,9 @@
 """The attacker's position: the server of the federation, honest in its protocol and curious about the releases.
 
+Labels are numbers ``[N, E]`` throughout. They are classes, or, where ``Server.targets`` says what each stands for, the
+rows of that table: yes-or-no labels, or values of a regression. Candidates of an example share its *stratum*: its class
+where labels are classes, and else the one that all examples have, so that nothing but the update tells them apart.
+
 ``Server`` is what it knows before any release: model and loss, the mechanism's public description, the settings of
 local training, the range of the inputs. ``View`` is what it sees of N releases. Every attack takes these two, and
 public data where it says so; nothing in this package can reach private data (``tests/test_rooms.py`` holds it).
@@ -8,9 +12,9 @@ public data where it says so; nothing in this package can reach private data (``
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -20,7 +24,9 @@ from ..mechanism.protection import NO_PROTECTION, Protection
 from ..models.batched import Batched
 
 Public = tuple[Tensor, Tensor]
-"""Images ``[N, ...]`` and labels ``[N]`` that belong to no client."""
+"""Inputs ``[N, ...]`` and labels ``[N]`` that belong to no client."""
+Kind = Literal["image", "table", "tokens"]
+"""What one input is: a picture ``[C, H, W]``, any other array of numbers, or whole numbers that stand for tokens."""
 
 
 @dataclass(frozen=True)
@@ -36,17 +42,47 @@ class Server:
     shape: tuple[int, ...]  # of one input
     classes: int
     batch: int
-    low: Tensor | float = 0.0  # range of the inputs after normalisation; numbers, or [C, 1, 1]
+    low: Tensor | float = 0.0  # range of the inputs after normalisation; numbers, or [C, 1, 1], or [F] of a table
     high: Tensor | float = 1.0
     _: KW_ONLY
     eta: float = 0.1
     protection: Protection = NO_PROTECTION
     local_steps: int = 1
+    tokens: bool = False  # whether inputs are whole numbers that stand for tokens
+    targets: Tensor | None = None  # [T, ...]: what each label number stands for; None: labels are classes
 
     @property
     def examples(self) -> int:
         """Examples behind one release."""
         return self.batch * self.local_steps
+
+    @property
+    def kind(self) -> Kind:
+        """What one input is."""
+        if self.tokens:
+            return "tokens"
+        return "image" if len(self.shape) == 3 else "table"
+
+    @property
+    def label_numbers(self) -> int:
+        """How many different labels there are."""
+        return self.classes if self.targets is None else len(self.targets)
+
+    @property
+    def indicators(self) -> Tensor | None:
+        """The table of targets as ``[T, k]`` zeros and ones, if it holds nothing else: yes-or-no labels."""
+        return None if self.targets is None else indicators_of(self.targets)
+
+    def strata(self, labels: Tensor) -> Tensor:
+        """Which examples are exchanged for one another: those of a class, or all where labels are no classes."""
+        return labels if self.targets is None else torch.zeros_like(labels)
+
+    def stratified(self, view: View) -> View:
+        """The releases with strata for labels, for an attack that uses nothing else of them."""
+        if self.targets is None:
+            return view
+        strata = torch.zeros(len(view), self.examples, dtype=torch.int64, device=view.released.device)
+        return replace(view, labels=strata)
 
     @property
     def pixels(self) -> int:
@@ -83,6 +119,17 @@ class View:
         return View(self.previous[index], self.released[index], None if self.labels is None else self.labels[index])
 
 
+def indicators_of(targets: Tensor) -> Tensor | None:
+    """Targets ``[T]`` or ``[T, ...]`` as ``[T, k]``, if they are zeros and ones.
+
+    >>> indicators_of(torch.tensor([1.0, 0.0])).shape, indicators_of(torch.tensor([0.5]))
+    (torch.Size([2, 1]), None)
+    """
+    if not bool(((targets == 0) | (targets == 1)).all()):
+        return None
+    return targets.flatten(1) if targets.dim() > 1 else targets.unsqueeze(1)
+
+
 def check(server: Server, view: View, needs_labels: bool = True) -> None:
     """Refuse what no attack can work on; every message names the release and the remedy."""
     size = server.batched.layout.size
@@ -113,7 +160,7 @@ def check(server: Server, view: View, needs_labels: bool = True) -> None:
                 "Give them, or infer them first with attack.labels.infer_labels.",
             )
         return
-    check_labels(view.labels, (len(view), server.examples), server.classes)
+    check_labels(view.labels, (len(view), server.examples), server.label_numbers)
 
 
 def even(server: Server, count: int) -> int:
@@ -159,19 +206,19 @@ def check_differentiable(server: Server, previous: Tensor, soft: bool = False) -
 
 
 def check_pair(public: Any) -> None:
-    """Refuse what is no public data of any model: finite inputs ``[Q, ...]`` with labels ``[Q]``."""
+    """Refuse what is no public data of any model: finite inputs ``[Q, ...]``, or tokens, with a label for each."""
     pair = isinstance(public, tuple | list) and len(public) == 2
     if not pair or not all(isinstance(part, Tensor) for part in public):
         raise DataError("Expected the public data as a pair of tensors (inputs, labels).", "Give public=(x, y).")
     inputs, labels = public
-    if not inputs.is_floating_point():
+    if not is_input(inputs):
         raise DataError(
-            f"Expected the public inputs as floating point, got {inputs.dtype}.",
+            f"Expected the public inputs as floating point, or as int64 tokens, got {inputs.dtype}.",
             "Normalise them as the inputs of the model are.",
         )
-    if inputs.dim() < 2 or tuple(labels.shape) != (len(inputs),) or labels.dtype != torch.int64:
+    if inputs.dim() < 2 or labels.dim() < 1 or len(labels) != len(inputs):
         raise DataError(
-            f"Expected public inputs [Q, ...] with int64 labels [Q], got {tuple(inputs.shape)} and {labels.dtype} "
+            f"Expected public inputs [Q, ...] with labels [Q] or [Q, k], got {tuple(inputs.shape)} and {labels.dtype} "
             f"{tuple(labels.shape)}.",
             "Give one label for every input.",
         )
@@ -179,6 +226,20 @@ def check_pair(public: Any) -> None:
         raise DataError("There are no public inputs.", "Give some, or leave public out.")
     if not bool(torch.isfinite(inputs).all()):
         raise DataError("The public inputs are not finite.", "Remove NaN and Inf.")
+
+
+def is_input(inputs: Tensor) -> bool:
+    """Whether a tensor can hold inputs: floating-point numbers, or tokens.
+
+    >>> is_input(torch.zeros(2, 3)), is_input(torch.zeros(2, 3, dtype=torch.int64)), is_input(torch.zeros(2, 3).bool())
+    (True, True, False)
+    """
+    return inputs.is_floating_point() or inputs.dtype == torch.int64
+
+
+def placed(inputs: Tensor, like: Tensor) -> Tensor:
+    """Inputs on the device of ``like`` and, unless they are tokens, in its precision."""
+    return inputs.to(like.device, like.dtype) if inputs.is_floating_point() else inputs.to(like.device)
 
 
 def check_public(server: Server, public: Public, labels: Tensor | None) -> Public:
@@ -190,14 +251,15 @@ def check_public(server: Server, public: Public, labels: Tensor | None) -> Publi
             f"Expected public inputs of shape {server.shape}, got {tuple(images.shape[1:])}.",
             "Give data of the model's own shape.",
         )
-    check_labels(classes, (len(images),), server.classes)
-    missing = sorted(set([] if labels is None else labels.unique().tolist()) - set(classes.unique().tolist()))
+    check_labels(classes, (len(images),), server.label_numbers)
+    asked, there = (set() if part is None else set(server.strata(part).unique().tolist()) for part in (labels, classes))
+    missing = sorted(asked - there)
     if missing:
         raise DataError(
             f"No public input has label {missing[0]}, which a release was trained on.", "Give some of every label."
         )
     like = next(server.batched.model.parameters())
-    return images.to(like.device, like.dtype), classes.to(like.device)
+    return placed(images, like), classes.to(like.device)
 
 
 def groups_of_weights(view: View) -> Iterator[tuple[Tensor, Tensor]]:

@@ -8,7 +8,7 @@ from ..mechanism.registry import MECHANISMS
 from .cells import EQUAL_LOWER, static_name
 from .comparison import JUDGED, MORE, Reading, strictness
 from .results import ENOUGH, FEW
-from .summary import GIVEN, Content
+from .summary import GIVEN, Content, thing_of
 
 AGAIN = "run the same command again"
 PLAIN, DAMPED = "plain", "damped"
@@ -77,7 +77,7 @@ def _evidence(content: Content, given: bool) -> Iterator[str]:
     elif content.get("options", {}).get("releases", 0) < ENOUGH:
         yield f"attack more releases (--targets {ENOUGH} or more)"
     else:
-        yield "set more public images apart: there were too few for the releases that were asked for"
+        yield f"set more public {thing_of(content)}s apart: there were too few for the releases that were asked for"
 
 
 def _guarantee(every: list[Reading], leaking: list[Reading], flags: bool) -> Iterator[str]:
@@ -90,7 +90,7 @@ def _guarantee(every: list[Reading], leaking: list[Reading], flags: bool) -> Ite
         return
     yield (
         f"protect the updates, first of all with gaussian-dp, whose budget limits every attack ({how}): static noise "
-        "(pl-identical at 0.98) left 25 to 38 % of the images of the first release (up to 42 % later) identified in "
+        "(pl-identical at 0.98) left 25 to 38 % of the examples of the first release (up to 42 % later) identified in "
         "docs/results.md"
     )
 
@@ -144,7 +144,7 @@ def _kind(one: Reading) -> str:
 
 def _pictures(content: Content, every: list[Reading], given: bool) -> Iterator[str]:
     drawn = any(row.get("mse") is not None for row in content.get("attacks", []))
-    if every and not drawn and not given:
+    if every and not drawn and not given and content.get("kind", "image") == "image":
         tried = FIRST in content.get("options", {}).get("attacks", [])
         yield (
             "for pictures, and only for these, add --attack invgrad"

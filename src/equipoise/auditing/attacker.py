@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from ..attack.view import Public, Server, check_labels, check_pair
+from ..attack.view import Public, Server, check_labels, check_pair, placed
 from ..errors import ConfigError, DataError, is_whole
-from .targets import FEWEST
+from .targets import FEWEST, column_range
 from .update import Truth
 
 
@@ -19,14 +19,15 @@ class Attacker:
     """What the attacker knows. By default: the labels, where the truth has them, and nothing public.
 
     Args:
-        public: Inputs ``[Q, ...]`` and labels ``[Q]`` that belong to no client. With them it simulates the mechanism:
-            ``lti``, ``matched``, ``membership`` and ``labels`` need that.
+        public: Inputs ``[Q, ...]``, or int64 tokens, and labels ``[Q]`` or ``[Q, k]`` that belong to no client. With
+            them it simulates the mechanism: ``lti``, ``matched``, ``membership`` and ``labels`` need that.
         labels: The labels behind an update. None: it is granted those of the truth, and infers them where there is no
-            truth. ``"infer"``: it infers them in any case. A tensor ``[E]`` or ``[N, E]``: it is granted these.
+            truth. ``"infer"``: it infers them in any case. A tensor ``[E]`` or ``[N, E]``: it is granted these. Labels
+            that are no classes cannot be inferred, and attacks with candidates are never granted them.
         examples: How many examples are behind one update, where neither truth nor labels tell.
         shape: Of one input, where neither public inputs nor truth tell.
-        bounds: The range of the inputs; by default that of the public ones, else 0 to 1. Never that of the truth, which
-            the attacker does not know.
+        bounds: The range of the inputs, of tokens that of their numbers; by default that of the public ones (of a table
+            column by column, and wider by half), else 0 to 1. Never that of the truth, which nobody told the attacker.
 
     >>> Attacker(labels="infer", examples=4, shape=(1, 28, 28))
     Attacker(examples=4, shape=(1, 28, 28), bounds=None)
@@ -42,7 +43,7 @@ class Attacker:
         if self.public is not None:
             check_pair(self.public)
         wrong = self.labels != "infer" if isinstance(self.labels, str) else not isinstance(self.labels, Tensor | None)
-        if wrong or (isinstance(self.labels, Tensor) and self.labels.dim() not in (1, 2)):
+        if wrong or (isinstance(self.labels, Tensor) and self.labels.dim() < 1):
             raise DataError(
                 'Expected the labels to be None, "infer" or a tensor [E] or [N, E].', "Use torch.as_tensor(labels)."
             )
@@ -82,14 +83,29 @@ class Attacker:
         if self.public is not None:
             return tuple(self.public[0].shape[1:])
         if truth is None:
-            raise ConfigError("The shape of one input is not known.", "Give Attacker(shape=(channels, height, width)).")
+            raise ConfigError(
+                "The shape of one input is not known.",
+                "Give truth=(inputs, labels), or Attacker(shape=(channels, height, width)).",
+            )
         return tuple(truth.inputs.shape[2 if several else 1 :])
 
-    def input_range(self) -> tuple[float, float]:
-        """The range that the attacker keeps its guesses in."""
+    def tokens(self, truth: Truth | None) -> bool:
+        """Whether inputs are whole numbers that stand for tokens."""
+        given = [*([] if self.public is None else [self.public[0]]), *([] if truth is None else [truth.inputs])]
+        if len({inputs.is_floating_point() for inputs in given}) > 1:
+            raise DataError(
+                "Of the public inputs and those of the truth, one are tokens (int64) and the other numbers.",
+                "Give both as the model takes them.",
+            )
+        return bool(given) and not given[0].is_floating_point()
+
+    def input_range(self, table: bool = False) -> tuple[Tensor, Tensor] | tuple[float, float]:
+        """The range that the attacker keeps its guesses in; of a ``table`` that of each of its numbers."""
         if self.bounds is not None:
             return float(self.bounds[0]), float(self.bounds[1])
-        return (float(self.public[0].min()), float(self.public[0].max())) if self.public is not None else (0.0, 1.0)
+        if self.public is None:
+            return 0.0, 1.0
+        return column_range(self.public[0]) if table else (float(self.public[0].min()), float(self.public[0].max()))
 
     def granted(self, truth: Truth | None) -> Tensor | None:
         """The labels that it is granted, as they were given; None where it infers them."""
@@ -103,14 +119,14 @@ class Attacker:
         if labels is None:
             return None
         labels = labels.expand(count, -1) if labels.dim() == 1 else labels
-        check_labels(labels, (count, server.examples), server.classes)
+        check_labels(labels, (count, server.examples), server.label_numbers)
         return labels
 
     def to(self, like: Tensor) -> Attacker:
         """The same in the model's own precision, on its device."""
         public, labels = self.public, self.labels
         if public is not None:
-            public = public[0].to(like.device, like.dtype), public[1].to(like.device)
+            public = placed(public[0], like), public[1].to(like.device)
         return replace(self, public=public, labels=labels.to(like.device) if isinstance(labels, Tensor) else labels)
 
     def lacks(self, truth: Truth | None) -> dict[str, str]:
@@ -126,7 +142,7 @@ class Attacker:
         return lacking
 
     def lacks_of(self, labels: Tensor) -> dict[str, str]:
-        """Likewise what public inputs are missing for updates that hold these labels."""
+        """Likewise what public inputs are missing for updates that hold these classes."""
         if self.public is None:
             return {}
         fewest = min(int((self.public[1] == label).sum()) for label in labels.unique())

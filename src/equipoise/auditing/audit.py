@@ -18,6 +18,7 @@ from .cells import OWN
 from .comparison import readings
 from .limit_words import HEAD as LIMIT_HEAD
 from .limit_words import limit_lines, limit_verdict
+from .numbered import CLASSES
 from .options import AuditOptions
 from .results import FEW, Findings
 from .store import set_aside
@@ -119,7 +120,7 @@ def _not_hidden(content: dict[str, Any]) -> str:
     )
 
 
-def claims(rows: list[dict[str, Any]], targets: str) -> dict[str, list[str]]:
+def claims(rows: list[dict[str, Any]], targets: str, kind: str = "image") -> dict[str, list[str]]:
     """What is proved, measured and not claimed: of updates that someone else made, nothing is proved.
 
     >>> claims([{"mse": 0.5, "mse_low": None}], "given")["measured"][0]
@@ -132,7 +133,7 @@ def claims(rows: list[dict[str, Any]], targets: str) -> dict[str, list[str]]:
         "measured": ["Nothing: no result was scored."]
         if targets == UNKNOWN
         else [got, "A stronger attack may get more: nothing here is an upper bound."],
-        "not claimed": NOT_CLAIMED,
+        "not claimed": NOT_CLAIMED if kind == "image" else NOT_CLAIMED[:1],  # the leakage score is of pictures
     }
 
 
@@ -150,15 +151,22 @@ def with_verdict(content: dict[str, Any]) -> dict[str, Any]:
     return {**content, "verdict": said}
 
 
-def content(findings: Findings, options: AuditOptions, targets: str, attacked: str) -> dict[str, Any]:
-    """The content of ``audit.json``; ``targets`` says whose images were attacked, ``attacked`` how much of what."""
+def content(
+    findings: Findings, options: AuditOptions, targets: str, attacked: str, kind: str = "image", labels: str = CLASSES
+) -> dict[str, Any]:
+    """The content of ``audit.json``; ``targets`` says whose inputs were attacked, ``attacked`` how much of what.
+
+    ``kind`` is that of the inputs (``Server.kind``), ``labels`` that of the labels.
+    """
     return {
         "schema": 1,
         "experiment": "seeded",
         "complete": findings.complete,
         "verdict": [],
-        "claims": claims(findings.rows, targets),
+        "claims": claims(findings.rows, targets, kind),
         "targets": targets,
+        "kind": kind,
+        "labels": labels,
         "attacked": attacked,
         "left_out": {},
         "notes": [],

@@ -30,7 +30,7 @@ from ..mechanism.schedule import value_at
 from ..models.batched import Batched
 from ..randomness import experiment_key
 from .options import AuditOptions
-from .targets import Materials
+from .targets import Materials, column_range
 
 OWN, POSITIVE = "own", "undistorted"
 EQUAL_LOWER, EQUAL_NORM = "static, equal lower bound", "static, equal final norm"
@@ -64,14 +64,24 @@ class Cell:
 
 def server_of(settings: Settings, dataset: Dataset, batched: Batched, protection: Protection) -> Server:
     """The attacker's position in a federation with these settings."""
+    low, high = input_range(dataset)
+    return Server(
+        batched=batched, shape=dataset.shape, classes=dataset.classes, batch=settings.protection.batch,
+        low=low, high=high, eta=settings.protection.eta, protection=protection,
+        local_steps=settings.protection.local_steps, tokens=dataset.kind == "tokens",
+    )  # fmt: skip
+
+
+def input_range(dataset: Dataset) -> tuple[Tensor | float, Tensor | float]:
+    """What is publicly known of the range of inputs: pixels lie in [0, 1]; columns about where public records do."""
+    if dataset.kind == "tokens":
+        return 0.0, float((dataset.vocabulary or 2) - 1)
+    if dataset.kind == "table":
+        return column_range(dataset.public_attack.inputs)
     blank = torch.zeros(1, *dataset.shape)
     scale = dataset.pixels(blank + 1) - dataset.pixels(blank)  # normalised = (pixel - offset) / scale
     low, high = ((edge - dataset.pixels(blank)) / scale for edge in (0.0, 1.0))
-    return Server(
-        batched=batched, shape=dataset.shape, classes=dataset.classes, batch=settings.protection.batch,
-        low=low[0, :, :1, :1], high=high[0, :, :1, :1],
-        eta=settings.protection.eta, protection=protection, local_steps=settings.protection.local_steps,
-    )  # fmt: skip
+    return low[0, :, :1, :1], high[0, :, :1, :1]
 
 
 def federation_cell(
@@ -166,17 +176,18 @@ def final_norm(server: Server, weights: Tensor, public: Public, options: AuditOp
     protection, mechanism = server.protection, server.protection.mechanism
     same = unlearned(protection)
     key = experiment_key(options.seed, "audit/twins")
-    pool = Companions(public, options.seed, "audit/twins")
-    known = public[1].unique()
+    pool = Companions((public[0], server.strata(public[1])), options.seed, "audit/twins")
+    known = server.strata(public[1]).unique()
     labels = known[torch.arange(server.examples, device=known.device) % len(known)].expand(SIMULATED, -1)
     first = final = 0.0
     for some in pieces(SIMULATED, chunk(server, weights), weights.device):
         drawn = draw_noise(server, key, some, weights)
         assert drawn is not None
-        batch = public[0][pool.draw(labels[some], some)]
+        rows = pool.draw(labels[some], some)
+        batch = public[0][rows], public[1][rows]
         start = draw_bounds(drawn, protection)[0]
-        static = respond(replace(server, protection=same), weights, batch, labels[some], drawn)
-        learned = respond(server, weights, batch, labels[some], drawn)
+        static = respond(replace(server, protection=same), weights, *batch, drawn)
+        learned = respond(server, weights, *batch, drawn)
         first += float(intensity(start, mechanism.norm).double().sum())
         final += float(intensity(learned - (static - start), mechanism.norm).double().sum())
     grown = final / first

@@ -188,16 +188,24 @@ def readings(content: Mapping[str, Any], names: tuple[str, ...] = JUDGED) -> Ite
 # -- beside the numbers --------------------------------------------------------------------------------------------
 
 
+def _error(guess: Mapping[str, Any]) -> str:
+    """
+    >>> _error({"mse": 0.5}), _error({"error_sd": 1.0})
+    ('MSE 0.50', 'error 1.00 SD')
+    """
+    return f"MSE {guess['mse']:.2f}" if "mse" in guess else f"error {guess['error_sd']:.2f} SD"
+
+
 def notes(content: dict[str, Any]) -> list[str]:
     """Baselines and evidence: what has to be said beside the numbers."""
     lines: list[str] = []
     for dataset, guesses in content["baselines"].items():
         words = [
-            f"{name.replace('_', ' ')}: MSE {row['mse']:.2f}"
-            + (f", score {row['leakage']:.2f}" if "leakage" in row else "")
+            f"{name.replace('_', ' ')}: {_error(row)}" + (f", score {row['leakage']:.2f}" if "leakage" in row else "")
             for name, row in guesses.items()
         ]
-        lines.append(f"guesses that use no update ({dataset}): " + "; ".join(words))
+        if words:
+            lines.append(f"guesses that use no update ({dataset}): " + "; ".join(words))
     promised = sorted({row["promised_leakage"] for row in content["attacks"] if "promised_leakage" in row})
     if promised and any("leakage" in row for row in content["attacks"]):
         lines.append(f"score promised by the budgets: at most {', '.join(f'{value:g}' for value in promised)}")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..attack.registry import MULTI_ROUND
 from ..data.dataset import Dataset
@@ -23,6 +23,7 @@ from ..engine.sweep import Sweep
 from ..mechanism.protection import Protection
 from ..models.batched import Batched
 from ..models.features import FeatureModel, features_of
+from ..models.named import Factory
 from ..statistics import Array
 from .cells import loosest_client, per_client
 from .examine import Progress
@@ -241,11 +242,12 @@ def replayed_limits(
     options: AuditOptions,
     *,
     datasets: dict[str, Dataset] | None = None,
+    model: nn.Module | Factory | None = None,
     on_round: Step | None = None,
 ) -> list[dict[str, Any]]:
     """The game over the first ``rounds`` of a run: its seeded training once more, and a release of every game's clients
     at the weights of every round."""
-    sweep = Sweep(settings, [federation], datasets)
+    sweep = Sweep(settings, [federation], datasets, model)
     data = sweep.datasets[federation.dataset]
     setting = setting_of(settings, federation, sweep.batched, data, options, on_features=sweep.on_features)
     client = setting.client(options.seed)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
-from ..attack.attack import Option
+from ..attack.attack import DATA, Option
 from ..attack.registry import ATTACKS, find
 from ..attack.registry import options as attack_options
 from ..errors import ConfigError, closest
@@ -34,8 +34,8 @@ It spares the simulations behind the filter of ``matched``: with fewer, that att
 """
 ALONE = "invgrad"
 """The attack that needs nothing but a release."""
-NEEDS = ("public", "truth", "candidates", "asked", "companions", "labels")
-"""Of several that are not met, the first is named."""
+NEEDS = (*DATA, "public", "truth", "candidates", "asked", "companions", "labels")
+"""Of several that are not met, the first is named: what no giving would mend before all."""
 
 
 @dataclass(frozen=True, init=False)
@@ -82,13 +82,19 @@ class AuditOptions:
         Where none of the usual ones can, ``ALONE`` takes their place.
         ``lacking`` has what is not there of what attacks may need, with words that say how to give it.
         """
-        unmet = {name: [need for need in NEEDS if need in find(name).needs & lacking.keys()] for name in self.attacks}
+        unmet = {name: _unmet(name, lacking) for name in self.attacks}
         why = {name: f"needs {lacking[needs[0]]}" for name, needs in unmet.items() if needs}
+        told = "; ".join(f"{name} {words}" for name, words in why.items()) + "."
         if why and self.named:
-            raise ConfigError(
-                "; ".join(f"{name} {words}" for name, words in why.items()) + ".", "Give it, or leave the attack out."
-            )
-        able = [name for name in self.attacks if name not in why] or ([] if self.named else [ALONE])
+            lost = all(needs[0] in DATA for needs in unmet.values() if needs)
+            raise ConfigError(told, "Leave the attack out." if lost else "Give it, or leave the attack out.")
+        able = [name for name in self.attacks if name not in why]
+        if not able and not self.named:
+            if more := _unmet(ALONE, lacking):
+                raise ConfigError(
+                    f"No attack can run: {told} {ALONE} needs {lacking[more[0]]}.", "Give what one of them needs."
+                )
+            able = [ALONE]
         limited = AuditOptions(**{**self.plain(), "attacks": able})
         object.__setattr__(limited, "named", self.named)
         return limited, why
@@ -115,6 +121,11 @@ class AuditOptions:
                 small.append(f"{name}={value} (at least {least:g})")
         if small:
             raise ConfigError(f"Too small: {', '.join(small)}.", "Raise them, or leave them out.")
+
+
+def _unmet(name: str, lacking: Mapping[str, str]) -> list[str]:
+    attack = find(name)
+    return [need for need in NEEDS if need in (attack.needs | attack.data) & lacking.keys()]
 
 
 def _check(name: str, value: Any, option: Option) -> None:

@@ -45,6 +45,7 @@ class Plan:
 
     federations: int
     snapshots: int
+    kind: str = "image"  # of the inputs
     cells: int = 0  # each counted once, controls and twins included
     there: int = 0  # of them, finished before
     attacks: Sequence[str] = ()
@@ -137,9 +138,10 @@ class Stopwatch:
     @staticmethod
     def _simulate(server: Server, weights: Tensor, count: int) -> None:
         rows = torch.arange(count, device=weights.device)
-        images = weights.new_full((count, server.examples, *server.shape), 0.5)
+        inputs = weights.new_full((count, server.examples, *server.shape), 0.5)
+        inputs = torch.ones_like(inputs, dtype=torch.int64) if server.tokens else inputs
         labels = torch.zeros(count, server.examples, dtype=torch.int64, device=weights.device)
         drawn = noise(server, experiment_key(0, "audit/speed"), rows, weights)
-        respond(server, weights, images, labels, drawn)
+        respond(server, weights, inputs, labels, drawn)
         if weights.device.type == "cuda":
             torch.cuda.synchronize(weights.device)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..attack.multi_round import Candidates, Combined, Observation, combine, multi_round
 from ..attack.simulate import respond_all, undistorted
@@ -28,9 +28,10 @@ from ..engine.sweep import Sweep
 from ..engine.tables import LENGTH, Block
 from ..errors import ConfigError, is_whole
 from ..mechanism.registry import get_mechanism
+from ..models.named import Factory
 from ..statistics import Ranking, grouped_interval, ranks
 from .cells import server_of
-from .results import evidence
+from .results import THINGS, evidence
 from .targets import Materials
 
 EXAMPLES, DECOYS, AROUND = 100, 24, 32
@@ -39,7 +40,7 @@ GRADIENTS = 6000
 """Gradients of one image that a core computes in a second, with the bundled LeNet; an H200 about 350,000."""
 ABLE = 10
 """How many times chance the lower end of a positive control has to exceed."""
-OVER = "other images and decoys; all share the releases of one run, so not other runs, noise or clients"
+OVER = "other {things} and decoys; all share the releases of one run, so not other runs, noise or clients"
 """What the intervals cover."""
 
 
@@ -99,7 +100,7 @@ def suspects(sweep: Sweep, dataset: str, client: int, rounds: int, examples: int
     width = min(decoys, *(len(pool) for pool in pools))
     if width < 1:
         raise ConfigError(
-            "A label of the client's images has no public image to serve as a decoy.",
+            "A label of the client's examples has no public one to serve as a decoy.",
             "Give public data of every label.",
         )
     order = torch.cat([pool[torch.randperm(len(pool), generator=generator)[:width]] for pool in pools])
@@ -110,7 +111,7 @@ def suspects(sweep: Sweep, dataset: str, client: int, rounds: int, examples: int
     choices[column, 0], choices[column, place] = choices[column, place], choices[column, 0].clone()
     device = sweep.device
     held = Candidates(
-        torch.cat([sweep.inputs[rows.to(device)], images[order].to(device, sweep.dtype)]),
+        torch.cat([sweep.inputs[rows.to(device)], images[order].to(sweep.inputs)]),
         torch.cat([labels, classes[order]]).to(device),
         choices.to(device),
     )
@@ -152,6 +153,7 @@ def replayed(
     seed: int = 0,
     on_round: Callable[[int], None] | None = None,
     datasets: dict[str, Dataset] | None = None,
+    model: nn.Module | Factory | None = None,
 ) -> dict[str, Any]:
     """How often examples of a client are found among decoys from the releases that hold them, and from all.
 
@@ -167,6 +169,7 @@ def replayed(
         seed: of examples, decoys and whatever the attacker draws.
         on_round: called after every round.
         datasets: by name, with the public images to attack with; not given: they are loaded as the run did.
+        model: a function that builds it, where it is not bundled.
 
     Returns:
         A row of numbers and words: identification with intervals, both controls, how many releases hold an example;
@@ -174,7 +177,7 @@ def replayed(
     """
     numbers = {"rounds": rounds, "examples": examples, "decoys": decoys, "around": around, "pairs": pairs}
     _check(settings, federation, numbers, client)
-    sweep = Sweep(settings, [federation], datasets)
+    sweep = Sweep(settings, [federation], datasets, model)
     data = sweep.datasets[federation.dataset]
     asked = suspects(sweep, federation.dataset, client, rounds, examples, decoys, seed)
     protection = settings.protection.at(federation.mechanism, federation.budget, 1)
@@ -193,7 +196,8 @@ def replayed(
         "attack": "multi-round", "dataset": federation.dataset, "mechanism": federation.mechanism,
         "budget": federation.budget, "seed": federation.seed, "learns": get_mechanism(federation.mechanism).learns,
     }  # fmt: skip
-    return {**about, **_counts(scores.present, asked, size, examples), **_rates(own, plain, asked, seed)}
+    counts = _counts(scores.present, asked, size, examples, data.kind)
+    return {**about, **counts, **_rates(own, plain, asked, seed)}
 
 
 def planned(
@@ -233,15 +237,16 @@ def planned(
 # -- the row -------------------------------------------------------------------------------------------------------
 
 
-def _counts(present: Tensor, asked: Suspects, size: int, wanted: int) -> dict[str, Any]:
+def _counts(present: Tensor, asked: Suspects, size: int, wanted: int, kind: str = "image") -> dict[str, Any]:
     """How much there was to find, and in how many releases."""
+    things = f"{THINGS[kind]}s"
     often, (count, width) = present.sum(0), asked.candidates.choices.shape
     notes = []
     if count < wanted:
-        notes.append(f"Only {count} of the client's {size} images took part, where {wanted} were asked for.")
+        notes.append(f"Only {count} of the client's {size} {things} took part, where {wanted} were asked for.")
     labels = asked.candidates.kinds.tolist()
     if len(set(labels)) < 6:
-        notes.append("Images of a label share decoys, and fewer than six labels give no interval.")
+        notes.append(f"{things.capitalize()} of a label share decoys, and fewer than six labels give no interval.")
     if width <= ABLE:
         notes.append(f"{ABLE} times chance is out of reach of any control with {width} candidates: give more decoys.")
     return {
@@ -249,7 +254,7 @@ def _counts(present: Tensor, asked: Suspects, size: int, wanted: int) -> dict[st
         "chance": f"1 in {width}", "client_images": size, "client_images_in_no_release": asked.never,
         "releases_per_example": float(often.double().mean()), "releases_per_example_least": int(often.min()),
         "releases_per_example_most": int(often.max()), "evidence": evidence(int((often > 0).sum())),
-        "interval_over": OVER, "note": " ".join(notes) or None,
+        "interval_over": OVER.format(things=things), "note": " ".join(notes) or None,
     }  # fmt: skip
 
 

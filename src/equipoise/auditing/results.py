@@ -17,6 +17,8 @@ from .unfinished import Unfinished
 ENOUGH = 20
 """Releases below which a result says too little to be called one."""
 FEW = "insufficient evidence"
+THINGS = {"image": "image", "table": "record", "tokens": "sequence"}
+"""What one input is called, by ``Server.kind``."""
 FAILED = "failed"
 """The note of an outcome whose attack could not work: why."""
 
@@ -56,8 +58,8 @@ class Findings:
 
 
 REPORTED = (
-    "mse", "mse_pixel", "psnr", "ssim", "identification", "log_rank", "leakage", "beyond_D", "labels", "labels_exact",
-    "cost", "verified", "accepted", "accepted_wrongly",
+    "mse", "mse_pixel", "psnr", "ssim", "error_sd", "correlation", "identification", "log_rank", "leakage", "beyond_D",
+    "labels", "labels_exact", "cost", "verified", "accepted", "accepted_wrongly",
 )  # fmt: skip
 """Values that are averaged over releases."""
 
@@ -198,23 +200,23 @@ def renamed(rows: Iterable[Mapping[str, Any]], names: Mapping[str, str]) -> list
 def differences(one: Outcome, other: Outcome, seed: int) -> dict[str, Any]:
     """``one - other`` on the same targets, release by release, with intervals."""
     results: dict[str, Any] = {}
-    for name in ("mse", "ssim", "identification", "log_rank", "labels"):
+    for name in ("mse", "ssim", "error_sd", "identification", "log_rank", "labels"):
         if name in one.values and name in other.values:
             gap = (one.values[name] - other.values[name]).reshape(len(one.values[name]), -1).mean(1)
             results |= _with_interval(name, gap, bootstrap(gap, seed=seed))  # a difference of rates is no rate
     return results
 
 
-def repeated(count: int) -> str:
+def repeated(count: int, kind: str = "image") -> str:
     """
-    >>> repeated(1), repeated(3)
-    ('1 image that equals another was left out', '3 images that equal another were left out')
+    >>> repeated(1), repeated(3, "table")
+    ('1 image that equals another was left out', '3 records that equal another were left out')
     """
-    return f"{count} image{' that equals another was' if count == 1 else 's that equal another were'} left out"
+    return f"{count} {THINGS[kind]}{' that equals another was' if count == 1 else 's that equal another were'} left out"
 
 
-def shortages(targets: Targets, options: AuditOptions, *, given: bool = False) -> list[str]:
-    """What there were too few images for; ``given`` where the releases are not of our making."""
+def shortages(targets: Targets, options: AuditOptions, *, given: bool = False, classes: bool = True) -> list[str]:
+    """What there were too few records for; ``given`` where the releases are not of our making."""
     notes = []
     if not given and len(targets) < options.releases:
         notes.append(
@@ -224,11 +226,12 @@ def shortages(targets: Targets, options: AuditOptions, *, given: bool = False) -
     if 1 < targets.candidates < options.candidates:
         notes.append(
             f"Each example is sought among {targets.candidates} candidates, not {options.candidates}: there are no "
-            "more of its label."
+            f"more{' of its label' if classes else ''}."
         )
     if "membership" in options.attacks and 0 < targets.others < options.others:
         notes.append(
-            f"Members are told from {targets.others} others, not {options.others}: there are no more of their labels."
+            f"Members are told from {targets.others} others, not {options.others}: there are no more"
+            f"{' of their labels' if classes else ''}."
         )
     if targets.recurring:
         notes.append("There are no intervals: an example is in several releases, so these are not independent.")

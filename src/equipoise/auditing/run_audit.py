@@ -7,9 +7,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from ..attack.registry import MULTI_ROUND
+from ..data.bundle import BUNDLED
 from ..data.dataset import Dataset
-from ..data.loading import BUNDLED, Public
+from ..data.loading import Public
 from ..engine.datasets import dataset_labels
 from ..engine.federation import Federation
 from ..engine.settings import Settings
@@ -28,16 +31,16 @@ from .examine import Progress
 from .limit_comparison import compared
 from .limit_words import left_out
 from .limits_audit import PLAYED, replayed_limits, seconds_per_game, setting_of
+from .numbered import unsupported
 from .options import AuditOptions
 from .pictures import run_sections
 from .plan import Plan
-from .results import FAILED, Findings, renamed, repeated, shortages
+from .results import FAILED, THINGS, Findings, renamed, repeated, shortages
 from .store import Store, fingerprint
 from .subject import Subject, subject_of
 from .summary import counted
 from .sweep_audit import audit_sweep
 from .targets import repeats
-from .unfinished import Unfinished
 
 Step = Callable[[int], None]
 OF_CLIENTS = ("labels", "identified")
@@ -69,13 +72,14 @@ def audit_run(
         folder: a run folder, as ``equipoise train``, ``Run`` or the server of a deployment writes it.
         options: which attacks, and how hard; see ``AuditOptions``.
         snapshots: the rounds to attack; the run kept the weights of each.
-        private: attack the clients' own images, and show them in the picture, instead of public ones.
+        private: attack the clients' own inputs, and show pictures of them, instead of public ones.
         multi_rounds: if > 0, also replay each federation for so many rounds and combine those releases of client 0
-            that hold the same image.
+            that hold the same example.
         progress: called with (what, seconds of the plan that this took) while it works.
-        public: images that belong to no client, for data without a public part and for deployments: the name of a
-            bundled dataset, a folder, an npz file, or tensors (images, labels) normalised as the clients do.
-        model: of a deployment: a bundled name, ``module:callable``, a function that builds it, or the module itself.
+        public: data that belong to no client, where the run has no public part and for deployments: the name of a
+            bundled dataset, a folder, an npz file, or tensors (inputs, labels) normalised as the clients do.
+        model: of a deployment: a bundled name, ``module:callable``, a function that builds it, or the module itself. Of
+            a run whose configuration names code: the same name again, or the code; a folder's word runs none.
         store: where finished parts are kept, and taken from: ``Store(folder)``. Without one nothing is written.
         planned: called with what will be done, before it begins.
 
@@ -100,7 +104,11 @@ def audit_run(
     chosen = run.chosen(_usual(run.snapshots()) if snapshots is None else snapshots)
     subject = subject_of(run, chosen, public, model)
     datasets = subject.datasets
+    kind = next(iter(datasets.values())).kind
+    options, left_out = options.possible(unsupported(kind == "tokens", None))
     most = min(multi_rounds, settings.training.rounds)
+    if most and isinstance(subject.code, nn.Module):
+        raise ConfigError("A replay starts from the model's first weights.", "Give a function that builds the model.")
     replays = [_replay_seconds(run, subject, fed, most, options) for fed in federations] if most else []
     named = _named_data(run, private or public is not None)
     limited = most > 0 and any(get_mechanism(fed.mechanism).whole_run for fed in federations)
@@ -116,20 +124,18 @@ def audit_run(
             private=private, store=store, planned=with_replays,
         )  # fmt: skip
     else:
-        with_replays(Plan(federations=len(federations), snapshots=len(chosen)))
+        with_replays(Plan(federations=len(federations), snapshots=len(chosen), kind=kind))
     if not findings.complete and not findings.rows and not findings.limits:
         raise KeyboardInterrupt  # nothing was finished: an earlier audit stays as it is
     whose = "private" if private else "public"
     places = f"{counted(len(chosen), 'snapshot')} of {counted(len(federations), 'federation')}"
-    result = content(findings, options, whose, f"{_attacked(findings, options)} of {whose} images at {places}")
-    result["results"] = {"read": findings.read, "computed": findings.computed}
-    result["public"] = {name: _public(data) for name, data in datasets.items()}
+    attacked = f"{_attacked(findings, options)} of {whose} {THINGS[kind]}s at {places}"
+    result = content(findings, options, whose, attacked, kind) | _about(run, findings, datasets, replays=bool(most))
+    result["left_out"] = left_out
     result["notes"] += _notes(findings, options, datasets, private=private, forgiving=bool(most))
-    result |= _about(run, findings.unfinished, replays=bool(most))
-    result["cap"] = _cap(run.results(), findings, federations, settings.training.rounds)
     if most and findings.complete:
         steps = [_step(progress, seconds / most) for seconds in replays]
-        _replay(result, settings, federations, most, options, steps, datasets)
+        _replay(result, settings, federations, most, options, steps, subject)
     result["limits"] = compared(result["limits"])
     loosest = [LOOSEST] if any(per_client(settings.protection, fed) for fed in federations) else []
     result["notes"] += [*_left_out(federations, options), *_fewer(result["limits"], options)]
@@ -145,10 +151,16 @@ def _notes(
     return [*short, *_failures(findings, forgiving=forgiving)]
 
 
-def _about(run: RunFolder, left: Unfinished | None, *, replays: bool) -> dict[str, Any]:
+def _about(run: RunFolder, findings: Findings, datasets: dict[str, Dataset], *, replays: bool) -> dict[str, Any]:
     """What kind of run was audited, and what an interrupted audit lacks: ``replays`` come last."""
-    server = PLAIN if run.config.settings.training.server_rate == 1 else DAMPED
-    about = {"deployment": run.config.deployment is not None, "server": server}
+    training, left = run.config.settings.training, findings.unfinished
+    about = {
+        "deployment": run.config.deployment is not None,
+        "server": PLAIN if training.server_rate == 1 else DAMPED,
+        "results": {"read": findings.read, "computed": findings.computed},
+        "public": {name: _public(data) for name, data in datasets.items()},
+        "cap": _cap(run.results(), findings, run.config.federations(), training.rounds),
+    }
     if left is None:
         return about
     return {**about, "unfinished": {**asdict(left), "lacking": [*left.lacking, *[MULTI_ROUND] * replays]}}
@@ -177,7 +189,7 @@ def _public(data: Dataset) -> str:
 
 def _check_deployed(run: RunFolder, private: bool, multi_rounds: int) -> None:
     if run.config.deployment is not None and (private or multi_rounds):
-        asked = "images" if private else "training, which multi-round replays"
+        asked = "data" if private else "training, which multi-round replays"
         raise ConfigError(
             f"The folder of a deployment holds nothing of its clients' {asked}.",
             "Leave out --private." if private else "Leave out multi-round.",
@@ -207,15 +219,17 @@ def _replay_seconds(
 
 def _replay(
     result: dict[str, Any], settings: Settings, federations: list[Federation], rounds: int, options: AuditOptions,
-    steps: Sequence[Step], datasets: dict[str, Dataset],
+    steps: Sequence[Step], subject: Subject,
 ) -> None:  # fmt: skip
     """Add what many rounds together tell: of a budget of a whole run beside its limits."""
-    rows = []
+    rows, datasets, model = [], subject.datasets, subject.code
     for fed, step in zip(federations, steps, strict=True):
         if get_mechanism(fed.mechanism).whole_run:
-            result["limits"] += replayed_limits(settings, fed, rounds, options, datasets=datasets, on_round=step)
+            result["limits"] += replayed_limits(
+                settings, fed, rounds, options, datasets=datasets, model=model, on_round=step
+            )
         else:
-            rows.append(replay.replayed(settings, fed, rounds, on_round=step, datasets=datasets))
+            rows.append(replay.replayed(settings, fed, rounds, on_round=step, datasets=datasets, model=model))
     if rows:
         result["multi_round"] = [{key: row[key] for key in row if key not in OF_CLIENTS} for row in rows]
 
@@ -256,7 +270,7 @@ def _read(findings: Findings, private: bool) -> list[str]:
 
 
 def _shortages(findings: Findings, options: AuditOptions) -> list[str]:
-    """What there were too few images for, by dataset where there are several."""
+    """What there were too few records for, by dataset where there are several."""
     names, several = dataset_labels(findings.targets), len(findings.targets) > 1
     return [
         f"{names[name]}: {note}" if several else note
@@ -266,9 +280,12 @@ def _shortages(findings: Findings, options: AuditOptions) -> list[str]:
 
 
 def _repeats(datasets: Mapping[str, Dataset], private: bool) -> list[str]:
-    """How many images were left out because they equal another: nobody could tell these two apart."""
-    left_out = [(data.name, repeats(data, private)) for data in datasets.values()]
-    return [f"{repeated(count)} of {name}." for name, count in left_out if count]
+    """How many records were left out because they equal another: nobody could tell these two apart."""
+    return [
+        f"{repeated(count, data.kind)} of {data.name}."
+        for data in datasets.values()
+        if (count := repeats(data, private))
+    ]
 
 
 def _failures(findings: Findings, *, forgiving: bool) -> list[str]:

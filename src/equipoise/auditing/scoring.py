@@ -1,6 +1,6 @@
 """What attacks found, reduced to numbers per release: by the kind of result, never by the attack's name.
 
-Every result is also held against images that were not in the release, the *negative* control: what chance does.
+Every result is also held against records that were not in the release, the *negative* control: what chance does.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from ..attack.labels import decode
-from ..attack.results import CandidateScores, Inversion, LabelGuesses, MembershipScores, Verification
+from ..attack.results import CandidateScores, Inversion, LabelCounts, LabelGuesses, MembershipScores, Verification
 from ..attack.simulate import Companions
 from ..attack.view import Server, View
 from ..mechanism.protection import Leakage
 from ..randomness import experiment_key, uniform
 from ..statistics import Array, ranks
 from . import image_scores as scores
+from . import table_scores as tables
 from .cells import Cell
 from .options import AuditOptions
 from .results import Outcome
@@ -60,19 +61,43 @@ def _inversion(result: Inversion, case: Case) -> Outcome:
         free = torch.zeros_like(free)
     else:  # an inferred label binds no place
         free = torch.where((view.labels == free).all(1, keepdim=True), free, 0)
-    guess, assigned = scores.arranged(result.images, targets.inputs, free)
-    values = image_values(guess, targets, materials) | {"cost": result.cost}
-    if case.trace.iterations:
+    pictured = case.cell.server.kind == "image"
+    score = image_values if pictured else table_values
+    guess, assigned = _arranged(result.images, targets.inputs, free, case)
+    values = score(guess, targets, materials) | {"cost": result.cost}
+    if case.trace.iterations and pictured:  # the leakage score has the diameter of pictures
         values["leakage"], values["beyond_D"] = case.trace.leakage(assigned)
     if result.labels is not None:
         values["labels_exact"] = (result.labels.sort(1).values == targets.labels.sort(1).values).all(1)
-    other = scores.arranged(result.images, targets.pool[targets.false], free)[0]
-    pixels = materials.to_pixels(guess[: case.options.pictures]).clamp(0, 1).mul(255).round().to(torch.uint8)
+    other = _arranged(result.images, targets.pool[targets.false], free, case)[0]
     stopped = 0 if result.stopped is None else int((result.stopped > 0).sum())
+    notes: dict[str, Any] = {"stopped": stopped} if stopped else {}
     return case.outcome(
-        values, image_values(other, targets, materials, negative=True), images=guess,
-        pictures=pixels.cpu().numpy() if pixels.dim() == 5 else None, notes={"stopped": stopped} if stopped else {},
+        values, score(other, targets, materials, negative=True), images=guess,
+        pictures=_drawn(guess, case) if pictured else None,
+        notes=notes if pictured else notes | _each_column(guess, targets, materials),
     )  # fmt: skip
+
+
+def _arranged(guess: Tensor, truth: Tensor, free: Tensor, case: Case) -> tuple[Tensor, Tensor]:
+    """Guesses in the order of the truths that they match best; columns of a table count alike whatever their unit."""
+    if case.cell.server.kind == "image":
+        return scores.arranged(guess, truth, free)
+    columns = columns_of(case.materials)
+    assigned = scores.arranged(columns.standard(guess), columns.standard(truth), free)[1]
+    return guess.gather(1, assigned.view(*assigned.shape, *[1] * (guess.dim() - 2)).expand_as(guess)), assigned
+
+
+def _drawn(guess: Tensor, case: Case) -> Any:
+    pixels = case.materials.to_pixels(guess[: case.options.pictures]).clamp(0, 1).mul(255).round().to(torch.uint8)
+    return pixels.cpu().numpy()
+
+
+def _each_column(guess: Tensor, targets: Targets, materials: Materials) -> dict[str, Any]:
+    columns = columns_of(materials)
+    if len(columns.varies) > tables.LISTED:
+        return {}
+    return {"column_error_sd": tables.by_column(columns.standard(guess), columns.standard(targets.inputs), columns)}
 
 
 @score.register
@@ -119,6 +144,26 @@ def _labels(result: LabelGuesses, case: Case) -> Outcome:
     numbers = uniform([key], [0], [0], len(labels) * classes, torch.float64)[0, 0].view(len(labels), classes)
     even = (numbers + labels.shape[1] / classes).to(labels.device)  # as even as the labels of batches are dealt
     return case.outcome(right(result.values), right(decode(even, labels.shape[1])))
+
+
+@score.register
+def _label_counts(result: LabelCounts, case: Case) -> Outcome:
+    """How many of the k counts are right; chance guesses the likeliest of each, from how common a label is in public.
+
+    For n examples and a label that a share p has, that is the whole part of (n + 1) p.
+    """
+    table, labels = case.cell.server.indicators, case.targets.labels
+    assert table is not None
+    counts, examples = table[labels].sum(1), labels.shape[1]
+    public = case.materials.attack
+    known = table[case.targets.pool_labels if public is None else public[1]].double().mean(0)
+    usual = ((examples + 1) * known).floor().clamp(0, examples)
+
+    def right(guess: Tensor) -> dict[str, Tensor]:
+        same = guess == counts
+        return {"labels": same.double().mean(1), "labels_exact": same.all(1)}
+
+    return case.outcome(right(result.values), right(usual.expand_as(counts)))
 
 
 @score.register
@@ -175,9 +220,6 @@ MOST_DECIBELS = 100.0
 def image_values(guess: Tensor, targets: Targets, materials: Materials, *, negative: bool = False) -> dict[str, Tensor]:
     """Errors of matched guesses ``[N, E, ...]`` and the truth's place among the candidates by correlation."""
     images = targets.pool[targets.false if negative else targets.truth]
-    like = guess
-    if images.dim() < 5:  # inputs that are not images: one row of pixels
-        images, guess = (part.flatten(2).unflatten(2, (1, 1, -1)) for part in (images, guess))
     shown, real = (materials.to_pixels(part).clamp(0, 1) for part in (guess, images))
     results = {
         "mse": scores.mse(guess, images),
@@ -187,7 +229,25 @@ def image_values(guess: Tensor, targets: Targets, materials: Materials, *, negat
     if min(guess.shape[-2:]) >= 11:
         results["ssim"] = scores.ssim(shown, real)
     if targets.candidates > 1:
-        results |= _places(_correlations(like, targets), targets, negative)
+        results |= _places(_correlations(guess, targets), targets, negative)
+    return results
+
+
+def columns_of(materials: Materials) -> tables.Columns:
+    """Of the records that the attacker may know; where it knows none, of those that are attacked."""
+    return tables.Columns.of((materials.attack or materials.pool)[0])
+
+
+def table_values(guess: Tensor, targets: Targets, materials: Materials, *, negative: bool = False) -> dict[str, Tensor]:
+    """Likewise of records that are no images, in standard deviations of each column."""
+    columns = columns_of(materials)
+    mine, real = (
+        columns.standard(part) for part in (guess, targets.pool[targets.false if negative else targets.truth])
+    )
+    results = {"error_sd": tables.error_sd(mine, real), "correlation": tables.correlation(mine, real)}
+    if targets.candidates > 1:
+        near = tables.nearness(mine, columns.standard(targets.pool, 1), targets.choices)
+        results |= _places(near, targets, negative)
     return results
 
 
@@ -232,20 +292,35 @@ def class_means(images: Tensor, labels: Tensor, wanted: Tensor) -> Tensor:
 def baselines(
     targets: Targets, materials: Materials, server: Server, diameter: float = Leakage.D
 ) -> dict[str, dict[str, Array]]:
-    """What guesses score that use no update at all; two of them need public images."""
-    truth = targets.inputs
+    """What guesses score that use no update at all; some of them need public records. Nobody guesses tokens."""
+    if server.tokens:
+        return {}
+    truth, pictured = targets.inputs, server.kind == "image"
     low, high = (torch.as_tensor(edge, dtype=truth.dtype, device=truth.device) for edge in (server.low, server.high))
     key = experiment_key(0, "audit/noise guess")
     numbers = uniform([key], [0], [0], truth.numel(), truth.dtype, truth.device)[0, 0].view(truth.shape)
-    guesses = {"black": low.expand_as(truth), "noise": low + (high - low) * numbers}
+    plain = {"black": low} if pictured else {"middle": (low + high) / 2}
+    guesses = {name: value.expand_as(truth) for name, value in plain.items()} | {"noise": low + (high - low) * numbers}
     if materials.attack is not None:
-        images, labels = materials.attack
-        rows = torch.arange(len(truth), device=truth.device)
-        another = images[Companions(materials.attack, 0, "audit/another").draw(targets.labels, rows)]
-        guesses |= {"class_mean": class_means(images, labels, targets.labels), "another_image": another}
+        guesses |= _public_guesses(targets, materials.attack, server)
     result = {}
     for name, guess in guesses.items():
+        if not pictured:
+            result[name] = _arrays(table_values(guess, targets, materials))
+            continue
         distance = (guess - truth).flatten(2).norm(dim=2)
         values = image_values(guess, targets, materials)
         result[name] = _arrays(values | {"leakage": 1 - distance.mean(1) / diameter})
     return result
+
+
+def _public_guesses(targets: Targets, public: tuple[Tensor, Tensor], server: Server) -> dict[str, Tensor]:
+    """What may be guessed from public records: the mean of the class, or of all, and another one."""
+    (inputs, labels), rows = public, torch.arange(len(targets), device=targets.labels.device)
+    pool = Companions((inputs, server.strata(labels)), 0, "audit/another")
+    another = inputs[pool.draw(server.strata(targets.labels), rows)]
+    means = class_means(inputs, server.strata(labels), server.strata(targets.labels))
+    if server.kind == "image":
+        return {"class_mean": means, "another_image": another}
+    guesses = {"column_mean": inputs.mean(0).expand_as(means), "another_record": another}
+    return guesses if server.targets is not None else {**guesses, "class_mean": means}

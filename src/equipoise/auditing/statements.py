@@ -16,7 +16,7 @@ from .advice import next_steps
 from .cells import EQUAL_LOWER, POSITIVE
 from .comparison import JUDGED, MORE, NONE, UNCLEAR, Reading, readings
 from .results import FEW, candidates_of
-from .summary import SCHEDULES, UNKNOWN, Content
+from .summary import ERRORS, SCHEDULES, UNKNOWN, Content
 
 TOO_FEW, UNSCORED, WORSE, LEARNED, TALLY = "too few", "unscored", "worse than none", "learned leaks more", "tally"
 STRONGEST, RANKING, ALSO, PIXELS, CONTROL, NEXT = "strongest", "ranking", "also", "pixels", "control failed", "next"
@@ -50,12 +50,12 @@ def statements(content: Content) -> list[Statement]:
         found += [Statement(NO_BETTER, unclear)]
     if above := _more_than(every, NONE):
         found += [Statement(UNPROTECTED, above)]
-    pixels = min(readings(content, ("mse",)), key=lambda one: (not one.distorts, one.value), default=None)
+    pixels = min(readings(content, ERRORS), key=lambda one: (not one.distorts, one.value), default=None)
     if pixels is not None:
         found += [*([] if every else [Statement(STRONGEST, (pixels,))]), Statement(PIXELS, (pixels,))]
     found += _verified(content)
     for kind, name in ((CONTROL, "control_failed"), (BROKEN, "not_finite")):
-        doubtful = tuple(one for one in readings(content, (*JUDGED, "mse", "verified")) if one.own.get(name))
+        doubtful = tuple(one for one in readings(content, (*JUDGED, *ERRORS, "verified")) if one.own.get(name))
         found += [Statement(kind, doubtful)] if doubtful else []
     steps = next_steps(content, every)
     return [*found, *([Statement(NEXT, steps=steps)] if steps else [])]

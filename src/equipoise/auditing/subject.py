@@ -1,4 +1,4 @@
-"""What of a run folder is attacked: the model, its weights after chosen rounds, and public images that fit it.
+"""What of a run folder is attacked: the model, its weights after chosen rounds, and public data that fit it.
 
 A run of the embedded engine names its own datasets and model. The folder of a deployment has neither data nor code: the
 auditor names both, and what the server could not know is said in notes.
@@ -6,6 +6,7 @@ auditor names both, and what the server could not know is said in notes.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..attack.view import placed
 from ..data.dataset import Dataset
 from ..data.loading import Public, load_public
 from ..data.splits import Split, mixed, strangers
@@ -21,12 +23,13 @@ from ..engine.settings import Settings
 from ..errors import CheckpointError, ConfigError, DataError, ModelError
 from ..mechanism.schedule import defence_label
 from ..models.batched import Batched
-from ..models.bundled import MODELS, build
+from ..models.bundled import MODELS
 from ..models.check import check_model
-from ..models.named import Model, model_of
+from ..models.named import Factory, Model, chosen, code_of, confirmed, model_of
 from ..models.received import Received
 from ..runs.deployment import Deployment
 from ..runs.folder import RunFolder
+from .results import THINGS
 from .targets import FEWEST
 
 NAME_PUBLIC = "Name public data: --public PATH, or public= in Python (a bundled dataset, a folder, an npz file)."
@@ -42,30 +45,35 @@ class Subject:
     batched: Batched
     weights: dict[int, Tensor]
     notes: list[str]
+    code: nn.Module | Factory | None = None  # of the model, where it is not bundled: to train as the run did
 
 
 def subject_of(
     run: RunFolder, rounds: Sequence[int], public: Public | None = None, model: Model | None = None
 ) -> Subject:
-    """What of the folder is attacked at these rounds, with ``public`` data and a ``model`` where it names none."""
+    """What of the folder is attacked at these rounds, with ``public`` data and a ``model`` where it names none.
+
+    Where it names code, that is imported only if ``model`` says the same.
+    """
     deployment = run.config.deployment
     if deployment is not None:
         return _deployed(run, deployment, rounds, public, model)
-    if model is not None:
-        raise ConfigError("The configuration of this run names its model.", "Leave the model out.")
     settings = run.config.settings
+    code = code_of(confirmed(settings.training.model, model))
     datasets = load_datasets(settings, [fed.dataset for fed in run.config.federations()])
     notes: list[str] = []
     if public is not None:
         datasets = {name: _with_public(data, public, notes) for name, data in datasets.items()}
     for data in datasets.values():
         if data.public is None:
-            raise DataError(f"Dataset {data.name!r} has no public images to attack with.", OR_TRAIN)
+            raise DataError(f"Dataset {data.name!r} has no public {THINGS[data.kind]}s to attack with.", OR_TRAIN)
     sample, (device, dtype) = next(iter(datasets.values())), _kind(settings)
     with torch.random.fork_rng(devices=[]):
-        batched = Batched(build(settings.training.model, sample.shape, sample.classes).to(device, dtype), device=device)
+        source = copy.deepcopy(code) if isinstance(code, nn.Module) else chosen(settings.training.model, code)
+        module = model_of(source, sample.shape, sample.classes, sample.vocabulary)
+    batched = Batched(module.to(device, dtype), device=device)
     weights = {number: run.weights(number, batched.layout).to(device, dtype) for number in rounds}
-    return Subject(datasets, batched, weights, notes)
+    return Subject(datasets, batched, weights, notes, code)
 
 
 def _kind(settings: Settings) -> tuple[torch.device, torch.dtype]:
@@ -73,20 +81,24 @@ def _kind(settings: Settings) -> tuple[torch.device, torch.dtype]:
 
 
 def _with_public(dataset: Dataset, public: Public, notes: list[str]) -> Dataset:
-    """The dataset with those of these public images that are not its own, normalised as its own are.
+    """The dataset with those of these public inputs that are not its own, normalised as its own are.
 
-    The clients' images are private, whatever file they are named by: pictures would show them.
+    The clients' own are private, whatever file they are named by: pictures would show them.
     """
     split, _, _ = load_public(public, dataset.mean, dataset.std)
+    things = f"{THINGS[dataset.kind]}s"
+    if split.inputs.is_floating_point() == (dataset.kind == "tokens"):
+        given, here = ("numbers", "tokens") if dataset.kind == "tokens" else ("tokens", "numbers")
+        raise DataError(f"The public data are {given}, those of the run {here}.", f"Give public {things}.")
     if tuple(split.inputs.shape[1:]) != dataset.shape:
         raise DataError(
-            f"The public images have shape {tuple(split.inputs.shape[1:])}, those of the run {dataset.shape}.",
-            "Give public images of the shape that the clients train on.",
+            f"The public {things} have shape {tuple(split.inputs.shape[1:])}, those of the run {dataset.shape}.",
+            f"Give public {things} of the shape that the clients train on.",
         )
-    own = torch.cat([_grey_levels(dataset, part) for part in (dataset.train, dataset.validation, dataset.test)])
-    left = split.take(strangers(_grey_levels(dataset, split), own))
+    own = torch.cat([_told_apart_by(dataset, part) for part in (dataset.train, dataset.validation, dataset.test)])
+    left = split.take(strangers(_told_apart_by(dataset, split), own))
     if len(left) < len(split):
-        known = f"{len(split) - len(left)} of {len(split)} public images are the run's own to train or test on"
+        known = f"{len(split) - len(left)} of {len(split)} public {things} are the run's own to train or test on"
         try:
             _check_classes(left, dataset.classes)
         except DataError as error:
@@ -96,13 +108,15 @@ def _with_public(dataset: Dataset, public: Public, notes: list[str]) -> Dataset:
     return replace(dataset, public=mixed(left))
 
 
-def _grey_levels(dataset: Dataset, split: Split) -> Tensor:
-    """Pixels as a file of bytes has them, by which images are told to be the same."""
+def _told_apart_by(dataset: Dataset, split: Split) -> Tensor:
+    """By what two inputs are told to be the same: of pictures the pixels, as a file of bytes has them."""
+    if dataset.kind != "image":
+        return split.inputs
     return dataset.pixels(split.inputs).clamp(0, 1).mul(255).round().to(torch.uint8)
 
 
 def _check_classes(split: Split, classes: int) -> None:
-    """Every class needs images to simulate with and others to be told apart from."""
+    """Every class needs examples to simulate with and others to be told apart from."""
     if len(split) and int(split.labels.max()) >= classes:
         raise DataError(
             f"The public labels go up to {int(split.labels.max())}, the model tells {classes} classes apart.",
@@ -113,7 +127,7 @@ def _check_classes(split: Split, classes: int) -> None:
     if rare:
         few = ", ".join(map(str, rare[:8])) + (", ..." if len(rare) > 8 else "")
         raise DataError(
-            f"The public data have fewer than {FEWEST} images of class {few}.",
+            f"The public data have fewer than {FEWEST} examples of class {few}.",
             f"Give at least {FEWEST} of each of the {classes} classes.",
         )
 
@@ -137,7 +151,7 @@ def _deployed(
     (federation,) = run.config.federations()
     dataset = Dataset(
         name=federation.dataset, classes=classes, mean=mean, std=std, train=split, validation=split, test=split,
-        public=mixed(split),
+        public=mixed(split), vocabulary=None if split.inputs.is_floating_point() else 1 + int(split.inputs.max()),
     )  # fmt: skip
     weights = {number: _weights(number, state, batched).to(device, dtype) for number, state in states.items()}
     return Subject({federation.dataset: dataset}, batched, weights, _notes(run, deployment))
@@ -151,10 +165,9 @@ def _module(deployment: Deployment, split: Split, model: Model | None) -> nn.Mod
             f"The model of this deployment {cause}; a folder's word is not enough to run code.",
             "Give it, in the folder of its app: --model my_app.task:Net (model= in Python).",
         )
-    channels, height, width = split.inputs.shape[1:]
     classes = deployment.classes or 1 + int(split.labels.max())
     with torch.random.fork_rng(devices=[]):
-        return model_of(model or str(deployment.model), (channels, height, width), classes)
+        return model_of(model or str(deployment.model), tuple(split.inputs.shape[1:]), classes)
 
 
 def _received(run: RunFolder, round_number: int, module: nn.Module) -> Received:
@@ -165,7 +178,7 @@ def _received(run: RunFolder, round_number: int, module: nn.Module) -> Received:
             "The received state dict does not", f"The snapshot of round {round_number} does not"
         )
         raise ModelError(
-            cause, "Give the run's own model with --model, and public images of the shape that its clients train on."
+            cause, "Give the run's own model with --model, and public data of the shape that its clients train on."
         ) from error
 
 
@@ -192,19 +205,18 @@ def _fixed(states: Mapping[int, Received]) -> dict[str, Tensor]:
 
 
 def _classes(module: nn.Module, split: Split) -> int:
-    """The outputs of the model for one of the public images."""
-    like = next(module.parameters())
-    images = split.inputs[:2].to(like.device, like.dtype)
+    """The outputs of the model for one of the public inputs."""
+    images = placed(split.inputs[:2], next(module.parameters()))
     try:
         check_model(module, images)
         with torch.no_grad():
             outputs = module(images)
     except ModelError as error:
         shape = tuple(split.inputs.shape[1:])
-        raise ModelError(f"With public images of shape {shape}: {error.cause}", error.remedy) from error
+        raise ModelError(f"With public inputs of shape {shape}: {error.cause}", error.remedy) from error
     if outputs.dim() != 2:
         raise ModelError(
-            f"The model returns {tuple(outputs.shape)} for two images.", "An audit needs one output for each class."
+            f"The model returns {tuple(outputs.shape)} for two inputs.", "An audit needs one output for each class."
         )
     return int(outputs.shape[1])
 

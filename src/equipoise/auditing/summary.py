@@ -10,7 +10,7 @@ from typing import Any
 from ..mechanism.registry import MECHANISMS
 from ..mechanism.schedule import defence_label
 from .cells import OWN, POSITIVE
-from .results import FEW, place_of
+from .results import FEW, THINGS, place_of
 
 WIDTH = 80
 MOST = 20
@@ -24,6 +24,15 @@ GIVEN, UNKNOWN = "given", "unknown"
 """What ``targets`` says of updates of one's own, with their real examples and without."""
 FAILED = "*"
 FAILED_WORDS = "control failed: the attack gets little without distortion too, so a low figure is no evidence."
+
+
+def thing_of(content: Content) -> str:
+    """What one input is called: an example of updates of one's own, else by the kind of the data.
+
+    >>> thing_of({"targets": "public", "kind": "table"}), thing_of({"targets": "public"})
+    ('record', 'image')
+    """
+    return "example" if content.get("targets") == GIVEN else THINGS[content.get("kind", "image")]
 
 
 def counted(number: int, word: str) -> str:
@@ -56,7 +65,7 @@ class Metric:
     def after(self, attack: str) -> str:
         """The metric of an attack in few words.
 
-        >>> METRICS[0].after("lti"), METRICS[5].after("labels")
+        >>> METRICS[0].after("lti"), METRICS[7].after("labels")
         ('lti identified', 'labels right')
         """
         return self.column if self.column.startswith(attack) else f"{attack} {self.column}"
@@ -89,6 +98,8 @@ METRICS = (
     Metric("identification", "identified", percent, "identifies {} of the examples"),
     Metric("mse", "MSE", lambda value: f"{value:.3g}", "reconstructs the inputs with an MSE of {}", more=False),
     Metric("ssim", "SSIM", _two_places, short=False),
+    Metric("error_sd", "error in SD", _two_places, "reconstructs the inputs to {} standard deviations", more=False),
+    Metric("correlation", "correlation", _two_places, short=False),
     Metric("membership_auc", "AUC", _two_places, "tells members from others with an AUC of {}"),
     Metric("membership_tpr", "TPR at 1 % FPR", percent),
     Metric("labels", "labels right", percent, "gets {} of the labels right"),
@@ -98,6 +109,8 @@ METRICS = (
     Metric("accepted_wrongly", "verify wrong accepted", lambda value: f"{100 * value:.2g} %", more=False),
 )
 """In the order in which they are said; the first that an attack has is its own."""
+ERRORS = ("mse", "error_sd")
+"""How far a reconstruction is from its original: in pictures, and in tables."""
 SAID = tuple(metric for metric in METRICS if metric.words)
 
 
@@ -169,18 +182,19 @@ def _given_away(content: Content) -> Iterator[str]:
 
 
 def _combined(content: Content) -> Iterator[str]:
-    rows = content.get("multi_round", [])
+    rows, thing = content.get("multi_round", []), THINGS[content.get("kind", "image")]
     for row in rows:
         few = f" ({FEW})" if row["evidence"] == FEW else ""
         yield (
-            f"{defence_label(row['mechanism'], row['budget'])}, over {row['rounds']} rounds: an image of the client is "
-            f"in {row['releases_per_example']:.3g} releases on average ({row['releases_per_example_least']} to "
-            f"{row['releases_per_example_most']}). Among {row['candidates']} candidates, {row['targets']} images are "
-            f"identified in {share(row, 'one_release')} of cases from one of these releases, in "
-            f"{share(row, 'schedule_known')} from all that hold the image if the schedule is granted, and in "
-            f"{share(row, 'schedule_unknown')} from all {row['rounds']} if it is not{few}. Without distortion: "
-            f"{', '.join(share(row, f'{name}_undistorted') for name in COMBINED)}. With a decoy in the image's place: "
-            f"{', '.join(share(row, f'{name}_decoy') for name in COMBINED)}; by chance {row['chance']}."
+            f"{defence_label(row['mechanism'], row['budget'])}, over {row['rounds']} rounds: {with_article(thing)} of "
+            f"the client is in {row['releases_per_example']:.3g} releases on average "
+            f"({row['releases_per_example_least']} to {row['releases_per_example_most']}). Among {row['candidates']} "
+            f"candidates, {row['targets']} {thing}s are identified in {share(row, 'one_release')} of cases from one of "
+            f"these releases, in {share(row, 'schedule_known')} from all that hold the {thing} if the schedule is "
+            f"granted, and in {share(row, 'schedule_unknown')} from all {row['rounds']} if it is not{few}. "
+            f"Without distortion: {', '.join(share(row, f'{name}_undistorted') for name in COMBINED)}. "
+            f"With a decoy in the {thing}'s place: {', '.join(share(row, f'{name}_decoy') for name in COMBINED)}; "
+            f"by chance {row['chance']}."
         )
         if failed := failed_control(row):
             yield (
@@ -193,10 +207,18 @@ def _combined(content: Content) -> Iterator[str]:
         yield f"Intervals over combined releases cover {rows[0]['interval_over']}."
 
 
+def with_article(thing: str) -> str:
+    """
+    >>> with_article("image"), with_article("record")
+    ('an image', 'a record')
+    """
+    return f"{'an' if thing[0] in 'aeiou' else 'a'} {thing}"
+
+
 SCHEDULES = {"schedule_known": "granted", "schedule_unknown": "unknown"}
-"""Whether it is known which releases hold an image, and what that is called."""
+"""Whether it is known which releases hold an example, and what that is called."""
 COMBINED = ("one_release", *SCHEDULES)
-"""From which releases an image of the client was looked for."""
+"""From which releases an example of the client was looked for."""
 
 
 def failed_control(row: Row, among: Sequence[str] = tuple(SCHEDULES)) -> str:
@@ -236,9 +258,10 @@ def _strongest(rows: list[Row], metric: Metric) -> Row | None:
 
 
 def best_guess(content: Content, row: Row) -> tuple[str, float] | None:
-    """The guess without any update that comes closest to the inputs, and its MSE."""
+    """The guess without any update that comes closest to the inputs, and its error."""
     guesses = content.get("baselines", {}).get(row.get("dataset", GIVEN), {})
-    return min(((name, guess["mse"]) for name, guess in guesses.items()), key=lambda one: one[1], default=None)
+    errors = ((name, guess[error]) for name, guess in guesses.items() for error in ERRORS if error in guess)
+    return min(errors, key=lambda one: one[1], default=None)
 
 
 def _defended(row: Row) -> Place:
@@ -304,7 +327,7 @@ def _line(content: Content, controls: Controls, row: Row, metric: Metric) -> tup
 
 def _chance(content: Content, controls: Controls, row: Row, metric: Metric) -> str:
     """What is got without looking at the update."""
-    if metric.name == "mse":
+    if metric.name in ERRORS:
         guess = best_guess(content, row)
         return "" if guess is None else metric.form(guess[1])
     return metric.chance(row, controls.get((place_of(row), OWN, "negative")))

@@ -38,7 +38,7 @@ from .targets import Materials, Targets, build_targets
 from .unfinished import Place, Unfinished, unfinished
 
 PROBED = 32
-"""Public images by whose outputs and gradient a model is told from another."""
+"""Public records by whose outputs and gradient a model is told from another."""
 Outcomes = dict[tuple[int, int, str], list[Outcome]]
 """By federation, round and role."""
 
@@ -103,6 +103,7 @@ class SweepAudit:
             there=sum(not cell.missing(self.options.attacks) for cell in cells), attacks=self.options.attacks,
             releases=max(map(len, self.targets.values()), default=0),
             seconds=sum(sum(cell.left.values()) for cell in cells), remarks=self._remarks(),
+            kind=next((server.kind for server in self.servers.values()), "image"),
         )  # fmt: skip
 
     def _remarks(self) -> list[str]:
@@ -121,7 +122,8 @@ class SweepAudit:
         server, materials, targets = self.servers[name], self.materials[name], self.targets[name]
         like = next(iter(self.weights.values()))
         facts = [getattr(server, part) for part in ("shape", "classes", "batch", "low", "high", "eta", "local_steps")]
-        pixels = materials.to_pixels(like.new_tensor([0.0, 1.0]).view(1, 2, *[1] * (len(server.shape) - 1)))
+        ends = like.new_tensor([0.0, 1.0]).view(1, 2, *[1] * (len(server.shape) - 1))
+        pixels = materials.to_pixels(ends) if server.kind == "image" else server.kind
         return fingerprint(
             repr(server.batched.model), str(like.dtype), like.device.type, self.settings.protection.leakage.D,
             facts, materials.attack, targets, pixels, self.options.seed, self.options.pictures,
@@ -157,7 +159,7 @@ class SweepAudit:
         )  # fmt: skip
 
     def _probe(self, name: str, weights: Tensor) -> dict[str, Array]:
-        """How the model answers public images: code that is not ours, and fixed tensors, have no other description."""
+        """How the model answers public records: code that is not ours, and fixed tensors, have no other description."""
         public, server = self.materials[name].attack, self.servers[name]
         assert public is not None
         batched, params = server.batched, weights.unsqueeze(0)
@@ -214,7 +216,7 @@ class SweepAudit:
             )  # fmt: skip
 
     def _kept(self, outcome: Outcome) -> Outcome:
-        """What of it may lie in the folder: no reconstruction of a client's own image."""
+        """What of it may lie in the folder: no reconstruction of a client's own record."""
         if not self.private:
             return outcome
         return replace(outcome, pictures=None, about={**outcome.about, "private": True})

@@ -1,8 +1,9 @@
-"""What is attacked: batches of public images that play the private ones.
+"""What is attacked: batches of public records that play the private ones.
 
-Targets, decoys and non-members come from one exchangeable pool: before a release is made, nothing tells the image that
-will be in it from those that will not. No image is a target or a non-member twice, so that releases are independent
-and an interval over releases is one over images too; a small pool gives fewer releases. All defences see the same ones.
+Targets, decoys and non-members come from one exchangeable pool: before a release is made, nothing tells the record that
+will be in it from those that will not. No record is a target or a non-member twice, so that releases are independent
+and an interval over releases is one over records too; a small pool gives fewer releases. All defences see the same
+ones. Where labels are no classes, an example has decoys of any label, and each of them its own.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..attack.attack import Knowledge
-from ..attack.view import Server
+from ..attack.view import Server, placed
 from ..data.dataset import Dataset
 from ..data.splits import Split, distinct, mixed
 from ..errors import DataError
@@ -32,7 +33,7 @@ Pair = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Materials:
-    """Images of one dataset, by what they serve for; labels alike. ``to_pixels`` undoes the normalisation."""
+    """Records of one dataset, by what they serve for; labels alike. ``to_pixels``, of images, undoes normalisation."""
 
     attack: Pair | None  # public, for the attacker to simulate with; None: it has none
     pool: Pair  # targets, decoys and non-members
@@ -40,7 +41,7 @@ class Materials:
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Materials:
         def moved(pair: Pair) -> Pair:
-            return pair[0].to(device, dtype), pair[1].to(device)
+            return placed(pair[0], torch.empty(0, device=device, dtype=dtype)), pair[1].to(device)
 
         return Materials(None if self.attack is None else moved(self.attack), moved(self.pool), self.to_pixels)
 
@@ -323,21 +324,24 @@ def shuffled(members: Tensor, others: Tensor, generator: torch.Generator) -> tup
 
 
 def given_targets(
-    images: Tensor, labels: Tensor, public: Pair | None, low: float, high: float, options: AuditOptions
-) -> tuple[Targets, Materials]:
+    images: Tensor, labels: Tensor, public: Pair | None, low: float, high: float, options: AuditOptions,
+    strata: Callable[[Tensor], Tensor] = lambda labels: labels,
+) -> tuple[Targets, Materials]:  # fmt: skip
     """Targets around given inputs; half of the public data serve as decoys and non-members, half for the attacks.
 
+    ``strata`` tells by their labels which examples are exchanged for one another (``Server.strata``).
     Where a label of the targets has fewer than ``FEWEST`` public inputs, all serve the attacks: there are no decoys.
     Public inputs equal neither each other nor a target. The pool is in random order: no place in it tells a target.
     """
-    own, device = (images.flatten(0, 1), labels.flatten()), labels.device
+    own = images.flatten(0, 1), labels.flatten()
     first = _first_places(*own).view(labels.shape)  # an input that was trained on twice is one input
-    sets = len(labels.sort(1).values.unique(dim=0))
+    known, device = strata(labels).cpu(), labels.device
+    sets = len(known.sort(1).values.unique(dim=0))
 
     def to_pixels(values: Tensor) -> Tensor:
         return (values - low) / max(high - low, 1e-30)
 
-    if public is None or min(int((public[1] == label).sum()) for label in labels.unique()) < FEWEST:
+    if public is None or _fewest(strata(public[1]), known) < FEWEST:
         zero, none = torch.zeros_like(first), first[:, :0]
         targets = Targets(
             pool=own[0], pool_labels=own[1], labels=labels, choices=first.unsqueeze(2),
@@ -346,9 +350,9 @@ def given_targets(
         )  # fmt: skip
         return targets, Materials(public, own, to_pixels)
     generator = torch.Generator().manual_seed(options.seed)
-    order = public[1].argsort(stable=True)  # label after label, so that both halves have some of each
+    order = strata(public[1]).argsort(stable=True)  # label after label, so that both halves have some of each
     attack, decoys = ((public[0][rows], public[1][rows]) for rows in (order[::2], order[1::2]))
-    held, known = decoys[1].cpu(), labels.cpu()
+    held = strata(decoys[1]).cpu()
     counts = torch.bincount(held, minlength=int(known.max()) + 1)
     examples, seed = known.shape[1], options.seed
     others = most(
@@ -365,11 +369,26 @@ def given_targets(
     place_of[torch.cat([torch.arange(len(held)), len(held) + once.cpu()])[order]] = torch.arange(len(order))
     targets = Targets(
         pool=torch.cat([decoys[0], own[0][once]])[order.to(device)],
-        pool_labels=torch.cat([held, own[1][once].cpu()])[order], labels=known,
+        pool_labels=torch.cat([decoys[1], own[1][once]]).cpu()[order], labels=labels.cpu(),
         **lists._replace(choices=place_of[lists.choices])._asdict(), asked=place_of[asked], member=member,
         label_sets=sets,
     )  # fmt: skip
     return targets.to(device), Materials(attack, decoys, to_pixels)
+
+
+def column_range(inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Where a number of a table may lie: the range of ``inputs`` ``[Q, ...]`` and half as much on either side.
+
+    >>> [edge.tolist() for edge in column_range(torch.tensor([[0.0, 5.0], [2.0, 5.0]]))]
+    [[-1.0, 5.0], [3.0, 5.0]]
+    """
+    low, high = inputs.amin(0), inputs.amax(0)
+    return low - (high - low) / 2, high + (high - low) / 2
+
+
+def _fewest(there: Tensor, wanted: Tensor) -> int:
+    """Of how many there are least, among the labels that are wanted."""
+    return min(int((there == label).sum()) for label in wanted.unique().tolist())
 
 
 def _first_places(images: Tensor, labels: Tensor) -> Tensor:

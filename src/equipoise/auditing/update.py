@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attack.view import Server, View, check_labels
+from ..attack.view import Server, View, check_labels, is_input, placed
 from ..errors import ConfigError, DataError, ModelError, ReleaseError
 from ..mechanism.protection import Protection, ProtectionSettings, check_protection
 from ..mechanism.registry import Mechanism, checked
-from ..models.batched import Batched, Loss
+from ..models.batched import Batched
+from ..models.objective import Loss
 from ..models.received import Received
 
 State = Mapping[str, Tensor]
@@ -35,7 +36,8 @@ class Update:
         mechanism: What distorted the update, by its name; ``"none"`` for a plain one.
         budget: The budget of the mechanism; of a schedule, that of the first round holds.
         settings: All else that the release depends on, ``eta`` and ``local_steps`` above all.
-        loss: ``loss(outputs, labels)`` of the training; by default cross-entropy.
+        loss: ``loss(outputs, labels)`` of the training, a mean over the batch; by default cross-entropy. Labels that
+            are no classes (a regression, multi-hot rows) need theirs.
 
     >>> model = nn.Linear(4, 2)
     >>> Update(model, model.state_dict(), model.state_dict(), mechanism="pl-learn", budget=0.98)
@@ -126,20 +128,20 @@ class Truth:
     """The real examples behind the updates, to score attacks against."""
 
     inputs: Tensor = field(repr=False)  # [N, E, ...]
-    labels: Tensor = field(repr=False)  # [N, E]
+    labels: Tensor = field(repr=False)  # [N, E]; of labels that are no classes, as given, [N, E, k]
 
     @classmethod
     def of(cls, pair: Any) -> Truth:
-        """A pair (inputs ``[E, ...]`` or ``[N, E, ...]``, labels ``[E]`` or ``[N, E]``), as a caller gives it."""
+        """A pair (inputs ``[E, ...]`` or ``[N, E, ...]``, a label for each of them), as a caller gives it."""
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise DataError("Expected the truth as a pair (inputs, labels).", "Give truth=(x, y).")
         inputs, labels = pair
-        if not isinstance(inputs, Tensor) or not inputs.is_floating_point() or inputs.dim() < 2:
+        if not isinstance(inputs, Tensor) or not is_input(inputs) or inputs.dim() < 2:
             raise DataError(
-                "Expected the inputs of the truth as a floating-point tensor [E, ...] or [N, E, ...].",
+                "Expected the inputs of the truth as a floating-point tensor [E, ...] or [N, E, ...], or int64 tokens.",
                 "Use torch.as_tensor(inputs).float().",
             )
-        if not isinstance(labels, Tensor) or labels.dim() not in (1, 2):
+        if not isinstance(labels, Tensor) or labels.dim() < 1:
             raise DataError(
                 "Expected the labels of the truth as a tensor [E] or [N, E].", "Use torch.as_tensor(labels)."
             )
@@ -148,19 +150,21 @@ class Truth:
         return cls(inputs, labels)
 
     def at(self, server: Server, view: View) -> Truth:
-        """The same as ``[N, E, ...]`` and ``[N, E]``, like the weights, within the range that the attacker assumes."""
+        """The same as ``[N, E, ...]`` and ``[N, E]``, like the weights; pictures within the range that is assumed."""
         shape = (len(view), server.examples, *server.shape)
-        inputs = self.inputs.to(view.released.device, view.released.dtype)
+        inputs = placed(self.inputs, view.released)
         inputs = inputs.unsqueeze(0) if inputs.dim() == len(shape) - 1 else inputs
         labels = self.labels.to(view.released.device)
         labels = labels.expand(len(view), -1) if labels.dim() == 1 else labels
-        check_labels(labels, shape[:2], server.classes)
+        check_labels(labels, shape[:2], server.label_numbers)
         if tuple(inputs.shape) != shape:
             raise DataError(
                 f"Expected a truth of {shape[0]} update(s) of {shape[1]} examples as [{shape[0]}, {shape[1]}, ...] in "
                 f"the shape of the public inputs, if any, got {tuple(inputs.shape)}.",
                 "Give one batch per update, as the model takes them.",
             )
+        if server.tokens or isinstance(server.low, Tensor):  # a row beyond the range of its columns is a rare one
+            return Truth(inputs, labels)
         low, high = float(server.low), float(server.high)
         slack = 0.01 * (high - low)
         if float(inputs.min()) < low - slack or float(inputs.max()) > high + slack:

@@ -10,9 +10,24 @@ from ..mechanism.schedule import defence_label
 from . import statements as kinds
 from .cells import EQUAL_LOWER, POSITIVE
 from .comparison import LESS, MORE, NONE, STATIC, UNCLEAR, Reading
+from .numbered import YES_OR_NO
+from .phrases import all_of, aside, false_alarms, first_of, guess_name, interval, largest_of, lowered
 from .results import ENOUGH, FEW, candidates_of
 from .statements import Statement, found_in, statements
-from .summary import GIVEN, SCHEDULES, Content, Metric, best_guess, counted, failed_control, percent, share
+from .summary import (
+    ERRORS,
+    GIVEN,
+    SCHEDULES,
+    Content,
+    Metric,
+    best_guess,
+    counted,
+    failed_control,
+    percent,
+    share,
+    thing_of,
+    with_article,
+)  # fmt: skip
 
 LISTED = 8
 """Defences that are listed by name; the table has all."""
@@ -37,7 +52,7 @@ class Speaker:
         rows = content.get("attacks", [])
         self.several = [name for name in ("dataset", "seed") if len({row.get(name) for row in rows}) > 1]
         self.given = content.get("targets") == GIVEN
-        self.thing = "example" if self.given else "image"
+        self.thing = thing_of(content)
 
     def say(self, statement: Statement) -> Iterator[str]:
         saying: dict[str, Callable[[Statement], Iterator[str]]] = {
@@ -65,10 +80,10 @@ class Speaker:
 
     def _worse(self, statement: Statement) -> Iterator[str]:
         worst, *others = statement.readings
-        yield f"Worse than no protection: {_lower(self._sentence(worst, largest=statement.largest))}"
+        yield f"Worse than no protection: {lowered(self._sentence(worst, largest=statement.largest))}"
         cases = list(dict.fromkeys(self._case(one) for one in others if self._case(one) != self._case(worst)))
         if cases:
-            yield f"Worse than no protection as well: {_first(cases)}."
+            yield f"Worse than no protection as well: {first_of(cases)}."
 
     def _unprotected(self, statement: Statement) -> Iterator[str]:
         """What leaks more than the run's own unprotected federation: other weights, so no word on the distortion."""
@@ -76,7 +91,7 @@ class Speaker:
         for one in statement.readings:
             both = (one.metric.form(value) for value in (one.value, one.beside(NONE) or 0.0))
             cases.setdefault(self._case(one), f"{self._by(one.metric)} {' against '.join(both)}")
-        listed = _first([f"{case} ({figures})" for case, figures in cases.items()])
+        listed = first_of([f"{case} ({figures})" for case, figures in cases.items()])
         yield f"More than the unprotected run at that round, whose weights differ: {listed}."
 
     def _no_better(self, statement: Statement) -> Iterator[str]:
@@ -87,7 +102,7 @@ class Speaker:
             words = _when(one)
             yield f"{words[0].upper()}{words[1:]} {self._name(one)} shows {UNCLEAR} from no protection ({figures})."
             return
-        yield f"{UNCLEAR.capitalize()} from no protection: {_first([f'{self._case(o)} ({f})' for o, f in cases])}."
+        yield f"{UNCLEAR.capitalize()} from no protection: {first_of([f'{self._case(o)} ({f})' for o, f in cases])}."
 
     def _example(self, statement: Statement) -> Iterator[str]:
         """The worst reading in full, unless it has been said."""
@@ -97,7 +112,7 @@ class Speaker:
         words = self._sentence(one, statement.cells, statement.largest)
         if not one.distorts:
             these = "this update" if self._single(one) else "these updates"
-            words = f"Nothing protects {these}: {_lower(words)}"
+            words = f"Nothing protects {these}: {lowered(words)}"
         yield words
 
     def _tally(self, statement: Statement) -> Iterator[str]:
@@ -127,8 +142,8 @@ class Speaker:
             results = [one.against(role) for one in among if one.metric == metric]
             tail = [f"{word} in {results.count(word)}" for word in (LESS, UNCLEAR) if word in results]
             of = f"{results.count(MORE)} of {len(results)}" + ("" if parts else " comparisons")
-            parts.append(f"in {of} by {self._by(metric)}{_aside(tail)}")
-        return _and(parts)
+            parts.append(f"in {of} by {self._by(metric)}{aside(tail)}")
+        return all_of(parts)
 
     def _by(self, metric: Metric) -> str:
         words = {"identification": f"identified {self.thing}s", "membership_auc": "membership"}
@@ -145,31 +160,34 @@ class Speaker:
         listed = "; ".join(f"{when} {', '.join(names)}".strip() for when, names in by_round.items())
         more = len(statement.readings) - LISTED
         rest = f"; and {more} more in the table" if more > 0 else ""
-        at = "".join(f", {words} each" for words in _largest(statement.cells))
+        at = "".join(f", {words} each" for words in largest_of(statement.cells))
         yield f"{what.get(metric.name, 'Labels inferred')} by the strongest attack{at}: {listed}{rest}."
 
     def _also(self, statement: Statement) -> Iterator[str]:
         """The worst by a further metric, in short."""
         one = statement.readings[0]
         what = {"membership_auc": "Membership: an AUC of {}", "labels": "Labels: {} inferred"}
-        few = [TOO_FEW] if self._single(one) else _interval(one, "")
-        sure = [*_largest(statement.cells), *few, *self._guessing(one), *_false_alarms(one)]
+        few = [TOO_FEW] if self._single(one) else interval(one, "")
+        sure = [*largest_of(statement.cells), *few, *self._guessing(one), *false_alarms(one)]
         where = f" for {self._case(one)}" if one.distorts or self.several else f" {_when(one)}".rstrip()
-        said = f"{what[one.metric.name].format(one.metric.form(one.value))}{_aside(sure)}{where}"
+        said = f"{what[one.metric.name].format(one.metric.form(one.value))}{aside(sure)}{where}"
         yield f"{said}{self._otherwise(one, 'unprotected {}', 'static noise of equal budget {}')}."
 
     def _pixels(self, statement: Statement) -> Iterator[str]:
         """How close the best picture comes, beside the best guess: labels alone give the mean of a class."""
         one = statement.readings[0]
-        best = best_guess(self.content, one.own)
+        best, drawn = best_guess(self.content, one.own), one.metric.name == "mse"
+        error = "MSE" if drawn else "error in standard deviations"
         if best is not None and one.value >= best[1]:
             yield (
-                f"No picture comes closer to its original than {_guess(best[0])} (MSE {one.value:.3g} against "
-                f"{best[1]:.3g}): these attacks failed to draw, which does not make the {self.thing}s safe."
+                f"No {'picture' if drawn else 'reconstruction'} comes closer to its original than "
+                f"{guess_name(best[0])} ({error} {one.value:.3g} against {best[1]:.3g}): these attacks failed to "
+                f"{'draw' if drawn else 'reconstruct'}, which does not make the {self.thing}s safe."
             )
         elif one.key not in self.said:
-            beside = "" if best is None else f"; {_guess(best[0])} has {best[1]:.3g}"
-            yield f"The closest pictures have an MSE of {one.value:.3g} ({one.attack} on {self._case(one)}){beside}."
+            beside = "" if best is None else f"; {guess_name(best[0])} has {best[1]:.3g}"
+            closest = "pictures have an" if drawn else "reconstructions have an"
+            yield f"The closest {closest} {error} of {one.value:.3g} ({one.attack} on {self._case(one)}){beside}."
 
     def _control(self, statement: Statement) -> Iterator[str]:
         for attack, where, _ in _by_attack(statement):
@@ -186,21 +204,22 @@ class Speaker:
         row = statement.combined
         assert row is not None
         told = found_in(row)
-        granted = dict(zip(SCHEDULES, ("if it is granted which releases hold the image", "if it is not"), strict=True))
+        words = f"if it is granted which releases hold the {self.thing}", "if it is not"
+        granted = dict(zip(SCHEDULES, words, strict=True))
         rates = [f"in {share(row, name)} of cases {granted[name]}" for name in told or granted]
         if told == ["schedule_unknown"]:
             rates = [f"in {share(row, told[0])} of cases"]
         few = f" ({FEW})" if row["evidence"] == FEW else ""
         said = (
             f"Over {row['rounds']:,} rounds of {defence_label(row['mechanism'], row['budget'])}, a server that "
-            f"combines releases picks the right image out of {row['candidates']} {_and(rates)}; from one release in "
-            f"{share(row, 'one_release')}{few}."
+            f"combines releases picks the right {self.thing} out of {row['candidates']} {all_of(rates)}; from one "
+            f"release in {share(row, 'one_release')}{few}."
         )
         failed = failed_control(row, told or tuple(SCHEDULES))
         if told and failed:
             bare = [share(row, f"{name}_undistorted") for name in told if row[f"control_failed_{name}"]]
             said += (
-                f" Without distortion it does so in {_and(bare)}: the {failed}, which voids low figures and no rate "
+                f" Without distortion it does so in {all_of(bare)}: the {failed}, which voids low figures and no rate "
                 "that is clearly above guessing."
             )
         elif not told:
@@ -214,12 +233,12 @@ class Speaker:
     def _verified(self, statement: Statement) -> Iterator[str]:
         """What knowing the norm of the noise is worth to a server that knows all of a batch but one example."""
         one = statement.readings[0]
-        sure = _interval(one, "95 % interval ") + _largest(statement.cells) + [f"chance {one.own['chance']}"]
+        sure = interval(one, "95 % interval ") + largest_of(statement.cells) + [f"chance {one.own['chance']}"]
         by = "the norm of its noise" if one.distorts else "recomputing the update"
         said = (
             f"Granted the other {self.thing}s of the batch, a server verifies guesses at the last one {self._from(one)}"
             f": by {by} it picks the right one out of {candidates_of(one.own)} in {one.metric.form(one.value)} of cases"
-            f"{_aside(sure)}, and accepts {percent(one.own['accepted'])} of right guesses and "
+            f"{aside(sure)}, and accepts {percent(one.own['accepted'])} of right guesses and "
             f"{100 * one.own['accepted_wrongly']:.2g} % of wrong ones. It checks guesses, and searches for none."
         )
         yield said if one.above_chance else f"{said} That is not clearly more than guessing."
@@ -232,7 +251,7 @@ class Speaker:
     def _sentence(self, one: Reading, cells: tuple[int, ...] = (), largest: Reading | None = None) -> str:
         """Who gets what from which release, the largest of how many cells, and what it would be otherwise."""
         self.said.add(one.key)
-        chosen = _largest(cells) if largest is None else self._larger(one, largest)
+        chosen = largest_of(cells) if largest is None else self._larger(one, largest)
         said = f"{self._who(one)} {self._does(one, chosen)} {self._from(one)}{self._otherwise(one)}."
         if one.own.get("control_failed"):
             clear = "; a clear difference stands" if one.against(POSITIVE) or one.against(EQUAL_LOWER) else ""
@@ -256,30 +275,32 @@ class Speaker:
         labels = one.own.get("labels_granted", True) and needs & {"labels", "inferred labels"}
         knows = ["knows the mechanism"] if one.distorts and one.attack not in BLIND else []
         knows += [f"holds public {self.thing}s of the same kind"] if "public" in needs else []
-        return f"A server that {_and(['follows the protocol', *knows])}{' (labels granted)' if labels else ''}"
+        return f"A server that {all_of(['follows the protocol', *knows])}{' (labels granted)' if labels else ''}"
 
     def _does(self, one: Reading, largest: list[str]) -> str:
         value, name = one.metric.form(one.value), one.metric.name
         few = [TOO_FEW] if self._single(one) and name != "mse" else []  # an MSE is a fact of that update
-        sure = few + _interval(one, "95 % interval ") + largest
+        sure = few + interval(one, "95 % interval ") + largest
         if name == "identification":
             pool = f" out of {candidates_of(one.own)}" if "chance" in one.own else ""
             how = f"picks the right {self.thing}"
             if one.attack != "matched":
                 how = f"reconstructs {self.thing}s ({one.attack}) that point to the right one"
-            return f"{how}{pool} in {value} of cases{_aside(sure)}"
+            return f"{how}{pool} in {value} of cases{aside(sure)}"
         sure += self._guessing(one)
-        if name == "mse":
-            return f"reconstructs the inputs ({one.attack}) with an MSE of {value}{_aside(sure)}"
+        if name in ERRORS:
+            error = f"an MSE of {value}" if name == "mse" else f"an error of {value} standard deviations"
+            return f"reconstructs the inputs ({one.attack}) with {error}{aside(sure)}"
         if name == "labels":
-            return f"infers {value} of the labels{_aside(sure)}"
-        asked = f"tells whether an {self.thing} was in the batch"
-        return f"{asked} with an AUC of {value}{_aside(sure + _false_alarms(one))}"
+            what = "counts of the labels" if self.content.get("labels") == YES_OR_NO else "labels"
+            return f"infers {value} of the {what}{aside(sure)}"
+        asked = f"tells whether {with_article(self.thing)} was in the batch"
+        return f"{asked} with an AUC of {value}{aside(sure + false_alarms(one))}"
 
     def _guessing(self, one: Reading) -> list[str]:
-        if one.metric.name == "mse":
+        if one.metric.name in ERRORS:
             best = best_guess(self.content, one.own)
-            return [] if best is None else [f"{_guess(best[0])} {best[1]:.3g}"]
+            return [] if best is None else [f"{guess_name(best[0])} {best[1]:.3g}"]
         if one.chance is None:
             return []
         if one.metric.name == "labels":  # a guess that has each label as often, which even batches fit
@@ -328,7 +349,7 @@ def _by_attack(statement: Statement) -> Iterator[tuple[str, str, list[Reading]]]
     for attack in dict.fromkeys(one.attack for one in statement.readings):
         readings = [one for one in statement.readings if one.attack == attack]
         rounds = [words for words in dict.fromkeys(map(_when, readings)) if words]
-        yield attack, f" {_and(rounds)}" if rounds else "", readings
+        yield attack, f" {all_of(rounds)}" if rounds else "", readings
 
 
 def _when(one: Reading) -> str:
@@ -342,57 +363,3 @@ def _against(one: Reading, role: str) -> str:
     """Two figures side by side: "59 against 66 %"."""
     mine, other = (one.metric.form(value) for value in (one.value, one.beside(role) or 0.0))
     return f"{mine.removesuffix(' %')} against {other}"
-
-
-def _interval(one: Reading, before: str) -> list[str]:
-    ends = one.metric.interval(one.own).removesuffix(" %")
-    return [f"{before}{ends}"] if ends else []
-
-
-def _largest(cells: tuple[int, ...]) -> list[str]:
-    """Said beside a number that was chosen: its interval does not know of the choice.
-
-    >>> _largest((1,)), _largest((9,)), _largest((3, 6))
-    ([], ['the largest of 9 figures'], ['the largest of 3 to 6 figures'])
-    """
-    if max(cells, default=1) == 1:
-        return []
-    return [f"the largest of {' to '.join(map(str, sorted({min(cells), max(cells)})))} figures"]
-
-
-def _first(cases: list[str], most: int = 4) -> str:
-    """
-    >>> _first(["a", "b"]), _first(["a", "b", "c"], 1)
-    ('a, b', 'a and 2 more')
-    """
-    return ", ".join(cases[:most]) + (f" and {len(cases) - most} more" if len(cases) > most else "")
-
-
-def _guess(name: str) -> str:
-    """
-    >>> _guess("class_mean"), _guess("another_image")
-    ('the class mean', 'another image')
-    """
-    words = {"class_mean": "the class mean", "black": "a black image"}
-    return words.get(name, name.replace("_", " "))
-
-
-def _false_alarms(one: Reading) -> list[str]:
-    rate = one.own.get("membership_tpr") if one.metric.name == "membership_auc" else None
-    return [] if rate is None else [f"{percent(rate)} of members at 1 % false alarms"]
-
-
-def _aside(parts: list[str]) -> str:
-    return f" ({'; '.join(parts)})" if parts else ""
-
-
-def _and(parts: list[str]) -> str:
-    """
-    >>> _and(["a"]), _and(["a", "b", "c"])
-    ('a', 'a, b and c')
-    """
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
-
-
-def _lower(words: str) -> str:
-    return words[0].lower() + words[1:]

@@ -26,6 +26,7 @@ from ..engine.sweep import Sweep
 from ..environment import environment
 from ..errors import ConfigError
 from ..files import write_json, write_text
+from ..models.named import Model, code_of, confirmed
 from ..runs.folder import RunFolder
 from .context import BoundsContext, Progress
 from .convergence import convergence_rows
@@ -81,7 +82,13 @@ class Bounds:
         return written
 
 
-def bounds_run(folder: Path | str, options: BoundsOptions | None = None, progress: Progress | None = None) -> Bounds:
+def bounds_run(
+    folder: Path | str,
+    options: BoundsOptions | None = None,
+    progress: Progress | None = None,
+    *,
+    model: Model | None = None,
+) -> Bounds:
     """Set every federation of a run against the paper's results, at all its snapshots or at ``options.snapshots``.
 
     The clients' own data are used to measure losses and gradients, as numbers only; the attack sees public images.
@@ -90,6 +97,7 @@ def bounds_run(folder: Path | str, options: BoundsOptions | None = None, progres
         folder: a run folder, as ``equipoise train`` or ``Run`` writes it.
         options: how much is measured; ``BoundsOptions`` says what each costs.
         progress: called with (what, amount) while it works.
+        model: of a run whose configuration names code, ``module:callable``: the same name again, or the code itself.
 
     Returns:
         ``rows``, one per result and place; ``save(folder)`` writes bounds.json and bounds.html.
@@ -114,7 +122,7 @@ def bounds_run(folder: Path | str, options: BoundsOptions | None = None, progres
             f"The folder {run.path} is a deployment's: the bounds need the clients' data.",
             "Check them on a run of equipoise train.",
         )
-    context, metrics = context_of(run, options, progress), run.metrics(METRICS)
+    context, metrics = context_of(run, options, progress, model), run.metrics(METRICS)
     sweep, snapshots = context.sweep, context.snapshots
     places = [(index, number) for index in range(len(sweep.federations)) for number in snapshots]
     rows = [row for place in places for row in stationarity_rows(context, *place)]
@@ -133,11 +141,13 @@ def bounds_run(folder: Path | str, options: BoundsOptions | None = None, progres
     )
 
 
-def context_of(run: RunFolder, options: BoundsOptions, progress: Progress | None = None) -> BoundsContext:
+def context_of(
+    run: RunFolder, options: BoundsOptions, progress: Progress | None = None, model: Model | None = None
+) -> BoundsContext:
     """A run's sweep with the weights of the snapshots asked for, and of the last one."""
     settings, federations = run.config.settings, run.config.federations()
     snapshots = run.chosen(options.snapshots)
-    sweep = Sweep(settings, federations)
+    sweep = Sweep(settings, federations, model=code_of(confirmed(settings.training.model, model)))
     weights = {
         number: run.weights(number, sweep.batched.layout)[sweep.order].to(sweep.device, sweep.dtype)
         for number in sorted({*snapshots, run.snapshots()[-1]})

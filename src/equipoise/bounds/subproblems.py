@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..mechanism.distortion import draw_bounds
 from ..mechanism.release import local_step
-from ..models.batched import Objective
+from ..models.objective import Objective
 from .context import BoundsContext
 from .estimates import curvature, in_annulus, ratios
 from .options import BoundsOptions

@@ -6,12 +6,16 @@ from typing import Any
 
 import torch
 
-from ..data.loading import BUNDLED, load
+from ..data.bundle import BUNDLED
+from ..data.loading import load
 from ..errors import ConfigError
 from ..mechanism.budget import LeakageBudget
 from ..mechanism.claims import of_budgets
 from ..mechanism.protection import ProtectionSettings
 from ..mechanism.registry import MECHANISMS, checked, get_mechanism
+
+IMAGES = [name for name, about in BUNDLED.items() if about.kind == "image"]
+"""The score is for pictures."""
 
 
 def calibration(settings: ProtectionSettings, name: str, budget: float | None) -> dict[str, Any]:
@@ -39,7 +43,7 @@ def calibration(settings: ProtectionSettings, name: str, budget: float | None) -
         "scale": low if draws else None,
         "norm": mechanism.norm,
         "learns": mechanism.learns,
-        "guesses": {dataset: guess_scores(dataset, settings.leakage.D) for dataset in BUNDLED} if scored else None,
+        "guesses": {dataset: guess_scores(dataset, settings.leakage.D) for dataset in IMAGES} if scored else None,
         "claim": of_budgets([mechanism]),
     }
 

@@ -11,6 +11,7 @@ from statistics import mean
 from typing import Any
 
 import torch
+from torch import nn
 
 from ..data.dataset import Dataset, from_tensors
 from ..engine.federation import Federation
@@ -18,6 +19,7 @@ from ..engine.settings import Settings
 from ..engine.sweep import Sweep
 from ..errors import ConfigError, DataError
 from ..mechanism.registry import MeasureKind, get_mechanism
+from ..models.named import Factory
 from ..statistics import interval
 
 
@@ -70,11 +72,14 @@ def search(
     seeds: Sequence[int] = (1, 2, 3),
     keep: float = 0.5,
     on_round: Callable[[int], None] | None = None,
+    *,
+    model: nn.Module | Factory | None = None,
 ) -> SearchResult:
     """Sweep budgets on public data; the strictest that still trains, per mechanism.
 
     A budget *trains* when the mean accuracy over the seeds reaches chance plus ``keep`` times what training without
     protection gains over chance. A budget stricter than one that fails does not count, even if it passes by luck.
+    ``model`` is what the settings' ``module:callable`` means, where they have one.
     """
     _check(mechanisms, budgets, seeds, keep)
     public = public_dataset(dataset)
@@ -87,7 +92,7 @@ def search(
         for seed in seeds
     ]
     once = settings.replace(evaluate_every=settings.training.rounds, snapshots=[])
-    sweep = Sweep(once, federations, {dataset.name: public})
+    sweep = Sweep(once, federations, {dataset.name: public}, model)
     rows = [event.rows for event in sweep.run(on_round) if event.rows][-1]
     chance = 1 / dataset.classes
     free = _trial(rows, "none", None, 0.0)

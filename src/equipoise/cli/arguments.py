@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..errors import ConfigError
 from . import completion
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..models.named import Factory
+    from ..runs.config import Config
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Set = Annotated[
@@ -18,6 +24,23 @@ Set = Annotated[
         "--set",
         help="Any setting, e.g. --set eta=0.05 --set leakage.D=60; repeatable.",
         autocompletion=completion.settings,
+    ),
+]
+
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        help="A bundled model, or module:callable, which is imported; short for --set model=.",
+        autocompletion=completion.models,
+    ),
+]
+Again = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        help="Of a run whose model is module:callable: its name again, since it is imported.",
+        autocompletion=completion.models,
     ),
 ]
 
@@ -56,6 +79,24 @@ def pairs(options: list[str] | None) -> dict[str, Any]:
             raise ConfigError(f"Expected --set key=value, got {option!r}.", "Example: --set eta=0.05")
         result[key.strip()] = literal(value.strip())
     return result
+
+
+def model_code(config: Config, file: Path | None, named: bool) -> nn.Module | Factory | None:
+    """The code that a configuration names for its model, imported; None for a bundled model.
+
+    ``named`` says that it stands on the command line. A ``file`` may name code too, unless a run wrote it: whoever
+    gives a folder away could name anything.
+    """
+    from ..models.named import code_of, is_imported
+    from ..runs.config import of_run
+
+    name = config.settings.training.model
+    if is_imported(name) and not named and file is not None and of_run(file):
+        raise ConfigError(
+            f"The model {name!r} is code that a run's own configuration names, and its word is not enough to run it.",
+            f"Name it yourself: --model {name}.",
+        )
+    return code_of(name)
 
 
 def whole_numbers(text: str | None, option: str) -> list[int] | None:

@@ -18,10 +18,14 @@ if TYPE_CHECKING:
     from ..auditing.plan import Plan
 
 Public = Annotated[
-    str | None, typer.Option(help="Public images to attack with: a bundled dataset, a folder, an npz file.")
+    str | None, typer.Option(help="Public data to attack with: a bundled dataset, a folder, an npz file.")
 ]
 Model = Annotated[
-    str | None, typer.Option(help="Of a deployment: a bundled model, or module:callable, which is imported.")
+    str | None,
+    typer.Option(
+        help="Of a deployment, or of a run whose model is code: bundled, or module:callable, which is imported.",
+        autocompletion=completion.models,
+    ),
 ]
 EXAMPLES = (
     "Examples: equipoise audit runs/a   |   equipoise audit runs/a --quick   |   equipoise audit runs/a --attack "
@@ -42,9 +46,11 @@ ATTACKS = {
 }
 """What each attack does, in few words."""
 Attacks = Annotated[
-    str,
+    str | None,
     typer.Option(
-        help="; ".join(f"{name}: {does}" for name, does in ATTACKS.items()) + ".", autocompletion=completion.attacks
+        help="; ".join(f"{name}: {does}" for name, does in ATTACKS.items()) + ".",
+        autocompletion=completion.attacks,
+        show_default="matched,lti,membership,labels, as far as the data allow",
     ),
 ]
 Releases = Annotated[
@@ -77,13 +83,13 @@ NOTHING = "Nothing was finished yet: the same command begins anew."
 def audit(
     run: Annotated[Path, typer.Argument(help="A run folder, as train or a deployment's server writes it.")],
     *,
-    attack: Attacks = "matched,lti,membership,labels",
+    attack: Attacks = None,
     targets: Releases = None,
     snapshots: Snapshots = None,
     quick: Quick = False,
     multi_rounds: Annotated[int, typer.Option(help="Releases that the attack multi-round combines.")] = 300,
     private: Annotated[
-        bool, typer.Option("--private", help="Attack the clients' own images, and SHOW them in the picture.")
+        bool, typer.Option("--private", help="Attack the clients' own data, and SHOW pictures of them.")
     ] = False,
     public: Public = None,
     model: Model = None,
@@ -97,31 +103,34 @@ def audit(
 
     Killed, or stopped with Ctrl-C? Run the same command again: finished parts are taken from the run folder.
     """
+    from ..auditing.results import THINGS
     from ..auditing.run_audit import audit_run
     from ..auditing.store import Store, set_aside
     from ..auditing.summary import counted
     from ..files import locked
     from . import display
 
-    names = words(attack)
-    if not names:
+    names = None if attack is None else words(attack)
+    if names == []:
         raise ConfigError("No attack was named.", "For example --attack lti,matched.")
-    options = _attack_options([name for name in names if name != "multi-round"], targets, quick, pairs(settings))
-    if "multi-round" in names and multi_rounds < 1:
+    options = _attack_options(names, targets, quick, pairs(settings))
+    combined = names is not None and "multi-round" in names
+    if combined and multi_rounds < 1:
         raise ConfigError(f"Expected --multi-rounds {multi_rounds} to be at least 1.", "Leave it out for 300.")
     wanted = whole_numbers(snapshots, "--snapshots")
     existing_folder(run)
-    whose, store = f"{'PRIVATE' if private else 'public'} images", Store(run, fresh=fresh)
+    store = Store(run, fresh=fresh)
     with locked(run), display.audit_progress(as_json) as progress:
 
         def planned(plan: Plan) -> None:
+            whose = f"{'PRIVATE' if private else 'public'} {THINGS[plan.kind]}s"
             sets = f" over {counted(options.label_sets, 'label set')}" if plan.cells else ""
             more = [line for line in [_reduced(options, plan)] if quick and line]
             text = "\n".join([f"auditing {run}, {whose}{sets}", *more, plan.text()])
             progress.planned(text, plan.seconds, plan.remarks)
 
         try:
-            replays = multi_rounds if "multi-round" in names else 0
+            replays = multi_rounds if combined else 0
             result = audit_run(
                 run, options, wanted, private, replays, progress,
                 public=public, model=model, store=store, planned=planned,
@@ -158,14 +167,16 @@ def _stopped(left: str = GO_ON) -> NoReturn:
     raise typer.Exit(130)
 
 
-def _attack_options(names: list[str], targets: int | None, quick: bool, given: dict[str, Any]) -> AuditOptions:
+def _attack_options(names: list[str] | None, targets: int | None, quick: bool, given: dict[str, Any]) -> AuditOptions:
+    """``names`` may hold multi-round, which is none of them; None: the usual ones, as far as the data allow."""
     from ..auditing.options import QUICK, AuditOptions
 
     for key in ("attacks", "releases"):
         if key in given:
             raise ConfigError(f"Unknown attack option {key!r}.", "Use --attack and --targets.")
     releases = {} if targets is None else {"releases": targets, "games": max(2, targets)}
-    options = AuditOptions(attacks=names, **{**(QUICK if quick else {}), **releases, **given})
+    attacks = None if names is None else [name for name in names if name != "multi-round"]
+    options = AuditOptions(attacks=attacks, **{**(QUICK if quick else {}), **releases, **given})
     options.check()
     return options
 

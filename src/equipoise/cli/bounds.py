@@ -10,7 +10,7 @@ import typer
 
 from ..errors import ConfigError, closest
 from . import completion
-from .arguments import Json, existing_folder, pairs, print_json, whole_numbers
+from .arguments import Again, Json, existing_folder, pairs, print_json, whole_numbers
 
 if TYPE_CHECKING:
     from ..bounds.options import BoundsOptions
@@ -34,6 +34,7 @@ def bounds(
             autocompletion=completion.bounds_options,
         ),
     ] = None,
+    model: Again = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Print every row and every assumption, round by round.")
     ] = False,
@@ -48,7 +49,7 @@ def bounds(
     options = _options(snapshots, targets, pairs(settings))
     existing_folder(run)
     with locked(run), display.attack_progress(as_json, "measuring", first=f"bounds of {run}") as progress:
-        result = bounds_run(run, options, progress)
+        result = bounds_run(run, options, progress, model=model)
         written = result.save(run)
     if as_json:
         print_json(result.content)

@@ -1,22 +1,25 @@
-"""``equipoise calibrate``: what a budget asks of the distortion, or which budgets still train."""
+"""``equipoise calibrate``: what a budget asks of the distortion, what it means on a model, or which still train."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..errors import ConfigError
 from . import completion
-from .arguments import Json, Set, pairs, print_json, split, words
+from .arguments import Json, Model, Set, model_code, pairs, print_json, split, words
+from .calibrate_model import Wanted, on_model, show_model
 
 if TYPE_CHECKING:
     from ..choosing.search import SearchResult
 
 EXAMPLES = (
-    "Examples: equipoise calibrate --mechanism pl-learn --budget 0.96   |   equipoise calibrate --search "
-    "--mechanism pl-learn,pl-identical --rounds 600"
+    "Examples: equipoise calibrate --mechanism pl-learn --budget 0.96   |   equipoise calibrate --model mlp "
+    "--mechanism pl-identical --budget 0.98 --identification 0.05   |   equipoise calibrate --search --mechanism "
+    "pl-learn,pl-identical --rounds 600"
 )
 
 
@@ -30,9 +33,19 @@ def calibrate(
     search: Annotated[
         bool, typer.Option("--search", help="Find the strictest budget that trains, on public data.")
     ] = False,
+    model: Model = None,
     dataset: Annotated[
-        str, typer.Option(help="Whose public part to search on.", autocompletion=completion.datasets)
-    ] = "mnist",
+        str | None,
+        typer.Option(
+            help="Whose public part to measure or search on.", show_default="mnist", autocompletion=completion.datasets
+        ),
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="A run folder: measure at its last weights instead of the first ones.")
+    ] = None,
+    identification: Annotated[
+        float | None, typer.Option(help="Find the budget at which matched is expected to find this share.")
+    ] = None,
     rounds: Annotated[int, typer.Option(help="Rounds of the search.")] = 600,
     seed: Annotated[str, typer.Option(help="Seeds of the search; comma-separated.")] = "1,2,3",
     keep: Annotated[
@@ -41,24 +54,40 @@ def calibrate(
     settings: Set = None,
     as_json: Json = False,
 ) -> None:
-    """What a budget asks of the distortion; or, with --search, which budgets still train."""
-    from ..choosing.calibration import calibration
-    from ..runs.config import resolve
-
+    """What a budget asks of the distortion; with --model, --dataset, --run or --identification what that means on a
+    model, measured on public data; with --search, which budgets still train."""
     overrides = pairs(settings)
-    overrides |= {} if sensitivity is None else {"sensitivity": sensitivity}
+    flags = (("sensitivity", sensitivity), ("model", model))
+    overrides |= {key: value for key, value in flags if value is not None}
     names, budgets = words(mechanism), split(budget)
     if search:
-        _search(names, budgets, dataset, split(seed), keep, {**overrides, "rounds": rounds}, as_json)
+        _search(names, budgets, dataset or "mnist", split(seed), keep, {**overrides, "rounds": rounds}, as_json)
         return
     if len(names) != 1 or len(budgets) > 1:
         raise ConfigError("Expected one --mechanism and one --budget.", "Use --search to compare several.")
-    config = resolve(overrides=overrides, sweep={"mechanisms": ["none"]})
-    result = calibration(config.settings.protection, names[0], budgets[0] if budgets else None)
+    measured = "model" in overrides or any(given is not None for given in (dataset, run, identification))
+    value = budgets[0] if budgets else None
+    result: dict[str, Any] = {}
+    if measured and (value is not None or identification is not None):
+        wanted = Wanted(names[0], value, identification, dataset, run)
+        result["model"] = on_model(wanted, overrides, as_json)
+    if value is not None or identification is None:
+        result = {**_asked(names[0], value, overrides), **result}
     if as_json:
         print_json(result)
         return
-    _show_calibration(result)
+    if "claim" in result:
+        _show_calibration(result)
+    if "model" in result:
+        show_model(result["model"])
+
+
+def _asked(name: str, budget: Any, overrides: dict[str, Any]) -> dict[str, Any]:
+    from ..choosing.calibration import calibration
+    from ..runs.config import resolve
+
+    settings = resolve(overrides=overrides, sweep={"mechanisms": ["none"]}).settings
+    return calibration(settings.protection, name, budget)
 
 
 def _show_calibration(result: dict[str, Any]) -> None:
@@ -100,8 +129,9 @@ def _search(
     config = resolve(overrides=overrides, sweep={"mechanisms": ["none"], "datasets": [dataset]})
     with display.progress(config.settings.training.rounds, f"searching on public {dataset}", quiet=as_json) as on_round:
         result = search(
-            load_dataset(config.settings, dataset), names, config.settings, budgets or None, seeds, keep, on_round
-        )
+            load_dataset(config.settings, dataset), names, config.settings, budgets or None, seeds, keep, on_round,
+            model=model_code(config, None, named=True),
+        )  # fmt: skip
     if as_json:
         print_json(
             {"bar": result.bar, "strictest": result.strictest, "trials": [asdict(trial) for trial in result.trials]}

@@ -32,9 +32,15 @@ def attacks(incomplete: str) -> list[str]:
 
 
 def datasets(incomplete: str) -> list[str]:
-    from ..data.loading import BUNDLED
+    from ..data.bundle import BUNDLED
 
     return last_of_list(incomplete, BUNDLED)
+
+
+def models(incomplete: str) -> list[str]:
+    from ..models.bundled import MODELS
+
+    return [name for name in MODELS if name.startswith(incomplete)]
 
 
 def artefacts(incomplete: str) -> list[str]:

@@ -111,7 +111,8 @@ def _with_run(tree: Tree, config: Config) -> Tree:
     run = tree.add("run")
     run.add(f"seeds {', '.join(dict.fromkeys(str(f.seed) for f in federations))}: a seeded experiment")
     run.add(
-        f"{s.run.device}, {s.run.dtype}; evaluated every {s.run.evaluate_every} rounds; snapshots {s.snapshot_rounds()}"
+        f"{s.run.device}, {s.run.dtype}, route {s.run.route}; evaluated every {s.run.evaluate_every} rounds; "
+        f"snapshots {s.snapshot_rounds()}"
     )
     return tree
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import completion
-from .arguments import Json, Set, pairs, print_json, split, words
+from .arguments import Json, Model, Set, model_code, pairs, print_json, split, words
 
 if TYPE_CHECKING:
+    from ..runs.config import Config
     from ..runs.run import Run
 
 EXAMPLES = (
@@ -26,7 +27,10 @@ def train(
     config: Annotated[Path | None, typer.Option(help=r"TOML file with settings and \[\[sweep]] blocks.")] = None,
     dataset: Annotated[
         str | None,
-        typer.Option(help="mnist, fmnist or a folder; comma-separated.", autocompletion=completion.datasets),
+        typer.Option(
+            help="mnist, fmnist, breast-cancer, generated-text, or a path; comma-separated.",
+            autocompletion=completion.datasets,
+        ),
     ] = None,
     mechanism: Annotated[
         str | None,
@@ -35,6 +39,7 @@ def train(
     budget: Annotated[
         str | None, typer.Option(help="Budgets, of gaussian-dp the epsilon of the whole run; comma-separated.")
     ] = None,
+    model: Model = None,
     seed: Annotated[str | None, typer.Option(help="Seeds; comma-separated.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds T.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", autocompletion=completion.devices)] = None,
@@ -48,32 +53,50 @@ def train(
     from ..runs.config import resolve
     from ..runs.run import Run
     from . import display
-    from .run_tables import show_claims, show_results, summary
+    from .run_tables import show_claims, show_results
 
     overrides = pairs(settings)
-    flags = (("rounds", rounds), ("device", device), ("release_limit", release_limit))
+    flags = (("model", model), ("rounds", rounds), ("device", device), ("release_limit", release_limit))
     overrides |= {key: value for key, value in flags if value is not None}
     sweep = {"datasets": words(dataset), "mechanisms": words(mechanism), "budgets": split(budget), "seeds": split(seed)}
     resolved = resolve(config, overrides, sweep)
     folder = out or Path("runs") / resolved.digest()[:12]
-    run = Run(folder, resolved, fresh)
+    run = Run(folder, resolved, fresh, model=model_code(resolved, config, "model" in overrides))
 
-    def first() -> None:
-        display.console.print(summary(resolved, folder))
-        for name in (data.name for data in run.sweep.datasets.values() if data.public is None):
-            display.console.print(
-                f"warning: {name} has no public images, so this run cannot be audited as it is. To set some apart: "
-                "--set public_fraction=0.1",
-                markup=False, highlight=False, soft_wrap=True,
-            )  # fmt: skip
-
-    result = execute(run, quiet=as_json, first=first)
+    result = execute(run, quiet=as_json, first=lambda: announce(run))
     if as_json:
         print_json(result)
         return
     show_results(result["federations"])
     show_claims(result["federations"])
     display.console.print(f"results: {folder / 'result.json'}", markup=False)
+
+
+def announce(run: Run) -> None:
+    """What comes, with what was guessed of the data and what a user should know before it starts."""
+    from . import display
+    from .run_tables import summary
+
+    display.console.print(summary(run.config, run.folder))
+    lines = [f"warning: {warning}" for warning in constants_warnings(run.config)]
+    for data in run.sweep.datasets.values():
+        lines += [f"{data.name}: guessed {guess}" for guess in data.guessed]
+        if data.public is None:
+            lines.append(
+                f"warning: {data.name} has no public {data.train.word}, so this run cannot be audited as it is. To set "
+                "some apart: --set public_fraction=0.1"
+            )
+    for line in lines:
+        display.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def constants_warnings(config: Config) -> list[str]:
+    """What to say where the paper's constants meet another model: of the first budget that has them."""
+    from ..mechanism.constants import constants_warning
+
+    model, own = config.settings.training.model, config.settings.protection
+    said = (constants_warning(model, fed.mechanism, fed.budget, own) for fed in config.federations())
+    return [text for text in said if text is not None][:1]
 
 
 def execute(run: Run, *, quiet: bool, first: Callable[[], None] = lambda: None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Files to arrays, and arrays to pixels and classes: nothing is unpickled, and no header is believed.
+"""Files to tensors: idx and npz here, other kinds in files of their own. Nothing is unpickled, no header is believed.
 
 A file that is missing, truncated, damaged or not what its name says raises ``DataError`` with the path and the remedy.
 Another kind of files is one ``Format`` and its entry in ``FORMATS``.
@@ -13,41 +13,18 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..errors import DataError
-
-Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Format:
-    """A kind of files that a folder may hold its images and labels in.
-
-    ``recognises(folder)`` says whether the folder seems to hold such files, ``files(folder, "train")`` which of them
-    make up a split (or ``DataError`` with the one that is missing), and ``read(files)`` gives images and labels.
-    ``groups(files)`` says whose each row is, for a format that can hold that and files that do.
-    """
-
-    recognises: Callable[[Path], bool]
-    files: Callable[[Path, str], tuple[Path, ...]]
-    read: Callable[[tuple[Path, ...]], tuple[Array, Array]]
-    groups: Callable[[tuple[Path, ...]], Array | None] = lambda files: None
-
-
-ROOM, EXPANSION = 1 << 26, 100
-"""What a compressed file may grow to: 64 MiB, or a hundred times its size. Images never shrink that well; bombs do."""
-
-REPLACE = "Replace it with an undamaged copy of the original."
-
+from ..errors import DataError, closest
+from .contents import EXPANSION, REPLACE, ROOM, Array, Contents, Files, Format, Reading, bytes_of, unreadable
+from .csv_files import CSV
+from .hugging_face import HUGGING_FACE
+from .parquet import PARQUET
+from .pictures import PICTURES
 
 # --- idx --------------------------------------------------------------------------------------------------------------
 
@@ -72,7 +49,7 @@ def read_idx(path: Path) -> Array:
     except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
         raise DataError(f"{path} is not a complete gzip file: {problem}.", REPLACE) from problem
     except OSError as problem:
-        raise DataError(f"{path} cannot be read: {problem.strerror}.", "Check its permissions.") from problem
+        raise unreadable(path, problem) from problem
 
 
 def find_idx(folder: Path, stem: str, kind: str) -> Path:
@@ -90,7 +67,8 @@ def find_idx(folder: Path, stem: str, kind: str) -> Path:
             return folder / name
     raise DataError(
         f"No {names[0]} in {folder}.",
-        f"Put {', '.join(names[:-1])} or {names[-1]} there, or train.npz and test.npz with arrays images and labels.",
+        f"Put {', '.join(names[:-1])} or {names[-1]} there, or train.npz and test.npz with arrays images and labels; "
+        "docs/data.md has folders of pictures, tables and text.",
     )
 
 
@@ -126,11 +104,11 @@ def _read_at_most(stream: io.BufferedIOBase, limit: int) -> bytearray:
     return body
 
 
-def _idx_files(folder: Path, split: str) -> tuple[Path, ...]:
+def _idx_files(folder: Path, split: str) -> Files:
     return tuple(find_idx(folder, *part) for part in IDX_FILES[split])
 
 
-def _read_idx_split(files: tuple[Path, ...]) -> tuple[Array, Array]:
+def _read_idx_split(files: Files) -> tuple[Array, Array]:
     return read_idx(files[0]), read_idx(files[1])
 
 
@@ -171,49 +149,91 @@ def read_npz(path: Path, content: bytes, names: list[str]) -> dict[str, Array]:
     return arrays
 
 
-def _has_npz(folder: Path) -> bool:
-    return (folder / "train.npz").exists() or (folder / "test.npz").exists()
+KINDS = ("images", "features", "tokens")
+"""The array of inputs that an npz file may have."""
 
 
-def _npz_files(folder: Path, split: str) -> tuple[Path, ...]:
-    path = folder / f"{split}.npz"
-    if not path.exists():
-        raise DataError(f"{path} is missing.", "A folder of npz files needs train.npz and test.npz.")
-    return (path,)
+def _has_npz(path: Path) -> bool:
+    return path.suffix == ".npz" or (path / "train.npz").exists() or (path / "test.npz").exists()
 
 
-def _read_npz_split(files: tuple[Path, ...]) -> tuple[Array, Array]:
-    arrays = read_npz(files[0], _content(files[0]), ["images", "labels"])
-    return arrays["images"], arrays["labels"]
+def _npz_files(path: Path, split: str) -> Files:
+    if path.suffix == ".npz" and not path.is_dir():
+        return (path,) if split == "train" else ()
+    file = path / f"{split}.npz"
+    if not file.exists():
+        raise DataError(f"{file} is missing.", "A folder of npz files needs train.npz and test.npz.")
+    return (file,)
 
 
-def _read_npz_groups(files: tuple[Path, ...]) -> Array | None:
-    content = _content(files[0])
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:  # read as a split before, so it is one
-        if not {"groups", "groups.npy"} & set(archive.namelist()):
-            return None
-    return read_npz(files[0], content, ["groups"])["groups"]
+def _npz_contents(files: dict[str, Files], reading: Reading) -> Contents:
+    parts = {what: _npz_part(path, what, reading) for what, (path,) in files.items()}
+    tokens = not parts["train"][0].is_floating_point()
+    if reading.vocabulary is not None and not tokens:
+        raise DataError(f"{files['train'][0]} holds no tokens, so vocabulary plays no part.", "Leave vocabulary out.")
+    guessed = ("vocabulary: the largest token plus one (say vocabulary=)",) if tokens and not reading.vocabulary else ()
+    return Contents(parts, vocabulary=reading.vocabulary, guessed=guessed)
 
 
-def _content(path: Path) -> bytes:
+def _npz_part(path: Path, what: str, reading: Reading) -> tuple[Tensor, ...]:
+    content = bytes_of(path)
+    held = _names(content)
+    kind = next((name for name in KINDS if name in held), "images")
+    if others := [name for name in KINDS if name in held and name != kind]:
+        raise DataError(f"{path} has arrays {kind!r} and {others[0]!r}.", "Keep one of them: a row has one input.")
+    groups = ["groups"] if what == "train" and "groups" in held else []
+    arrays = read_npz(path, content, [kind, "labels", *groups])
+    inputs = AS_TENSOR[kind](path, arrays[kind], reading.scale)
+    labels = as_classes(path, arrays["labels"])
+    return inputs, labels, *(as_groups(path, arrays[name]) for name in groups)
+
+
+def _names(content: bytes) -> set[str]:
+    """The arrays of a file; none of one that cannot be read, which ``read_npz`` then says."""
     try:
-        return path.read_bytes()
-    except OSError as problem:
-        raise DataError(f"{path} cannot be read: {problem.strerror}.", "Check its permissions.") from problem
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            return {name.removesuffix(".npy") for name in archive.namelist()}
+    except NPZ_FAULTS:
+        return set()
 
 
-# --- folders ----------------------------------------------------------------------------------------------------------
+# --- all kinds --------------------------------------------------------------------------------------------------------
 
 FORMATS = {
-    "npz": Format(_has_npz, _npz_files, _read_npz_split, _read_npz_groups),
-    "idx": Format(lambda folder: True, _idx_files, _read_idx_split),
+    "npz": Format(_has_npz, _npz_files, contents=_npz_contents, takes=("scale", "vocabulary")),
+    "hugging-face": HUGGING_FACE,
+    "csv": CSV,
+    "parquet": PARQUET,
+    "pictures": PICTURES,
+    "idx": Format(lambda path: path.is_dir(), _idx_files, _read_idx_split, takes=("scale",)),
 }
-"""In the order in which they are tried. idx takes whatever is left: its error says which files would do."""
+"""In the order in which they are tried. idx takes whatever folder is left: its error says which files would do."""
 
 
-def format_of(folder: Path) -> Format:
-    """The first format that recognises the folder."""
-    return next(kind for kind in FORMATS.values() if kind.recognises(folder))
+def format_of(path: Path) -> Format:
+    """The first format that recognises the folder or file."""
+    for kind in FORMATS.values():
+        if kind.recognises(path):
+            return kind
+    raise DataError(f"{path} is no file of a known kind.", "Give a .csv, .parquet or .npz file, or a folder.")
+
+
+def contents_of(path: Path, kind: Format, files: dict[str, Files], reading: Reading) -> Contents:
+    """What the files of each part hold; options that this kind of files does not have are refused."""
+    if unused := [name for name in reading.given() if name not in kind.takes]:
+        name = next(name for name, known in FORMATS.items() if known is kind)
+        likely = closest(unused[0], list(kind.takes))
+        raise DataError(f"{path} is read as {name!r}, which takes no {unused[0]}.{likely}", f"Leave {unused[0]} out.")
+    if kind.contents is not None:
+        return kind.contents(files, reading)
+    assert kind.read is not None  # a format has one or the other
+    parts: dict[str, tuple[Tensor, ...]] = {}
+    for what, some in files.items():
+        images, labels = kind.read(some)
+        groups = kind.groups(some) if what == "train" else None
+        pair = as_pixels(some[0], images, reading.scale), as_classes(some[-1], labels)
+        parts[what] = pair if groups is None else (*pair, as_groups(some[-1], groups))
+    return Contents(parts)
 
 
 # --- arrays -----------------------------------------------------------------------------------------------------------
@@ -235,28 +255,51 @@ def _integers(path: Path, what: str, values: Array, remedy: str) -> Tensor:
     return torch.from_numpy(values.astype(np.int64))
 
 
-def as_pixels(path: Path, images: Array) -> Tensor:
-    """``[N, H, W]`` or ``[N, C, H, W]``, bytes or floats in [0, 1], as float32 ``[N, C, H, W]`` in [0, 1]."""
+def as_pixels(path: Path, images: Array, scale: float | None = None) -> Tensor:
+    """``[N, H, W]`` or ``[N, C, H, W]`` as float32 ``[N, C, H, W]``: bytes divided by 255, floats as they are.
+
+    With a ``scale``, numbers of any kind, divided by it.
+    """
     if images.ndim not in (3, 4):
         raise DataError(
-            f"Expected images in {path} to be [N, H, W] or [N, C, H, W], got {list(images.shape)}.", "Reshape them."
+            f"Expected images in {path} to be [N, H, W] or [N, C, H, W], got {list(images.shape)}.",
+            "Reshape them, or call a table 'features' and token numbers 'tokens'.",
         )
     if images.ndim == 4 and images.shape[3] in (1, 3, 4) and images.shape[1] not in (1, 3, 4):
         raise DataError(
             f"Images in {path} have shape {list(images.shape)}: the channels seem to be last.",
             "Move them to the front: images.transpose(0, 3, 1, 2).",
         )
-    if images.dtype == np.uint8:
-        pixels = torch.from_numpy(images).float().div_(255)
-    elif images.dtype.kind == "f":
-        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
-            pixels = torch.from_numpy(images.astype(np.float32))
-        outside = int(((pixels < 0) | (pixels > 1)).sum())
-        if outside:
-            raise DataError(
-                f"Expected float images in {path} to be in [0, 1], {outside} of {pixels.numel()} pixels are not.",
-                "Store the pixels before normalisation, as uint8 or divided by 255.",
-            )
-    else:
-        raise DataError(f"Expected uint8 or float images in {path}, got {images.dtype}.", "Convert them to uint8.")
+    if scale is None and images.dtype != np.uint8 and images.dtype.kind != "f":
+        raise DataError(
+            f"Expected uint8 or float images in {path}, got {images.dtype}.",
+            "Convert them to uint8, or say by what they are divided: scale=65535.",
+        )
+    pixels = _floats(path, "images", images).div_(scale or (255 if images.dtype == np.uint8 else 1))
     return pixels.unsqueeze(1) if pixels.ndim == 3 else pixels
+
+
+def as_features(path: Path, features: Array, scale: float | None = None) -> Tensor:
+    """Numbers ``[N, F]``, or of any other rank from 2 on, as float32."""
+    if features.ndim < 2:
+        raise DataError(f"Expected features in {path} to be [N, F], got {list(features.shape)}.", "Reshape them.")
+    return _floats(path, "features", features).div_(scale or 1)
+
+
+def as_tokens(path: Path, tokens: Array, scale: float | None = None) -> Tensor:
+    """Token numbers ``[N, L]`` as int64."""
+    if scale is not None:
+        raise DataError(f"{path} holds tokens, which have no scale.", "Leave scale out.")
+    if tokens.ndim != 2:
+        raise DataError(f"Expected tokens in {path} to be [N, L], got {list(tokens.shape)}.", "Pad them with 0.")
+    return _integers(path, "tokens", tokens, "Store token numbers from 1; 0 is padding.")
+
+
+def _floats(path: Path, what: str, values: Array) -> Tensor:
+    if values.dtype.kind not in "fiub":
+        raise DataError(f"Expected numbers for {what} in {path}, got {values.dtype}.", "Store plain numbers.")
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+        return torch.from_numpy(values.astype(np.float32))
+
+
+AS_TENSOR = {"images": as_pixels, "features": as_features, "tokens": as_tokens}

@@ -1,82 +1,88 @@
-"""Load images: the datasets that come with the package, or a folder of files.
+"""Load a dataset: one that comes with the package, or files of the user's.
 
-Another bundled dataset is an entry of ``BUNDLED`` (its file is built by ``scripts/build_data.py``); another kind of
-files is an entry of ``formats.FORMATS``. No split is drawn at random, so the same files always give the same rows.
-
-A damaged or unusable input raises ``DataError`` before any of it is used. Bundled files are compared with the SHA-256
-in ``bundled/manifest.json`` first, and nothing is ever unpickled.
+Which bundled datasets there are is in ``bundle.py``, which kinds of files in ``formats.FORMATS``. No split is drawn at
+random, so the same files always give the same rows. A damaged or unusable input raises ``DataError`` before any of it
+is used, and what nobody said and was guessed is told by the dataset (``Dataset.guessed``).
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Hashable
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import fields
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
 from ..errors import DataError, closest, printable
+from .bundle import BUNDLED, bundled
+from .contents import Contents, Files, Format, Reading
 from .dataset import Dataset, Pair, assembled, checked
-from .formats import FORMATS, Array, Format, as_classes, as_groups, as_pixels, format_of, read_npz
-from .normalisation import Moment, as_moment, check_moments, measured_moments, normalise_
+from .formats import contents_of, format_of
+from .normalisation import (
+    Moment,
+    as_moment,
+    check_moments,
+    column_moments,
+    guessed_range,
+    measured_moments,
+    normalise_,
+    rescaled,
+)
 from .splits import Split, hold_out, mixed
 
-
-@dataclass(frozen=True)
-class Bundled:
-    """A dataset that comes with the package. A folder called like it, or by an alias, gets its mean and std."""
-
-    file: str
-    classes: int
-    mean: float
-    std: float
-    aliases: tuple[str, ...] = ()
-
-
-BUNDLED = {
-    "mnist": Bundled("mnist.npz", 10, 0.1307, 0.3081),
-    "fmnist": Bundled("fmnist.npz", 10, 0.2860, 0.3530, ("fashion-mnist", "fashion_mnist", "fashionmnist")),
-}
-BUNDLED_FOLDER = Path(__file__).with_name("bundled")
-SPLITS = ("train", "validation", "test", "public")
-REBUILD = "Reinstall equipoise, or rebuild the file from the original idx files with scripts/build_data.py."
-
 _folders_in_use: WeakValueDictionary[Hashable, Dataset] = WeakValueDictionary()
-"""Weak, so that private images live no longer than whoever asked for them."""
+"""Weak, so that private inputs live no longer than whoever asked for them."""
 
 
-class FolderOptions(TypedDict, total=False):
-    """What ``load`` accepts beside a folder. Defaults: the folder's name, 1/6, 0, and see ``load``."""
+class ReadingOptions(TypedDict, total=False):
+    """The options of ``contents.Reading``, which has their defaults."""
+
+    target: str | None
+    group: str | None
+    text: str | None
+    drop: tuple[str, ...] | list[str] | None
+    categorical: tuple[str, ...] | list[str] | None
+    categories: str
+    vocabulary: int | None
+    text_length: int
+    resize: int | tuple[int, int] | list[int] | None
+    scale: float | None
+
+
+class FolderOptions(ReadingOptions, total=False):
+    """What ``load`` accepts beside a path. Defaults: the path's name, 1/6, 0, 1/6, and see ``load``."""
 
     name: str
     validation_fraction: float
     public_fraction: float
-    mean: Moment
-    std: Moment
+    test_fraction: float
+    mean: Moment | None
+    std: Moment | None
 
 
 def load(name_or_path: str | Path, **options: Unpack[FolderOptions]) -> Dataset:
-    """The bundled ``"mnist"`` or ``"fmnist"``, or all images of a folder; read once while in use.
+    """A bundled dataset (``"mnist"``, ``"fmnist"``, ``"breast-cancer"``, ``"generated-text"``), or all rows of a path.
 
-    A folder holds either the four idx files under their usual names (``train-images-idx3-ubyte``, also
-    with a dot before ``idx`` and with ``.gz``) or ``train.npz`` and ``test.npz``, each with ``images``
-    (``[N, H, W]`` or ``[N, C, H, W]``, uint8 or floats in [0, 1]) and ``labels``. An array ``groups`` of integers in
-    ``train.npz`` says whose each image is: those of one group stay in one split, and with one client. The last
-    ``validation_fraction`` of each class of the training file becomes the validation split, and the
-    ``public_fraction`` before it the public one. ``mean`` and ``std`` default to the usual constants when
-    the name is that of MNIST or Fashion-MNIST, else to those of the train split: pass your own if even
-    these two numbers must not be taken from private images. Write ``"./mnist"`` for a folder called mnist.
+    A path is a folder of pictures with a folder for each class, a CSV, Parquet or npz file or a folder of two
+    (``train.csv`` and ``test.csv``), a Hugging Face dataset on disk, or a folder of the four idx files; docs/data.md
+    has what each may hold. It is read once while in use. Write ``"./mnist"`` for a folder called mnist.
+
+    Where the files have no test part, the last ``test_fraction`` of each class becomes it. The last
+    ``validation_fraction`` of each class of the training rows becomes the validation split, and the
+    ``public_fraction`` before it the public one. Rows of one group (a column, or an array ``groups``) stay in one
+    split, and with one client. ``mean`` and ``std`` default to the usual constants when the name is that of MNIST or
+    Fashion-MNIST, else to those of the train split (of a table: of the public one, if there is one): pass your own if
+    even these numbers must not be taken from private rows.
 
     Args:
-        name_or_path: the name of a bundled dataset, or a folder.
-        options: of a folder: ``validation_fraction``, ``public_fraction``, ``mean``, ``std``.
+        name_or_path: the name of a bundled dataset, a folder, or a file.
+        options: of a path: ``validation_fraction``, ``public_fraction``, ``test_fraction``, ``mean``, ``std``, and how
+            it is read: ``target``, ``group``, ``text``, ``drop``, ``categorical``, ``categories``, ``vocabulary``,
+            ``text_length``, ``resize``, ``scale``.
 
     Returns:
         Four disjoint splits, normalised.
@@ -84,53 +90,92 @@ def load(name_or_path: str | Path, **options: Unpack[FolderOptions]) -> Dataset:
     >>> load("fmnist").public
     Split(inputs=[6000, 1, 28, 28])
     """
-    if unknown := sorted(set(options) - set(FolderOptions.__annotations__)):
-        known = list(FolderOptions.__annotations__)
+    known = [*FolderOptions.__annotations__]
+    if unknown := sorted(set(options) - set(known)):
         raise DataError(f"Unknown option {unknown[0]!r}.{closest(unknown[0], known)}", f"Known: {', '.join(known)}.")
     if isinstance(name_or_path, str) and name_or_path in BUNDLED:
         if options:
             raise DataError(
                 f"Bundled dataset {name_or_path!r} has fixed splits and takes no {', '.join(options)}.",
-                "Drop the options, or load the folder of original files with them.",
+                "Drop the options, or load the original files with them.",
             )
-        return _bundled(name_or_path)
+        return bundled(name_or_path)
     path = Path(name_or_path)
-    if not os.path.isdir(path):  # unlike Path.is_dir, no error for names that no folder can have
+    if not os.path.exists(path):  # unlike Path.exists, no error for names that no file can have
         raise DataError(
-            f"{str(name_or_path)!r} is neither a bundled dataset nor a folder.{closest(str(name_or_path), [*BUNDLED])}",
-            f"Bundled: {', '.join(BUNDLED)}. Otherwise give a folder of idx or npz files.",
+            f"{str(name_or_path)!r} is neither a bundled dataset nor a folder nor a file."
+            f"{closest(str(name_or_path), [*BUNDLED])}",
+            f"Bundled: {', '.join(BUNDLED)}. Otherwise give a path: docs/data.md has the kinds of files.",
         )
-    return _folder(path.resolve(), options)
+    return _path(path.resolve(), dict(options))
 
 
-def load_with(name_or_path: str | Path, *, validation_fraction: float, public_fraction: float) -> Dataset:
-    """``load`` where it is not known whether a bundled dataset is meant: that one has its own splits.
+def load_with(name_or_path: str | Path, **options: Unpack[FolderOptions]) -> Dataset:
+    """``load`` where it is not known whether a bundled dataset is meant: that one has its own splits and columns.
 
     >>> len(load_with("mnist", validation_fraction=0.5, public_fraction=0.1).validation)
     5000
     """
     if isinstance(name_or_path, str) and name_or_path in BUNDLED:
+        if given := reading_of(options)[0].given():
+            raise DataError(f"Bundled dataset {name_or_path!r} takes no {given[0]}.", f"Leave {given[0]} out.")
         return load(name_or_path)
-    return load(name_or_path, validation_fraction=validation_fraction, public_fraction=public_fraction)
+    return load(name_or_path, **options)
 
+
+def reading_of(options: Any) -> tuple[Reading, dict[str, Any]]:
+    """The options that say how files are read, and the others. Lists, as a config file gives them, become tuples."""
+    names = {part.name for part in fields(Reading)}
+    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+    mine: dict[str, Any] = {name: value for name, value in plain.items() if name in names}
+    reading = Reading(**mine)
+    _check_reading(reading)
+    return reading, {name: value for name, value in plain.items() if name not in names}
+
+
+def _check_reading(reading: Reading) -> None:
+    resize = reading.resize
+    sides = resize if isinstance(resize, tuple) else (1, 1) if resize is None else (resize, resize)
+    for right, cause, remedy in (
+        (len(sides) == 2 and min(sides) >= 1, f"Expected resize={resize} to be one or two sizes >= 1.", "resize=32"),
+        (reading.scale is None or reading.scale > 0, f"Expected scale={reading.scale} to be > 0.", "scale=255"),
+        (reading.text_length >= 1, f"Expected text_length={reading.text_length} to be >= 1.", "text_length=64"),
+        (
+            reading.vocabulary is None or reading.vocabulary >= 2,
+            f"Expected vocabulary={reading.vocabulary} to be >= 2: padding and a token.",
+            "vocabulary=4096",
+        ),
+        (
+            reading.categories in ("one-hot", "codes"),
+            f"Expected categories={reading.categories!r} to be 'one-hot' or 'codes'.",
+            'categories="one-hot"',
+        ),
+    ):
+        if not right:
+            raise DataError(cause, f"For example {remedy}.")
+
+
+# --- public data that an auditor names --------------------------------------------------------------------------------
 
 Public = str | Path | Pair
-"""Public data as a user names it: a bundled dataset, a folder, an npz file, or tensors (images, labels)."""
+"""Public data as a user names it: a bundled dataset, a path, or tensors (inputs, labels)."""
 
 
-def load_public(source: Public, mean: Moment | None = None, std: Moment | None = None) -> tuple[Split, Moment, Moment]:
-    """Images that belong to no client, for an attacker to work with, and the normalisation that they are in.
+def load_public(
+    source: Public, mean: Moment | None = None, std: Moment | None = None, **options: Unpack[ReadingOptions]
+) -> tuple[Split, Moment, Moment]:
+    """Inputs that belong to no client, for an attacker to work with, and the normalisation that they are in.
 
     Args:
-        source: the name of a bundled dataset, of which its public split is taken; a folder as ``load`` takes it or one
-            npz file with ``images`` and ``labels``, of which every image is; or tensors (images ``[N, C, H, W]``,
-            labels ``[N]``) that are normalised already.
-        mean: with which the clients normalise. Not given: the usual one of a known name, else that of these images; of
-            tensors, that which puts their lowest value at pixel 0 and their highest at pixel 1.
+        source: the name of a bundled dataset, of which its public split is taken; a folder or file as ``load`` takes
+            it, of which every row is; or tensors (inputs ``[N, ...]``, labels ``[N]``) that are normalised already.
+        mean: with which the clients normalise. Not given: the usual one of a known name, else that of these inputs; of
+            image tensors, that which puts their lowest value at pixel 0 and their highest at pixel 1.
         std: likewise.
+        options: how a path is read, as with ``load``.
 
     Returns:
-        The images, normalised, with mean and standard deviation.
+        The inputs, normalised, with mean and standard deviation.
 
     >>> split, mean, std = load_public("mnist")
     >>> len(split), mean, std
@@ -138,35 +183,42 @@ def load_public(source: Public, mean: Moment | None = None, std: Moment | None =
     """
     if isinstance(source, tuple | list):
         split = checked("public", source)
-        mean, std = (mean, std) if mean is not None and std is not None else _range_moments(split.inputs)
+        if mean is None or std is None:
+            mean, std = _range_moments(split.inputs) if split.kind == "image" else (0.0, 1.0)
         check_moments(mean, std, split.inputs.shape[1])
         return split, mean, std
-    split, name = _public_pixels(source)
-    mean, std = _moments(name, mean, std, split)
-    normalise_(split.inputs, mean, std)
-    return split, mean, std
-
-
-def _public_pixels(source: str | Path) -> tuple[Split, str]:
-    """Pixels in [0, 1] of a bundled dataset's public split, or of a file or folder whole; and the name that it has."""
     if isinstance(source, str) and source in BUNDLED:
         data = load(source)
         assert data.public is not None
-        return Split(data.pixels(data.public.inputs), data.public.labels), source
+        split, name = Split(data.pixels(data.public.inputs).clone(), data.public.labels), source
+        if (mean is None or std is None) and data.kind == "table":
+            mean, std = data.mean, data.std
+    else:
+        split, name = _public_path(source, reading_of(options)[0])
+        if split.kind == "image" and options.get("scale") is None:
+            _to_pixels({"public": split})
+    tokens = split.kind == "tokens"
+    mean, std, _ = _normalised(
+        name, {"public": split}, None if tokens else mean, None if tokens else std, in_range=True
+    )
+    return split, mean, std
+
+
+def _public_path(source: str | Path, reading: Reading) -> tuple[Split, str]:
+    """All rows of a file or folder, not yet normalised; and the name that it has."""
     path = Path(source)
-    if os.path.isfile(path):
-        return _read_split(FORMATS["npz"], (path,), "public"), path.stem
-    if not os.path.isdir(path):
+    if not os.path.exists(path):
         raise DataError(
             f"{str(source)!r} is neither a bundled dataset nor a folder nor a file.{closest(str(source), [*BUNDLED])}",
-            f"Bundled: {', '.join(BUNDLED)}. Otherwise give a folder of idx or npz files, or an npz file.",
+            f"Bundled: {', '.join(BUNDLED)}. Otherwise give a path: docs/data.md has the kinds of files.",
         )
-    kind = format_of(path)
-    parts = [_read_split(kind, kind.files(path, what), what) for what in ("train", "test")]
-    if parts[0].inputs.shape[1:] != parts[1].inputs.shape[1:]:
-        raise DataError(f"The images of {path.name} have two shapes.", "Resize or crop one part.")
-    images, labels = (torch.cat([getattr(part, name) for part in parts]) for name in ("inputs", "labels"))
-    return Split(images, labels), path.resolve().name
+    kind, files = _format_and_files(path)
+    contents = contents_of(path, kind, files, reading)
+    parts = [checked("public", part[:2]) for part in contents.parts.values()]
+    if len({part.inputs.shape[1:] for part in parts}) > 1:
+        raise DataError(f"The {parts[0].word} of {path.name} have two shapes.", "Resize or crop one part.")
+    inputs, labels = (torch.cat([getattr(part, name) for part in parts]) for name in ("inputs", "labels"))
+    return Split(inputs, labels), path.resolve().name if path.is_dir() else path.stem
 
 
 def _range_moments(images: Tensor) -> tuple[float, float]:
@@ -176,107 +228,135 @@ def _range_moments(images: Tensor) -> tuple[float, float]:
     return -low / (high - low), 1 / (high - low)
 
 
-# --- bundled files ----------------------------------------------------------------------------------------------------
+# --- paths ------------------------------------------------------------------------------------------------------------
 
 
-def read_bundled(folder: Path, name: str) -> dict[str, Array]:
-    """The arrays of a bundled file, once its bytes are known to be those the manifest promises.
-
-    >>> read_bundled(BUNDLED_FOLDER, "mnist")["train_index"].dtype
-    dtype('uint16')
-    """
-    path = folder / BUNDLED[name].file
-    try:
-        expected = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["files"][path.name]
-        content = path.read_bytes()
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise DataError(f"Bundled {path.name} or its manifest cannot be read: {problem!r}.", REBUILD) from problem
-    if len(content) < expected["bytes"]:
-        raise DataError(f"{path} is truncated: {len(content)} of {expected['bytes']} bytes.", REBUILD)
-    digest = hashlib.sha256(content).hexdigest()
-    if digest != expected["sha256"]:
-        raise DataError(f"Expected SHA-256 {expected['sha256']} of {path}, got {digest}.", REBUILD)
-    arrays = [f"{split}_{part}" for split in SPLITS for part in ("images", "labels", "index")]
-    return read_npz(path, content, arrays)
+def _format_and_files(path: Path) -> tuple[Format, dict[str, Files]]:
+    kind = format_of(path)
+    files = {what: kind.files(path, what) for what in ("train", "test")}
+    return kind, {what: some for what, some in files.items() if some}
 
 
-@cache
-def _bundled(name: str) -> Dataset:
-    arrays, about = read_bundled(BUNDLED_FOLDER, name), BUNDLED[name]
-    splits = {}
-    for split in SPLITS:
-        images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
-        pixels = torch.from_numpy(images).float().div_(255).unsqueeze(1)
-        splits[split] = Split(pixels.sub_(about.mean).div_(about.std), torch.from_numpy(labels).long())
-    return assembled(name, about.mean, about.std, splits, about.classes)
-
-
-# --- folders ----------------------------------------------------------------------------------------------------------
-
-
-def _folder(folder: Path, options: FolderOptions) -> Dataset:
-    options["name"] = options.get("name") or printable(folder.name)
-    if "mean" in options:
-        options["mean"] = as_moment(options["mean"])
-    if "std" in options:
-        options["std"] = as_moment(options["std"])
-    kind = format_of(folder)
-    train, test = kind.files(folder, "train"), kind.files(folder, "test")
+def _path(path: Path, options: dict[str, Any]) -> Dataset:
+    reading, others = reading_of(options)
+    others = {"name": printable(path.name), **{name: value for name, value in others.items() if value is not None}}
+    for name in ("mean", "std"):
+        others[name] = as_moment(others.get(name))
+    kind, files = _format_and_files(path)
     # With the times and sizes in the key, a file that changed is read again.
-    stamps = tuple((file, file.stat().st_mtime_ns, file.stat().st_size) for file in (*train, *test))
-    key = stamps, frozenset(options.items())
+    stamps = tuple((file, file.stat().st_mtime_ns, file.stat().st_size) for some in files.values() for file in some)
+    key = stamps, reading, frozenset(others.items())
     dataset = _folders_in_use.get(key)
     if dataset is None:
-        dataset = _read_folder(kind, train, test, **options)
+        contents = contents_of(path, kind, files, reading)
+        dataset = _dataset(contents, in_range=reading.scale is not None, **others)
         _folders_in_use[key] = dataset
     return dataset
 
 
-def _read_folder(
-    kind: Format,
-    train_files: tuple[Path, ...],
-    test_files: tuple[Path, ...],
+def _dataset(
+    contents: Contents,
     *,
     name: str,
+    in_range: bool,
     validation_fraction: float = 1 / 6,
     public_fraction: float = 0.0,
-    mean: Moment | None = None,
-    std: Moment | None = None,
+    test_fraction: float = 1 / 6,
+    mean: Moment | None,
+    std: Moment | None,
 ) -> Dataset:
-    _check_fractions(validation_fraction, public_fraction)
-    training, test = _read_split(kind, train_files, "train"), _read_split(kind, test_files, "test")
+    _check_fractions(validation_fraction, public_fraction, test_fraction)
+    guessed = list(contents.guessed)
+    training = checked("train", contents.parts["train"])
+    if "test" in contents.parts:
+        test = checked("test", contents.parts["test"])
+    else:
+        training, test, _ = hold_out(training, test_fraction, 0.0, "test")
+        guessed.append(f"test part: the last {test_fraction:.3g} of each class (say test_fraction=)")
     train, validation, public = hold_out(training, validation_fraction, public_fraction)
-    mean, std = _moments(name, mean, std, train)
     splits = {"train": train, "validation": validation, "test": test}
     if public_fraction > 0:
         splits["public"] = mixed(public)
-    for split in splits.values():
-        normalise_(split.inputs, mean, std)
-    return assembled(name, mean, std, splits, classes=None)
+    mean, std, told = _normalised(name, splits, mean, std, in_range=in_range)
+    more = {"vocabulary": contents.vocabulary, "class_names": contents.class_names}
+    classes = len(contents.class_names) or None
+    return assembled(name, mean, std, splits, classes, **more, guessed=(*guessed, *told))
 
 
-def _read_split(kind: Format, files: tuple[Path, ...], what: str) -> Split:
-    """Pixels in [0, 1], not yet normalised."""
-    images, labels = kind.read(files)
-    classes = as_classes(files[-1], labels)
-    pixels, groups = as_pixels(files[0], images), kind.groups(files) if what == "train" else None
-    return checked(what, (pixels, classes, *([] if groups is None else [as_groups(files[-1], groups)])))
-
-
-def _check_fractions(validation: float, public: float) -> None:
+def _check_fractions(validation: float, public: float, test: float) -> None:
     if not (0 < validation < 1 and 0 <= public < 1 and validation + public < 1):
         raise DataError(
             f"Expected 0 < validation_fraction, 0 <= public_fraction and a sum < 1, got {validation} and {public}.",
             "Leave some of the training set to train on.",
         )
+    if not 0 < test < 1:
+        raise DataError(f"Expected test_fraction={test} to be > 0 and < 1.", "Leave some rows to train on.")
 
 
-def _moments(name: str, mean: Moment | None, std: Moment | None, train: Split) -> tuple[Moment, Moment]:
-    """Those given, else the usual ones of a known name, else those of the train split."""
+# --- normalisation ----------------------------------------------------------------------------------------------------
+
+
+def _normalised(
+    name: str, splits: dict[str, Split], mean: Moment | None, std: Moment | None, *, in_range: bool
+) -> tuple[Moment, Moment, list[str]]:
+    """Normalise all splits in place: the moments that ``Dataset.pixels`` undoes, and what was guessed.
+
+    ``in_range``: pictures have been brought to [0, 1] already, as far as they will be.
+    """
     if (mean is None) != (std is None):
         raise DataError(f"Expected mean and std together, got mean={mean}, std={std}.", "Give both or neither.")
+    first, guessed = next(iter(splits.values())), []
+    if first.kind == "tokens":
+        if mean is not None:
+            raise DataError("Tokens have no mean and std.", "Leave both out.")
+        return 0.0, 1.0, []
+    ranged = first.kind == "image" and not in_range
     if mean is None or std is None:
-        usual = [(b.mean, b.std) for known, b in BUNDLED.items() if name.lower() in (known, *b.aliases)]
-        mean, std = usual[0] if usual else measured_moments(train.inputs)
-    check_moments(mean, std, train.inputs.shape[1])
-    return mean, std
+        guessed += _to_pixels(splits) if ranged else []
+        mean, std, told = _moments(name, splits)
+        guessed.append(told)
+        check_moments(mean, std, first.inputs.shape[1])
+        undoing = mean, std
+    else:  # of the values as they are
+        check_moments(mean, std, first.inputs.shape[1])
+        low, high = _range(splits) if ranged else (0.0, 1.0)
+        undoing = rescaled(mean, std, low, high)
+        guessed += _told_range(low, high)
+    for split in splits.values():
+        normalise_(split.inputs, mean, std)
+    return *undoing, guessed
+
+
+def _to_pixels(splits: dict[str, Split]) -> list[str]:
+    """Bring pictures of another range to [0, 1], in place; what was guessed."""
+    low, high = _range(splits)
+    if (low, high) != (0.0, 1.0):
+        for split in splits.values():
+            split.inputs.sub_(low).div_(high - low)
+    return _told_range(low, high)
+
+
+def _told_range(low: float, high: float) -> list[str]:
+    told = f"pixel range: {low:g} is black, {high:g} white (say scale=, or store values in [0, 1])"
+    return [] if (low, high) == (0.0, 1.0) else [told]
+
+
+def _range(splits: dict[str, Split]) -> tuple[float, float]:
+    """The values that are taken for black and white."""
+    inputs = [split.inputs for split in splits.values()]
+    low, high = min(float(part.min()) for part in inputs), max(float(part.max()) for part in inputs)
+    if not low < high:
+        return 0.0, 1.0  # constant images: refused when they are normalised
+    return guessed_range(low, high, high > 1 and all(bool((part == part.floor()).all()) for part in inputs))
+
+
+def _moments(name: str, splits: dict[str, Split]) -> tuple[Moment, Moment, str]:
+    """The usual ones of a known name; else, of images those of the train split, of a table the public one's if any."""
+    part = "train" if "train" in splits else "public"
+    if splits[part].kind == "image":
+        for known, about in BUNDLED.items():
+            if about.mean is not None and about.std is not None and name.lower() in (known, *about.aliases):
+                return about.mean, about.std, f"mean and std: the usual ones of {known} (say mean=, std=)"
+        return *measured_moments(splits[part].inputs), f"mean and std: those of the {part} part (say mean=, std=)"
+    part = "public" if "public" in splits else "train"
+    return *column_moments(splits[part].inputs), f"mean and std: those of the {part} part (say mean=, std=)"

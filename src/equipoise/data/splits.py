@@ -1,20 +1,23 @@
-"""Images with their labels, row by row, and which rows are held out. No row is drawn at random."""
+"""Inputs with their labels, row by row, and which rows are held out. No row is drawn at random."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ..errors import DataError
 
+Kind = Literal["image", "table", "tokens"]
+
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Images and their labels, row by row. Shared between callers: treat the tensors as read-only."""
+    """Inputs and their labels, row by row. Shared between callers: treat the tensors as read-only."""
 
     inputs: Tensor  # [N, ...]: float32, normalised, or int64 tokens
     labels: Tensor  # [N] int64
@@ -23,19 +26,41 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __repr__(self) -> str:  # sizes only: pixel values must not slip into logs
+    def __repr__(self) -> str:  # sizes only: values must not slip into logs
         return f"Split(inputs={list(self.inputs.shape)})"
+
+    @property
+    def kind(self) -> Kind:
+        """What a row is: a picture ``[C, H, W]``, a sequence of tokens, or numbers of any other shape."""
+        if not self.inputs.is_floating_point():
+            return "tokens"
+        return "image" if self.inputs.ndim == 4 else "table"
+
+    @property
+    def word(self) -> str:
+        """What messages call the inputs."""
+        return "images" if self.kind == "image" else "rows"
 
     def take(self, rows: Tensor | slice) -> Split:
         """The rows of these numbers, of a slice, or those where a mask is true."""
         return Split(self.inputs[rows], self.labels[rows], None if self.groups is None else self.groups[rows])
 
 
-def hold_out(split: Split, validation: float, public: float) -> tuple[Split, Split, Split]:
+def placed(inputs: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """The inputs on a device and in a precision; tokens stay whole numbers.
+
+    >>> placed(torch.tensor([[3, 0]]), torch.device("cpu"), torch.float64).dtype
+    torch.int64
+    """
+    return inputs.to(device, dtype) if inputs.is_floating_point() else inputs.to(device)
+
+
+def hold_out(split: Split, validation: float, public: float, part: str = "validation") -> tuple[Split, Split, Split]:
     """Train, validation and public rows: of each class the last go to validation, those before to public.
 
-    Where rows have groups, no group is divided: a group counts as one row of the class that it has most often, in the
-    place of its first row, and takes all its rows along.
+    ``part`` is what messages call the validation rows, where these are for something else. Where rows have groups, no
+    group is divided: a group counts as one row of the class that it has most often, in the place of its first row, and
+    takes all its rows along.
 
     >>> import torch
     >>> parts = hold_out(Split(torch.zeros(6, 1, 2, 2), torch.zeros(6, dtype=torch.int64)), 1 / 6, 1 / 3)
@@ -43,15 +68,15 @@ def hold_out(split: Split, validation: float, public: float) -> tuple[Split, Spl
     [3, 1, 2]
     """
     if split.groups is None:
-        parts = _held_out(split.labels, validation, public, "images")
+        parts = _held_out(split.labels, validation, public, part, split.word)
     else:
         unit, labels = units(split.labels, split.groups)
-        parts = [chosen[unit] for chosen in _held_out(labels, validation, public, "groups")]
-    train, held, shared = (split.take(part) for part in parts)
+        parts = [chosen[unit] for chosen in _held_out(labels, validation, public, part, "groups")]
+    train, held, shared = (split.take(rows) for rows in parts)
     return train, held, shared
 
 
-def _held_out(labels: Tensor, validation: float, public: float, what: str) -> list[Tensor]:
+def _held_out(labels: Tensor, validation: float, public: float, part: str, what: str) -> list[Tensor]:
     """Which of ``labels`` are in each part: three masks ``[N]``."""
     ranks, counts = _ranks(labels)
     from_end = counts - ranks  # n for the first row of a class, 1 for the last
@@ -60,8 +85,8 @@ def _held_out(labels: Tensor, validation: float, public: float, what: str) -> li
     shared = held + (counts.double() * public + 1e-9).floor()
     if not bool((held > 0).any()):
         raise DataError(
-            f"The largest class has {int(counts.max())} {what}: {validation:g} of that leaves none for validation.",
-            f"Give validation images, a larger validation_fraction or more training {what}.",
+            f"The largest class has {int(counts.max())} {what}: {validation:g} of that leaves none for {part}.",
+            f"Give {part} {what}, a larger {part}_fraction or more training {what}.",
         )
     if public > 0 and bool((shared == held).all()):
         raise DataError(

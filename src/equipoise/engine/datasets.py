@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import count
 from pathlib import Path
 
+from ..data.bundle import BUNDLED
 from ..data.dataset import Dataset
-from ..data.loading import BUNDLED, load_with
-from ..errors import printable
+from ..data.loading import load_with
+from ..errors import DataError, printable
+from .data_settings import FILES, LATER
 from .settings import Settings
 
 
 def load_dataset(settings: Settings, name: str) -> Dataset:
-    """A bundled dataset, whose splits are fixed, or a folder, split as the settings say."""
-    fractions = {
-        "validation_fraction": settings.data.validation_fraction,
-        "public_fraction": settings.data.public_fraction,
-    }
-    return load_with(name, **fractions)
+    """A bundled dataset, whose splits are fixed, or files, read and split as the settings say."""
+    given = {key: getattr(settings.data, key) for key in FILES if getattr(settings.data, key) != LATER[key]}
+    fractions = {key: getattr(settings.data, key) for key in ("validation_fraction", "public_fraction")}
+    return load_with(name, **fractions, **given)
 
 
 def load_datasets(settings: Settings, names: Iterable[str]) -> dict[str, Dataset]:
     """Each dataset once, in the order of its first name."""
     return {name: load_dataset(settings, name) for name in dict.fromkeys(names)}
+
+
+def alike(datasets: Mapping[str, Dataset]) -> Dataset:
+    """The first of the datasets of a sweep, which all others are like."""
+    sample = next(iter(datasets.values()))
+    for name, dataset in datasets.items():
+        if (dataset.shape, dataset.classes, dataset.kind) != (sample.shape, sample.classes, sample.kind):
+            raise DataError(
+                f"The datasets of a sweep must be alike; {name!r} has shape {dataset.shape}, {dataset.classes} "
+                f"classes, the first one {sample.shape}, {sample.classes}.",
+                "Train them in separate runs.",
+            )
+    return sample
 
 
 def folder_name(name: str) -> str:

@@ -22,7 +22,8 @@ from .federation import Federation
 from .settings import Settings
 from .sweep import Sweep
 
-EXTRAS = {"flower": "flwr", "paper": "matplotlib"}
+EXTRAS = {"data": ("PIL", "pyarrow"), "flower": ("flwr",), "paper": ("matplotlib",)}
+"""The modules that each needs."""
 
 
 def examine() -> dict[str, Any]:
@@ -84,8 +85,8 @@ def _disk() -> str:
 
 
 def _extras() -> str:
-    result = [f"{name} {'yes' if importlib.util.find_spec(module) else 'no'}" for name, module in EXTRAS.items()]
-    return ", ".join(result)
+    found = {name: all(map(importlib.util.find_spec, modules)) for name, modules in EXTRAS.items()}
+    return ", ".join(f"{name} {'yes' if there else 'no'}" for name, there in found.items())
 
 
 CHECKS: dict[str, Callable[[], str]] = {

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from ..data.splits import placed
+from ..mechanism.registry import get_mechanism
 from .evaluation import by_client, score
 from .tables import Tables
 
@@ -71,6 +74,17 @@ class Tally:
         self.last_intensity = torch.where(accepted[-1], size[-1], torch.nan)
 
 
+def noise_to_update(start: Tensor, released: Tensor, distortion: Tensor) -> Tensor:
+    """L2 norm of the noise over that of the update: ``[F, P]``, ``[F, K, P]`` twice -> ``[F, K]``.
+
+    >>> noise_to_update(torch.zeros(1, 2), torch.tensor([[[6.0, 7.0]]]), torch.tensor([[[6.0, 8.0]]]))
+    tensor([[10.]])
+    """
+    update = (released - distortion).sub_(start.unsqueeze(1))
+    sizes = (torch.linalg.vector_norm(values, dim=-1) for values in (distortion, update))
+    return torch.divide(*sizes)
+
+
 def evaluate(sweep: Sweep, extra: list[Row] | None) -> list[Row]:
     """Rows after the current round: scores of the global models, means since the last evaluation."""
     rows = _since_last(sweep)
@@ -78,7 +92,7 @@ def evaluate(sweep: Sweep, extra: list[Row] | None) -> list[Row]:
         mine = sweep.federations_on(name)
         params = sweep.state.params[mine]
         for prefix, split in (("", dataset.test), ("validation_", dataset.validation)):
-            images, labels = split.inputs.to(sweep.device, sweep.dtype), split.labels.to(sweep.device)
+            images, labels = placed(split.inputs, sweep.device, sweep.dtype), split.labels.to(sweep.device)
             correct, loss = score(sweep.batched, params, images, labels)
             parts = sweep.test_parts[name, prefix]
             accuracy, each = correct.double().mean(1).tolist(), by_client(correct, parts).tolist()
@@ -109,11 +123,21 @@ def _since_last(sweep: Sweep) -> list[Row]:
                 **means,
                 "utility_loss_last": tally.last_utility[i].tolist(),
                 "intensity_last": tally.last_intensity[i].tolist(),
+                "noise_to_update": _ratio(sweep, i),
             }
         )
     tally.rounds.zero_()
     tally.recent.zero_()
     return rows
+
+
+def _ratio(sweep: Sweep, federation: int) -> float | None:
+    """Noise to update of the last round, a mean over accepted releases; None under a guarantee, which hides it."""
+    if get_mechanism(sweep.federations[federation].mechanism).formal:
+        return None
+    accepted = ~torch.isnan(sweep.state.tally.last_intensity[federation])
+    ratio = float(sweep.relative[federation].cpu().double()[accepted].mean())
+    return ratio if isfinite(ratio) else None
 
 
 def _keep_best(sweep: Sweep, rows: list[Row]) -> None:

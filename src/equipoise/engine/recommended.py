@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..mechanism.registry import MECHANISMS
+from ..models.bundled import DEFAULT, Kind
 
 
 @dataclass(frozen=True)
@@ -73,15 +74,17 @@ def recommended(mechanism: str, model: str = "lenet-zhu") -> dict[str, Any]:
     }
 
 
-def recommended_model(mechanisms: Iterable[str]) -> str | None:
-    """The model that suits all mechanisms of a sweep, where there is one.
+def recommended_model(mechanisms: Iterable[str], kind: Kind = "image") -> str:
+    """The model for data of a kind, where nobody names one; for pictures, one that suits a guarantee if all have one.
 
     >>> recommended_model(["none", "gaussian-dp"]), recommended_model(["gaussian-dp", "pl-learn"])
-    ('scatter-linear', None)
+    ('scatter-linear', 'lenet-zhu')
+    >>> recommended_model(["gaussian-dp"], "table")
+    'mlp'
     """
     known = [name for name in mechanisms if name != "none"]
-    suits = known and all(name in MECHANISMS and MECHANISMS[name].whole_run for name in known)
-    return "scatter-linear" if suits else None
+    private = known and all(name in MECHANISMS and MECHANISMS[name].whole_run for name in known)
+    return "scatter-linear" if private and kind == "image" else DEFAULT[kind]
 
 
 def recommended_for(mechanisms: Iterable[str], model: str) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from types import SimpleNamespace
 from typing import Any, Literal
 
-from ..data.partition import SCHEMES
 from ..errors import ConfigError, EquipoiseError, closest, expected, is_number, is_whole, raise_all
 from ..mechanism import protection
 from ..mechanism.noise import NOISES
@@ -23,21 +22,11 @@ from ..mechanism.registry import MECHANISMS, checked, get_mechanism
 from ..mechanism.run_budget import GaussianSettings
 from ..mechanism.schedule import schedule_starts
 from ..models.bundled import MODELS
+from ..models.routes import NAMES
+from . import data_settings
+from .data_settings import DataSettings
 from .federation import Federation
 from .recommended import recipe_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataSettings:
-    """Whose data is whose."""
-
-    partition: str = "identical"  # how training data is dealt to the clients: a scheme of ``data/partition.py``
-    dirichlet: float = 0.5  # concentration of the Dirichlet partition: the smaller, the more skewed
-    shards: int = 2  # per client, of the shards partition
-    sizes: list[float] | None = None  # relative client sizes; None: equal
-    partition_seed: int = 0
-    validation_fraction: float = 1 / 6  # of a folder's training files; bundled data have fixed splits
-    public_fraction: float = 0.0  # likewise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +36,8 @@ class TrainingSettings:
     rounds: int = 5000  # T; fitted
     participants: int | None = None  # clients drawn per round; None: all of them
     sampling: Literal["uniform", "passes"] = "uniform"  # Alg. 1, l. 5; or passes without replacement
-    model: str = "lenet-zhu"
-    init: Literal["uniform", "torch"] = "uniform"
+    model: str = "lenet-zhu"  # a bundled name; or module:callable, which is imported only where a user names it
+    init: Literal["uniform", "torch"] = "uniform"  # of a bundled model; "torch": as the model draws it itself
     init_bound: float = 0.5  # U(-0.5, 0.5); fitted
     server_rate: float | Literal["auto"] = 1.0  # W += rate * (mean - W); "auto": min(1, 1/expected L2 distortion)
     server_momentum: float = 0.0  # W += v, where v = momentum * v + rate * (mean - W)
@@ -64,6 +53,7 @@ class RunSettings:
     expected_draws: int = 16  # draws for the expected utility loss of static scale mechanisms, at full records
     snapshots: list[int] = field(default_factory=lambda: [0, 200, 2000])  # rounds to keep; the last is kept too
     chunk: int = 0  # clients worked on at once; 0: from memory and device
+    route: Literal["auto", "measured", "layers", "vmap", "loop", "threads"] = "auto"  # how gradients are computed
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
     threads: int = 0  # CPU threads; 0: torch's default. Bitwise resume needs the same number
@@ -184,7 +174,10 @@ LEARNING_RATE = (
 """Whoever writes ``lr`` today means the learning rate."""
 
 
-LATER = {"server_momentum": 0.0, "gaussian": asdict(GaussianSettings())}
+LATER = {
+    "route": "auto", "server_momentum": 0.0, "gaussian": asdict(GaussianSettings()), "buffers": "received",
+    **data_settings.LATER,
+}  # fmt: skip
 """Keys that came later: with these values a run is what it was without them."""
 
 
@@ -222,15 +215,19 @@ def named_as_before(keys: Mapping[str, Any]) -> dict[str, Any]:
 # -- what can be wrong ---------------------------------------------------------------------------------------------
 
 INTEGERS = {
-    "rounds": 1, "shards": 1, "partition_seed": 0, "min_clients": 1, "evaluate_every": 1, "full_every": 0,
-    "expected_draws": 2, "chunk": 0, "threads": 0,
+    "rounds": 1, "min_clients": 1, "evaluate_every": 1, "full_every": 0, "expected_draws": 2, "chunk": 0, "threads": 0,
+    **data_settings.INTEGERS,
 }  # fmt: skip
 """Whole numbers with the least that each may be."""
-NUMBERS = ("init_bound", "dirichlet", "validation_fraction", "public_fraction", "server_momentum")
+NUMBERS = ("init_bound", "server_momentum", *data_settings.NUMBERS)
+CODE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+"""The name of code that builds a model."""
 CHOICES = {
+    **data_settings.CHOICES,
     "sampling": ("uniform", "passes"),
     "init": ("uniform", "torch"),
     "dtype": ("float32", "float64"),
+    "route": ("auto", "measured", *NAMES),
 }
 
 
@@ -281,19 +278,18 @@ def _types(s: Any) -> Iterator[ConfigError]:
     for name in ("participants", "release_limit"):
         if getattr(s, name) is not None and not whole(getattr(s, name)):
             yield expected(name, getattr(s, name), "a whole number or none")
-    for name in ("device", "model", "partition"):
+    for name in ("device", "model"):
         if not isinstance(getattr(s, name), str):
             yield expected(name, getattr(s, name), "a word")
     if not isinstance(s.snapshots, list) or not all(whole(round_number) for round_number in s.snapshots):
         yield expected("snapshots", s.snapshots, "a list of rounds")
-    if s.sizes is not None and not (isinstance(s.sizes, list) and all(is_number(size) for size in s.sizes)):
-        yield expected("sizes", s.sizes, "a list of numbers or none")
+    yield from data_settings.type_problems(s)
 
 
 def _ranges(s: Any) -> Iterator[ConfigError]:
     yield from protection.too_small(s, INTEGERS)
     damped = () if s.server_rate == "auto" else ("server_rate",)
-    yield from protection.not_positive(s, ("init_bound", "dirichlet", *damped))
+    yield from protection.not_positive(s, ("init_bound", *damped))
     if not 0 <= s.server_momentum < 1:
         yield expected("server_momentum", s.server_momentum, "in [0, 1)")
     if s.threads > (os.cpu_count() or 1):
@@ -312,14 +308,12 @@ def _ranges(s: Any) -> Iterator[ConfigError]:
         )
     if s.min_clients > (s.participants or s.clients):
         yield expected("min_clients", s.min_clients, f"at most {s.participants or s.clients}, those of a round")
-    if s.sizes is not None and (len(s.sizes) != s.clients or not all(0 < size < math.inf for size in s.sizes)):
-        yield expected("sizes", s.sizes, f"one positive number for each of {s.clients} clients")
     if not re.fullmatch(r"cpu|cuda(:\d+)?", s.device):
         yield expected("device", s.device, "'cpu', 'cuda' or 'cuda:N'")
-    if s.partition not in SCHEMES:
-        yield expected("partition", s.partition, f"one of {', '.join(SCHEMES)}")
-    if s.model not in MODELS:
-        yield ConfigError(f"Unknown model {s.model!r}.{closest(s.model, list(MODELS))}", f"Known: {', '.join(MODELS)}.")
+    yield from data_settings.range_problems(s)
+    if s.model not in MODELS and not CODE.fullmatch(s.model):
+        remedy = f"Known: {', '.join(MODELS)}; or module:callable, for example my_app.task:Net."
+        yield ConfigError(f"Unknown model {s.model!r}.{closest(s.model, list(MODELS))}", remedy)
     if any(round_number < 0 for round_number in s.snapshots):
         yield expected("snapshots", s.snapshots, "rounds >= 0")
 
@@ -334,6 +328,10 @@ def _federation_problems(given: Settings, federations: list[Federation]) -> Iter
         )
     if whole_run:
         yield from step_problems(whole_run[0].mechanism, settings)
+    if settings.buffers != "received":
+        yield expected(
+            "buffers", settings.buffers, "'received' in a sweep", "Leave it out; it is a setting of protect."
+        )
     if not federations:
         yield ConfigError("The sweep is empty.", "Name at least one mechanism, and a budget for all but 'none'.")
     for fed in federations:

@@ -21,26 +21,29 @@ from torch import Tensor, nn
 
 from ..data.dataset import Dataset
 from ..data.partition import partition, weights
-from ..errors import ConfigError, DataError
+from ..data.splits import placed
+from ..errors import ConfigError
 from ..mechanism.linear_units import on_head
 from ..mechanism.records import of_units
-from ..mechanism.registry import get_mechanism
+from ..mechanism.registry import Mechanism, get_mechanism
 from ..mechanism.release import Noise, Release, observed_release
 from ..mechanism.schedule import schedule
 from ..mechanism.units import EachRecord, Pool, Records, Units
 from ..models.batched import Batched
-from ..models.bundled import build
 from ..models.check import check_model
 from ..models.features import FeatureModel
+from ..models.named import Factory, chosen, model_of
+from ..models.routes import SHARED
 from ..randomness import experiment_key, uniform
 from ..server.aggregate import Total
 from . import metrics
 from .cuda_graph import MOST_STREAMS, RoundGraph, capturable, side_by_side
-from .datasets import dataset_labels, load_dataset
+from .datasets import alike, dataset_labels, load_dataset
 from .draws import Draws
 from .feature_data import joined_groups, on_features
 from .federation import Federation
 from .full_record import full_record
+from .routing import route_of
 from .settings import Settings, check
 from .state import Event, Preview, State
 from .tables import LENGTH, Block, Tables, blocks, build_tables, default_chunk
@@ -65,8 +68,17 @@ class Sweep:
         settings: Settings,
         federations: Sequence[Federation],
         datasets: dict[str, Dataset] | None = None,
-        model: nn.Module | None = None,
+        model: nn.Module | Factory | None = None,
     ):
+        """
+        Args:
+            settings: shared by all federations; their ``model`` is a bundled one unless ``model`` is given.
+            federations: what differs between them.
+            datasets: by the names that federations have for them; the others are loaded.
+            model: a module, whose weights all federations start from; or a function that builds one, with ``shape``,
+                ``classes`` and ``vocabulary`` where it takes these: it is called for every seed, under that seed, and
+                the weights that it gives are the first ones.
+        """
         check(settings, list(federations))
         settings = settings.for_run()
         if settings.run.device.startswith("cuda") and not torch.cuda.is_available():
@@ -83,39 +95,24 @@ class Sweep:
         names = dict.fromkeys(fed.dataset for fed in federations)
         self.datasets = {name: given.get(name) or load_dataset(settings, name) for name in names}
         self.dataset_labels = dataset_labels(self.datasets)
-        sample = next(iter(self.datasets.values()))
-        for name, dataset in self.datasets.items():
-            if (dataset.shape, dataset.classes) != (sample.shape, sample.classes):
-                raise DataError(
-                    f"The datasets of a sweep must be alike; {name!r} has shape {dataset.shape}, {dataset.classes} "
-                    f"classes, the first one {sample.shape}, {sample.classes}.",
-                    "Train them in separate runs.",
-                )
-        self._build: Callable[[], nn.Module] = partial(build, settings.training.model, sample.shape, sample.classes)
+        sample = alike(self.datasets)
+        self._build: Callable[[], nn.Module] = partial(
+            model_of, chosen(settings.training.model, model), sample.shape, sample.classes, sample.vocabulary
+        )
         with torch.random.fork_rng(devices=[]):  # the weights drawn here are not used: leave the caller's state alone
-            network = copy.deepcopy(model) if model is not None else self._build()
-        self.given_model = model if not isinstance(network, FeatureModel) or model is None else network.head_model()
+            network = copy.deepcopy(model) if isinstance(model, nn.Module) else self._build()
+        self._own_init = model is not None or settings.training.init == "torch"
+        self.given_model = model if isinstance(model, nn.Module) else None
         self.on_features = isinstance(network, FeatureModel)
         if isinstance(network, FeatureModel):  # the head is trained, on features that are made once
             self.datasets = {name: on_features(network, data) for name, data in self.datasets.items()}
+            self.given_model = None if self.given_model is None else network.head_model()
             network, sample = network.head_model(), next(iter(self.datasets.values()))
         self._place_data()
-        used = [get_mechanism(name) for name in mechanisms]
-        alone = any(mechanism.per_example for mechanism in used)  # every example by itself
-        some = sample.train.inputs[: 1 if alone else 2]
-        check_model(network, some.to(next(network.parameters()).dtype), sample.classes)
-        self.batched = Batched(network.to(self.device, self.dtype), device=self.device)
-        self.draws = Draws(
-            list(dict.fromkeys(f.seed for f in federations)),
-            settings.protection.clients,
-            settings.training.participants,
-        )
-        at_once = any(mechanism.per_example and not mechanism.whole_run for mechanism in used)
-        pixels = self.inputs[0].numel() * settings.protection.batch * settings.protection.local_steps
-        size = self.batched.layout.size * (settings.protection.batch if at_once else 1)
-        chunk = settings.run.chunk or default_chunk(size, pixels, self.dtype, self.device)
-        self.blocks = list(blocks(self.federations, list(self.datasets), self.draws, chunk, self.device))
+        self._place_model(network, sample, [get_mechanism(name) for name in mechanisms])
         self.state = self._initial_state()
+        self.relative = torch.full((len(federations), self.draws.slots), torch.nan, device=self.device)
+        self._evaluated, self._watched = set(settings.evaluated()), self.device.type == "cuda"  # replayed as captured
         self._graph: RoundGraph | None = None
         self.on_releases: Callable[[Block, Tensor], None] | None = None  # sees the releases [R, P] of every block
         self.on_tables: Callable[[list[int], Tables], None] | None = None  # sees what some rounds recorded, and which
@@ -152,7 +149,7 @@ class Sweep:
         if self._graph is not None and self.on_releases is None and len(rounds) <= len(self._graph.tables.batches):
             return self._graph.run(rounds, tables, on_round)
         for i, round_number in enumerate(rounds):
-            step = torch.tensor([i], device=self.device)
+            step, self._watched = torch.tensor([i], device=self.device), round_number in self._evaluated
             self.state.params = self.round(tables, step, self.noise_table(round_number))
             if on_round:
                 on_round(round_number)
@@ -168,6 +165,8 @@ class Sweep:
             total.add(f, parameters, distortion, share, record.accepted.view(shape))
             if self.on_releases is not None:
                 self.on_releases(block, released.parameters)
+            if self._watched:
+                self.relative[f, k] = metrics.noise_to_update(self.state.params[f], parameters, distortion)
             for name in ("utility_loss", "intensity", "clipped", "accepted"):
                 getattr(tables, name)[:, f, k].index_copy_(0, step, getattr(record, name).view(1, *shape))
         rate = tables.server_rate.index_select(0, step)[0]
@@ -263,6 +262,7 @@ class Sweep:
         other.federations = [replace(fed, budget=now(fed.budget)) for fed in self.federations]
         velocity = None if self.state.velocity is None else torch.zeros_like(params)
         other.state = State(round_number, params, copy.deepcopy(self.state.tally), velocity)
+        other.relative, other._watched = torch.full_like(self.relative, torch.nan), self.device.type == "cuda"
         other._graph, other.on_releases, other.on_tables = None, None, None
         return other
 
@@ -353,8 +353,30 @@ class Sweep:
                     split.labels, s.protection.clients, "identical", sizes=s.data.sizes, groups=split.groups
                 )
         sets = [dataset.train for dataset in self.datasets.values()]
-        self.inputs = torch.cat([part.inputs for part in sets]).to(self.device, self.dtype)
+        self.inputs = placed(torch.cat([part.inputs for part in sets]), self.device, self.dtype)
         self.labels = torch.cat([part.labels for part in sets]).to(self.device)
+
+    def _place_model(self, network: nn.Module, sample: Dataset, used: Sequence[Mechanism]) -> None:
+        """The model in batched form, and the clients in blocks that fit into memory."""
+        s = self.settings
+        alone = any(mechanism.per_example for mechanism in used)  # every example by itself
+        some = sample.train.inputs[: 1 if alone else 2]
+        together = s.run.route == "vmap" or (s.run.route == "auto" and self.device.type == "cuda")
+        some = placed(some, some.device, next(network.parameters()).dtype)
+        check_model(network, some, sample.classes, route="vmap" if together else None)
+        seeds = list(dict.fromkeys(fed.seed for fed in self.in_order(self.federations)))
+        self.draws = Draws(seeds, s.protection.clients, s.training.participants)
+        network.to(self.device, self.dtype)
+        clients = len(self.federations) * self.draws.slots
+        self.batched = Batched(
+            network, device=self.device, route=route_of(s, network, sample, clients=clients, alone=alone)
+        )
+        at_once = any(mechanism.per_example and not mechanism.whole_run for mechanism in used)
+        pixels = self.inputs[0].numel() * s.protection.batch * s.protection.local_steps
+        size = self.batched.layout.size * (s.protection.batch if at_once else 1)
+        paired = self.batched.route in SHARED
+        chunk = s.run.chunk or default_chunk(size, pixels, self.dtype, self.device, paired)
+        self.blocks = list(blocks(self.federations, list(self.datasets), self.draws, chunk, self.device, paired))
 
     def _initial_state(self) -> State:
         starts = {seed: self._initial_params(seed) for seed in self.draws.seeds}
@@ -366,7 +388,7 @@ class Sweep:
         layout = self.batched.layout
         if self.given_model is not None:
             return layout.flatten(dict(self.given_model.named_parameters())).to("cpu", self.dtype)
-        if self.settings.training.init == "uniform":
+        if not self._own_init:
             numbers = uniform([experiment_key(seed, "init")], [0], [0], layout.size, torch.float64)[0, 0]
             return ((2 * numbers - 1) * self.settings.training.init_bound).to(self.dtype)
         with torch.random.fork_rng(devices=[]):

@@ -10,10 +10,13 @@ from torch import Tensor
 
 from ..mechanism.registry import Mechanism, get_mechanism
 from ..mechanism.schedule import schedule
+from ..models.looped import worker_count
 from .draws import Draws
 from .federation import Federation
 from .settings import Settings
 
+REUSED = 24 << 20
+"""Blocks of memory up to about this size are kept by C libraries for the next use, larger ones are asked for anew."""
 LENGTH = 50
 """Rounds that share tables: these stay small, and a GPU is rarely interrupted."""
 
@@ -27,23 +30,29 @@ class Block:
     mechanism: Mechanism
     rows: Tensor  # [R] stream of every client, see Draws
     data: Tensor  # [R] its row of the batch table: stream + streams * dataset
+    paired: bool = True  # whether kernels see several replicas at once
 
     @property
     def shape(self) -> tuple[int, int]:
         return self.federations.stop - self.federations.start, self.slots.stop - self.slots.start
 
     def even(self, rows: Tensor) -> Tensor:
-        """``rows`` with the last one repeated if their number is odd.
+        """``rows`` with the last one repeated if their number is odd and replicas share kernels.
 
         CPU kernels round alike for every even number of replicas, and differently for odd ones. Learning
         amplifies such differences ten-thousandfold in twenty rounds, so without this a result would depend on
         the chunk size.
         """
-        return torch.cat([rows, rows[-1:]]) if len(self.rows) % 2 else rows
+        return torch.cat([rows, rows[-1:]]) if self.paired and len(self.rows) % 2 else rows
 
 
 def blocks(
-    federations: list[Federation], datasets: list[str], draws: Draws, chunk: int, device: torch.device
+    federations: list[Federation],
+    datasets: list[str],
+    draws: Draws,
+    chunk: int,
+    device: torch.device,
+    paired: bool = True,
 ) -> Iterator[Block]:
     """Cut the sweep into blocks of at most ``chunk`` clients: whole federations, or part of one."""
     first = 0
@@ -63,7 +72,7 @@ def blocks(
             )
             shift = torch.tensor([datasets.index(fed.dataset) for fed in federations[first:stop]])
             data = rows + draws.streams * shift.repeat_interleave(slots.stop - slots.start)
-            yield Block(slice(first, stop), slots, get_mechanism(name), rows.to(device), data.to(device))
+            yield Block(slice(first, stop), slots, get_mechanism(name), rows.to(device), data.to(device), paired)
         first = stop
 
 
@@ -72,10 +81,16 @@ def _even_share(total: int, most: int) -> int:
     return -(-total // -(-total // most))
 
 
-def default_chunk(parameters: int, pixels: int, dtype: torch.dtype, device: torch.device) -> int:
-    """As many clients at once as keep the arithmetic busy, within half a GiB on CPU and 8 GiB on a GPU."""
+def default_chunk(parameters: int, pixels: int, dtype: torch.dtype, device: torch.device, paired: bool = True) -> int:
+    """As many clients at once as keep the arithmetic busy, within half a GiB on CPU and 8 GiB on a GPU.
+
+    Where replicas do not share kernels, no more than ``REUSED`` bytes of parameters, and one for each worker.
+    """
+    number = torch.finfo(dtype).bits // 8
+    if not paired:
+        return max(worker_count(), min(96, REUSED // (number * parameters)))
     most, room = (96, 512 << 20) if device.type == "cpu" else (4096, 8 << 30)
-    each = torch.finfo(dtype).bits // 8 * (10 * parameters + 60 * pixels)  # gradients, distortions; activations
+    each = number * (10 * parameters + 60 * pixels)  # gradients, distortions; activations
     return max(2, min(most, room // each) // 2 * 2)  # even, see Block.even
 
 

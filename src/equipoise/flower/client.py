@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..errors import PolicyError, ReleaseError
 from ..mechanism import protect as core
-from ..models.batched import Loss
+from ..models.objective import Loss
 from .admission import Admission, counting
 from .batches import read_batch, spared
 from .client_guard import begin, let_pass, log
@@ -32,7 +32,8 @@ def protect(
     Args:
         model: holds the parameters that your training reached. It is left as it is.
         data: the mini-batch that a learned distortion is learned on: a pair ``(x, y)``, a dict with ``keys``, or a
-            loader, of which the first batch is taken; or a function that returns one of these.
+            loader, of which the first batch is taken; or a function that returns one of these. Static mechanisms look
+            at none: it may be None.
         msg: the message of this round, with the global model and the number of the round.
         context: has the run config (mechanism, budget, settings) and the node config (the policy).
         loss: ``loss(outputs, labels)``, the mean over the batch; cross-entropy unless given.
@@ -97,7 +98,8 @@ def _arrays(
     admission = begun.admission
     _check_seed(seed, admission)
     mechanism, own = admission.terms.mechanism, {"least_relative": admission.bounds.get("least-relative", 0.0)}
-    batch = read_batch(data, keys, model, spare=mechanism.formal, whole=mechanism.whole_run)
+    static = release is core.protect and not (mechanism.learns or mechanism.per_example)  # looks at no batch
+    batch = None if static else read_batch(data, keys, model, spare=mechanism.formal, whole=mechanism.whole_run)
     whole_run = admission.reservation if release is core.protected_step else None
     if mechanism.formal and release is core.protected_step:
         own = {"divisor": admission.settings.batch}

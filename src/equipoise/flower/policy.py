@@ -97,6 +97,7 @@ class Policy:
     evaluation: Evaluation | None = None
     experiment: bool = False
     verbose_errors: bool = False
+    buffers: str = "received"  # "noised": a run may ask for fitted ones, under noise
 
     def bounds_of(self, mechanism: Mechanism) -> Bounds:
         """What the policy says of a mechanism; raise where it says nothing, or what fits another."""
@@ -141,7 +142,12 @@ class Policy:
         self._permit_numbers(terms)
 
     def _permit_numbers(self, terms: Terms) -> None:
-        """What is sent beside a release: metrics, and the weight."""
+        """What is sent beside trained parameters: buffers, metrics, and the weight."""
+        if terms.settings.buffers == "noised" != self.buffers:
+            raise PolicyError(
+                "The policy of this node keeps buffers, such as running statistics, as received; the run wants them.",
+                'Take equipoise.buffers out of the run config, or set buffers = "noised" in the policy knowingly.',
+            )
         other = [name for name in terms.metrics if name not in self.metrics]
         if other:
             raise PolicyError(
@@ -278,7 +284,7 @@ class _Reader:
     def policy(self) -> Policy:
         known = (
             "version", "data", "account", "ledger", "experiment", "weight", "metrics", "most-releases",
-            "verbose-errors", "evaluation", "mechanisms",
+            "verbose-errors", "buffers", "evaluation", "mechanisms",
         )  # fmt: skip
         self._known(self.given, known, "")
         if self.given.get("version") != VERSION:
@@ -297,7 +303,7 @@ class _Reader:
             mechanisms={name: self._bounds(name, bounds) for name, bounds in mechanisms.items()},
             most_releases=self._count("most-releases", self.given.get("most-releases")), weight=self._weight(),
             metrics=self._names("metrics", self.given.get("metrics", [])), evaluation=evaluation,
-            verbose_errors=self._flag("verbose-errors"),
+            verbose_errors=self._flag("verbose-errors"), buffers=self._buffers(),
         )  # fmt: skip
 
     def _ledger(self, experiment: bool) -> tuple[str | None, Path | None]:
@@ -329,6 +335,12 @@ class _Reader:
             elif not is_finite(value) or not value > 0:
                 raise self._wrong(f"{where}.{key}", value, "a finite number > 0", "For example 8.0.")
         return dict(given)
+
+    def _buffers(self) -> str:
+        value = self.given.get("buffers", "received")
+        if value not in ("received", "noised"):
+            raise self._wrong("buffers", value, '"received" or "noised"', "Leave it out for received.")
+        return str(value)
 
     def _weight(self) -> float | None:
         value = self.given.get("weight", EXAMPLES)

@@ -229,6 +229,8 @@ def _sentences(policy: Policy) -> Iterator[str]:
     names = f", and the metrics {', '.join(policy.metrics)} if the run asks for them" if policy.metrics else ""
     size = "" if all("most-epsilon" in bounds for bounds in policy.mechanisms.values()) else ", the size of its noise"
     yield f"With each release leave its mechanism and budget{size}, and {weight}{names}."
+    if policy.buffers == "noised":
+        yield "Buffers that were fitted here, such as running statistics, leave under the same noise if the run asks."
     if policy.evaluation is None:
         yield "No evaluation on this node's data leaves."
     else:

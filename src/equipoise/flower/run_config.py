@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, closest, is_count
-from ..mechanism.protection import Leakage, ProtectionSettings, check_protection
+from ..mechanism.protection import Leakage, ProtectionSettings, check_buffers, check_protection
 from ..mechanism.registry import Mechanism, checked
 from ..mechanism.run_budget import GaussianSettings
 from ..mechanism.schedule import Schedule, schedule, schedule_starts
@@ -84,7 +84,10 @@ class Terms:
         from ..runs.config import Config, SweepBlock
 
         clients = len(self.budget) if isinstance(self.budget, list) else self.settings.clients
-        asked = replace(self.settings, clients=clients, batch=self.audit.batch, local_steps=self.audit.local_steps)
+        asked = replace(
+            self.settings, clients=clients, batch=self.audit.batch, local_steps=self.audit.local_steps,
+            buffers="received",  # an audit looks at trained parameters alone
+        )  # fmt: skip
         settings = replace(Settings(), protection=asked).replace(
             rounds=rounds, snapshots=list(self.audit.snapshots), dtype=dtype, release_limit=self.release_limit
         )
@@ -122,6 +125,7 @@ def read_terms(run_config: Mapping[str, Any]) -> Terms:
         out=path("out", given.get("out")),
         audit=read_audit_terms(_part("audit", _AUDIT, given)),
     )
+    check_buffers(settings, result.mechanism, step=False)
     _check_budget(result)
     _check_metrics(result)
     return result

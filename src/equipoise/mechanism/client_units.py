@@ -15,10 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError, DataError
-from ..models.batched import Batched, Loss
+from ..models.batched import Batched
 from ..models.check import check_features, check_model
 from ..models.features import FeatureModel
+from ..models.inputs import listed, only
 from ..models.layout import Layout
+from ..models.objective import Inputs, Loss, map_inputs
+from ..models.routes import Name
 from .batch import check_labels, checked_pair
 from .linear_units import LinearRecords, whole_head
 from .records import blank_record, neutral, rehearse
@@ -54,9 +57,10 @@ def _checked_records(batch: Any, groups: Any) -> Records:
 def _features(model: FeatureModel, records: Records) -> Tensor:
     from ..models.feature_cache import cached_features  # keeps files, which other models can do without
 
-    _check_frozen(model, records.inputs)
-    check_labels(model, blank_record(records.inputs), blank_record(records.labels))
-    return cached_features(model, records.inputs)
+    images = only(records.inputs)
+    _check_frozen(model, images)
+    check_labels(model, blank_record(images), blank_record(records.labels))
+    return cached_features(model, images)
 
 
 _CHECKED: WeakSet[nn.Module] = WeakSet()
@@ -75,40 +79,42 @@ def _each_record(
     model: nn.Module, fixed: Mapping[str, Tensor], records: Records, loss: Loss | None, *, tried: bool
 ) -> tuple[Pool, Layout]:
     """``tried``: model and loss are, on a blank record; a client without records has no form for one."""
-    classes = slots = None
+    classes = slots = route = None
     if tried:
-        image, label = blank_record(records.inputs), blank_record(records.labels)
-        classes = _classes(model, image, label, loss)
-    batched = Batched(model, loss, records.inputs.device, fixed=fixed)
+        inputs, label = map_inputs(blank_record, records.inputs), blank_record(records.labels)
+        classes, route = _found(model, inputs, label, loss)
+    batched = Batched(model, loss, records.labels.device, route=route, fixed=fixed)
     if tried:
-        slots = slots_for(batched, image, label, classes)
+        slots = slots_for(batched, inputs, label, classes)
     return EachRecord(batched, records, classes, slots), batched.layout
 
 
-_CLASSES: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], int | None]] = WeakKeyDictionary()
-"""What ``_classes`` found without a loss of the user's, by model and all that it can be told by."""
+Found = tuple[int | None, Name]
+_FOUND: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], Found]] = WeakKeyDictionary()
+"""What ``_found`` found without a loss of the user's, by model and all that it can be told by."""
 
 
-def _classes(model: nn.Module, image: Tensor, label: Tensor, loss: Loss | None) -> int | None:
-    """How many there are, if they can be told; raises where the model or the loss does not serve."""
+def _found(model: nn.Module, inputs: Inputs, label: Tensor, loss: Loss | None) -> Found:
+    """How many classes there are, if that can be told, and a route; raises where model or loss do not serve."""
     if loss is not None:
-        return _tried_classes(model, image, label, loss)
+        return _tried(model, inputs, label, loss)
     parts = tuple((name, type(part), part.training) for name, part in model.named_modules())
-    key = (parts, *((tuple(one.shape), one.dtype, one.device) for one in (image, label)))
-    known = _CLASSES.setdefault(model, {})
+    names = tuple(inputs) if isinstance(inputs, dict) else type(inputs)
+    key = (parts, names, *((tuple(one.shape), one.dtype, one.device) for one in (*listed(inputs), label)))
+    known = _FOUND.setdefault(model, {})
     if key not in known:
-        known[key] = _tried_classes(model, image, label, loss)
+        known[key] = _tried(model, inputs, label, loss)
     return known[key]
 
 
-def _tried_classes(model: nn.Module, image: Tensor, label: Tensor, loss: Loss | None) -> int | None:
+def _tried(model: nn.Module, inputs: Inputs, label: Tensor, loss: Loss | None) -> Found:
     plain = neutral(model)  # whether a model serves must not depend on the values it holds
-    check_model(plain, image)
+    route = check_model(plain, inputs, loss=loss)
     if loss is None:
-        check_labels(plain, image, label)
+        check_labels(plain, inputs, label)
     elif not callable(loss):
         raise ConfigError(f"Expected loss to be a function, got {type(loss).__name__}.", "Pass loss(outputs, labels).")
-    return rehearse(plain, image, label, loss)
+    return rehearse(plain, inputs, label, loss, route), route
 
 
 def _checked_groups(groups: Any, labels: Tensor) -> Tensor | None:

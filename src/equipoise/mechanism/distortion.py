@@ -21,16 +21,19 @@ Start = tuple[Tensor, Tensor, Tensor]
 """The initial distortions ``[R, P]`` and their intensity bounds, ``[R]`` each."""
 
 
-def draw_bounds(noise: Tensor, protection: Protection) -> Start:
-    """Algorithm 2, l. 4-11, from *standard* noise ``[R, P]``; ``protection.scale`` is g(chi) of l. 4."""
+def draw_bounds(noise: Tensor, protection: Protection, out: Tensor | None = None) -> Start:
+    """Algorithm 2, l. 4-11, from *standard* noise ``[R, P]``; ``protection.scale`` is g(chi) of l. 4.
+
+    The distortions go to ``out``, which may be ``noise`` itself.
+    """
     mechanism = protection.mechanism
     scale = torch.as_tensor(protection.scale, dtype=noise.dtype, device=noise.device).expand(noise.shape[0])
     if mechanism.on_sphere:  # l. 7
-        return on_inner_sphere(noise, scale, protection.factor)  # rescaling makes the scale of the draw irrelevant
-    return as_drawn(noise * scale.unsqueeze(-1), protection.factor, mechanism.norm)
+        return on_inner_sphere(noise, scale, protection.factor, out)  # rescaling makes the draw's scale irrelevant
+    return as_drawn(torch.mul(noise, scale.unsqueeze(-1), out=out), protection.factor, mechanism.norm)
 
 
-def on_inner_sphere(noise: Tensor, lower: Tensor, factor: Tensor | float = 2.0) -> Start:
+def on_inner_sphere(noise: Tensor, lower: Tensor, factor: Tensor | float = 2.0, out: Tensor | None = None) -> Start:
     """The PL branch (l. 5, 8): noise rescaled to intensity ``lower``; bounds ``[lower, factor*lower]``.
 
     >>> init, lower, upper = on_inner_sphere(torch.tensor([[0.0, 2.0]]), torch.tensor([5.0]))
@@ -38,7 +41,7 @@ def on_inner_sphere(noise: Tensor, lower: Tensor, factor: Tensor | float = 2.0) 
     ([[0.0, 5.0]], 10.0)
     """
     upper = lower * factor
-    return scale_clip(noise, lower, lower, "l2"), lower, upper
+    return scale_clip(noise, lower, lower, "l2", out=out), lower, upper
 
 
 def as_drawn(noise: Tensor, factor: Tensor | float = 2.0, norm: Norm = "l1") -> Start:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ..models.batched import Batched
+from ..models.inputs import only
 from ..models.layout import Layout
 from ..models.scattering import NORM
 from .exact_softmax import softmax
@@ -41,7 +42,7 @@ class LinearRecords:
 
     def __init__(self, records: Records, classes: int):
         self.records, self.classes = records, classes
-        features = records.inputs.flatten(1).double()
+        features = only(records.inputs).flatten(1).double()
         norms = _norm(features)
         good = torch.isfinite(norms)  # nor is a record of use whose squares are too large for floats
         features = torch.where(norms > NORM, features * (NORM / norms), features)
@@ -180,7 +181,7 @@ def on_head(batched: Batched, records: Records, classes: int) -> Pool:
 
 def whole_head(layout: Layout, records: Records, classes: int) -> bool:
     """Whether the trained parameters are all of a linear head on these features, with a bias."""
-    return layout.size == classes * (math.prod(records.inputs.shape[1:]) + 1)
+    return layout.size == classes * (math.prod(only(records.inputs).shape[1:]) + 1)
 
 
 def _norm(values: Tensor) -> Tensor:

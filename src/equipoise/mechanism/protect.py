@@ -3,56 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import ConfigError, EquipoiseError, ReleaseError, expected, is_count, is_finite, raise_all
-from ..models.batched import Batched, Loss
+from ..errors import ConfigError, DataError, EquipoiseError, ModelError, is_count, is_number, raise_all
+from ..models.batched import Batched
 from ..models.check import check_model, loss_error
-from ..models.layout import Layout
+from ..models.inputs import listed
+from ..models.objective import Inputs, Loss, map_inputs
 from ..models.received import Received
-from ..randomness import experiment_key, keyed_words, system_uniform, system_words, uniform
-from .batch import check_labels, checked_batch, checked_pair
+from ..models.routes import Name
+from .batch import Batch, check_labels, checked_batch, checked_pair
 from .client_units import units_of
-from .intensity import intensity
-from .noise import standard_noise
-from .protection import Protection, ProtectionSettings, check_protection, step_problems
+from .constants import warn_of_constants
+from .protection import ProtectionSettings, check_buffers, step_problems
 from .records import blank_record, neutral, no_records, of_units, records, rehearse
-from .registry import Mechanism, checked
-from .release import Noise, Release, check_trained_elsewhere, distort_given, release
+from .registry import Mechanism
+from .release import check_trained_elsewhere, distort_given, release
+from .request import Request
 from .schedule import Schedule
+from .sent import Protected as Protected
+from .sent import check_carries, flat, largest, sent
+from .static import check_fitted, noised
 
-_CHECKED: WeakKeyDictionary[nn.Module, set[tuple[Any, ...]]] = WeakKeyDictionary()
-"""Circumstances under which a model passed its check; forgotten with the model."""
-
-
-@dataclass(frozen=True)
-class Protected:
-    """``parameters`` may leave the client. ``record`` describes the release and stays with the client.
-
-    The record's utility loss and clipping are exact functions of the private batch: sending them would undo part of
-    what the distortion protects.
-
-    >>> from equipoise import LeNetZhu, protected_step
-    >>> model = LeNetZhu()
-    >>> x, y = torch.randn(4, 1, 28, 28), torch.tensor([0, 1, 2, 3])
-    >>> protected_step(model, model.state_dict(), (x, y), "ls-static", 200.0).record["norm"]
-    'l1'
-    """
-
-    parameters: dict[str, Tensor]
-    record: dict[str, Any]
+_CHECKED: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], Name]] = WeakKeyDictionary()
+"""Circumstances under which a model passed its check, and the route that served; forgotten with the model."""
 
 
 def protect(
     model: nn.Module,
     received: Mapping[str, Tensor],
-    batch: tuple[Tensor, Tensor],
-    mechanism: str | Mechanism,
+    batch: Batch | None = None,
+    mechanism: str | Mechanism | None = None,
     budget: Schedule | None = None,
     *,
     loss: Loss | None = None,
@@ -67,11 +54,12 @@ def protect(
     Args:
         model: holds the parameters that your training reached. It is left as it is.
         received: a copy of the state dict that came from the server, whole or with the trainable parameters alone.
-        batch: the inputs and labels that a learned distortion is learned on.
+        batch: the inputs and labels that a learned distortion is learned on: ``(x, y)``, of several inputs
+            ``((x1, x2), y)`` or ``({"a": x1, "b": x2}, y)``. Other mechanisms need none, and look at none.
         mechanism: a name such as ``"pl-learn"``, or a ``Mechanism``; not ``laplace-dp``, see ``protected_step``.
         budget: the privacy budget: smaller is stricter. A number, one per client, or a schedule; none for ``"none"``.
         loss: ``loss(outputs, labels)``, the mean over the batch; cross-entropy unless given.
-        settings: M, gamma, lambda, and the constants behind a budget.
+        settings: M, gamma, lambda, the constants behind a budget, and what becomes of buffers.
         client: which of the clients this is, for budgets and settings that differ between them.
         round_number: which round this is, for budgets and settings that follow a schedule.
         least_relative: the least that the L2 norm of the noise, as expected, may be in terms of that of the update; a
@@ -82,7 +70,11 @@ def protect(
     Returns:
         ``parameters``, with exactly the entries of ``received``, their types and devices: distorted ones for all that
         is trainable, the same values under every name of a tied weight; frozen parameters and buffers as received,
-        whatever the model holds there (statistics fitted to private data, say). ``record`` stays with the client.
+        whatever the model holds there (statistics fitted to private data, say), unless ``settings.buffers`` says
+        otherwise. ``record`` stays with the client; without learning it has no utility loss.
+
+    A mechanism that does not learn takes any module in any mode: no forward pass is run. docs/models.md has what the
+    others need.
 
     Formal guarantees:
         The distortion lies within the bounds that the budget asks for, up to rounding (1e-4 relative in float32), or
@@ -102,17 +94,22 @@ def protect(
     True
     >>> model.load_state_dict(sent.parameters)
     <All keys matched successfully>
+    >>> protect(model, received, mechanism="pl-identical", budget=0.98).record["norm"]
+    'l2'
     """
     numbers = {"client": client, "round_number": round_number, "experiment_seed": experiment_seed}
-    request = _Request.checked(mechanism, budget, settings, least_relative, **numbers)
+    request = Request.checked(mechanism, budget, settings, least_relative, **numbers)
     check_trained_elsewhere(request.mechanism)
+    check_buffers(request.settings, request.mechanism, step=False)
+    if not request.mechanism.learns:
+        return noised(model, received, request, own_loss=loss is not None)
     return _protected(model, received, batch, loss, request, step=False)
 
 
 def protected_step(
     model: nn.Module,
     received: Mapping[str, Tensor],
-    batch: tuple[Tensor, Tensor] | None,
+    batch: Batch | None,
     mechanism: str | Mechanism,
     budget: Schedule | None = None,
     *,
@@ -161,7 +158,8 @@ def protected_step(
     """
     number = 1 if round_number is None else round_number
     numbers = {"client": client, "round_number": number, "experiment_seed": experiment_seed}
-    request = _Request.checked(mechanism, budget, settings, least_relative, **numbers)
+    request = Request.checked(mechanism, budget, settings, least_relative, **numbers)
+    check_buffers(request.settings, request.mechanism, step=True)
     if request.mechanism.whole_run:
         if round_number is None:
             raise ConfigError(
@@ -176,73 +174,56 @@ def protected_step(
     return _protected(model, received, batch, loss, request, step=True)
 
 
-@dataclass(frozen=True)
-class _Request:
-    """What one release is to be, apart from model and data."""
-
-    mechanism: Mechanism
-    budget: Any
-    settings: ProtectionSettings
-    client: int
-    round_number: int
-    seed: int | None
-    least_relative: float
-
-    @classmethod
-    def checked(
-        cls, mechanism: Any, budget: Any, settings: ProtectionSettings | None, least_relative: Any, **numbers: Any
-    ) -> _Request:
-        settings = settings or ProtectionSettings()
-        check_protection(settings)
-        for name, value in numbers.items():
-            if not is_count(value) and (name != "experiment_seed" or value is not None):
-                raise expected(name, value, "a whole number >= 0", "Number your clients and rounds.")
-        if not is_finite(least_relative) or least_relative < 0:
-            raise expected("least_relative", least_relative, "a finite number >= 0")
-        client, round_number, seed = (numbers[name] for name in ("client", "round_number", "experiment_seed"))
-        return cls(checked(mechanism, budget), budget, settings, client, round_number, seed, least_relative)
-
-    def noise(self, size: int, like: Tensor) -> Noise:
-        """Standard noise ``[1, P]`` of the mechanism's family; for a formal one, where its integers come from."""
-        if not self.mechanism.distorts:
-            return None
-        if self.mechanism.formal:
-            key = None if self.seed is None else experiment_key(self.seed, "noise")
-            return [system_words if key is None else keyed_words(key, self.client, self.round_number)]
-        if self.seed is None:
-            numbers = system_uniform(size, like.dtype, like.device).unsqueeze(0)
-        else:
-            key, place = experiment_key(self.seed, "noise"), ([self.client], [self.round_number])
-            numbers = uniform([key], *place, size, like.dtype, like.device)[0]
-        return standard_noise(numbers, self.mechanism.noise)
-
-
 def _protected(
-    model: nn.Module, received: Any, batch: Any, loss: Loss | None, request: _Request, step: bool
+    model: nn.Module, received: Any, batch: Any, loss: Loss | None, request: Request, step: bool
 ) -> Protected:
+    """A release that takes gradients: of the local step, or of the learner."""
     mechanism, settings = request.mechanism, request.settings
-    images, labels = checked_batch(batch)
+    inputs, labels = _needed(batch, mechanism, step)
+    _check_precision(model, mechanism)
+    warn_of_constants(model, mechanism, request.budget, settings)
     entries = Received(model, received)
-    batched = _batched(model, images, labels, loss, alone=mechanism.per_example, fixed=entries.fixed())
+    check_fitted(entries, settings.buffers)
+    batched = _batched(model, inputs, labels, loss, alone=mechanism.per_example, fixed=entries.fixed())
     layout, like = batched.layout, next(p for p in model.parameters() if p.requires_grad)
-    begin = _flat("received", entries.trainable(), layout, like)
-    own = replace(settings, batch=len(images)).at(mechanism, request.budget, request.round_number, request.client)
+    begin = flat("received", entries.trainable(), layout, like)
+    own = replace(settings, batch=len(labels)).at(mechanism, request.budget, request.round_number, request.client)
     protection = replace(own, least_relative=request.least_relative)
-    _check_carries(begin, protection)
-    objective = batched.at(images.unsqueeze(0), labels.unsqueeze(0))
+    check_carries(largest("received", [begin], like), layout.size, protection)
+    objective = batched.at(map_inputs(lambda part: part.unsqueeze(0), inputs), labels.unsqueeze(0))
     noise = request.noise(layout.size, like)
     try:
         if step:
             result = release([objective], begin, noise, settings.eta, protection)
         else:
-            trained = _flat("model", dict(model.named_parameters()), layout, like)
+            trained = flat("model", dict(model.named_parameters()), layout, like)
             assert noise is None or isinstance(noise, Tensor)
             result = distort_given(objective, begin, trained, noise, protection)
     except EquipoiseError:
         raise
     except Exception as error:
-        raise loss_error(error, model, loss, images, labels) from None
-    return _sent(result, entries, layout, request)
+        raise loss_error(error, model, loss, inputs, labels) from None
+    return sent(result, entries, layout, request, utility=True)
+
+
+def _needed(batch: Any, mechanism: Mechanism, step: bool) -> Batch:
+    if batch is None and not step:
+        raise DataError(
+            f"The mechanism {mechanism.name!r} learns its distortion on a batch, and there is none.",
+            "Pass the last mini-batch (x, y), or use a static mechanism, such as 'pl-identical', which needs none.",
+        )
+    return checked_batch(batch)
+
+
+def _check_precision(model: nn.Module, mechanism: Mechanism) -> None:
+    """Gradients, and the exact sums of a guarantee, are made in single precision at least."""
+    for name, tensor in model.named_parameters():
+        if tensor.requires_grad and tensor.dtype in (torch.float16, torch.bfloat16):
+            raise ModelError(
+                f"Parameter {name!r} is {tensor.dtype}, too coarse for the gradients that {mechanism.name!r} takes.",
+                "Convert a copy: copy.deepcopy(model).float(), and inputs likewise; what was received may stay as it "
+                "is. Or train yourself and call protect with a static mechanism, such as 'pl-identical'.",
+            )
 
 
 def noise_alone(
@@ -258,25 +239,16 @@ def noise_alone(
 ) -> Protected:
     """What was received, distorted as ``protect`` would, without any update: where to refuse would tell of the data."""
     numbers = {"client": client, "round_number": round_number, "experiment_seed": experiment_seed}
-    request = _Request.checked(mechanism, budget, settings, 0.0, **numbers)
+    request = Request.checked(mechanism, budget, settings, 0.0, **numbers)
     check_trained_elsewhere(request.mechanism)
-    entries = Received(model, received)
-    batched = Batched(model, fixed=entries.fixed())
-    like = next(p for p in model.parameters() if p.requires_grad)
-    begin = _flat("received", entries.trainable(), batched.layout, like)
-    protection = request.settings.at(request.mechanism, request.budget, round_number, client)
-    _check_carries(begin, protection)
-    noise = request.noise(batched.layout.size, like)
-    assert noise is None or isinstance(noise, Tensor)
-    result = distort_given(no_records(), begin, begin, noise, replace(protection, steps=0), utility=False)
-    return _sent(result, entries, batched.layout, request)
+    return noised(model, received, request, update=False)
 
 
 def _formal_step(
-    model: nn.Module, received: Any, batch: Any, loss: Loss | None, request: _Request, divisor: Any
+    model: nn.Module, received: Any, batch: Any, loss: Loss | None, request: Request, divisor: Any
 ) -> Protected:
     """A release whose coming, going and errors depend on public things alone: of the batch, on its shape and type."""
-    images, labels = (None, None) if batch is None else checked_pair(batch)
+    inputs, labels = (None, None) if batch is None else checked_pair(batch)
     count = (0 if labels is None else len(labels)) if divisor is None else divisor
     if not is_count(count) or count == 0:
         raise ConfigError(
@@ -285,116 +257,60 @@ def _formal_step(
         )
     own = replace(request.settings, batch=count)
     protection = own.at(request.mechanism, request.budget, request.round_number, request.client)
+    _check_precision(model, request.mechanism)
     entries = Received(model, received)
-    batched = Batched(model, loss, "cpu" if images is None else images.device, fixed=entries.fixed())
+    batched, objective = Batched(model, loss, fixed=entries.fixed()), no_records()
+    if inputs is not None and labels is not None:
+        blank, plain = (map_inputs(blank_record, inputs), blank_record(labels)), neutral(model)
+        # what can be wrong is public: neither W nor a record
+        route = _batched(plain, *blank, loss, alone=True, fixed={}).route
+        batched = Batched(model, loss, labels.device, route=route, fixed=entries.fixed())
+        objective = records(batched, inputs, labels, rehearse(plain, *blank, loss, route))
     like = next(p for p in model.parameters() if p.requires_grad)
-    begin, objective = _flat("received", entries.trainable(), batched.layout, like), no_records()
-    if images is not None and labels is not None:
-        blank, plain = (blank_record(images), blank_record(labels)), neutral(model)
-        _batched(plain, *blank, loss, alone=True, fixed={})  # what can be wrong is public: neither W nor a record
-        objective = records(batched, images, labels, rehearse(plain, *blank, loss))
+    begin = flat("received", entries.trainable(), batched.layout, like)
     noise = request.noise(batched.layout.size, like)
     result = release([objective], begin, noise, own.eta, protection, utility=False)
-    return _sent(result, entries, batched.layout, request)
+    return sent(result, entries, batched.layout, request, utility=False)
 
 
 def _step_of_units(
-    model: nn.Module, received: Any, batch: Any, loss: Loss | None, request: _Request, divisor: Any, groups: Any
+    model: nn.Module, received: Any, batch: Any, loss: Loss | None, request: Request, divisor: Any, groups: Any
 ) -> Protected:
     """As ``_formal_step``, for a mechanism that takes all records and draws its own batch."""
     own = request.settings if divisor is None else request.settings.with_divisor(divisor)
     raise_all(list(step_problems(request.mechanism.name, own)))
     own.gaussian.check_round(request.round_number)
     protection = own.at(request.mechanism, request.budget, request.round_number, request.client)
+    _check_precision(model, request.mechanism)
     entries = Received(model, received)
     units, layout = units_of(model, entries.fixed(), batch, loss, groups)
     like = next(p for p in model.parameters() if p.requires_grad)
-    begin = _flat("received", entries.trainable(), layout, like)
+    begin = flat("received", entries.trainable(), layout, like)
     result = release([of_units(units)], begin, request.noise(layout.size, like), own.eta, protection, utility=False)
-    return _sent(result, entries, layout, request)
+    return sent(result, entries, layout, request, utility=False)
 
 
-def _check_carries(begin: Tensor, protection: Protection) -> None:
-    """Refuse parameters so large that their own precision would round the noise away; no data plays a part."""
-    if protection.mechanism.distorts:
-        largest = begin.abs().amax()
-        gap = float(torch.nextafter(largest, torch.full_like(largest, torch.inf)) - largest)
-        scale = protection.noise_norm(begin.shape[-1]) / begin.shape[-1] ** 0.5
-        if not gap <= scale / 16:
-            raise ReleaseError(
-                f"The received parameters are as large as {float(largest):.3g}, where {begin.dtype} has steps of "
-                f"{gap:.3g}: noise of {scale:.3g} would be rounded away.",
-                "Nothing was released. Start from parameters of usual size.",
-            )
-
-
-def _flat(name: str, state: Mapping[str, Tensor], layout: Layout, like: Tensor) -> Tensor:
-    """``[1, P]`` in the model's own precision, finite."""
-    flat = layout.flatten(state).to(like.device, like.dtype)
-    if not torch.isfinite(flat).all():
-        raise ReleaseError(f"The parameters in {name!r} are not finite.", "Start from healthy parameters.")
-    return flat.unsqueeze(0)
-
-
-def _sent(result: Release, entries: Received, layout: Layout, request: _Request) -> Protected:
-    record, mechanism = result.record, request.mechanism
-    if not bool(record.accepted[0]):
-        raise ReleaseError(
-            f"The release of client {request.client} in round {request.round_number} is not finite or outside its "
-            f"intensity bounds (realised {float(record.intensity[0]):.6g}, asked {float(record.lower[0]):.6g} to "
-            f"{float(record.upper[0]):.6g}). Nothing was released.",
-            "Use a smaller learning rate, and check the batch, the loss and the size of the weights.",
-        )
-    names = ("lower", "upper", "intensity", "clipped", "utility_loss")
-    numbers = {name: float(getattr(record, name)[0]) for name in names}
-    if mechanism.formal:  # it would take all records at once
-        numbers.pop("utility_loss")
-    trained = layout.unflatten(result.parameters[0])
-    if mechanism.formal:
-        most = {name: torch.finfo(old.dtype).max for name, old in entries.trainable().items()}
-        trained = {name: tensor.double().clamp(-most[name], most[name]) for name, tensor in trained.items()}
-    else:
-        _check_rounding(result, entries, layout, mechanism)
-    parameters = entries.filled(trained)
-    about = {
-        "mechanism": mechanism.name,
-        "budget": request.budget,
-        "norm": mechanism.norm,
-        "client": request.client,
-        "round": request.round_number,
-    }
-    return Protected(parameters, {**about, **numbers, "experiment": "seeded" if request.seed is not None else None})
-
-
-def _check_rounding(result: Release, entries: Received, layout: Layout, mechanism: Mechanism) -> None:
-    """Refuse a release whose distortion the types of ``received`` cannot carry."""
-    released, types = result.parameters[0], {name: old.dtype for name, old in entries.trainable().items()}
-    if set(types.values()) == {released.dtype}:
-        return
-    cast = {name: tensor.to(types[name]).to(released.dtype) for name, tensor in layout.unflatten(released).items()}
-    arriving = layout.flatten(cast)
-    lost = float(intensity((arriving - released).unsqueeze(0), mechanism.norm)[0])
-    if not torch.isfinite(arriving).all() or (mechanism.distorts and lost > 0.05 * float(result.record.lower[0])):
-        raise ReleaseError(
-            f"The received parameters are {', '.join(sorted({str(t) for t in types.values()}))}: rounding to that "
-            "would change the distortion. Nothing was released.",
-            f"Send and receive the model as {released.dtype}.",
-        )
+def _rate(part: nn.Module, name: str) -> float | None:
+    """How often a layer drops, which may be changed from call to call."""
+    value = getattr(part, name, None)
+    return value if is_number(value) else None
 
 
 def _batched(
-    model: nn.Module, images: Tensor, labels: Tensor, loss: Loss | None, *, alone: bool, fixed: Mapping[str, Tensor]
+    model: nn.Module, inputs: Inputs, labels: Tensor, loss: Loss | None, *, alone: bool, fixed: Mapping[str, Tensor]
 ) -> Batched:
     """The model in batched form, checked again whenever something that matters has changed."""
-    modes = tuple((type(part), part.training) for part in model.modules())
-    trained = tuple(parameter.requires_grad for parameter in model.parameters())
-    circumstances = (images.dtype, str(images.device), tuple(images.shape[1:]), modes, trained, alone)
-    passed = _CHECKED.setdefault(model, set())
-    if circumstances not in passed:
-        check_model(model, images[: 1 if alone else 2])
-        passed.add(circumstances)
-    if loss is None:
-        check_labels(model, images, labels)
-    elif not callable(loss):
+    if loss is not None and not callable(loss):
         raise ConfigError(f"Expected loss to be a function, got {type(loss).__name__}.", "Pass loss(outputs, labels).")
-    return Batched(model, loss, images.device, fixed=fixed)
+    modes = tuple((type(part), part.training, *map(partial(_rate, part), ("p", "dropout"))) for part in model.modules())
+    trained = tuple(parameter.requires_grad for parameter in model.parameters())
+    names = tuple(inputs) if isinstance(inputs, dict) else type(inputs)
+    forms = tuple((part.dtype, str(part.device), tuple(part.shape[1:])) for part in listed(inputs))
+    circumstances = (names, forms, modes, trained, alone, loss is None)
+    passed = _CHECKED.setdefault(model, {})
+    if circumstances not in passed:
+        some = map_inputs(lambda part: part[: 1 if alone else 2], inputs)
+        passed[circumstances] = check_model(model, some, loss=loss)
+    if loss is None:
+        check_labels(model, inputs, labels)
+    return Batched(model, loss, labels.device, route=passed[circumstances], fixed=fixed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -46,6 +46,9 @@ class Protection:
         return scale if self.mechanism.on_sphere else scale * (NOISES[self.mechanism.noise].variance * size) ** 0.5
 
 
+Buffers = Literal["received", "noised", "refused"]
+"""What is sent of a model's buffers, such as running statistics: the values that came, whatever was fitted; fitted ones
+under the noise of the whole; or nothing at all where they were fitted."""
 NO_PROTECTION = Protection(get_mechanism("none"), 0.0)
 
 
@@ -81,6 +84,7 @@ class ProtectionSettings:
     sensitivity: float = 10.0  # S of the Laplace and Gaussian scale; fitted, not a proved bound
     clip: float | None = 500.0  # gradient clip of the LS and GS mechanisms; of laplace-dp per example, always in L1
     clip_norm: Norm = "l2"
+    buffers: Buffers = "received"  # what `protect` sends of them: as received, noised, or refused where they changed
     leakage: Leakage = field(default_factory=Leakage)
     gaussian: GaussianSettings = field(default_factory=GaussianSettings)
 
@@ -172,10 +176,27 @@ def step_problems(mechanism: str, settings: ProtectionSettings) -> Iterator[Conf
         )
 
 
+def check_buffers(settings: ProtectionSettings, mechanism: Mechanism, *, step: bool) -> None:
+    """Refuse buffers that a release cannot have; ``step``: it makes the local step itself."""
+    if settings.buffers == "received":
+        return
+    if mechanism.formal or step:
+        what = f"The guarantee of {mechanism.name!r}" if mechanism.formal else "A step from what was received"
+        raise ConfigError(
+            f"{what} covers trained parameters alone, got buffers={settings.buffers!r}.",
+            "Leave buffers out: they are sent as received.",
+        )
+    if settings.buffers == "noised" and mechanism.learns:
+        raise ConfigError(
+            f"{mechanism.name!r} could learn to put its noise where the loss does not look: buffers cannot be noised.",
+            "Use a static mechanism, such as 'pl-identical', or leave buffers out: they are sent as received.",
+        )
+
+
 INTEGERS = {"clients": 1, "batch": 1, "local_steps": 1, "steps": 0}
 """Whole numbers with the least that each may be."""
 NUMBERS = ("eta", "factor", "sensitivity")
-CHOICES = {"clip_norm": ("l1", "l2")}
+CHOICES = {"clip_norm": ("l1", "l2"), "buffers": ("received", "noised", "refused")}
 MOST_CLIENTS = 1_000_000
 """Of one federation; every table has a column for each."""
 

@@ -11,20 +11,23 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import EquipoiseError, place
-from ..models.batched import Batched, Loss, Objective
+from ..models.batched import Batched
 from ..models.check import loss_error
+from ..models.objective import Inputs, Loss, Objective, map_inputs
+from ..models.routes import Name
 from .units import Units
 
 log = logging.getLogger("equipoise")
 
 
-def records(batched: Batched, images: Tensor, labels: Tensor, classes: int | None) -> Objective:
+def records(batched: Batched, inputs: Inputs, labels: Tensor, classes: int | None) -> Objective:
     """The objective of one client, ``[1, P]``, whose ``per_example`` no record can make fail.
 
     Labels that are not below ``classes`` are not computed with at all: on a GPU that would end the process.
@@ -33,13 +36,13 @@ def records(batched: Batched, images: Tensor, labels: Tensor, classes: int | Non
     def each(params: Tensor) -> Iterator[Tensor]:
         failed: list[str] = []
         for i in range(len(labels)):
-            x, y = (part[i : i + 1].clone(memory_format=torch.contiguous_format) for part in (images, labels))
+            x, y = map_inputs(partial(_copied, i), inputs), _copied(i, labels)
             gradient = torch.zeros_like(params)
             if classes is not None and not 0 <= int(y) < classes:
                 failed.append("its label is out of range")
             else:
                 try:
-                    gradient = batched.at(x.unsqueeze(0), y.unsqueeze(0)).gradient(params)
+                    gradient = batched.at(*_as_client(x, y)).gradient(params)
                 except Exception as error:  # whatever it is: that it came would tell of this record
                     failed.append(place(error))
             yield gradient
@@ -86,16 +89,28 @@ def blank_record(part: Tensor) -> Tensor:
     return part.new_zeros((1, *part.shape[1:]))
 
 
-def rehearse(model: nn.Module, image: Tensor, label: Tensor, loss: Loss | None) -> int | None:
+def _copied(place: int, part: Tensor) -> Tensor:
+    """One record, in memory of its own."""
+    return part[place : place + 1].clone(memory_format=torch.contiguous_format)
+
+
+def _as_client(inputs: Inputs, labels: Tensor) -> tuple[Inputs, Tensor]:
+    """A batch as that of one client among R = 1."""
+    return map_inputs(lambda part: part.unsqueeze(0), inputs), labels.unsqueeze(0)
+
+
+def rehearse(
+    model: nn.Module, inputs: Inputs, label: Tensor, loss: Loss | None, route: Name | None = None
+) -> int | None:
     """Try what is public on a blank record; the number of classes where the loss is our cross-entropy."""
-    batched = Batched(model, loss, image.device)
+    batched = Batched(model, loss, label.device, route=route)
     params = batched.layout.flatten(dict(model.named_parameters())).unsqueeze(0)
     if loss is None:
-        return batched.outputs(params, image.unsqueeze(0)).shape[-1]
+        return batched.outputs(params, _as_client(inputs, label)[0]).shape[-1]
     try:
-        batched.at(image.unsqueeze(0), label.unsqueeze(0)).gradient(params)
+        batched.at(*_as_client(inputs, label)).gradient(params)
     except EquipoiseError:
         raise
     except Exception as error:
-        raise loss_error(error, batched.model, loss, image, label) from None
+        raise loss_error(error, batched.model, loss, inputs, label) from None
     return None

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError, ModelError
-from ..models.batched import Objective
+from ..models.objective import Objective
 from ..privacy.discrete_laplace import discrete_laplace
 from ..randomness import Words
 from .clipping import clip_gradient, clipped_mean
@@ -103,7 +103,8 @@ def local_step(
         if protection.clip is not None and protection.mechanism.clips:
             gradient, acted = clip_gradient(gradient, protection.clip, protection.clip_norm)
             clipped = clipped + acted / len(objectives)
-        local = local - eta * gradient
+        gradient = gradient.mul_(eta)
+        local = torch.sub(local, gradient, out=gradient)
     return local, clipped
 
 
@@ -213,6 +214,31 @@ def distort_given(
     return _distorted(objective, local, noise, protection, local.new_zeros(len(local)), utility)[0]
 
 
+def static_release(local: Tensor, noise: Tensor | None, protection: Protection) -> Release:
+    """``distort_given`` without learning or losses, for finite models ``[R, P]``, in the memory of its arguments.
+
+    A model of 10^8 parameters then needs room for itself and its noise, and no more.
+    """
+    none = local.new_zeros(len(local))
+    unknown = torch.full_like(none, float("nan"))
+    if noise is None:
+        return Release(local, Record(none, none, none, none, unknown, torch.ones_like(none, dtype=torch.bool)))
+    alpha, lower, upper = draw_bounds(noise, protection, out=noise)  # Algorithm 1, l. 7
+    released = torch.add(local, alpha, out=alpha)
+    size = intensity(torch.sub(released, local, out=local), protection.mechanism.norm)  # as it arrives
+    within = _within(size, lower, upper) & torch.isfinite(size)  # so is what it was measured on, then
+    return Release(released, Record(lower, upper, size, none, unknown, within))
+
+
+def shorten(start: Tensor, local: Tensor, protection: Protection) -> Tensor:
+    """``shortened`` in the memory of ``local``."""
+    if protection.least_relative and protection.mechanism.distorts:
+        most = protection.noise_norm(start.shape[-1]) / protection.least_relative
+        size = intensity(local.sub_(start), "l2")
+        local.mul_((most / size.clamp_min(most)).unsqueeze(-1)).add_(start)
+    return local
+
+
 def check_trained_elsewhere(mechanism: Mechanism) -> None:
     """Refuse a mechanism whose guarantee is about the local step too."""
     if mechanism.per_example:
@@ -240,13 +266,17 @@ def _distorted(
         )  # fmt: skip
     released = local + alpha
     size = intensity(released - local, protection.mechanism.norm)  # as it arrives, not as it was meant
-    slack = 1e-4 if size.dtype == torch.float32 else 1e-9  # rounding of the norm itself
-    within = (size >= lower * (1 - slack)) & (size <= upper * (1 + slack))  # false for NaN
+    within = _within(size, lower, upper)
     loss = torch.full_like(none, float("nan"))
     if utility:
         loss = objective.loss(released) - objective.loss(local)  # eq. 4, on the mini-batch: f-hat of eq. 15
     record = Record(lower, upper, size, clipped, loss, within & torch.isfinite(released).all(-1))
     return Release(released, record), alpha
+
+
+def _within(size: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    slack = 1e-4 if size.dtype == torch.float32 else 1e-9  # rounding of the norm itself
+    return (size >= lower * (1 - slack)) & (size <= upper * (1 + slack))  # false for NaN
 
 
 def _column(value: Tensor | float) -> Tensor | float:

@@ -20,6 +20,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, ref
 
@@ -29,6 +30,8 @@ from torch import Tensor, nn
 from ..errors import ConfigError, place
 from ..models import workers
 from ..models.batched import Batched
+from ..models.inputs import listed
+from ..models.objective import Inputs, map_inputs
 from ..models.workers import Item, Result
 from ..privacy.poisson import included
 from ..randomness import Words
@@ -52,7 +55,7 @@ Call = tuple[Tensor, Tensor]
 class Records:
     """Inputs with their labels, and whose they are: ``groups`` ``[N]``, or None where every record is a unit."""
 
-    inputs: Tensor
+    inputs: Inputs
     labels: Tensor
     groups: Tensor | None = None
 
@@ -178,7 +181,8 @@ class EachRecord:
 
     def _gradients(self, start: Tensor, chosen: Tensor, there: Tensor) -> tuple[Tensor, int]:
         """``[R, slots, P]``, and how many records could not be computed with: theirs are zero. Empty slots: any."""
-        images, labels = self.records.inputs[chosen].contiguous(), self.records.labels[chosen].contiguous()
+        images = map_inputs(lambda part: part[chosen].contiguous(), self.records.inputs)
+        labels = self.records.labels[chosen].contiguous()
         usable = there
         if self.classes is not None:
             usable = there & (labels >= 0) & (labels < self.classes)
@@ -191,17 +195,19 @@ class EachRecord:
             gradients = torch.where(usable.unsqueeze(-1), gradients, 0.0)
         return gradients, failed
 
-    def _blanked(self, start: Tensor, images: Tensor, labels: Tensor, usable: Tensor) -> Tensor:
-        images, labels = (values.where(_like(usable, values), 0) for values in (images, labels))
-        return self.batched.each(start, images, labels)
+    def _blanked(self, start: Tensor, images: Inputs, labels: Tensor, usable: Tensor) -> Tensor:
+        def blank(values: Tensor) -> Tensor:
+            return values.where(_like(usable, values), values.new_zeros(()))
 
-    def _by_themselves(self, start: Tensor, images: Tensor, labels: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
+        return self.batched.each(start, map_inputs(blank, images), blank(labels))
+
+    def _by_themselves(self, start: Tensor, images: Inputs, labels: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
         """The same where a call fails: each record in a call full of copies of it, so that no other plays a part."""
         gradients, usable = start.new_zeros(*usable.shape, start.shape[1]), usable.clone()
         for r, slot in usable.nonzero().tolist():
-            image, label = (values[r, slot].expand_as(values).contiguous() for values in (images, labels))
+            full = partial(_full_of, r, slot)
             try:
-                gradients[r, slot] = self.batched.each(start, image, label)[r, slot]
+                gradients[r, slot] = self.batched.each(start, map_inputs(full, images), full(labels))[r, slot]
             except Exception as error:  # whatever it is: that it came would tell of this record
                 log.debug("A record counts as zero: %s.", place(error))
                 usable[r, slot] = False
@@ -242,22 +248,23 @@ _SLOTS: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], tuple[Callable[[], An
 """What ``slots_for`` found, and for which loss; forgotten with the model."""
 
 
-def slots_for(batched: Batched, image: Tensor, label: Tensor, classes: int | None) -> int:
+def slots_for(batched: Batched, inputs: Inputs, label: Tensor, classes: int | None) -> int:
     """How many records one call may hold here: many, if no slot of such a call shows in the bits of another, or 1.
 
-    Tried on made-up records of the shape of ``image`` ``[1, ...]`` and ``label`` ``[1, ...]``, once for each model,
+    Tried on made-up records of the shape of ``inputs`` ``[1, ...]`` and ``label`` ``[1, ...]``, once for each model,
     shape, device and number of threads.
     """
     known = _SLOTS.setdefault(batched.model, {})
-    kinds = image.dtype, label.dtype, next(batched.model.parameters()).dtype
-    key = (tuple(image.shape), kinds, str(image.device), torch.get_num_threads(), id(batched._loss))
+    shapes = tuple((tuple(part.shape), part.dtype) for part in listed(inputs))
+    kinds = shapes, label.dtype, next(batched.model.parameters()).dtype
+    key = (kinds, str(label.device), torch.get_num_threads(), id(batched.loss))
     loss, slots = known.get(key, (None, 0))
-    if loss is None or loss() is not batched._loss:  # a new loss may have the id of one that is gone
-        (apart,) = one_thread_each(batched, lambda one: _independent(batched, one, label, classes), [image])
+    if loss is None or loss() is not batched.loss:  # a new loss may have the id of one that is gone
+        (apart,) = one_thread_each(batched, lambda one: _independent(batched, one, label, classes), [inputs])
         slots = SLOTS if apart else 1
         if slots == 1:
             log.warning("Here the gradients of this model depend on their companions' bits: one record at a time.")
-        known[key] = _weak(batched._loss), slots
+        known[key] = _weak(batched.loss), slots
     return slots
 
 
@@ -269,7 +276,7 @@ def _weak(loss: Any) -> Callable[[], Any]:
         return lambda: None
 
 
-def _independent(batched: Batched, image: Tensor, label: Tensor, classes: int | None) -> bool:
+def _independent(batched: Batched, inputs: Inputs, label: Tensor, classes: int | None) -> bool:
     """Whether records keep all bits of their gradients in another slot and beside other companions.
 
     A record that is removed shifts all that come after it by one slot, which is tried; the other order is any. At each
@@ -280,17 +287,14 @@ def _independent(batched: Batched, image: Tensor, label: Tensor, classes: int | 
 
     def kept(size: float) -> bool:
         """Whether every record is the same one slot further, and every other one beside strange companions."""
-        images, labels = _made_up(image, label, classes, draw)
-        weights = ((torch.rand(1, batched.layout.size, generator=draw) - 0.5) * size).to(image.device, kind)
-        strange = images.clone()
-        strange[:, 1::2] = 0
-        if images.is_floating_point():
-            strange[:, 1::4] = 1e30
-            strange[:, 3::8] = torch.nan
+        images = map_inputs(partial(_made_up, draw), inputs)
+        labels = _labels(label, classes, draw)
+        weights = ((torch.rand(1, batched.layout.size, generator=draw) - 0.5) * size).to(label.device, kind)
+        strange = map_inputs(_strange, images)
         shifted, mixed = torch.arange(SLOTS).roll(1), torch.randperm(SLOTS, generator=draw)
         usual = mixed % 2 == 0
         plain, moved, beside = (
-            _looked_at(batched.each(weights, seen[:, order], labels[:, order]), grid)
+            _looked_at(batched.each(weights, map_inputs(partial(_ordered, order), seen), labels[:, order]), grid)
             for seen, order in ((images, torch.arange(SLOTS)), (images, shifted), (strange, mixed))
         )
         return all(
@@ -305,15 +309,39 @@ def _independent(batched: Batched, image: Tensor, label: Tensor, classes: int | 
         return False
 
 
-def _made_up(image: Tensor, label: Tensor, classes: int | None, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Records that fill one call, of the shape of ``image`` ``[1, ...]`` and ``label`` ``[1, ...]``."""
-    shape = (1, SLOTS, *image.shape[1:])
-    floats = image.is_floating_point()
-    images = torch.randn(shape, generator=draw) if floats else torch.randint(2, shape, generator=draw)
+def _made_up(draw: torch.Generator, part: Tensor) -> Tensor:
+    """Inputs that fill one call, of the shape of ``part`` ``[1, ...]``."""
+    shape = (1, SLOTS, *part.shape[1:])
+    floats = part.is_floating_point()
+    values = torch.randn(shape, generator=draw) if floats else torch.randint(2, shape, generator=draw)
+    return values.to(part.device, part.dtype)
+
+
+def _labels(label: Tensor, classes: int | None, draw: torch.Generator) -> Tensor:
+    """Labels that fill one call, of the shape of ``label`` ``[1, ...]``."""
     labels = torch.zeros(1, SLOTS, *label.shape[1:], dtype=label.dtype)
     if classes is not None:
         labels = torch.randint(classes, labels.shape, generator=draw)
-    return images.to(image.device, image.dtype), labels.to(label.device)
+    return labels.to(label.device)
+
+
+def _strange(part: Tensor) -> Tensor:
+    """The same with every second record replaced by one that numbers end with."""
+    result = part.clone()
+    result[:, 1::2] = 0
+    if part.is_floating_point():
+        result[:, 1::4] = 1e30
+        result[:, 3::8] = torch.nan
+    return result
+
+
+def _ordered(order: Tensor, part: Tensor) -> Tensor:
+    return part[:, order]
+
+
+def _full_of(r: int, slot: int, part: Tensor) -> Tensor:
+    """A call with copies of one record in all slots."""
+    return part[r, slot].expand_as(part).contiguous()
 
 
 def _looked_at(gradients: Tensor, grid: L2Grid) -> tuple[Tensor, ...]:

@@ -1,7 +1,7 @@
-"""Small image models. Any other ``nn.Module`` works too; see ``check.check_model``.
+"""Small models by name, for pictures, tables and tokens. Any other ``nn.Module`` works too; see ``check.check_model``.
 
-Those without fixed features are plain sequences, which ``layers.py`` can run for many sets of parameters at once;
-``scatter-linear`` has its own file, ``features.py``.
+Those in this file are plain sequences, which ``layers.py`` can run for many sets of parameters at once;
+``scatter-linear`` is in ``features.py``, ``resnet-gn`` in ``residual.py``, those for tokens in ``text.py``.
 """
 
 from __future__ import annotations
@@ -9,14 +9,23 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Literal
 
 from torch import nn
 
 from ..errors import ConfigError, closest
 from .features import scatter_linear
+from .residual import ResNetGN
+from .text import LSTM, Transformer
 
-Shape = tuple[int, int, int]
-"""Channels, height, width."""
+Shape = tuple[int, ...]
+"""Of one input: channels, height and width of a picture, the features of a row, the length of a sequence."""
+
+Kind = Literal["image", "table", "tokens"]
+"""What the inputs of a dataset are."""
+
+DEFAULT: dict[Kind, str] = {"image": "lenet-zhu", "table": "mlp", "tokens": "transformer"}
+"""The model where nobody names one."""
 
 
 def _quarter(side: int) -> int:
@@ -37,7 +46,7 @@ class LeNetZhu(nn.Sequential):
 
     activation: type[nn.Module] = nn.Sigmoid
 
-    def __init__(self, shape: Shape = (1, 28, 28), classes: int = 10) -> None:
+    def __init__(self, shape: tuple[int, int, int] = (1, 28, 28), classes: int = 10) -> None:
         channels, height, width = shape
         super().__init__(
             _sequence(
@@ -79,7 +88,7 @@ class MLP(nn.Sequential):
 class SmallCNN(nn.Sequential):
     """Two strided 3x3 convolutions with ReLU and a linear layer; about 20,000 parameters."""
 
-    def __init__(self, shape: Shape = (1, 28, 28), classes: int = 10) -> None:
+    def __init__(self, shape: tuple[int, int, int] = (1, 28, 28), classes: int = 10) -> None:
         channels, height, width = shape
         super().__init__(
             _sequence(
@@ -93,21 +102,49 @@ class SmallCNN(nn.Sequential):
         )
 
 
-MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
+IMAGE_MODELS: dict[str, Callable[[tuple[int, int, int], int], nn.Module]] = {
     "lenet-zhu": LeNetZhu,
     "lenet-tanh": LeNetTanh,
-    "mlp": MLP,
     "small-cnn": SmallCNN,
     "scatter-linear": scatter_linear,
+    "resnet-gn": ResNetGN,
 }
+NUMBER_MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {"mlp": MLP}
+"""For inputs of any shape, so long as they are numbers: tables, and pictures."""
+TOKEN_MODELS: dict[str, Callable[[Shape, int, int], nn.Module]] = {"transformer": Transformer, "lstm": LSTM}
+MODELS = (*IMAGE_MODELS, *NUMBER_MODELS, *TOKEN_MODELS)
+"""All bundled names."""
+OWN_INIT = ("resnet-gn", *TOKEN_MODELS)
+"""Models that need their own initialisation: U(-0.5, 0.5), the paper's, suits the others."""
 
 
-def build(name: str, shape: Shape = (1, 28, 28), classes: int = 10) -> nn.Module:
-    """A bundled model by name, for images of the given shape.
+def build(name: str, shape: Shape = (1, 28, 28), classes: int = 10, vocabulary: int | None = None) -> nn.Module:
+    """A bundled model by name, for inputs of the given shape; ``vocabulary`` says that these are tokens, and how many.
 
-    >>> type(build("lenet-zhu")).__name__
-    'LeNetZhu'
+    >>> type(build("lenet-zhu")).__name__, build("mlp", (30,), 2).fc1.in_features
+    ('LeNetZhu', 30)
+    >>> build("lstm", (30,), 2)
+    Traceback (most recent call last):
+    equipoise.errors.ConfigError: The model 'lstm' is for tokens, and the data are numbers of shape (30,). Use mlp.
     """
     if name not in MODELS:
         raise ConfigError(f"Unknown model {name!r}.{closest(name, list(MODELS))}", f"Known: {', '.join(MODELS)}.")
-    return MODELS[name](shape, classes)
+    what = f"numbers of shape {tuple(shape)}" if vocabulary is None else "tokens"
+    if name in TOKEN_MODELS:
+        if vocabulary is None:
+            raise _unfit(name, "tokens", what, ["mlp", *(IMAGE_MODELS if len(shape) == 3 else ())])
+        return TOKEN_MODELS[name](shape, classes, vocabulary)
+    if vocabulary is not None:
+        raise _unfit(name, "pictures" if name in IMAGE_MODELS else "numbers", what, [*TOKEN_MODELS])
+    if name in NUMBER_MODELS:
+        return NUMBER_MODELS[name](shape, classes)
+    if len(shape) != 3:
+        raise _unfit(name, "pictures", what, [*NUMBER_MODELS])
+    channels, height, width = shape
+    return IMAGE_MODELS[name]((channels, height, width), classes)
+
+
+def _unfit(name: str, takes: str, are: str, others: list[str]) -> ConfigError:
+    *most, last = others
+    one_of = f"{', '.join(most)} or {last}" if most else last
+    return ConfigError(f"The model {name!r} is for {takes}, and the data are {are}.", f"Use {one_of}.")

@@ -23,12 +23,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.formats import Array, read_npz
+from ..data.contents import Array
+from ..data.formats import read_npz
 from ..errors import EquipoiseError, StorageError
 from ..files import open_plain, storage_error, storage_errors, write_bytes
-from .batched import every_name
 from .features import FeatureModel, features_of
 from .scattering import Scattering
+from .tensors import every_name
 
 OFF = "off"
 FOLDER = "features"

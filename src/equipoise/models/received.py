@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ModelError
-from .batched import every_name
+from .tensors import every_name
 
 MOST = 8
 """Problems that one message names."""
@@ -18,7 +18,9 @@ MOST = 8
 class Received:
     """The entries of a state dict, each matched with a tensor of the model.
 
-    Tied weights have several names for one tensor; an entry may come under one of them or under all.
+    Tied weights have several names for one tensor; an entry may come under one of them or under all. With ``noised``,
+    floating-point buffers count as trained. Without ``copies`` the entries are not copied: for whoever runs no forward
+    pass, which could write into them.
 
     >>> model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1))
     >>> received = Received(model, {name: tensor.clone() for name, tensor in model.state_dict().items()})
@@ -26,12 +28,16 @@ class Received:
     (['0.bias', '0.weight', '1.bias', '1.weight'], ['0.num_batches_tracked', '0.running_mean', '0.running_var'])
     """
 
-    def __init__(self, model: nn.Module, entries: Mapping[str, Tensor]):
+    def __init__(self, model: nn.Module, entries: Mapping[str, Tensor], *, noised: bool = False, copies: bool = True):
         if not isinstance(entries, Mapping):
             raise ModelError(f"Expected a state dict, got {type(entries).__name__}.", "Pass model.state_dict().")
         self._model = every_name(model)
         self._trained = {id(p): name for name, p in model.named_parameters() if p.requires_grad}  # as in a Layout
         self._entries: dict[str, Any] = dict(entries)
+        self._buffers = {name: own for name, own in self._model.items() if name in entries and _is_buffer(own)}
+        if noised:  # they are released like what is trained
+            mine = {id(own) for own in self._buffers.values() if own.is_floating_point()}
+            self._trained |= {id(own): name for name, own in model.named_buffers() if id(own) in mine}
         problems = list(self._problems(set(model.state_dict(keep_vars=True))))
         if problems:
             raise ModelError(
@@ -41,11 +47,16 @@ class Received:
                 "server does not send what is frozen, leave it out: {n: p for n, p in model.named_parameters() if "
                 "p.requires_grad}.",
             )
-        self._entries = {name: tensor.detach().clone() for name, tensor in entries.items()}  # whatever forward writes
+        if copies:  # whatever forward writes
+            self._entries = {name: tensor.detach().clone() for name, tensor in entries.items()}
 
     def trainable(self) -> dict[str, Tensor]:
         """The received values of all that is trained, by the names of the model's ``Layout``."""
         return {slot: self._entries[name] for name in self._entries if (slot := self._slot(name)) is not None}
+
+    def fitted(self) -> list[str]:
+        """The buffers whose values in the model are others than those that were received."""
+        return [name for name, own in self._buffers.items() if not _same(self._entries[name], own)]
 
     def fixed(self) -> dict[str, Tensor]:
         """Copies of frozen parameters and buffers as received, in the model's precision; one name for each."""
@@ -89,6 +100,15 @@ class Received:
             other = first.setdefault(id(own), name)
             if other != name and not _equal(self._entries[other], tensor):
                 yield f"{other!r} and {name!r} are one tensor of the model and hold different values"
+
+
+def _is_buffer(own: Tensor) -> bool:
+    return not isinstance(own, nn.Parameter)
+
+
+def _same(received: Tensor, own: Tensor) -> bool:
+    """The same values, as far as the type of what was received can tell."""
+    return torch.equal(received, own.detach().to(received.device, received.dtype))
 
 
 def _equal(one: Any, two: Any) -> bool:

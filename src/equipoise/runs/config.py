@@ -22,36 +22,36 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import TypeAdapter, ValidationError
 
-from ..engine.datasets import dataset_labels
+from ..engine.data_settings import FILES
+from ..engine.datasets import dataset_labels, load_dataset
 from ..engine.federation import Federation
 from ..engine.recommended import recommended_for, recommended_model
 from ..engine.settings import (
-    GROUP_OF,
-    GROUPS,
     LATER,
     TABLES,
     Settings,
-    TrainingSettings,
+    check_settings,
     named_as_before,
     present_names,
     problems,
-    unknown_key,
 )
 from ..errors import ConfigError, EquipoiseError, is_number, is_whole, raise_all
 from ..mechanism.protection import ProtectionSettings
 from ..mechanism.registry import MECHANISMS
 from ..mechanism.schedule import schedule_text
+from ..models.bundled import OWN_INIT, Kind
+from ..models.named import is_imported
 from .config_file import read_given, read_kept, refuse_strange
 from .deployment import Deployment
+from .typed import nulls, typed, typed_settings
 
 KNOWN_TO_A_SERVER = (
     *(part.name for part in fields(ProtectionSettings)),
@@ -115,7 +115,7 @@ class Config:
 
         The chunk size does not show in the bits where the mini-batch is a multiple of 4 (see docs/architecture.md).
         """
-        plain = named_as_before(self.settings.plain()) | {"device": ""}
+        plain = named_as_before(self.settings.plain()) | {"device": "", "route": LATER["route"]}
         plain |= {"chunk": 0} if self.settings.protection.batch % 4 == 0 else {}
         unseen = ("ledger", "release_limit", *(key for key, value in LATER.items() if plain[key] == value))
         plain = {key: value for key, value in plain.items() if key not in unseen}
@@ -156,9 +156,21 @@ def resolve(
     >>> config.settings.training.rounds, config.federations()[0].mechanism
     (10, 'pl-learn')
     """
-    config = _resolved(read_given(file) if file else {}, overrides, sweep)
+    config = _resolved(read_given(file) if file else {}, overrides, sweep, _kind)
     raise_all(list(_unused(config)))
     return config
+
+
+MARK = "# Resolved settings of an equipoise run."
+"""How the config.toml of a run begins."""
+
+
+def of_run(file: Path) -> bool:
+    """Whether a configuration was written by a run: it may be a stranger's, so nothing that it names is imported."""
+    try:
+        return file.read_bytes().startswith(MARK.encode())
+    except OSError:
+        return False
 
 
 UNUSED = {
@@ -169,6 +181,12 @@ UNUSED = {
 
 
 def _unused(config: Config) -> Iterator[ConfigError]:
+    training = config.settings.training
+    if is_imported(training.model) and training.init != "torch":
+        cause = (
+            f"The model {training.model!r} draws its own first weights, and init={training.init!r} is for bundled ones."
+        )
+        yield ConfigError(cause, "Leave init out.")
     if all(MECHANISMS[federation.mechanism].whole_run for federation in config.federations()):
         for name, remedy in UNUSED.items():
             if getattr(config.settings.protection, name) != getattr(ProtectionSettings(), name):
@@ -185,11 +203,11 @@ def stored(file: Path, notes: list[str] | None = None) -> Config:
     if notes is not None:
         raw |= dict(_replaced(raw, notes))
     told = raw.pop("deployment", None)
-    config = _resolved(raw, None, None)
+    config = _resolved(raw, None, None, lambda settings, names: "image")  # a folder has all keys, or is a deployment's
     if told is None:
         return config
     problems: list[EquipoiseError] = []
-    deployment = _typed(Deployment, told, "deployment.", problems)
+    deployment = typed(Deployment, told, "deployment.", problems)
     raise_all(problems)
     deployment.check()
     if len(config.federations()) != 1:
@@ -212,7 +230,10 @@ def _replaced(raw: Mapping[str, Any], notes: list[str]) -> Iterator[tuple[str, A
 
 
 def _resolved(
-    raw: dict[str, Any], overrides: Mapping[str, Any] | None, sweep: Mapping[str, Sequence[Any]] | None
+    raw: dict[str, Any],
+    overrides: Mapping[str, Any] | None,
+    sweep: Mapping[str, Sequence[Any]] | None,
+    kind: Callable[[Mapping[str, Any], Sequence[str]], Kind],
 ) -> Config:
     refuse_strange({**(overrides or {}), **(sweep or {})})
     for key, value in (overrides or {}).items():
@@ -227,12 +248,12 @@ def _resolved(
         blocks = [{**block, **given} for block in blocks or [{}]]
     results: list[EquipoiseError] = []
     of_blocks: list[EquipoiseError] = []
-    typed = [_typed(SweepBlock, block, f"sweep[{i}].", of_blocks) for i, block in enumerate(blocks or [{}])]
-    settings = _typed_settings(_nulls(_with_recommended(raw, [block for block in typed if block])), results)
+    listed = [typed(SweepBlock, block, f"sweep[{i}].", of_blocks) for i, block in enumerate(blocks or [{}])]
+    settings = typed_settings(nulls(_with_recommended(raw, [block for block in listed if block], kind)), results)
     results += of_blocks
-    config = Config(settings, [block for block in typed if block is not None])
+    config = Config(settings, [block for block in listed if block is not None])
     _refuse_many(config.sweep)
-    if len(config.sweep) == len(typed):
+    if len(config.sweep) == len(listed):
         results += problems(config.settings, config.federations())
     unnamed = not all("mechanisms" in block for block in blocks or [{}])
     raise_all(_without_mechanism(result) if unnamed else result for result in results)
@@ -255,15 +276,34 @@ def _refuse_many(blocks: Sequence[SweepBlock]) -> None:
         )
 
 
-def _with_recommended(raw: dict[str, Any], blocks: Sequence[SweepBlock]) -> dict[str, Any]:
-    """The keys that are given, and those recommended for the mechanisms of the sweep where none is given."""
+def _with_recommended(
+    raw: dict[str, Any], blocks: Sequence[SweepBlock], kind: Callable[[Mapping[str, Any], Sequence[str]], Kind]
+) -> dict[str, Any]:
+    """The keys that are given, and those recommended for the data and mechanisms of the sweep where none is given."""
     mechanisms = [name for block in blocks for name in block.mechanisms]
-    model = raw.get("model", recommended_model(mechanisms) or TrainingSettings.model)
+    datasets = [name for block in blocks for name in block.datasets]
+    what = cache(lambda: kind(raw, datasets))  # may read the data: only where it matters
+    model = raw["model"] if "model" in raw else recommended_model(mechanisms, what())
     if not isinstance(model, str):
         return raw
     kept = recommended_for(mechanisms, model)
+    if is_imported(model) or model in OWN_INIT or ("init" not in raw and model == "mlp" and what() == "table"):
+        kept["init"] = "torch"
     tables = {key: {**kept[key], **raw[key]} for key in kept if key in TABLES and isinstance(raw.get(key), Mapping)}
-    return {**({"model": model} if kept else {}), **kept, **raw, **tables}
+    return {"model": model, **kept, **raw, **tables}
+
+
+def _kind(raw: Mapping[str, Any], datasets: Sequence[str]) -> Kind:
+    """What the inputs of the first dataset are; pictures, where it cannot be read: whoever trains on it says why."""
+    if not datasets or datasets[0] in ("mnist", "fmnist"):
+        return "image"
+    keys = {key: value for key, value in raw.items() if key in (*FILES, "validation_fraction", "public_fraction")}
+    settings = Settings.flat(**nulls(keys))
+    try:
+        check_settings(settings)
+        return load_dataset(settings, datasets[0]).kind
+    except EquipoiseError:
+        return "image"
 
 
 def differing(folder_config: Path, config: Config) -> list[str]:
@@ -310,66 +350,6 @@ def _assign(raw: dict[str, Any], key: str, value: Any) -> None:
         if not isinstance(raw, dict):
             raise ConfigError(f"Expected {part!r} in {key!r} to be a table.", "Use a key of the settings.")
     raw[last] = value
-
-
-def _nulls(raw: dict[str, Any]) -> dict[str, Any]:
-    return {key: None if value == "none" else value for key, value in raw.items()}
-
-
-def _typed_settings(raw: dict[str, Any], problems: list[EquipoiseError]) -> Settings:
-    """Flat keys, each in its group; what is wrong with any of them is added to ``problems``."""
-    for key in [key for key in raw if key not in GROUP_OF]:
-        problems.append(unknown_key(key, list(GROUP_OF)))
-    for name, kind in TABLES.items():
-        if isinstance(raw.get(name), Mapping):
-            raw = {**raw, name: _known(kind, _nulls(raw[name]), f"{name}.", problems)}
-    groups = {}
-    for name, group in GROUPS.items():
-        mine = {key: value for key, value in raw.items() if GROUP_OF.get(key) == name}
-        groups[name] = _typed(group, mine, "", problems)
-    return Settings(**groups)
-
-
-def _known(kind: Any, raw: Mapping[str, Any], prefix: str, problems: list[EquipoiseError]) -> dict[str, Any]:
-    """The keys that a dataclass has; the others are problems."""
-    known = [part.name for part in fields(kind)]
-    problems += [unknown_key(key, known, prefix) for key in raw if key not in known]
-    return {key: value for key, value in raw.items() if key in known}
-
-
-def _typed(kind: Any, raw: Any, prefix: str, problems: list[EquipoiseError]) -> Any:
-    if not isinstance(raw, Mapping):
-        problems.append(ConfigError(f"Expected {prefix.rstrip('.')} to be a table, got {raw!r}.", "Write it as one."))
-        return None
-    kept = _known(kind, raw, prefix, problems)
-    flags = [part.name for part in fields(kind) if part.type == "bool"]
-    for key in [key for key, value in kept.items() if isinstance(value, bool) and key not in flags]:
-        shown = str(kept.pop(key)).lower()  # pydantic would take true for 1
-        cause = f"Expected {prefix}{key} = {shown} to be a number, a word or a list."
-        problems.append(ConfigError(cause, _correct(prefix, key)))
-    try:
-        return _adapter(kind).validate_python(kept)
-    except ValidationError as error:
-        for item in error.errors():
-            place = ".".join(str(part) for part in item["loc"])
-            cause = f"{prefix}{place} = {item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}."
-            problems.append(ConfigError(cause, _correct(prefix, place)))
-            kept.pop(str(item["loc"][0]), None)
-    return _adapter(kind).validate_python(kept)  # the rest, so that its problems are found as well
-
-
-def _correct(prefix: str, place: str) -> str:
-    """Where a value is set right: a part of the sweep has its own flag."""
-    key = place.partition(".")[0]
-    if prefix.startswith("sweep"):
-        return f"Correct --{key.removesuffix('s')}, or the [[sweep]] block of the TOML file."
-    return f"Set {key} to such a value (on the command line: --set {key}=VALUE)."
-
-
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Building one takes longer than all the rest of ``resolve``."""
-    return TypeAdapter(kind)
 
 
 def _toml(value: Any) -> str:

@@ -11,23 +11,26 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..engine.draws import Draws
 from ..engine.result import result
 from ..engine.state import Event
 from ..engine.sweep import Progress, Sweep
 from ..engine.tables import Tables
-from ..errors import CheckpointError, LedgerError
+from ..errors import CheckpointError, ConfigError, LedgerError
 from ..files import changing, locked, refuse_link, storage_errors, write_json, write_text
 from ..ledger import ledger as ledgers
-from .checkpoint import Checkpoint, load_checkpoint, save_checkpoint, tidy
-from .config import Config, differing
+from ..models.named import Factory, is_imported
+from ..models.routes import NAMES
+from .checkpoint import Checkpoint, load_checkpoint, read_notes, save_checkpoint, tidy
+from .config import MARK, Config, differing
 from .entries import last_round, round_entries
 from .guarantees import FILE as GUARANTEE
 from .guarantees import guarantees
@@ -45,7 +48,6 @@ OWN_PATTERNS = (
     "checkpoint/state-*.safetensors", "snapshots/round-*.safetensors", "audit/*.npz", "audit-*.json", "audit-*.svg",
     "**/.*.partial",
 )  # fmt: skip
-MARK = "# Resolved settings of an equipoise run."
 
 
 class Run:
@@ -61,7 +63,11 @@ class Run:
     'pl-learn'
     """
 
-    def __init__(self, folder: Path, config: Config, fresh: bool = False):
+    def __init__(self, folder: Path, config: Config, fresh: bool = False, *, model: nn.Module | Factory | None = None):
+        """``model`` is what the configuration's ``module:callable`` means: a run imports nothing by itself."""
+        if model is not None and not is_imported(config.settings.training.model):
+            cause = f"The configuration names a bundled model, {config.settings.training.model!r}."
+            raise ConfigError(cause, "Leave the model out, or set model to the name of its code.")
         self.folder, self.config, self.fresh = folder, config, fresh
         self.metrics = folder / METRICS
         if config.settings.run.threads:
@@ -71,9 +77,22 @@ class Run:
             list(dict.fromkeys(fed.seed for fed in federations)), s.protection.clients, s.training.participants
         )
         last = last_round(draws, s.training.rounds, s.run.release_limit)  # where the limit ends the run, if not before
-        self.sweep = Sweep(s.replace(rounds=last), federations)
+        route = self._kept_route() if s.run.route in ("auto", "measured") else s.run.route
+        self.sweep = Sweep(s.replace(rounds=last, route=route or s.run.route), federations, model=model)
+        self.config = replace(config, settings=s.replace(route=self.sweep.batched.route))  # a resumed run takes it too
         self.ledger: ledgers.Ledger | None = None
         self.resumed_from = 0
+
+    def _kept_route(self) -> str | None:
+        """That of the checkpoint: another one would order the parameters otherwise, and round differently."""
+        notes = self.folder / "checkpoint" / "latest.json"
+        if self.fresh or not os.path.exists(notes):  # unlike Path.exists, no error for names that no folder can have
+            return None
+        try:
+            kept = read_notes(notes).get("route")
+        except CheckpointError:  # told when the run begins
+            return None
+        return kept if kept in NAMES else None
 
     def execute(self, on_start: Progress | None = None, on_round: Progress | None = None) -> dict[str, Any]:
         """Train to the end, from the checkpoint if there is one; returns the content of result.json."""
@@ -143,6 +162,7 @@ class Run:
             "round": self.sweep.state.round,
             "digest": self.config.digest(),
             "device": self.config.settings.run.device,
+            "route": self.sweep.batched.route,
             "threads": torch.get_num_threads(),
             "metrics_bytes": size_of(self.metrics),
             "data": self._fingerprints,
@@ -186,6 +206,11 @@ class Run:
             raise CheckpointError(
                 f"The run was on {notes.get('device')!r}, not {self.config.settings.run.device!r}.",
                 f"Use --device {notes.get('device')}, --fresh or another --out.",
+            )
+        if notes.get("route", self.sweep.batched.route) != self.sweep.batched.route:
+            raise CheckpointError(
+                f"The run takes the route {notes['route']!r}, not {self.sweep.batched.route!r}.",
+                "Leave route out, or use --fresh or another --out.",
             )
         if type(notes.get("threads")) is int and 0 < notes["threads"] <= (os.cpu_count() or 1):
             torch.set_num_threads(notes["threads"])

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+COLUMNS = 1 << 16
+
 
 class Total:
     """Running weighted sums over clients for F federations: ``sum_k p_k W_k`` and ``sum_k p_k``.
@@ -30,14 +32,16 @@ class Total:
 
     def add(self, where: slice, released: Tensor, distortion: Tensor, weights: Tensor, accepted: Tensor) -> None:
         """Add releases ``[f, k, P]`` of the federations ``where``; refused ones count for nothing."""
-        share = torch.where(accepted, weights, 0.0)  # [f, k]
-        keep = accepted.unsqueeze(-1)
-        released, distortion = torch.where(keep, released, 0.0), torch.where(keep, distortion, 0.0)
-        for k in range(released.shape[1]):
-            weight = share[:, k, None].to(torch.float64)
-            self.sum[where] += released[:, k] * weight
-            self.distortion[where] += distortion[:, k] * weight
-            self.mass[where] += weight[:, 0]
+        share = torch.where(accepted, weights, 0.0).to(torch.float64)  # [f, k]
+        whole = accepted.device.type == "cpu" and bool(accepted.all())  # a GPU would have to wait for the answer
+        keep = None if whole else accepted.unsqueeze(-1)
+        for total, values in ((self.sum[where], released), (self.distortion[where], distortion)):
+            for columns in _columns(values):
+                part = values[..., columns] if keep is None else torch.where(keep, values[..., columns], 0.0)
+                for k in range(part.shape[1]):
+                    total[:, columns] += part[:, k] * share[:, k, None]
+        for k in range(share.shape[1]):
+            self.mass[where] += share[:, k]
         self.count[where] += accepted.sum(1)
 
     def step(self, previous: Tensor, rate: Tensor | float, min_clients: int) -> tuple[Tensor, Tensor]:
@@ -47,8 +51,19 @@ class Total:
         """
         valid = ((self.count >= min_clients) & (self.mass > 0)).unsqueeze(-1)
         mass = torch.where(valid[:, 0], self.mass, 1.0).unsqueeze(-1)
-        mean = self.sum / mass
-        rate = torch.as_tensor(rate, dtype=torch.float64, device=mean.device).view(-1, 1)
-        moved = torch.where(rate == 1, mean, previous + rate * (mean - previous))
-        size = torch.linalg.vector_norm(self.distortion / mass, dim=-1)
-        return torch.where(valid, moved.to(previous.dtype), previous), size.to(previous.dtype)
+        rate = torch.as_tensor(rate, dtype=torch.float64, device=mass.device).view(-1, 1)
+        new, sizes = torch.empty_like(previous), []
+        for columns in _columns(previous):
+            old, mean = previous[:, columns], self.sum[:, columns] / mass
+            moved = torch.where(rate == 1, mean, old + rate * (mean - old))
+            new[:, columns] = torch.where(valid, moved.to(old.dtype), old)
+            sizes.append(torch.linalg.vector_norm(self.distortion[:, columns] / mass, dim=-1))
+        size = sizes[0] if len(sizes) == 1 else torch.linalg.vector_norm(torch.stack(sizes), dim=0)
+        return new, size.to(previous.dtype)
+
+
+def _columns(values: Tensor) -> list[slice]:
+    """Stretches of ``[..., P]`` that stay in a CPU's cache from one operation to the next; on a GPU all of it."""
+    size = values.shape[-1]
+    width = COLUMNS if values.device.type == "cpu" else max(size, 1)
+    return [slice(start, start + width) for start in range(0, size, width)]

@@ -1,0 +1,91 @@
+"""The settings of a sweep that concern its data: how files are read, what is held out, and whose data is whose."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from ..data.contents import Reading
+from ..data.partition import SCHEMES
+from ..errors import ConfigError, expected, is_finite, is_number, is_whole
+from ..mechanism import protection
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """Whose data is whose."""
+
+    partition: str = "identical"  # how training data is dealt to the clients: a scheme of ``data/partition.py``
+    dirichlet: float = 0.5  # concentration of the Dirichlet partition: the smaller, the more skewed
+    shards: int = 2  # per client, of the shards partition
+    sizes: list[float] | None = None  # relative client sizes; None: equal
+    partition_seed: int = 0
+    validation_fraction: float = 1 / 6  # of a folder's training files; bundled data have fixed splits
+    public_fraction: float = 0.0  # likewise
+    test_fraction: float = 1 / 6  # of files without a test part
+    target: str | None = None  # the column of the classes; None: guessed, as ``equipoise data check`` says
+    group: str | None = None  # the column that says whose each row is: a person's rows stay together
+    text: str | None = None  # a column of sentences, which become tokens
+    drop: list[str] | None = None  # columns to leave out
+    categorical: list[str] | None = None  # columns of numbers that are names, not amounts
+    categories: Literal["one-hot", "codes"] = "one-hot"  # how names in a column become numbers
+    vocabulary: int | None = None  # token numbers, padding included; of text, how many its words are hashed into
+    text_length: int = 64  # tokens of a row: longer texts are cut, shorter ones padded
+    resize: int | list[int] | None = None  # side, or height and width, that pictures get; None: they have one size
+    scale: float | None = None  # by which values are divided before all else
+    mean: float | list[float] | None = None  # that is subtracted: one, or one per channel or column; None: measured
+    std: float | list[float] | None = None  # by which is divided after that; goes with ``mean``
+
+
+FILES = (*(part.name for part in fields(Reading)), "test_fraction", "mean", "std")
+"""Keys that concern the user's own files alone."""
+LATER = {part.name: part.default for part in fields(DataSettings) if part.name in FILES}
+"""Keys that came later: with these values a run is what it was without them."""
+
+INTEGERS = {"shards": 1, "partition_seed": 0, "text_length": 1}
+"""Whole numbers with the least that each may be."""
+NUMBERS = ("dirichlet", "validation_fraction", "public_fraction", "test_fraction")
+CHOICES = {"categories": ("one-hot", "codes")}
+
+
+def type_problems(s: Any) -> Iterator[ConfigError]:
+    """What is of the wrong type, of keys that are attributes of ``s``."""
+    if not isinstance(s.partition, str):
+        yield expected("partition", s.partition, "a word")
+    if s.sizes is not None and not (isinstance(s.sizes, list) and all(is_number(size) for size in s.sizes)):
+        yield expected("sizes", s.sizes, "a list of numbers or none")
+    for name in ("target", "group", "text"):
+        if getattr(s, name) is not None and not isinstance(getattr(s, name), str):
+            yield expected(name, getattr(s, name), "the name of a column, or none")
+    for name in ("drop", "categorical"):
+        value = getattr(s, name)
+        if value is not None and not (isinstance(value, list) and all(isinstance(column, str) for column in value)):
+            yield expected(name, value, "a list of columns, or none", f'For example {name} = ["id"].')
+    if s.vocabulary is not None and not is_whole(s.vocabulary):
+        yield expected("vocabulary", s.vocabulary, "a whole number or none")
+    if s.resize is not None and not all(map(is_whole, s.resize if isinstance(s.resize, list) else [s.resize])):
+        yield expected("resize", s.resize, "a whole number, two of them, or none")
+    if s.scale is not None and not is_number(s.scale):
+        yield expected("scale", s.scale, "a number or none")
+    for name in ("mean", "std"):
+        value = getattr(s, name)
+        if value is not None and not all(map(is_finite, value if isinstance(value, list) else [value])):
+            yield expected(name, value, "a finite number, a list of them, or none")
+
+
+def range_problems(s: Any) -> Iterator[ConfigError]:
+    """What is out of range. Fractions and moments are held against the files when these are read."""
+    yield from protection.not_positive(s, ("dirichlet",))
+    if s.sizes is not None and (len(s.sizes) != s.clients or not all(0 < size < math.inf for size in s.sizes)):
+        yield expected("sizes", s.sizes, f"one positive number for each of {s.clients} clients")
+    if s.partition not in SCHEMES:
+        yield expected("partition", s.partition, f"one of {', '.join(SCHEMES)}")
+    if s.vocabulary is not None and s.vocabulary < 2:
+        yield expected("vocabulary", s.vocabulary, ">= 2: padding and a token")
+    sides = s.resize if isinstance(s.resize, list) else [1 if s.resize is None else s.resize] * 2
+    if len(sides) != 2 or min(sides) < 1:
+        yield expected("resize", s.resize, "one size >= 1, or height and width")
+    if s.scale is not None and not 0 < s.scale < math.inf:
+        yield expected("scale", s.scale, "finite and > 0")

@@ -1,0 +1,69 @@
+"""What a run would make of a dataset: its shape, classes, clients, groups, normalisation, and all that was guessed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..data.dataset import Dataset
+from ..data.partition import partition
+from ..data.splits import Split
+from ..errors import DataError
+from .datasets import load_dataset
+from .settings import Settings
+
+
+def overview(settings: Settings, name: str) -> dict[str, Any]:
+    """The dataset as these settings read it and deal it; numbers and names alone, no row of it.
+
+    >>> overview(Settings.flat(clients=2), "breast-cancer")["clients"]
+    {'partition': 'identical', 'rows': [100, 100], 'classes': [[38, 62], [37, 63]]}
+    """
+    data = load_dataset(settings, name)
+    counts = {what: len(split) for what, split in _splits(data).items()}
+    return {
+        "name": data.name,
+        "kind": data.kind,
+        "shape": list(data.shape),
+        "vocabulary": data.vocabulary,
+        "rows": counts,
+        "classes": [
+            {"name": data.class_names[number] if data.class_names else str(number), "train": count}
+            for number, count in enumerate(_counts(data.train, data.classes))
+        ],
+        "clients": _clients(settings, data),
+        "groups": None if data.train.groups is None else len(torch.unique(data.train.groups)),
+        "mean": data.mean,
+        "std": data.std,
+        "guessed": list(data.guessed),
+    }
+
+
+def _splits(data: Dataset) -> dict[str, Split]:
+    named = {"train": data.train, "validation": data.validation, "test": data.test, "public": data.public}
+    return {what: split for what, split in named.items() if split is not None}
+
+
+def _counts(split: Split, classes: int) -> list[int]:
+    counts: list[int] = torch.bincount(split.labels, minlength=classes).tolist()
+    return counts
+
+
+def _clients(settings: Settings, data: Dataset) -> dict[str, Any]:
+    own, clients = settings.data, settings.protection.clients
+    parts = partition(
+        data.train.labels, clients, own.partition, dirichlet=own.dirichlet, shards=own.shards, sizes=own.sizes,
+        seed=own.partition_seed, groups=data.train.groups,
+    )  # fmt: skip
+    for what in ("validation", "test"):  # a client has its share of these too: training would refuse
+        split: Split = getattr(data, what)
+        try:
+            partition(split.labels, clients, "identical", sizes=own.sizes, groups=split.groups)
+        except DataError as error:
+            raise DataError(f"Of the {what} part: {error.cause}", f"{error.remedy} Or raise {what}_fraction.") from None
+    return {
+        "partition": own.partition,
+        "rows": [len(part) for part in parts],
+        "classes": [_counts(data.train.take(part), data.classes) for part in parts],
+    }

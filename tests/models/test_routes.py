@@ -1,0 +1,43 @@
+"""The rule for a route, and the measurement."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from equipoise.models.bundled import LeNetZhu
+from equipoise.models.routes import NAMES, default_route, measured_route
+from tests.models.odd_models import Sequence
+
+
+def test_the_rule_is_of_model_device_and_mini_batch() -> None:
+    other = nn.Sequential(nn.Linear(4, 2), nn.GELU())
+    assert default_route(LeNetZhu()) == "layers"
+    assert default_route(LeNetZhu(), loss=nn.functional.cross_entropy) == "threads"
+    assert default_route(other) == default_route(other, batch=15, replicas=2) == "threads"
+    assert default_route(other, batch=16, replicas=2) == "loop"
+    assert default_route(other, batch=4, replicas=1) == "loop", "one model has all threads to itself"
+    assert default_route(other, device="cuda") == "vmap"
+    assert default_route(Sequence(), device="cuda") == "loop"
+    assert default_route(Sequence().eval(), device="cuda") == "vmap", "cuDNN takes no gradient of these in eval mode"
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "expected"),
+    [
+        (nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), torch.rand(3, 1, 2, 2), set(NAMES)),
+        (nn.Sequential(nn.Linear(4, 2), nn.GELU()), torch.rand(3, 4), {"vmap", "loop", "threads"}),
+        (Sequence(), torch.randint(7, (3, 5)), {"vmap", "loop", "threads"}),
+    ],
+    ids=["layers", "any", "recurrent"],
+)
+def test_routes_that_run_a_model_are_timed(model: nn.Module, inputs: torch.Tensor, expected: set[str]) -> None:
+    chosen, took = measured_route(model, None, inputs, torch.tensor([0, 1, 0]), replicas=2, seconds=0.001)
+    assert set(took) == expected
+    assert took[chosen] == min(took.values()) > 0
+
+
+def test_a_model_that_nothing_can_run_says_why() -> None:
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        measured_route(nn.Linear(4, 2), None, torch.rand(3, 5), torch.tensor([0, 1, 0]), replicas=2, seconds=0.001)
