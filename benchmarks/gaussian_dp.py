@@ -37,10 +37,10 @@ from torch.nn import CrossEntropyLoss
 from torch.utils.data import DataLoader, TensorDataset
 
 from equipoise.environment import environment
+from equipoise.mechanism.call_slots import SLOTS
 from equipoise.mechanism.protect import protected_step
 from equipoise.mechanism.protection import ProtectionSettings
 from equipoise.mechanism.run_budget import GaussianSettings
-from equipoise.mechanism.units import SLOTS
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import LeNetZhu
 

@@ -4,9 +4,11 @@
 
 Static noise and learned distortion: the plain loop is that of examples/basic_flow.py, which does the same work, replica
 after replica: draws, noise, gradients, the learner's steps, the losses before and after, the mean. ``gaussian-dp``: the
-same step by Opacus, client after client, on a CPU, where Opacus is installed. Both sides take turns in a process of
-their own for each case; a ratio is that of the plain loop's time to ours, above 1 where we are faster, with a bootstrap
-interval over the turns. Memory is what a side takes beyond what it starts with, each in a process of its own. Learned
+same step by Opacus, client after client, on a CPU, where Opacus is installed. Both sides take turns, each in a process
+of its own, as ours tells the C library to keep freed memory; a ratio is that of the plain loop's time to ours, above 1
+where we are faster, with a bootstrap interval over the turns. Memory is what a side takes beyond what it starts with,
+each in a process of its own; ours with the chunk of clients that the engine chooses, and with one client at a time, as
+the plain loop has it. A client of ``gaussian-dp`` has as many records as the batch, all in every round. Learned
 distortion has M = 10 steps, and 2 for the model of 2.8 million parameters.
 """
 
@@ -20,7 +22,9 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -39,17 +43,19 @@ from equipoise.environment import environment
 from equipoise.models.bundled import build
 from equipoise.models.residual import ResNetGN
 
-Round = Callable[[], object]
+Round = Callable[..., object]  # of a number of rounds
 VOCABULARY, LENGTH = 400, 24
 MODELS: dict[str, tuple[str, Callable[[], nn.Module], int]] = {  # kind of data, model, M
     "lenet-zhu": ("picture", lambda: build("lenet-zhu", (1, 28, 28), 10), 10),
     "mlp": ("picture", lambda: build("mlp", (1, 28, 28), 10), 10),
     "resnet-gn": ("colour", lambda: build("resnet-gn", (3, 32, 32), 10), 10),
-    "resnet-gn 2.8M": ("colour", lambda: ResNetGN((3, 32, 32), 10, width=64, blocks=2), 2),
+    "resnet-gn 2.8M": ("colour", lambda: ResNetGN((3, 32, 32), 10, width=96), 2),
     "transformer": ("tokens", lambda: build("transformer", (LENGTH,), 4, VOCABULARY), 10),
     "lstm": ("tokens", lambda: build("lstm", (LENGTH,), 4, VOCABULARY), 10),
 }
 MECHANISMS = {"pl-identical": 0.98, "pl-learn": 0.98, "gaussian-dp": 4.0}
+TURN, LONGEST = 0.15, 20
+"""Seconds and rounds of a turn: training draws its tables for up to 50 rounds at once."""
 SCALE = 7.99975  # the norm that a PL budget of 0.98 asks for
 
 
@@ -71,22 +77,23 @@ def data_of(kind: str, records: int) -> Dataset:
 # -- the two sides -------------------------------------------------------------------------------------------------
 
 
-def ours(case: dict[str, Any], device: str) -> Round:
+def ours(case: dict[str, Any], device: str, chunk: int = 0) -> Round:
     kind, make, steps = MODELS[case["model"]]
     torch.manual_seed(0)
     private = case["mechanism"] == "gaussian-dp"
     data = data_of(kind, case["clients"] * (case["batch"] if private else 64))
     settings = Settings.flat(
         rounds=100_000, clients=case["clients"], batch=4 if private else case["batch"], steps=steps, device=device,
-        snapshots=[], evaluate_every=100_000, eta=0.1, **({"gaussian": {"rounds": 100_000}} if private else {}),
+        snapshots=[], evaluate_every=100_000, eta=0.1, chunk=chunk,
+        **({"gaussian": {"rounds": 100_000, "divisor": case["batch"]}} if private else {}),
     )  # fmt: skip
     federation = Federation("made", case["mechanism"], MECHANISMS[case["mechanism"]])
     sweep = Sweep(settings, [federation], {"made": data}, make())
     case["route"] = sweep.batched.route
     length = 10 if device == "cuda" else 1
 
-    def step() -> None:
-        sweep.train(sweep.state.round + length)
+    def step(calls: int = 1) -> None:
+        sweep.train(sweep.state.round + calls * length)
 
     step.rounds = length  # type: ignore[attr-defined]
     return step
@@ -100,7 +107,7 @@ def plain(case: dict[str, Any], device: str) -> Round:
     state = {"weights": [p.detach().clone() for p in model.parameters()]}
     unit = torch.distributions.Laplace(torch.zeros((), device=device), torch.ones((), device=device))
 
-    def step() -> None:
+    def one() -> None:
         releases = []
         for client in range(case["clients"]):
             mine = (64 * client + torch.randperm(64)[: case["batch"]]).to(device)
@@ -108,6 +115,14 @@ def plain(case: dict[str, Any], device: str) -> Round:
             batch = inputs[mine], labels[mine]
             releases.append(basic_flow.client(model, state["weights"], *batch, noise, case["mechanism"], SCALE)[0])
         state["weights"] = basic_flow.server(releases)
+
+    return several(one)
+
+
+def several(one: Callable[[], None]) -> Round:
+    def step(calls: int = 1) -> None:
+        for _ in range(calls):
+            one()
 
     return step
 
@@ -127,7 +142,7 @@ def opacus(case: dict[str, Any], device: str) -> Round:
     )
     start = [p.detach().clone() for p in model.parameters()]
 
-    def step() -> None:
+    def one() -> None:
         releases = []
         for client in range(case["clients"]):
             with torch.no_grad():
@@ -140,7 +155,7 @@ def opacus(case: dict[str, Any], device: str) -> Round:
             releases.append([p.detach().clone() for p in model.parameters()])
         start[:] = basic_flow.server(releases)
 
-    return step
+    return several(one)
 
 
 def _for_opacus(model: nn.Module) -> nn.Module:
@@ -156,48 +171,102 @@ def _for_opacus(model: nn.Module) -> nn.Module:
 # -- measuring -----------------------------------------------------------------------------------------------------
 
 
-def apart(task: Callable[[], Any]) -> Any:
-    """What ``task`` returns in a process of its own, forked before any thread was started."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reader)
-        try:
-            answer = task()
-        except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"[:300]}
-        os.write(writer, json.dumps(answer).encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as answers:
-        text = answers.read()
-    os.waitpid(child, 0)
-    return json.loads(text) if text else {"error": "ended without an answer"}
+class Apart:
+    """A process of its own, forked before any thread was started, that answers one question after the other."""
+
+    def __init__(self, answers: Callable[[], Iterator[Any]]) -> None:
+        (asked, self._ask), (self._answer, answer) = os.pipe(), os.pipe()
+        self._child = os.fork()
+        if self._child == 0:
+            os.close(self._ask)
+            os.close(self._answer)
+            with os.fdopen(asked, "rb") as questions, os.fdopen(answer, "wb") as out:
+                try:
+                    values = answers()
+                    while questions.readline() == b"next\n":
+                        out.write(json.dumps(next(values)).encode() + b"\n")
+                        out.flush()
+                except Exception as error:
+                    out.write(json.dumps({"error": f"{type(error).__name__}: {error}"[:300]}).encode() + b"\n")
+            os._exit(0)
+        os.close(asked)
+        os.close(answer)
+        self._lines = os.fdopen(self._answer, "rb")
+
+    def ask(self) -> None:
+        os.write(self._ask, b"next\n")
+
+    def answer(self) -> Any:
+        line = self._lines.readline()
+        value = json.loads(line) if line else {"error": "ended without an answer"}
+        if isinstance(value, dict) and "error" in value:
+            raise RuntimeError(value["error"])
+        return value
+
+    def end(self) -> None:
+        with suppress(BrokenPipeError):  # it has ended with an error
+            os.write(self._ask, b"end\n")  # closing would not tell it: processes forked later have this end, too
+        os.close(self._ask)
+        self._lines.close()
+        os.waitpid(self._child, 0)
 
 
-def seconds(step: Round, device: str) -> float:
+def apart(*tasks: Callable[[], Any]) -> list[Any]:
+    """What each task returns, side by side."""
+    children = [Apart(partial(once, task)) for task in tasks]
+    for child in children:
+        child.ask()
+    try:
+        return [child.answer() for child in children]
+    finally:
+        for child in children:
+            child.end()
+
+
+def once(task: Callable[[], Any]) -> Iterator[Any]:
+    yield task()
+
+
+def turns(side: Callable[..., Round], case: dict[str, Any], device: str) -> Iterator[Any]:
+    """First the route; then, for every turn, the seconds of a round: of some rounds if they are short."""
+    torch.set_num_threads(min(2, os.cpu_count() or 1))
+    step = side(case, device)
+    seconds(step, device)
+    rounds = max(1, min(LONGEST, int(TURN / seconds(step, device)))) if device == "cpu" else 1
+    yield case.get("route")
+    while True:
+        yield seconds(step, device, rounds)
+
+
+def seconds(step: Round, device: str, calls: int = 1) -> float:
     started = time.perf_counter()
-    step()
+    step(calls)
     if device == "cuda":
         torch.cuda.synchronize()
-    return (time.perf_counter() - started) / getattr(step, "rounds", 1)
+    return (time.perf_counter() - started) / calls / getattr(step, "rounds", 1)
 
 
 def timed(case: dict[str, Any], device: str, limit: float, least: int) -> dict[str, Any]:
-    torch.set_num_threads(min(2, os.cpu_count() or 1))
-    sides = {
-        "ours": ours(case, device),
-        "plain": (opacus if case["mechanism"] == "gaussian-dp" else plain)(case, device),
-    }
+    other = opacus if case["mechanism"] == "gaussian-dp" else plain
+    sides = {name: Apart(partial(turns, side, dict(case), device)) for name, side in (("ours", ours), ("plain", other))}
     times: dict[str, list[float]] = {name: [] for name in sides}
-    for step in sides.values():
-        seconds(step, device)
-        seconds(step, device)
-    end = time.perf_counter() + limit
-    while len(times["ours"]) < least or (time.perf_counter() < end and len(times["ours"]) < 200):
-        for name, step in sides.items():
-            times[name].append(seconds(step, device))
-    return {"route": case["route"], "turns": len(times["ours"]), **summary(times["ours"], times["plain"])}
+
+    def turn(name: str) -> Any:
+        sides[name].ask()
+        return sides[name].answer()
+
+    try:
+        route, _ = [turn(name) for name in sides]
+        end = time.perf_counter() + limit
+        while len(times["ours"]) < least or (time.perf_counter() < end and len(times["ours"]) < 200):
+            for name in sides:
+                times[name].append(turn(name))
+    except RuntimeError as error:
+        return {"error": str(error)}
+    finally:
+        for side in sides.values():
+            side.end()
+    return {"route": route, "turns": len(times["ours"]), **summary(times["ours"], times["plain"])}
 
 
 def summary(mine: list[float], theirs: list[float]) -> dict[str, Any]:
@@ -212,30 +281,33 @@ def summary(mine: list[float], theirs: list[float]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def memory(case: dict[str, Any], device: str, side: Callable[..., Round]) -> dict[str, float]:
+def memory(case: dict[str, Any], device: str, side: Callable[..., Round]) -> float:
     torch.set_num_threads(min(2, os.cpu_count() or 1))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     step = side(case, device)
     for _ in range(2):
         step()
     if device == "cuda":
-        return {"MiB": torch.cuda.max_memory_allocated() / 2**20}
-    return {"MiB": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024}
+        return torch.cuda.max_memory_allocated() / 2**20
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
 
 
 def measured(case: dict[str, Any], device: str, limit: float, least: int) -> dict[str, Any]:
-    row = {**case, **apart(lambda: timed(dict(case), device, limit, least))}
+    row = {**case, **timed(dict(case), device, limit, least)}
+    if "error" in row:
+        return row
     other = opacus if case["mechanism"] == "gaussian-dp" else plain
-    for name, side in (("memory_mib", ours), ("plain_memory_mib", other)):
-        row[name] = apart(lambda side=side: memory(dict(case), device, side)).get("MiB")
-    return row
+    sides = {"memory_mib": ours, "one_client_mib": partial(ours, chunk=1), "plain_memory_mib": other}
+    tasks = [partial(memory, dict(case), device, side) for side in sides.values()]
+    taken = apart(*tasks) if device == "cuda" else [apart(task)[0] for task in tasks]
+    return row | dict(zip(sides, taken, strict=True))
 
 
 def cases(device: str, only: str | None) -> list[dict[str, Any]]:
     mechanisms = [name for name in MECHANISMS if device == "cpu" or name != "gaussian-dp"]
     return [
         {"model": model, "mechanism": mechanism, "batch": batch, "clients": clients}
-        for model in MODELS if only in (None, model)
+        for model in MODELS if only is None or model in only.split(",")
         for mechanism in mechanisms for batch in (4, 32) for clients in (4, 16)
     ]  # fmt: skip
 
@@ -245,9 +317,11 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--least", type=int, default=3)
-    parser.add_argument("--only")
+    parser.add_argument("--only", help="a model, or several with commas")
+    parser.add_argument("--commit", help="where git cannot tell it")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    torch.set_num_threads(1)  # processes are forked from this one, and threads do not outlive that
     warnings.simplefilter("ignore")  # Opacus's, on its noise and its hooks
     rows = []
     for case in cases(options.device, options.only):
@@ -256,7 +330,8 @@ def main() -> None:
         what = f"{row['model']:>15} {row['mechanism']:>12} batch {row['batch']:>2} clients {row['clients']:>2}"
         told = row.get("error") or (
             f"{row['ms']:9.2f} ms, plain {row['plain_ms']:9.2f}, {row['ratio']:5.2f}x ({row['ratio_low']:.2f} to "
-            f"{row['ratio_high']:.2f}) by {row['route']}; {row['memory_mib']:.0f} and {row['plain_memory_mib']:.0f} MiB"
+            f"{row['ratio_high']:.2f}) by {row['route']}; {row['memory_mib']:.0f}, {row['one_client_mib']:.0f} and "
+            f"{row['plain_memory_mib']:.0f} MiB"
         )
         print(what, told, flush=True)
         if options.out:
@@ -264,14 +339,17 @@ def main() -> None:
 
 
 def write(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    commit = (
+        options.commit
+        or subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    )
     command = f"python benchmarks/models.py --device {options.device} --out {options.out.name}"
     result = {
         "command": command,
         "commit": commit,
         "seconds": options.seconds,
         "rows": rows,
-        "environment": apart(environment),
+        "environment": apart(partial(environment, options.device))[0],
     }
     options.out.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -1,22 +1,20 @@
-"""The example with a guarantee trains, makes the releases that it says, and says what is guaranteed."""
+"""Examples: the one with a guarantee says what it makes true; from data to audit, each in one short file."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from equipoise.auditing.options import AuditOptions
 from equipoise.data.dataset import Dataset, from_tensors
 from equipoise.mechanism.protect import Protected, protected_step
-from examples import gaussian_dp
+from examples import gaussian_dp, pictures_folder, table_groups, text_classification
 
 ROUNDS, RECORDS = 3, 200
-
-
-def test_the_example_is_short() -> None:
-    assert len(Path(gaussian_dp.__file__).read_text(encoding="utf-8").splitlines()) < 80
 
 
 @pytest.mark.slow
@@ -41,3 +39,44 @@ def test_gaussian_dp_trains_and_says_what_is_guaranteed(
     assert "sees every one of the 3 releases" in said
     assert "epsilon 2 at delta 1e-05 for the whole run, relation add/remove, unit record" in said
     assert asked == [(RECORDS, "gaussian-dp", 2.0, ROUNDS, 1e-5, None)] * (4 * ROUNDS)  # all records, and nobody's seed
+
+
+SMALL = AuditOptions(
+    attacks=["matched"], candidates=6, releases=4, others=4, around=4, tuning=2, games=20, among=10, pictures=0
+)
+FROM_DATA_TO_AUDIT = [pictures_folder, text_classification, table_groups]
+
+
+@pytest.mark.parametrize("example", [gaussian_dp, *FROM_DATA_TO_AUDIT], ids=lambda module: module.__name__)
+def test_an_example_is_short(example: Any) -> None:
+    assert len(Path(example.__file__).read_text(encoding="utf-8").splitlines()) < 80
+
+
+def test_pictures_from_a_folder_with_unequal_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = pictures_folder.write_folder(tmp_path / "pictures", 60)
+    pictures_folder.main(folder, tmp_path / "run", rounds=5, options=SMALL)
+    said = capsys.readouterr().out
+    (sizes,) = re.findall(r"pictures of each client: ([\d, ]+)", said)
+    assert len(set(sizes.split(", "))) > 1, "clients are unequal"
+    assert [line.split(":")[0] for line in said.splitlines() if ": test accuracy" in line] == ["none", "pl-identical"]
+    assert "matched identified" in said
+
+
+@pytest.mark.slow
+def test_text_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = text_classification.write_messages(tmp_path / "messages.csv", 700)
+    text_classification.main(file, tmp_path / "run", "message", "topic", rounds=3, options=SMALL)
+    said = capsys.readouterr().out
+    assert re.search(r"^none: test accuracy", said, re.M)
+    assert "matched identified" in said
+
+
+def test_a_table_with_groups_and_budgets_of_each_client(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = table_groups.write_visits(tmp_path / "visits.csv", 150)
+    table_groups.main(file, tmp_path / "run", "outcome", "patient", rounds=4, options=SMALL)
+    said = capsys.readouterr().out
+    assert "at epsilons [1.0, 2.0, 4.0, 8.0] for 4 rounds together" in said
+    claims = json.loads((tmp_path / "run" / "guarantee.json").read_text(encoding="utf-8"))["claims"]
+    assert [(claim["epsilon"], claim["unit"], claim["holds"]) for claim in claims] == [
+        (epsilon, "user", False) for epsilon in table_groups.EPSILONS
+    ]

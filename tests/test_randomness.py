@@ -375,3 +375,15 @@ def test_populations_may_differ_from_row_to_row() -> None:
     chosen = subset(torch.full((2, 2), 0.999, dtype=torch.float64), torch.tensor([2, 50]))
     assert sorted(chosen[0].tolist()) == [0, 1]
     assert chosen[1].tolist() == [48, 49]
+
+
+def test_streams_that_are_dealt_to_workers_are_the_same_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys, clients, rounds = [experiment_key(seed, "noise") for seed in (1, 2, 2)], [0, 1, 2], [4, 9]
+    alone = uniform(keys, clients, rounds, 700)
+    dealt = []
+    mapped = randomness.workers.mapped
+    monkeypatch.setattr(randomness, "DEALT", 700)
+    monkeypatch.setattr(randomness.workers, "count", lambda: 2)
+    monkeypatch.setattr(randomness.workers, "mapped", lambda task, items: mapped(task, dealt.append(items) or items))
+    assert torch.equal(uniform(keys, clients, rounds, 700), alone)
+    assert [len(items) for items in dealt] == [2]

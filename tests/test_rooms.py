@@ -21,7 +21,7 @@ SOURCE = Path(equipoise.__file__).parent
 TESTS = Path(__file__).parent
 
 ROOMS = (
-    "errors", "randomness", "files", "statistics", "environment",
+    "errors", "workers", "randomness", "files", "statistics", "environment",
     "data", "models", "privacy", "mechanism", "ledger", "server", "engine", "runs", "attack", "auditing", "bounds",
     "reproduction", "choosing", "flower", "report", "cli",
 )  # fmt: skip

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from . import workers
 from .errors import ReleaseError
 
 Key = tuple[int, int]
@@ -31,6 +33,8 @@ Words = Callable[[int], NDArray[np.uint64]]
 """A source of independent, uniform 64-bit words: as many as are asked for, never the same again."""
 KEY_BYTES = 32  # of a protective key: twice the 128 bits of security that SHAKE128 has
 BLOCK_BYTES = 1 << 20
+DEALT = 1 << 19
+"""A worker draws at least so many numbers, as it takes time to wake up."""
 _LOW = 0xFFFFFFFF
 
 
@@ -170,10 +174,17 @@ def _uniform_numpy(
     out = torch.empty(len(rounds), len(keys), count, dtype=dtype)
     rows = out.numpy()
     kind = np.float32 if dtype == torch.float32 else np.float64
-    for i, round_number in enumerate(rounds):
-        for j, (key, client) in enumerate(zip(keys, clients, strict=True)):
-            bits = _philox_bits(key, client, round_number)
+
+    places = list(product(range(len(rounds)), range(len(keys))))
+
+    def fill(part: slice) -> None:
+        for i, j in places[part]:
+            bits = _philox_bits(keys[j], clients[j], rounds[i])
             np.random.Generator(bits).random(out=rows[i, j], dtype=kind)
+
+    parts = workers.shares(len(places), -(-DEALT // count), 1)
+    for _ in workers.mapped(fill, parts) if len(parts) > 1 else map(fill, parts):
+        pass
     return out
 
 

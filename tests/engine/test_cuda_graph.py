@@ -113,8 +113,13 @@ FEDERATIONS = [Federation("few", "ls-learn", 200), Federation("few", "gs-static"
 
 
 @pytest.mark.usefixtures("graphs")
-def test_replayed_rounds_are_the_plain_ones_bit_for_bit(few: Dataset) -> None:
+@pytest.mark.parametrize("numbers", [1, 20_000, 1 << 30])
+def test_replayed_rounds_are_the_plain_ones_bit_for_bit(
+    few: Dataset, numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two stretches, the second shorter; more rounds than there is noise in one table, and not a multiple of it."""
+    monkeypatch.setattr("equipoise.engine.cuda_graph.NOISE_NUMBERS", numbers)
+    monkeypatch.setattr("equipoise.engine.draws.DRAWN", numbers)
     count = NOISE_ROUNDS + 3
     stretches = [list(range(1, count + 1)), list(range(count + 1, count + 5))]
     plan: dict[str, Any] = {

@@ -10,20 +10,24 @@ import torch
 from equipoise.data.dataset import Dataset
 from equipoise.engine import routing
 from equipoise.engine.federation import Federation
+from equipoise.models import routes
 from tests.engine.sweeps import small, sweep_of
 
 
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({}, "threads"),
-        ({"batch": 16}, "loop"),
-        ({"clients": 1}, "loop"),
+        ({"clients": 8}, "threads"),
+        ({"clients": 8, "batch": 16}, "loop"),
+        ({"clients": 7}, "loop"),
         ({"route": "vmap"}, "vmap"),
         ({"mechanism": "gaussian-dp", "budget": 2.0, "batch": 16}, "threads"),
     ],
 )
-def test_a_sweep_follows_the_rule_or_what_is_set(few: Dataset, change: dict[str, Any], expected: str) -> None:
+def test_a_sweep_follows_the_rule_or_what_is_set(
+    few: Dataset, change: dict[str, Any], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes.workers, "count", lambda: 2)
     about = {key: change.pop(key) for key in ("mechanism", "budget") if key in change}
     federation = Federation("few", **{"mechanism": "none", **about})
     assert sweep_of(few, [federation], small(), **change).batched.route == expected

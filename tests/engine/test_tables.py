@@ -181,3 +181,23 @@ def test_tables_take_over_shorter_ones_and_give_copies() -> None:
     head: Any = long.head(2)
     head.gamma.zero_()
     assert torch.equal(long.gamma[:2], short.gamma), "a head is a copy"
+
+
+# --- what a block takes of tables ----------------------------------------------------------------------------
+
+
+def test_a_block_has_its_rows_of_noise_and_its_models() -> None:
+    """Of one federation they are views: nothing is copied."""
+    table, params = torch.arange(12.0).view(6, 2), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    pair = [Federation("a", "ls-static", 80, seed) for seed in (2, 1)]
+    same = [Federation("a", "ls-static", budget) for budget in (80, 200)]
+    for federations, seeds, chunk in ((pair[:1], [1, 2], 9), (pair, [1, 2], 9), (same, [1], 9), (pair, [1, 2], 2)):
+        for block in blocks(federations, ["a"], Draws(seeds, 3, None), chunk, CPU, paired=False):
+            assert torch.equal(block.noise(table), table[block.rows])
+            expected = params[block.federations].repeat_interleave(block.shape[1], 0)
+            assert torch.equal(block.start(params), expected)
+            alone = block.shape[0] == 1
+            assert (block.start(params).untyped_storage().data_ptr() == params.untyped_storage().data_ptr()) == alone
+            assert (block.noise(table).untyped_storage().data_ptr() == table.untyped_storage().data_ptr()) == alone
+    (odd,) = blocks(pair[:1], ["a"], Draws([1, 2], 3, None), 9, CPU, paired=True)
+    assert odd.start(params).shape == (4, 2), "an even number, where replicas share kernels"

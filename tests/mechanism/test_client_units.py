@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from equipoise.errors import ConfigError, DataError, ModelError
 from equipoise.mechanism import client_units
+from equipoise.mechanism.call_slots import APART, SLOTS
 from equipoise.mechanism.client_units import units_of
 from equipoise.mechanism.linear_units import LinearRecords
 from equipoise.mechanism.protect import protected_step
 from equipoise.mechanism.protection import ProtectionSettings
 from equipoise.mechanism.run_budget import GaussianSettings
-from equipoise.mechanism.units import SLOTS, EachRecord
+from equipoise.mechanism.units import EachRecord
 from equipoise.models.features import FeatureModel
 
 SETTINGS = ProtectionSettings(eta=1.0, gaussian=GaussianSettings(rounds=1, divisor=4, clip=1.0, sigmas=[[1e6, 0.01]]))
@@ -75,7 +76,7 @@ def test_every_head_and_loss_has_its_way(build: Any, loss: Any, kind: type, size
     assert type(units.pool) is kind
     assert layout.size == size
     if isinstance(units.pool, EachRecord) and given is not None:
-        assert units.pool.slots in (1, SLOTS), "how many records a call may hold was tried"
+        assert units.pool.slots in (1, APART, SLOTS), "how many records a call may hold was tried"
     assert [len(row) for row in units.rows] == [6 if given else 0]
     total, _ = units.pool.total(units.rows, torch.zeros(1, size), 1.0)
     assert total.shape == (1, size)

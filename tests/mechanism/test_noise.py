@@ -100,3 +100,12 @@ def test_a_family_of_ones_own_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> N
     assert Mechanism("mine", "leakage", noise="logistic").distorts
     numbers = uniform([experiment_key(9, "noise")], [0], [1], 40_000, torch.float64)[0, 0]
     assert stats.kstest(standard_noise(numbers, "logistic").numpy(), stats.logistic.cdf).pvalue > ERROR_RATE
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_noise_by_pieces_is_the_same_to_the_bit(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = uniform([experiment_key(7, "noise")], [0], [1], 5_000, torch.float32)[0, 0].view(50, 100)
+    whole = standard_noise(numbers, family)
+    monkeypatch.setattr(noise, "PIECE", 64)
+    for order in (numbers, numbers.t().contiguous().t()):
+        assert torch.equal(standard_noise(order, family), whole)

@@ -141,3 +141,39 @@ def test_parameters_that_play_no_part_have_no_gradient() -> None:
     gradient = batched.at(torch.rand(1, 2, 3), torch.zeros(1, 2, dtype=torch.int64)).gradient(torch.rand(1, 12))
     assert not gradient[0, place.start : place.stop].any()
     assert gradient.any()
+
+
+class Viewing(nn.Module):
+    """Pictures that are convolved and then seen as rows, as many a tutorial does it."""
+
+    def __init__(self, reshape: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.last = nn.Conv2d(3, 4, 3), nn.Linear(144, 2)
+        self.reshape, self.seen = reshape, list[bool]()
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.seen.append(images.is_contiguous())
+        inner = self.conv(images)
+        return self.last(inner.reshape(len(images), -1) if self.reshape else inner.view(len(images), -1))
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_pictures_lie_channels_last_unless_the_model_takes_views_of_them(route: Name) -> None:
+    x, y = torch.rand(3, 5, 3, 8, 8), torch.randint(2, (3, 5))
+    results = []
+    for reshape in (True, False):
+        batched = Batched(Viewing(reshape), route=route)
+        flat = batched.layout.flatten(dict(batched.model.named_parameters())).repeat(3, 1)
+        results.append((batched.at(x, y).gradient(flat), batched.at(x, y).loss(flat)))
+        seen = batched._route._copies[0]._model.seen  # type: ignore[attr-defined]
+        assert seen[0] is False, "first by pixel"
+        assert seen[1:] == [not reshape] * len(seen[1:]), "and from then on as the model needs it"
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_other_errors_of_a_model_are_its_own() -> None:
+    batched = Batched(Viewing(True), route="loop")
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        batched.at(torch.rand(1, 5, 3, 9, 9), torch.zeros(1, 5, dtype=torch.int64)).loss(torch.rand(1, 402))

@@ -6,18 +6,23 @@ import pytest
 import torch
 from torch import nn
 
+from equipoise import workers
 from equipoise.models.bundled import LeNetZhu
-from equipoise.models.routes import NAMES, default_route, measured_route
+from equipoise.models.routes import DEALT, NAMES, default_route, measured_route
 from tests.models.odd_models import Sequence
 
 
-def test_the_rule_is_of_model_device_and_mini_batch() -> None:
+def test_the_rule_is_of_model_device_and_mini_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "count", lambda: 2)
     other = nn.Sequential(nn.Linear(4, 2), nn.GELU())
     assert default_route(LeNetZhu()) == "layers"
     assert default_route(LeNetZhu(), loss=nn.functional.cross_entropy) == "threads"
-    assert default_route(other) == default_route(other, batch=15, replicas=2) == "threads"
-    assert default_route(other, batch=16, replicas=2) == "loop"
-    assert default_route(other, batch=4, replicas=1) == "loop", "one model has all threads to itself"
+    few = 2 * DEALT
+    assert default_route(other) == default_route(other, batch=15, replicas=few) == "threads"
+    assert default_route(other, batch=16, replicas=few) == "loop"
+    assert default_route(other, batch=4, replicas=few - 1) == "loop", "a worker takes time to wake up"
+    monkeypatch.setattr(workers, "count", lambda: 1)
+    assert default_route(other, batch=4, replicas=100) == "loop", "nobody to deal to"
     assert default_route(other, device="cuda") == "vmap"
     assert default_route(Sequence(), device="cuda") == "loop"
     assert default_route(Sequence().eval(), device="cuda") == "vmap", "cuDNN takes no gradient of these in eval mode"

@@ -12,10 +12,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from .. import workers
 from ..mechanism.distortion import draw_bounds
 from ..mechanism.noise import standard_noise
 from ..mechanism.release import local_step, release
-from ..models import workers
 from ..randomness import Key, experiment_key, uniform
 from .view import Public, Server, even
 

@@ -13,9 +13,8 @@ from .tables import LENGTH, Tables
 if TYPE_CHECKING:
     from .sweep import Sweep
 
-NOISE_ROUNDS = 10
-"""Rounds whose noise is drawn at once: the generator is many small kernels."""
-
+NOISE_ROUNDS, NOISE_NUMBERS = 10, 2 << 20
+"""Rounds whose noise is drawn at once, as the generator is many small kernels; fewer, if they are so many numbers."""
 
 T = TypeVar("T")
 MOST_STREAMS = 8
@@ -43,7 +42,10 @@ class RoundGraph:
         self.tables = first.head(len(first.batches))
         self.step = torch.zeros(1, dtype=torch.int64, device=sweep.device)
         self.at = torch.zeros(1, dtype=torch.int64, device=sweep.device)
-        self.noise = {name: table.repeat(NOISE_ROUNDS, 1, 1) for name, table in sweep.noise_table(1).items()}
+        first_noise = sweep.noise_table(1)
+        numbers = sum(table.numel() for table in first_noise.values())
+        self.length = max(1, min(NOISE_ROUNDS, NOISE_NUMBERS // max(1, numbers)))  # rounds of noise
+        self.noise = {name: table.expand(self.length, -1, -1).contiguous() for name, table in first_noise.items()}
         self._capture()
 
     def _capture(self) -> None:
@@ -64,20 +66,23 @@ class RoundGraph:
             state.velocity.copy_(velocity)
 
     def _round(self) -> None:
-        noise: dict[str, Tensor] = {name: table.index_select(0, self.at)[0] for name, table in self.noise.items()}
+        noise: dict[str, Tensor] = {
+            name: table[0] if self.length == 1 else table.index_select(0, self.at)[0]
+            for name, table in self.noise.items()
+        }
         self.step.clamp_(max=len(self.tables.batches) - 1)
         self.sweep.state.params.copy_(self.sweep.round(self.tables, self.step, noise))
         self.step.add_(1)
-        self.at.add_(1).remainder_(NOISE_ROUNDS)
+        self.at.add_(1).remainder_(self.length)
 
     def run(self, rounds: list[int], tables: Tables, on_round: Callable[[int], None] | None) -> Tables:
         """Replay the graph for every round; returns what they recorded."""
         self.tables.copy_(tables)
         self.step.zero_()
-        for start in range(0, len(rounds), NOISE_ROUNDS):
-            part = rounds[start : start + NOISE_ROUNDS]
+        for start in range(0, len(rounds), self.length):
+            part = rounds[start : start + self.length]
             for name, table in self.noise.items():
-                table[: len(part)].copy_(self.sweep.draw(part, name))
+                self.sweep.draw(part, name, out=table[: len(part)])
             self.at.zero_()
             for round_number in part:
                 self.graph.replay()

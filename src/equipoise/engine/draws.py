@@ -15,6 +15,8 @@ from ..errors import DataError
 from ..mechanism.noise import standard_noise
 from ..randomness import Key, Words, experiment_key, keyed_words, subset, uniform
 
+DRAWN = 2 << 20
+
 
 class Draws:
     """Participants, mini-batches and noise of a sweep with the given seeds."""
@@ -84,6 +86,15 @@ class Draws:
         clients = self.participants(rounds).flatten(1)[:, list(rows)]
         keys = [self._keys["noise"][row // self.slots] for row in rows]
         return standard_noise(_by_client(keys, clients, rounds, count, dtype, device), family)
+
+    def fill(self, out: Tensor, rounds: Sequence[int], rows: Sequence[int], family: str, widest: int) -> Tensor:
+        """The same noise, written into ``out`` ``[rounds, rows, count]`` by parts: a GPU's generator needs eight times
+        the memory of what it draws at once, which is that of ``widest`` streams, or ``DRAWN`` numbers."""
+        width = max(1, max(DRAWN // out.shape[2], widest) // len(rounds))
+        for start in range(0, len(rows), width):
+            part = out[:, start : start + width]
+            part.copy_(self.noise(rounds, rows[start : start + width], out.shape[2], family, out.dtype, out.device))
+        return out
 
     def words(self, round_number: int, rows: Sequence[int]) -> list[Words]:
         """What a formal mechanism draws its noise from: a source for each of the given streams."""

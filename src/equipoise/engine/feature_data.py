@@ -9,6 +9,10 @@ import torch
 from torch import Tensor
 
 from ..data.dataset import Dataset
+from ..mechanism.linear_units import on_head
+from ..mechanism.protection import ProtectionSettings
+from ..mechanism.units import EachRecord, Pool, Records
+from ..models.batched import Batched
 from ..models.feature_cache import cached_features
 from ..models.features import FeatureModel
 
@@ -28,3 +32,11 @@ def joined_groups(datasets: Sequence[Dataset]) -> Tensor | None:
         return None
     own = [torch.arange(len(dataset.train)) for dataset in datasets]
     return torch.cat([alone if group is None else group for group, alone in zip(groups, own, strict=True)])
+
+
+def pool_of(batched: Batched, records: Records, classes: int, protection: ProtectionSettings, features: bool) -> Pool:
+    """What sums the records of a sweep: of a linear head on ``features``, or of any model."""
+    if features:
+        return on_head(batched, records, classes)
+    expected = protection.gaussian.sampling_rate * protection.gaussian.divisor
+    return EachRecord(batched, records, classes, expected=expected)

@@ -23,12 +23,11 @@ from ..data.dataset import Dataset
 from ..data.partition import partition, weights
 from ..data.splits import placed
 from ..errors import ConfigError
-from ..mechanism.linear_units import on_head
 from ..mechanism.records import of_units
 from ..mechanism.registry import Mechanism, get_mechanism
 from ..mechanism.release import Noise, Release, observed_release
 from ..mechanism.schedule import schedule
-from ..mechanism.units import EachRecord, Pool, Records, Units
+from ..mechanism.units import Pool, Records, Units
 from ..models.batched import Batched
 from ..models.check import check_model
 from ..models.features import FeatureModel
@@ -40,9 +39,10 @@ from . import metrics
 from .cuda_graph import MOST_STREAMS, RoundGraph, capturable, side_by_side
 from .datasets import alike, dataset_labels, load_dataset
 from .draws import Draws
-from .feature_data import joined_groups, on_features
+from .feature_data import joined_groups, on_features, pool_of
 from .federation import Federation
 from .full_record import full_record
+from .memory import keep_freed_memory
 from .routing import route_of
 from .settings import Settings, check
 from .state import Event, Preview, State
@@ -52,6 +52,7 @@ NOISE_TABLE = {"cpu": 32 << 20, "cuda": 2 << 30}
 """Bytes up to which the noise of a round is drawn once for all blocks rather than block by block."""
 
 Progress = Callable[[int], None]
+Rows = list[int] | None
 T = TypeVar("T")
 
 
@@ -80,20 +81,17 @@ class Sweep:
                 the weights that it gives are the first ones.
         """
         check(settings, list(federations))
+        keep_freed_memory()
         settings = settings.for_run()
         if settings.run.device.startswith("cuda") and not torch.cuda.is_available():
             raise ConfigError(f"The device {settings.run.device!r} is not available.", "Use --device cpu.")
-        self.settings, self.device, self.dtype = (
-            settings,
-            torch.device(settings.run.device),
-            getattr(torch, settings.run.dtype),
-        )
+        self.settings, self.device = settings, torch.device(settings.run.device)
+        self.dtype: torch.dtype = getattr(torch, settings.run.dtype)
         mechanisms = list(dict.fromkeys(fed.mechanism for fed in federations))
         self.order = sorted(range(len(federations)), key=lambda i: mechanisms.index(federations[i].mechanism))
         self.federations = [federations[i] for i in self.order]  # one mechanism after the other
-        given = datasets or {}
         names = dict.fromkeys(fed.dataset for fed in federations)
-        self.datasets = {name: given.get(name) or load_dataset(settings, name) for name in names}
+        self.datasets = {name: (datasets or {}).get(name) or load_dataset(settings, name) for name in names}
         self.dataset_labels = dataset_labels(self.datasets)
         sample = alike(self.datasets)
         self._build: Callable[[], nn.Module] = partial(
@@ -183,11 +181,11 @@ class Sweep:
         def task(block: Block) -> Callable[[], tuple[Release, Tensor]]:
             return lambda: self.release(block, tables, step, self.block_noise(block, noise))
 
-        if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing() and len(self.blocks) <= MOST_STREAMS:
+        some = len(self.blocks) <= MOST_STREAMS and not self.settings.run.chunk  # one that is set bounds the memory
+        if some and self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             yield from zip(self.blocks, side_by_side([task(block) for block in self.blocks]), strict=True)
         else:
-            for block in self.blocks:  # one after the other: memory is that of one block
-                yield block, task(block)()
+            yield from ((block, task(block)()) for block in self.blocks)  # memory is that of one block
 
     def release(self, block: Block, tables: Tables, step: Tensor, noise: Noise) -> tuple[Release, Tensor]:
         """Algorithm 1, l. 5-8, for the clients of one block; also the distortion behind each release."""
@@ -198,7 +196,7 @@ class Sweep:
         x, y = self.inputs[examples], self.labels[examples]
         steps = [slice(i * s.protection.batch, (i + 1) * s.protection.batch) for i in range(s.protection.local_steps)]
         objectives = [self.batched.at(x[:, part], y[:, part]) for part in steps]
-        start = block.even(self.state.params[f].repeat_interleave(block.shape[1], dim=0))
+        start = block.start(self.state.params)
 
         def rows(table: Tensor) -> Tensor:
             return block.even(table.index_select(0, step)[0, f, k].reshape(-1))
@@ -224,9 +222,8 @@ class Sweep:
     @cached_property
     def pool(self) -> Pool:
         """All records, for a mechanism that sums over units."""
-        datasets = list(self.datasets.values())
-        records, classes = Records(self.inputs, self.labels, joined_groups(datasets)), datasets[0].classes
-        return (on_head if self.on_features else EachRecord)(self.batched, records, classes)
+        records = Records(self.inputs, self.labels, joined_groups(list(self.datasets.values())))
+        return pool_of(self.batched, records, alike(self.datasets).classes, self.settings.protection, self.on_features)
 
     # -- a look without a step -------------------------------------------------------------------------------
 
@@ -278,10 +275,15 @@ class Sweep:
         size = self.draws.streams * self.batched.layout.size * torch.finfo(self.dtype).bits // 8
         return size <= NOISE_TABLE[self.device.type]
 
-    def draw(self, rounds: list[int], family: str, streams: Sequence[int] | None = None) -> Tensor:
-        """Standard noise ``[rounds, streams, P]``."""
-        rows = range(self.draws.streams) if streams is None else streams
-        return self.draws.noise(rounds, rows, self.batched.layout.size, family, self.dtype, self.device)
+    def draw(
+        self, rounds: list[int], family: str, streams: list[int] | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        """Standard noise ``[rounds, streams, P]``, written into ``out`` where one is given."""
+        rows, size = list(range(self.draws.streams)) if streams is None else streams, self.batched.layout.size
+        if out is None and self.device.type == "cpu":
+            return self.draws.noise(rounds, rows, size, family, self.dtype, self.device)
+        out = torch.empty(len(rounds), len(rows), size, dtype=self.dtype, device=self.device) if out is None else out
+        return self.draws.fill(out, rounds, rows, family, max(len(block.rows) for block in self.blocks))
 
     def noise_table(self, round_number: int) -> dict[str, Tensor]:
         """Noise ``[streams, P]`` by family for one round; the round, for draws by block: where that is too large, and
@@ -300,9 +302,10 @@ class Sweep:
             rows = (block.rows if block.mechanism.whole_run else block.even(block.rows)).tolist()
             return self.draws.words(int(noise["round"]), rows)
         if block.mechanism.noise in noise:
-            return noise[block.mechanism.noise].index_select(0, block.rows)
+            return block.noise(noise[block.mechanism.noise])
         streams, place = torch.unique(block.rows, return_inverse=True)
-        return self.draw([int(noise["round"])], block.mechanism.noise, streams.tolist())[0].index_select(0, place)
+        drawn = self.draw([int(noise["round"])], block.mechanism.noise, streams.tolist())[0]
+        return drawn if block.span else drawn.index_select(0, place)
 
     # -- set-up and accounts -----------------------------------------------------------------------------------
 
@@ -374,8 +377,9 @@ class Sweep:
         at_once = any(mechanism.per_example and not mechanism.whole_run for mechanism in used)
         pixels = self.inputs[0].numel() * s.protection.batch * s.protection.local_steps
         size = self.batched.layout.size * (s.protection.batch if at_once else 1)
-        paired = self.batched.route in SHARED
-        chunk = s.run.chunk or default_chunk(size, pixels, self.dtype, self.device, paired)
+        shared = self.batched.route in SHARED
+        chunk = s.run.chunk or default_chunk(size, pixels, self.dtype, self.device, shared)
+        paired = shared and self.device.type == "cpu"
         self.blocks = list(blocks(self.federations, list(self.datasets), self.draws, chunk, self.device, paired))
 
     def _initial_state(self) -> State:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from .. import workers
 from ..mechanism.registry import Mechanism, get_mechanism
 from ..mechanism.schedule import schedule
-from ..models.looped import worker_count
 from .draws import Draws
 from .federation import Federation
 from .settings import Settings
@@ -31,6 +32,26 @@ class Block:
     rows: Tensor  # [R] stream of every client, see Draws
     data: Tensor  # [R] its row of the batch table: stream + streams * dataset
     paired: bool = True  # whether kernels see several replicas at once
+
+    def noise(self, table: Tensor) -> Tensor:
+        """The rows of a table ``[streams, P]`` that belong to these clients; not copied where they lie together."""
+        if self.span is None:
+            return table.index_select(0, self.rows)
+        return table[self.span]
+
+    def start(self, params: Tensor) -> Tensor:
+        """The global model of every client ``[R, P]``, from those of all federations; of one federation a view."""
+        mine, width = params[self.federations], self.shape[1]
+        if self.paired or len(mine) > 1:
+            return self.even(mine.repeat_interleave(width, dim=0))
+        return mine.expand(width, -1)
+
+    @cached_property
+    def span(self) -> slice | None:
+        """Their streams as one stretch, if they are one."""
+        first = int(self.rows[0])
+        alike = torch.equal(self.rows, torch.arange(first, first + len(self.rows), device=self.rows.device))
+        return slice(first, first + len(self.rows)) if alike else None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -88,7 +109,7 @@ def default_chunk(parameters: int, pixels: int, dtype: torch.dtype, device: torc
     """
     number = torch.finfo(dtype).bits // 8
     if not paired:
-        return max(worker_count(), min(96, REUSED // (number * parameters)))
+        return max(workers.count(), min(96, REUSED // (number * parameters)))
     most, room = (96, 512 << 20) if device.type == "cpu" else (4096, 8 << 30)
     each = number * (10 * parameters + 60 * pixels)  # gradients, distortions; activations
     return max(2, min(most, room // each) // 2 * 2)  # even, see Block.even

@@ -23,16 +23,23 @@ from ..models.layout import Layout
 from ..models.objective import Inputs, Loss, map_inputs
 from ..models.routes import Name
 from .batch import check_labels, checked_pair
+from .call_slots import SLOTS, call_size, slots_for
 from .linear_units import LinearRecords, whole_head
 from .records import blank_record, neutral, rehearse
-from .units import EachRecord, Pool, Records, Units, slots_for
+from .units import EachRecord, Pool, Records, Units
 
 
 def units_of(
-    model: nn.Module, fixed: Mapping[str, Tensor], batch: Any, loss: Loss | None, groups: Any
+    model: nn.Module,
+    fixed: Mapping[str, Tensor],
+    batch: Any,
+    loss: Loss | None,
+    groups: Any,
+    expected: float = SLOTS,
 ) -> tuple[Units, Layout]:
     """All units of a client, and the layout of the parameters; ``batch`` None: it has no records.
 
+    ``expected`` is how many of them a round is expected to take, a public number.
     Its releases then lie on the grid that they would have with records: another one would tell that there are none.
     """
     nobody = batch is None
@@ -44,7 +51,7 @@ def units_of(
         layout = Layout.of(model)
         pool = LinearRecords(records, classes) if whole_head(layout, records, classes) else None
     if pool is None:
-        pool, layout = _each_record(model, fixed, records, loss, tried=not nobody)
+        pool, layout = _each_record(model, fixed, records, loss, expected=None if nobody else expected)
     everyone = torch.arange(len(records.labels), device=records.labels.device)
     return Units(pool, [everyone]), layout
 
@@ -76,16 +83,16 @@ def _check_frozen(model: FeatureModel, images: Tensor) -> None:
 
 
 def _each_record(
-    model: nn.Module, fixed: Mapping[str, Tensor], records: Records, loss: Loss | None, *, tried: bool
+    model: nn.Module, fixed: Mapping[str, Tensor], records: Records, loss: Loss | None, *, expected: float | None
 ) -> tuple[Pool, Layout]:
-    """``tried``: model and loss are, on a blank record; a client without records has no form for one."""
+    """Model and loss are tried on a blank record; a client without records, ``expected`` None, has no form for one."""
     classes = slots = route = None
-    if tried:
+    if expected is not None:
         inputs, label = map_inputs(blank_record, records.inputs), blank_record(records.labels)
         classes, route = _found(model, inputs, label, loss)
     batched = Batched(model, loss, records.labels.device, route=route, fixed=fixed)
-    if tried:
-        slots = slots_for(batched, inputs, label, classes)
+    if expected is not None:
+        slots = slots_for(batched, inputs, label, classes, call_size(batched, expected))
     return EachRecord(batched, records, classes, slots), batched.layout
 
 

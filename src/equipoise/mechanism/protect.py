@@ -283,7 +283,8 @@ def _step_of_units(
     protection = own.at(request.mechanism, request.budget, request.round_number, request.client)
     _check_precision(model, request.mechanism)
     entries = Received(model, received)
-    units, layout = units_of(model, entries.fixed(), batch, loss, groups)
+    expected = own.gaussian.sampling_rate * own.gaussian.divisor
+    units, layout = units_of(model, entries.fixed(), batch, loss, groups, expected)
     like = next(p for p in model.parameters() if p.requires_grad)
     begin = flat("received", entries.trainable(), layout, like)
     result = release([of_units(units)], begin, request.noise(layout.size, like), own.eta, protection, utility=False)

@@ -226,7 +226,7 @@ def static_release(local: Tensor, noise: Tensor | None, protection: Protection) 
     alpha, lower, upper = draw_bounds(noise, protection, out=noise)  # Algorithm 1, l. 7
     released = torch.add(local, alpha, out=alpha)
     size = intensity(torch.sub(released, local, out=local), protection.mechanism.norm)  # as it arrives
-    within = _within(size, lower, upper) & torch.isfinite(size)  # so is what it was measured on, then
+    within = _within(size, lower, upper)
     return Release(released, Record(lower, upper, size, none, unknown, within))
 
 
@@ -270,13 +270,13 @@ def _distorted(
     loss = torch.full_like(none, float("nan"))
     if utility:
         loss = objective.loss(released) - objective.loss(local)  # eq. 4, on the mini-batch: f-hat of eq. 15
-    record = Record(lower, upper, size, clipped, loss, within & torch.isfinite(released).all(-1))
-    return Release(released, record), alpha
+    return Release(released, Record(lower, upper, size, clipped, loss, within)), alpha
 
 
 def _within(size: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     slack = 1e-4 if size.dtype == torch.float32 else 1e-9  # rounding of the norm itself
-    return (size >= lower * (1 - slack)) & (size <= upper * (1 + slack))  # false for NaN
+    inside = (size >= lower * (1 - slack)) & (size <= upper * (1 + slack))  # false for NaN
+    return inside & torch.isfinite(size)  # then all that it was measured on is finite, too
 
 
 def _column(value: Tensor | float) -> Tensor | float:

@@ -18,33 +18,27 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
-from weakref import WeakKeyDictionary, ref
+from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import ConfigError, place
-from ..models import workers
 from ..models.batched import Batched
-from ..models.inputs import listed
 from ..models.objective import Inputs, map_inputs
-from ..models.workers import Item, Result
+from ..models.routes import SHARED
 from ..privacy.poisson import included
 from ..randomness import Words
+from .call_slots import SLOTS, call_size, one_thread_each
 from .l2_grid import EXACT, L2Grid
 
 log = logging.getLogger("equipoise")
 
-SLOTS = 128
-"""Records of one call on a CPU."""
 ROOM = 6 << 30
 """Bytes that the gradients of one call may take on a GPU."""
-SIZES = (0.2, 1.0, 4.0, 2.0**24, 1e30)
-"""Of the weights that ``slots_for`` tries: usual ones, and some that only a hostile server would send."""
 LARGEST_SUM = 2**52
 
 Call = tuple[Tensor, Tensor]
@@ -110,8 +104,17 @@ class Units:
 class EachRecord:
     """Sums of materialised gradients."""
 
-    def __init__(self, batched: Batched, records: Records, classes: int | None = None, slots: int | None = None):
+    def __init__(
+        self,
+        batched: Batched,
+        records: Records,
+        classes: int | None = None,
+        slots: int | None = None,
+        expected: float = SLOTS,
+    ):
+        """``slots`` of a call were tried; without, they are from memory and from how many records are ``expected``."""
         self.batched, self.records, self.classes, self.slots = batched, records, classes, slots
+        self.expected = expected
 
     def grid(self, clip: float) -> L2Grid:
         return L2Grid.of(clip, self.batched.layout.size)
@@ -176,7 +179,7 @@ class EachRecord:
     def _fitting(self, start: Tensor) -> int:
         """Slots in experiments, where no guarantee rests on a call's shape; a GPU takes several clients at once."""
         if start.device.type == "cpu":
-            return SLOTS
+            return call_size(self.batched, self.expected)
         return max(8, min(1024, ROOM // (24 * start.numel())) // 8 * 8)
 
     def _gradients(self, start: Tensor, chosen: Tensor, there: Tensor) -> tuple[Tensor, int]:
@@ -196,6 +199,14 @@ class EachRecord:
         return gradients, failed
 
     def _blanked(self, start: Tensor, images: Inputs, labels: Tensor, usable: Tensor) -> Tensor:
+        if self.batched.route not in SHARED and len(start) == 1:  # each in a call of its own, and empty slots in none
+            place = usable.nonzero()[:, 1]
+            gradients = start.new_zeros(*usable.shape, start.shape[1])
+            if len(place):
+                some = map_inputs(lambda part: part[:, place], images)
+                gradients[:, place] = self.batched.each(start, some, labels[:, place])
+            return gradients
+
         def blank(values: Tensor) -> Tensor:
             return values.where(_like(usable, values), values.new_zeros(()))
 
@@ -236,117 +247,9 @@ class EachRecord:
         return total, clipped / max(1, len(set(mine)))
 
 
-def one_thread_each(batched: Batched, task: Callable[[Item], Result], items: Sequence[Item]) -> Iterable[Result]:
-    """``task`` of every item, on a CPU side by side, each with one thread for its kernels.
-
-    How many calls there are tells how many records there are: it must not show in how a call is computed.
-    """
-    return workers.mapped(task, items) if batched.thread_safe else map(task, items)
-
-
-_SLOTS: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], tuple[Callable[[], Any], int]]] = WeakKeyDictionary()
-"""What ``slots_for`` found, and for which loss; forgotten with the model."""
-
-
-def slots_for(batched: Batched, inputs: Inputs, label: Tensor, classes: int | None) -> int:
-    """How many records one call may hold here: many, if no slot of such a call shows in the bits of another, or 1.
-
-    Tried on made-up records of the shape of ``inputs`` ``[1, ...]`` and ``label`` ``[1, ...]``, once for each model,
-    shape, device and number of threads.
-    """
-    known = _SLOTS.setdefault(batched.model, {})
-    shapes = tuple((tuple(part.shape), part.dtype) for part in listed(inputs))
-    kinds = shapes, label.dtype, next(batched.model.parameters()).dtype
-    key = (kinds, str(label.device), torch.get_num_threads(), id(batched.loss))
-    loss, slots = known.get(key, (None, 0))
-    if loss is None or loss() is not batched.loss:  # a new loss may have the id of one that is gone
-        (apart,) = one_thread_each(batched, lambda one: _independent(batched, one, label, classes), [inputs])
-        slots = SLOTS if apart else 1
-        if slots == 1:
-            log.warning("Here the gradients of this model depend on their companions' bits: one record at a time.")
-        known[key] = _weak(batched.loss), slots
-    return slots
-
-
-def _weak(loss: Any) -> Callable[[], Any]:
-    """Gives the loss as long as it exists; of one that cannot be watched, nothing."""
-    try:
-        return ref(loss)
-    except TypeError:
-        return lambda: None
-
-
-def _independent(batched: Batched, inputs: Inputs, label: Tensor, classes: int | None) -> bool:
-    """Whether records keep all bits of their gradients in another slot and beside other companions.
-
-    A record that is removed shifts all that come after it by one slot, which is tried; the other order is any. At each
-    size of weights it is tried anew, with other records.
-    """
-    draw = torch.Generator().manual_seed(0)
-    grid = L2Grid.of(1.0, batched.layout.size)
-
-    def kept(size: float) -> bool:
-        """Whether every record is the same one slot further, and every other one beside strange companions."""
-        images = map_inputs(partial(_made_up, draw), inputs)
-        labels = _labels(label, classes, draw)
-        weights = ((torch.rand(1, batched.layout.size, generator=draw) - 0.5) * size).to(label.device, kind)
-        strange = map_inputs(_strange, images)
-        shifted, mixed = torch.arange(SLOTS).roll(1), torch.randperm(SLOTS, generator=draw)
-        usual = mixed % 2 == 0
-        plain, moved, beside = (
-            _looked_at(batched.each(weights, map_inputs(partial(_ordered, order), seen), labels[:, order]), grid)
-            for seen, order in ((images, torch.arange(SLOTS)), (images, shifted), (strange, mixed))
-        )
-        return all(
-            torch.equal(b, a[:, shifted]) and torch.equal(c[:, usual], a[:, mixed[usual]])
-            for a, b, c in zip(plain, moved, beside, strict=True)
-        )
-
-    kind = next(batched.model.parameters()).dtype
-    try:
-        return all(kept(size) for size in SIZES)
-    except Exception:
-        return False
-
-
-def _made_up(draw: torch.Generator, part: Tensor) -> Tensor:
-    """Inputs that fill one call, of the shape of ``part`` ``[1, ...]``."""
-    shape = (1, SLOTS, *part.shape[1:])
-    floats = part.is_floating_point()
-    values = torch.randn(shape, generator=draw) if floats else torch.randint(2, shape, generator=draw)
-    return values.to(part.device, part.dtype)
-
-
-def _labels(label: Tensor, classes: int | None, draw: torch.Generator) -> Tensor:
-    """Labels that fill one call, of the shape of ``label`` ``[1, ...]``."""
-    labels = torch.zeros(1, SLOTS, *label.shape[1:], dtype=label.dtype)
-    if classes is not None:
-        labels = torch.randint(classes, labels.shape, generator=draw)
-    return labels.to(label.device)
-
-
-def _strange(part: Tensor) -> Tensor:
-    """The same with every second record replaced by one that numbers end with."""
-    result = part.clone()
-    result[:, 1::2] = 0
-    if part.is_floating_point():
-        result[:, 1::4] = 1e30
-        result[:, 3::8] = torch.nan
-    return result
-
-
-def _ordered(order: Tensor, part: Tensor) -> Tensor:
-    return part[:, order]
-
-
 def _full_of(r: int, slot: int, part: Tensor) -> Tensor:
     """A call with copies of one record in all slots."""
     return part[r, slot].expand_as(part).contiguous()
-
-
-def _looked_at(gradients: Tensor, grid: L2Grid) -> tuple[Tensor, ...]:
-    """All that must not depend on companions: the gradients, which of them are no numbers, and their integers."""
-    return gradients.nan_to_num(nan=0.0), gradients.isnan(), grid.whole(gradients, 1.0)[0].double()
 
 
 def _summed(whole: Tensor, there: Tensor, grid: L2Grid) -> Tensor:

@@ -8,23 +8,19 @@ numbers depend on it alone: not on what is computed beside it, nor, with one thr
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from threading import Barrier
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .. import workers
 from ..errors import ModelError, place
 from .layout import Layout
 from .objective import Inputs, Loss, Objective, arguments, map_inputs, mean_loss
 from .tensors import every_name
 from .vmapped import Vmapped
-
-MOST_WORKERS = 8
 
 
 class Looped:
@@ -68,7 +64,7 @@ class Looped:
         results: list[Any] = [None] * len(params)
 
         def one(mine: _Copy, r: int) -> None:
-            results[r] = mine.call(params[r], _row(inputs, r))
+            results[r] = mine.call(params[r], inputs, r)
 
         with torch.no_grad():
             self._all(len(params), one)
@@ -85,35 +81,31 @@ class Looped:
         return torch.stack(rows)
 
     def _value(self, mine: _Copy, flat: Tensor, inputs: Inputs, labels: Tensor, r: int) -> Tensor:
-        return mean_loss(self._loss, mine.call(flat, _row(inputs, r)), labels[r])
+        return mean_loss(self._loss, mine.call(flat, inputs, r), labels[r])
 
     def _gradient(self, mine: _Copy, flat: Tensor, inputs: Inputs, labels: Tensor, r: int, out: Tensor) -> None:
         with torch.enable_grad():
             value = self._value(mine, flat, inputs, labels, r)
             grads = torch.autograd.grad(value, mine.parameters, materialize_grads=True)
         for slot, part in zip(self.layout.slots, grads, strict=True):
-            out[slot.start : slot.stop].copy_(part.reshape(-1))
+            out[slot.start : slot.stop].view(slot.shape).copy_(part)
 
     def _all(self, count: int, task: Callable[[_Copy, int], Any]) -> None:
         """``task`` for each replica: here, or dealt to the workers in equal runs."""
-        workers = min(worker_count(), count) if self._threaded else 1
-        while len(self._copies) < max(1, workers):
+        parts = min(workers.count(), count) if self._threaded else 1
+        while len(self._copies) < max(1, parts):
             self._copies.append(_Copy(self._model, self.layout, self._fixed))
-        if not self._threaded or torch.get_num_threads() == 1:
-            for r in range(count):
-                task(self._copies[0], r)
+
+        def run(part: int, start: int, stop: int) -> None:
+            for r in range(start, stop):
+                task(self._copies[part], r)
+
+        if not self._threaded:
+            run(0, 0, count)
             return
-        recording = torch.is_grad_enabled()
-
-        def run(worker: int, start: int, stop: int) -> None:
-            with torch.set_grad_enabled(recording):
-                for r in range(start, stop):
-                    task(self._copies[worker], r)
-
-        ends = [count * worker // workers for worker in range(workers + 1)]
-        waiting = [_pool().submit(run, worker, *part) for worker, part in enumerate(pairwise(ends))]
-        for one in waiting:
-            one.result()
+        ends = [count * part // parts for part in range(parts + 1)]
+        for _ in workers.mapped(lambda item: run(item[0], *item[1]), list(enumerate(pairwise(ends)))):
+            pass
 
 
 class _Copy:
@@ -132,41 +124,26 @@ class _Copy:
             for name, value in fixed.items():
                 names[name].copy_(value)
         self.parameters = [names[slot.name] for slot in layout.slots]
+        self._pictures_by_pixel = any(isinstance(part, nn.Conv2d) for part in self._model.modules())
+        """Channels last: a CPU convolves such pictures a tenth to a third sooner."""
 
-    def call(self, flat: Tensor, inputs: Inputs) -> Any:
-        """What the model returns; its parameters stay where they are, as kernels round by where numbers lie."""
+    def call(self, flat: Tensor, inputs: Inputs, r: int) -> Any:
+        """What the model returns for the mini-batch of replica ``r``.
+
+        Its parameters stay where they are, as kernels round by where numbers lie.
+        """
         for slot, own in zip(self._slots, self.parameters, strict=True):
             own.data.copy_(flat[slot.start : slot.stop].view(slot.shape))
-        given, named = arguments(inputs)
-        return self._model(*given, **named)
+        given, named = arguments(map_inputs(lambda part: self._row(part, r), inputs))
+        try:
+            return self._model(*given, **named)
+        except RuntimeError as error:
+            if not self._pictures_by_pixel or "view size" not in str(error):
+                raise
+            self._pictures_by_pixel = False  # the model takes views of its pictures that need the usual order
+            return self.call(flat, inputs, r)
 
-
-def _row(inputs: Inputs, r: int) -> Inputs:
-    """The mini-batch of one replica, copied: how those of others lie beside it must not show."""
-    return map_inputs(lambda part: part[r].clone(memory_format=torch.contiguous_format), inputs)
-
-
-_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
-"""By process, as threads do not outlive a fork, and number of workers."""
-
-
-def _pool() -> ThreadPoolExecutor:
-    key = os.getpid(), worker_count()
-    if key not in _pools:
-        before, together = torch.get_num_threads(), Barrier(key[1])
-        pool = ThreadPoolExecutor(key[1], "equipoise", _one_thread)
-        for one in [pool.submit(together.wait) for _ in range(key[1])]:  # all of them start now
-            one.result()
-        torch.set_num_threads(before)  # that of a worker is also what threads made later would begin with
-        _pools[key] = pool
-    return _pools[key]
-
-
-def _one_thread() -> None:
-    torch.get_num_threads()  # else the first kernel would set the number again
-    torch.set_num_threads(1)
-
-
-def worker_count() -> int:
-    """How many workers replicas are dealt to: as many as torch would give threads to a kernel."""
-    return min(MOST_WORKERS, torch.get_num_threads())
+    def _row(self, part: Tensor, r: int) -> Tensor:
+        """The part of one replica, copied: how those of others lie beside it must not show."""
+        by_pixel = self._pictures_by_pixel and part.dim() == 5 and part.device.type == "cpu"
+        return part[r].clone(memory_format=torch.channels_last if by_pixel else torch.contiguous_format)

@@ -23,6 +23,7 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch import Tensor, nn
 
+from .. import workers
 from ..errors import ModelError
 from . import layers
 from .features import FeatureModel
@@ -37,8 +38,9 @@ NAMES: tuple[Name, ...] = get_args(Name)
 SHARED: tuple[Name, ...] = ("layers", "vmap")
 """Routes whose kernels see several replicas at once."""
 
-SMALL = 16
-"""Below so many examples in a mini-batch, kernels are too short for several threads each."""
+SMALL, DEALT = 16, 4
+"""Kernels on fewer examples than ``SMALL`` are too short for several threads each; a worker takes ``DEALT`` replicas at
+least, as it takes time to wake up."""
 
 
 class Route(Protocol):
@@ -93,7 +95,8 @@ def default_route(
     if device.type == "cuda":
         recurrent = [part.training for part in model.modules() if isinstance(part, nn.RNNBase)]
         return "loop" if recurrent and all(recurrent) else "vmap"  # in eval mode cuDNN takes no gradient of them
-    return "threads" if replicas != 1 and (batch or 1) < SMALL else "loop"
+    many = replicas is None or replicas >= DEALT * workers.count() > DEALT
+    return "threads" if many and (batch or 1) < SMALL else "loop"
 
 
 def measured_route(

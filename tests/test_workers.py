@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.models import workers
+from equipoise import workers
 
 
 @pytest.fixture
