@@ -78,5 +78,5 @@ def test_a_table_with_groups_and_budgets_of_each_client(tmp_path: Path, capsys: 
     assert "at epsilons [1.0, 2.0, 4.0, 8.0] for 4 rounds together" in said
     claims = json.loads((tmp_path / "run" / "guarantee.json").read_text(encoding="utf-8"))["claims"]
     assert [(claim["epsilon"], claim["unit"], claim["holds"]) for claim in claims] == [
-        (epsilon, "user", False) for epsilon in table_groups.EPSILONS
+        (epsilon, "group", False) for epsilon in table_groups.EPSILONS
     ]

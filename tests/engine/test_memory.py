@@ -13,8 +13,10 @@ from equipoise.engine import memory
 from equipoise.engine.memory import keep_freed_memory
 
 FAULTS = """
-import json, resource, sys, torch
-from equipoise.engine.memory import keep_freed_memory
+import ctypes, json, resource, sys, torch
+from equipoise.engine.memory import MMAP_THRESHOLD, TRIM_THRESHOLD, keep_freed_memory
+for name in (MMAP_THRESHOLD, TRIM_THRESHOLD):  # as glibc begins
+    ctypes.CDLL(None).mallopt(name, 128 << 10)
 kept = keep_freed_memory() if sys.argv[1] == "keep" else None
 def rounds(count):
     for _ in range(count):

@@ -106,7 +106,9 @@ class ModelCalibration:
     def ratios(self, budget: float) -> list[dict[str, Any]]:
         """For every tensor, and for all of them: the L2 norms of update and noise, means over public batches."""
         checked(self.mechanism, budget)
-        updates, noises = self._norms(self.settings.protection.at(self.mechanism, budget, 1))
+        server = self._server(self.settings.protection.at(self.mechanism, budget, 1))
+        updates = self._updates(undistorted(server))
+        noises = self._updates(server) - updates
         slots = [(slot.name, slice(slot.start, slot.stop)) for slot in self.sweep.batched.layout.slots]
         rows = []
         for name, part in [*slots, ("whole", slice(None))]:
@@ -116,15 +118,14 @@ class ModelCalibration:
             rows.append({"tensor": name, "numbers": size, "update": update, "noise": noise, "ratio": ratio})
         return rows
 
-    def _norms(self, protection: Protection) -> tuple[Tensor, Tensor]:
-        """Updates ``[n, P]`` of public batches, and what the mechanism adds to each."""
-        public, server = self._materials.attack, self._server(protection)
+    def _updates(self, server: Server) -> Tensor:
+        """Updates ``[n, P]`` of public batches, as the mechanism of this server's clients makes them."""
+        public = self._materials.attack
         assert public is not None
         generator = torch.Generator().manual_seed(self.seed)
         rows = torch.randint(len(public[1]), (BATCHES, server.examples), generator=generator)
-        given = (self.weights, public, public[1][rows.to(public[1].device)], self.seed, "calibration")
-        updates = simulate(undistorted(server), *given)[0]
-        return updates, simulate(server, *given)[0] - updates
+        labels = public[1][rows.to(public[1].device)]
+        return simulate(server, self.weights, public, labels, self.seed, "calibration")[0]
 
     def identification(self, **options: Any) -> Identification:
         """How often one release of a candidate would be found, at any noise; ``options`` are its own."""
@@ -159,7 +160,7 @@ class ModelCalibration:
 
     def _unit(self) -> float:
         """The noise scale whose noise is as long as an update."""
-        updates = self._norms(NO_PROTECTION)[0]
+        updates = self._updates(undistorted(self._server(NO_PROTECTION)))
         return float(updates.norm(dim=1).mean()) / self._at(1.0).noise_norm(updates.shape[1])
 
     def _budget(self, scale: float) -> float | None:

@@ -66,8 +66,7 @@ Tables = dict[str, Table]
 def contents_of_tables(tables: Tables, reading: Reading, names: tuple[str, ...] = ()) -> Contents:
     """Features or tokens, classes and groups of tables. ``names``: of the classes, where the file has them apart."""
     roles, guessed = assign(tables, reading)
-    labels, class_names, more = classes_of(tables, roles.target, names)
-    guessed += more
+    labels, class_names = classes_of(tables, roles.target, names)
     if roles.text is not None:
         inputs, vocabulary, more = _tokens(tables, roles, reading)
     else:
@@ -191,10 +190,8 @@ def missing(place: str) -> DataError:
 # --- classes and groups -----------------------------------------------------------------------------------------------
 
 
-def classes_of(
-    tables: Tables, target: str, names: tuple[str, ...] = ()
-) -> tuple[dict[str, Tensor], tuple[str, ...], list[str]]:
-    """The number of each row's class, the names of the classes, and what was guessed.
+def classes_of(tables: Tables, target: str, names: tuple[str, ...] = ()) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """The number of each row's class, and the names of the classes.
 
     Whole numbers 0, 1, ... are class numbers; other values are numbered in their order.
     """
@@ -206,7 +203,7 @@ def classes_of(
     levels = sorted(set(together.tolist()))
     if numbered and (names or (levels[0] == 0 and levels[-1] == len(levels) - 1)):
         labels = {what: torch.from_numpy(values.astype(np.int64)) for what, values in columns.items()}
-        return labels, names or tuple(str(level) for level in levels), []
+        return labels, names or tuple(str(level) for level in levels)
     if 2 * len(levels) > len(together) or len(levels) > 1000:
         raise DataError(
             f"Column {target!r} of {tables['train'].file} has {len(levels)} different values in {len(together)} rows: "
@@ -215,7 +212,7 @@ def classes_of(
         )
     number = {level: place for place, level in enumerate(levels)}
     labels = {what: torch.tensor([number[value] for value in column.tolist()]) for what, column in columns.items()}
-    return labels, tuple(str(level) for level in levels), []
+    return labels, tuple(str(level) for level in levels)
 
 
 def _class_values(table: Table, target: str) -> Array:
@@ -224,13 +221,11 @@ def _class_values(table: Table, target: str) -> Array:
     values = table.columns[target]
     if values.dtype == object:
         stripped = [value.strip() for value in values]
-        if not all(re.fullmatch(r"[+-]?\d{1,18}", value) for value in stripped):
-            if all(NUMBER.fullmatch(value) for value in stripped):
-                values = np.array([float(value) for value in stripped])
-            else:
-                return texts(stripped)
-        else:
+        if all(re.fullmatch(r"[+-]?\d{1,18}", value) for value in stripped):
             return np.array([int(value) for value in stripped], dtype=np.int64)
+        if not all(NUMBER.fullmatch(value) for value in stripped):
+            return texts(stripped)
+        values = np.array([float(value) for value in stripped])
     if values.dtype.kind == "f":
         broken = values != np.floor(values)
         if broken.any():

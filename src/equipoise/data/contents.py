@@ -61,15 +61,14 @@ class Format:
 
     ``recognises(path)`` says whether a folder or file seems to be of this kind, ``files(path, "train")`` which files
     make up a part (``DataError`` with the one that is missing; none where the test part is to be split off). Then
-    either ``read(files)`` gives images and labels, part by part, and ``groups(files)`` whose each row is; or
-    ``contents`` gives all parts at once, for files of which one part cannot be read without the others. ``takes`` has
-    the options of ``Reading`` that this kind understands.
+    either ``read(files)`` gives images and labels, part by part, or ``contents`` gives all parts at once, for files
+    of which one part cannot be read without the others. ``takes`` has the options of ``Reading`` that this kind
+    understands.
     """
 
     recognises: Callable[[Path], bool]
     files: Callable[[Path, str], Files]
     read: Callable[[Files], tuple[Array, Array]] | None = None
-    groups: Callable[[Files], Array | None] = lambda files: None
     _: KW_ONLY
     contents: Callable[[dict[str, Files], Reading], Contents] | None = None
     takes: tuple[str, ...] = ()

@@ -202,7 +202,7 @@ def from_tensors(
 
 
 def checked(what: str, given: Any) -> Split:
-    """The tensors as a split, or a ``DataError`` that names the tensor, the row and the value.
+    """The tensors as a split, or a ``DataError`` that names the tensor and the row.
 
     Groups, a third tensor, are for what is dealt to the clients: ``train``.
     """

@@ -230,9 +230,7 @@ def contents_of(path: Path, kind: Format, files: dict[str, Files], reading: Read
     parts: dict[str, tuple[Tensor, ...]] = {}
     for what, some in files.items():
         images, labels = kind.read(some)
-        groups = kind.groups(some) if what == "train" else None
-        pair = as_pixels(some[0], images, reading.scale), as_classes(some[-1], labels)
-        parts[what] = pair if groups is None else (*pair, as_groups(some[-1], groups))
+        parts[what] = as_pixels(some[0], images, reading.scale), as_classes(some[-1], labels)
     return Contents(parts)
 
 

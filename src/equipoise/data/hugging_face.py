@@ -186,12 +186,12 @@ def _of_input(tables: Tables, batches: dict[str, list[Any]], name: str, reading:
     for table in tables.values():
         check_columns(table, tables["train"])
     roles, guessed = assign(_with_input(tables, name), reading)
-    labels, names, more = classes_of(tables, roles.target, _class_names(tables["train"].file, roles.target))
+    labels, names = classes_of(tables, roles.target, _class_names(tables["train"].file, roles.target))
     inputs, told, vocabulary = _inputs(tables, batches, name, reading)
     if unused := [column for column in roles.features if column != name]:
         told.append(f"drop: beside {name!r}, {several(unused)} are left out (say drop=)")
     parts = with_labels(inputs, labels, groups_of(tables, roles.group))
-    return Contents(parts, vocabulary, names, (f"input: column {name!r} (say drop=)", *guessed, *more, *told))
+    return Contents(parts, vocabulary, names, (f"input: column {name!r} (say drop=)", *guessed, *told))
 
 
 def _with_input(tables: Tables, name: str) -> Tables:

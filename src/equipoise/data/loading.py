@@ -100,14 +100,16 @@ def load(name_or_path: str | Path, **options: Unpack[FolderOptions]) -> Dataset:
                 "Drop the options, or load the original files with them.",
             )
         return bundled(name_or_path)
-    path = Path(name_or_path)
-    if not os.path.exists(path):  # unlike Path.exists, no error for names that no file can have
+    return _path(_existing(name_or_path).resolve(), dict(options))
+
+
+def _existing(source: str | Path) -> Path:
+    if not os.path.exists(source):  # unlike Path.exists, no error for names that no file can have
         raise DataError(
-            f"{str(name_or_path)!r} is neither a bundled dataset nor a folder nor a file."
-            f"{closest(str(name_or_path), [*BUNDLED])}",
+            f"{str(source)!r} is neither a bundled dataset nor a folder nor a file.{closest(str(source), [*BUNDLED])}",
             f"Bundled: {', '.join(BUNDLED)}. Otherwise give a path: docs/data.md has the kinds of files.",
         )
-    return _path(path.resolve(), dict(options))
+    return Path(source)
 
 
 def load_with(name_or_path: str | Path, **options: Unpack[FolderOptions]) -> Dataset:
@@ -206,12 +208,7 @@ def load_public(
 
 def _public_path(source: str | Path, reading: Reading) -> tuple[Split, str]:
     """All rows of a file or folder, not yet normalised; and the name that it has."""
-    path = Path(source)
-    if not os.path.exists(path):
-        raise DataError(
-            f"{str(source)!r} is neither a bundled dataset nor a folder nor a file.{closest(str(source), [*BUNDLED])}",
-            f"Bundled: {', '.join(BUNDLED)}. Otherwise give a path: docs/data.md has the kinds of files.",
-        )
+    path = _existing(source)
     kind, files = _format_and_files(path)
     contents = contents_of(path, kind, files, reading)
     parts = [checked("public", part[:2]) for part in contents.parts.values()]

@@ -18,6 +18,7 @@ NOISE_ROUNDS, NOISE_NUMBERS = 10, 2 << 20
 
 T = TypeVar("T")
 MOST_STREAMS = 8
+"""Blocks up to which each gets a stream of its own."""
 
 
 def side_by_side(tasks: list[Callable[[], T]]) -> list[T]:
@@ -92,6 +93,6 @@ class RoundGraph:
 
 
 def capturable(sweep: Sweep, rounds: list[int]) -> bool:
-    """Whether these rounds can be replayed: on a GPU, of full length once, with the noise in one table, unwatched."""
+    """Whether these rounds can be replayed: on a GPU, several, the noise in one table, nobody listening to releases."""
     table = sweep.noise_fits and not sweep.formal
     return sweep.device.type == "cuda" and table and 1 < len(rounds) <= LENGTH and sweep.on_releases is None

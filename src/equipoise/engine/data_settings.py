@@ -15,7 +15,7 @@ from ..mechanism import protection
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
-    """Whose data is whose."""
+    """How files are read, and how training data is dealt to the clients."""
 
     partition: str = "identical"  # how training data is dealt to the clients: a scheme of ``data/partition.py``
     dirichlet: float = 0.5  # concentration of the Dirichlet partition: the smaller, the more skewed

@@ -144,7 +144,7 @@ class Sweep:
     def _train_rounds(self, rounds: list[int], tables: Tables, on_round: Progress | None) -> Tables:
         if self._graph is None and capturable(self, rounds):
             self._graph = RoundGraph(self, self.tables(list(range(rounds[0], rounds[0] + LENGTH))))
-        if self._graph is not None and self.on_releases is None and len(rounds) <= len(self._graph.tables.batches):
+        if self._graph is not None and self.on_releases is None:
             return self._graph.run(rounds, tables, on_round)
         for i, round_number in enumerate(rounds):
             step, self._watched = torch.tensor([i], device=self.device), round_number in self._evaluated
@@ -286,8 +286,7 @@ class Sweep:
         return self.draws.fill(out, rounds, rows, family, max(len(block.rows) for block in self.blocks))
 
     def noise_table(self, round_number: int) -> dict[str, Tensor]:
-        """Noise ``[streams, P]`` by family for one round; the round, for draws by block: where that is too large, and
-        of integers."""
+        """Noise ``[streams, P]`` by family; the round, for blocks to draw by: where it is too large, or of integers."""
         mechanisms = [block.mechanism for block in self.blocks if block.mechanism.distorts]
         if not self.noise_fits:
             return {"round": torch.tensor(round_number)}

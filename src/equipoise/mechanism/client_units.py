@@ -39,8 +39,8 @@ def units_of(
 ) -> tuple[Units, Layout]:
     """All units of a client, and the layout of the parameters; ``batch`` None: it has no records.
 
-    ``expected`` is how many of them a round is expected to take, a public number.
     Its releases then lie on the grid that they would have with records: another one would tell that there are none.
+    ``expected`` is how many units a round is expected to take, a public number.
     """
     nobody = batch is None
     records = Records(torch.zeros(0), torch.zeros(0, dtype=torch.int64)) if nobody else _checked_records(batch, groups)

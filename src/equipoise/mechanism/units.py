@@ -6,9 +6,10 @@ place among them. Two ways lead there:
 
 * ``LinearRecords`` (``linear_units.py``), for a linear head on features of bounded norm, uses only sums of integers
   that float64 holds exactly and operations on single numbers that IEEE 754 fixes: nothing else can come out.
-* ``EachRecord``, for every other model, materialises the gradient of each record in calls of one fixed shape, filled up
-  with blank records. That the kernels of this machine then treat every slot alike is tested before the first record is
-  looked at, on the model and shape in question (``slots_for``); where they do not, each record has a call of its own.
+* ``EachRecord``, for every other model, materialises the gradient of each record: in calls of one fixed shape, filled
+  up with blank records, or, by routes that take one record after the other, each by itself. That the kernels of this
+  machine then treat every record alike is tested before the first one is looked at, on the model and shape in question
+  (``slots_for``); where they do not, each record has a call of its own.
 
 Nothing that a record holds makes a release fail: a label that is no class, an input that the model cannot take and a
 gradient that is not finite each count as zero.
