@@ -18,7 +18,7 @@ from equipoise.engine.settings import GROUP_OF, Settings
 from equipoise.errors import ConfigError, EquipoiseError
 from equipoise.mechanism.protection import Leakage
 from equipoise.mechanism.run_budget import GaussianSettings
-from equipoise.runs.config import MARK, Config, SweepBlock, differing, literal, of_run, resolve, stored
+from equipoise.runs.config import Config, SweepBlock, differing, literal, resolve, stored
 
 NONE = {"mechanisms": ["none"]}
 
@@ -572,12 +572,6 @@ def test_code_may_be_named_and_draws_its_own_first_weights() -> None:
 def test_what_is_no_name_of_code_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="Unknown model"):
         resolve(overrides={"model": name}, sweep=NONE)
-
-
-def test_a_file_that_a_run_wrote_is_told_from_others(tmp_path: Path) -> None:
-    (tmp_path / "own.toml").write_text("rounds = 3")
-    (tmp_path / "run.toml").write_text(f"{MARK}\nrounds = 3")
-    assert [of_run(tmp_path / name) for name in ("own.toml", "run.toml", "none.toml")] == [False, True, False]
 
 
 def test_gaussian_dp_trains_the_model_that_suits_it_unless_another_is_named() -> None:

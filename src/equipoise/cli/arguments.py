@@ -81,19 +81,17 @@ def pairs(options: list[str] | None) -> dict[str, Any]:
     return result
 
 
-def model_code(config: Config, file: Path | None, named: bool) -> nn.Module | Factory | None:
+def model_code(config: Config, named: bool) -> nn.Module | Factory | None:
     """The code that a configuration names for its model, imported; None for a bundled model.
 
-    ``named`` says that it stands on the command line. A ``file`` may name code too, unless a run wrote it: whoever
-    gives a folder away could name anything.
+    ``named`` says that it stands on the command line: whoever gives a file away could name anything.
     """
     from ..models.named import code_of, is_imported
-    from ..runs.config import of_run
 
     name = config.settings.training.model
-    if is_imported(name) and not named and file is not None and of_run(file):
+    if is_imported(name) and not named:
         raise ConfigError(
-            f"The model {name!r} is code that a run's own configuration names, and its word is not enough to run it.",
+            f"The model {name!r} is code that a file names, and its word is not enough to run it.",
             f"Name it yourself: --model {name}.",
         )
     return code_of(name)

@@ -130,7 +130,7 @@ def _search(
     with display.progress(config.settings.training.rounds, f"searching on public {dataset}", quiet=as_json) as on_round:
         result = search(
             load_dataset(config.settings, dataset), names, config.settings, budgets or None, seeds, keep, on_round,
-            model=model_code(config, None, named=True),
+            model=model_code(config, named=True),
         )  # fmt: skip
     if as_json:
         print_json(

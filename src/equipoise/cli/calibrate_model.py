@@ -37,7 +37,7 @@ def on_model(wanted: Wanted, overrides: dict[str, Any], quiet: bool) -> dict[str
         overrides = {**overrides, "model": confirmed(folder.config.settings.training.model, overrides.get("model"))}
         file, dataset = folder.path / "config.toml", wanted.dataset or folder.config.federations()[0].dataset
     config = resolve(file, overrides, {"mechanisms": ["none"], "datasets": [dataset]})
-    code = model_code(config, None, named=True)
+    code = model_code(config, named=True)
     on = ModelCalibration.of(config.settings, dataset, wanted.mechanism, model=code, run=folder)
     result: dict[str, Any] = {
         "model": config.settings.training.model, "dataset": dataset, "weights": on.where, "claim": CLAIM,

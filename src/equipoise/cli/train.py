@@ -61,7 +61,7 @@ def train(
     sweep = {"datasets": words(dataset), "mechanisms": words(mechanism), "budgets": split(budget), "seeds": split(seed)}
     resolved = resolve(config, overrides, sweep)
     folder = out or Path("runs") / resolved.digest()[:12]
-    run = Run(folder, resolved, fresh, model=model_code(resolved, config, "model" in overrides))
+    run = Run(folder, resolved, fresh, model=model_code(resolved, "model" in overrides))
 
     result = execute(run, quiet=as_json, first=lambda: announce(run))
     if as_json:

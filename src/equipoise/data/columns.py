@@ -227,7 +227,7 @@ def _class_values(table: Table, target: str) -> Array:
             return texts(stripped)
         values = np.array([float(value) for value in stripped])
     if values.dtype.kind == "f":
-        broken = values != np.floor(values)
+        broken = ~np.isfinite(values) | (values != np.floor(values))
         if broken.any():
             raise DataError(
                 f"{table.place(int(broken.argmax()), target)}: not a whole number.",

@@ -95,6 +95,13 @@ def outside(path: Path, root: Path) -> bool:
     return not path.resolve().is_relative_to(root.resolve())
 
 
+def inside(file: Path, folder: Path) -> Path:
+    """A file of a folder, which no link may lead out of it."""
+    if outside(file, folder):
+        raise DataError(f"{file} is a link that leads out of the folder.", "Put the file itself there, or name it.")
+    return file
+
+
 def pyarrow(what: str) -> Any:
     """The package, or an error that says how to install it."""
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..errors import DataError
 from .columns import NUMBER, OPTIONS, Table, contents_of_tables, texts
-from .contents import Contents, Files, Format, Reading, bytes_of
+from .contents import Contents, Files, Format, Reading, bytes_of, inside
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 
@@ -68,7 +68,7 @@ def tabular_files(suffix: str, path: Path, split: str) -> Files:
     file = path / f"{split}{suffix}"
     if split == "train" and not file.is_file():
         raise DataError(f"{file} is missing.", f"Call the training file train{suffix}, or name one file by its path.")
-    return (file,) if file.is_file() else ()
+    return (inside(file, path),) if file.is_file() else ()
 
 
 def has_tables(suffix: str, path: Path) -> bool:

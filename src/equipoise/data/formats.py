@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError, closest
-from .contents import EXPANSION, REPLACE, ROOM, Array, Contents, Files, Format, Reading, bytes_of, unreadable
+from .contents import EXPANSION, REPLACE, ROOM, Array, Contents, Files, Format, Reading, bytes_of, inside, unreadable
 from .csv_files import CSV
 from .hugging_face import HUGGING_FACE
 from .parquet import PARQUET
@@ -105,7 +105,7 @@ def _read_at_most(stream: io.BufferedIOBase, limit: int) -> bytearray:
 
 
 def _idx_files(folder: Path, split: str) -> Files:
-    return tuple(find_idx(folder, *part) for part in IDX_FILES[split])
+    return tuple(inside(find_idx(folder, *part), folder) for part in IDX_FILES[split])
 
 
 def _read_idx_split(files: Files) -> tuple[Array, Array]:
@@ -163,7 +163,7 @@ def _npz_files(path: Path, split: str) -> Files:
     file = path / f"{split}.npz"
     if not file.exists():
         raise DataError(f"{file} is missing.", "A folder of npz files needs train.npz and test.npz.")
-    return (file,)
+    return (inside(file, path),)
 
 
 def _npz_contents(files: dict[str, Files], reading: Reading) -> Contents:

@@ -31,7 +31,7 @@ from .columns import (
     with_labels,
 )
 from .contents import REPLACE, Array, Contents, Files, Format, Reading, bytes_of, outside, pyarrow, several
-from .parquet import damaged, kind_of, table_of
+from .parquet import damaged, kind_of, table_of, within_room
 from .pictures import Picture, form_of, stacked
 from .tokens import padded
 
@@ -105,7 +105,7 @@ def _batches(path: Path) -> list[Any]:
             for message in ipc.MessageReader.open_stream(source):
                 if compressed(message.metadata.to_pybytes()):
                     raise DataError(f"{path} is compressed, so that nobody can tell how far it grows.", REPLACE)
-        batches = list(ipc.open_stream(package.memory_map(str(path))))
+        batches = within_room(path, ipc.open_stream(package.memory_map(str(path))))
         for batch in batches:
             batch.validate(full=True)  # offsets that lead nowhere would be read otherwise
     except (package.ArrowException, OSError, struct.error, ValueError) as problem:
@@ -128,6 +128,8 @@ def compressed(message: bytes) -> bool:
         return place + int(struct.unpack_from("<I", message, place)[0])
 
     root = follow(0)
+    if field(root, 4) is not None and b"compression" in message:  # as before version 5 of the format
+        return True
     kind, header = field(root, 1), field(root, 2)
     if kind is None or header is None:
         return False

@@ -5,6 +5,7 @@ Texts stay the dictionaries that they are stored as: a file of kilobytes may mea
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,23 @@ def read_parquet(path: Path, drop: tuple[str, ...] = ()) -> Table:
             raise DataError(f"{path} grows to {rows} rows of {len(names)} columns: it is not a file of data.", REPLACE)
         strings = [name for name in names if kind_of(package, schema.field(name).type) == "text"]
         with parquet.ParquetFile(path, memory_map=False, read_dictionary=strings) as file:
-            batches = list(file.iter_batches(batch_size=1 << 16, columns=names))
+            batches = within_room(path, file.iter_batches(batch_size=1 << 16, columns=names))
     except package.ArrowException as problem:
         raise damaged(path, problem) from None
     except (OSError, ValueError) as problem:  # OSError is also what pyarrow raises for pages that cannot be unpacked
         raise damaged(path, problem) from None
     return table_of(path, names, batches, tuple(name for name in schema.names if name in drop))
+
+
+def within_room(path: Path, batches: Iterable[Any]) -> list[Any]:
+    """Record batches, as long as a file does not grow beyond all measure."""
+    room, result = max(ROOM, EXPANSION * path.stat().st_size), []
+    for batch in batches:
+        room -= batch.nbytes
+        if room < 0:
+            raise DataError(f"{path} grows beyond all measure when it is read: it is not a file of data.", REPLACE)
+        result.append(batch)
+    return result
 
 
 def damaged(path: Path, problem: Exception) -> DataError:

@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from .. import workers
+from ..errors import ModelError
 from ..models.batched import Batched
+from ..models.check import circumstances
 from ..models.inputs import listed
 from ..models.objective import Inputs, map_inputs
 from ..models.routes import SHARED
@@ -69,10 +71,24 @@ def slots_for(batched: Batched, inputs: Inputs, label: Tensor, classes: int | No
     known = _SLOTS.setdefault(batched.model, {})
     shapes = tuple((tuple(part.shape), part.dtype) for part in listed(inputs))
     kinds = shapes, label.dtype, next(batched.model.parameters()).dtype
-    key = (kinds, size, batched.route, str(label.device), torch.get_num_threads(), id(batched.loss))
+    key = (
+        circumstances(batched.model),
+        kinds,
+        size,
+        batched.route,
+        str(label.device),
+        torch.get_num_threads(),
+        id(batched.loss),
+    )
     loss, slots = known.get(key, (None, 0))
     if loss is None or loss() is not batched.loss:  # a new loss may have the id of one that is gone
         (apart,) = one_thread_each(batched, lambda one: _independent(batched, one, label, classes, size), [inputs])
+        if apart is False and batched.route not in SHARED:
+            raise ModelError(
+                "What the model makes of one record depends on those before it, although each has a call of its own.",
+                "It draws random numbers or remembers what it saw: take that out of forward, or call eval() on it. "
+                "On a GPU its kernels may add in no fixed order: torch.use_deterministic_algorithms(True).",
+            )
         slots = size if apart else 1
         if slots == 1:
             log.warning("Here the gradients of this model depend on their companions' bits: one record at a time.")
@@ -88,8 +104,8 @@ def _weak(loss: Any) -> Callable[[], Any]:
         return lambda: None
 
 
-def _independent(batched: Batched, inputs: Inputs, label: Tensor, classes: int | None, slots: int) -> bool:
-    """Whether records keep all bits of their gradients in another slot and beside other companions.
+def _independent(batched: Batched, inputs: Inputs, label: Tensor, classes: int | None, slots: int) -> bool | None:
+    """Whether records keep all bits of their gradients in another slot and beside other companions; None: not known.
 
     A record that is removed shifts all that come after it by one slot, which is tried; the other order is any. At each
     size of weights it is tried anew, with other records.
@@ -117,8 +133,8 @@ def _independent(batched: Batched, inputs: Inputs, label: Tensor, classes: int |
     kind = next(batched.model.parameters()).dtype
     try:
         return all(kept(size) for size in SIZES)
-    except Exception:
-        return False
+    except Exception:  # of made-up numbers: what real ones come to is tried record by record
+        return None
 
 
 def _made_up(draw: torch.Generator, slots: int, part: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..errors import ConfigError, DataError
 from ..models.batched import Batched
-from ..models.check import check_features, check_model
+from ..models.check import check_features, check_model, circumstances
 from ..models.features import FeatureModel
 from ..models.inputs import listed, only
 from ..models.layout import Layout
@@ -105,9 +105,12 @@ def _found(model: nn.Module, inputs: Inputs, label: Tensor, loss: Loss | None) -
     """How many classes there are, if that can be told, and a route; raises where model or loss do not serve."""
     if loss is not None:
         return _tried(model, inputs, label, loss)
-    parts = tuple((name, type(part), part.training) for name, part in model.named_modules())
     names = tuple(inputs) if isinstance(inputs, dict) else type(inputs)
-    key = (parts, names, *((tuple(one.shape), one.dtype, one.device) for one in (*listed(inputs), label)))
+    key = (
+        circumstances(model),
+        names,
+        *((tuple(one.shape), one.dtype, one.device) for one in (*listed(inputs), label)),
+    )
     known = _FOUND.setdefault(model, {})
     if key not in known:
         known[key] = _tried(model, inputs, label, loss)

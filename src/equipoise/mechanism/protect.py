@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import ConfigError, DataError, EquipoiseError, ModelError, is_count, is_number, raise_all
+from ..errors import ConfigError, DataError, EquipoiseError, ModelError, is_count, raise_all
 from ..models.batched import Batched
-from ..models.check import check_model, loss_error
+from ..models.check import check_model, circumstances, loss_error
 from ..models.inputs import listed
 from ..models.objective import Inputs, Loss, map_inputs
 from ..models.received import Received
@@ -291,27 +290,19 @@ def _step_of_units(
     return sent(result, entries, layout, request, utility=False)
 
 
-def _rate(part: nn.Module, name: str) -> float | None:
-    """How often a layer drops, which may be changed from call to call."""
-    value = getattr(part, name, None)
-    return value if is_number(value) else None
-
-
 def _batched(
     model: nn.Module, inputs: Inputs, labels: Tensor, loss: Loss | None, *, alone: bool, fixed: Mapping[str, Tensor]
 ) -> Batched:
     """The model in batched form, checked again whenever something that matters has changed."""
     if loss is not None and not callable(loss):
         raise ConfigError(f"Expected loss to be a function, got {type(loss).__name__}.", "Pass loss(outputs, labels).")
-    modes = tuple((type(part), part.training, *map(partial(_rate, part), ("p", "dropout"))) for part in model.modules())
-    trained = tuple(parameter.requires_grad for parameter in model.parameters())
     names = tuple(inputs) if isinstance(inputs, dict) else type(inputs)
     forms = tuple((part.dtype, str(part.device), tuple(part.shape[1:])) for part in listed(inputs))
-    circumstances = (names, forms, modes, trained, alone, loss is None)
+    key = (circumstances(model), names, forms, alone, loss is None)
     passed = _CHECKED.setdefault(model, {})
-    if circumstances not in passed:
+    if key not in passed:
         some = map_inputs(lambda part: part[: 1 if alone else 2], inputs)
-        passed[circumstances] = check_model(model, some, loss=loss)
+        passed[key] = check_model(model, some, loss=loss)
     if loss is None:
         check_labels(model, inputs, labels)
-    return Batched(model, loss, labels.device, route=passed[circumstances], fixed=fixed)
+    return Batched(model, loss, labels.device, route=passed[key], fixed=fixed)

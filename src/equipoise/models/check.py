@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..errors import ModelError, place
+from ..errors import ModelError, is_number, place
 from .batched import Batched
 from .inputs import Listed, called, described, listed, tensors_in
 from .objective import Inputs, Loss, arguments, map_inputs
@@ -378,6 +378,16 @@ def _replica_problem(model: nn.Module, inputs: Inputs, plain: Any, route: Name) 
 
 def _all_close(one: list[Tensor], two: list[Tensor]) -> bool:
     return len(one) == len(two) and all(map(_close, one, two))
+
+
+def circumstances(model: nn.Module) -> tuple[Any, ...]:
+    """All of a model that a check of it may depend on, but for its values: what it found holds until this changes."""
+    settings = ("p", "dropout", "track_running_stats", "max_norm")
+    parts = tuple(
+        (name, type(part), part.training, *(value for key in settings if is_number(value := getattr(part, key, None))))
+        for name, part in model.named_modules()
+    )
+    return parts, tuple(parameter.requires_grad for parameter in model.parameters())
 
 
 def _close(one: Tensor, two: Tensor) -> bool:

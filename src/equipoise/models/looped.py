@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from .. import workers
 from ..errors import ModelError, place
@@ -37,12 +39,16 @@ class Looped:
         def loss(params: Tensor) -> Tensor:
             values = params.new_empty(len(params))
             with torch.no_grad():
-                self._all(len(params), lambda mine, r: values[r].copy_(self._value(mine, params[r], inputs, labels, r)))
+                self._all(
+                    inputs,
+                    len(params),
+                    lambda mine, r: values[r].copy_(self._value(mine, params[r], inputs, labels, r)),
+                )
             return values
 
         def gradient(params: Tensor, out: Tensor | None = None) -> Tensor:
             grads = torch.empty_like(params) if out is None else out
-            self._all(len(params), lambda mine, r: self._gradient(mine, params[r], inputs, labels, r, grads[r]))
+            self._all(inputs, len(params), lambda mine, r: self._gradient(mine, params[r], inputs, labels, r, grads[r]))
             return grads
 
         return Objective(loss, gradient)
@@ -57,7 +63,7 @@ class Looped:
         def one(mine: _Copy, i: int) -> None:
             self._gradient(mine, params[i // examples], single, alone, i, grads[i])
 
-        self._all(len(grads), one)
+        self._all(single, len(grads), one)
         return grads.view(replicas, examples, -1)
 
     def outputs(self, params: Tensor, inputs: Inputs) -> Tensor:
@@ -67,7 +73,7 @@ class Looped:
             results[r] = mine.call(params[r], inputs, r)
 
         with torch.no_grad():
-            self._all(len(params), one)
+            self._all(inputs, len(params), one)
         return torch.stack(results)
 
     def differentiable(self, params: Tensor, inputs: Inputs, labels: Tensor) -> Tensor:
@@ -90,11 +96,12 @@ class Looped:
         for slot, part in zip(self.layout.slots, grads, strict=True):
             out[slot.start : slot.stop].view(slot.shape).copy_(part)
 
-    def _all(self, count: int, task: Callable[[_Copy, int], Any]) -> None:
+    def _all(self, inputs: Inputs, count: int, task: Callable[[_Copy, int], Any]) -> None:
         """``task`` for each replica: here, or dealt to the workers in equal runs."""
         parts = min(workers.count(), count) if self._threaded else 1
         while len(self._copies) < max(1, parts):
-            self._copies.append(_Copy(self._model, self.layout, self._fixed))
+            by_pixel = self._copies[0].by_pixel if self._copies else None
+            self._copies.append(_Copy(self._model, self.layout, self._fixed, inputs, by_pixel))
 
         def run(part: int, start: int, stop: int) -> None:
             for r in range(start, stop):
@@ -109,9 +116,15 @@ class Looped:
 
 
 class _Copy:
-    """A model of one's own whose parameters are set for every call."""
+    """A model of one's own whose parameters are set for every call, and which remembers nothing of the last one.
 
-    def __init__(self, model: nn.Module, layout: Layout, fixed: Mapping[str, Tensor]):
+    A CPU convolves pictures a tenth to a third sooner if they lie channels last (``by_pixel``). Whether the model can
+    take them so is tried on made-up numbers, once: no record may decide on how another one is computed.
+    """
+
+    def __init__(
+        self, model: nn.Module, layout: Layout, fixed: Mapping[str, Tensor], inputs: Inputs, by_pixel: bool | None
+    ):
         try:
             self._model = copy.deepcopy(model)
         except Exception as error:
@@ -120,12 +133,11 @@ class _Copy:
                 "Make copy.deepcopy(model) work: keep no open files in it.",
             ) from None
         names, self._slots = every_name(self._model), layout.slots
-        with torch.no_grad():
-            for name, value in fixed.items():
-                names[name].copy_(value)
         self.parameters = [names[slot.name] for slot in layout.slots]
-        self._pictures_by_pixel = any(isinstance(part, nn.Conv2d) for part in self._model.modules())
-        """Channels last: a CPU convolves such pictures a tenth to a third sooner."""
+        trained, values = {id(own) for own in self.parameters}, {**every_name(model), **fixed}
+        self._others = {id(own): (own, values[name]) for name, own in names.items() if id(own) not in trained}
+        self._seen: dict[int, int] = {}
+        self.by_pixel = self._takes_pixels(inputs) if by_pixel is None else by_pixel
 
     def call(self, flat: Tensor, inputs: Inputs, r: int) -> Any:
         """What the model returns for the mini-batch of replica ``r``.
@@ -134,16 +146,49 @@ class _Copy:
         """
         for slot, own in zip(self._slots, self.parameters, strict=True):
             own.data.copy_(flat[slot.start : slot.stop].view(slot.shape))
-        given, named = arguments(map_inputs(lambda part: self._row(part, r), inputs))
         try:
-            return self._model(*given, **named)
+            return self._returned(inputs, r, self.by_pixel)
         except RuntimeError as error:
-            if not self._pictures_by_pixel or "view size" not in str(error):
+            if not self.by_pixel or "view size" not in str(error):
                 raise
-            self._pictures_by_pixel = False  # the model takes views of its pictures that need the usual order
-            return self.call(flat, inputs, r)
+            return self._returned(inputs, r, False)  # this one takes a view that made-up numbers did not
 
-    def _row(self, part: Tensor, r: int) -> Tensor:
-        """The part of one replica, copied: how those of others lie beside it must not show."""
-        by_pixel = self._pictures_by_pixel and part.dim() == 5 and part.device.type == "cpu"
-        return part[r].clone(memory_format=torch.channels_last if by_pixel else torch.contiguous_format)
+    def _returned(self, inputs: Inputs, r: int, by_pixel: bool) -> Any:
+        self._forget()
+        given, named = arguments(map_inputs(partial(_row, r, by_pixel), inputs))
+        return self._model(*given, **named)
+
+    def _forget(self) -> None:
+        """Frozen parameters and buffers as they were given: a layer may write into them while it computes."""
+        with torch.no_grad():
+            for key, (own, value) in self._others.items():
+                if not isinstance(own, nn.Parameter) or self._seen.get(key) != own._version:
+                    own.copy_(value)
+                    self._seen[key] = own._version
+
+    def _takes_pixels(self, inputs: Inputs) -> bool:
+        if not any(isinstance(part, nn.Conv2d) for part in self._model.modules()):
+            return False
+        draw = torch.Generator().manual_seed(0)
+        try:
+            with torch.no_grad():
+                for own in self.parameters:
+                    own.copy_(torch.rand(own.shape, generator=draw) - 0.5)
+                made_up = map_inputs(partial(_made_up, draw), inputs)
+                plain, other = (tree_leaves(self._returned(made_up, 0, by_pixel)) for by_pixel in (False, True))
+                return all(torch.allclose(*pair, rtol=1e-3, atol=1e-4) for pair in zip(plain, other, strict=True))
+        except Exception:  # a view that it takes of its pictures needs the usual order
+            return False
+
+
+def _row(r: int, by_pixel: bool, part: Tensor) -> Tensor:
+    """The part of one replica, copied: how those of others lie beside it must not show."""
+    by_pixel = by_pixel and part.dim() == 5 and part.device.type == "cpu"
+    return part[r].clone(memory_format=torch.channels_last if by_pixel else torch.contiguous_format)
+
+
+def _made_up(draw: torch.Generator, part: Tensor) -> Tensor:
+    """A mini-batch of the form of those of ``part``, for one replica."""
+    if not part.is_floating_point():
+        return torch.zeros_like(part[:1])
+    return torch.rand(part[:1].shape, generator=draw).to(part.device, part.dtype)

@@ -164,15 +164,6 @@ def resolve(
 MARK = "# Resolved settings of an equipoise run."
 """How the config.toml of a run begins."""
 
-
-def of_run(file: Path) -> bool:
-    """Whether a configuration was written by a run: it may be a stranger's, so nothing that it names is imported."""
-    try:
-        return file.read_bytes().startswith(MARK.encode())
-    except OSError:
-        return False
-
-
 UNUSED = {
     "clip": "Leave it out; the bound on a record's gradient is gaussian.clip.",
     "batch": "Leave it out: all records take part in every round, or a share of them with gaussian.sampling_rate.",
