@@ -192,7 +192,7 @@ def test_model_is_short_for_a_setting(command: Command, tiny: Path, tmp_path: Pa
     assert "resumed at round 3" in command(*tiny_train(tiny, "--mechanism", "none", "--set", "model=mlp")).out
 
 
-def test_code_is_trained_where_the_user_names_it_and_never_because_a_folder_does(
+def test_code_is_trained_where_the_user_names_it_and_never_because_a_file_does(
     command: Command, tmp_path: Path, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny = write_dataset(tmp_path / "tiny", train=400, classes=4)
@@ -203,12 +203,13 @@ def test_code_is_trained_where_the_user_names_it_and_never_because_a_folder_does
     assert 'init = "torch"' in config
     assert "resumed at round 3" in command(*arguments, "--set", f"model={NAME}").out
     (tmp_path / "mine.toml").write_text(f'model = "{NAME}"')
-    assert "resumed at round 3" in command(*arguments, "--config", "mine.toml").out
+    assert "resumed at round 3" in command(*arguments, "--config", "mine.toml", "--model", NAME).out
     forget(code, monkeypatch)
     attacked = ("audit", "run", "--attack", "membership", "--targets", "2", "--set", "label_sets=1")
     measured = ("bounds", "run", "--targets", "0", "--snapshots", "3", "--set", "samples=2", "--set", "subproblems=2")
     for refused in (
         (*tiny_train(tiny), "--config", "run/config.toml"),
+        (*arguments, "--config", "mine.toml"),
         attacked,
         measured,
         (*attacked, "--model", "other_of_test:make"),

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..errors import ModelError, is_number, place
+from ..errors import ModelError, place
 from .batched import Batched
 from .inputs import Listed, called, described, listed, tensors_in
 from .objective import Inputs, Loss, arguments, map_inputs
@@ -25,8 +25,9 @@ from .routes import SHARED, Name, default_route
 MOST = 8
 """Reasons that one message gives; a deep network has the same one at every layer."""
 
-_BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
-_INSTANCE_NORMS = (nn.modules.instancenorm._InstanceNorm,)
+SWITCHES = ("p", "dropout", "track_running_stats", "max_norm")
+"""Of layers: they may be changed from call to call."""
+
 _RECURRENT = (nn.RNNBase, nn.modules.rnn.RNNCellBase)
 
 
@@ -71,7 +72,7 @@ def check_model(
         return found
     if route is None and found == "vmap":
         return "loop"
-    raise _refusal(_Problem(problem.reason, f"{problem.remedy} {_PLAINLY}"))
+    raise _refusal(_Problem(problem.reason, f"{problem.remedy} Or take the route 'loop', which runs any model."))
 
 
 def loss_error(error: Exception, model: nn.Module, loss: Loss | None, inputs: Inputs, labels: Tensor) -> ModelError:
@@ -111,9 +112,9 @@ def _layer_problems(model: nn.Module) -> list[_Problem]:
     problems = []
     for name, part in model.named_modules():
         label, active = _label(model, name), part.training
-        if isinstance(part, _BATCH_NORMS) and active and part.track_running_stats:
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and active and part.track_running_stats:
             problems.append(_Problem(f"{label} {_STATISTICS}", "Replace BatchNorm by GroupNorm, or call eval() on it."))
-        if isinstance(part, _INSTANCE_NORMS) and active and part.track_running_stats:
+        if isinstance(part, nn.modules.instancenorm._InstanceNorm) and active and part.track_running_stats:
             problems.append(_Problem(f"{label} {_STATISTICS}", "Set track_running_stats=False, or call eval() on it."))
         if isinstance(part, nn.modules.dropout._DropoutNd) and active and part.p > 0:
             problems.append(_Problem(f"{label} draws random numbers", "Call eval() on dropout, or set p=0."))
@@ -195,7 +196,7 @@ def _forward_problem(error: Exception, model: nn.Module, inputs: Inputs) -> _Pro
         takes = ", ".join(inspect.signature(model.forward).parameters)
         reason = f"its forward takes ({takes}), and the batch has another number of inputs or other names: {len(parts)}"
         return _Problem(reason, "Pass all inputs: by place ((x1, x2), y), or by name ({'a': x1, 'b': x2}, y).")
-    if isinstance(fault.module, _BATCH_NORMS) and len(parts[0]) == 1:
+    if isinstance(fault.module, nn.modules.batchnorm._BatchNorm) and len(parts[0]) == 1:
         return _Problem(
             f"{fault.label} needs more than the one record that is looked at", "Replace BatchNorm by GroupNorm."
         )
@@ -351,9 +352,6 @@ def _torch_func_problem(error: Exception, what: str, model: nn.Module) -> _Probl
     return _Problem(f"torch.func cannot run {what} ({place(error)})", remedy)
 
 
-_PLAINLY = "Or take the route 'loop', which runs any model."
-
-
 def _check_repeated(model: nn.Module, inputs: Inputs, plain: Any) -> None:
     again = tensors_in(_plain_outputs(model, inputs))
     if not _all_close(again, tensors_in(plain)):
@@ -382,11 +380,11 @@ def _all_close(one: list[Tensor], two: list[Tensor]) -> bool:
 
 def circumstances(model: nn.Module) -> tuple[Any, ...]:
     """All of a model that a check of it may depend on, but for its values: what it found holds until this changes."""
-    settings = ("p", "dropout", "track_running_stats", "max_norm")
-    parts = tuple(
-        (name, type(part), part.training, *(value for key in settings if is_number(value := getattr(part, key, None))))
-        for name, part in model.named_modules()
-    )
+
+    def switches(part: nn.Module) -> tuple[Any, ...]:
+        return tuple(value for key in SWITCHES if isinstance(value := getattr(part, key, None), bool | int | float))
+
+    parts = tuple((name, type(part), part.training, *switches(part)) for name, part in model.named_modules())
     return parts, tuple(parameter.requires_grad for parameter in model.parameters())
 
 
