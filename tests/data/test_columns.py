@@ -136,6 +136,7 @@ PROBLEMS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"person": ["a", "b", "a", "?"]}, {"group": "person"}, "line 5, column 'person': the value is missing"),
     ({"age": ["1", "2", "1e999", "3"]}, {}, "line 4, column 'age': not a finite number"),
     ({"class": ["0.5", "1", "0", "1"]}, {}, "line 2, column 'class': not a whole number.*target="),
+    ({"class": np.array([0, 1, np.inf, 1])}, {}, "line 4, column 'class': not a whole number"),
     ({"class": ["a", "b", "c", "d"]}, {}, "'class' of a.csv has 4 different values in 4 rows: too many for classes"),
     ({}, {"vocabulary": 50}, "No column is read as text, so vocabulary plays no part"),
 ]

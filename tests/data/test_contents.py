@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.data.contents import Reading, bytes_of, outside, pyarrow, several
+from equipoise.data.contents import Reading, bytes_of, inside, outside, pyarrow, several
 from equipoise.errors import ConfigError, DataError
 
 
@@ -31,6 +31,9 @@ def test_a_link_that_leads_out_is_noticed(tmp_path: Path) -> None:
     (inner / "out").symlink_to(tmp_path / "secret")
     (inner / "in").symlink_to(inner / "own")
     assert [outside(inner / name, inner) for name in ("own", "in", "out")] == [False, False, True]
+    assert inside(inner / "in", inner) == inner / "in"
+    with pytest.raises(DataError, match="out is a link that leads out of the folder"):
+        inside(inner / "out", inner)
 
 
 def test_a_missing_package_is_an_error_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

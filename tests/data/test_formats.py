@@ -92,6 +92,17 @@ def test_a_damaged_npz_of_any_compression_is_refused(tmp_path: Path, compression
         formats.read_npz(path, bytes(content), ["images", "labels"])
 
 
+@pytest.mark.parametrize(
+    ("write", "name"), [(write_npz, "train.npz"), (write_npz, "test.npz"), (write_idx, "train-images-idx3-ubyte")]
+)
+def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path, write: Callable[..., Path], name: str) -> None:
+    folder = write(tmp_path / "data")
+    (folder / name).rename(tmp_path / "elsewhere")
+    (folder / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match=f"{name} is a link that leads out of the folder"):
+        load(folder)
+
+
 def test_missing_npz_is_named(tmp_path: Path) -> None:
     (write_npz(tmp_path) / "test.npz").unlink()
     with pytest.raises(DataError, match=r"test\.npz is missing"):

@@ -145,7 +145,7 @@ def test_a_linked_description_is_refused(tmp_path: Path) -> None:
     folder = write_arrow(tmp_path / "data", table())
     (folder / "state.json").rename(tmp_path / "state.json")
     (folder / "state.json").symlink_to(tmp_path / "state.json")
-    with pytest.raises(DataError, match="is a link that leads out of its folder"):
+    with pytest.raises(DataError, match="is a link that leads out of the folder"):
         load(folder)
 
 
@@ -171,6 +171,18 @@ def test_compression_is_read_from_the_metadata(tmp_path: Path) -> None:
             writer.write_batch(batch)
         messages = [bytes(one.metadata) for one in pa.ipc.MessageReader.open_stream(sink.getvalue())]
         assert [compressed(one) for one in messages] == [False, codec is not None]
+
+
+def test_compression_of_the_first_formats_is_read_from_what_a_message_adds() -> None:
+    batch = pa.record_batch({"compression": np.zeros(1000)})
+    found = []
+    for more in (None, {"written": "today"}, {"ARROW:experimental_compression": "lz4"}):
+        sink = io.BytesIO()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch, custom_metadata=more)
+        *_, message = pa.ipc.MessageReader.open_stream(sink.getvalue())
+        found.append(compressed(bytes(message.metadata)))
+    assert found == [False, False, True]
 
 
 def test_damaged_arrow_is_refused(tmp_path: Path) -> None:

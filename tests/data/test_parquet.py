@@ -114,6 +114,17 @@ def test_a_file_that_grows_too_far_is_refused(tmp_path: Path, monkeypatch: pytes
         read_parquet(tmp_path / "a.parquet")
 
 
+def test_batches_are_counted_as_they_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few rows a file says that it has."""
+    (tmp_path / "a").write_bytes(bytes(100))
+    batch, taken = pa.record_batch({"a": np.zeros(1000)}), []
+    assert len(module.within_room(tmp_path / "a", [batch] * 3)) == 3
+    monkeypatch.setattr(module, "ROOM", 3 * batch.nbytes)
+    with pytest.raises(DataError, match="grows beyond all measure"):
+        module.within_room(tmp_path / "a", (taken.append(one) or batch for one in range(100)))
+    assert taken == [0, 1, 2, 3], "and no more of them are read"
+
+
 def test_long_texts_that_repeat_are_kept_once(tmp_path: Path) -> None:
     repeated = pa.DictionaryArray.from_arrays(pa.array(np.zeros(70_000, np.int32)), ["x" * 500_000])
     table = pa.table({"a": repeated, "label": np.zeros(70_000)}).replace_schema_metadata(None)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from equipoise.errors import ModelError
 from equipoise.mechanism import call_slots
 from equipoise.mechanism.call_slots import APART, FEW, SLOTS, call_size, slots_for
 from equipoise.mechanism.units import EachRecord, Records
@@ -144,6 +145,35 @@ def test_a_call_has_as_many_slots_as_public_numbers_ask_for() -> None:
     assert {expected: call_size(known, expected) for expected in sizes} == sizes
     assert call_size(other, 1) == call_size(other, 1000) == APART
     assert call_size(Batched(Perceptron(1000, 1000)), 1000) == FEW, "or as many as there is room for"
+
+
+class Counting(nn.Linear):
+    """Which no call leaves as it was."""
+
+    calls = 0
+
+    def forward(self, input: Tensor) -> Tensor:
+        Counting.calls += 1
+        return super().forward(input) * (1 + 0.01 * Counting.calls)
+
+
+def test_a_model_that_remembers_is_refused_although_each_record_has_a_call_of_its_own() -> None:
+    for layer in (Counting(4, 3), nn.Linear(4, 3)):
+        batched, x, y = Batched(nn.Sequential(layer, nn.Identity()), route="loop"), torch.rand(1, 4), torch.tensor([0])
+        if isinstance(layer, Counting):
+            with pytest.raises(ModelError, match=r"depends on those before it.*call eval"):
+                slots_for(batched, x, y, 3, FEW)
+        else:
+            assert slots_for(batched, x, y, 3, FEW) == FEW
+
+
+def test_what_was_found_holds_until_a_layer_is_switched() -> None:
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 3)).eval()
+    batched, x, y = Batched(model, route="loop"), torch.rand(1, 4), torch.tensor([0])
+    assert slots_for(batched, x, y, 3, FEW) == FEW
+    model[0].train()
+    with pytest.raises(ModelError, match="draws random numbers"):
+        slots_for(Batched(model, route="loop"), x, y, 3, FEW)
 
 
 def test_empty_slots_of_calls_apart_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from equipoise.errors import ModelError
 from equipoise.models import check
 from equipoise.models.batched import Batched
-from equipoise.models.check import check_features, check_model, loss_error
+from equipoise.models.check import check_features, check_model, circumstances, loss_error
 from equipoise.models.routes import Name
 from tests.models.reference import assert_first_order, batch, randomised
 
@@ -517,3 +517,37 @@ def test_features_that_are_no_function_of_one_image_are_refused(then: Callable[[
 def test_features_of_one_image_each_are_accepted_and_nothing_is_left_behind(network: nn.Module) -> None:
     check_features(network, torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0)))
     assert not any(part._forward_hooks for part in network.modules())
+
+
+class Pooling(nn.Module):
+    """A learned exponent, as of a generalised mean: a tensor by a name that layers have numbers by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.p = nn.Parameter(torch.ones(1))
+
+
+def test_what_a_check_depends_on_is_everything_but_values() -> None:
+    model = nn.Sequential(
+        nn.BatchNorm1d(4), nn.Dropout(0.5), nn.LSTM(4, 4, 2, dropout=0.1), nn.Embedding(3, 4), Pooling()
+    )
+    norm, dropout, recurrent, embedding, pooling = model
+    known = [circumstances(model)]
+
+    def changed() -> bool:
+        known.append(circumstances(model))
+        hash(known[-1])
+        return known[-1] not in known[:-1]
+
+    with torch.no_grad():
+        pooling.p.fill_(3)
+        norm.weight.fill_(2)
+    assert not changed()
+    for part, name, value in (
+        (norm, "track_running_stats", False), (dropout, "p", 0.0), (recurrent, "dropout", 0.0),
+        (embedding, "max_norm", 1.0), (norm, "training", False), (norm.weight, "requires_grad", False),
+    ):  # fmt: skip
+        setattr(part, name, value)
+        assert changed(), name
+    model[1] = nn.AlphaDropout(0.0)
+    assert changed()

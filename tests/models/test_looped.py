@@ -184,3 +184,34 @@ def test_other_errors_of_a_model_are_its_own() -> None:
     batched = Batched(Viewing(True), route="loop")
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         batched.at(torch.rand(1, 5, 3, 9, 9), torch.zeros(1, 5, dtype=torch.int64)).loss(torch.rand(1, 402))
+
+
+class Writing(nn.Module):
+    """Its forward writes into a buffer and a frozen parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.frozen = nn.Linear(4, 2), nn.Parameter(torch.ones(4), requires_grad=False)
+        self.seen: Tensor
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.seen += x.sum(0)
+            self.frozen.mul_(1.5)
+        return self.last(x * self.frozen + self.seen)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_no_call_sees_what_another_one_left(route: Name) -> None:
+    batched = Batched(Writing(), route=route)
+    flat, x, y = (
+        torch.randn(1, 10).repeat(6, 1),
+        torch.rand(1, 3, 4).repeat(6, 1, 1),
+        torch.ones(6, 3, dtype=torch.int64),
+    )
+    for values in (batched.at(x, y).gradient(flat), batched.outputs(flat, x), batched.each(flat, x, y)):
+        assert torch.equal(values, values[:1].expand_as(values))
+        assert values.any()
+    alone = Batched(Writing(), route=route)
+    assert torch.equal(alone.outputs(flat[:1], x[:1])[0], batched.outputs(flat, x)[0])

@@ -30,7 +30,7 @@ from .columns import (
     missing,
     with_labels,
 )
-from .contents import REPLACE, Array, Contents, Files, Format, Reading, bytes_of, outside, pyarrow, several
+from .contents import REPLACE, Array, Contents, Files, Format, Reading, bytes_of, inside, outside, pyarrow, several
 from .parquet import damaged, kind_of, table_of, within_room
 from .pictures import Picture, form_of, stacked
 from .tokens import padded
@@ -72,10 +72,8 @@ def _files(path: Path, split: str) -> Files:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    if outside(path, path.parent):
-        raise DataError(f"{path} is a link that leads out of its folder.", "Copy the file there.")
     try:
-        found = json.loads(bytes_of(path))
+        found = json.loads(bytes_of(inside(path, path.parent)))
     except (ValueError, RecursionError):
         raise DataError(f"{path} is not valid JSON.", REPLACE) from None
     if not isinstance(found, dict):
