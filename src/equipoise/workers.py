@@ -42,8 +42,8 @@ def shares(total: int, least: int, multiple: int) -> list[slice]:
     [slice(0, 7, None)]
     """
     parts = max(1, min(count(), total // least))
-    each = -(-total // parts)
-    ends = [*range(0, total, -(-each // multiple) * multiple), total]
+    each = -(-max(1, total) // parts // multiple) * multiple
+    ends = [0, *range(each, total, each), total]
     return [slice(*part) for part in pairwise(ends)]
 
 

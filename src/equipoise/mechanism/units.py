@@ -27,6 +27,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from .. import workers
 from ..errors import ConfigError, place
 from ..models.batched import Batched
 from ..models.objective import Inputs, map_inputs
@@ -159,10 +160,14 @@ class EachRecord:
     def _apart(self, rows: Sequence[Tensor], start: Tensor, clip: float) -> list[tuple[Tensor, Tensor]]:
         """Each client by itself; those with the same records and the same weights are computed once."""
         keys = [(content(row), content(start[r])) for r, row in enumerate(rows)]
-        known: dict[tuple[bytes, bytes], tuple[Tensor, Tensor]] = {}
-        for r, key in enumerate(keys):
-            if key not in known:
-                known[key] = self.total(rows[r : r + 1], start[r : r + 1], clip)
+        first = {key: r for r, key in reversed(list(enumerate(keys)))}
+
+        def alone(r: int) -> tuple[Tensor, Tensor]:
+            return self.total(rows[r : r + 1], start[r : r + 1], clip)
+
+        some = list(first.values())  # workers share the calls of one client where clients are few
+        each = one_thread_each(self.batched, alone, some) if len(some) >= workers.count() else map(alone, some)
+        known = dict(zip(first, each, strict=True))
         return [known[key] for key in keys]
 
     def _calls(self, rows: Sequence[Tensor], slots: int) -> list[Call]:
