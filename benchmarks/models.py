@@ -44,7 +44,7 @@ from equipoise.models.bundled import build
 from equipoise.models.residual import ResNetGN
 
 Round = Callable[..., object]  # of a number of rounds
-VOCABULARY, LENGTH = 400, 24
+VOCABULARY, LENGTH = 1290, 24
 MODELS: dict[str, tuple[str, Callable[[], nn.Module], int]] = {  # kind of data, model, M
     "lenet-zhu": ("picture", lambda: build("lenet-zhu", (1, 28, 28), 10), 10),
     "mlp": ("picture", lambda: build("mlp", (1, 28, 28), 10), 10),

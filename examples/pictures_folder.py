@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from PIL import Image
 
-from equipoise import AuditOptions, Run, audit_run, load, resolve
+from equipoise import AuditOptions, EquipoiseError, Run, audit_run, load, resolve
 
 CLASSES = ["top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot"]
 
@@ -52,6 +52,9 @@ def main(folder: Path, out: Path, rounds: int = 300, options: AuditOptions | Non
 
 
 if __name__ == "__main__":
-    with TemporaryDirectory() as scratch:
-        given = [Path(name) for name in sys.argv[1:2]]
-        main(given[0] if given else write_folder(Path(scratch) / "pictures", 300), Path(scratch) / "run")
+    try:
+        with TemporaryDirectory() as scratch:
+            given = [Path(name) for name in sys.argv[1:2]]
+            main(given[0] if given else write_folder(Path(scratch) / "pictures", 300), Path(scratch) / "run")
+    except EquipoiseError as error:
+        sys.exit(f"error: {error}")

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from equipoise import AuditOptions, Run, audit_run, resolve
+from equipoise import AuditOptions, EquipoiseError, Run, audit_run, resolve
 
 EPSILONS = [1.0, 2.0, 4.0, 8.0]
 
@@ -56,9 +56,12 @@ def main(
 
 
 if __name__ == "__main__":
-    with TemporaryDirectory() as scratch:
-        here = Path(scratch)
-        if len(sys.argv) == 4:
-            main(Path(sys.argv[1]), here / "run", *sys.argv[2:])
-        else:
-            main(write_visits(here / "visits.csv", 400), here / "run", "outcome", "patient")
+    try:
+        with TemporaryDirectory() as scratch:
+            here = Path(scratch)
+            if len(sys.argv) == 4:
+                main(Path(sys.argv[1]), here / "run", *sys.argv[2:])
+            else:
+                main(write_visits(here / "visits.csv", 400), here / "run", "outcome", "patient")
+    except EquipoiseError as error:
+        sys.exit(f"error: {error}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-from equipoise import AuditOptions, Run, audit_run, resolve
+from equipoise import AuditOptions, EquipoiseError, Run, audit_run, resolve
 
 TOPICS = {
     "billing": ["invoice", "refund", "card", "charged", "price", "receipt"],
@@ -65,9 +65,12 @@ def main(
 
 
 if __name__ == "__main__":
-    with TemporaryDirectory() as scratch:
-        here = Path(scratch)
-        if len(sys.argv) == 4:
-            main(Path(sys.argv[1]), here / "run", *sys.argv[2:])
-        else:
-            main(write_messages(here / "messages.csv", 3000), here / "run", "message", "topic")
+    try:
+        with TemporaryDirectory() as scratch:
+            here = Path(scratch)
+            if len(sys.argv) == 4:
+                main(Path(sys.argv[1]), here / "run", *sys.argv[2:])
+            else:
+                main(write_messages(here / "messages.csv", 3000), here / "run", "message", "topic")
+    except EquipoiseError as error:
+        sys.exit(f"error: {error}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,31 @@ def test_an_example_is_short(example: Any) -> None:
     assert len(Path(example.__file__).read_text(encoding="utf-8").splitlines()) < 80
 
 
+@pytest.mark.parametrize(
+    ("example", "arguments", "words"),
+    [
+        (pictures_folder, ["absent"], "neither a bundled dataset"),
+        (table_groups, ["rows.csv", "sick", "person"], "has no column 'sick'"),
+        (text_classification, ["rows.csv", "note", "state"], "has no column 'note'"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_mistake_is_told_without_a_traceback(
+    example: Any,
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "rows.csv").write_text("age,person,state\n1,2,well\n3,4,ill\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [example.__file__, *arguments])
+    with pytest.raises(SystemExit) as caught:
+        runpy.run_path(example.__file__, run_name="__main__")
+    assert str(caught.value.code).startswith("error: ")
+    assert words in str(caught.value.code)
+
+
 def test_pictures_from_a_folder_with_unequal_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = pictures_folder.write_folder(tmp_path / "pictures", 60)
     pictures_folder.main(folder, tmp_path / "run", rounds=5, options=SMALL)
@@ -62,10 +89,11 @@ def test_pictures_from_a_folder_with_unequal_clients(tmp_path: Path, capsys: pyt
     assert "matched identified" in said
 
 
-@pytest.mark.slow
 def test_text_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = text_classification.write_messages(tmp_path / "messages.csv", 700)
-    text_classification.main(file, tmp_path / "run", "message", "topic", rounds=3, options=SMALL)
+    file = text_classification.write_messages(tmp_path / "messages.csv", 400)
+    fewer = {"releases": 2, "others": 2, "label_sets": 1, "anchors": 2, "trials": 4}  # each of sixteen sequences
+    options = AuditOptions(**{**SMALL.plain(), **fewer})
+    text_classification.main(file, tmp_path / "run", "message", "topic", rounds=2, options=options)
     said = capsys.readouterr().out
     assert re.search(r"^none: test accuracy", said, re.M)
     assert "matched identified" in said

@@ -29,7 +29,6 @@ from .auditing.replay import replayed
 from .auditing.results import Findings, renamed
 from .auditing.store import Values, packed
 from .auditing.sweep_audit import audit_sweep
-from .data.splits import placed
 from .engine.datasets import dataset_labels
 from .engine.evaluation import score
 from .engine.result import result
@@ -39,6 +38,7 @@ from .environment import VERSION, environment
 from .errors import ConfigError, EquipoiseError
 from .files import storage_errors, write_bytes, write_json
 from .mechanism.registry import get_mechanism
+from .models.inputs import placed
 
 CURVES = (
     "accuracy", "validation_accuracy", "loss", "utility_loss", "intensity", "distortion_norm",

@@ -33,7 +33,7 @@ Words = Callable[[int], NDArray[np.uint64]]
 """A source of independent, uniform 64-bit words: as many as are asked for, never the same again."""
 KEY_BYTES = 32  # of a protective key: twice the 128 bits of security that SHAKE128 has
 BLOCK_BYTES = 1 << 20
-DEALT = 1 << 19
+DEALT = 1 << 18
 """A worker draws at least so many numbers, as it takes time to wake up."""
 _LOW = 0xFFFFFFFF
 

@@ -42,8 +42,8 @@ def test_a_damped_server_is_named_only_where_there_is_none() -> None:
     """In docs/results.md static noise was more accurate under it than learning without it, and not than with it."""
     learned = cell("matched", 0.9, 1.0, 0.3)
     assert (
-        "at the same budget, with a damped server (--set server_rate=auto), which was more accurate in docs/results.md "
-        "than learning under a plain server (under a damped one learning is more accurate); "
+        "at the same budget, with a damped server (--set server_rate=auto): in docs/results.md this was more accurate "
+        "than learning with a plain server, and less accurate than learning with a damped one; "
     ) in steps(*learned, server="plain")
     assert "instead of pl-learn at the same budget; to stay" in steps(*learned, server="damped")
 
@@ -116,6 +116,9 @@ def test_more_releases_or_more_public_images() -> None:
     few = row("matched", 0.01, mse=0.7, targets=8, evidence="insufficient evidence")
     assert steps(few, options={"releases": 8}).endswith("; attack more releases (--targets 20 or more)")
     assert "; set more public images apart" in steps(few, options={"releases": 32})
+    there = steps(few, options={"releases": 32}, public_inputs=239)
+    assert "; set more public images apart: 239 gave 8 releases, about 600 give 20" in there
+    assert "public" not in steps(few, options={"releases": 32}, targets="private")
     assert steps(few, targets="given").endswith(
         "; give at least 20 updates, as Update(model, before, [after1, after2, ...])"
     )

@@ -115,6 +115,8 @@ def test_of_a_run_the_bounds_are_proved_and_intervals_are_claimed_where_there_ar
     said = audited.content["claims"]
     assert said["proved"] == [sentence(PROVED)]
     assert "95 % intervals over releases" in said["measured"][0]
+    assert claims([{"mechanism": "none"}], "public")["proved"] == ["Nothing: no release was distorted."]
+    assert claims([{"mechanism": "none"}, {"mechanism": "pl-learn"}], "public")["proved"] == [sentence(PROVED)]
     assert "bootstrap" not in str(claims([{"mse": 1.0, "mse_low": None, "mse_high": None}], "public"))
 
 

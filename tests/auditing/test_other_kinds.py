@@ -148,7 +148,7 @@ def row(result: Audit, attack: str) -> dict[str, Any]:
 def test_an_undistorted_update_gives_its_examples_away(name: str) -> None:
     result = usual(name)
     found, members = row(result, "matched"), row(result, "membership")
-    assert found["identification"] > (0.9 if name in ("table", "tokens") else 0.65), "a loss near 0 shows little"
+    assert found["identification"] > (0.8 if name in ("table", "tokens") else 0.65), "a loss near 0 shows little"
     assert found["chance"] == "1 in 20"
     assert members["membership_auc"] > 0.9
     assert not found.get("control_failed")

@@ -478,6 +478,7 @@ def test_guesses_at_rows_are_told_apart_by_every_column_whatever_its_unit() -> N
     cell = Cell(weights[0], replace(server_of()[0], shape=(16,)), {})
     case = Case(cell, "some", View(weights, weights, labels), targets, given, QUICK, Trace(rows, 1.0))
     values = score(inversion(guess), case).values
+    assert given.columns is given.columns, "all records are looked at once, however many guesses are scored"
     spread = tables.Columns.of(given.attack[0]).spread if given.attack else units
     expected = ((rows[..., 0] - rows.flip(1)[..., 0]) / spread[0]).abs() / 4  # of 16 columns, one is wrong
     assert values["error_sd"] == pytest.approx(expected.numpy(), rel=1e-3)

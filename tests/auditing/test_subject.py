@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from equipoise.auditing.run_audit import audit_run
 from equipoise.auditing.subject import Subject, subject_of
 from equipoise.bounds.run import bounds_run
 from equipoise.data.dataset import Dataset
+from equipoise.data.loading import load_public
+from equipoise.data.splits import mixed
 from equipoise.errors import CheckpointError, ConfigError, DataError, ModelError
 from equipoise.models.bundled import MLP
 from equipoise.runs.folder import RunFolder
@@ -284,7 +287,8 @@ def test_pictures_show_no_image_that_the_run_trained_on(tmp_path: Path, others: 
     own = only(subject_of(RunFolder(run), [0]))
     assert data.public is not None
     assert own.public is not None
-    assert sorted(data.public.inputs.sum((1, 2, 3)).tolist()) == sorted(own.public.inputs.sum((1, 2, 3)).tolist())
+    found, expected = (sorted(part.inputs.sum((1, 2, 3)).tolist()) for part in (data.public, own.public))
+    assert found == pytest.approx(expected, abs=1e-3)
 
 
 def test_a_run_keeps_its_own_normalisation_and_training_data(without_public: Path, others: Path) -> None:
@@ -309,3 +313,131 @@ def test_a_run_of_the_engine_names_its_own_model(without_public: Path, others: P
     with pytest.raises(ConfigError, match="names its model"):
         subject_of(RunFolder(without_public), [0], others, "lenet-zhu")
     assert subject_of(RunFolder(without_public), [0], others, "mlp").code is None, "its name again does no harm"
+
+
+# --- how public files are read --------------------------------------------------------------------------------
+
+
+def table(path: Path, seed: int, count: int = 200, sick: tuple[str, ...] = ("no", "yes"), **also: str) -> Path:
+    """Rows of two numbers, with a class by their sum, and a last column that looks like one of classes."""
+    path.parent.mkdir(exist_ok=True, parents=True)
+    local = torch.Generator().manual_seed(seed)
+    rows = [f"{','.join([*also, 'sick'])},x1,x2,flag"]
+    for place, (one, other) in enumerate((torch.randn(count, 2, generator=local) * 3).tolist()):
+        name = sick[int(one + other > 0) % len(sick)]
+        rows.append(f"{','.join([*also.values(), name])},{one:.4f},{other:.4f},{place % 2}")
+    path.write_text("\n".join(rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def of_a_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("table")
+    return train_run(
+        place / "run", table(place / "people.csv", 1, city="Ulm"), ("none",), rounds=1, snapshots=[0],
+        public_fraction=0.0, target="sick", drop=["city"],
+    )  # fmt: skip
+
+
+def test_public_files_are_read_as_the_run_read_its_own(of_a_table: Path, tmp_path: Path) -> None:
+    other = table(tmp_path / "other.csv", 2, city="Bonn")
+    run = RunFolder(of_a_table)
+    data = only(subject_of(run, [0], other))
+    expected, *_ = load_public(other, data.mean, data.std, target="sick", drop=["city"])
+    assert data.public is not None
+    assert torch.equal(data.public.inputs, mixed(expected).inputs)
+    assert torch.equal(data.public.labels, mixed(expected).labels)
+
+
+def test_what_differs_in_public_files_can_be_said(of_a_table: Path, tmp_path: Path) -> None:
+    bare = table(tmp_path / "bare.csv", 2)
+    run = RunFolder(of_a_table)
+    with pytest.raises(DataError, match=r"read with target='sick', drop=\['city'\]: .* no column 'city'") as caught:
+        subject_of(run, [0], bare)
+    assert "--set drop=none" in caught.value.remedy
+    data = only(subject_of(run, [0], bare, reading={"drop": "none"}))
+    renamed = tmp_path / "renamed.csv"
+    renamed.write_text(bare.read_text().replace("sick", "ill"))
+    again = only(subject_of(run, [0], renamed, reading={"drop": None, "target": "ill"}))
+    assert data.public is not None
+    assert again.public is not None
+    assert torch.equal(data.public.inputs, again.public.inputs)
+
+
+def test_classes_of_public_files_have_the_numbers_that_the_run_gave_them(tmp_path: Path) -> None:
+    """A file numbers the classes that it holds, in their order: without the first, each is one too low."""
+    own = table(tmp_path / "own.csv", 1, sick=("none", "some"))
+    run = RunFolder(train_run(tmp_path / "run", own, ("none",), rounds=1, snapshots=[0], target="sick"))
+    names = only(subject_of(run, [0])).class_names
+    assert names == ("none", "some")
+    with pytest.raises(DataError, match="fewer than 4 examples of class 0"):
+        subject_of(run, [0], table(tmp_path / "half.csv", 2, sick=("some",)))
+    with pytest.raises(DataError, match=r"have the classes 'a lot', which .* have not: these have 'none', 'some'"):
+        subject_of(run, [0], table(tmp_path / "other.csv", 2, sick=("none", "a lot")))
+
+
+def texts(path: Path, seed: int, most: int = 40) -> Path:
+    path.parent.mkdir(exist_ok=True, parents=True)
+    local = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(1, most, (200, 6), generator=local).numpy()
+    np.savez(path, tokens=tokens, labels=np.arange(200) % 2)
+    return path
+
+
+def test_tokens_that_the_model_has_not_are_refused(tmp_path: Path) -> None:
+    run = RunFolder(
+        train_run(tmp_path / "run", texts(tmp_path / "own.npz", 1), ("none",), rounds=1, snapshots=[0],
+                  model="transformer", vocabulary=50)
+    )  # fmt: skip
+    assert only(subject_of(run, [0], texts(tmp_path / "fits.npz", 2))).vocabulary == 50
+    large = texts(tmp_path / "large.npz", 3, 60)
+    with pytest.raises(DataError, match=r"tokens go up to 59, .* vocabulary of 50") as caught:
+        subject_of(run, [0], large)
+    assert "leave out rows" in caught.value.remedy
+    with np.load(large) as arrays, pytest.raises(DataError, match="tokens go up to 59"):
+        subject_of(run, [0], (torch.from_numpy(arrays["tokens"]), torch.from_numpy(arrays["labels"])))
+
+
+def test_a_scale_is_that_of_one_kind_of_files(tmp_path: Path) -> None:
+    own = write_pictures(tmp_path / "own")
+    for part in ("train", "test"):
+        with np.load(own / f"{part}.npz") as arrays:
+            np.savez(own / f"{part}.npz", images=arrays["images"].astype(np.uint16) * 257, labels=arrays["labels"])
+    run = RunFolder(train_run(tmp_path / "run", own, ("none",), rounds=1, snapshots=[0], scale=65535.0))
+    others = write_dataset(tmp_path / "others", 160, 16, seed=12, side=SIDE, classes=CLASSES)
+    with np.load(others / "train.npz") as arrays:
+        for place, (image, label) in enumerate(zip(arrays["images"], arrays["labels"], strict=True)):
+            (tmp_path / "png" / str(label)).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image.squeeze()).save(tmp_path / "png" / str(label) / f"{place}.png")
+    data = only(subject_of(run, [0], tmp_path / "png"))
+    assert data.public is not None
+    assert float(data.pixels(data.public.inputs).max()) == pytest.approx(1.0, abs=1e-2)
+
+
+def test_the_public_files_of_a_deployment_are_read_as_the_auditor_says(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3, 2))
+    folder = deployed(tmp_path / "run", {0: dict(model.state_dict()), 1: dict(model.state_dict())})
+    public = table(tmp_path / "public.csv", 2, city="Bonn")
+    reading = {"target": "sick", "drop": ["city"]}
+    data = only(subject_of(RunFolder(folder), [0], public, model, reading))
+    expected, *_ = load_public(public, target="sick", drop=["city"])
+    assert torch.equal(data.train.labels, expected.labels)
+    assert torch.equal(data.train.inputs, expected.inputs)
+
+
+@pytest.mark.parametrize(
+    ("public", "reading", "words"),
+    [
+        (None, {"target": "sick"}, "no such file is named"),
+        ("mnist", {"target": "sick"}, "no such file is named"),
+        ((torch.zeros(2, 1), torch.zeros(2)), {"target": "sick"}, "no such file is named"),
+        ("people.csv", {"tagret": "sick"}, "Unknown option 'tagret' of public data. Did you mean 'target'"),
+        ("people.csv", {"target": 5}, "target = 5"),
+    ],
+)
+def test_what_is_said_of_public_files_must_concern_them(
+    of_a_table: Path, public: Any, reading: dict[str, Any], words: str
+) -> None:
+    public = of_a_table.parent / public if public == "people.csv" else public
+    with pytest.raises(ConfigError, match=words):
+        subject_of(RunFolder(of_a_table), [0], public, reading=reading)

@@ -62,7 +62,7 @@ def test_the_table_has_every_measure_beside_the_control_and_guessing() -> None:
     assert cells[2] == ["invgrad MSE", "-", "0.5", "0.4 to 0.6", "-", "1.2"]
     assert cells[5] == ["matched identified", "-", "88 %", "80 to 95 %", "100 %", "1 in 10"]
     assert cells[6] == ["membership AUC", "-", "0.83", "0.75 to 0.90", "-", "0.56"]
-    assert cells[7] == ["membership TPR at 1 % FPR", "-", "40 %", "30 to 50 %", "-", "-"]
+    assert cells[7] == ["membership TPR@1%", "-", "40 %", "30 to 50 %", "-", "-"]
     assert cells[8] == ["labels right", "-", "75 %", "70 to 80 %", "-", "10 %"]
 
 
@@ -243,3 +243,17 @@ def test_a_norm_that_is_given_away_is_said_unless_it_was_measured() -> None:
 def test_who_only_checks_guesses_is_said_to_be_granted_the_rest() -> None:
     found = content(row("verify", verified=1.0, chance="1 in 10"))
     assert headline(found) == "verify verifies 100 % of the guesses, granted the other examples"
+
+
+def test_an_area_of_a_handful_of_non_members_is_not_shown() -> None:
+    area = {"membership_auc": 0.6, "membership_auc_low": 0.17, "membership_auc_high": 0.94}
+    text = summary_text(content(row("membership", **area, non_members=5)))
+    assert "too few" in text
+    assert "0.17" not in text
+    assert "0.17" in summary_text(content(row("membership", **area)))
+
+
+def test_the_headline_is_of_a_row_whose_control_worked() -> None:
+    able, failed = row(identification=0.06), row(identification=0.19, control_failed=True)
+    assert headline(content(able, failed)) == "matched identifies 6.0 % of the examples"
+    assert headline(content(failed)) == "matched identifies 19 % of the examples", "there is no other"

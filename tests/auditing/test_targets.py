@@ -311,7 +311,7 @@ def test_the_smallest_pool_there_can_be_gives_one_release() -> None:
     result = small(2, releases=32)
     assert (len(result), result.others, result.candidates) == (1, 4, 2)
     check_distinct(result)
-    with pytest.raises(DataError, match=r"too few public images to play batches of 4.*one pool"):
+    with pytest.raises(DataError, match=r"too few public examples to play batches of 4.*one pool"):
         small(1)
 
 

@@ -287,7 +287,7 @@ def test_few_others_leave_membership_alone_without_intervals(call: Call, model: 
     notes = " ".join(result.content["notes"])
     assert "Membership has no intervals" in notes
     assert "sought among 3 candidates, not 5" in notes
-    assert "told from 1 others, not 3" in notes
+    assert "told from 1 other, not 3" in notes
     assert "releases are attacked" not in notes, "there are as many as were given"
 
 

@@ -241,6 +241,28 @@ def test_a_model_that_cannot_be_differentiated_twice_is_refused(call: Call, batc
         call(model=model, before=model.state_dict(), gradient=gradient_of(model, *batch))
 
 
+class Named(nn.Module):
+    """Returns its outputs by name, as many models of text do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(36, CLASSES)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"logits": self.fc(x.flatten(1))}
+
+
+@pytest.mark.parametrize("loss", [None, lambda outputs, labels: nn.functional.cross_entropy(outputs["logits"], labels)])
+def test_a_model_whose_outputs_are_no_tensor_is_refused_and_the_remedy_works(call: Call, batch: Any, loss: Any) -> None:
+    model = Named()
+    gradient = gradient_of(model, *batch, lambda outputs, y: nn.functional.cross_entropy(outputs["logits"], y))
+    with pytest.raises(ModelError, match="returns dict; an audit needs the tensor of its outputs") as caught:
+        call(model=model, before=model.state_dict(), gradient=gradient, loss=loss)
+    assert "outputs: outputs['logits'])" in caught.value.remedy
+    model.register_forward_hook(lambda module, inputs, outputs: outputs["logits"])
+    assert call(model=model, before=model.state_dict(), gradient=gradient).rows
+
+
 def test_a_model_with_running_statistics_is_refused(call: Call) -> None:
     model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(36), nn.Linear(36, CLASSES))
     with pytest.raises(ModelError, match="BatchNorm1d"):

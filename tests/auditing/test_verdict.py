@@ -222,6 +222,57 @@ def test_labels_are_held_against_an_even_guess() -> None:
     assert "98 % of the labels (95 % interval 96 to 100; an even guess 100 %)" in said[0]
 
 
+def test_labels_that_guessing_gets_as_well_tell_nothing() -> None:
+    """Even batches: an even guess is always right, so the attack is, with distortion and without."""
+    decoy = row("labels", 1.0, mechanism="pl-identical", control="negative")
+    labels, seen = (
+        cell("labels", 1.0, 1.0, mechanism="pl-identical"),
+        cell("matched", 0.5, 1.0, mechanism="pl-identical"),
+    )
+    said = verdict(content(*seen, *labels, decoy))
+    assert "Labels tell nothing here: an even guess gets 100 % of them." in said
+    assert "inferred" not in " ".join(said)
+    failed = cell("labels", 1.0, 1.0, mechanism="pl-identical", failed=True)
+    assert "Low figures" not in " ".join(verdict(content(*seen, *failed, decoy))), "said once"
+    uneven = row("labels", 0.5, mechanism="pl-identical", control="negative")
+    hidden = verdict(content(*seen, *cell("labels", 0.5, 1.0, mechanism="pl-identical"), uneven))
+    once = verdict(content(*cell("matched", 0.5, 1.0, mechanism="pl-identical", round=1)))
+    assert "after 1 round;" in once[0]
+    assert any(line.startswith("Labels: 50 % inferred") for line in hidden), "the distortion hides them: that is news"
+
+
+def test_a_cell_whose_control_worked_is_cited_before_one_whose_control_failed() -> None:
+    """The larger figure is not lost: it is said whose control failed."""
+    early = cell("lti", 0.06, 0.58, mechanism="pl-identical")
+    bare = row("lti", 0.58, mechanism="none", budget=None)
+    late = cell("lti", 0.19, 0.18, mechanism="pl-identical", round=150, failed=True)
+    said = verdict(content(bare, *early, *late))
+    assert (
+        "6.0 % of cases (95 % interval 4.0 to 8.0; the largest where the control worked; the largest figure is "
+        in (said[0])
+    )
+    assert "19 %, pl-identical @ 0.98 after 150 rounds, whose control failed) from the first release" in said[0]
+    assert said[0].endswith("; without any protection it would be 58 %.")
+    ranking = next(line for line in said if "identified by the strongest" in line)
+    assert ranking.endswith("at the first round none 58 %, pl-identical @ 0.98 6.0 %.")
+
+
+def test_membership_is_not_told_by_a_handful_of_others() -> None:
+    few = cell("membership", 0.55, 0.6, mechanism="pl-identical", non_members=5, half=0.4)
+    said = verdict(content(*cell("matched", 0.5, 1.0, mechanism="pl-identical"), *few))
+    assert "Membership cannot be told: 5 non-members in all, and a result takes 20." in said
+    assert "AUC" not in " ".join(said)
+    assert "Membership cannot be told: 5 non-members in all, and a result takes 20." in verdict(content(*few))
+
+
+def test_the_clearest_difference_is_cited_where_the_control_worked() -> None:
+    sound, wide = cell("lti", 0.6, 0.3, 0.3), cell("lti", 0.9, 0.02, 0.3, round=60, failed=True)
+    said = verdict(content(*sound, *wide))
+    assert said[0].startswith("Worse than no protection: a server that follows the protocol")
+    assert "60 % of cases" in said[0]
+    assert "the largest figure is 90 %, pl-learn @ 0.98 after 60 rounds, whose control failed" in said[0]
+
+
 def test_several_datasets_and_seeds_are_told_apart() -> None:
     rows = [
         one for name in ("mnist", "fmnist") for seed in (1, 2)

@@ -89,3 +89,23 @@ def test_the_expected_share_is_what_the_attack_finds(mnist: Dataset, mechanism: 
     measured = next(row for row in found.rows if row["role"] == "own" and row["control"] is None)
     expected = seen.rate(sweep.settings.protection.at(mechanism, budget, 1))
     assert expected == pytest.approx(measured["identification"], abs=TOLERANCE)
+
+
+@pytest.mark.parametrize(("name", "model"), [("pl-identical", "mlp"), ("pl-learn", "mlp")])
+def test_every_simulated_release_is_counted_and_the_count_is_known_before(few: Dataset, name: str, model: str) -> None:
+    settings = Settings.flat(model=model, init="torch")
+    _, seen = made(few, settings, places=2, candidates=20)
+    protection, told = settings.protection.at(name, 0.98, 1), list[int]()
+    seen.on_release = told.append
+    seen.rate(protection)
+    assert sum(told) == seen.cost(protection)
+    told.clear()
+    seen.rate(protection)
+    assert sum(told) == (seen.cost(protection) if name == "pl-learn" else 0)
+
+
+def test_a_large_model_is_measured_on_fewer_labels(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(made(few)[1].places) == 4
+    monkeypatch.setattr("equipoise.choosing.identification.ROOM", 100 * 4 * 13_426 * 4)
+    assert len(made(few)[1].places) == 2
+    assert len(made(few, places=3)[1].places) == 3

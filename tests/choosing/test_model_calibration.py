@@ -129,3 +129,10 @@ def test_the_weights_of_a_run(tmp_path: Path) -> None:
     first = ModelCalibration.of(config.settings, "mnist", "pl-identical", seed=4)
     assert first.where == "the first weights of seed 4"
     assert not (first.weights == on.weights).all()
+
+
+def test_the_pace_is_that_of_one_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([10.0, 26.0])
+    on = ModelCalibration.of(SETTINGS, "mnist", "pl-identical")
+    monkeypatch.setattr("equipoise.choosing.model_calibration.time.monotonic", lambda: next(clock))
+    assert on.pace() == 0.5

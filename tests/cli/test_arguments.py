@@ -25,6 +25,17 @@ def test_pairs_keep_everything_behind_the_first_equals_sign() -> None:
     assert pairs(None) == {}
 
 
+def test_lists_may_go_without_brackets() -> None:
+    assert pairs(["drop=note, city"]) == pairs(['drop=["note", "city"]']) == {"drop": ["note", "city"]}
+    assert pairs(["drop=2024", "categorical=none"]) == {"drop": ["2024"], "categorical": "none"}
+    assert pairs(["sizes=1,2.5", "mean=0.5", "snapshots=0,10"]) == {
+        "sizes": [1, 2.5],
+        "mean": 0.5,
+        "snapshots": [0, 10],
+    }
+    assert pairs(["target=a,b"]) == {"target": "a,b"}, "no list"
+
+
 @pytest.mark.parametrize("option", ["eta", "=3", ""])
 def test_a_pair_needs_a_key_and_a_sign(option: str) -> None:
     with pytest.raises(ConfigError, match="Expected --set key=value"):

@@ -422,6 +422,22 @@ def test_quick_says_only_what_plays_a_part(command: Command, tmp_path: Path, att
     assert done.out.startswith("auditing run, public images\n"), "no label sets in these games"
 
 
+def test_how_public_files_are_read_can_be_said(command: Command, tmp_path: Path) -> None:
+    def table(name: str, header: str, first: str, start: float) -> str:
+        rows = [f"{first}{'no' if n % 3 else 'yes'},{start + n * 0.01:.2f},{n % 2}" for n in range(160)]
+        (tmp_path / name).write_text("\n".join([header, *rows]))
+        return str(tmp_path / name)
+
+    own = table("own.csv", "id,sick,x,flag", "7,", 0)
+    train_run(tmp_path / "run", own, ("none",), rounds=1, snapshots=[0], target="sick", drop=["id"])
+    public = table("other.csv", "ill,x,flag", "", 2)
+    line = only_line(command(*quick("--public", public, attack="labels")))
+    assert "read with target='sick', drop=['id']" in line
+    assert "--set target=COLUMN" in line
+    done = command(*quick("--public", public, "--set", "target=ill", "--set", "drop=none", "--json", attack="labels"))
+    assert json.loads(done.out)["complete"]
+
+
 def test_a_run_without_public_images_is_refused_with_what_helps(command: Command, tmp_path: Path) -> None:
     data = write_pictures(tmp_path / "pictures")
     train_run(tmp_path / "run", data, ("none",), public_fraction=0.0)

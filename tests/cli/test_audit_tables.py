@@ -65,6 +65,7 @@ def test_the_rate_at_one_percent_false_alarms_stands_beside_the_auc_and_a_failed
     auc = next(line for line in lines if "membership AUC" in line)
     assert auc.split()[2:] == ["0.83", "*", "-", "-", "-", "0.60", "0.56"]
     rate = next(line for line in lines if "30 to 50 %" in line)
+    assert rate.split()[:2] == ["membership", "TPR@1%"], "one line"
     assert rate.split()[-4:] == ["5.0", "%", "2.0", "%"]
 
 

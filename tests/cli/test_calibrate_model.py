@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from equipoise.choosing.model_calibration import ModelCalibration
+from equipoise.runs.config import resolve
 from tests.helpers import Command, document
 
 CODE = """
@@ -35,7 +37,6 @@ def test_the_ratio_and_what_matched_is_expected_to_find(command: Command) -> Non
     on = result["model"]
     assert (on["model"], on["dataset"], on["candidates"]) == ("mlp", "mnist", 25)
     assert on["ratios"][-1]["tensor"] == "whole"
-    assert 0 <= on["identification"] <= 1
     text = told(command, *arguments)
     assert f"{on['ratios'][-1]['ratio']:.3g}" in text
     assert (
@@ -43,6 +44,19 @@ def test_the_ratio_and_what_matched_is_expected_to_find(command: Command) -> Non
         in text
     )
     assert "It is no bound" in text
+    assert "simulating 1,124 updates of public mnist, over 4 labels, about" in text
+    assert "warning: a PL budget of 0.98 asks for a norm of 8 whatever the model" in text
+    assert on["constants"].endswith("not of yours with 50,890"), "and no advice to do what is being done"
+
+
+def test_the_share_that_is_found_is_that_of_the_budget(command: Command) -> None:
+    """At a budget at which neither all nor none are found."""
+    settings = resolve(overrides={"model": "mlp"}, sweep={"mechanisms": ["none"]}).settings
+    seen = ModelCalibration.of(settings, "mnist", "pl-identical").identification()
+    rate = seen.rate(settings.protection.at("pl-identical", 0.5, 1))
+    assert 1 / seen.candidates < rate < 1
+    result = document(command(*STATIC, "--model", "mlp", "--budget", "0.5", "--json"))
+    assert result["model"]["identification"] == pytest.approx(rate, abs=1e-6)
 
 
 def test_the_budget_for_a_wanted_share_needs_no_budget(command: Command) -> None:
@@ -59,9 +73,10 @@ def test_a_share_that_no_budget_reaches_is_said(command: Command) -> None:
     assert "for which no budget of pl-identical with these constants is strict enough" in text
 
 
-def test_a_dataset_alone_is_measured_on_its_default_model(command: Command) -> None:
+def test_a_dataset_alone_is_measured_on_its_default_model_and_its_constants_are_its_own(command: Command) -> None:
     result = document(command(*STATIC, "--dataset", "mnist", "--budget", "0.98", "--json"))
     assert result["model"]["model"] == "lenet-zhu"
+    assert result["model"]["constants"] is None
 
 
 def test_the_weights_of_a_run_with_its_settings(command: Command, tmp_path: Path) -> None:
@@ -100,3 +115,15 @@ def test_what_cannot_be_measured_is_refused(command: Command, arguments: list[st
     done = command(*STATIC, *arguments)
     assert done.code in (11, 14)
     assert words in " ".join(done.err.split())
+
+
+def test_data_is_another_name_of_dataset(command: Command) -> None:
+    found = document(command(*STATIC, "--data", "mnist", "--budget", "0.98", "--json"))["model"]
+    assert (found["dataset"], found["labels"]) == ("mnist", 4)
+
+
+def test_what_is_simulated_is_told_while_it_is(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("equipoise.cli.display.EVERY", 0.0)
+    done = command(*STATIC, "--model", "mlp", "--budget", "0.98")
+    assert "simulating: update 1124 of 1124 after" in done.err
+    assert " left" in done.err

@@ -32,6 +32,7 @@ def test_keys_of_settings_and_options_are_completed() -> None:
     assert completion.settings("gaussian.del") == ["gaussian.delta="]
     assert completion.settings("sweep") == []
     assert completion.attack_options("rel") == ["releases="]
+    assert completion.attack_options("targ") == ["target="]
     assert completion.bounds_options("rep") == ["repeats="]
     assert completion.bounds_options("targets") == []
 

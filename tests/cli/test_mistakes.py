@@ -198,7 +198,9 @@ MISTAKES: dict[str, list[Mistake]] = {
         ),
         Mistake(
             "equipoise train --mechanism none --model absent.models:make", 11,
-            "There is no module 'absent' to import 'absent.models:make' from.", "Run this in the folder that holds it.",
+            "There is no module 'absent' to import 'absent.models:make' from, in the current folder or among the "
+            "installed packages.",
+            "Run this in the folder that holds it, or install it.",
         ),
         Mistake(
             "equipoise train --mechanism none --set participants=9", 11,

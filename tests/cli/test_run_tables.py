@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from equipoise.cli.run_tables import COLUMNS, refused_note, result_table, summary
+from equipoise.cli.run_tables import COLUMNS, diverged_note, refused_note, result_table, summary
 from equipoise.runs.config import resolve
 
 
@@ -60,11 +60,37 @@ def test_a_refused_release_is_a_line_of_its_own() -> None:
     assert "3 of 8 releases refused" in refused_note([{**row, "releases_refused": 3, "releases_accepted": 5}])
 
 
+def test_a_run_that_diverged_can_be_read_and_is_told_what_helps() -> None:
+    """The budget keeps its digits beside a loss of ten digits."""
+    lost = {**row("pl-identical", 0.98, 1), "mean_utility_loss": -4513506833.4807}
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(result_table([lost]))
+    words = console.export_text().split()
+    assert "-4.514e+09" in words
+    assert "0.98" in words
+    assert diverged_note([row("none", None, 1)]) == ""
+    advice = "diverged: try a smaller eta (--set eta=...), a larger budget or a larger batch (--set batch=...)."
+    assert diverged_note([lost]) == f"pl-identical {advice}"
+    refused = {"releases_refused": 5, "releases_accepted": 3}
+    assert diverged_note([{**row("pl-learn", 0.98, 1), **refused}]) == f"pl-learn {advice}"
+    assert diverged_note([{**row("none", None, 1), **refused}]) == "none diverged: try a smaller eta (--set eta=...)."
+    assert diverged_note([{**row("pl-learn", 0.98, 1), "releases_refused": 3, "releases_accepted": 5}]) == ""
+
+
 def plan(*mechanisms: str, budget: float, **overrides: Any) -> str:
     sweep = {"mechanisms": list(mechanisms), "budgets": [budget]}
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(summary(resolve(overrides={"rounds": 10, **overrides}, sweep=sweep), Path("run")))
     return console.export_text()
+
+
+def test_the_plan_counts_in_words_that_fit() -> None:
+    one = plan("none", budget=0.98)
+    assert "1 federation x 10 rounds" in one
+    assert "at least 1 client\n" in one
+    assert "evaluated at the end; " in one
+    assert "evaluated every 5 rounds; " in plan("none", budget=0.98, evaluate_every=5)
+    assert "2 federations x" in plan("none", "pl-learn", budget=0.98)
 
 
 WHOLE, PARTS = "all records of a client in every round", "uniform mini-batches of 4, 1 local step(s)"

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from equipoise.data import columns, tokens
 from equipoise.data.columns import MOST_NAMED, Table, Tables, contents_of_tables, texts
 from equipoise.data.contents import Reading
-from equipoise.data.tokens import BUCKETS, tokenized
+from equipoise.data.tokens import BUCKETS, tokenized, words
 from equipoise.errors import DataError
 
 COLUMNS: dict[str, Any] = {
@@ -54,6 +55,41 @@ def test_numbers_that_are_names_are_said_to_be() -> None:
     reading = Reading(group="person", categorical=("age",), drop=("town",))
     made = contents_of_tables(tables(age=np.array([7, 9, 7, 8])), reading)
     assert made.parts["train"][0].tolist() == [[1, 0, 0], [0, 0, 1], [1, 0, 0], [0, 1, 0]]
+
+
+def test_numbers_of_two_types_are_one_category() -> None:
+    train, test = table(age=np.array([10, 9, 2]), y=np.arange(3) % 2), table(age=np.array([9.0, 2.0]), y=np.arange(2))
+    made = contents_of_tables({"train": train, "test": test}, Reading(target="y", categorical=("age",)))
+    assert made.parts["train"][0].tolist() == [[0, 0, 1], [0, 1, 0], [1, 0, 0]]
+    assert made.parts["test"][0].tolist() == [[0, 1, 0], [1, 0, 0]]
+    words = table(age=["9", "b"], y=np.arange(2))
+    made = contents_of_tables({"train": train, "test": words}, Reading(target="y"))
+    assert made.parts["test"][0].tolist() == [[0, 0, 1, 0], [0, 0, 0, 1]], "beside words they are words: 10, 2, 9, b"
+
+
+@pytest.mark.timeout(30)
+def test_a_long_text_of_many_rows_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(tokens, "words", lambda text: calls.append(text) or words(text))
+    monkeypatch.setattr(columns, "words", tokens.words)
+    said = [" long text" * 100_000, "short"] * 5_000
+    made = contents_of_tables(
+        tables(town=texts(said), person=np.arange(10_000), age=np.ones(10_000), **{"class": np.arange(10_000) % 2}),
+        Reading(text="town", text_length=3),
+    )
+    assert len(calls) == 4, "two texts, counted and numbered"
+    assert made.parts["train"][0][2].tolist() == made.parts["train"][0][0].tolist()
+    long = [" " + "1" * 1_000_000, "2"] * 5_000  # of which a copy for each row would be 5 GB
+    made = contents_of_tables(
+        tables(
+            town=texts(long),
+            person=np.arange(10_000),
+            age=texts(long),
+            **{"class": texts([" ill" + " " * 1_000_000, "well"] * 5_000)},
+        ),
+        Reading(drop=("town", "age")),
+    )
+    assert made.class_names == ("ill", "well")
 
 
 def test_a_scale_divides_numbers_alone() -> None:
@@ -111,6 +147,13 @@ def test_text_becomes_tokens_and_says_what_is_left_out() -> None:
     told = " ".join(made.guessed)
     assert "texts of up to 8 words are cut to 5" in told
     assert "'age', 'town' are left out" in told
+
+
+def test_every_column_that_is_left_out_beside_a_text_is_named() -> None:
+    more = {f"more{number}": np.arange(4.0) for number in range(6)}
+    made = contents_of_tables(tables(note=["a b", "c d", "e f", "g h"], **more), Reading(text="note"))
+    told = " ".join(made.guessed)
+    assert all(f"'{name}'" in told for name in ("age", "town", *more))
 
 
 def test_a_lone_column_of_sentences_is_text() -> None:

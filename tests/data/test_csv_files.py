@@ -80,6 +80,31 @@ def test_every_row_of_a_file_can_be_public(tmp_path: Path) -> None:
     assert torch.equal(split.inputs, again.inputs)
 
 
+@pytest.mark.parametrize(
+    ("found", "known", "numbers"),
+    [
+        ("bc", ("a", "b", "c"), [1, 2]),
+        ("bc", (), [0, 1]),
+        ("12", ("0", "1", "2"), [1, 2]),
+        ("01", ("no", "yes"), [0, 1]),  # the file numbers its classes itself
+    ],
+)
+def test_public_labels_have_the_numbers_of_the_names_that_are_known(
+    tmp_path: Path, found: str, known: tuple[str, ...], numbers: list[int]
+) -> None:
+    path = write(tmp_path / "a.csv", [f"{n},{found[n % 2]}" for n in range(8)], "x,label")
+    assert load_public(path, class_names=known)[0].labels.tolist() == numbers * 4
+
+
+@pytest.mark.parametrize(("found", "others"), [("ad", "'d'"), ("12", "'1', '2'")])
+def test_public_labels_with_unknown_names_are_refused(tmp_path: Path, found: str, others: str) -> None:
+    path = write(tmp_path / "a.csv", [f"{n},{found[n % 2]}" for n in range(8)], "x,label")
+    with pytest.raises(DataError, match=f"have the classes {others}, which .* these have 'a', 'b', 'c'"):
+        load_public(path, class_names=("a", "b", "c"))
+    with pytest.raises(DataError, match="have the classes 'malignant', 'benign'"):
+        load_public("breast-cancer", class_names=("a", "b"))
+
+
 @pytest.mark.parametrize(("separator", "name"), [(";", "semicolons"), ("\t", "tabs")])
 def test_other_separators_are_guessed_and_told(tmp_path: Path, separator: str, name: str) -> None:
     expected = load(write(tmp_path / "one.csv"))
@@ -110,7 +135,9 @@ PROBLEMS: list[tuple[bytes, str]] = [
     (b'a,b\n1,"2"x\n', "line 2 is no line of a CSV file"),
     (b'a,b\n1,"2\n', "is no line of a CSV file"),
     (b"a,b\n\xff\xfe,2\n", "is not in UTF-8"),
-    (b"a,b\n1," + b"x" * 200_000 + b"\n", "line 2 is no line of a CSV file"),
+    (b"a,b\n1,2\n1," + b"x" * 100_001 + b"\n", "line 3: a value has more than 100,000 characters"),
+    (b"a,b\n1," + b"x" * 200_000 + b"\n", "line 2: a value has more than 100,000 characters"),
+    (b"a" * 100_001 + b",b\n", "line 1: a value has more than 100,000 characters"),
     (b"a,b\n", "has no rows"),
 ]
 
@@ -120,6 +147,18 @@ def test_damaged_files_are_refused(tmp_path: Path, content: bytes, words: str) -
     (tmp_path / "a.csv").write_bytes(content)
     with pytest.raises(DataError, match=words):
         load(tmp_path / "a.csv")
+
+
+@pytest.mark.timeout(20)
+def test_long_numbers_and_many_columns_take_no_time(tmp_path: Path) -> None:
+    """Either would take minutes, if time grew with the square."""
+    with pytest.raises(DataError, match="line 2, column 'age': not a number"):
+        load(write(tmp_path / "a.csv", ["1" * 99_999 + "x,0", *(f"{n},{n % 2}" for n in range(60))], "age,label"))
+    names = [f"column {n}" for n in range(40_000)]
+    with pytest.raises(DataError, match="two columns 'column 7'"):
+        load(write(tmp_path / "b.csv", [], ",".join([*names, "column 7"])))
+    with pytest.raises(DataError, match="has no column left for the classes"):
+        load(write(tmp_path / "c.csv", [",".join(["1"] * 40_000)] * 2, ",".join(names)), drop=names)
 
 
 @given(st.binary(max_size=80))
@@ -134,11 +173,11 @@ def test_any_bytes_are_a_table_or_a_data_error(tmp_path_factory: pytest.TempPath
     ("options", "words"),
     [
         ({"resize": 32}, "is read as 'csv', which takes no resize"),
-        ({"scale": 0.0}, "scale=0.0 to be > 0"),
+        ({"scale": 0.0}, "scale=0.0 to be finite and > 0"),
         ({"text_length": 0}, "text_length=0 to be >= 1"),
         ({"vocabulary": 1}, "vocabulary=1 to be >= 2"),
-        ({"categories": "hot"}, "categories='hot' to be 'one-hot' or 'codes'"),
-        ({"resize": [1, 2, 3]}, r"resize=\(1, 2, 3\) to be one or two sizes"),
+        ({"categories": "hot"}, "categories='hot' to be one of one-hot, codes"),
+        ({"resize": [1, 2, 3]}, r"resize=\[1, 2, 3\] to be one size >= 1, or height and width"),
         ({"test_fraction": 1.0}, "test_fraction=1.0 to be > 0 and < 1"),
         (
             {"test_fraction": 0.01},

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.data import formats
-from equipoise.data.contents import Array
+from equipoise.data.contents import Array, Contents, Reading
 from equipoise.data.loading import load
 from equipoise.errors import DataError
 from tests.data.folders import idx, small, write_idx, write_npz
@@ -209,13 +209,16 @@ def test_an_empty_folder_is_refused_with_the_files_that_would_do(tmp_path: Path)
 def test_another_format_is_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Images and labels as two npy files for each split."""
 
-    def read(files: tuple[Path, ...]) -> tuple[Array, Array]:
-        return np.load(files[0]), np.load(files[1])
+    def read(files: dict[str, tuple[Path, ...]], reading: Reading) -> Contents:
+        parts = {what: (np.load(images), np.load(labels)) for what, (images, labels) in files.items()}
+        return Contents(
+            {what: (torch.from_numpy(x / 255)[:, None], torch.from_numpy(y).long()) for what, (x, y) in parts.items()}
+        )
 
     npy = formats.Format(
         recognises=lambda folder: any(folder.glob("*.npy")),
         files=lambda folder, split: (folder / f"{split}-x.npy", folder / f"{split}-y.npy"),
-        read=read,
+        contents=read,
     )
     monkeypatch.setattr(formats, "FORMATS", {"npy": npy, **formats.FORMATS})
     for split, count, seed in (("train", 36, 1), ("test", 9, 2)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from PIL import Image
 
 from equipoise.data.hugging_face import compressed
 from equipoise.data.loading import load
+from equipoise.data.pictures import Picture
 from equipoise.data.tokens import BUCKETS, tokenized
 from equipoise.errors import ConfigError, DataError
 from tests.data.folders import write_arrow
@@ -92,6 +94,30 @@ def test_text_and_tables_go_by_their_columns(tmp_path: Path) -> None:
 
 def table(**changed: Any) -> pa.Table:
     return pa.table({"x": [[1.0, 2.0]] * 36, "label": LABELS} | changed)
+
+
+@pytest.mark.timeout(20)
+def test_a_text_for_bytes_is_not_opened_as_a_path(tmp_path: Path) -> None:
+    planted = tmp_path / "elsewhere.png"
+    planted.write_bytes(png(np.zeros((4, 4), np.uint8)))
+    os.mkfifo(tmp_path / "pipe.png")
+    for name in ("elsewhere.png", "pipe.png"):
+        kind = pa.struct({"bytes": pa.string(), "path": pa.string()})
+        rows = pa.array([{"bytes": str(tmp_path / name), "path": None}] * 36, kind)
+        folder = write_arrow(tmp_path / "set", pa.table({"image": rows, "label": np.arange(36) % 3}))
+        with pytest.raises(DataError, match=r"of column 'image' of .* are of type string, not bytes"):
+            load(folder)
+    with pytest.raises(AssertionError):
+        Picture("a picture", str(planted))  # type: ignore[arg-type]
+
+
+def test_names_of_classes_without_end_are_refused(tmp_path: Path) -> None:
+    names = {"label": {"names": [str(n) for n in range(1001)], "_type": "ClassLabel"}}
+    table = pa.table({"x": np.arange(36.0), "label": LABELS})
+    with pytest.raises(DataError, match="names 1001 classes for 36 rows"):
+        load(write_arrow(tmp_path / "set", table, names))
+    names["label"]["names"] = names["label"]["names"][:1000]
+    assert load(write_arrow(tmp_path / "set", table, names)).classes == 1000
 
 
 BROKEN = pa.array([{"bytes": None, "path": "/etc/passwd"}] * 36, pa.struct({"bytes": pa.binary(), "path": pa.string()}))

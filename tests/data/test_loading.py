@@ -19,6 +19,9 @@ from equipoise.data.bundle import BUNDLED, BUNDLED_FOLDER, read_bundled
 from equipoise.data.contents import Array
 from equipoise.data.loading import load, load_public, load_with
 from equipoise.data.splits import Split
+from equipoise.engine.federation import Federation
+from equipoise.engine.settings import Settings
+from equipoise.engine.sweep import Sweep
 from equipoise.errors import DataError
 from tests.data.folders import small, write_idx, write_npz
 
@@ -167,6 +170,29 @@ def test_load_refuses_what_it_does_not_know(arguments: str, options: dict[str, A
         load(arguments, **options)
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("mean", 0.0), ("std", 1.0), ("test_fraction", 0.3), ("name", "mine"), ("target", "y"), ("scale", 3.0)],
+)
+def test_bundled_data_refuse_what_they_would_ignore(option: str, value: Any) -> None:
+    defaults: Any = {"mean": None, "test_fraction": 1 / 6, "text_length": 64, "public_fraction": 0.3}
+    assert load_with("mnist", **defaults) is load("mnist")
+    with pytest.raises(DataError, match=f"Bundled dataset 'mnist' takes no {option}"):
+        load_with("mnist", **{option: value})  # type: ignore[misc]
+    if option != "name":
+        with pytest.raises(DataError, match=f"takes no {option}"):
+            Sweep(Settings.flat(**{option: value}), [Federation("mnist", "none")])
+
+
+@pytest.mark.parametrize(("options", "word"), [({"target": "y"}, "takes no target"), ({"scale": 3}, "takes no scale")])
+def test_public_data_refuse_what_they_would_ignore(options: dict[str, Any], word: str) -> None:
+    for source in ("mnist", (torch.rand(4, 3), torch.arange(4) % 2)):
+        with pytest.raises(DataError, match=word):
+            load_public(source, **options)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="Unknown option 'test_fraction'"):
+        load_public("mnist", test_fraction=0.2)  # type: ignore[call-arg]
+
+
 # --- folders -----------------------------------------------------------------------------------------------
 
 
@@ -278,7 +304,7 @@ FOLDER_PROBLEMS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"images": np.full((36, 4, 4), 7, np.uint8)}, {}, "std=0.0 to be > 0"),
     ({}, {"mean": 0.1}, "mean and std together"),
     ({}, {"mean": (0.1, 0.2), "std": 1.0}, "mean to be a finite number or 1 of them"),
-    ({}, {"mean": 0.1, "std": float("nan")}, "std to be a finite number"),
+    ({}, {"mean": 0.1, "std": float("nan")}, "std=nan to be a finite number"),
     ({}, {"validation_fraction": 0.0}, "got 0.0 and 0.0"),
     ({}, {"validation_fraction": 0.5, "public_fraction": 0.5}, "a sum < 1"),
     ({}, {"validation_fraction": 0.01}, "largest class has 12 images: 0.01 of that leaves none"),

@@ -125,6 +125,32 @@ def test_batches_are_counted_as_they_grow(tmp_path: Path, monkeypatch: pytest.Mo
     assert taken == [0, 1, 2, 3], "and no more of them are read"
 
 
+@pytest.mark.parametrize("honest", [True, False])
+def test_many_columns_of_long_texts_are_refused_before_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, honest: bool
+) -> None:
+    long = pa.DictionaryArray.from_arrays(pa.array(np.zeros(4, np.int32)), ["x" * 10_000_000])
+    path, read = tmp_path / "a.parquet", []
+    parquet.write_table(pa.table({f"column {n}": long for n in range(30)}), path, compression="zstd")
+    assert path.stat().st_size < 1 << 17, "of which 300 MB would become"
+    iterate = parquet.ParquetFile.iter_batches
+    monkeypatch.setattr(
+        parquet.ParquetFile,
+        "iter_batches",
+        lambda *given, **more: read.append(more["columns"]) or iterate(*given, **more),
+    )
+    if not honest:  # a file that says less of itself
+        monkeypatch.setattr(module, "_check_size", lambda *given: None)
+    with pytest.raises(DataError, match="grows beyond all measure"):
+        read_parquet(path)
+    assert read == ([] if honest else [[f"column {n}"] for n in range(7)]), "as many as there is room for, one by one"
+
+
+def test_columns_of_different_lengths_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="its columns have different lengths"):
+        module.table_of(tmp_path, {"a": [pa.array([1, 2])], "b": [pa.array([1])]})
+
+
 def test_long_texts_that_repeat_are_kept_once(tmp_path: Path) -> None:
     repeated = pa.DictionaryArray.from_arrays(pa.array(np.zeros(70_000, np.int32)), ["x" * 500_000])
     table = pa.table({"a": repeated, "label": np.zeros(70_000)}).replace_schema_metadata(None)
@@ -133,6 +159,12 @@ def test_long_texts_that_repeat_are_kept_once(tmp_path: Path) -> None:
     texts = read_parquet(tmp_path / "a.parquet").columns["a"]
     assert len(texts) == 70_000
     assert len({id(text) for text in texts}) <= 40, "35 GB otherwise"
+
+
+def test_a_column_must_be_left(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="no column is left"):
+        load(path, drop=list(read_parquet(path).columns))
 
 
 def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

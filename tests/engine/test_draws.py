@@ -148,6 +148,7 @@ def test_too_small_a_client_is_refused(sampling: str) -> None:
     with pytest.raises(DataError, match=r"has 3 examples, fewer than the 4 of one round") as caught:
         draws.batches([1], 4, parts_of(10, 3), sampling)
     assert "smaller batch" in caught.value.remedy
+    assert "partition=identical, or a larger dirichlet" in caught.value.remedy
     assert draws.batches([1], 3, parts_of(10, 3), sampling).shape == (1, 2, 3), "exactly enough is enough"
 
 

@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from equipoise.engine import memory
 from equipoise.engine.memory import keep_freed_memory
 
+ROOT = Path(__file__).parents[2]
 FAULTS = """
 import ctypes, json, resource, sys, torch
 from equipoise.engine.memory import MMAP_THRESHOLD, TRIM_THRESHOLD, keep_freed_memory
@@ -53,3 +55,26 @@ def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(memory.sys, "platform", change["platform"])
         monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
         assert keep_freed_memory.__wrapped__() is False
+
+
+TAKEN = """
+import json, sys
+from functools import partial
+sys.path.insert(0, "benchmarks")
+import models
+models.torch.set_num_threads(1)
+case = {"model": sys.argv[1], "mechanism": sys.argv[2], "batch": 32, "clients": 4}
+sides = partial(models.ours, chunk=1), models.plain
+print(json.dumps([models.apart(partial(models.memory, dict(case), "cpu", side))[0] for side in sides]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mechanism", ["pl-identical", "pl-learn"])
+@pytest.mark.parametrize("model", ["lenet-zhu", "resnet-gn", "transformer"])
+def test_one_client_at_a_time_takes_at_most_twice_the_memory_of_a_plain_loop(model: str, mechanism: str) -> None:
+    command = [sys.executable, "-c", TAKEN, model, mechanism]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    ours, plain = json.loads(done.stdout)
+    assert plain > 10, "MiB: else the test would be empty"
+    assert ours <= 2 * plain

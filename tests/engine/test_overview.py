@@ -11,6 +11,7 @@ from equipoise.engine.federation import Federation
 from equipoise.engine.overview import overview
 from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
+from tests.data.folders import write_pictures
 from tests.data.test_csv_files import write
 
 
@@ -24,6 +25,13 @@ def test_clients_are_those_of_a_sweep(tmp_path: Path) -> None:
     assert found["clients"]["classes"] == [torch.bincount(sweep.labels[part], minlength=2).tolist() for part in parts]
     assert found["groups"] == len(torch.unique(sweep.datasets[path].train.groups))
     assert found["guessed"] == list(sweep.datasets[path].guessed)
+
+
+def test_whether_a_column_may_say_whose_rows_they_are(tmp_path: Path) -> None:
+    assert overview(Settings.flat(clients=2), str(write(tmp_path / "people.csv")))["group_column"] is True
+    assert overview(Settings(), "breast-cancer")["group_column"] is False
+    write_pictures(tmp_path / "pets", {"": {"cat": 24, "dog": 24}})
+    assert overview(Settings.flat(clients=2), str(tmp_path / "pets"))["group_column"] is False
 
 
 def test_a_bundled_set_has_nothing_to_guess() -> None:

@@ -38,6 +38,17 @@ def test_means_over_the_whole_run_are_over_accepted_releases(few: Dataset) -> No
     assert final["final_utility_loss"] == pytest.approx(sum(losses[-3:]) / 3, rel=1e-6)
 
 
+def test_the_noise_of_the_last_round_beside_its_update(few: Dataset) -> None:
+    federations = [Federation("few", "pl-identical", 0.98), Federation("few", "laplace-dp", 100)]
+    sweep = sweep_of(few, federations, small(), rounds=3, evaluate_every=2)
+    history = rows_of(sweep)
+    final = federation_results(sweep, [row for rows in history for row in rows])
+    assert final[0]["final_noise_to_update"] == history[-1][0]["noise_to_update"] > 0
+    assert final[1]["final_noise_to_update"] is None
+    older = [{key: value for key, value in row.items() if key != "noise_to_update"} for row in history[-1]]
+    assert federation_results(sweep, older)[0]["final_noise_to_update"] is None, "a folder of before"
+
+
 def test_the_whole_of_it_can_be_written_and_says_what_a_budget_is_worth(few: Dataset) -> None:
     federations = [Federation("few", "laplace-dp", 100), Federation("few", "pl-learn", 0.98)]
     sweep = sweep_of(few, federations, small(), rounds=1)

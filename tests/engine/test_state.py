@@ -103,9 +103,9 @@ def test_everything_between_rounds_is_kept() -> None:
 )
 def test_the_state_of_another_sweep_is_refused_and_changes_nothing(other: State) -> None:
     mine = state(fill=1.0)
-    with pytest.raises(ValueError, match="it holds other federations"):
+    with pytest.raises(ValueError, match=r"^(it holds other federations|its model has 4 parameters, and this one 3)$"):
         mine.restore(4, other.tensors())
-    with pytest.raises(ValueError, match="it holds other federations"):
+    with pytest.raises(ValueError, match=r"^(it holds other federations|its model has 3 parameters, and this one 4)$"):
         other.restore(4, mine.tensors())
     assert mine.round == other.round == 0
     assert bool((mine.params == 1).all())

@@ -361,6 +361,19 @@ def test_utility_loss_and_clipping_stay_with_the_client() -> None:
         assert value == float(f"{value:.2g}"), "two digits of what a draw decided"
 
 
+def test_the_noise_beside_the_update_is_told_to_this_nodes_log_alone(caplog: pytest.LogCaptureFixture) -> None:
+    def train(msg: Message, context: Context) -> Message:
+        model = network()
+        with torch.no_grad():
+            next(model.parameters()).add_(1.0)
+        return Message(content(protect(model, images(), msg, context)), reply_to=msg)
+
+    with caplog.at_level("INFO", logger="equipoise"):
+        reply = answered(train)
+    assert "times its update" in caplog.text
+    assert "noise_to_update" not in str({name: dict(part) for name, part in reply.content.items()})
+
+
 def test_a_formal_guarantee_tells_nothing_of_its_noise(tmp_path: Path) -> None:
     def exact(msg: Message, context: Context) -> Message:
         return Message(content(protected_step(network(), images(), msg, context)), reply_to=msg)

@@ -228,6 +228,28 @@ def test_an_input_that_is_missing_is_told_by_name(name: str) -> None:
     assert "((x1, x2), y)" in caught.value.remedy
 
 
+class Remembering(nn.Module):
+    """Adds what it has seen so far to what it computes, in an attribute that torch knows nothing of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.seen = nn.Linear(6, 3), 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not bool(torch.isfinite(x).all()):
+            raise ValueError
+        outputs = self.last(x + self.seen)
+        self.seen += float(x.detach().sum())
+        return outputs
+
+
+@pytest.mark.parametrize("name", FORMAL)
+def test_a_guarantee_is_not_given_for_a_model_that_remembers(name: str) -> None:
+    """It is found on made-up records: a blank one leaves nothing behind."""
+    with pytest.raises(ModelError, match="depends on those before it"):
+        send(Remembering(), (NUMBERS, LABELS), name)
+
+
 # --- half precision ---------------------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ from equipoise.mechanism import call_slots
 from equipoise.mechanism.call_slots import APART, FEW, SLOTS, call_size, slots_for
 from equipoise.mechanism.units import EachRecord, Records
 from equipoise.models.batched import Batched
+from equipoise.models.routes import Name
 from tests.mechanism.test_units import CLASSES, CLIP, data, network
 
 
@@ -103,7 +104,7 @@ def test_not_even_where_rounding_decides_on_the_class(size: int) -> None:
 
 def test_slots_are_looked_for_once_for_every_model_loss_and_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[Any] = []
-    monkeypatch.setattr(call_slots, "_independent", lambda batched, *rest: tried.append(batched.loss) or True)
+    monkeypatch.setattr(call_slots, "_independent", lambda *about: tried.append(about[0].loss) or True)
     model = network()
 
     def one(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -165,6 +166,39 @@ def test_a_model_that_remembers_is_refused_although_each_record_has_a_call_of_it
                 slots_for(batched, x, y, 3, FEW)
         else:
             assert slots_for(batched, x, y, 3, FEW) == FEW
+
+
+class Careful(Counting):
+    """The same, but takes no number that is not finite."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not bool(torch.isfinite(input).all()) or float(input.abs().max()) > 1e6:
+            raise ValueError("what kind of number is that")
+        return super().forward(input)
+
+
+class Fussy(nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:
+        if float(input.abs().max()) > 0:
+            raise ValueError("a secret number")
+        return super().forward(input)
+
+
+@pytest.mark.parametrize("route", ["loop", "threads", "vmap"])
+def test_whatever_a_model_refuses_it_is_tried(route: Name) -> None:
+    x, y = torch.rand(1, 4), torch.tensor([0])
+    if route != "vmap":
+        with pytest.raises(ModelError, match="depends on those before it"):
+            slots_for(Batched(nn.Sequential(Careful(4, 3)), lambda o, t: o.sum(), route=route), x, y, 3, FEW)
+    with pytest.raises(ModelError, match=r"cannot be tried on made-up records: \w+ at") as caught:
+        slots_for(Batched(nn.Sequential(Fussy(4, 3)), route=route), x, y, 3, FEW)
+    assert "secret" not in str(caught.value)
+
+
+def test_memory_is_found_where_calls_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    batched = Batched(nn.Sequential(Counting(4, 3)), lambda outputs, labels: outputs.square().mean(), route="vmap")
+    with pytest.raises(ModelError, match="depends on those before it"):
+        slots_for(batched, torch.rand(1, 4), torch.tensor([0]), 3, FEW)
 
 
 def test_what_was_found_holds_until_a_layer_is_switched() -> None:

@@ -169,6 +169,14 @@ def test_features_that_remember_or_mix_are_refused(features: nn.Module) -> None:
         units_of(model, {}, batch(), None, None)
 
 
+def test_features_that_are_switched_are_tried_again() -> None:
+    model = FeatureModel(nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4)).eval(), nn.Linear(4, 3))
+    units_of(model, {}, batch(), None, None)
+    model.features.train()
+    with pytest.raises(ModelError, match="cannot be used"):
+        units_of(model, {}, batch(), None, None)
+
+
 @pytest.mark.parametrize("build", [on_features, plain])
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e38])
 def test_no_value_of_a_record_makes_the_difference_between_units_and_an_error(build: Any, value: float) -> None:

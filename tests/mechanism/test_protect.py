@@ -242,7 +242,7 @@ def test_the_record_holds_plain_numbers_and_no_key(call: Call) -> None:
     sent = call(client=3, round_number=8)
     assert set(sent.record) == {
         "mechanism", "budget", "norm", "client", "round", "lower", "upper", "intensity", "clipped", "utility_loss",
-        "experiment",
+        "noise_to_update", "experiment",
     }  # fmt: skip
     assert (sent.record["mechanism"], sent.record["budget"], sent.record["norm"]) == ("pl-learn", 0.98, "l2")
     assert (sent.record["client"], sent.record["round"]) == (3, 8)
@@ -861,13 +861,13 @@ def test_a_distortion_that_rounding_swallows_is_not_released(model: nn.Module, t
 
 
 def test_a_release_that_was_not_accepted_never_leaves(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    genuine = protection.release
+    genuine = protection.updated_release
 
     def out_of_bounds(*arguments: Any, **named: Any) -> Any:
-        made = genuine(*arguments, **named)
+        made, local = genuine(*arguments, **named)
         made.record.accepted.fill_(False)
-        return made
+        return made, local
 
-    monkeypatch.setattr(protection, "release", out_of_bounds)
+    monkeypatch.setattr(protection, "updated_release", out_of_bounds)
     with pytest.raises(ReleaseError, match="Nothing was released"):
         call()

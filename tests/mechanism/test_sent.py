@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.errors import ReleaseError
-from equipoise.mechanism.protect import protect
+from equipoise.mechanism.protect import noise_alone, protect, protected_step
 from equipoise.mechanism.protection import ProtectionSettings
+from equipoise.mechanism.run_budget import GaussianSettings
 from equipoise.mechanism.sent import check_carries, flat, largest
 from equipoise.models.batched import Batched
 from equipoise.models.bundled import LeNetZhu
@@ -73,3 +74,76 @@ def test_the_rule_on_rounding_and_both_its_remedies(dtype: torch.dtype) -> None:
     assert {tensor.dtype for tensor in sent.values()} == {torch.float32}
     stricter = rounded(model, received, 50.0)
     assert {tensor.dtype for tensor in stricter.values()} == {dtype}
+
+
+# --- noise beside the update ----------------------------------------------------------------------------------------
+
+X, Y = torch.rand(4, 6), torch.tensor([0, 1, 2, 0])
+SEEDED = {"experiment_seed": 5}
+
+
+def size(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    return float(torch.cat([(one[name].double() - other[name]).flatten() for name in one]).norm())
+
+
+def copied(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "budget"),
+    [("pl-identical", 0.98), ("pl-learn", 0.98), ("ls-static", 100.0), ("ls-learn", 100.0), ("gs-static", 100.0)],
+)
+@pytest.mark.parametrize("least", [0.0, 50.0])
+def test_the_record_has_the_noise_beside_the_update(name: str, budget: float, least: float) -> None:
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+    start = copied(model)
+    with torch.no_grad():
+        model[0].weight += 0.5
+    local = copied(model)
+    sent = protect(model, start, (X, Y), name, budget, least_relative=least, **SEEDED)
+    if not least:
+        expected = size(sent.parameters, local) / size(local, start)
+        assert sent.record["noise_to_update"] == pytest.approx(expected, rel=1e-4)
+    elif name == "pl-identical":
+        assert sent.record["noise_to_update"] == pytest.approx(50, rel=1e-3), "of the update that was shortened"
+
+
+@pytest.mark.parametrize(("name", "budget"), [("pl-identical", 0.98), ("pl-learn", 0.98), ("ls-static", 100.0)])
+def test_the_update_of_a_step_is_that_of_the_step(name: str, budget: float) -> None:
+    model = nn.Linear(6, 3)
+    start = copied(model)
+    own = ProtectionSettings(eta=0.5)
+    local = protected_step(model, start, (X, Y), "none", settings=own)
+    assert local.record["noise_to_update"] == 0.0
+    sent = protected_step(model, start, (X, Y), name, budget, settings=own, **SEEDED)
+    expected = size(sent.parameters, local.parameters) / size(local.parameters, start)
+    assert sent.record["noise_to_update"] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_the_update_is_measured_whatever_the_types(dtype: torch.dtype) -> None:
+    model = nn.Conv2d(2, 3, 3).to(dtype)
+    start = copied(model)
+    with torch.no_grad():
+        model.bias += 3.0
+    sent = protect(model, start, None, "pl-identical", 0.9, **SEEDED)
+    length = size(copied(model), start)
+    assert sent.record["noise_to_update"] == pytest.approx(sent.record["intensity"] / length, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["none", "pl-identical", "pl-learn"])
+def test_without_an_update_there_is_no_ratio(name: str) -> None:
+    model = nn.Linear(6, 3)
+    sent = protect(model, copied(model), (X, Y), name, None if name == "none" else 0.98)
+    assert sent.record["noise_to_update"] is None
+    if name == "pl-identical":
+        assert noise_alone(model, copied(model), name, 0.98).record["noise_to_update"] is None
+
+
+@pytest.mark.parametrize("name", ["laplace-dp", "gaussian-dp"])
+def test_the_record_of_a_guarantee_tells_nothing_of_the_update(name: str) -> None:
+    model = nn.Linear(6, 3)
+    own = ProtectionSettings(gaussian=GaussianSettings(rounds=2))
+    sent = protected_step(model, copied(model), (X, Y), name, 2.0, settings=own, divisor=4, round_number=1)
+    assert "noise_to_update" not in sent.record

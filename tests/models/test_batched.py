@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from equipoise.errors import ModelError
 from equipoise.models.batched import Batched
-from equipoise.models.bundled import MLP, LeNetZhu, SmallCNN
+from equipoise.models.bundled import MLP, LeNetZhu, SmallCNN, build
 from equipoise.models.check import check_model
 from equipoise.models.features import FeatureModel
 from equipoise.models.routes import Name
@@ -256,3 +256,31 @@ def test_gradients_of_single_examples_are_taken_behind_frozen_features(generator
     params = torch.randn(1, batched.layout.size, generator=generator)
     each = batched.each(params, images, labels)
     assert torch.allclose(each.mean(1), batched.at(images, labels).gradient(params), atol=1e-6)
+
+
+def by_name(name: str) -> tuple[nn.Module, Tensor, Tensor]:
+    """A bundled model that is no sequence of known layers, in double precision, with a mini-batch for each replica."""
+    if name == "resnet-gn":
+        shape, x = (3, 8, 8), torch.rand(3, 2, 3, 8, 8, dtype=torch.float64)
+    else:
+        shape, x = (6,), torch.randint(1, 20, (3, 2, 6))
+        x[..., 4:] = 0  # padding
+    vocabulary = None if x.is_floating_point() else 20
+    return build(name, shape, 4, vocabulary).double(), x, torch.randint(4, (3, 2))
+
+
+@pytest.mark.parametrize("name", ["resnet-gn", "transformer", "lstm"])
+@pytest.mark.parametrize("route", ["loop", "threads"])
+def test_routes_to_a_bundled_model_give_the_same_numbers(name: str, route: Name) -> None:
+    model, x, y = by_name(name)
+    one, other = Batched(model, route=route), Batched(model, route="vmap")
+    own = one.layout.flatten(dict(model.named_parameters()))
+    params = own + torch.randn(3, len(own), dtype=torch.float64) / 50
+    for task in (
+        lambda batched: batched.at(x, y).gradient(params),
+        lambda batched: batched.at(x, y).loss(params),
+        lambda batched: batched.each(params, x, y),
+        lambda batched: batched.outputs(params, x),
+    ):
+        torch.testing.assert_close(task(one), task(other))
+        assert task(one).any()

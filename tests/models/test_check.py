@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -107,12 +108,13 @@ def test_control_flow_on_data_is_a_problem_of_torch_func_alone() -> None:
     error = refused(Branching(), "torch.where", route="vmap")
     assert "decides by the values in a tensor" in error.cause
     assert "Or take the route 'loop'" in error.remedy
-    assert check_model(Branching(), IMAGES, 3) == check_model(Branching(), IMAGES, 3, route="threads") == "threads"
+    assert check_model(Branching(), IMAGES, 3, route="threads") == "threads"
+    assert check_model(Branching(), IMAGES, 3) == "loop", "one set of parameters gains nothing by workers"
 
 
 def test_where_torch_func_cannot_run_a_model_plain_pytorch_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, where the rule has vmap for most models."""
-    monkeypatch.setattr(check, "default_route", lambda *_: "vmap")
+    monkeypatch.setattr(check, "default_route", lambda *_, **__: "vmap")
     assert check_model(Branching(), IMAGES, 3) == "loop"
     assert check_model(Recurrent(), IMAGES, 3) == "vmap"
 
@@ -374,7 +376,7 @@ def test_batch_norm_without_statistics_of_its_own_needs_more_than_one_record() -
 def test_what_torch_func_cannot_run_is_placed_in_its_module() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 16), nn.Unflatten(1, (1, 4, 4)), Branching())
     assert "in '3' (Branching), decides by the values" in refused(model, "torch.where", route="vmap").cause
-    assert "in '1' (Linear): RuntimeError" in refused(head(features=17), "inputs of this shape").cause
+    assert "in '1' (Linear), which has in_features=17" in refused(head(features=17), "inputs of this shape").cause
 
 
 # -- several inputs, and outputs of any kind -------------------------------------------------------------------------
@@ -415,6 +417,17 @@ def test_other_outputs_need_a_loss_and_the_remedy_has_one() -> None:
             Batched(model, loss).at((IMAGES[None], SHIFT[None]), torch.tensor([[0, 1]])).gradient(torch.zeros(1, 51))
         )
         assert gradient.abs().sum() > 0
+
+
+def test_where_no_loss_is_taken_the_remedy_is_a_class_that_returns_the_outputs() -> None:
+    for form, part in (("dict", "['logits']"), ("tuple", "[0]")):
+        with pytest.raises(ModelError) as caught:
+            check_model(Two(form), (IMAGES, SHIFT), 3, takes_loss=False)
+        assert "loss=" not in caught.value.remedy
+        known = {"Two": Two}
+        exec(textwrap.dedent(caught.value.remedy.partition("\n")[2]), known)
+        assert f"{part}" in caught.value.remedy
+        check_model(known["Outputs"](form), (IMAGES, SHIFT), 3, takes_loss=False)
 
 
 def test_randomness_in_any_output_is_found() -> None:
@@ -551,3 +564,19 @@ def test_what_a_check_depends_on_is_everything_but_values() -> None:
         assert changed(), name
     model[1] = nn.AlphaDropout(0.0)
     assert changed()
+
+
+class Faint(nn.Module):
+    """Its outputs are small, and half of them random."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 1e-6 * self.last(x.flatten(1)) + 1e-6 * torch.randn(len(x), 3)
+
+
+def test_outputs_are_compared_at_their_own_size() -> None:
+    error = refused(Faint(), "Take randomness", images=IMAGES)
+    assert "gave different outputs" in error.cause

@@ -215,3 +215,11 @@ def test_no_call_sees_what_another_one_left(route: Name) -> None:
         assert values.any()
     alone = Batched(Writing(), route=route)
     assert torch.equal(alone.outputs(flat[:1], x[:1])[0], batched.outputs(flat, x)[0])
+
+
+def test_parameters_that_lie_channels_last_are_set_as_others() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 2)).double()
+    flat, x, y = torch.rand(2, 146).double(), torch.rand(2, 3, 3, 4, 4).double(), torch.ones(2, 3, dtype=torch.int64)
+    plain = Batched(model, route="loop").at(x, y).gradient(flat)
+    other = Batched(copy.deepcopy(model).to(memory_format=torch.channels_last), route="loop")  # type: ignore[call-overload]
+    torch.testing.assert_close(other.at(x, y).gradient(flat), plain)

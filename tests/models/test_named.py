@@ -24,7 +24,13 @@ def fitted(shape, *, classes, vocabulary=5):
 class Inside:
     Net = Net
 def broken():
-    raise ValueError("the password is swordfish")
+    raise ValueError("need at\\n least 5 channels \\x1b[2J")
+def without():
+    import not_there
+def worded(shape, vocabulary):
+    return nn.Linear(vocabulary, 2)
+def chatty():
+    raise ValueError("word " * 99)
 def number():
     return 7
 size = 7
@@ -36,8 +42,10 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a module in the present folder, as that of an app is."""
     (tmp_path / "task_of_test.py").write_text(TASK)
     (tmp_path / "torn_of_test.py").write_text("1 / 0")
+    (tmp_path / "needy_of_test.py").write_text("import not_there")
+    (tmp_path / "odd_of_test.py").write_text("import math\nmath.absent")
     monkeypatch.chdir(tmp_path)
-    for name in ("task_of_test", "torn_of_test"):
+    for name in ("task_of_test", "torn_of_test", "needy_of_test", "odd_of_test"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return "task_of_test"
 
@@ -70,18 +78,29 @@ def test_functions_and_modules_are_taken_as_they_are() -> None:
         ("absent_of_test:Net", ConfigError, "no module 'absent_of_test'"),
         ("task_of_test:Nest", ConfigError, "has no 'Nest'"),
         ("task_of_test:", ConfigError, "has no ''"),
-        ("torn_of_test:Net", ConfigError, "cannot be imported: ZeroDivisionError"),
+        ("torn_of_test:Net", ConfigError, r"cannot be imported: ZeroDivisionError at torn_of_test.py:1: division by"),
+        ("needy_of_test:Net", ConfigError, r"needy_of_test.py:1: No module named 'not_there'\. Install it"),
         ("task_of_test:size", ConfigError, "to be callable, got int"),
-        ("task_of_test:sized", ModelError, "could not be built: TypeError"),
-        ("task_of_test:broken", ModelError, "could not be built: ValueError"),
+        ("task_of_test:sized", ModelError, r"built: it needs width\. It may take shape, classes and vocabulary"),
+        ("task_of_test:broken", ModelError, r"ValueError at task_of_test.py:13: need at least 5 channels \?\["),
+        ("task_of_test:without", ModelError, "task_of_test.py:15: No module named 'not_there'. Install it"),
+        ("task_of_test:worded", ModelError, r"it needs vocabulary\. These data have no vocabulary\."),
+        ("task_of_test:chatty", ModelError, r"ValueError at task_of_test.py:19: (word ){60}\(\.\.\.\)\."),
         ("task_of_test:number", ModelError, "returned int"),
     ],
 )
 @pytest.mark.usefixtures("task")
 def test_what_is_no_model_is_told_by_name(name: str, error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words) as caught:
+    with pytest.raises(error, match=words):
         built(name)
-    assert "swordfish" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("task")
+def test_where_a_module_was_looked_for_is_told() -> None:
+    with pytest.raises(ConfigError, match="current folder or among the installed packages"):
+        built("absent_of_test.part:Net")
+    with pytest.raises(ConfigError, match=r"AttributeError at odd_of_test.py:2: module 'math' has no attribute"):
+        built("odd_of_test:Net")
 
 
 def test_an_empty_module_name_is_refused() -> None:

@@ -21,6 +21,8 @@ def test_the_rule_is_of_model_device_and_mini_batch(monkeypatch: pytest.MonkeyPa
     assert default_route(other) == default_route(other, batch=15, replicas=few) == "threads"
     assert default_route(other, batch=16, replicas=few) == "loop"
     assert default_route(other, batch=4, replicas=few - 1) == "loop", "a worker takes time to wake up"
+    heavy = nn.Sequential(nn.Linear(1024, 1024), nn.Identity())
+    assert default_route(heavy, batch=15, replicas=few) == "loop", "its kernels are long enough for several threads"
     monkeypatch.setattr(workers, "count", lambda: 1)
     assert default_route(other, batch=4, replicas=100) == "loop", "nobody to deal to"
     assert default_route(other, device="cuda") == "vmap"

@@ -19,7 +19,7 @@ from equipoise.engine.sweep import Sweep
 from equipoise.errors import BudgetError
 from equipoise.privacy.gaussian import noise_multiplier
 from equipoise.runs.config import Config, SweepBlock
-from equipoise.runs.guarantees import FILE, guarantees
+from equipoise.runs.guarantees import FILE, guarantees, not_covered
 from equipoise.runs.run import Run
 from tests.engine.sweeps import small, sweep_of
 from tests.runs.small_run import strict
@@ -54,6 +54,17 @@ def test_the_claim_is_that_of_the_settings_of_the_run(few: Dataset) -> None:
     assert found["sigma"] == noise_multiplier(2.0, 1e-6, 5, 1.0, ((1.0, 2), (2.0, 3)))
     assert "add" in found["relation"]
     assert found["limits"]["identification"]
+
+
+def test_what_was_measured_on_private_rows_is_not_covered(few: Dataset) -> None:
+    measured = replace(few, name="scans\x1b", fitted=("mean and std (say mean=, std=)",))
+    line = "scans?: measured on private rows: mean and std (say mean=, std=)"
+    assert claim(measured, gaussian(2.0))["exclusions"][-1] == line
+    assert not any("measured" in said for said in claim(few, gaussian(2.0))["exclusions"])
+    for name, lines in (("gaussian-dp", [line]), ("laplace-dp", [line]), ("pl-learn", [])):
+        federation = Federation("few", name, 0.98)
+        more = {"clip_norm": "l1"} if name == "laplace-dp" else {}
+        assert not_covered(sweep_of(measured, [federation], small(), **more)) == lines
 
 
 def test_rounds_that_the_budget_is_for_are_claimed_and_not_those_trained(few: Dataset) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,11 +22,10 @@ from torch import Tensor
 from ..errors import DataError, ModelError, ReleaseError
 from ..mechanism.protection import NO_PROTECTION, Protection
 from ..models.batched import Batched
+from ..models.inputs import Kind, placed
 
 Public = tuple[Tensor, Tensor]
 """Inputs ``[N, ...]`` and labels ``[N]`` that belong to no client."""
-Kind = Literal["image", "table", "tokens"]
-"""What one input is: a picture ``[C, H, W]``, any other array of numbers, or whole numbers that stand for tokens."""
 
 
 @dataclass(frozen=True)
@@ -237,11 +236,6 @@ def is_input(inputs: Tensor) -> bool:
     return inputs.is_floating_point() or inputs.dtype == torch.int64
 
 
-def placed(inputs: Tensor, like: Tensor) -> Tensor:
-    """Inputs on the device of ``like`` and, unless they are tokens, in its precision."""
-    return inputs.to(like.device, like.dtype) if inputs.is_floating_point() else inputs.to(like.device)
-
-
 def check_public(server: Server, public: Public, labels: Tensor | None) -> Public:
     """Public data with at least one input of every label that is asked for, in the precision of the weights."""
     check_pair(public)
@@ -259,7 +253,7 @@ def check_public(server: Server, public: Public, labels: Tensor | None) -> Publi
             f"No public input has label {missing[0]}, which a release was trained on.", "Give some of every label."
         )
     like = next(server.batched.model.parameters())
-    return placed(images, like), classes.to(like.device)
+    return placed(images, like.device, like.dtype), classes.to(like.device)
 
 
 def groups_of_weights(view: View) -> Iterator[tuple[Tensor, Tensor]]:

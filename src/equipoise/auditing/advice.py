@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from ..mechanism.registry import MECHANISMS
 from .cells import EQUAL_LOWER, static_name
 from .comparison import JUDGED, MORE, Reading, strictness
 from .results import ENOUGH, FEW
-from .summary import GIVEN, Content, thing_of
+from .summary import GIVEN, Content, counted, thing_of
 
+PUBLIC_INPUTS = "public_inputs"
+"""In the content of an audit: how many the dataset with the fewest releases has, where targets come from them."""
 AGAIN = "run the same command again"
 PLAIN, DAMPED = "plain", "damped"
 """What ``server`` says: whether the server of a run takes smaller steps than the mean of the releases."""
@@ -76,8 +79,27 @@ def _evidence(content: Content, given: bool) -> Iterator[str]:
         yield f"give at least {ENOUGH} updates, as Update(model, before, [after1, after2, ...])"
     elif content.get("options", {}).get("releases", 0) < ENOUGH:
         yield f"attack more releases (--targets {ENOUGH} or more)"
-    else:
-        yield f"set more public {thing_of(content)}s apart: there were too few for the releases that were asked for"
+    elif content.get("targets") != "private":
+        yield f"set more public {thing_of(content)}s apart: {_gave(content)}"
+
+
+def _gave(content: Content) -> str:
+    """How many public inputs there were and how many it takes, about: releases grow as these do."""
+    there = content.get(PUBLIC_INPUTS)
+    if there is None:
+        return "there were too few for the releases that were asked for"
+    fewest = min(row["targets"] for row in content["attacks"] if row.get("evidence") == FEW)
+    return f"{there:,} gave {counted(fewest, 'release')}, about {round_up(there * ENOUGH / fewest):,} give {ENOUGH}"
+
+
+def round_up(count: float) -> int:
+    """To two digits.
+
+    >>> round_up(956), round_up(1250), round_up(7.2)
+    (960, 1300, 8)
+    """
+    unit: int = 10 ** max(0, math.floor(math.log10(count)) - 1)
+    return math.ceil(count / unit) * unit
 
 
 def _guarantee(every: list[Reading], leaking: list[Reading], flags: bool) -> Iterator[str]:
@@ -113,8 +135,8 @@ def _static(every: list[Reading], content: Content, flags: bool, deployed: bool)
         damped = ", with a damped server (FedAvgM, docs/deployment.md)"
     elif flags and content.get("server") != DAMPED:
         damped = (
-            ", with a damped server (--set server_rate=auto), which was more accurate in docs/results.md than learning "
-            "under a plain server (under a damped one learning is more accurate)"
+            ", with a damped server (--set server_rate=auto): in docs/results.md this was more accurate than learning "
+            "with a plain server, and less accurate than learning with a damped one"
         )
     yield (
         f"without one use static noise ({', '.join(static)}) instead of {', '.join(names)} at the same budget{damped}"

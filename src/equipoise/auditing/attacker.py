@@ -8,9 +8,11 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from ..attack.view import Public, Server, check_labels, check_pair, placed
+from ..attack.view import Public, Server, check_labels, check_pair
 from ..errors import ConfigError, DataError, is_whole
-from .targets import FEWEST, column_range
+from ..models.inputs import placed
+from .table_scores import column_range
+from .targets import FEWEST
 from .update import Truth
 
 
@@ -126,7 +128,7 @@ class Attacker:
         """The same in the model's own precision, on its device."""
         public, labels = self.public, self.labels
         if public is not None:
-            public = placed(public[0], like), public[1].to(like.device)
+            public = placed(public[0], like.device, like.dtype), public[1].to(like.device)
         return replace(self, public=public, labels=labels.to(like.device) if isinstance(labels, Tensor) else labels)
 
     def lacks(self, truth: Truth | None) -> dict[str, str]:

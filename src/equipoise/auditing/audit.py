@@ -28,6 +28,7 @@ from .unfinished import INTERRUPTED, first_sentence
 from .verdict import verdict
 
 DECLARED = "Nothing about these updates: their mechanism and budget are as you declared them."
+UNDISTORTED = "Nothing: no release was distorted."
 TITLE = "What the server could see"
 LABELS_GRANTED = (
     "Labels granted: the attacker was told the class of every image. A picture that looks like the class mean shows "
@@ -126,10 +127,11 @@ def claims(rows: list[dict[str, Any]], targets: str, kind: str = "image") -> dic
     >>> claims([{"mse": 0.5, "mse_low": None}], "given")["measured"][0]
     'What these attacks got from these releases.'
     """
+    bare = bool(rows) and all(row.get("mechanism") == "none" for row in rows)
     intervals = any(name.endswith("_low") and value is not None for row in rows for name, value in row.items())
     got = "What these attacks got from these releases" + (", with 95 % intervals over releases." if intervals else ".")
     return {
-        "proved": [DECLARED if targets in (GIVEN, UNKNOWN) else sentence(PROVED)],
+        "proved": [DECLARED if targets in (GIVEN, UNKNOWN) else UNDISTORTED if bare else sentence(PROVED)],
         "measured": ["Nothing: no result was scored."]
         if targets == UNKNOWN
         else [got, "A stronger attack may get more: nothing here is an upper bound."],

@@ -30,7 +30,8 @@ from ..mechanism.schedule import value_at
 from ..models.batched import Batched
 from ..randomness import experiment_key
 from .options import AuditOptions
-from .targets import Materials, column_range
+from .table_scores import column_range
+from .targets import Materials
 
 OWN, POSITIVE = "own", "undistorted"
 EQUAL_LOWER, EQUAL_NORM = "static, equal lower bound", "static, equal final norm"

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from ..mechanism.registry import MECHANISMS
 from ..mechanism.schedule import defence_label
 from .cells import EQUAL_LOWER, EQUAL_NORM, OWN, POSITIVE, static_name
-from .results import candidates_of, place_of
-from .summary import AMONG_CANDIDATES, METRICS, Metric, interval_of, remarks
+from .results import NON_MEMBERS, candidates_of, place_of
+from .summary import AMONG_CANDIDATES, METRICS, OF_MEMBERS, Metric, interval_of, remarks
 
 Row = dict[str, Any]
 BESIDE = (EQUAL_LOWER, EQUAL_NORM, POSITIVE)
@@ -131,6 +131,11 @@ class Reading:
         """
         return bool(self.own.get("control_failed") or self.own.get("not_finite"))
 
+    @property
+    def doubtful(self) -> bool:
+        """Whether it ``failed`` and does not leak clearly more than another side either."""
+        return self.failed and MORE not in (self.against(POSITIVE), self.against(EQUAL_LOWER))
+
     def beside(self, role: str) -> float | None:
         """What the same attack got there, by the same metric."""
         value = self.sides.get(role, {}).get(self.metric.name)
@@ -169,6 +174,24 @@ class Reading:
         """Whether the interval lies above what guessing gets; without an interval, the number itself."""
         ends = interval_of(self.own, self.metric.name)
         return self.chance is None or (self.value if ends is None else ends[0]) > self.chance
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether guessing gets as many labels as the attack, without distortion too: then labels tell nothing.
+
+        An even guess has all labels of an even batch right.
+        """
+        if self.metric.name != "labels" or self.chance is None or self.above_chance:
+            return False
+        bare = self.sides.get(POSITIVE, self.own)
+        ends = interval_of(bare, self.metric.name)
+        got = bare.get(self.metric.name) if ends is None else ends[0]
+        return got is not None and got <= self.chance
+
+    @property
+    def too_few(self) -> int | None:
+        """How many non-members there were where these are too few to speak of membership."""
+        return self.own.get(NON_MEMBERS) if self.metric.name in OF_MEMBERS else None
 
 
 def readings(content: Mapping[str, Any], names: tuple[str, ...] = JUDGED) -> Iterator[Reading]:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..attack.view import indicators_of, placed
+from ..attack.view import indicators_of
 from ..errors import ConfigError, DataError
+from ..models.inputs import placed
 from ..models.objective import Loss
 from .attacker import Attacker
 from .update import Truth
@@ -34,7 +35,7 @@ class Numbered:
 
     def to(self, like: Tensor) -> Numbered:
         """The same with targets in the model's own precision, on its device."""
-        return self if self.targets is None else replace(self, targets=placed(self.targets, like))
+        return self if self.targets is None else replace(self, targets=placed(self.targets, like.device, like.dtype))
 
     def loss(self, given: Loss | None) -> Loss | None:
         """The loss of the training as a function of outputs and numbers."""

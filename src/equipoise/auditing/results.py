@@ -19,6 +19,8 @@ ENOUGH = 20
 FEW = "insufficient evidence"
 THINGS = {"image": "image", "table": "record", "tokens": "sequence"}
 """What one input is called, by ``Server.kind``."""
+NON_MEMBERS = "non_members"
+"""Stands in a row of membership where there were fewer than ``ENOUGH`` of them: how many."""
 FAILED = "failed"
 """The note of an outcome whose attack could not work: why."""
 
@@ -80,7 +82,7 @@ RATES = ("identification", "labels_exact", "verified", "accepted", "accepted_wro
 def summary(
     values: dict[str, Array], seed: int = 0, *, candidates: int | None = None, intervals: bool = True
 ) -> dict[str, Any]:
-    """Means with 95 % intervals over releases; membership as AUC and TPR at 1 % FPR.
+    """Means with 95 % intervals over releases; membership as AUC and as the true positive rate at 1 % false alarms.
 
     ``candidates`` are those among which a log-rank was taken; ``intervals=False`` where releases are not independent.
     """
@@ -133,6 +135,9 @@ def rows_of(outcome: Outcome, targets: Targets, seed: int = 0) -> list[dict[str,
         again = targets.recurring or ("members" in values and targets.others_recurring)
         width = targets.candidates - (control == "negative")  # this control leaves the truth out
         row |= {"evidence": evidence(len(targets)), **summary(values, seed, candidates=width, intervals=not again)}
+        outside = len(targets.asked[~targets.member].unique())
+        if "members" in values and outside < ENOUGH:
+            row[NON_MEMBERS] = outside
         if values.keys() & {"identification", "verified"}:
             row["chance"] = f"1 in {width}"
         if control != "negative":
@@ -230,8 +235,8 @@ def shortages(targets: Targets, options: AuditOptions, *, given: bool = False, c
         )
     if "membership" in options.attacks and 0 < targets.others < options.others:
         notes.append(
-            f"Members are told from {targets.others} others, not {options.others}: there are no more"
-            f"{' of their labels' if classes else ''}."
+            f"Members are told from {targets.others} other{'' if targets.others == 1 else 's'}, not {options.others}: "
+            f"there are no more{' of their labels' if classes else ''}."
         )
     if targets.recurring:
         notes.append("There are no intervals: an example is in several releases, so these are not independent.")

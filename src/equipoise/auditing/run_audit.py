@@ -24,7 +24,7 @@ from ..models.named import Model
 from ..runs.folder import RunFolder
 from . import image_scores as scores
 from . import replay
-from .advice import DAMPED, PLAIN
+from .advice import DAMPED, PLAIN, PUBLIC_INPUTS
 from .audit import Audit, content, with_verdict
 from .cells import OWN, per_client
 from .examine import Progress
@@ -63,6 +63,7 @@ def audit_run(
     *,
     public: Public | None = None,
     model: Model | None = None,
+    reading: Mapping[str, Any] | None = None,
     store: Store | None = None,
     planned: Callable[[Plan], None] = lambda plan: None,
 ) -> Audit:
@@ -78,6 +79,8 @@ def audit_run(
         progress: called with (what, seconds of the plan that this took) while it works.
         public: data that belong to no client, where the run has no public part and for deployments: the name of a
             bundled dataset, a folder, an npz file, or tensors (inputs, labels) normalised as the clients do.
+        reading: how files of ``public`` are read, as ``load`` takes it (``target``, ``drop``, ...), where that differs
+            from how the run read its own.
         model: of a deployment: a bundled name, ``module:callable``, a function that builds it, or the module itself. Of
             a run whose configuration names code: the same name again, or the code; a folder's word runs none.
         store: where finished parts are kept, and taken from: ``Store(folder)``. Without one nothing is written.
@@ -102,15 +105,15 @@ def audit_run(
     settings, federations = run.config.settings, run.config.federations()
     _check_deployed(run, private, multi_rounds)
     chosen = run.chosen(_usual(run.snapshots()) if snapshots is None else snapshots)
-    subject = subject_of(run, chosen, public, model)
+    subject = subject_of(run, chosen, public, model, reading)
     datasets = subject.datasets
     kind = next(iter(datasets.values())).kind
-    options, left_out = options.possible(unsupported(kind == "tokens", None))
+    options, skipped = options.possible(unsupported(kind == "tokens", None))
     most = min(multi_rounds, settings.training.rounds)
     if most and isinstance(subject.code, nn.Module):
         raise ConfigError("A replay starts from the model's first weights.", "Give a function that builds the model.")
     replays = [_replay_seconds(run, subject, fed, most, options) for fed in federations] if most else []
-    named = _named_data(run, private or public is not None)
+    named = _named_data(run, kind, private or public is not None)
     limited = most > 0 and any(get_mechanism(fed.mechanism).whole_run for fed in federations)
 
     def with_replays(plan: Plan) -> None:
@@ -131,7 +134,7 @@ def audit_run(
     places = f"{counted(len(chosen), 'snapshot')} of {counted(len(federations), 'federation')}"
     attacked = f"{_attacked(findings, options)} of {whose} {THINGS[kind]}s at {places}"
     result = content(findings, options, whose, attacked, kind) | _about(run, findings, datasets, replays=bool(most))
-    result["left_out"] = left_out
+    result["left_out"] = skipped
     result["notes"] += _notes(findings, options, datasets, private=private, forgiving=bool(most))
     if most and findings.complete:
         steps = [_step(progress, seconds / most) for seconds in replays]
@@ -147,7 +150,8 @@ def audit_run(
 def _notes(
     findings: Findings, options: AuditOptions, datasets: dict[str, Dataset], *, private: bool, forgiving: bool
 ) -> list[str]:
-    short = [*_read(findings, private), *_shortages(findings, options), *_repeats(datasets, private)]
+    drawn = private and any(data.kind == "image" for data in datasets.values())
+    short = [*_read(findings, drawn), *_shortages(findings, options), *_repeats(datasets, private)]
     return [*short, *_failures(findings, forgiving=forgiving)]
 
 
@@ -161,22 +165,28 @@ def _about(run: RunFolder, findings: Findings, datasets: dict[str, Dataset], *, 
         "public": {name: _public(data) for name, data in datasets.items()},
         "cap": _cap(run.results(), findings, run.config.federations(), training.rounds),
     }
+    if findings.targets:
+        fewest = min(findings.targets, key=lambda name: len(findings.targets[name]))
+        about[PUBLIC_INPUTS] = len(datasets[fewest].public or ())
     if left is None:
         return about
     return {**about, "unfinished": {**asdict(left), "lacking": [*left.lacking, *[MULTI_ROUND] * replays]}}
 
 
-def _named_data(run: RunFolder, chosen: bool) -> list[str]:
-    """Which files the folder names: it may be somebody else's, who would like to see pictures of them.
+def _named_data(run: RunFolder, kind: str, chosen: bool) -> list[str]:
+    """Which files the folder names: it may be somebody else's, who would like to see what they hold.
 
-    ``chosen``: the auditor said whose images are shown.
+    ``chosen``: the auditor said whose inputs are attacked, and shown where they are pictures.
     """
     if run.config.deployment is not None:
         return []
     part = f"public_fraction {run.config.settings.data.public_fraction:g}"
     names = dict.fromkeys(fed.dataset for fed in run.config.federations() if fed.dataset not in BUNDLED)
     told = [f"The folder names data: {printable(name)}, {part}." for name in names]
-    shown = "Pictures show public images of these: where the folder is not yours, name others with --public PATH."
+    shown = (
+        "Pictures show public images of these" if kind == "image" else f"Public {THINGS[kind]}s are taken from these"
+    )
+    shown += ": where the folder is not yours, name others with --public PATH."
     return [*told, *([shown] if told and not chosen else [])]
 
 
@@ -257,7 +267,7 @@ def _step(progress: Progress | None, seconds: float) -> Step:
 
 
 def _read(findings: Findings, private: bool) -> list[str]:
-    """What was taken from an earlier audit."""
+    """What was taken from an earlier audit; of ``private`` images without their reconstructions."""
     if not findings.read:
         return []
     note = (

@@ -83,7 +83,7 @@ def _arranged(guess: Tensor, truth: Tensor, free: Tensor, case: Case) -> tuple[T
     """Guesses in the order of the truths that they match best; columns of a table count alike whatever their unit."""
     if case.cell.server.kind == "image":
         return scores.arranged(guess, truth, free)
-    columns = columns_of(case.materials)
+    columns = case.materials.columns
     assigned = scores.arranged(columns.standard(guess), columns.standard(truth), free)[1]
     return guess.gather(1, assigned.view(*assigned.shape, *[1] * (guess.dim() - 2)).expand_as(guess)), assigned
 
@@ -94,7 +94,7 @@ def _drawn(guess: Tensor, case: Case) -> Any:
 
 
 def _each_column(guess: Tensor, targets: Targets, materials: Materials) -> dict[str, Any]:
-    columns = columns_of(materials)
+    columns = materials.columns
     if len(columns.varies) > tables.LISTED:
         return {}
     return {"column_error_sd": tables.by_column(columns.standard(guess), columns.standard(targets.inputs), columns)}
@@ -233,14 +233,9 @@ def image_values(guess: Tensor, targets: Targets, materials: Materials, *, negat
     return results
 
 
-def columns_of(materials: Materials) -> tables.Columns:
-    """Of the records that the attacker may know; where it knows none, of those that are attacked."""
-    return tables.Columns.of((materials.attack or materials.pool)[0])
-
-
 def table_values(guess: Tensor, targets: Targets, materials: Materials, *, negative: bool = False) -> dict[str, Tensor]:
     """Likewise of records that are no images, in standard deviations of each column."""
-    columns = columns_of(materials)
+    columns = materials.columns
     mine, real = (
         columns.standard(part) for part in (guess, targets.pool[targets.false if negative else targets.truth])
     )

@@ -3,7 +3,8 @@
 What is worse than no protection comes first, then learned distortion that leaks more than static noise, then how much
 each defence still leaks, then what leaks more than the run's own unprotected federation, whose weights differ. A
 difference is called one where a 95 % interval says so: the paired one where it was measured, else two that do not
-overlap. A failed control voids low figures and "no clear difference", and no difference that is clear.
+overlap. A failed control voids low figures and "no clear difference", and no difference that is clear; what is cited
+comes from cells whose controls worked, where there are any.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .summary import ERRORS, SCHEDULES, UNKNOWN, Content
 TOO_FEW, UNSCORED, WORSE, LEARNED, TALLY = "too few", "unscored", "worse than none", "learned leaks more", "tally"
 STRONGEST, RANKING, ALSO, PIXELS, CONTROL, NEXT = "strongest", "ranking", "also", "pixels", "control failed", "next"
 COMBINED, BROKEN, UNPROTECTED = "combined releases", "not finite", "more than the unprotected run"
-VERIFIED, NO_BETTER = "guesses verified", "no clear difference from none"
+VERIFIED, NO_BETTER, LACKING = "guesses verified", "no clear difference from none", "too few non-members"
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,13 @@ class Statement:
     steps: tuple[str, ...] = ()  # what to do next
     combined: Mapping[str, Any] | None = None  # a row of ``multi_round``
     cells: tuple[int, ...] = ()  # of how many each reading is the largest
-    largest: Reading | None = None  # the largest figure, where the clearest difference is another one
+    largest: Reading | None = None  # the largest figure, where the one that is cited is another
 
 
 def statements(content: Content) -> list[Statement]:
     """What the rows show, in the order in which it is said."""
-    every = list(readings(content))
+    measured = list(readings(content))
+    every = [one for one in measured if one.too_few is None]
     few = [row["targets"] for row in content.get("attacks", []) if row.get("evidence") == FEW]
     found = [Statement(TOO_FEW, tuple(every[:1]))] if few and content.get("targets") != UNKNOWN else []
     if content.get("targets") == UNKNOWN:
@@ -46,6 +48,8 @@ def statements(content: Content) -> list[Statement]:
     compared = list(_compared(every))
     found += [*compared, *_combined(content, alone=not content.get("attacks"))]
     found += _strongest(every, any(one.kind in (WORSE, LEARNED) for one in compared))
+    if lacking := tuple(one for one in measured if one.too_few is not None):
+        found += [Statement(LACKING, lacking[:1])]
     if unclear := _no_better(every):
         found += [Statement(NO_BETTER, unclear)]
     if above := _more_than(every, NONE):
@@ -55,9 +59,10 @@ def statements(content: Content) -> list[Statement]:
         found += [*([] if every else [Statement(STRONGEST, (pixels,))]), Statement(PIXELS, (pixels,))]
     found += _verified(content)
     for kind, name in ((CONTROL, "control_failed"), (BROKEN, "not_finite")):
-        doubtful = tuple(one for one in readings(content, (*JUDGED, *ERRORS, "verified")) if one.own.get(name))
+        scored = readings(content, (*JUDGED, *ERRORS, "verified"))
+        doubtful = tuple(one for one in scored if one.own.get(name) and one.too_few is None and not one.vacuous)
         found += [Statement(kind, doubtful)] if doubtful else []
-    steps = next_steps(content, every)
+    steps = next_steps(content, measured)
     return [*found, *([Statement(NEXT, steps=steps)] if steps else [])]
 
 
@@ -73,9 +78,12 @@ def _compared(every: list[Reading]) -> Iterator[Statement]:
 
 
 def _more_than(every: list[Reading], role: str) -> tuple[Reading, ...]:
-    """What clearly leaks more than another side, by the widest gap; at round 0 no weights differ from another run's."""
+    """What clearly leaks more than another side, where controls worked first, then by the widest gap.
+
+    At round 0 no weights differ from another run's.
+    """
     more = [one for one in every if one.distorts and one.against(role) == MORE and (one.round or role != NONE)]
-    return tuple(sorted(more, key=lambda one: (_rank(one), (one.beside(role) or 0.0) - one.value)))
+    return tuple(sorted(more, key=lambda one: (one.failed, _rank(one), (one.beside(role) or 0.0) - one.value)))
 
 
 def _larger(every: list[Reading], one: Reading) -> Reading | None:
@@ -119,15 +127,22 @@ def _strongest(every: list[Reading], led: bool) -> Iterator[Statement]:
     defended = [one for one in every if one.distorts] or every
     for place, name in enumerate(dict.fromkeys(one.metric.name for one in sorted(defended, key=_rank))):
         alike = [one for one in defended if one.metric.name == name]
-        strongest = max(alike, key=lambda one: one.value)
+        alike = [one for one in alike if not one.vacuous] or alike
+        strongest = min(alike, key=_order)
         if place:
             yield Statement(ALSO, (strongest,), cells=(len(alike),))
             continue
         ranked: dict[Any, list[Reading]] = {}
-        for one in sorted((one for one in every if one.metric.name == name), key=lambda one: -one.value):
+        for one in sorted((one for one in every if one.metric.name == name), key=_order):
             ranked.setdefault(one.defence[:2], []).append(one)
         if not led or len(ranked) == 1:
-            yield Statement(STRONGEST, (strongest,), cells=(len(alike),))
+            largest = max(alike, key=lambda one: one.value)
+            yield Statement(
+                STRONGEST,
+                (strongest,),
+                cells=(len(alike),),
+                largest=None if largest.doubtful == strongest.doubtful else largest,
+            )
         if len(ranked) > 1:
             mine = ranked.values()
             yield Statement(RANKING, tuple(one[0] for one in mine), cells=tuple(map(len, mine)))
@@ -139,6 +154,11 @@ def _verified(content: Content) -> Iterator[Statement]:
     defended = [one for one in every if one.distorts] or every
     if defended:
         yield Statement(VERIFIED, (max(defended, key=lambda one: one.value),), cells=(len(defended),))
+
+
+def _order(one: Reading) -> tuple[bool, float]:
+    """What is cited first: the largest figure where the control worked, or where it does not matter."""
+    return one.doubtful, -one.value
 
 
 def _rank(one: Reading) -> int:

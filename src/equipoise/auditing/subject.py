@@ -7,32 +7,40 @@ auditor names both, and what the server could not know is said in notes.
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..attack.view import placed
+from ..data.bundle import BUNDLED
+from ..data.contents import Format, Reading
 from ..data.dataset import Dataset
+from ..data.formats import format_of
 from ..data.loading import Public, load_public
 from ..data.splits import Split, mixed, strangers
+from ..engine.data_settings import LATER, DataSettings
 from ..engine.datasets import load_datasets
 from ..engine.settings import Settings
-from ..errors import CheckpointError, ConfigError, DataError, ModelError
+from ..errors import CheckpointError, ConfigError, DataError, EquipoiseError, ModelError, closest, raise_all
 from ..mechanism.schedule import defence_label
 from ..models.batched import Batched
 from ..models.bundled import MODELS
 from ..models.check import check_model
+from ..models.inputs import placed
 from ..models.named import Factory, Model, chosen, code_of, confirmed, model_of
 from ..models.received import Received
 from ..runs.deployment import Deployment
 from ..runs.folder import RunFolder
+from ..runs.typed import nulls, typed
 from .results import THINGS
 from .targets import FEWEST
 
 NAME_PUBLIC = "Name public data: --public PATH, or public= in Python (a bundled dataset, a folder, an npz file)."
+SAY = "--set target=COLUMN, --set drop=none and so on (reading= in Python)."
 NAME_OTHER = "Name data that the run did not train on: --public PATH (public= in Python)."
 OR_TRAIN = "Name public data with --public PATH (public= in Python), or train again with --set public_fraction=0.1."
 
@@ -49,21 +57,27 @@ class Subject:
 
 
 def subject_of(
-    run: RunFolder, rounds: Sequence[int], public: Public | None = None, model: Model | None = None
+    run: RunFolder,
+    rounds: Sequence[int],
+    public: Public | None = None,
+    model: Model | None = None,
+    reading: Mapping[str, Any] | None = None,
 ) -> Subject:
     """What of the folder is attacked at these rounds, with ``public`` data and a ``model`` where it names none.
 
-    Where it names code, that is imported only if ``model`` says the same.
+    Where it names code, that is imported only if ``model`` says the same. A path of public data is read as the run's
+    own files were, but for what ``reading`` says.
     """
+    named = _described(run, public, reading or {})
     deployment = run.config.deployment
     if deployment is not None:
-        return _deployed(run, deployment, rounds, public, model)
+        return _deployed(run, deployment, rounds, named, model)
     settings = run.config.settings
     code = code_of(confirmed(settings.training.model, model))
     datasets = load_datasets(settings, [fed.dataset for fed in run.config.federations()])
     notes: list[str] = []
-    if public is not None:
-        datasets = {name: _with_public(data, public, notes) for name, data in datasets.items()}
+    if named is not None:
+        datasets = {name: _with_public(data, named, notes) for name, data in datasets.items()}
     for data in datasets.values():
         if data.public is None:
             raise DataError(f"Dataset {data.name!r} has no public {THINGS[data.kind]}s to attack with.", OR_TRAIN)
@@ -80,12 +94,61 @@ def _kind(settings: Settings) -> tuple[torch.device, torch.dtype]:
     return torch.device(settings.run.device), getattr(torch, settings.run.dtype)
 
 
-def _with_public(dataset: Dataset, public: Public, notes: list[str]) -> Dataset:
+@dataclass(frozen=True)
+class _Named:
+    """Public data as the auditor named them, and how they are read if they are files."""
+
+    source: Public
+    options: dict[str, Any]
+
+    def load(self, mean: Any, std: Any, class_names: tuple[str, ...] = ()) -> tuple[Split, Any, Any]:
+        try:
+            return load_public(self.source, mean, std, class_names=class_names, **self.options)
+        except DataError as error:
+            if not self.options:
+                raise
+            told = ", ".join(f"{key}={value!r}" for key, value in self.options.items())
+            remedy = f"{error.remedy} Where they are unlike the run's own files, say how to read them: {SAY}"
+            raise DataError(f"The public data, read with {told}: {error.cause}", remedy) from error
+
+
+def _described(run: RunFolder, public: Public | None, reading: Mapping[str, Any]) -> _Named | None:
+    """Public data and how to read them: as the run's own files, of what their kind takes, but for ``reading``."""
+    known = [part.name for part in fields(Reading)]
+    if unknown := [key for key in reading if key not in known]:
+        raise ConfigError(
+            f"Unknown option {unknown[0]!r} of public data.{closest(unknown[0], known)}", f"Known: {', '.join(known)}."
+        )
+    files = isinstance(public, Path) or (isinstance(public, str) and public not in BUNDLED)
+    if reading and not files:
+        raise ConfigError(
+            f"{next(iter(reading))} says how files of public data are read, and no such file is named.",
+            "Name one with --public PATH (public= in Python), or leave it out.",
+        )
+    if public is None:
+        return None
+    if not files or not os.path.exists(str(public)):  # of a name that is wrong the loader knows more
+        return _Named(public, {})
+    kind, problems = format_of(Path(str(public))), list[EquipoiseError]()
+    settings = typed(DataSettings, nulls({**asdict(run.config.settings.data), **reading}), "", problems)
+    raise_all(problems)
+    likewise = set(kind.takes) - ({"scale"} if kind not in _formats(run) else set())  # it is that of one kind of files
+    chosen = {key: getattr(settings, key) for key in known if key in likewise or key in reading}
+    return _Named(public, {key: value for key, value in chosen.items() if value != LATER[key]})
+
+
+def _formats(run: RunFolder) -> list[Format]:
+    """The kinds of files that a run trained on."""
+    names = {fed.dataset for fed in run.config.federations()} - BUNDLED.keys()
+    return [format_of(Path(name)) for name in names if os.path.exists(name)]
+
+
+def _with_public(dataset: Dataset, public: _Named, notes: list[str]) -> Dataset:
     """The dataset with those of these public inputs that are not its own, normalised as its own are.
 
     The clients' own are private, whatever file they are named by: pictures would show them.
     """
-    split, _, _ = load_public(public, dataset.mean, dataset.std)
+    split, _, _ = public.load(dataset.mean, dataset.std, dataset.class_names)
     things = f"{THINGS[dataset.kind]}s"
     if split.inputs.is_floating_point() == (dataset.kind == "tokens"):
         given, here = ("numbers", "tokens") if dataset.kind == "tokens" else ("tokens", "numbers")
@@ -94,6 +157,12 @@ def _with_public(dataset: Dataset, public: Public, notes: list[str]) -> Dataset:
         raise DataError(
             f"The public {things} have shape {tuple(split.inputs.shape[1:])}, those of the run {dataset.shape}.",
             f"Give public {things} of the shape that the clients train on.",
+        )
+    if dataset.vocabulary is not None and int(split.inputs.max()) >= dataset.vocabulary:
+        raise DataError(
+            f"The public tokens go up to {int(split.inputs.max())}, the model has the numbers below its vocabulary of "
+            f"{dataset.vocabulary}.",
+            "Number the tokens as those of the run, or leave out rows with others.",
         )
     own = torch.cat([_told_apart_by(dataset, part) for part in (dataset.train, dataset.validation, dataset.test)])
     left = split.take(strangers(_told_apart_by(dataset, split), own))
@@ -136,13 +205,14 @@ def _check_classes(split: Split, classes: int) -> None:
 
 
 def _deployed(
-    run: RunFolder, deployment: Deployment, rounds: Sequence[int], public: Public | None, model: Model | None
+    run: RunFolder, deployment: Deployment, rounds: Sequence[int], public: _Named | None, model: Model | None
 ) -> Subject:
     if public is None:
         raise DataError(f"The folder {run.path} is a deployment's, and its server has no data.", NAME_PUBLIC)
     mean, std = (tuple(m) if isinstance(m, list) else m for m in (deployment.mean, deployment.std))
-    split, mean, std = load_public(public, mean, std)
-    module, (device, dtype) = _module(deployment, split, model), _kind(run.config.settings)
+    split, mean, std = public.load(mean, std)
+    vocabulary = None if split.kind != "tokens" else public.options.get("vocabulary") or 1 + int(split.inputs.max())
+    module, (device, dtype) = _module(deployment, split, model, vocabulary), _kind(run.config.settings)
     module = module.to(device, dtype)
     states = {number: _received(run, number, module) for number in rounds}
     classes = _classes(module, split)
@@ -151,13 +221,13 @@ def _deployed(
     (federation,) = run.config.federations()
     dataset = Dataset(
         name=federation.dataset, classes=classes, mean=mean, std=std, train=split, validation=split, test=split,
-        public=mixed(split), vocabulary=None if split.inputs.is_floating_point() else 1 + int(split.inputs.max()),
+        public=mixed(split), vocabulary=vocabulary,
     )  # fmt: skip
     weights = {number: _weights(number, state, batched).to(device, dtype) for number, state in states.items()}
     return Subject({federation.dataset: dataset}, batched, weights, _notes(run, deployment))
 
 
-def _module(deployment: Deployment, split: Split, model: Model | None) -> nn.Module:
+def _module(deployment: Deployment, split: Split, model: Model | None, vocabulary: int | None) -> nn.Module:
     """The model that the auditor names, or the bundled one that the folder names."""
     if model is None and deployment.model not in MODELS:
         cause = f"is said to be {deployment.model!r}" if deployment.model else "was not told"
@@ -167,7 +237,7 @@ def _module(deployment: Deployment, split: Split, model: Model | None) -> nn.Mod
         )
     classes = deployment.classes or 1 + int(split.labels.max())
     with torch.random.fork_rng(devices=[]):
-        return model_of(model or str(deployment.model), tuple(split.inputs.shape[1:]), classes)
+        return model_of(model or str(deployment.model), tuple(split.inputs.shape[1:]), classes, vocabulary)
 
 
 def _received(run: RunFolder, round_number: int, module: nn.Module) -> Received:
@@ -206,7 +276,8 @@ def _fixed(states: Mapping[int, Received]) -> dict[str, Tensor]:
 
 def _classes(module: nn.Module, split: Split) -> int:
     """The outputs of the model for one of the public inputs."""
-    images = placed(split.inputs[:2], next(module.parameters()))
+    like = next(module.parameters())
+    images = placed(split.inputs[:2], like.device, like.dtype)
     try:
         check_model(module, images)
         with torch.no_grad():

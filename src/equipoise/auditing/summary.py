@@ -10,7 +10,7 @@ from typing import Any
 from ..mechanism.registry import MECHANISMS
 from ..mechanism.schedule import defence_label
 from .cells import OWN, POSITIVE
-from .results import FEW, THINGS, place_of
+from .results import FEW, NON_MEMBERS, THINGS, place_of
 
 WIDTH = 80
 MOST = 20
@@ -71,12 +71,21 @@ class Metric:
         return self.column if self.column.startswith(attack) else f"{attack} {self.column}"
 
     def result(self, row: Row) -> str:
-        """The number, marked where the attack's control failed."""
-        return self.form(row[self.name]) + (f" {FAILED}" if row.get("control_failed") else "")
+        """The number, marked where the attack's control failed; that there are too few to tell, of membership."""
+        return self.plain(row) + (f" {FAILED}" if row.get("control_failed") and not self._few(row) else "")
+
+    def plain(self, row: Row) -> str:
+        """The number alone; a dash where a row has none."""
+        if self._few(row):
+            return "too few"
+        return "-" if row.get(self.name) is None else self.form(row[self.name])
+
+    def _few(self, row: Row) -> bool:
+        return self.name in OF_MEMBERS and row.get(NON_MEMBERS) is not None
 
     def interval(self, row: Row) -> str:
         """The 95 % interval; empty where a row has none."""
-        ends = interval_of(row, self.name)
+        ends = None if self._few(row) else interval_of(row, self.name)
         return "" if ends is None else f"{self.form(ends[0]).removesuffix(' %')} to {self.form(ends[1])}"
 
     def chance(self, row: Row, control: Row | None) -> str:
@@ -86,6 +95,7 @@ class Metric:
         return "" if control is None or control.get(self.name) is None else self.form(control[self.name])
 
 
+OF_MEMBERS = ("membership_auc", "membership_tpr")
 AMONG_CANDIDATES = ("identification", "verified")
 """Metrics of picking one of several candidates, where chance is one of all."""
 
@@ -101,7 +111,7 @@ METRICS = (
     Metric("error_sd", "error in SD", _two_places, "reconstructs the inputs to {} standard deviations", more=False),
     Metric("correlation", "correlation", _two_places, short=False),
     Metric("membership_auc", "AUC", _two_places, "tells members from others with an AUC of {}"),
-    Metric("membership_tpr", "TPR at 1 % FPR", percent),
+    Metric("membership_tpr", "TPR@1%", percent),
     Metric("labels", "labels right", percent, "gets {} of the labels right"),
     Metric("leakage", "leakage score", _two_places, short=False),
     Metric("verified", "verify right guess", percent, "verifies {} of the guesses, granted the other examples"),
@@ -121,14 +131,15 @@ def interval_of(row: Row, metric: str) -> tuple[float, float] | None:
 
 
 def headline(content: Content) -> str:
-    """The strongest result in a few words; none where nothing was scored.
+    """The strongest result in a few words, of those whose control worked if there are any; none where none was scored.
 
     >>> row = {"attack": "lti", "role": "own", "mechanism": "none", "identification": 0.5}
     >>> headline({"attacks": [row]})
     'lti identifies 50 % of the examples'
     """
     for metric in SAID:
-        row = _strongest(_scored(content), metric)
+        rows = [row for row in _scored(content) if row.get(metric.name) is not None]
+        row = _strongest([row for row in rows if not row.get("control_failed")] or rows, metric)
         if row is not None:
             few = f" ({FEW})" if row.get("evidence") == FEW else ""
             return f"{row['attack']} {metric.words.format(metric.form(row[metric.name]))}{few}"
@@ -319,7 +330,7 @@ def named(row: Row, rows: Sequence[Row]) -> str:
 
 def _line(content: Content, controls: Controls, row: Row, metric: Metric) -> tuple[str, ...]:
     bare = row if row["mechanism"] == "none" else controls.get((place_of(row), POSITIVE, "positive"))
-    plain = "-" if bare is None or bare.get(metric.name) is None else metric.form(bare[metric.name])
+    plain = "-" if bare is None else metric.plain(bare)
     place = "-" if row.get("round") is None else str(row["round"])
     name, chance = f"  {metric.after(row['attack'])}", _chance(content, controls, row, metric) or "-"
     return name, place, metric.result(row), metric.interval(row) or "-", plain, chance

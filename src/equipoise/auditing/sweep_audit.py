@@ -122,7 +122,7 @@ class SweepAudit:
         server, materials, targets = self.servers[name], self.materials[name], self.targets[name]
         like = next(iter(self.weights.values()))
         facts = [getattr(server, part) for part in ("shape", "classes", "batch", "low", "high", "eta", "local_steps")]
-        ends = like.new_tensor([0.0, 1.0]).view(1, 2, *[1] * (len(server.shape) - 1))
+        ends = like.new_tensor([0.0, 1.0]).view(2, *[1] * len(server.shape))  # spread over the channels there are
         pixels = materials.to_pixels(ends) if server.kind == "image" else server.kind
         return fingerprint(
             repr(server.batched.model), str(like.dtype), like.device.type, self.settings.protection.leakage.D,

@@ -41,6 +41,16 @@ class Columns:
         return (flat - self.centre[self.varies]) / self.spread[self.varies]
 
 
+def column_range(inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Where a number of a table may lie: the range of ``inputs`` ``[Q, ...]`` and half as much on either side.
+
+    >>> [edge.tolist() for edge in column_range(torch.tensor([[0.0, 5.0], [2.0, 5.0]]))]
+    [[-1.0, 5.0], [3.0, 5.0]]
+    """
+    low, high = inputs.amin(0), inputs.amax(0)
+    return low - (high - low) / 2, high + (high - low) / 2
+
+
 def error_sd(guess: Tensor, truth: Tensor) -> Tensor:
     """Root mean square error of standardised records: ``[..., F]`` -> ``[...]``.
 

@@ -18,12 +18,14 @@ import torch
 from torch import Tensor
 
 from ..attack.attack import Knowledge
-from ..attack.view import Server, placed
+from ..attack.view import Server
 from ..data.dataset import Dataset
 from ..data.splits import Split, distinct, mixed
 from ..errors import DataError
+from ..models.inputs import placed
 from ..randomness import experiment_key, uniform
 from .options import AuditOptions
+from .table_scores import Columns
 
 FEWEST = 4
 """Public inputs of a label from which targets of one's own can be told apart: two to simulate with, two as decoys."""
@@ -39,9 +41,14 @@ class Materials:
     pool: Pair  # targets, decoys and non-members
     to_pixels: Callable[[Tensor], Tensor]
 
+    @cached_property
+    def columns(self) -> Columns:
+        """Of the records that the attacker may know; where it knows none, of those that are attacked."""
+        return Columns.of((self.attack or self.pool)[0])
+
     def to(self, device: torch.device, dtype: torch.dtype) -> Materials:
         def moved(pair: Pair) -> Pair:
-            return placed(pair[0], torch.empty(0, device=device, dtype=dtype)), pair[1].to(device)
+            return placed(pair[0], device, dtype), pair[1].to(device)
 
         return Materials(None if self.attack is None else moved(self.attack), moved(self.pool), self.to_pixels)
 
@@ -170,7 +177,7 @@ def build_targets(materials: Materials, server: Server, options: AuditOptions) -
 
 
 def _usable(materials: Materials, server: Server) -> Tensor:
-    """Labels of which there are enough images in the pool for a batch and a decoy, and some to simulate with."""
+    """Labels of which there are enough examples in the pool for a batch and a decoy, and some to simulate with."""
     labels = materials.pool[1].cpu()
     counts = torch.bincount(labels)
     known = counts.nonzero().flatten()
@@ -182,8 +189,8 @@ def _usable(materials: Materials, server: Server) -> Tensor:
             return known
         known = known[counts[known] >= least]
     raise DataError(
-        f"There are too few public images to play batches of {server.examples}, with decoys, from one pool.",
-        "Give more public images of every label.",
+        f"There are too few public examples to play batches of {server.examples}, with decoys, from one pool.",
+        "Give more public examples of every label.",
     )
 
 
@@ -374,16 +381,6 @@ def given_targets(
         label_sets=sets,
     )  # fmt: skip
     return targets.to(device), Materials(attack, decoys, to_pixels)
-
-
-def column_range(inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Where a number of a table may lie: the range of ``inputs`` ``[Q, ...]`` and half as much on either side.
-
-    >>> [edge.tolist() for edge in column_range(torch.tensor([[0.0, 5.0], [2.0, 5.0]]))]
-    [[-1.0, 5.0], [3.0, 5.0]]
-    """
-    low, high = inputs.amin(0), inputs.amax(0)
-    return low - (high - low) / 2, high + (high - low) / 2
 
 
 def _fewest(there: Tensor, wanted: Tensor) -> int:

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attack.view import Server, View, check_labels, is_input, placed
+from ..attack.view import Server, View, check_labels, is_input
 from ..errors import ConfigError, DataError, ModelError, ReleaseError
 from ..mechanism.protection import Protection, ProtectionSettings, check_protection
 from ..mechanism.registry import Mechanism, checked
 from ..models.batched import Batched
+from ..models.inputs import placed
 from ..models.objective import Loss
 from ..models.received import Received
 
@@ -152,7 +153,7 @@ class Truth:
     def at(self, server: Server, view: View) -> Truth:
         """The same as ``[N, E, ...]`` and ``[N, E]``, like the weights; pictures within the range that is assumed."""
         shape = (len(view), server.examples, *server.shape)
-        inputs = placed(self.inputs, view.released)
+        inputs = placed(self.inputs, view.released.device, view.released.dtype)
         inputs = inputs.unsqueeze(0) if inputs.dim() == len(shape) - 1 else inputs
         labels = self.labels.to(view.released.device)
         labels = labels.expand(len(view), -1) if labels.dim() == 1 else labels

@@ -18,6 +18,7 @@ from ..environment import environment
 from ..errors import AttackError, ConfigError, DataError, EquipoiseError, ModelError
 from ..models.batched import Batched
 from ..models.check import check_model, loss_error
+from ..models.objective import Loss
 from .attacker import Attacker
 from .audit import Audit, content, with_verdict
 from .cells import OWN, Cell, with_controls
@@ -185,9 +186,7 @@ def _server(update: Update, given: Numbered, shape: tuple[int, ...]) -> tuple[Se
     )
     some = torch.zeros(2, *shape, dtype=like.dtype, device=like.device) + (low + high) / 2
     some = torch.ones_like(some, dtype=torch.int64) if tokens else some  # 0 is often padding: nothing would be left
-    check_model(model, some)
-    with torch.no_grad():
-        outputs = model(some)
+    outputs = _outputs(model, some, update.loss or torch.nn.functional.cross_entropy)
     given = given.to(like)
     batched = Batched(model, given.loss(update.loss), like.device, fixed=update.fixed())
     server = Server(
@@ -197,6 +196,20 @@ def _server(update: Update, given: Numbered, shape: tuple[int, ...]) -> tuple[Se
     if given.targets is not None and update.loss is not None:
         _check_loss(update, server, some, given.targets[:1].repeat_interleave(2, dim=0))
     return server, like
+
+
+def _outputs(model: torch.nn.Module, inputs: Tensor, loss: Loss) -> Tensor:
+    """What the model returns, which must be a tensor: attacks look at the outputs themselves, not at the loss alone."""
+    check_model(model, inputs, loss=loss)
+    with torch.no_grad():
+        outputs = model(inputs)
+    if not isinstance(outputs, Tensor):
+        raise ModelError(
+            f"The model returns {type(outputs).__name__}; an audit needs the tensor of its outputs, whatever the loss.",
+            "Let a hook return it, which leaves the parameters their names: model.register_forward_hook(lambda module, "
+            "inputs, outputs: outputs['logits']), or whatever part holds them. The loss of the update then gets that.",
+        )
+    return outputs
 
 
 def _check_loss(update: Update, server: Server, inputs: Tensor, labels: Tensor) -> None:

@@ -61,7 +61,7 @@ class Speaker:
             kinds.RANKING: self._ranking, kinds.ALSO: self._also, kinds.PIXELS: self._pixels,
             kinds.CONTROL: self._control, kinds.BROKEN: self._broken, kinds.COMBINED: self._combined,
             kinds.UNPROTECTED: self._unprotected, kinds.VERIFIED: self._verified, kinds.NEXT: self._next,
-            kinds.NO_BETTER: self._no_better,
+            kinds.NO_BETTER: self._no_better, kinds.LACKING: self._lacking,
         }  # fmt: skip
         return saying[statement.kind](statement)
 
@@ -166,12 +166,20 @@ class Speaker:
     def _also(self, statement: Statement) -> Iterator[str]:
         """The worst by a further metric, in short."""
         one = statement.readings[0]
+        if one.vacuous:
+            yield f"Labels tell nothing here: an even guess gets {one.metric.form(one.chance or 0.0)} of them."
+            return
         what = {"membership_auc": "Membership: an AUC of {}", "labels": "Labels: {} inferred"}
         few = [TOO_FEW] if self._single(one) else interval(one, "")
         sure = [*largest_of(statement.cells), *few, *self._guessing(one), *false_alarms(one)]
         where = f" for {self._case(one)}" if one.distorts or self.several else f" {_when(one)}".rstrip()
         said = f"{what[one.metric.name].format(one.metric.form(one.value))}{aside(sure)}{where}"
         yield f"{said}{self._otherwise(one, 'unprotected {}', 'static noise of equal budget {}')}."
+
+    def _lacking(self, statement: Statement) -> Iterator[str]:
+        """An AUC of a handful says nothing."""
+        few = counted(statement.readings[0].too_few or 0, "non-member")
+        yield f"Membership cannot be told: {few} in all, and a result takes {ENOUGH}."
 
     def _pixels(self, statement: Statement) -> Iterator[str]:
         """How close the best picture comes, beside the best guess: labels alone give the mean of a class."""
@@ -251,7 +259,7 @@ class Speaker:
     def _sentence(self, one: Reading, cells: tuple[int, ...] = (), largest: Reading | None = None) -> str:
         """Who gets what from which release, the largest of how many cells, and what it would be otherwise."""
         self.said.add(one.key)
-        chosen = largest_of(cells) if largest is None else self._larger(one, largest)
+        chosen = largest_of(cells) if largest is None else self._larger(one, largest, bool(cells))
         said = f"{self._who(one)} {self._does(one, chosen)} {self._from(one)}{self._otherwise(one)}."
         if one.own.get("control_failed"):
             clear = "; a clear difference stands" if one.against(POSITIVE) or one.against(EQUAL_LOWER) else ""
@@ -262,10 +270,12 @@ class Speaker:
             said += " That is not clearly more than guessing, and no proof of safety: a stronger attack may get more."
         return said
 
-    def _larger(self, one: Reading, largest: Reading) -> list[str]:
-        """Said where the clearest difference is no largest figure: which that is."""
+    def _larger(self, one: Reading, largest: Reading, ranked: bool) -> list[str]:
+        """Said of the clearest difference, or of the largest figure of those that are evidence: what is larger."""
         where = self._name(largest) if largest.round == one.round else self._case(largest)
-        return ["the clearest difference", f"the largest figure is {largest.metric.form(largest.value)}, {where}"]
+        doubt = ", whose control failed" if largest.own.get("control_failed") else ""
+        first = "the largest where the control worked" if ranked else "the clearest difference"
+        return [first, f"the largest figure is {largest.metric.form(largest.value)}, {where}{doubt}"]
 
     def _who(self, one: Reading) -> str:
         if self.known:
@@ -356,7 +366,7 @@ def _when(one: Reading) -> str:
     """Rounds as people say them: "at the first round", "after 2,000 rounds"."""
     if one.round is None:
         return ""
-    return f"after {one.round:,} rounds" if one.round else "at the first round"
+    return f"after {one.round:,} round{'' if one.round == 1 else 's'}" if one.round else "at the first round"
 
 
 def _against(one: Reading, role: str) -> str:

@@ -22,10 +22,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..attack.bench import FLOORS, OPTIONS, Bench, Records
+from ..attack.bench import FLOORS, OPTIONS, Bench, Progress, Records, pairs_of
 from ..attack.filter import Filter
 from ..attack.limiter import ENOUGH, Limiter
-from ..attack.simulate import Companions, noise, respond, undistorted
+from ..attack.simulate import Companions, noise, respond, signs, undistorted
 from ..attack.view import Public, Server
 from ..errors import DataError
 from ..mechanism.distortion import draw_bounds
@@ -37,6 +37,8 @@ ROOM = 1 << 30
 """Bytes that responses and batches may take; a large model has fewer candidates."""
 FEWEST = 20
 """Candidates, and batches for the covariance, that there are at least."""
+PLACES = 4
+"""Labels that are looked at; half as many for a model so large that fewer batches are kept for the covariance."""
 LEARNED_TRIALS = 32
 """Releases of a learner that are simulated in every place, rather than added up."""
 
@@ -73,7 +75,8 @@ class Identification:
         weights: ``[P]``, from which clients start.
         public: what the attacker simulates with.
         pool: other public examples, which play private ones.
-        places: labels that are looked at, in batches of as many labels as there are.
+        places: labels that are looked at, in batches of as many labels as there are; fewer for a large model, unless
+            given.
         candidates: the truth among them; fewer for a large model.
         trials: releases for each place.
         seed: of batches and noise.
@@ -86,20 +89,39 @@ class Identification:
         public: Public,
         pool: Public,
         *,
-        places: int = 4,
+        places: int | None = None,
         candidates: int = 100,
         trials: int = 128,
         seed: int = 0,
     ):
         self.server, self.weights, self.public, self.trials, self.seed = server, weights, public, trials, seed
         rows = ROOM // (4 * weights.numel() * weights.element_size())
-        self.around = max(FEWEST // 4, min(OPTIONS["around"].default, rows // 8)) * 2  # half of them to try with
+        self.around: int = max(FEWEST // 4, min(OPTIONS["around"].default, rows // 8)) * 2  # half of them to try with
+        if places is None:
+            places = PLACES if rows // 8 >= OPTIONS["around"].default else PLACES // 2
         self.places = list(self._places(pool, places, max(FEWEST, min(candidates, rows))))
+        self.on_release: Progress | None = None  # told of every so many simulated releases
 
     @property
     def candidates(self) -> int:
         """Among how many an example is sought, at least: chance is one in so many."""
         return min(len(place.images) for place in self.places)
+
+    def cost(self, protection: Protection) -> int:
+        """How many releases a rate is simulated from; where nothing is learned, those of the first rate serve all."""
+        learns = protection.mechanism.learns
+        server = replace(self.server, protection=protection) if learns else undistorted(self.server)
+        given = {name: option.default for name, option in OPTIONS.items()}
+        each, candidates = pairs_of(server, given["pairs"]) * signs(server), sum(len(one.images) for one in self.places)
+        total: int = candidates * each + len(self.places) * given["anchors"] * self.around * signs(server)
+        if learns:  # and the settings of the filter are tried
+            more = given["trials"] + min(self.trials, LEARNED_TRIALS)
+            total += len(self.places) * ((given["tuning"] + given["anchors"]) * each + more)
+        return total
+
+    def prepare(self) -> None:
+        """Simulate what serves every noise that is only added."""
+        self._parts  # noqa: B018
 
     def rate(self, protection: Protection) -> float:
         """The expected share under a protection: 1 for no noise at all, down to chance."""
@@ -121,7 +143,8 @@ class Identification:
     def _bench(self, place: _Place, server: Server) -> Bench:
         options = {name: option.default for name, option in OPTIONS.items()}
         options |= {"seed": self.seed, "around": self.around}
-        return Bench(server, self.weights, self.public, place.labels, place.position, options)
+        labels, position = place.labels, place.position
+        return Bench(server, self.weights, self.public, labels, position, options, on_release=self.on_release)
 
     def _noise(self, server: Server, purpose: str, count: int) -> Tensor:
         rows = torch.arange(count, device=self.weights.device)
@@ -168,5 +191,7 @@ class Identification:
         batch[:, place.position] = place.images[truth]
         drawn = self._noise(server, f"simulated/{index}", count)
         released = respond(server, self.weights, batch, place.labels.expand(count, -1), drawn)
+        if self.on_release:
+            self.on_release(count)
         scores = bench.scores(released - self.weights, place.records)[0]
         return float(ranks(scores, truth).first.double().mean())

@@ -7,6 +7,7 @@ on a small one the same label is far more noise. Everything here is measured on 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -126,6 +127,12 @@ class ModelCalibration:
         rows = torch.randint(len(public[1]), (BATCHES, server.examples), generator=generator)
         labels = public[1][rows.to(public[1].device)]
         return simulate(server, self.weights, public, labels, self.seed, "calibration")[0]
+
+    def pace(self) -> float:
+        """Seconds of one update that is simulated, where some have been: the first ones take longer."""
+        began = time.monotonic()
+        self._updates(undistorted(self._server(NO_PROTECTION)))
+        return (time.monotonic() - began) / BATCHES
 
     def identification(self, **options: Any) -> Identification:
         """How often one release of a candidate would be found, at any noise; ``options`` are its own."""

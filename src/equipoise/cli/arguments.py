@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,15 +71,27 @@ def words(text: str | None) -> list[str]:
 
 def pairs(options: list[str] | None) -> dict[str, Any]:
     """The values of ``--set key=value``, by key."""
-    from ..runs.config import literal
-
     result = {}
     for option in options or []:
         key, mark, value = option.partition("=")
         if not mark or not key:
             raise ConfigError(f"Expected --set key=value, got {option!r}.", "Example: --set eta=0.05")
-        result[key.strip()] = literal(value.strip())
+        result[key.strip()] = _value(key.strip(), value.strip())
     return result
+
+
+def _value(key: str, text: str) -> Any:
+    """A value as TOML writes it; lists may go without brackets and quotes: ``drop=note,city``."""
+    from ..engine.settings import GROUPS
+    from ..runs.config import literal
+
+    kinds = {part.name: str(part.type) for group in GROUPS.values() for part in fields(group)}
+    kind = kinds.get(key, "")
+    if "list[" not in kind or text.startswith(("[", '"', "'")) or text == "none":
+        return literal(text)
+    if "list[str]" in kind:
+        return words(text)
+    return split(text) if "," in text else literal(text)
 
 
 def model_code(config: Config, named: bool) -> nn.Module | Factory | None:
@@ -86,15 +99,10 @@ def model_code(config: Config, named: bool) -> nn.Module | Factory | None:
 
     ``named`` says that it stands on the command line: whoever gives a file away could name anything.
     """
-    from ..models.named import code_of, is_imported
+    from ..models.named import code_of, confirmed
 
     name = config.settings.training.model
-    if is_imported(name) and not named:
-        raise ConfigError(
-            f"The model {name!r} is code that a file names, and its word is not enough to run it.",
-            f"Name it yourself: --model {name}.",
-        )
-    return code_of(name)
+    return code_of(confirmed(name, name if named else None))
 
 
 def whole_numbers(text: str | None, option: str) -> list[int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -32,9 +33,9 @@ EXAMPLES = (
     "lti,matched --targets 100 --snapshots 0,200   |   equipoise audit runs/a --attack invgrad --set lr=0.1"
 )
 ATTACKS = {
-    "matched": "picks the image from a list",
-    "lti": "learns to draw the images",
-    "membership": "asks whether an image was in the batch",
+    "matched": "picks the example from a list",
+    "lti": "learns to reconstruct the examples",
+    "membership": "asks whether an example was in the batch",
     "labels": "counts the classes in the batch",
     "invgrad": "draws by matching the direction of the gradient",
     "dlg": "draws by matching the gradient, labels too",
@@ -72,7 +73,8 @@ Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="Any attack option, e.g. --set samples=2000 --set condition_on=best.",
+        help="Any attack option, e.g. --set samples=2000 --set condition_on=best; or how files of --public are read, "
+        "where that differs from the run's own: --set target=COLUMN.",
         autocompletion=completion.attack_options,
     ),
 ]
@@ -113,7 +115,8 @@ def audit(
     names = None if attack is None else words(attack)
     if names == []:
         raise ConfigError("No attack was named.", "For example --attack lti,matched.")
-    options = _attack_options(names, targets, quick, pairs(settings))
+    given, reading = _separated(pairs(settings))
+    options = _attack_options(names, targets, quick, given)
     combined = names is not None and "multi-round" in names
     if combined and multi_rounds < 1:
         raise ConfigError(f"Expected --multi-rounds {multi_rounds} to be at least 1.", "Leave it out for 300.")
@@ -133,7 +136,7 @@ def audit(
             replays = multi_rounds if combined else 0
             result = audit_run(
                 run, options, wanted, private, replays, progress,
-                public=public, model=model, store=store, planned=planned,
+                public=public, model=model, reading=reading, store=store, planned=planned,
             )  # fmt: skip
         except KeyboardInterrupt:
             _stopped(GO_ON if any(store.folder.glob("*.npz")) else NOTHING)
@@ -165,6 +168,18 @@ def _stopped(left: str = GO_ON) -> NoReturn:
 
     display.errors.print(f"interrupted. {left}", style="bold", soft_wrap=True)
     raise typer.Exit(130)
+
+
+def _separated(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options of attacks, and those that say how public data are read."""
+    from ..attack.registry import options
+    from ..data.contents import Reading
+
+    names = {part.name for part in fields(Reading)} - options().keys()
+    return (
+        {key: value for key, value in given.items() if key not in names},
+        {key: value for key, value in given.items() if key in names},
+    )
 
 
 def _attack_options(names: list[str] | None, targets: int | None, quick: bool, given: dict[str, Any]) -> AuditOptions:

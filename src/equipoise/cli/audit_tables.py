@@ -20,7 +20,7 @@ COLUMNS = (
     "of its final norm. none: from the same releases without distortion. chance: one candidate of all for "
     "identification, an even guess for labels, non-members against other non-members for membership, and else a decoy "
     "in the truth's place, the truth left out. "
-    "AUC: how well members are told from others; TPR at 1 % FPR: the share of members found at 1 % false alarms."
+    "AUC: how well members are told from others; TPR@1%: the share of members found at 1 % false alarms."
 )
 
 
@@ -87,7 +87,6 @@ def _table(round_number: Any, defences: dict[Defence, dict[str, Sides]]) -> Tabl
 def _numbers(sides: Sides, metric: Metric) -> list[str]:
     """What stands in the columns ``NUMBERS``."""
     own = sides["own"]
-    values = [sides.get(role, {}).get(metric.name) for role in BESIDE]
-    others = ["-" if value is None else metric.form(value) for value in values]
+    others = [metric.plain(sides.get(role, {})) for role in BESIDE]
     chance = metric.chance(own, sides.get("negative"))
     return [metric.result(own), metric.interval(own) or "-", *others, chance or "-"]

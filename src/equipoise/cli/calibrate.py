@@ -37,7 +37,11 @@ def calibrate(
     dataset: Annotated[
         str | None,
         typer.Option(
-            help="Whose public part to measure or search on.", show_default="mnist", autocompletion=completion.datasets
+            "--dataset",
+            "--data",
+            help="Whose public part to measure or search on.",
+            show_default="mnist",
+            autocompletion=completion.datasets,
         ),
     ] = None,
     run: Annotated[

@@ -6,6 +6,7 @@ Names are looked up when the shell asks for them, so that no command waits for a
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields
 
 
 def last_of_list(incomplete: str, known: Iterable[str]) -> list[str]:
@@ -71,8 +72,9 @@ def settings(incomplete: str) -> list[str]:
 def attack_options(incomplete: str) -> list[str]:
     from ..attack.registry import options
     from ..auditing.options import OWN
+    from ..data.contents import Reading
 
-    return _keys(incomplete, [*OWN, *options()])
+    return _keys(incomplete, [*OWN, *options(), *(part.name for part in fields(Reading))])
 
 
 def bounds_options(incomplete: str) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..errors import printable
 from . import completion
 from .arguments import Json, Set, pairs, print_json
 
@@ -43,22 +44,25 @@ def check(
     from . import display
 
     for line in lines(found):
-        display.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        display.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """What was found, in words, a line each; the last says what was guessed."""
+    """What was found, in words, a line each; the last say what was guessed, and what measured on private rows."""
     rows = ", ".join(f"{count:,} {what}" for what, count in found["rows"].items())
     public = "" if "public" in found["rows"] else "; no public rows, so no audit (say public_fraction=0.1)"
     classes = [f"{one['name']} ({one['train']:,})" for one in found["classes"]]
     dealt = [f"{count:,}" for count in found["clients"]["rows"]]
-    groups = "none (say group= where a person has several rows)" if found["groups"] is None else f"{found['groups']:,}"
+    hint = " (say group= where a person has several rows)" if found["group_column"] else ""
+    groups = f"none{hint}" if found["groups"] is None else f"{found['groups']:,}"
+    fitted = [f"measured on private rows: {'; '.join(found['fitted'])}"] if found["fitted"] else []
     return [
         f"{found['name']}: {_shape(found)}; {rows}{public}",
         f"classes, of train: {_some(classes)}",
         f"clients, dealt by {found['clients']['partition']}: {len(dealt)} with {_some(dealt)} rows; groups: {groups}",
         f"normalisation: {_normalisation(found)}",
         "guessed: " + ("; ".join(found["guessed"]) or "nothing"),
+        *fitted,
     ]
 
 

@@ -194,14 +194,14 @@ def job_progress(quiet: bool) -> Iterator[Any]:
 
 
 @contextmanager
-def progress(total: int, what: str, quiet: bool) -> Iterator[Any]:
-    """Rounds with the time left; yields a function of the current round, whose first call shows the bar."""
+def progress(total: int, what: str, quiet: bool, unit: str = "round") -> Iterator[Any]:
+    """Rounds, or another ``unit``, with the time left; yields a function of the current one, first called to begin."""
     if quiet:
         yield lambda round_number: None
         return
     if not errors.is_terminal:
         tell = _lines(what)
-        yield lambda round_number: tell(f"round {round_number} of {total}", round_number / total)
+        yield lambda round_number: tell(f"{unit} {round_number} of {total}", round_number / total)
         return
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),

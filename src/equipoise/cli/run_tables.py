@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,11 @@ from ..runs.config import Config
 from . import display
 
 
-def summary(config: Config, folder: Path) -> Tree:
-    """All settings, resolved, before a long run."""
+def summary(config: Config, folder: Path, route_seconds: Mapping[Any, float] | None = None) -> Tree:
+    """All settings, resolved, before a long run; and what was measured to choose a route."""
     s, federations = config.settings, config.federations()
     own, rest = s.protection, s.training
-    tree = Tree(f"[bold]{len(federations)} federation(s)[/] x {rest.rounds} rounds -> {escape(str(folder))}")
+    tree = Tree(f"[bold]{_counted(len(federations), 'federation')}[/] x {rest.rounds} rounds -> {escape(str(folder))}")
     data = tree.add("data")
     names = ", ".join(dict.fromkeys(fed.dataset for fed in federations))
     data.add(
@@ -37,7 +37,7 @@ def summary(config: Config, folder: Path) -> Tree:
     tuned = f" ({', '.join(rates)})" if rates and rest.server_rate == "auto" else ""
     momentum = f" with momentum {rest.server_momentum:g}" if rest.server_momentum else ""
     server = f"server rate {rest.server_rate}{tuned}{momentum}"
-    training.add(f"eta {own.eta}, {server}, at least {rest.min_clients} client(s)")
+    training.add(f"eta {own.eta}, {server}, at least {_counted(rest.min_clients, 'client')}")
     protection = tree.add("protection")
     for name in dict.fromkeys(f.mechanism for f in federations):
         mine = [f for f in federations if f.mechanism == name]
@@ -54,7 +54,11 @@ def summary(config: Config, folder: Path) -> Tree:
         protection.add(f"{name} at budget {'; '.join(budgets)} ({word} {low:.6g} at {budgets[0]})")
     for line in _constants(config):
         protection.add(line)
-    return _with_run(tree, config)
+    return _with_run(tree, config, route_seconds or {})
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}" + ("" if number == 1 else "s")
 
 
 def taken_lines(config: Config) -> list[str]:
@@ -106,12 +110,18 @@ def whole_run_line(config: Config, name: str, budgets: list[str]) -> str:
     )
 
 
-def _with_run(tree: Tree, config: Config) -> Tree:
+def _with_run(tree: Tree, config: Config, route_seconds: Mapping[Any, float]) -> Tree:
     s, federations = config.settings, config.federations()
     run = tree.add("run")
     run.add(f"seeds {', '.join(dict.fromkeys(str(f.seed) for f in federations))}: a seeded experiment")
+    took = [
+        f"{name} {1e3 * route_seconds[name]:.3g} ms" for name in sorted(route_seconds, key=route_seconds.__getitem__)
+    ]
+    every = s.run.evaluate_every
+    evaluated = "at the end" if every > s.training.rounds else f"every {_counted(every, 'round')}"
+    measured = f" (gradients of a round, measured: {', '.join(took)})" if took else ""
     run.add(
-        f"{s.run.device}, {s.run.dtype}, route {s.run.route}; evaluated every {s.run.evaluate_every} rounds; "
+        f"{s.run.device}, {s.run.dtype}, route {s.run.route}{measured}; evaluated {evaluated}; "
         f"snapshots {s.snapshot_rounds()}"
     )
     return tree
@@ -125,6 +135,8 @@ def show_results(results: list[dict[str, Any]]) -> None:
         display.console.print(INCOMPARABLE, markup=False, highlight=False, soft_wrap=True)
     if refused := refused_note(results):
         display.errors.print(refused, style="red", markup=False)
+    if diverged := diverged_note(results):
+        display.errors.print(diverged, markup=False)
 
 
 def show_claims(results: list[dict[str, Any]]) -> None:
@@ -138,6 +150,8 @@ COLUMNS = (
 )
 
 
+EXPLODED = 1000.0
+"""A utility loss of this size is of no use, and its digits are of none."""
 INCOMPARABLE = (
     "warning: mini-batches and all records of a client are not comparable at equal rounds; docs/gaussian_dp.md has "
     "gaussian-dp beside its unprotected twins."
@@ -164,10 +178,33 @@ def result_table(results: list[dict[str, Any]]) -> Table:
                 f"{row['accuracy']:.1%}",
                 display.share_range(*(row["interval"] or (None, None))),
                 f"{row['accuracy_at_best_validation']:.1%}",
-                "-" if row["utility_loss"] is None else f"{row['utility_loss']:+.4f}",
+                _loss(row["utility_loss"]),
                 str(row["seeds"]),
             )
     return table
+
+
+def _loss(value: float | None) -> str:
+    """
+    >>> _loss(None), _loss(-0.25), _loss(-4513506833.4807)
+    ('-', '-0.2500', '-4.514e+09')
+    """
+    if value is None:
+        return "-"
+    return f"{value:+.4f}" if abs(value) < EXPLODED else f"{value:+.4g}"
+
+
+def diverged_note(results: list[dict[str, Any]]) -> str:
+    """A line of advice where most releases were refused or a loss exploded, or nothing."""
+    names = dict.fromkeys(
+        row["mechanism"] for row in results
+        if row["releases_refused"] > row["releases_accepted"] or abs(row["mean_utility_loss"] or 0.0) >= EXPLODED
+    )  # fmt: skip
+    if not names:
+        return ""
+    noisy = any(get_mechanism(name).distorts for name in names)
+    more = ", a larger budget or a larger batch (--set batch=...)" if noisy else ""
+    return f"{', '.join(names)} diverged: try a smaller eta (--set eta=...){more}."
 
 
 def refused_note(results: list[dict[str, Any]]) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..errors import printable
 from . import completion
 from .arguments import Json, Model, Set, model_code, pairs, print_json, split, words
 
 if TYPE_CHECKING:
-    from ..runs.config import Config
     from ..runs.run import Run
 
 EXAMPLES = (
@@ -28,6 +28,8 @@ def train(
     dataset: Annotated[
         str | None,
         typer.Option(
+            "--dataset",
+            "--data",
             help="mnist, fmnist, breast-cancer, generated-text, or a path; comma-separated.",
             autocompletion=completion.datasets,
         ),
@@ -62,41 +64,51 @@ def train(
     resolved = resolve(config, overrides, sweep)
     folder = out or Path("runs") / resolved.digest()[:12]
     run = Run(folder, resolved, fresh, model=model_code(resolved, "model" in overrides))
+    del resolved  # and with it data that are trained on as features
 
-    result = execute(run, quiet=as_json, first=lambda: announce(run))
+    warned = constants_warnings(run)
+    result = execute(run, quiet=as_json, first=lambda: announce(run, warned))
     if as_json:
-        print_json(result)
+        print_json({**result, "warnings": warned} if warned else result)
         return
     show_results(result["federations"])
     show_claims(result["federations"])
     display.console.print(f"results: {folder / 'result.json'}", markup=False)
 
 
-def announce(run: Run) -> None:
+def announce(run: Run, warned: Sequence[str]) -> None:
     """What comes, with what was guessed of the data and what a user should know before it starts."""
+    from ..runs.guarantees import not_covered
     from . import display
     from .run_tables import summary
 
-    display.console.print(summary(run.config, run.folder))
-    lines = [f"warning: {warning}" for warning in constants_warnings(run.config)]
+    display.console.print(summary(run.config, run.folder, run.sweep.route_seconds))
+    lines = [f"warning: {warning}" for warning in warned]
     for data in run.sweep.datasets.values():
-        lines += [f"{data.name}: guessed {guess}" for guess in data.guessed]
+        lines += [printable(f"{data.name}: guessed {guess}") for guess in data.guessed]
         if data.public is None:
             lines.append(
                 f"warning: {data.name} has no public {data.train.word}, so this run cannot be audited as it is. To set "
                 "some apart: --set public_fraction=0.1"
             )
+    lines += [f"not covered by the guarantee: {what}" for what in not_covered(run.sweep)]
     for line in lines:
         display.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def constants_warnings(config: Config) -> list[str]:
-    """What to say where the paper's constants meet another model: of the first budget that has them."""
-    from ..mechanism.constants import constants_warning
+def constants_warnings(run: Run) -> list[str]:
+    """What to say where the paper's constants meet another model: of the first budget of each kind that has them."""
+    from ..mechanism.constants import constants_warning, mark_told
+    from ..mechanism.registry import get_mechanism
 
-    model, own = config.settings.training.model, config.settings.protection
-    said = (constants_warning(model, fed.mechanism, fed.budget, own) for fed in config.federations())
-    return [text for text in said if text is not None][:1]
+    name, own, model = run.config.settings.training.model, run.config.settings.protection, run.sweep.batched.model
+    said: dict[str, str] = {}
+    for fed in run.config.federations():
+        text = constants_warning(model, fed.mechanism, fed.budget, own, name)
+        if text is not None:
+            said.setdefault(str(get_mechanism(fed.mechanism).measure), text)
+            mark_told(model, fed.mechanism)  # once will do
+    return list(said.values())
 
 
 def execute(run: Run, *, quiet: bool, first: Callable[[], None] = lambda: None) -> dict[str, Any]:
@@ -108,6 +120,9 @@ def execute(run: Run, *, quiet: bool, first: Callable[[], None] = lambda: None) 
             first()
             if at:
                 display.console.print(f"resumed at round {at}")
+        for warning in run.warnings:
+            where = display.errors if quiet else display.console
+            where.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
 
     with display.progress(run.config.settings.training.rounds, "training", quiet) as on_round:
         try:

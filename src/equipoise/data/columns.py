@@ -9,16 +9,17 @@ is refused. A missing value is refused with its place, never filled in, and no v
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import DataError, closest
-from .contents import Array, Contents, Reading, several
+from .contents import NAMED, Array, Contents, Reading, several
 from .tokens import BUCKETS, tokenized, words
 
 MOST_LEVELS = 20
@@ -28,10 +29,12 @@ TARGETS = ("label", "labels", "target", "class", "y")
 """What a column of classes is usually called; without such a name it is the last."""
 MOST_NAMED = 1000
 """Different values up to which a column that ``categorical`` names becomes features."""
+MOST_CLASSES = 1000
+"""Names of classes that a table may have, unless it has as many rows."""
 OPTIONS = ("target", "group", "text", "drop", "categorical", "categories", "vocabulary", "text_length", "scale")
 """What a table can be read by."""
 
-NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
+NUMBER = re.compile(r"\s*[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?\s*")
 
 
 @dataclass(frozen=True)
@@ -67,14 +70,16 @@ def contents_of_tables(tables: Tables, reading: Reading, names: tuple[str, ...] 
     """Features or tokens, classes and groups of tables. ``names``: of the classes, where the file has them apart."""
     roles, guessed = assign(tables, reading)
     labels, class_names = classes_of(tables, roles.target, names)
+    fitted: tuple[str, ...] = ()
     if roles.text is not None:
         inputs, vocabulary, more = _tokens(tables, roles, reading)
+        fitted = () if reading.text else (f"that column {roles.text!r} is text (say text=)",)
     else:
         if unused := [name for name in ("vocabulary", "text_length") if name in reading.given()]:
             raise DataError(f"No column is read as text, so {unused[0]} plays no part.", "Say text=COLUMN.")
-        (inputs, more), vocabulary = _features(tables, roles, reading), None
+        (inputs, more, fitted), vocabulary = _features(tables, roles, reading), None
     parts = with_labels(inputs, labels, groups_of(tables, roles.group))
-    return Contents(parts, vocabulary, class_names, tuple(guessed + more))
+    return Contents(parts, vocabulary, class_names, tuple(guessed + more), fitted)
 
 
 def with_labels(
@@ -103,15 +108,16 @@ def assign(tables: Tables, reading: Reading) -> tuple[Roles, list[str]]:
     train = tables["train"]
     for table in tables.values():
         check_columns(table, train)
-    known = list(train.columns)
+    known, left = list(train.columns), {*(reading.drop or ()), reading.group, reading.text}
     for option in ("target", "group", "text"):
         if (name := getattr(reading, option)) is not None and name not in known:
             raise _unknown(train, option, name)
+    readable = {*known, *train.unread}
     for option in ("drop", "categorical"):
         for name in getattr(reading, option) or ():
-            if name not in (*known, *train.unread):
+            if name not in readable:
                 raise _unknown(train, option, name)
-    rest = [name for name in known if name not in {*(reading.drop or ()), reading.group, reading.text}]
+    rest = [name for name in known if name not in left]
     guessed: list[str] = []
     target = reading.target
     if target is None:
@@ -120,7 +126,7 @@ def assign(tables: Tables, reading: Reading) -> tuple[Roles, list[str]]:
             raise DataError(f"{train.file} has no column left for the classes.", "Say target=COLUMN.")
         target = usual[0] if usual else rest[-1]
         guessed.append(f"target: column {target!r}, {'by its name' if usual else 'the last'} (say target=)")
-    if target in {reading.group, reading.text, *(reading.drop or ())}:
+    if target in left:
         raise DataError(f"The target column {target!r} has a second role.", "Name it once.")
     features = [name for name in rest if name != target]
     if reading.text is None and not features:
@@ -133,7 +139,9 @@ def assign(tables: Tables, reading: Reading) -> tuple[Roles, list[str]]:
 
 
 def check_columns(table: Table, train: Table) -> None:
-    """Refuse a part without rows or with other columns than train."""
+    """Refuse a part without columns or rows, or with other columns than train."""
+    if not table.columns:
+        raise DataError(f"{table.file}: no column is left.", "Name fewer with drop=.")
     if len(table) == 0:
         raise DataError(f"{table.file} has no rows.", "Give some.")
     for one, other in ((train, table), (table, train)):
@@ -153,7 +161,7 @@ def _unknown(table: Table, option: str, name: str) -> DataError:
 
 def is_text(values: Array) -> bool:
     """Whether a column holds texts that are not all numbers."""
-    return values.dtype == object and not all(NUMBER.fullmatch(value) for value in values)
+    return values.dtype == object and not all(NUMBER.fullmatch(value) for value in set(values.tolist()))
 
 
 def _is_prose(values: Array) -> bool:
@@ -163,14 +171,24 @@ def _is_prose(values: Array) -> bool:
 
 def _no_numbers(values: Array) -> list[int]:
     """The rows that are not numbers."""
-    return [row for row, value in enumerate(values) if not NUMBER.fullmatch(str(value))]
+    return [row for row, number in enumerate(each(values, lambda text: NUMBER.fullmatch(str(text)))) if not number]
+
+
+def each(values: Array, function: Callable[[Any], Any]) -> list[Any]:
+    """A function of every value, computed once where many rows have the same one: it may be long.
+
+    >>> each(texts(["a", "b", "a"]), str.upper)
+    ['A', 'B', 'A']
+    """
+    made = {value: function(value) for value in set(values.tolist())}
+    return [made[value] for value in values.tolist()]
 
 
 def check_present(table: Table, name: str) -> None:
     """Refuse a missing value with its place."""
     values = table.columns[name]
     if values.dtype == object:
-        gone = np.array([value.strip() in MISSING for value in values], dtype=bool)
+        gone = np.array(each(values, lambda text: text.strip() in MISSING), dtype=bool)
     else:
         gone = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), dtype=bool)
     if gone.any():
@@ -201,10 +219,15 @@ def classes_of(tables: Tables, target: str, names: tuple[str, ...] = ()) -> tupl
         columns = {what: texts([str(value) for value in values]) for what, values in columns.items()}
     together = np.concatenate(list(columns.values()))
     levels = sorted(set(together.tolist()))
+    if len(names) > max(MOST_CLASSES, len(together)):
+        raise DataError(
+            f"{tables['train'].file} names {len(names)} classes for {len(together)} rows: too many.",
+            f"Keep those that rows have: at most {MOST_CLASSES}, or one for each row.",
+        )
     if numbered and (names or (levels[0] == 0 and levels[-1] == len(levels) - 1)):
         labels = {what: torch.from_numpy(values.astype(np.int64)) for what, values in columns.items()}
         return labels, names or tuple(str(level) for level in levels)
-    if 2 * len(levels) > len(together) or len(levels) > 1000:
+    if 2 * len(levels) > len(together) or len(levels) > MOST_CLASSES:
         raise DataError(
             f"Column {target!r} of {tables['train'].file} has {len(levels)} different values in {len(together)} rows: "
             "too many for classes.",
@@ -220,12 +243,12 @@ def _class_values(table: Table, target: str) -> Array:
     check_present(table, target)
     values = table.columns[target]
     if values.dtype == object:
-        stripped = [value.strip() for value in values]
-        if all(re.fullmatch(r"[+-]?\d{1,18}", value) for value in stripped):
-            return np.array([int(value) for value in stripped], dtype=np.int64)
-        if not all(NUMBER.fullmatch(value) for value in stripped):
-            return texts(stripped)
-        values = np.array([float(value) for value in stripped])
+        stripped = texts(each(values, str.strip))
+        if all(re.fullmatch(r"[+-]?\d{1,18}", value) for value in set(stripped.tolist())):
+            return np.array(each(stripped, int), dtype=np.int64)
+        if is_text(stripped):
+            return stripped
+        values = np.array(each(stripped, float))
     if values.dtype.kind == "f":
         broken = ~np.isfinite(values) | (values != np.floor(values))
         if broken.any():
@@ -248,34 +271,44 @@ def groups_of(tables: Tables, group: str | None) -> Tensor | None:
 # --- features ---------------------------------------------------------------------------------------------------------
 
 
-def _features(tables: Tables, roles: Roles, reading: Reading) -> tuple[dict[str, Tensor], list[str]]:
+def _features(tables: Tables, roles: Roles, reading: Reading) -> tuple[dict[str, Tensor], list[str], tuple[str, ...]]:
     made: dict[str, list[Array]] = {what: [] for what in tables}
-    numbers, categories = 0, 0
+    fitted: list[str] = []
     for name in roles.features:
         for table in tables.values():
             check_present(table, name)
         levels = _levels(tables, name, name in (reading.categorical or ()))
-        numbers, categories = numbers + (levels is None), categories + (levels is not None)
+        if levels is not None:
+            fitted.append(f"categories of column {name!r} (store them as numbers)")
         for what, table in tables.items():
             if levels is None:
                 made[what].append(_numbers(table, name)[:, None] / (reading.scale or 1))
                 continue
-            codes = np.array([levels[str(value)] for value in table.columns[name]])
-            made[what].append(codes[:, None] if reading.categories == "codes" else np.eye(len(levels))[codes])
+            codes = np.array([levels[value] for value in table.columns[name].tolist()])
+            made[what].append(
+                codes[:, None] if reading.categories == "codes" else np.eye(1 + max(levels.values()))[codes]
+            )
     with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
         inputs = {what: torch.from_numpy(np.concatenate(rows, 1).astype(np.float32)) for what, rows in made.items()}
-    counted = [f"{n} {word}" for n, word in ((numbers, "of numbers"), (categories, f"as {reading.categories}")) if n]
-    return inputs, [f"columns: {', '.join(counted)} (say categorical=, categories=, drop=, text=)"]
+    numbers = len(roles.features) - len(fitted)
+    counted = [f"{n} {word}" for n, word in ((numbers, "of numbers"), (len(fitted), f"as {reading.categories}")) if n]
+    return inputs, [f"columns: {', '.join(counted)} (say categorical=, categories=, drop=, text=)"], tuple(fitted)
 
 
-def _levels(tables: Tables, name: str, categorical: bool) -> dict[str, int] | None:
-    """The different values of a column of categories, numbered in their order; None for a column of numbers."""
+def _levels(tables: Tables, name: str, categorical: bool) -> dict[Any, int] | None:
+    """The different values of a column of categories, numbered in their order; None for a column of numbers.
+
+    Where one part holds numbers and another texts, the numbers are the texts that they would be written as.
+    """
     columns = [(table, table.columns[name]) for table in tables.values()]
     if not categorical and not any(is_text(values) for _, values in columns):
         return None
-    levels = sorted({str(value) for _, values in columns for value in values})
+    found = set().union(*(values.tolist() for _, values in columns))
+    numbers = all(values.dtype != object for _, values in columns)  # 1 and 1.0 are one number
+    levels = sorted(found if numbers else {str(value) for value in found})
     if len(levels) <= (MOST_NAMED if categorical else MOST_LEVELS):
-        return {level: place for place, level in enumerate(levels)}
+        place = {level: number for number, level in enumerate(levels)}
+        return {value: place[value if numbers else str(value)] for value in found}
     table, values = columns[0]
     odd = _no_numbers(values)
     if odd and 2 * len(odd) < len(values):
@@ -291,7 +324,7 @@ def _levels(tables: Tables, name: str, categorical: bool) -> dict[str, int] | No
 
 def _numbers(table: Table, name: str) -> Array:
     values = table.columns[name]
-    made: Array = np.array([float(value) for value in values]) if values.dtype == object else values.astype(np.float64)
+    made: Array = np.array(each(values, float)) if values.dtype == object else values.astype(np.float64)
     if not np.isfinite(made).all():
         place = table.place(int((~np.isfinite(made)).argmax()), name)
         raise DataError(f"{place}: not a finite number.", "Correct it, or remove the row.")
@@ -308,11 +341,11 @@ def _tokens(tables: Tables, roles: Roles, reading: Reading) -> tuple[dict[str, T
     for what, table in tables.items():
         check_present(table, roles.text)
         said = [str(value) for value in table.columns[roles.text]]
-        longest = max(longest, *(len(words(one)) for one in said))
+        longest = max(longest, *(len(words(one)) for one in set(said)))
         inputs[what] = tokenized(said, vocabulary, length)
     told = [f"tokens: words hashed into {vocabulary - 1} numbers, {length} a row (say vocabulary=, text_length=)"]
     if longest > length:
         told.append(f"text_length: texts of up to {longest} words are cut to {length} (say text_length=)")
     if roles.features:
-        told.append(f"drop: beside the text, {several(roles.features)} are left out (say drop=)")
+        told.append(f"drop: beside the text, {several(roles.features, NAMED)} are left out (say drop=)")
     return inputs, vocabulary, told

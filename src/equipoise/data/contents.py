@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from ..errors import DataError, missing_extra
@@ -53,6 +54,8 @@ class Contents:
     vocabulary: int | None = None
     class_names: tuple[str, ...] = ()
     guessed: tuple[str, ...] = ()  # what nobody said, each with the setting that says it
+    fitted: tuple[str, ...] = ()  # what all rows decide together, each with what states it instead
+    bounded: bool = False  # whether pictures are in [0, 1] by their type, whatever their values
 
 
 @dataclass(frozen=True)
@@ -60,22 +63,22 @@ class Format:
     """A kind of files that a dataset may lie in.
 
     ``recognises(path)`` says whether a folder or file seems to be of this kind, ``files(path, "train")`` which files
-    make up a part (``DataError`` with the one that is missing; none where the test part is to be split off). Then
-    either ``read(files)`` gives images and labels, part by part, or ``contents`` gives all parts at once, for files
-    of which one part cannot be read without the others. ``takes`` has the options of ``Reading`` that this kind
-    understands.
+    make up a part (``DataError`` with the one that is missing; none where the test part is to be split off).
+    ``contents`` gives all parts at once, as of some files one part cannot be read without the others. ``takes`` has the
+    options of ``Reading`` that this kind understands.
     """
 
     recognises: Callable[[Path], bool]
     files: Callable[[Path, str], Files]
-    read: Callable[[Files], tuple[Array, Array]] | None = None
+    contents: Callable[[dict[str, Files], Reading], Contents]
     _: KW_ONLY
-    contents: Callable[[dict[str, Files], Reading], Contents] | None = None
     takes: tuple[str, ...] = ()
 
 
 def bytes_of(path: Path) -> bytes:
     """The content of a file, or ``DataError`` with the reason."""
+    if path.exists() and not path.is_file() and not path.is_dir():  # a pipe would keep everybody waiting
+        raise DataError(f"{path} is no plain file.", "Put the file itself there.")
     try:
         return path.read_bytes()
     except OSError as problem:
@@ -91,14 +94,19 @@ def unreadable(path: Path, problem: OSError) -> DataError:
 
 
 def outside(path: Path, root: Path) -> bool:
-    """Whether a path leads out of a folder by a link: what lies elsewhere was not named by the user."""
-    return not path.resolve().is_relative_to(root.resolve())
+    """Whether a path leads out of a folder by a link, or nowhere: what lies elsewhere was not named by the user."""
+    try:
+        return not path.resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError):  # links in a circle, of which some versions of Python say the latter
+        return True
 
 
 def inside(file: Path, folder: Path) -> Path:
     """A file of a folder, which no link may lead out of it."""
     if outside(file, folder):
-        raise DataError(f"{file} is a link that leads out of the folder.", "Put the file itself there, or name it.")
+        raise DataError(
+            f"{file} is a link that leads out of the folder, or in a circle.", "Put the file itself there, or name it."
+        )
     return file
 
 
@@ -111,6 +119,10 @@ def pyarrow(what: str) -> Any:
     return package
 
 
+NAMED = 100
+"""Columns that a line names where a user should see each of them; a file may have any number."""
+
+
 def several(names: tuple[str, ...] | list[str], most: int = 4) -> str:
     """
     >>> several(["a", "b", "c"], 2)
@@ -118,3 +130,25 @@ def several(names: tuple[str, ...] | list[str], most: int = 4) -> str:
     """
     shown = ", ".join(repr(name) for name in names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def numbered_as(known: tuple[str, ...], labels: Tensor, names: tuple[str, ...]) -> Tensor:
+    """Labels by the numbers that ``known`` has for their ``names``; a file numbers only the classes that it holds.
+
+    Where one side has no names, or the file numbers its classes itself and none of these is a name, they stay.
+
+    >>> numbered_as(("cat", "dog", "owl"), torch.tensor([0, 1, 0]), ("dog", "owl"))
+    tensor([1, 2, 1])
+    """
+    others = [name for name in names if name not in known]
+    if not known or (len(others) == len(names) and all(name == str(place) for place, name in enumerate(names))):
+        return labels
+    if others:
+        raise DataError(
+            f"The public data have the classes {several(others)}, which the clients' data have not: these have "
+            f"{several(known)}.",
+            "Give public data whose classes have the same names; of a table, check which column is the target.",
+        )
+    if len(labels) and int(labels.max()) >= len(names):
+        raise DataError(f"The public data name {len(names)} classes and have more.", "Correct their names.")
+    return torch.tensor([known.index(name) for name in names])[labels]

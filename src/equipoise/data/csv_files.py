@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from ..errors import DataError
 from .columns import NUMBER, OPTIONS, Table, contents_of_tables, texts
 from .contents import Contents, Files, Format, Reading, bytes_of, inside
 
+LONGEST = 100_000
+"""Characters that a value may have."""
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 
 
@@ -40,25 +43,43 @@ def read_csv(path: Path) -> tuple[Table, str]:
         for row in reader:
             if not row:
                 continue  # an empty line
+            if max(map(len, row)) > LONGEST:
+                raise _too_long(path, reader.line_num)
             if len(row) != len(names):
                 raise DataError(
                     f"{path}, line {reader.line_num}: {len(row)} values for {len(names)} columns.", "Correct the line."
                 )
             rows.append(row)
             lines.append(reader.line_num)
-    except csv.Error:
+    except csv.Error as problem:
+        if "field limit" in str(problem):
+            raise _too_long(path, reader.line_num) from None
         raise DataError(f"{path}, line {reader.line_num} is no line of a CSV file.", "Correct its quotes.") from None
     columns = {name: texts([row[place] for row in rows]) for place, name in enumerate(names)}
     return Table(path, columns, lines), separator
 
 
+def _too_long(path: Path, line: int) -> DataError:
+    return DataError(
+        f"{path}, line {line}: a value has more than {LONGEST:,} characters.",
+        "Shorten it, or close the quotes that it begins with.",
+    )
+
+
+def refuse_twice(path: Path, names: list[str]) -> None:
+    """Refuse two columns of one name."""
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        raise DataError(f"{path} has two columns {twice[0]!r}.", "Rename one.")
+
+
 def _check_header(path: Path, names: list[str]) -> None:
+    if names and max(map(len, names)) > LONGEST:
+        raise _too_long(path, 1)
     if not names or all(NUMBER.fullmatch(name) for name in names):
         raise DataError(f"{path} has no header: its first line names no columns.", "Put the names there.")
     if "" in names:
         raise DataError(f"{path} has a column without a name, number {1 + names.index('')}.", "Name it.")
-    if twice := [name for place, name in enumerate(names) if name in names[:place]]:
-        raise DataError(f"{path} has two columns {twice[0]!r}.", "Rename one.")
+    refuse_twice(path, names)
 
 
 def tabular_files(suffix: str, path: Path, split: str) -> Files:
@@ -87,6 +108,6 @@ def _contents(files: dict[str, Files], reading: Reading) -> Contents:
 CSV = Format(
     lambda path: has_tables(".csv", path),
     lambda path, split: tabular_files(".csv", path, split),
-    contents=_contents,
+    _contents,
     takes=OPTIONS,
 )

@@ -16,14 +16,12 @@ from torch import Tensor
 
 from ..errors import DataError
 from .normalisation import Moment, as_moment, check_moments, undone
+from .options import MOST_TOKENS
 from .splits import Kind, Split, hold_out, mixed
 
 Pair = tuple[Tensor, Tensor]
 Grouped = tuple[Tensor, Tensor, Tensor]
 """Inputs, labels, and whose each row is."""
-
-MOST_TOKENS = 10_000_000
-"""One wrong token would otherwise ask for an embedding of terabytes."""
 
 PUBLIC_PARTS = {"attack": 3000, "pool": 2500, "tuning": 500}
 """Of the bundled public split, in this order; that of another dataset is cut in the same proportions."""
@@ -50,6 +48,7 @@ class Dataset:
     vocabulary: int | None = None  # how many token numbers there are, padding included; None: no tokens
     class_names: tuple[str, ...] = ()  # where the files name them
     guessed: tuple[str, ...] = ()  # what nobody said when it was read, each with the setting that says it
+    fitted: tuple[str, ...] = ()  # what was measured on private rows, each with what states it instead
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -119,7 +118,8 @@ class Dataset:
         made = {
             what: _mapped(what, part, (what != "train" and evaluation) or function) for what, part in splits.items()
         }
-        return assembled(name or self.name, 0.0, 1.0, made, self.classes)
+        kept = {"class_names": self.class_names, "guessed": self.guessed, "fitted": self.fitted}
+        return assembled(name or self.name, 0.0, 1.0, made, self.classes, **kept)
 
     def _public_part(self, part: str) -> Split:
         if self.public is None:

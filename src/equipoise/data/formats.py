@@ -108,8 +108,11 @@ def _idx_files(folder: Path, split: str) -> Files:
     return tuple(inside(find_idx(folder, *part), folder) for part in IDX_FILES[split])
 
 
-def _read_idx_split(files: Files) -> tuple[Array, Array]:
-    return read_idx(files[0]), read_idx(files[1])
+def _idx_contents(files: dict[str, Files], reading: Reading) -> Contents:
+    parts: dict[str, tuple[Tensor, ...]] = {}
+    for what, (images, labels) in files.items():
+        parts[what] = as_pixels(images, read_idx(images), reading.scale), as_classes(labels, read_idx(labels))
+    return Contents(parts, bounded=True)
 
 
 # --- npz --------------------------------------------------------------------------------------------------------------
@@ -167,15 +170,18 @@ def _npz_files(path: Path, split: str) -> Files:
 
 
 def _npz_contents(files: dict[str, Files], reading: Reading) -> Contents:
-    parts = {what: _npz_part(path, what, reading) for what, (path,) in files.items()}
+    read = {what: _npz_part(path, what, reading) for what, (path,) in files.items()}
+    parts = {what: part for what, (part, _) in read.items()}
     tokens = not parts["train"][0].is_floating_point()
     if reading.vocabulary is not None and not tokens:
         raise DataError(f"{files['train'][0]} holds no tokens, so vocabulary plays no part.", "Leave vocabulary out.")
     guessed = ("vocabulary: the largest token plus one (say vocabulary=)",) if tokens and not reading.vocabulary else ()
-    return Contents(parts, vocabulary=reading.vocabulary, guessed=guessed)
+    bounded = all(of_bytes for _, of_bytes in read.values())
+    return Contents(parts, vocabulary=reading.vocabulary, guessed=guessed, bounded=bounded)
 
 
-def _npz_part(path: Path, what: str, reading: Reading) -> tuple[Tensor, ...]:
+def _npz_part(path: Path, what: str, reading: Reading) -> tuple[tuple[Tensor, ...], bool]:
+    """Inputs, labels and perhaps groups; and whether the inputs are stored as bytes."""
     content = bytes_of(path)
     held = _names(content)
     kind = next((name for name in KINDS if name in held), "images")
@@ -185,7 +191,8 @@ def _npz_part(path: Path, what: str, reading: Reading) -> tuple[Tensor, ...]:
     arrays = read_npz(path, content, [kind, "labels", *groups])
     inputs = AS_TENSOR[kind](path, arrays[kind], reading.scale)
     labels = as_classes(path, arrays["labels"])
-    return inputs, labels, *(as_groups(path, arrays[name]) for name in groups)
+    part = inputs, labels, *(as_groups(path, arrays[name]) for name in groups)
+    return part, arrays[kind].dtype == np.uint8
 
 
 def _names(content: bytes) -> set[str]:
@@ -200,12 +207,12 @@ def _names(content: bytes) -> set[str]:
 # --- all kinds --------------------------------------------------------------------------------------------------------
 
 FORMATS = {
-    "npz": Format(_has_npz, _npz_files, contents=_npz_contents, takes=("scale", "vocabulary")),
+    "npz": Format(_has_npz, _npz_files, _npz_contents, takes=("scale", "vocabulary")),
     "hugging-face": HUGGING_FACE,
     "csv": CSV,
     "parquet": PARQUET,
     "pictures": PICTURES,
-    "idx": Format(lambda path: path.is_dir(), _idx_files, _read_idx_split, takes=("scale",)),
+    "idx": Format(lambda path: path.is_dir(), _idx_files, _idx_contents, takes=("scale",)),
 }
 """In the order in which they are tried. idx takes whatever folder is left: its error says which files would do."""
 
@@ -224,14 +231,7 @@ def contents_of(path: Path, kind: Format, files: dict[str, Files], reading: Read
         name = next(name for name, known in FORMATS.items() if known is kind)
         likely = closest(unused[0], list(kind.takes))
         raise DataError(f"{path} is read as {name!r}, which takes no {unused[0]}.{likely}", f"Leave {unused[0]} out.")
-    if kind.contents is not None:
-        return kind.contents(files, reading)
-    assert kind.read is not None  # a format has one or the other
-    parts: dict[str, tuple[Tensor, ...]] = {}
-    for what, some in files.items():
-        images, labels = kind.read(some)
-        parts[what] = as_pixels(some[0], images, reading.scale), as_classes(some[-1], labels)
-    return Contents(parts)
+    return kind.contents(files, reading)
 
 
 # --- arrays -----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,21 @@ from .columns import (
     missing,
     with_labels,
 )
-from .contents import REPLACE, Array, Contents, Files, Format, Reading, bytes_of, inside, outside, pyarrow, several
+from .contents import (
+    NAMED,
+    REPLACE,
+    Array,
+    Contents,
+    Files,
+    Format,
+    Reading,
+    bytes_of,
+    inside,
+    outside,
+    pyarrow,
+    several,
+)
+from .csv_files import refuse_twice
 from .parquet import damaged, kind_of, table_of, within_room
 from .pictures import Picture, form_of, stacked
 from .tokens import padded
@@ -149,21 +163,28 @@ def _contents(files: dict[str, Files], reading: Reading) -> Contents:
     package = pyarrow(WHAT)
     batches = {what: [batch for file in some[1:] for batch in _batches(file)] for what, some in files.items()}
     schema = batches["train"][0].schema if batches["train"] else package.schema([])
-    left = (*(reading.drop or ()), *BESIDE_TOKENS)
-    names = [name for name in schema.names if name not in left]
-    plain = [name for name in names if kind_of(package, schema.field(name).type) is not None]
-    others = [name for name in names if name not in plain]
-    unread = tuple(name for name in schema.names if name not in plain)
+    refuse_twice(files["train"][0].parent, schema.names)
+    left = {*(reading.drop or ()), *BESIDE_TOKENS}
+    place = {name: number for number, name in enumerate(schema.names) if name not in left}
+    plain = [name for name, number in place.items() if kind_of(package, schema.types[number]) is not None]
+    kept = set(plain)
+    others = [name for name in place if name not in kept]
+    unread = tuple(name for name in schema.names if name not in kept)
     for what, some in batches.items():
         for batch in some:
             if batch.schema.names != schema.names or batch.schema.types != schema.types:
                 raise DataError(f"{files[what][0].parent} has other columns than train.", "Give all the same columns.")
-    tables = {what: table_of(files[what][0].parent, plain, some, unread) for what, some in batches.items()}
     folder = files["train"][0].parent
+    tables = {
+        what: table_of(
+            files[what][0].parent, {name: [batch.column(place[name]) for batch in some] for name in plain}, unread
+        )
+        for what, some in batches.items()
+    }
     if not others or reading.text is not None:
         roles, _ = assign(tables, reading)
         made = contents_of_tables(tables, reading, _class_names(folder, roles.target))
-        told = [f"drop: beside the text, {several(others)} are left out (say drop=)"] if others else []
+        told = [f"drop: beside the text, {several(others, NAMED)} are left out (say drop=)"] if others else []
         return replace(made, guessed=(*made.guessed, *told))
     return _of_input(tables, batches, _chosen(folder, others), reading)
 
@@ -187,11 +208,23 @@ def _of_input(tables: Tables, batches: dict[str, list[Any]], name: str, reading:
         check_columns(table, tables["train"])
     roles, guessed = assign(_with_input(tables, name), reading)
     labels, names = classes_of(tables, roles.target, _class_names(tables["train"].file, roles.target))
-    inputs, told, vocabulary = _inputs(tables, batches, name, reading)
+    read = _inputs(tables, batches, name, reading)
+    told = [f"input: column {name!r} (say drop=)", *guessed, *read.guessed]
     if unused := [column for column in roles.features if column != name]:
-        told.append(f"drop: beside {name!r}, {several(unused)} are left out (say drop=)")
-    parts = with_labels(inputs, labels, groups_of(tables, roles.group))
-    return Contents(parts, vocabulary, names, (f"input: column {name!r} (say drop=)", *guessed, *told))
+        told.append(f"drop: beside {name!r}, {several(unused, NAMED)} are left out (say drop=)")
+    parts = with_labels(read.inputs, labels, groups_of(tables, roles.group))
+    return Contents(parts, read.vocabulary, names, tuple(told), read.fitted, read.bounded)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A column of inputs, by part; the rest is as in ``Contents``."""
+
+    inputs: dict[str, Tensor]
+    guessed: tuple[str, ...] = ()
+    fitted: tuple[str, ...] = ()
+    bounded: bool = False
+    vocabulary: int | None = None
 
 
 def _with_input(tables: Tables, name: str) -> Tables:
@@ -202,9 +235,7 @@ def _with_input(tables: Tables, name: str) -> Tables:
     }
 
 
-def _inputs(
-    tables: Tables, batches: dict[str, list[Any]], name: str, reading: Reading
-) -> tuple[dict[str, Tensor], list[str], int | None]:
+def _inputs(tables: Tables, batches: dict[str, list[Any]], name: str, reading: Reading) -> _Read:
     package, joined = pyarrow(WHAT), {}
     for what, some in batches.items():
         array = package.concat_arrays([batch.column(batch.schema.get_field_index(name)) for batch in some])
@@ -215,12 +246,18 @@ def _inputs(
         joined[what] = array
     kind, types = joined["train"].type, package.types
     if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
-        return (*_pictures(tables, joined, name, reading), None)
+        stored = kind.field("bytes").type
+        if not types.is_binary(stored) and not types.is_large_binary(stored):
+            raise DataError(
+                f"The pictures of column {name!r} of {tables['train'].file} are of type {stored}, not bytes.",
+                "Save the dataset with its pictures embedded.",
+            )
+        return _pictures(tables, joined, name, reading)
     if _is_list(types, kind) and types.is_integer(kind.value_type):
         return _token_lists(joined, name, reading)
     if _is_list(types, kind):
         made = {what: _nested(tables[what], name, array) for what, array in joined.items()}
-        return {what: torch.from_numpy(rows / (reading.scale or 1)).float() for what, rows in made.items()}, [], None
+        return _Read({what: torch.from_numpy(rows / (reading.scale or 1)).float() for what, rows in made.items()})
     raise DataError(
         f"Column {name!r} of {tables['train'].file} is of type {kind}, which is not read.",
         f"drop=[{name!r}] or convert it.",
@@ -231,9 +268,7 @@ def _is_list(types: Any, kind: Any) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def _pictures(
-    tables: Tables, joined: dict[str, Any], name: str, reading: Reading
-) -> tuple[dict[str, Tensor], list[str]]:
+def _pictures(tables: Tables, joined: dict[str, Any], name: str, reading: Reading) -> _Read:
     pictures = {}
     for what, array in joined.items():
         content = array.field("bytes").to_pylist()
@@ -243,12 +278,11 @@ def _pictures(
         pictures[what] = [Picture(tables[what].place(row, name), one) for row, one in enumerate(content)]
     form = form_of([one for some in pictures.values() for one in some], reading.resize)
     made = {what: torch.from_numpy(stacked(some, form)) for what, some in pictures.items()}
-    return {what: some.float().div_(reading.scale or 255) for what, some in made.items()}, list(form.guessed)
+    inputs = {what: some.float().div_(reading.scale or 255) for what, some in made.items()}
+    return _Read(inputs, form.guessed, form.fitted, bounded=True)
 
 
-def _token_lists(
-    joined: dict[str, Any], name: str, reading: Reading
-) -> tuple[dict[str, Tensor], list[str], int | None]:
+def _token_lists(joined: dict[str, Any], name: str, reading: Reading) -> _Read:
     made, longest = {}, 0
     for what, array in joined.items():
         lengths = array.value_lengths().to_numpy(zero_copy_only=False)
@@ -260,7 +294,7 @@ def _token_lists(
         told.append(f"text_length: rows of up to {longest} tokens are cut (say text_length=)")
     if reading.vocabulary is None:
         told.append("vocabulary: the largest token plus one (say vocabulary=)")
-    return made, told, reading.vocabulary
+    return _Read(made, tuple(told), vocabulary=reading.vocabulary)
 
 
 def _nested(table: Table, name: str, array: Any) -> Array:
@@ -278,4 +312,4 @@ def _nested(table: Table, name: str, array: Any) -> Array:
     return values.reshape(shape)
 
 
-HUGGING_FACE = Format(_recognises, _files, contents=_contents, takes=(*OPTIONS, "resize"))
+HUGGING_FACE = Format(_recognises, _files, _contents, takes=(*OPTIONS, "resize"))

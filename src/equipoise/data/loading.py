@@ -8,10 +8,10 @@ is used, and what nobody said and was guessed is told by the dataset (``Dataset.
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 from weakref import WeakValueDictionary
 
 import torch
@@ -19,12 +19,11 @@ from torch import Tensor
 
 from ..errors import DataError, closest, printable
 from .bundle import BUNDLED, bundled
-from .contents import Contents, Files, Format, Reading
+from .contents import Contents, Files, Format, Reading, numbered_as
 from .dataset import Dataset, Pair, assembled, checked
 from .formats import contents_of, format_of
 from .normalisation import (
     Moment,
-    as_moment,
     check_moments,
     column_moments,
     guessed_range,
@@ -32,36 +31,11 @@ from .normalisation import (
     normalise_,
     rescaled,
 )
+from .options import FolderOptions, ReadingOptions, refuse_wrong
 from .splits import Split, hold_out, mixed
 
 _folders_in_use: WeakValueDictionary[Hashable, Dataset] = WeakValueDictionary()
 """Weak, so that private inputs live no longer than whoever asked for them."""
-
-
-class ReadingOptions(TypedDict, total=False):
-    """The options of ``contents.Reading``, which has their defaults."""
-
-    target: str | None
-    group: str | None
-    text: str | None
-    drop: tuple[str, ...] | list[str] | None
-    categorical: tuple[str, ...] | list[str] | None
-    categories: str
-    vocabulary: int | None
-    text_length: int
-    resize: int | tuple[int, int] | list[int] | None
-    scale: float | None
-
-
-class FolderOptions(ReadingOptions, total=False):
-    """What ``load`` accepts beside a path. Defaults: the path's name, 1/6, 0, 1/6, and see ``load``."""
-
-    name: str
-    validation_fraction: float
-    public_fraction: float
-    test_fraction: float
-    mean: Moment | None
-    std: Moment | None
 
 
 def load(name_or_path: str | Path, **options: Unpack[FolderOptions]) -> Dataset:
@@ -75,8 +49,9 @@ def load(name_or_path: str | Path, **options: Unpack[FolderOptions]) -> Dataset:
     ``validation_fraction`` of each class of the training rows becomes the validation split, and the
     ``public_fraction`` before it the public one. Rows of one group (a column, or an array ``groups``) stay in one
     split, and with one client. ``mean`` and ``std`` default to the usual constants when the name is that of MNIST or
-    Fashion-MNIST, else to those of the train split (of a table: of the public one, if there is one): pass your own if
-    even these numbers must not be taken from private rows.
+    Fashion-MNIST, else to those of the train split (of a table: of the public one, if there is one): pass your own
+    where a guarantee must hold for the data too, as it covers none of ``Dataset.fitted``, what was measured on private
+    rows.
 
     Args:
         name_or_path: the name of a bundled dataset, a folder, or a file.
@@ -90,9 +65,7 @@ def load(name_or_path: str | Path, **options: Unpack[FolderOptions]) -> Dataset:
     >>> load("fmnist").public
     Split(inputs=[6000, 1, 28, 28])
     """
-    known = [*FolderOptions.__annotations__]
-    if unknown := sorted(set(options) - set(known)):
-        raise DataError(f"Unknown option {unknown[0]!r}.{closest(unknown[0], known)}", f"Known: {', '.join(known)}.")
+    _refuse_unknown(options, [*FolderOptions.__annotations__])
     if isinstance(name_or_path, str) and name_or_path in BUNDLED:
         if options:
             raise DataError(
@@ -109,52 +82,55 @@ def _existing(source: str | Path) -> Path:
             f"{str(source)!r} is neither a bundled dataset nor a folder nor a file.{closest(str(source), [*BUNDLED])}",
             f"Bundled: {', '.join(BUNDLED)}. Otherwise give a path: docs/data.md has the kinds of files.",
         )
-    return Path(source)
+    path = Path(source)
+    if not path.is_dir() and not path.is_file():
+        raise DataError(f"{path} is neither a folder nor a plain file.", "Give a file, not a pipe or a device.")
+    return path
 
 
 def load_with(name_or_path: str | Path, **options: Unpack[FolderOptions]) -> Dataset:
     """``load`` where it is not known whether a bundled dataset is meant: that one has its own splits and columns.
 
+    Of such a one ``validation_fraction`` and ``public_fraction`` play no part; any other option is refused.
+
     >>> len(load_with("mnist", validation_fraction=0.5, public_fraction=0.1).validation)
     5000
     """
     if isinstance(name_or_path, str) and name_or_path in BUNDLED:
-        if given := reading_of(options)[0].given():
-            raise DataError(f"Bundled dataset {name_or_path!r} takes no {given[0]}.", f"Leave {given[0]} out.")
+        _refuse_unknown(options, [*FolderOptions.__annotations__])
+        reading, others = reading_of(options)
+        given = [name for name, value in others.items() if value != FRACTIONS.get(name) and name not in UNUSED]
+        _refuse_given(f"Bundled dataset {name_or_path!r}", [*reading.given(), *given])
         return load(name_or_path)
     return load(name_or_path, **options)
 
 
+FRACTIONS = {"validation_fraction": 1 / 6, "public_fraction": 0.0, "test_fraction": 1 / 6}
+"""The shares of files that are held out where nobody says."""
+UNUSED = ("validation_fraction", "public_fraction")
+
+
+def _refuse_given(what: str, names: list[str]) -> None:
+    if names:
+        raise DataError(f"{what} takes no {names[0]}.", f"Leave {names[0]} out.")
+
+
 def reading_of(options: Any) -> tuple[Reading, dict[str, Any]]:
-    """The options that say how files are read, and the others. Lists, as a config file gives them, become tuples."""
+    """The options that say how files are read, and the others; None is not given.
+
+    Lists, as a config file gives them, become tuples.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    refuse_wrong(given)
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     names = {part.name for part in fields(Reading)}
-    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
-    mine: dict[str, Any] = {name: value for name, value in plain.items() if name in names}
-    reading = Reading(**mine)
-    _check_reading(reading)
-    return reading, {name: value for name, value in plain.items() if name not in names}
+    reading = Reading(**{name: value for name, value in given.items() if name in names})
+    return reading, {name: value for name, value in given.items() if name not in names}
 
 
-def _check_reading(reading: Reading) -> None:
-    resize = reading.resize
-    sides = resize if isinstance(resize, tuple) else (1, 1) if resize is None else (resize, resize)
-    for right, cause, remedy in (
-        (len(sides) == 2 and min(sides) >= 1, f"Expected resize={resize} to be one or two sizes >= 1.", "resize=32"),
-        (reading.scale is None or reading.scale > 0, f"Expected scale={reading.scale} to be > 0.", "scale=255"),
-        (reading.text_length >= 1, f"Expected text_length={reading.text_length} to be >= 1.", "text_length=64"),
-        (
-            reading.vocabulary is None or reading.vocabulary >= 2,
-            f"Expected vocabulary={reading.vocabulary} to be >= 2: padding and a token.",
-            "vocabulary=4096",
-        ),
-        (
-            reading.categories in ("one-hot", "codes"),
-            f"Expected categories={reading.categories!r} to be 'one-hot' or 'codes'.",
-            'categories="one-hot"',
-        ),
-    ):
-        if not right:
-            raise DataError(cause, f"For example {remedy}.")
+def _refuse_unknown(options: Any, known: list[str]) -> None:
+    if unknown := sorted(set(options) - set(known)):
+        raise DataError(f"Unknown option {unknown[0]!r}.{closest(unknown[0], known)}", f"Known: {', '.join(known)}.")
 
 
 # --- public data that an auditor names --------------------------------------------------------------------------------
@@ -164,7 +140,12 @@ Public = str | Path | Pair
 
 
 def load_public(
-    source: Public, mean: Moment | None = None, std: Moment | None = None, **options: Unpack[ReadingOptions]
+    source: Public,
+    mean: Moment | None = None,
+    std: Moment | None = None,
+    *,
+    class_names: tuple[str, ...] = (),
+    **options: Unpack[ReadingOptions],
 ) -> tuple[Split, Moment, Moment]:
     """Inputs that belong to no client, for an attacker to work with, and the normalisation that they are in.
 
@@ -174,6 +155,7 @@ def load_public(
         mean: with which the clients normalise. Not given: the usual one of a known name, else that of these inputs; of
             image tensors, that which puts their lowest value at pixel 0 and their highest at pixel 1.
         std: likewise.
+        class_names: of the clients' data. Where the source has names too, its labels are numbered as these are.
         options: how a path is read, as with ``load``.
 
     Returns:
@@ -183,21 +165,26 @@ def load_public(
     >>> len(split), mean, std
     (6000, 0.1307, 0.3081)
     """
+    _refuse_unknown(options, [*ReadingOptions.__annotations__])
+    reading, _ = reading_of(options)
     if isinstance(source, tuple | list):
+        _refuse_given("Public data given as tensors", reading.given())
         split = checked("public", source)
         if mean is None or std is None:
             mean, std = _range_moments(split.inputs) if split.kind == "image" else (0.0, 1.0)
         check_moments(mean, std, split.inputs.shape[1])
         return split, mean, std
     if isinstance(source, str) and source in BUNDLED:
+        _refuse_given(f"Bundled dataset {source!r}", reading.given())
         data = load(source)
         assert data.public is not None
-        split, name = Split(data.pixels(data.public.inputs).clone(), data.public.labels), source
+        labels = numbered_as(class_names, data.public.labels, data.class_names)
+        split, name = Split(data.pixels(data.public.inputs).clone(), labels), source
         if (mean is None or std is None) and data.kind == "table":
             mean, std = data.mean, data.std
     else:
-        split, name = _public_path(source, reading_of(options)[0])
-        if split.kind == "image" and options.get("scale") is None:
+        split, name = _public_path(source, reading, class_names)
+        if split.kind == "image" and reading.scale is None:
             _to_pixels({"public": split})
     tokens = split.kind == "tokens"
     mean, std, _ = _normalised(
@@ -206,7 +193,7 @@ def load_public(
     return split, mean, std
 
 
-def _public_path(source: str | Path, reading: Reading) -> tuple[Split, str]:
+def _public_path(source: str | Path, reading: Reading, class_names: tuple[str, ...]) -> tuple[Split, str]:
     """All rows of a file or folder, not yet normalised; and the name that it has."""
     path = _existing(source)
     kind, files = _format_and_files(path)
@@ -215,6 +202,7 @@ def _public_path(source: str | Path, reading: Reading) -> tuple[Split, str]:
     if len({part.inputs.shape[1:] for part in parts}) > 1:
         raise DataError(f"The {parts[0].word} of {path.name} have two shapes.", "Resize or crop one part.")
     inputs, labels = (torch.cat([getattr(part, name) for part in parts]) for name in ("inputs", "labels"))
+    labels = numbered_as(class_names, labels, contents.class_names)
     return Split(inputs, labels), path.resolve().name if path.is_dir() else path.stem
 
 
@@ -236,9 +224,7 @@ def _format_and_files(path: Path) -> tuple[Format, dict[str, Files]]:
 
 def _path(path: Path, options: dict[str, Any]) -> Dataset:
     reading, others = reading_of(options)
-    others = {"name": printable(path.name), **{name: value for name, value in others.items() if value is not None}}
-    for name in ("mean", "std"):
-        others[name] = as_moment(others.get(name))
+    others = {"name": printable(path.name), "mean": None, "std": None, **FRACTIONS, **others}
     kind, files = _format_and_files(path)
     # With the times and sizes in the key, a file that changed is read again.
     stamps = tuple((file, file.stat().st_mtime_ns, file.stat().st_size) for some in files.values() for file in some)
@@ -246,7 +232,7 @@ def _path(path: Path, options: dict[str, Any]) -> Dataset:
     dataset = _folders_in_use.get(key)
     if dataset is None:
         contents = contents_of(path, kind, files, reading)
-        dataset = _dataset(contents, in_range=reading.scale is not None, **others)
+        dataset = _dataset(contents, in_range=contents.bounded or reading.scale is not None, **others)
         _folders_in_use[key] = dataset
     return dataset
 
@@ -256,9 +242,9 @@ def _dataset(
     *,
     name: str,
     in_range: bool,
-    validation_fraction: float = 1 / 6,
-    public_fraction: float = 0.0,
-    test_fraction: float = 1 / 6,
+    validation_fraction: float,
+    public_fraction: float,
+    test_fraction: float,
     mean: Moment | None,
     std: Moment | None,
 ) -> Dataset:
@@ -274,10 +260,27 @@ def _dataset(
     splits = {"train": train, "validation": validation, "test": test}
     if public_fraction > 0:
         splits["public"] = mixed(public)
+    fitted = (*contents.fitted, *_fitted(name, splits, mean is not None, in_range, contents.vocabulary))
     mean, std, told = _normalised(name, splits, mean, std, in_range=in_range)
-    more = {"vocabulary": contents.vocabulary, "class_names": contents.class_names}
+    more = {"vocabulary": contents.vocabulary, "class_names": contents.class_names, "fitted": fitted}
     classes = len(contents.class_names) or None
     return assembled(name, mean, std, splits, classes, **more, guessed=(*guessed, *told))
+
+
+def _fitted(name: str, splits: dict[str, Split], stated: bool, in_range: bool, vocabulary: int | None) -> Iterator[str]:
+    """What is measured on private rows below, unless the moments are ``stated``."""
+    kind = splits["train"].kind
+    if kind == "tokens" and vocabulary is None:
+        yield "the largest token (say vocabulary=)"
+    if kind == "tokens" or stated:
+        return
+    if kind == "image":
+        if not in_range:
+            yield "range of the pixels (say scale=)"
+        if _usual(name) is None:
+            yield "mean and std (say mean=, std=)"
+    elif "public" not in splits:
+        yield "mean and std of the columns (say mean=, std=, or set rows apart: public_fraction=)"
 
 
 def _check_fractions(validation: float, public: float, test: float) -> None:
@@ -351,9 +354,15 @@ def _moments(name: str, splits: dict[str, Split]) -> tuple[Moment, Moment, str]:
     """The usual ones of a known name; else, of images those of the train split, of a table the public one's if any."""
     part = "train" if "train" in splits else "public"
     if splits[part].kind == "image":
-        for known, about in BUNDLED.items():
-            if about.mean is not None and about.std is not None and name.lower() in (known, *about.aliases):
-                return about.mean, about.std, f"mean and std: the usual ones of {known} (say mean=, std=)"
+        if (usual := _usual(name)) is not None:
+            return usual
         return *measured_moments(splits[part].inputs), f"mean and std: those of the {part} part (say mean=, std=)"
     part = "public" if "public" in splits else "train"
     return *column_moments(splits[part].inputs), f"mean and std: those of the {part} part (say mean=, std=)"
+
+
+def _usual(name: str) -> tuple[float, float, str] | None:
+    for known, about in BUNDLED.items():
+        if about.mean is not None and about.std is not None and name.lower() in (known, *about.aliases):
+            return about.mean, about.std, f"mean and std: the usual ones of {known} (say mean=, std=)"
+    return None

@@ -35,9 +35,12 @@ class Picture:
     name: str
     source: Path | bytes
 
+    def __post_init__(self) -> None:
+        assert isinstance(self.source, Path | bytes)  # Pillow would open a text as a path
+
     @property
     def stored(self) -> int:
-        return len(self.source) if isinstance(self.source, bytes) else self.source.stat().st_size
+        return self.source.stat().st_size if isinstance(self.source, Path) else len(self.source)
 
 
 # --- one picture ------------------------------------------------------------------------------------------------------
@@ -56,7 +59,7 @@ def _pillow() -> Any:
 def _opened(picture: Picture) -> Iterator[Any]:
     """The picture, of which only the header is read so far; whatever Pillow raises for it becomes a ``DataError``."""
     package = _pillow()
-    stream = io.BytesIO(picture.source) if isinstance(picture.source, bytes) else picture.source
+    stream = picture.source if isinstance(picture.source, Path) else io.BytesIO(picture.source)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of large pictures and odd chunks: sizes are checked here
@@ -109,6 +112,11 @@ class Form:
     mode: str  # of Pillow: "L" or "RGB"
     size: tuple[int, int]  # height, width
     guessed: tuple[str, ...]
+
+    @property
+    def fitted(self) -> tuple[str, ...]:
+        """As in ``Contents``."""
+        return ("colours of the pictures (convert them to one kind)",) if self.guessed else ()
 
 
 def form_of(pictures: Sequence[Picture], resize: int | tuple[int, int] | None) -> Form:
@@ -168,7 +176,9 @@ def _files(path: Path, split: str) -> Files:
             raise DataError(f"{folder} has no pictures.", "Remove the folder, or put pictures of its class there.")
         for entry in mine:
             if outside(entry, path):
-                raise DataError(f"{entry} is a link that leads out of {path.name}.", "Copy the picture there.")
+                raise DataError(
+                    f"{entry} is a link that leads out of {path.name}, or in a circle.", "Copy the picture there."
+                )
             if not entry.is_file() or not entry.name.lower().endswith(SUFFIXES):
                 raise DataError(f"{entry} is not a PNG or JPEG file.", "Convert it, or move it elsewhere.")
         found += mine
@@ -188,7 +198,7 @@ def _contents(files: dict[str, Files], reading: Reading) -> Contents:
             raise DataError(f"{unknown[0].parent} is no class of the training pictures.", "Name it like one of them.")
         pixels = torch.from_numpy(stacked(every[what], form)).float().div_(reading.scale or 255)
         parts[what] = pixels, torch.tensor([number[path.parent.name] for path in some])
-    return Contents(parts, class_names=tuple(names), guessed=form.guessed)
+    return Contents(parts, class_names=tuple(names), guessed=form.guessed, fitted=form.fitted, bounded=True)
 
 
-PICTURES = Format(_recognises, _files, contents=_contents, takes=("resize", "scale"))
+PICTURES = Format(_recognises, _files, _contents, takes=("resize", "scale"))

@@ -46,15 +46,6 @@ class Split:
         return Split(self.inputs[rows], self.labels[rows], None if self.groups is None else self.groups[rows])
 
 
-def placed(inputs: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """The inputs on a device and in a precision; tokens stay whole numbers.
-
-    >>> placed(torch.tensor([[3, 0]]), torch.device("cpu"), torch.float64).dtype
-    torch.int64
-    """
-    return inputs.to(device, dtype) if inputs.is_floating_point() else inputs.to(device)
-
-
 def hold_out(split: Split, validation: float, public: float, part: str = "validation") -> tuple[Split, Split, Split]:
     """Train, validation and public rows: of each class the last go to validation, those before to public.
 

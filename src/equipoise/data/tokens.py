@@ -48,14 +48,15 @@ def tokenized(texts: Sequence[str], vocabulary: int, length: int) -> Tensor:
     tensor([[3279,  461,    0],
             [3279,    0,    0]])
     """
-    rows = torch.zeros(len(texts), length, dtype=torch.int64)
+    different = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+    rows = torch.zeros(len(different), length, dtype=torch.int64)
     known: dict[str, int] = {}  # of this call alone: private words outlive nobody
-    for row, text in enumerate(texts):
+    for text, row in different.items():
         found = words(text)[:length]
         known.update({word: bucket(word, vocabulary) for word in found if word not in known})
         numbers = [known[word] for word in found]
         rows[row, : len(numbers)] = torch.tensor(numbers, dtype=torch.int64)
-    return rows
+    return rows[[different[text] for text in texts]]
 
 
 def padded(values: Array, lengths: Array, length: int) -> Tensor:

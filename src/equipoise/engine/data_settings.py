@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from ..data import options
 from ..data.contents import Reading
 from ..data.partition import SCHEMES
-from ..errors import ConfigError, expected, is_finite, is_number, is_whole
+from ..errors import ConfigError, expected, is_number
 from ..mechanism import protection
 
 
@@ -44,10 +45,12 @@ FILES = (*(part.name for part in fields(Reading)), "test_fraction", "mean", "std
 LATER = {part.name: part.default for part in fields(DataSettings) if part.name in FILES}
 """Keys that came later: with these values a run is what it was without them."""
 
-INTEGERS = {"shards": 1, "partition_seed": 0, "text_length": 1}
+OPTIONS = (*FILES, "validation_fraction", "public_fraction")
+"""Keys that are options of ``load``, which checks them."""
+
+INTEGERS = {"shards": 1, "partition_seed": 0}
 """Whole numbers with the least that each may be."""
-NUMBERS = ("dirichlet", "validation_fraction", "public_fraction", "test_fraction")
-CHOICES = {"categories": ("one-hot", "codes")}
+NUMBERS = ("dirichlet",)
 
 
 def type_problems(s: Any) -> Iterator[ConfigError]:
@@ -56,23 +59,7 @@ def type_problems(s: Any) -> Iterator[ConfigError]:
         yield expected("partition", s.partition, "a word")
     if s.sizes is not None and not (isinstance(s.sizes, list) and all(is_number(size) for size in s.sizes)):
         yield expected("sizes", s.sizes, "a list of numbers or none")
-    for name in ("target", "group", "text"):
-        if getattr(s, name) is not None and not isinstance(getattr(s, name), str):
-            yield expected(name, getattr(s, name), "the name of a column, or none")
-    for name in ("drop", "categorical"):
-        value = getattr(s, name)
-        if value is not None and not (isinstance(value, list) and all(isinstance(column, str) for column in value)):
-            yield expected(name, value, "a list of columns, or none", f'For example {name} = ["id"].')
-    if s.vocabulary is not None and not is_whole(s.vocabulary):
-        yield expected("vocabulary", s.vocabulary, "a whole number or none")
-    if s.resize is not None and not all(map(is_whole, s.resize if isinstance(s.resize, list) else [s.resize])):
-        yield expected("resize", s.resize, "a whole number, two of them, or none")
-    if s.scale is not None and not is_number(s.scale):
-        yield expected("scale", s.scale, "a number or none")
-    for name in ("mean", "std"):
-        value = getattr(s, name)
-        if value is not None and not all(map(is_finite, value if isinstance(value, list) else [value])):
-            yield expected(name, value, "a finite number, a list of them, or none")
+    yield from options.type_problems(_options(s))
 
 
 def range_problems(s: Any) -> Iterator[ConfigError]:
@@ -82,10 +69,8 @@ def range_problems(s: Any) -> Iterator[ConfigError]:
         yield expected("sizes", s.sizes, f"one positive number for each of {s.clients} clients")
     if s.partition not in SCHEMES:
         yield expected("partition", s.partition, f"one of {', '.join(SCHEMES)}")
-    if s.vocabulary is not None and s.vocabulary < 2:
-        yield expected("vocabulary", s.vocabulary, ">= 2: padding and a token")
-    sides = s.resize if isinstance(s.resize, list) else [1 if s.resize is None else s.resize] * 2
-    if len(sides) != 2 or min(sides) < 1:
-        yield expected("resize", s.resize, "one size >= 1, or height and width")
-    if s.scale is not None and not 0 < s.scale < math.inf:
-        yield expected("scale", s.scale, "finite and > 0")
+    yield from options.range_problems(_options(s))
+
+
+def _options(s: Any) -> dict[str, Any]:
+    return {name: getattr(s, name) for name in OPTIONS}

@@ -44,7 +44,8 @@ class Draws:
         if smallest < size:
             raise DataError(
                 f"A client has {smallest} examples, fewer than the {size} of one round.",
-                "Use a smaller batch, fewer local steps or fewer clients.",
+                "Use a smaller batch, fewer local steps or fewer clients; or deal the examples more evenly: "
+                "partition=identical, or a larger dirichlet.",
             )
         clients = self.participants(rounds).flatten(1)  # [rounds, streams]
         draw = self._uniform_batches if sampling == "uniform" else self._passes

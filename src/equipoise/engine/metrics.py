@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..data.splits import placed
 from ..mechanism.registry import get_mechanism
+from ..models.inputs import placed
 from .evaluation import by_client, score
 from .tables import Tables
 

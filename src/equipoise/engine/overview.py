@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..data.bundle import BUNDLED
 from ..data.dataset import Dataset
+from ..data.formats import format_of
 from ..data.partition import partition
 from ..data.splits import Split
 from ..errors import DataError
@@ -34,9 +37,11 @@ def overview(settings: Settings, name: str) -> dict[str, Any]:
         ],
         "clients": _clients(settings, data),
         "groups": None if data.train.groups is None else len(torch.unique(data.train.groups)),
+        "group_column": name not in BUNDLED and "group" in format_of(Path(name)).takes,
         "mean": data.mean,
         "std": data.std,
         "guessed": list(data.guessed),
+        "fitted": list(data.fitted),
     }
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..mechanism.registry import MECHANISMS
-from ..models.bundled import DEFAULT, Kind
+from ..models.bundled import DEFAULT
+from ..models.inputs import Kind
 
 
 @dataclass(frozen=True)

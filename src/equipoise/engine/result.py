@@ -50,6 +50,7 @@ def federation_results(sweep: Sweep, rows: list[Row]) -> list[Row]:
                 "final_utility_loss": float(tally.last_utility[i].nanmean()),
                 **full_utility_loss(mine),
                 "final_intensity": mine[-1]["intensity_last"],
+                "final_noise_to_update": mine[-1].get("noise_to_update"),
                 "releases_accepted": int(tally.total[i, 1]),
                 "releases_refused": int(tally.total[i, 2]),
             }

@@ -223,7 +223,6 @@ NUMBERS = ("init_bound", "server_momentum", *data_settings.NUMBERS)
 CODE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 """The name of code that builds a model."""
 CHOICES = {
-    **data_settings.CHOICES,
     "sampling": ("uniform", "passes"),
     "init": ("uniform", "torch"),
     "dtype": ("float32", "float64"),
@@ -345,7 +344,8 @@ def _federation_problems(given: Settings, federations: list[Federation]) -> Iter
     seen = [repr(fed) for fed in federations]
     if len(set(seen)) != len(seen):
         twice = len(seen) - len(set(seen))
-        yield ConfigError(f"The sweep holds {twice} federation(s) twice.", "Name every budget and seed once.")
+        what = f"{twice} federation{'' if twice == 1 else 's'}"
+        yield ConfigError(f"The sweep holds {what} twice.", "Name every budget and seed once.")
 
 
 def _whole_run(name: Any) -> bool:

@@ -31,6 +31,9 @@ class State:
     def restore(self, round_number: int, tensors: Mapping[str, Tensor]) -> None:
         """Go on from what ``tensors`` gave; ``ValueError`` and no change where these are of another sweep."""
         if _forms(tensors) != _forms(self.tensors()):
+            kept, (federations, here) = tensors.get("params", torch.empty(0)), self.params.shape
+            if kept.dim() == 2 and len(kept) == federations and kept.shape[1] != here:
+                raise ValueError(f"its model has {kept.shape[1]:,} parameters, and this one {here:,}")
             raise ValueError("it holds other federations")
         self.round, self.params = round_number, tensors["params"].to(self.params.device)
         if self.velocity is not None:

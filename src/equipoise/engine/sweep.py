@@ -21,16 +21,16 @@ from torch import Tensor, nn
 
 from ..data.dataset import Dataset
 from ..data.partition import partition, weights
-from ..data.splits import placed
 from ..errors import ConfigError
+from ..mechanism.constants import warn_of_each
 from ..mechanism.records import of_units
 from ..mechanism.registry import Mechanism, get_mechanism
 from ..mechanism.release import Noise, Release, observed_release
 from ..mechanism.schedule import schedule
 from ..mechanism.units import Pool, Records, Units
 from ..models.batched import Batched
-from ..models.check import check_model
 from ..models.features import FeatureModel
+from ..models.inputs import placed
 from ..models.named import Factory, chosen, model_of
 from ..models.routes import SHARED
 from ..randomness import experiment_key, uniform
@@ -52,7 +52,6 @@ NOISE_TABLE = {"cpu": 32 << 20, "cuda": 2 << 30}
 """Bytes up to which the noise of a round is drawn once for all blocks rather than block by block."""
 
 Progress = Callable[[int], None]
-Rows = list[int] | None
 T = TypeVar("T")
 
 
@@ -120,6 +119,7 @@ class Sweep:
     def run(self, on_round: Progress | None = None) -> Iterator[Event]:
         """Train to the end. Yields after every few rounds; the state is whole whenever it does."""
         s, full = self.settings, set(self.settings.fully_recorded())
+        warn_of_each(self.batched.model, [(fed.mechanism, fed.budget) for fed in self.federations], s.protection)
         evaluated, snapshots = set(s.evaluated()), set(s.snapshot_rounds())
         marks = sorted(evaluated | snapshots | {round_number - 1 for round_number in full})
         if self.state.round == 0 and 0 in snapshots:
@@ -362,17 +362,11 @@ class Sweep:
         """The model in batched form, and the clients in blocks that fit into memory."""
         s = self.settings
         alone = any(mechanism.per_example for mechanism in used)  # every example by itself
-        some = sample.train.inputs[: 1 if alone else 2]
-        together = s.run.route == "vmap" or (s.run.route == "auto" and self.device.type == "cuda")
-        some = placed(some, some.device, next(network.parameters()).dtype)
-        check_model(network, some, sample.classes, route="vmap" if together else None)
         seeds = list(dict.fromkeys(fed.seed for fed in self.in_order(self.federations)))
         self.draws = Draws(seeds, s.protection.clients, s.training.participants)
         network.to(self.device, self.dtype)
-        clients = len(self.federations) * self.draws.slots
-        self.batched = Batched(
-            network, device=self.device, route=route_of(s, network, sample, clients=clients, alone=alone)
-        )
+        route, self.route_seconds = route_of(s, network, sample, clients=self.draws.slots, alone=alone)
+        self.batched = Batched(network, device=self.device, route=route)
         at_once = any(mechanism.per_example and not mechanism.whole_run for mechanism in used)
         pixels = self.inputs[0].numel() * s.protection.batch * s.protection.local_steps
         size = self.batched.layout.size * (s.protection.batch if at_once else 1)

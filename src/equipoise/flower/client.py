@@ -127,6 +127,8 @@ def _arrays(
         log.error("The update cannot be released, noise alone is sent: %s", error)  # a refusal would tell of the data
         sent = core.noise_alone(model, received, mechanism, admission.budget, **about)
     arrays, record = ArrayRecord(sent.parameters), {**sent.record, "round": admission.round_number}
+    if record.get("noise_to_update") is not None:  # for this node's own log
+        log.info("The noise of round %d is %.3g times its update.", admission.round_number, record["noise_to_update"])
     with counting(admission, begun.context) as counted:
         counted.note(admission, record)  # before anything can leave
     let_pass(arrays, record, admission.terms)

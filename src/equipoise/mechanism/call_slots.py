@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import workers
-from ..errors import ModelError
+from ..errors import ModelError, place
 from ..models.batched import Batched
 from ..models.check import circumstances
 from ..models.inputs import listed
@@ -34,6 +34,7 @@ APART, NUMBERS = 32, 1 << 22
 """Most records, and most numbers of their gradients, of a call in which kernels see one after the other."""
 SIZES = (0.2, 1.0, 4.0, 2.0**24, 1e30)
 """Of the weights that ``slots_for`` tries: usual ones, and some that only a hostile server would send."""
+USUAL = SIZES[:3]
 
 
 def one_thread_each(batched: Batched, task: Callable[[Item], Result], items: Sequence[Item]) -> Iterable[Result]:
@@ -65,8 +66,9 @@ _SLOTS: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], tuple[Callable[[], An
 def slots_for(batched: Batched, inputs: Inputs, label: Tensor, classes: int | None, size: int = SLOTS) -> int:
     """How many records one call may hold here: ``size``, if no slot of such a call shows in the bits of another, or 1.
 
-    Tried on made-up records of the shape of ``inputs`` ``[1, ...]`` and ``label`` ``[1, ...]``, once for each model,
-    shape, size, device and number of threads.
+    A model that remembers what it saw, so that not even calls of one record are independent, is refused. Tried on
+    made-up records of the shape of ``inputs`` ``[1, ...]`` and ``label`` ``[1, ...]``, once for each model, shape,
+    size, device and number of threads.
     """
     known = _SLOTS.setdefault(batched.model, {})
     shapes = tuple((tuple(part.shape), part.dtype) for part in listed(inputs))
@@ -78,22 +80,45 @@ def slots_for(batched: Batched, inputs: Inputs, label: Tensor, classes: int | No
         batched.route,
         str(label.device),
         torch.get_num_threads(),
+        torch.get_float32_matmul_precision(),
         id(batched.loss),
     )
     loss, slots = known.get(key, (None, 0))
     if loss is None or loss() is not batched.loss:  # a new loss may have the id of one that is gone
-        (apart,) = one_thread_each(batched, lambda one: _independent(batched, one, label, classes, size), [inputs])
-        if apart is False and batched.route not in SHARED:
-            raise ModelError(
-                "What the model makes of one record depends on those before it, although each has a call of its own.",
-                "It draws random numbers or remembers what it saw: take that out of forward, or call eval() on it. "
-                "On a GPU its kernels may add in no fixed order: torch.use_deterministic_algorithms(True).",
-            )
-        slots = size if apart else 1
-        if slots == 1:
+        (slots,) = one_thread_each(batched, lambda one: _tried(batched, one, label, classes, size), [inputs])
+        if slots < size:
             log.warning("Here the gradients of this model depend on their companions' bits: one record at a time.")
         known[key] = _weak(batched.loss), slots
     return slots
+
+
+def _tried(batched: Batched, inputs: Inputs, label: Tensor, classes: int | None, size: int) -> int:
+    drawn = partial(_drawn, inputs, label, classes)
+    if batched.route in SHARED and size > 1:
+        try:
+            if _independent(batched, batched.each, drawn, size, SIZES, _strange):
+                return size
+        except Exception:  # of these records' doing: perhaps not of one's that is alone
+            log.debug("A call of %d made-up records failed.", size)
+
+    def apart(weights: Tensor, inputs: Inputs, labels: Tensor) -> Tensor:
+        calls = (map_inputs(partial(_ordered, slice(i, i + 1)), inputs) for i in range(FEW))
+        return torch.cat([batched.each(weights, one, labels[:, i : i + 1]) for i, one in enumerate(calls)], 1)
+
+    try:
+        kept = _independent(batched, apart, drawn, FEW, USUAL, _other)
+    except Exception as error:
+        raise ModelError(
+            f"The model cannot be tried on made-up records: {place(error)}.",
+            "Let forward take any finite numbers, and whole numbers 0 and 1 where it takes these.",
+        ) from None
+    if not kept:
+        raise ModelError(
+            "What the model makes of one record depends on those before it, although each has a call of its own.",
+            "It draws random numbers or remembers what it saw: take that out of forward, or call eval() on it. "
+            "On a GPU its kernels may add in no fixed order: torch.use_deterministic_algorithms(True).",
+        )
+    return 1 if batched.route in SHARED else size
 
 
 def _weak(loss: Any) -> Callable[[], Any]:
@@ -104,25 +129,31 @@ def _weak(loss: Any) -> Callable[[], Any]:
         return lambda: None
 
 
-def _independent(batched: Batched, inputs: Inputs, label: Tensor, classes: int | None, slots: int) -> bool | None:
-    """Whether records keep all bits of their gradients in another slot and beside other companions; None: not known.
+Each = Callable[[Tensor, Inputs, Tensor], Tensor]
+Drawn = Callable[[torch.Generator, int], tuple[Inputs, Tensor]]
+
+
+def _independent(
+    batched: Batched, each: Each, drawn: Drawn, slots: int, sizes: Sequence[float], replaced: Callable[[Tensor], Tensor]
+) -> bool:
+    """Whether records keep all bits of their gradients in another slot and beside other companions.
 
     A record that is removed shifts all that come after it by one slot, which is tried; the other order is any. At each
     size of weights it is tried anew, with other records.
     """
     draw = torch.Generator().manual_seed(0)
     grid = L2Grid.of(1.0, batched.layout.size)
+    kind = next(batched.model.parameters()).dtype
 
     def kept(size: float) -> bool:
         """Whether every record is the same one slot further, and every other one beside strange companions."""
-        images = map_inputs(partial(_made_up, draw, slots), inputs)
-        labels = _labels(label, classes, draw, slots)
-        weights = ((torch.rand(1, batched.layout.size, generator=draw) - 0.5) * size).to(label.device, kind)
-        strange = map_inputs(_strange, images)
+        images, labels = drawn(draw, slots)
+        weights = ((torch.rand(1, batched.layout.size, generator=draw) - 0.5) * size).to(labels.device, kind)
+        strange = map_inputs(replaced, images)
         shifted, mixed = torch.arange(slots).roll(1), torch.randperm(slots, generator=draw)
         usual = mixed % 2 == 0
         plain, moved, beside = (
-            _looked_at(batched.each(weights, map_inputs(partial(_ordered, order), seen), labels[:, order]), grid)
+            _looked_at(each(weights, map_inputs(partial(_ordered, order), seen), labels[:, order]), grid)
             for seen, order in ((images, torch.arange(slots)), (images, shifted), (strange, mixed))
         )
         return all(
@@ -130,11 +161,14 @@ def _independent(batched: Batched, inputs: Inputs, label: Tensor, classes: int |
             for a, b, c in zip(plain, moved, beside, strict=True)
         )
 
-    kind = next(batched.model.parameters()).dtype
-    try:
-        return all(kept(size) for size in SIZES)
-    except Exception:  # of made-up numbers: what real ones come to is tried record by record
-        return None
+    return all(kept(size) for size in sizes)
+
+
+def _drawn(
+    inputs: Inputs, label: Tensor, classes: int | None, draw: torch.Generator, slots: int
+) -> tuple[Inputs, Tensor]:
+    """Records that fill one call."""
+    return map_inputs(partial(_made_up, draw, slots), inputs), _labels(label, classes, draw, slots)
 
 
 def _made_up(draw: torch.Generator, slots: int, part: Tensor) -> Tensor:
@@ -153,17 +187,23 @@ def _labels(label: Tensor, classes: int | None, draw: torch.Generator, slots: in
     return labels.to(label.device)
 
 
-def _strange(part: Tensor) -> Tensor:
-    """The same with every second record replaced by one that numbers end with."""
+def _other(part: Tensor) -> Tensor:
+    """The same with every second record replaced by zeros, which any model takes."""
     result = part.clone()
     result[:, 1::2] = 0
+    return result
+
+
+def _strange(part: Tensor) -> Tensor:
+    """The same with every second record replaced by one that numbers end with."""
+    result = _other(part)
     if part.is_floating_point():
         result[:, 1::4] = 1e30
         result[:, 3::8] = torch.nan
     return result
 
 
-def _ordered(order: Tensor, part: Tensor) -> Tensor:
+def _ordered(order: Tensor | slice, part: Tensor) -> Tensor:
     return part[:, order]
 
 

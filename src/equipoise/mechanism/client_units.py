@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -70,16 +70,17 @@ def _features(model: FeatureModel, records: Records) -> Tensor:
     return cached_features(model, images)
 
 
-_CHECKED: WeakSet[nn.Module] = WeakSet()
-"""Feature networks that were tried."""
+_CHECKED: WeakKeyDictionary[nn.Module, set[tuple[Any, ...]]] = WeakKeyDictionary()
+"""Under which circumstances feature networks were tried."""
 
 
 def _check_frozen(model: FeatureModel, images: Tensor) -> None:
     """Refuse features that remember, mix or draw: a trial on made-up records."""
-    if model.features not in _CHECKED:
+    now, passed = circumstances(model.features), _CHECKED.setdefault(model.features, set())
+    if now not in passed:
         made_up = torch.rand(3, *images.shape[1:], generator=torch.Generator().manual_seed(0))
         check_features(model.features, made_up.to(images.device, images.dtype))
-        _CHECKED.add(model.features)
+        passed.add(now)
 
 
 def _each_record(

@@ -95,16 +95,15 @@ def standard_noise(numbers: Tensor, family: str) -> Tensor:
     >>> standard_noise(torch.tensor([0.0, 0.5]), "laplace")[0].item() < -16
     True
     """
-    if numbers.device.type != "cpu" or numbers.numel() <= PIECE:
-        return _noise(numbers, NOISES[family])
     noise = torch.empty_like(numbers, memory_format=torch.contiguous_format)
-    for piece, place in zip(numbers.reshape(-1).split(PIECE), noise.view(-1).split(PIECE), strict=True):
-        place.copy_(_noise(piece, NOISES[family]))
+    size = PIECE if numbers.device.type == "cpu" else max(1, numbers.numel())
+    for piece, place in zip(numbers.reshape(-1).split(size), noise.view(-1).split(size), strict=True):
+        _noise(piece, NOISES[family], place)
     return noise
 
 
-def _noise(numbers: Tensor, family: NoiseFamily) -> Tensor:
+def _noise(numbers: Tensor, family: NoiseFamily, out: Tensor) -> None:
     half_step = 2.0**-25 if numbers.dtype == torch.float32 else 2.0**-54
-    centred = (numbers - 0.5).add_(half_step)
-    tail = centred.abs().mul_(-2.0).add_(1.0)  # exact: an odd multiple of 2*half_step, never 0
-    return family.quantile(tail).copysign_(centred)
+    centred = numbers - (0.5 - half_step)
+    tail = torch.rsub(centred.abs(), 1.0, alpha=2.0)  # exact: an odd multiple of 2*half_step, never 0
+    torch.copysign(family.quantile(tail), centred, out=out)

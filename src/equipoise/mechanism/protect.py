@@ -18,16 +18,18 @@ from ..models.objective import Inputs, Loss, map_inputs
 from ..models.received import Received
 from ..models.routes import Name
 from .batch import Batch, check_labels, checked_batch, checked_pair
+from .call_slots import slots_for
 from .client_units import units_of
 from .constants import warn_of_constants
+from .intensity import intensity
 from .protection import ProtectionSettings, check_buffers, step_problems
 from .records import blank_record, neutral, no_records, of_units, records, rehearse
 from .registry import Mechanism
-from .release import check_trained_elsewhere, distort_given, release
+from .release import check_trained_elsewhere, distort_given, release, shortened, updated_release
 from .request import Request
 from .schedule import Schedule
 from .sent import Protected as Protected
-from .sent import check_carries, flat, largest, sent
+from .sent import check_carries, flat, largest, ratio, sent
 from .static import check_fitted, noised
 
 _CHECKED: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], Name]] = WeakKeyDictionary()
@@ -70,7 +72,8 @@ def protect(
         ``parameters``, with exactly the entries of ``received``, their types and devices: distorted ones for all that
         is trainable, the same values under every name of a tied weight; frozen parameters and buffers as received,
         whatever the model holds there (statistics fitted to private data, say), unless ``settings.buffers`` says
-        otherwise. ``record`` stays with the client; without learning it has no utility loss.
+        otherwise. ``record`` stays with the client; without learning it has no utility loss. ``noise_to_update`` is the
+        L2 norm of the noise over that of what was trained; None where nothing was.
 
     A mechanism that does not learn takes any module in any mode: no forward pass is run. docs/models.md has what the
     others need.
@@ -193,16 +196,18 @@ def _protected(
     noise = request.noise(layout.size, like)
     try:
         if step:
-            result = release([objective], begin, noise, settings.eta, protection)
+            result, local = updated_release(objective, begin, noise, settings.eta, protection)
         else:
             trained = flat("model", dict(model.named_parameters()), layout, like)
             assert noise is None or isinstance(noise, Tensor)
             result = distort_given(objective, begin, trained, noise, protection)
+            local = shortened(begin, trained, protection)
     except EquipoiseError:
         raise
     except Exception as error:
         raise loss_error(error, model, loss, inputs, labels) from None
-    return sent(result, entries, layout, request, utility=True)
+    added, moved = (float(intensity(part)) for part in (result.parameters - local, local - begin))
+    return sent(result, entries, layout, request, utility=True, relative=ratio(added, moved))
 
 
 def _needed(batch: Any, mechanism: Mechanism, step: bool) -> Batch:
@@ -264,7 +269,10 @@ def _formal_step(
         # what can be wrong is public: neither W nor a record
         route = _batched(plain, *blank, loss, alone=True, fixed={}).route
         batched = Batched(model, loss, labels.device, route=route, fixed=entries.fixed())
-        objective = records(batched, inputs, labels, rehearse(plain, *blank, loss, route))
+        classes = rehearse(plain, *blank, loss, route)
+        if route != "layers":  # a call with the user's own code
+            slots_for(batched, *blank, classes, size=1)
+        objective = records(batched, inputs, labels, classes)
     like = next(p for p in model.parameters() if p.requires_grad)
     begin = flat("received", entries.trainable(), batched.layout, like)
     noise = request.noise(batched.layout.size, like)

@@ -138,9 +138,23 @@ def observed_release(
         return _of_units(objectives, start, noise, eta, protection)
     if protection.mechanism.formal:
         return _formal(objectives, start, noise, eta, protection, utility)
-    local, clipped = local_step(objectives, start, eta, protection)
-    local = shortened(start, local, protection)
+    local, clipped = _trained(objectives, start, eta, protection)
     return _distorted(objectives[-1], local, noise, protection, clipped, utility)
+
+
+def updated_release(
+    objective: Objective, start: Tensor, noise: Noise, eta: float, protection: Protection
+) -> tuple[Release, Tensor]:
+    """``release`` of one local step by a mechanism without a guarantee, and the model ``[R, P]`` before its noise."""
+    local, clipped = _trained([objective], start, eta, protection)
+    return _distorted(objective, local, noise, protection, clipped, utility=True)[0], local
+
+
+def _trained(
+    objectives: Sequence[Objective], start: Tensor, eta: float, protection: Protection
+) -> tuple[Tensor, Tensor]:
+    local, clipped = local_step(objectives, start, eta, protection)
+    return shortened(start, local, protection), clipped
 
 
 def shortened(start: Tensor, local: Tensor, protection: Protection) -> Tensor:
@@ -217,7 +231,8 @@ def distort_given(
 def static_release(local: Tensor, noise: Tensor | None, protection: Protection) -> Release:
     """``distort_given`` without learning or losses, for finite models ``[R, P]``, in the memory of its arguments.
 
-    A model of 10^8 parameters then needs room for itself and its noise, and no more.
+    A model of 10^8 parameters then needs room for itself and its noise, and no more. Where there is noise, ``local``
+    holds the distortion afterwards, as it arrives.
     """
     none = local.new_zeros(len(local))
     unknown = torch.full_like(none, float("nan"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,8 +27,9 @@ CARRIED = 0.05
 class Protected:
     """``parameters`` may leave the client. ``record`` describes the release and stays with the client.
 
-    The record's utility loss and clipping are exact functions of the private batch: sending them would undo part of
-    what the distortion protects. A release that no batch was looked at for has no utility loss.
+    The record's utility loss and clipping, and the ratio of noise to update, are exact functions of private data:
+    sending them would undo part of what the distortion protects. A release that no batch was looked at for has no
+    utility loss; one of ``laplace-dp`` or ``gaussian-dp`` has no ratio, which their guarantee does not cover.
 
     >>> from equipoise import LeNetZhu, protected_step
     >>> model = LeNetZhu()
@@ -73,8 +75,44 @@ def check_carries(most: Tensor, size: int, protection: Protection) -> None:
             )
 
 
-def sent(result: Release, entries: Received, layout: Layout, request: Request, *, utility: bool) -> Protected:
-    """The received entries with the released values, and the record; ``utility``: it has that of the batch."""
+def ratio(noise: float, update: float) -> float | None:
+    """The noise in terms of the update, both L2 norms; None where there is no update, or no finite ratio.
+
+    >>> ratio(8.0, 2.0), ratio(8.0, 0.0)
+    (4.0, None)
+    """
+    found = noise / update if update > 0 else math.inf
+    return found if math.isfinite(found) else None
+
+
+def length(local: Tensor, received: Mapping[str, Tensor], layout: Layout) -> float:
+    """The L2 norm of the update ``local - received``, a tensor at a time; ``local`` is ``[1, P]``."""
+    sizes = []
+    for slot in layout.slots:
+        part = received[slot.name].detach().permute(slot.axes).to(local, copy=True).sub_(slot.take(local)[0])
+        sizes.append(float(intensity(part.reshape(1, -1))))
+    return math.hypot(*sizes)
+
+
+def sent(
+    result: Release,
+    entries: Received,
+    layout: Layout,
+    request: Request,
+    *,
+    utility: bool,
+    relative: float | None = None,
+) -> Protected:
+    """The received entries with the released values, and the record.
+
+    Args:
+        result: of one client.
+        entries: what was received.
+        layout: of the vector.
+        request: what was asked for.
+        utility: whether the record has the loss on the batch.
+        relative: the noise in terms of the update; left out under a guarantee.
+    """
     record, mechanism = result.record, request.mechanism
     if not bool(record.accepted[0]):
         raise ReleaseError(
@@ -98,8 +136,9 @@ def sent(result: Release, entries: Received, layout: Layout, request: Request, *
         "client": request.client,
         "round": request.round_number,
     }
+    own = {} if mechanism.formal else {"noise_to_update": relative}
     seeded = {"experiment": "seeded" if request.seed is not None else None}
-    return Protected(entries.filled(released), {**about, **numbers, **seeded})
+    return Protected(entries.filled(released), {**about, **numbers, **own, **seeded})
 
 
 def _check_rounding(released: Mapping[str, Tensor], lower: float, entries: Received, mechanism: Mechanism) -> None:

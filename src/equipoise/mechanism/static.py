@@ -19,9 +19,10 @@ from ..models.features import FeatureModel
 from ..models.layout import Layout, add_slot
 from ..models.received import Received
 from .constants import warn_of_constants
+from .intensity import intensity
 from .release import shorten, static_release
 from .request import Request
-from .sent import Protected, check_carries, flat, largest, sent
+from .sent import Protected, check_carries, flat, largest, length, ratio, sent
 
 VARIANCE = "running_var"
 """The name of buffers that no noise may make negative."""
@@ -48,11 +49,13 @@ def noised(
     local = flat("model", held, layout, like)
     if request.least_relative:
         shorten(flat("received", begin, layout, like), local, protection)
+    moved = length(local, begin, layout)
     noise = request.noise(layout.size, like)
     assert noise is None or isinstance(noise, Tensor)
     result = static_release(local, noise, protection)
+    relative = ratio(0.0 if noise is None else float(intensity(local)), moved)
     del local, noise  # room for what is sent
-    return _variances(sent(result, entries, layout, request, utility=False), buffers)
+    return _variances(sent(result, entries, layout, request, utility=False, relative=relative), buffers)
 
 
 def check_fitted(entries: Received, buffers: str) -> None:

@@ -9,20 +9,17 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Literal
 
 from torch import nn
 
 from ..errors import ConfigError, closest
 from .features import scatter_linear
+from .inputs import Kind
 from .residual import ResNetGN
 from .text import LSTM, Transformer
 
 Shape = tuple[int, ...]
 """Of one input: channels, height and width of a picture, the features of a row, the length of a sequence."""
-
-Kind = Literal["image", "table", "tokens"]
-"""What the inputs of a dataset are."""
 
 DEFAULT: dict[Kind, str] = {"image": "lenet-zhu", "table": "mlp", "tokens": "transformer"}
 """The model where nobody names one."""

@@ -6,20 +6,18 @@ Only what a mechanism computes gradients with is asked this; noise alone needs n
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Callable, Mapping
-from traceback import walk_tb
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import ModelError, place
 from .batched import Batched
-from .inputs import Listed, called, described, listed, tensors_in
-from .objective import Inputs, Loss, arguments, map_inputs
-from .recurrent import PADDED
+from .fault import Problem, fault_of, forward_problem, label_of, packed_problem, packs, words_of
+from .inputs import Listed, called, listed, tensors_in
+from .objective import Inputs, Loss, map_inputs
 from .routes import SHARED, Name, default_route
 
 MOST = 8
@@ -31,13 +29,14 @@ SWITCHES = ("p", "dropout", "track_running_stats", "max_norm")
 _RECURRENT = (nn.RNNBase, nn.modules.rnn.RNNCellBase)
 
 
-class _Problem(NamedTuple):
-    reason: str
-    remedy: str
-
-
 def check_model(
-    model: nn.Module, inputs: Inputs, classes: int | None = None, *, loss: Loss | None = None, route: Name | None = None
+    model: nn.Module,
+    inputs: Inputs,
+    classes: int | None = None,
+    *,
+    loss: Loss | None = None,
+    route: Name | None = None,
+    takes_loss: bool = True,
 ) -> Name:
     """Refuse a model that cannot be trained for several sets of parameters at once, with all reasons.
 
@@ -47,6 +46,7 @@ def check_model(
         classes: how many outputs it must have for every record, if that is known.
         loss: of the user's; the model may return anything then.
         route: that its gradients must take; unless given, plain PyTorch serves where ``torch.func`` does not.
+        takes_loss: whether the user could give a loss where this is asked: a run trains with cross-entropy alone.
 
     Returns:
         A route that serves.
@@ -60,9 +60,9 @@ def check_model(
         raise _refusal(*problems)
     plain = _plain_outputs(model, inputs)
     if loss is None:
-        _check_outputs(plain, len(listed(inputs)[0]), classes)
+        _check_outputs(model, plain, len(listed(inputs)[0]), classes, takes_loss)
     _check_repeated(model, inputs, plain)
-    found = route or default_route(model, loss, listed(inputs)[0].device)
+    found = route or default_route(model, loss, listed(inputs)[0].device, replicas=1)
     if found not in SHARED:
         return found
     with warnings.catch_warnings():
@@ -70,9 +70,9 @@ def check_model(
         problem = _replica_problem(model, inputs, plain, found)
     if problem is None:
         return found
-    if route is None and found == "vmap":
+    if route is None:
         return "loop"
-    raise _refusal(_Problem(problem.reason, f"{problem.remedy} Or take the route 'loop', which runs any model."))
+    raise _refusal(Problem(problem.reason, f"{problem.remedy} Or take the route 'loop', which runs any model."))
 
 
 def loss_error(error: Exception, model: nn.Module, loss: Loss | None, inputs: Inputs, labels: Tensor) -> ModelError:
@@ -80,7 +80,7 @@ def loss_error(error: Exception, model: nn.Module, loss: Loss | None, inputs: In
 
     Raise it ``from None``: what the error itself says may quote the batch.
     """
-    if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in _words(error):
+    if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in words_of(error):
         return ModelError(
             f"A gradient of this batch does not fit into the memory of {labels.device}.", "Use a smaller batch."
         )
@@ -89,7 +89,7 @@ def loss_error(error: Exception, model: nn.Module, loss: Loss | None, inputs: In
             (loss or nn.functional.cross_entropy)(called(model, inputs), labels)
     except Exception as plain:
         return ModelError(f"The loss of this batch cannot be computed: {place(plain)}.", _TRY_LOSS)
-    if "does not require grad" in _words(error):
+    if "does not require grad" in words_of(error):
         return ModelError(
             "The loss does not depend on the parameters by operations that autograd can follow.",
             "Take .detach(), .item(), numpy and torch.no_grad() out of model and loss.",
@@ -98,7 +98,7 @@ def loss_error(error: Exception, model: nn.Module, loss: Loss | None, inputs: In
     return ModelError(f"The gradient of the loss cannot be computed: {reason}.", remedy)
 
 
-def _refusal(*problems: _Problem) -> ModelError:
+def _refusal(*problems: Problem) -> ModelError:
     reasons, remedies = [p.reason for p in problems], dict.fromkeys(p.remedy for p in problems)
     more = [f"and {len(reasons) - MOST} more"] if len(reasons) > MOST else []
     return ModelError(f"The model cannot be used: {'; '.join([*reasons[:MOST], *more])}.", " ".join(remedies))
@@ -107,45 +107,44 @@ def _refusal(*problems: _Problem) -> ModelError:
 # -- what can be seen without running it ---------------------------------------------------------------------------
 
 
-def _layer_problems(model: nn.Module) -> list[_Problem]:
+def _layer_problems(model: nn.Module) -> list[Problem]:
     """Layers that draw, or that change when they are called."""
     problems = []
     for name, part in model.named_modules():
-        label, active = _label(model, name), part.training
+        label, active = label_of(model, name), part.training
         if isinstance(part, nn.modules.batchnorm._BatchNorm) and active and part.track_running_stats:
-            problems.append(_Problem(f"{label} {_STATISTICS}", "Replace BatchNorm by GroupNorm, or call eval() on it."))
+            problems.append(Problem(f"{label} {_STATISTICS}", "Replace BatchNorm by GroupNorm, or call eval() on it."))
         if isinstance(part, nn.modules.instancenorm._InstanceNorm) and active and part.track_running_stats:
-            problems.append(_Problem(f"{label} {_STATISTICS}", "Set track_running_stats=False, or call eval() on it."))
+            problems.append(Problem(f"{label} {_STATISTICS}", "Set track_running_stats=False, or call eval() on it."))
         if isinstance(part, nn.modules.dropout._DropoutNd) and active and part.p > 0:
-            problems.append(_Problem(f"{label} draws random numbers", "Call eval() on dropout, or set p=0."))
+            problems.append(Problem(f"{label} draws random numbers", "Call eval() on dropout, or set p=0."))
         if isinstance(part, nn.MultiheadAttention) and active and part.dropout > 0:
-            problems.append(_Problem(f"{label} draws random numbers", "Set the dropout of attention to 0.0."))
+            problems.append(Problem(f"{label} draws random numbers", "Set the dropout of attention to 0.0."))
         if isinstance(part, nn.RNNBase) and active and part.dropout > 0 and part.num_layers > 1:
             reason = f"{label} draws random numbers between its layers"
-            problems.append(_Problem(reason, f"Set the dropout of {part.mode} to 0.0, or call eval() on it."))
+            problems.append(Problem(reason, f"Set the dropout of {part.mode} to 0.0, or call eval() on it."))
         if isinstance(part, nn.RReLU) and active:
-            problems.append(_Problem(f"{label} draws random numbers", "Replace RReLU by LeakyReLU."))
+            problems.append(Problem(f"{label} draws random numbers", "Replace RReLU by LeakyReLU."))
     return problems
 
 
 _STATISTICS = "keeps running statistics of the batch in train mode"
 
 
-def _parameter_problems(model: nn.Module) -> list[_Problem]:
+def _parameter_problems(model: nn.Module) -> list[Problem]:
     problems = []
     for name, tensor in model.named_parameters():
         if not tensor.is_floating_point():
             reason = f"parameter {name!r} is {tensor.dtype}, not floating point"
-            problems.append(_Problem(reason, "Make it a buffer, or convert it: .float()."))
+            problems.append(Problem(reason, "Make it a buffer, or convert it: .float()."))
         elif not torch.isfinite(tensor).all():
             remedy = "Load finite parameters, and train with a smaller learning rate."
-            problems.append(_Problem(f"parameter {name!r} is not finite", remedy))
+            problems.append(Problem(f"parameter {name!r} is not finite", remedy))
     return problems
 
 
 # -- its forward pass by itself ------------------------------------------------------------------------------------
 
-_TRY_FORWARD = "Call model(x) by itself to see the whole error; its words are left out here, as they may quote data."
 _TRY_LOSS = (
     "Call loss(model(x), y) by itself to see the whole error; its words are left out here, as they may quote data."
 )
@@ -157,97 +156,43 @@ def _plain_outputs(model: nn.Module, inputs: Inputs) -> Any:
         with torch.no_grad():
             plain = called(model, inputs)
     except Exception as error:
-        raise _refusal(_forward_problem(error, model, inputs)) from None
+        raise _refusal(forward_problem(error, model, inputs)) from None
     changed = [name for name, tensor in model.named_buffers() if not torch.equal(tensor, before[name])]
     if changed:
         reason = f"its forward changes the buffer(s) {', '.join(changed)}"
-        raise _refusal(_Problem(reason, "Change buffers outside of forward, or in train mode alone and call eval()."))
+        raise _refusal(Problem(reason, "Change buffers outside of forward, or in train mode alone and call eval()."))
     return plain
 
 
-def _check_outputs(plain: Any, count: int, classes: int | None) -> None:
+def _check_outputs(model: nn.Module, plain: Any, count: int, classes: int | None, takes_loss: bool = False) -> None:
     """Without a loss of the user's, outputs are a tensor; ``classes`` is how many each of ``count`` records has."""
     if not isinstance(plain, Tensor):
         reason = f"its forward returns {type(plain).__name__}, not a tensor"
-        raise _refusal(_Problem(reason, _take(plain)))
+        raise _refusal(Problem(reason, _take(plain) if takes_loss else _derived(model, plain)))
     if classes is not None and plain.shape != (count, classes):
         reason = f"its output has shape {tuple(plain.shape)}, not {(count, classes)}"
-        raise _refusal(_Problem(reason, f"End it with a layer of {classes} outputs, one for each class."))
+        raise _refusal(Problem(reason, f"End it with a layer of {classes} outputs, one for each class."))
 
 
 def _take(plain: Any) -> str:
-    """How to get at the outputs in what the model returns."""
-    if isinstance(plain, Mapping):
-        part = f"outputs[{'logits' if 'logits' in plain else next(iter(plain), 0)!r}]"
-    else:
-        part = "outputs[0]" if isinstance(plain, tuple | list) else "outputs.logits"
-    loss = f"loss=lambda outputs, labels: torch.nn.functional.cross_entropy({part}, labels)"
+    """How to get at the outputs in what the model returns, by a loss."""
+    loss = f"loss=lambda outputs, labels: torch.nn.functional.cross_entropy(outputs{_part(plain)}, labels)"
     return f"Wrap it in a module that returns the tensor of outputs alone, or pass a loss that takes it: {loss}."
 
 
-def _forward_problem(error: Exception, model: nn.Module, inputs: Inputs) -> _Problem:
-    """The remedy is guessed from what torch says of tensors that do not fit; none of it is quoted."""
-    parts, words, fault = listed(inputs), _words(error).lower(), _fault(error, model)
-    like = next(model.parameters(), parts[0])
-    reason = f"its forward failed on a {described(inputs)}, in {fault.label}: {place(error)}"
-    if _packs(error):
-        return _packed(model)
-    if isinstance(error, TypeError) and not _fits(model, inputs):
-        takes = ", ".join(inspect.signature(model.forward).parameters)
-        reason = f"its forward takes ({takes}), and the batch has another number of inputs or other names: {len(parts)}"
-        return _Problem(reason, "Pass all inputs: by place ((x1, x2), y), or by name ({'a': x1, 'b': x2}, y).")
-    if isinstance(fault.module, nn.modules.batchnorm._BatchNorm) and len(parts[0]) == 1:
-        return _Problem(
-            f"{fault.label} needs more than the one record that is looked at", "Replace BatchNorm by GroupNorm."
-        )
-    if any(part.device != like.device for part in parts) or "device" in words:
-        where = f"; inputs are on {parts[0].device}, parameters on {like.device}"
-        return _Problem(reason + where, "Move both to one device: model.to(device), x.to(device).")
-    if any(part.is_floating_point() and part.dtype != like.dtype for part in parts) or "type" in words:
-        return _Problem(reason, f"Convert the inputs: to {like.dtype}, or to torch.int64 where embeddings come first.")
-    if any(word in words for word in ("shape", "size", "channels", "dimension")):
-        return _Problem(reason, "Check that inputs of this shape are what its layers are built for.")
-    return _Problem(reason, _TRY_FORWARD)
-
-
-def _fits(model: nn.Module, inputs: Inputs) -> bool:
-    args, kwargs = arguments(inputs)
-    try:
-        inspect.signature(model.forward).bind(*args, **kwargs)
-    except TypeError:
-        return False
-    return True
-
-
-class _Fault(NamedTuple):
-    label: str
-    module: nn.Module
-
-
-def _fault(error: BaseException, model: nn.Module) -> _Fault:
-    """The innermost module that was running; the copies that ``decomposed`` makes go by the name of the original."""
-    running = [frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__)]
-    names = {id(part._parameters): name for name, part in model.named_modules()}
-    for module in reversed(running):
-        if isinstance(module, nn.Module) and id(module._parameters) in names:
-            name = names[id(module._parameters)]
-            return _Fault(_label(model, name), model.get_submodule(name))
-    return _Fault(_label(model, ""), model)
-
-
-def _packs(error: BaseException) -> bool:
-    """Whether it came from packing sequences, or from what was packed."""
-    return any(frame.f_code.co_filename == _PACKING for frame, _ in walk_tb(error.__traceback__)) or (
-        isinstance(error, ModelError) and error.remedy == PADDED
+def _derived(model: nn.Module, plain: Any) -> str:
+    """The same where no loss of the user's is taken."""
+    return (
+        "Return the tensor of outputs alone, for cross-entropy: in forward, or in a class derived from "
+        f"it:\n    class Outputs({type(model).__name__}):\n        def forward(self, *inputs):\n"
+        f"            return super().forward(*inputs){_part(plain)}"
     )
 
 
-_PACKING = str(inspect.getsourcefile(nn.utils.rnn.pack_padded_sequence))
-
-
-def _packed(model: nn.Module) -> _Problem:
-    layers = [_label(model, name) for name, part in model.named_modules() if isinstance(part, nn.RNNBase)]
-    return _Problem(f"{', '.join(layers) or 'its forward'} gets packed sequences, which have no batched form", PADDED)
+def _part(plain: Any) -> str:
+    if isinstance(plain, Mapping):
+        return f"[{'logits' if 'logits' in plain else next(iter(plain), 0)!r}]"
+    return "[0]" if isinstance(plain, tuple | list) else ".logits"
 
 
 # -- features, one record at a time ----------------------------------------------------------------------------------
@@ -263,21 +208,21 @@ def check_features(network: nn.Module, images: Tensor) -> None:
     equipoise.errors.ModelError: The model cannot be used: its forward changes the buffer(s) 1.running_mean, ...
     """
     outputs = _plain_outputs(network, images)
-    _check_outputs(outputs, len(images), None)
+    _check_outputs(network, outputs, len(images), None)
     if outputs.dim() < 1 or outputs.shape[0] != len(images) or not outputs.is_floating_point():
         reason = f"its output is {outputs.dtype} of shape {tuple(outputs.shape)} for {len(images)} images"
-        raise _refusal(_Problem(reason, "Let it return floating-point numbers, one row for each image."))
+        raise _refusal(Problem(reason, "Let it return floating-point numbers, one row for each image."))
     together, again = _seen(network, images), _seen(network, images)
     fault = _first_difference(together, again, slice(None))
     if fault is not None:
         remedy = "Take randomness, and whatever changes from call to call, out of forward."
-        raise _refusal(_Problem(f"{_label(network, fault)} gave other outputs for the same images", remedy))
+        raise _refusal(Problem(f"{label_of(network, fault)} gave other outputs for the same images", remedy))
     for row in range(len(images)):
         fault = _first_difference(together, _seen(network, images[row : row + 1]), slice(row, row + 1))
         if fault is not None:
-            reason = f"{_label(network, fault)} mixes the images of a batch: alone, one has other outputs"
+            reason = f"{label_of(network, fault)} mixes the images of a batch: alone, one has other outputs"
             remedy = "Use a layer that looks at one image, such as GroupNorm, or BatchNorm with running statistics."
-            raise _refusal(_Problem(reason, remedy))
+            raise _refusal(Problem(reason, remedy))
 
 
 def _seen(network: nn.Module, images: Tensor) -> list[tuple[str, Tensor]]:
@@ -317,10 +262,6 @@ def _alike(one: Tensor, two: Tensor) -> bool:
     return torch.allclose(one, two, rtol=1e-3, atol=1e-4 * size, equal_nan=True)
 
 
-def _label(network: nn.Module, name: str) -> str:
-    return f"{name or 'model'!r} ({type(network.get_submodule(name)).__name__})"
-
-
 # -- its forward pass for two sets of parameters -------------------------------------------------------------------
 
 _TORCH_FUNC = (
@@ -335,31 +276,31 @@ _TORCH_FUNC = (
 """Words of torch.func's own errors, what they mean, and what to do."""
 
 
-def _torch_func_problem(error: Exception, what: str, model: nn.Module) -> _Problem:
-    words, fault = _words(error).lower(), _fault(error, model)
-    if _packs(error):
-        return _packed(model)
+def _torch_func_problem(error: Exception, what: str, model: nn.Module) -> Problem:
+    words, fault = words_of(error).lower(), fault_of(error, model)
+    if packs(error):
+        return packed_problem(model)
     if isinstance(error, ModelError):
-        return _Problem(error.cause.removesuffix("."), error.remedy)
+        return Problem(error.cause.removesuffix("."), error.remedy)
     if isinstance(fault.module, _RECURRENT):
         reason = f"{fault.label} is derived from a layer of torch and has no batched form"
-        return _Problem(reason, "Use the layer of torch itself (nn.LSTM, nn.GRU, nn.RNN or their cells).")
+        return Problem(reason, "Use the layer of torch itself (nn.LSTM, nn.GRU, nn.RNN or their cells).")
     what = what if fault.module is model else f"{what}, in {fault.label},"
     for signs, meaning, remedy in _TORCH_FUNC:
         if any(sign in words for sign in signs):
-            return _Problem(f"{what} {meaning}, which torch.func cannot run ({place(error)})", remedy)
+            return Problem(f"{what} {meaning}, which torch.func cannot run ({place(error)})", remedy)
     remedy = "Use torch operations alone, without changes in place, randomness or decisions by values."
-    return _Problem(f"torch.func cannot run {what} ({place(error)})", remedy)
+    return Problem(f"torch.func cannot run {what} ({place(error)})", remedy)
 
 
 def _check_repeated(model: nn.Module, inputs: Inputs, plain: Any) -> None:
     again = tensors_in(_plain_outputs(model, inputs))
     if not _all_close(again, tensors_in(plain)):
         reason = "the same parameters and inputs gave different outputs"
-        raise _refusal(_Problem(reason, "Take randomness, and whatever changes from call to call, out of forward."))
+        raise _refusal(Problem(reason, "Take randomness, and whatever changes from call to call, out of forward."))
 
 
-def _replica_problem(model: nn.Module, inputs: Inputs, plain: Any, route: Name) -> _Problem | None:
+def _replica_problem(model: nn.Module, inputs: Inputs, plain: Any, route: Name) -> Problem | None:
     """Run two replicas by a route that takes them together, and compare with the model itself."""
     both = map_inputs(lambda part: part.repeat(2, *[1] * part.dim()), inputs)
     whole = Listed(model) if route == "vmap" else model
@@ -371,11 +312,11 @@ def _replica_problem(model: nn.Module, inputs: Inputs, plain: Any, route: Name) 
         return _torch_func_problem(error, "its forward", model)
     if _all_close([one[1] for one in ([outputs] if isinstance(outputs, Tensor) else outputs)], tensors_in(plain)):
         return None
-    return _Problem("its batched form gave other outputs than the model", "Report this, with the model.")
+    return Problem("its batched form gave other outputs than the model", "Report this, with the model.")
 
 
 def _all_close(one: list[Tensor], two: list[Tensor]) -> bool:
-    return len(one) == len(two) and all(map(_close, one, two))
+    return len(one) == len(two) and all(map(_alike, one, two))
 
 
 def circumstances(model: nn.Module) -> tuple[Any, ...]:
@@ -386,14 +327,3 @@ def circumstances(model: nn.Module) -> tuple[Any, ...]:
 
     parts = tuple((name, type(part), part.training, *switches(part)) for name, part in model.named_modules())
     return parts, tuple(parameter.requires_grad for parameter in model.parameters())
-
-
-def _close(one: Tensor, two: Tensor) -> bool:
-    if one.shape != two.shape or not (two.is_floating_point() or two.is_complex()):
-        return torch.equal(one, two)
-    return torch.allclose(one, two, rtol=1e-3, atol=1e-4, equal_nan=True)
-
-
-def _words(error: BaseException) -> str:
-    """torch's own words, to tell causes apart; never shown. Those of other errors are not asked for."""
-    return str(error) if isinstance(error, RuntimeError) else ""

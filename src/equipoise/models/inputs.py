@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from ..errors import ModelError
 from .objective import Inputs, arguments
 
+Kind = Literal["image", "table", "tokens"]
+"""What one input is: a picture ``[C, H, W]``, any other array of numbers, or whole numbers that stand for tokens."""
+
+
+def placed(inputs: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """The inputs on a device and in a precision; tokens stay whole numbers.
+
+    >>> placed(torch.tensor([[3, 0]]), torch.device("cpu"), torch.float64).dtype
+    torch.int64
+    """
+    return inputs.to(device, dtype) if inputs.is_floating_point() else inputs.to(device)
+
 
 def listed(inputs: Inputs) -> list[Tensor]:
     """All tensors, in their order.
 
-    >>> import torch
     >>> len(listed((torch.zeros(1), torch.zeros(2))))
     2
     """
@@ -26,7 +38,6 @@ def listed(inputs: Inputs) -> list[Tensor]:
 def only(inputs: Inputs) -> Tensor:
     """The one tensor that there is.
 
-    >>> import torch
     >>> only({"input": torch.ones(2)})
     tensor([1., 1.])
     """
@@ -39,7 +50,6 @@ def only(inputs: Inputs) -> Tensor:
 def called(model: nn.Module, inputs: Inputs) -> Any:
     """What the model makes of them.
 
-    >>> import torch
     >>> called(nn.Identity(), {"input": torch.ones(2)})
     tensor([1., 1.])
     """
@@ -50,7 +60,6 @@ def called(model: nn.Module, inputs: Inputs) -> Any:
 def described(inputs: Inputs) -> str:
     """Their public form, in words: shapes and types.
 
-    >>> import torch
     >>> described(torch.zeros(2, 3))
     'batch of shape (2, 3) and type torch.float32'
     """
@@ -63,7 +72,6 @@ def described(inputs: Inputs) -> str:
 def tensors_in(value: Any) -> list[Tensor]:
     """Every tensor in what a model returned: alone, in tuples, lists and dicts, or as attributes of an object.
 
-    >>> import torch
     >>> len(tensors_in({"logits": torch.zeros(1), "states": (torch.zeros(2), [torch.zeros(3)])}))
     3
     """

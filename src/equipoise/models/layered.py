@@ -65,7 +65,7 @@ class Layered:
     def _prepare(self, inputs: Tensor) -> Any:
         # [R, B, C, H, W] -> [R, C, B, H, W]; the first layer's patches or grouped images, shared by all calls
         if inputs.dim() != 5:
-            return inputs
+            return inputs.flatten(2) if isinstance(self.sequence[0], layers.Flatten) else inputs
         first, planes = self.sequence[0], inputs.transpose(1, 2)
         return first.prepare(planes) if isinstance(first, GroupedConv | PatchConv) else planes
 
@@ -82,12 +82,12 @@ class _Gradient(torch.autograd.Function):
         slopes: list[Tensor] = []
         result = layers.backward(sequence, params, kept, (chance * total - target) / labels.shape[1], seen=slopes)
         ctx.save_for_backward(params, chance, total)
-        ctx.rest = sequence, kept, slopes, images.dim()
+        ctx.rest = sequence, kept, slopes, images.shape
         return result
 
     @staticmethod
     def backward(ctx: Any, *along: Tensor) -> tuple[Tensor | None, ...]:
-        (params, chance, total), (sequence, kept, slopes, dim) = ctx.saved_tensors, ctx.rest
+        (params, chance, total), (sequence, kept, slopes, shape) = ctx.saved_tensors, ctx.rest
         batch = chance.shape[1]
         moved, inputs = layers.tangent(sequence, params, along[0], kept)
         assert moved is not None
@@ -95,5 +95,5 @@ class _Gradient(torch.autograd.Function):
         up = chance * against * (total / -batch)
         grad = torch.empty_like(params) if ctx.needs_input_grad[2] else None
         back = layers.pull(sequence, params, along[0], kept, inputs, slopes, up, grad=grad)
-        images = back.transpose(1, 2) if dim == 5 else back
+        images = back.transpose(1, 2) if len(shape) == 5 else back.view(shape)
         return None, None, grad, images, against / batch if ctx.needs_input_grad[4] else None

@@ -54,7 +54,7 @@ class Looped:
         return Objective(loss, gradient)
 
     def each(self, params: Tensor, inputs: Inputs, labels: Tensor) -> Tensor:
-        """Each example in a call of its own: no other can have a part in its gradient."""
+        """Each example in a call of its own, on one thread: no other can have a part in its gradient."""
         replicas, examples = labels.shape[:2]
         grads = params.new_empty(replicas * examples, params.shape[1])
         single = map_inputs(lambda part: part.flatten(0, 1).unsqueeze(1), inputs)
@@ -63,7 +63,7 @@ class Looped:
         def one(mine: _Copy, i: int) -> None:
             self._gradient(mine, params[i // examples], single, alone, i, grads[i])
 
-        self._all(single, len(grads), one)
+        self._all(single, len(grads), one, dealt=True)
         return grads.view(replicas, examples, -1)
 
     def outputs(self, params: Tensor, inputs: Inputs) -> Tensor:
@@ -93,12 +93,12 @@ class Looped:
         with torch.enable_grad():
             value = self._value(mine, flat, inputs, labels, r)
             grads = torch.autograd.grad(value, mine.parameters, materialize_grads=True)
-        for slot, part in zip(self.layout.slots, grads, strict=True):
-            out[slot.start : slot.stop].view(slot.shape).copy_(part)
+        torch.cat([part.reshape(-1) for part in grads], out=out)
 
-    def _all(self, inputs: Inputs, count: int, task: Callable[[_Copy, int], Any]) -> None:
+    def _all(self, inputs: Inputs, count: int, task: Callable[[_Copy, int], Any], dealt: bool = False) -> None:
         """``task`` for each replica: here, or dealt to the workers in equal runs."""
-        parts = min(workers.count(), count) if self._threaded else 1
+        dealt = dealt or self._threaded
+        parts = min(workers.count(), count) if dealt else 1
         while len(self._copies) < max(1, parts):
             by_pixel = self._copies[0].by_pixel if self._copies else None
             self._copies.append(_Copy(self._model, self.layout, self._fixed, inputs, by_pixel))
@@ -107,7 +107,7 @@ class Looped:
             for r in range(start, stop):
                 task(self._copies[part], r)
 
-        if not self._threaded:
+        if not dealt:
             run(0, 0, count)
             return
         ends = [count * part // parts for part in range(parts + 1)]
@@ -132,8 +132,12 @@ class _Copy:
                 f"The model cannot be copied: {place(error)}.",
                 "Make copy.deepcopy(model) work: keep no open files in it.",
             ) from None
-        names, self._slots = every_name(self._model), layout.slots
+        names = every_name(self._model)
         self.parameters = [names[slot.name] for slot in layout.slots]
+        for own in self.parameters:
+            own.data = own.data.contiguous()
+        self._values = [own.data.view(-1) for own in self.parameters]
+        self._sizes = [own.numel() for own in self.parameters]
         trained, values = {id(own) for own in self.parameters}, {**every_name(model), **fixed}
         self._others = {id(own): (own, values[name]) for name, own in names.items() if id(own) not in trained}
         self._seen: dict[int, int] = {}
@@ -144,8 +148,8 @@ class _Copy:
 
         Its parameters stay where they are, as kernels round by where numbers lie.
         """
-        for slot, own in zip(self._slots, self.parameters, strict=True):
-            own.data.copy_(flat[slot.start : slot.stop].view(slot.shape))
+        with torch.no_grad():
+            torch._foreach_copy_(self._values, flat.split(self._sizes))
         try:
             return self._returned(inputs, r, self.by_pixel)
         except RuntimeError as error:

@@ -15,13 +15,16 @@ from typing import Any
 
 from torch import nn
 
-from ..errors import ConfigError, ModelError, place
+from ..errors import ConfigError, ModelError, place, printable
 from .bundled import MODELS, Shape, build
 
 Factory = Callable[..., nn.Module]
 """Builds a model: without arguments, or with those of ``shape``, ``classes`` and ``vocabulary`` that it names."""
 Model = str | nn.Module | Factory
 """A model as a user names it."""
+MOST = 300
+"""Characters of an error that one message repeats."""
+INSTALL = "Install it in the environment that equipoise runs in, or leave it out of the module."
 HOW = f"Give one of {', '.join(MODELS)}, or module:callable, for example my_app.task:Net."
 
 
@@ -43,14 +46,14 @@ def model_of(model: Model, shape: Shape, classes: int, vocabulary: int | None = 
         called = getattr(model, "__name__", type(model).__name__)
     if not callable(model):
         raise ConfigError(f"Expected the model {called!r} to be callable, got {type(model).__name__}.", HOW)
+    given = _asked_for(model, {"shape": shape, "classes": classes, "vocabulary": vocabulary})
+    _refuse_other_arguments(called, model, given)
     try:
-        result = model(**_asked_for(model, {"shape": shape, "classes": classes, "vocabulary": vocabulary}))
+        result = model(**given)
     except Exception as error:
-        raise ModelError(
-            f"The model {called!r} could not be built: {place(error)}.",
-            "Give a function that builds it without arguments, or from those of shape, classes and vocabulary that it "
-            "names.",
-        ) from error
+        cause = f"The model {called!r} could not be built: {_told(error)}."
+        missing = isinstance(error, ModuleNotFoundError)
+        raise ModelError(cause, INSTALL if missing else "Correct it there: it was called as a run calls it.") from error
     if not isinstance(result, nn.Module):
         raise ModelError(f"{called!r} returned {type(result).__name__}, not a torch.nn.Module.", HOW)
     return result
@@ -68,6 +71,29 @@ def _asked_for(factory: Factory, known: dict[str, Any]) -> dict[str, Any]:
         for name, value in known.items()
         if value is not None and name in named and named[name].kind in by_name
     }
+
+
+def _refuse_other_arguments(called: str, factory: Factory, given: dict[str, Any]) -> None:
+    """What a function must be given has to be known here."""
+    try:
+        named = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        return
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [part.name for part in named if part.default is part.empty and part.kind not in variadic]
+    missing = [name for name in needed if name not in given]
+    if missing:
+        hint = " These data have no vocabulary." if "vocabulary" in missing else ""
+        raise ModelError(
+            f"The model {called!r} could not be built: it needs {', '.join(missing)}.{hint}",
+            "It may take shape, classes and vocabulary, by these names; give every other argument a default value.",
+        )
+
+
+def _told(error: Exception) -> str:
+    """Type, place and words of an error in code that has seen no data yet."""
+    words = printable(" ".join(str(error).split()))
+    return f"{place(error)}: {words if len(words) <= MOST else words[:MOST].rstrip() + ' (...)'}".rstrip(": .")
 
 
 # -- names that lead to an import ------------------------------------------------------------------------------------
@@ -134,16 +160,24 @@ def imported(name: str) -> Any:
     here = os.getcwd()
     sys.path.insert(0, here)
     try:
-        return operator.attrgetter(attribute)(importlib.import_module(module))
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"There is no module {error.name!r} to import {name!r} from.", "Run this in the folder that holds it."
-        ) from error
-    except AttributeError as error:
-        raise ConfigError(f"The module {module!r} has no {attribute!r}.", HOW) from error
+        found = importlib.import_module(module)
     except Exception as error:
-        raise ConfigError(
-            f"The module {module!r} cannot be imported: {place(error)}.", "Import it by itself to see the whole error."
-        ) from error
+        raise _import_error(name, module, error) from error
     finally:
         sys.path.remove(here)
+    try:
+        return operator.attrgetter(attribute)(found)
+    except AttributeError as error:
+        raise ConfigError(f"The module {module!r} has no {attribute!r}.", HOW) from error
+
+
+def _import_error(name: str, module: str, error: Exception) -> ConfigError:
+    absent = error.name if isinstance(error, ModuleNotFoundError) else None
+    if absent and f"{module}.".startswith(f"{absent}."):
+        return ConfigError(
+            f"There is no module {absent!r} to import {name!r} from, in the current folder or among the installed "
+            "packages.",
+            "Run this in the folder that holds it, or install it.",
+        )
+    cause = f"The module {module!r} cannot be imported: {_told(error)}."
+    return ConfigError(cause, INSTALL if absent else f"Correct it there; python -c 'import {module}' shows all of it.")

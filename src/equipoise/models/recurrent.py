@@ -38,15 +38,6 @@ def decomposed(model: nn.Module) -> nn.Module:
     return _plain(model, {})
 
 
-def has_plain_form(module: nn.Module) -> bool:
-    """Whether ``decomposed`` knows the recurrent layer: torch's own, not one derived from it.
-
-    >>> has_plain_form(nn.LSTM(2, 2)), has_plain_form(nn.Linear(2, 2))
-    (True, False)
-    """
-    return type(module) in _RECURRENT
-
-
 def _plain(module: nn.Module, made: dict[int, nn.Module]) -> nn.Module:
     """``made`` has those that were met before: a module with two names stays one module."""
     if id(module) not in made:

@@ -38,9 +38,9 @@ NAMES: tuple[Name, ...] = get_args(Name)
 SHARED: tuple[Name, ...] = ("layers", "vmap")
 """Routes whose kernels see several replicas at once."""
 
-SMALL, DEALT = 16, 4
-"""Kernels on fewer examples than ``SMALL`` are too short for several threads each; a worker takes ``DEALT`` replicas at
-least, as it takes time to wake up."""
+SMALL, LIGHT, DEALT = 16, 1 << 20, 4
+"""Kernels on fewer examples than ``SMALL``, of models with fewer parameters than ``LIGHT``, are too short for several
+threads each; a worker takes ``DEALT`` replicas at least, as it takes time to wake up."""
 
 
 class Route(Protocol):
@@ -81,8 +81,9 @@ def default_route(
     batch: int | None = None,
     replicas: int | None = None,
 ) -> Name:
-    """The route by rule: for a model, a device, and how large mini-batches are; None: many small ones.
+    """The route by rule: for a model, a device, how large mini-batches are, and how many clients one federation has.
 
+    None: small ones, and many. What else is trained beside that federation plays no part, so that it trains alike.
     Hand-written layers where there are some. Else on a GPU ``vmap``, if torch.func can run the model; on a CPU plain
     PyTorch, where vmap is slower on most models (docs/results.md has the measurements).
 
@@ -96,7 +97,8 @@ def default_route(
         recurrent = [part.training for part in model.modules() if isinstance(part, nn.RNNBase)]
         return "loop" if recurrent and all(recurrent) else "vmap"  # in eval mode cuDNN takes no gradient of them
     many = replicas is None or replicas >= DEALT * workers.count() > DEALT
-    return "threads" if many and (batch or 1) < SMALL else "loop"
+    light = sum(parameter.numel() for parameter in model.parameters()) < LIGHT
+    return "threads" if many and light and (batch or 1) < SMALL else "loop"
 
 
 def measured_route(
@@ -106,6 +108,7 @@ def measured_route(
     labels: Tensor,
     *,
     replicas: int,
+    alone: bool = False,
     seconds: float = 0.3,
 ) -> tuple[Name, dict[Name, float]]:
     """The fastest route for gradients of this many replicas, and the seconds that each took.
@@ -116,6 +119,7 @@ def measured_route(
         inputs: one mini-batch ``[B, ...]``, where the model is.
         labels: its labels ``[B]``.
         replicas: how many sets of parameters are computed with at once.
+        alone: whether it is gradients of single examples that are asked for.
         seconds: how long each route is tried.
 
     Returns:
@@ -134,19 +138,23 @@ def measured_route(
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch.func warns of slow fallbacks; here they are timed
-                took[name] = _time(built(name, model, loss, labels.device, {}), model, x, y, seconds)
+                took[name] = _time(built(name, model, loss, labels.device, {}), model, x, y, seconds, alone)
         except Exception:  # this route does not run this model: plain PyTorch says what is wrong with it, if anything
             if name == "loop":
                 raise
     return min(took, key=lambda name: took[name]), took
 
 
-def _time(route: Route, model: nn.Module, inputs: Inputs, labels: Tensor, seconds: float) -> float:
+def _time(route: Route, model: nn.Module, inputs: Inputs, labels: Tensor, seconds: float, alone: bool) -> float:
     params = route.layout.flatten(dict(model.named_parameters())).repeat(len(labels), 1)
     gradient, least, end = route.at(inputs, labels).gradient, float("inf"), time.perf_counter() + seconds
+
+    def task() -> Tensor:
+        return route.each(params, inputs, labels) if alone else gradient(params)
+
     calls = 0
     while calls < 3 or time.perf_counter() < end:
-        least, calls = min(least, _seconds(lambda: gradient(params), labels.device)), calls + 1
+        least, calls = min(least, _seconds(task, labels.device)), calls + 1
     return least
 
 

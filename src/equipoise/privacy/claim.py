@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from ..errors import BudgetError, expected, is_finite, is_whole
@@ -77,6 +78,7 @@ def guarantee_claim(
     unit: str = "record",
     linear: bool = False,
     seeded: bool = False,
+    not_covered: Iterable[str] = (),
 ) -> dict[str, Any]:
     """The content of ``guarantee.json``.
 
@@ -93,6 +95,7 @@ def guarantee_claim(
         unit: "record" or "group".
         linear: whether the model is a linear head on features, for which more is proved.
         seeded: whether the noise followed from a seed, so that nothing is claimed.
+        not_covered: what else is not, of this run.
 
     Returns:
         A document of JSON's own types.
@@ -142,7 +145,7 @@ def guarantee_claim(
             "statements": [ARITHMETIC[0], ALONE_LINEAR if linear else ALONE_ASSUMED, *ARITHMETIC[1:]],
         },
         "assumptions": [*ASSUMPTIONS, LINEAR if linear else EACH_RECORD],
-        "exclusions": list(EXCLUSIONS),
+        "exclusions": [*EXCLUSIONS, *not_covered],
         "limits": {
             "game": f"with the {unit} or without it; candidates exchangeable beforehand; the attacker knows all others",
             **{key: found[key] for key in ("identification", "membership_tpr", "advantage")},

@@ -120,10 +120,12 @@ def _check(scale: float) -> None:
 def _guess(scales: Tensor, first: Tensor, drawn: Tensor) -> Tensor:
     """Write the draws that float64 can tell into ``drawn``; return the places ``[n, 2]`` where it cannot."""
     ticks = first & _TICKS
-    place = torch.special.ndtri((ticks.double() + 0.5) * 2.0**-_BITS).mul_(-scales).add_(0.5)
+    place = ticks.double().add_(0.5).mul_(2.0**-_BITS)
+    torch.special.ndtri(place, out=place).mul_(-scales).add_(0.5)
     cell = place.floor()
-    drawn.copy_(torch.where(first < 0, -cell, cell))
-    return _doubtful(ticks, place.sub_(cell), scales)
+    place.sub_(cell)
+    drawn.copy_(cell).mul_((first >> 63).bitwise_or_(1))  # the sign
+    return _doubtful(ticks, place, scales)
 
 
 def _doubtful(ticks: Tensor, within: Tensor, scales: Tensor) -> Tensor:
@@ -131,10 +133,12 @@ def _doubtful(ticks: Tensor, within: Tensor, scales: Tensor) -> Tensor:
 
     With V >= 2^-20 the ends of its interval are at most 2^-65 / phi(x) <= 1.26 * 2^-45 = 3.6e-14 from the midpoint (the
     Mills ratio Q / phi is at most 1.26), x is below 5, and the midpoint, the product and the sum are rounded by a part
-    in 2^53 each: 2e-15 at most. ``GUARD`` = 2.3e-13 leaves 1.9e-13 for ndtri.
+    in 2^53 each: 2e-15 at most. ``GUARD`` = 2.3e-13 leaves 1.9e-13 for ndtri. What is rounded here is on top of it.
     """
-    near = GUARD * scales
-    return torch.nonzero((within < near) | (within > 1 - near) | (ticks < _RARE))
+    apart, most = within.sub_(0.5).abs_(), 0.5 - 2.0**-50 - GUARD * scales
+    if within.device.type == "cpu" and bool((apart.amax(1, keepdim=True) <= most).all()) and int(ticks.min()) >= _RARE:
+        return ticks.new_empty(0, 2)
+    return torch.nonzero((apart > most) | (ticks < _RARE))
 
 
 def _draw(scale: float, first: int, words: Words) -> int:

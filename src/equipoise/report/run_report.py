@@ -59,9 +59,13 @@ def run_claims(results: list[dict[str, Any]]) -> dict[str, str]:
 def _proved(mechanisms: list[str]) -> dict[str, str]:
     """What is proved, and of which mechanisms where it is not the same of all."""
     of: dict[str, list[str]] = {}
+    bare = False  # nothing is distorted: there are no bounds to lie within
     for mechanism in map(get_mechanism, mechanisms):
+        if not (mechanism.distorts or mechanism.formal):
+            bare = True
+            continue
         words = FORMAL_PROVED + GUARANTEE * mechanism.whole_run if mechanism.formal else PROVED
         of.setdefault(words, []).append(mechanism.name)
-    if len(of) == 1:
+    if len(of) == 1 and (PROVED in of or not bare):
         return {"proved": next(iter(of))}
     return {f"proved of {', '.join(names)}": words for words, names in of.items()}

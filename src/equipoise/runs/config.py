@@ -24,12 +24,14 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..data.bundle import BUNDLED
+from ..data.dataset import Dataset
 from ..engine.data_settings import FILES
 from ..engine.datasets import dataset_labels, load_dataset
 from ..engine.federation import Federation
@@ -47,7 +49,8 @@ from ..errors import ConfigError, EquipoiseError, is_number, is_whole, raise_all
 from ..mechanism.protection import ProtectionSettings
 from ..mechanism.registry import MECHANISMS
 from ..mechanism.schedule import schedule_text
-from ..models.bundled import OWN_INIT, Kind
+from ..models.bundled import OWN_INIT
+from ..models.inputs import Kind
 from ..models.named import is_imported
 from .config_file import read_given, read_kept, refuse_strange
 from .deployment import Deployment
@@ -65,7 +68,7 @@ KNOWN_TO_A_SERVER = (
 
 NO_MECHANISM = (
     "No --mechanism was given; the default, pl-learn, has no guarantee. For differential privacy: --mechanism "
-    "gaussian-dp --budget 2 --set model=scatter-linear."
+    "gaussian-dp --budget 2 --set model={}."
 )
 MOST_FEDERATIONS = 10_000
 """Of one run: each is checked, and trained, in memory."""
@@ -106,6 +109,7 @@ class Config:
     settings: Settings
     sweep: list[SweepBlock]
     deployment: Deployment | None = None  # None: a run of the embedded engine
+    data: Dataset | None = field(default=None, repr=False, compare=False)  # read for its kind: a run reads it no more
 
     def federations(self) -> list[Federation]:
         return list({repr(fed): fed for block in self.sweep for fed in block.federations()}.values())
@@ -156,9 +160,10 @@ def resolve(
     >>> config.settings.training.rounds, config.federations()[0].mechanism
     (10, 'pl-learn')
     """
-    config = _resolved(read_given(file) if file else {}, overrides, sweep, _kind)
+    read: list[Dataset] = []
+    config = _resolved(read_given(file) if file else {}, overrides, sweep, partial(_kind, read=read))
     raise_all(list(_unused(config)))
-    return config
+    return replace(config, data=read[0]) if read else config
 
 
 MARK = "# Resolved settings of an equipoise run."
@@ -247,15 +252,19 @@ def _resolved(
     if len(config.sweep) == len(listed):
         results += problems(config.settings, config.federations())
     unnamed = not all("mechanisms" in block for block in blocks or [{}])
-    raise_all(_without_mechanism(result) if unnamed else result for result in results)
+    if unnamed and results:
+        what = kind(raw, [name for block in config.sweep for name in block.datasets])
+        model = raw.get("model") or recommended_model(["gaussian-dp"], what)
+        results = [_without_mechanism(result, str(model)) for result in results]
+    raise_all(results)
     return config
 
 
-def _without_mechanism(problem: EquipoiseError) -> EquipoiseError:
+def _without_mechanism(problem: EquipoiseError, model: str) -> EquipoiseError:
     """The same of a federation that nobody asked for: whoever named no mechanism may have meant another."""
     (default,) = SweepBlock().mechanisms
     of_default = f" {default}: " in problem.cause
-    return type(problem)(problem.cause, f"{problem.remedy} {NO_MECHANISM}") if of_default else problem
+    return type(problem)(problem.cause, f"{problem.remedy} {NO_MECHANISM.format(model)}") if of_default else problem
 
 
 def _refuse_many(blocks: Sequence[SweepBlock]) -> None:
@@ -284,15 +293,19 @@ def _with_recommended(
     return {"model": model, **kept, **raw, **tables}
 
 
-def _kind(raw: Mapping[str, Any], datasets: Sequence[str]) -> Kind:
-    """What the inputs of the first dataset are; pictures, where it cannot be read: whoever trains on it says why."""
-    if not datasets or datasets[0] in ("mnist", "fmnist"):
-        return "image"
+def _kind(raw: Mapping[str, Any], datasets: Sequence[str], read: list[Dataset]) -> Kind:
+    """What the inputs of the first dataset are; pictures, where it cannot be read: whoever trains on it says why.
+
+    Files that had to be ``read`` for it are added there.
+    """
+    if not datasets or datasets[0] in BUNDLED:
+        return BUNDLED[datasets[0]].kind if datasets else "image"
     keys = {key: value for key, value in raw.items() if key in (*FILES, "validation_fraction", "public_fraction")}
     settings = Settings.flat(**nulls(keys))
     try:
         check_settings(settings)
-        return load_dataset(settings, datasets[0]).kind
+        read.append(load_dataset(settings, datasets[0]))
+        return read[0].kind
     except EquipoiseError:
         return "image"
 

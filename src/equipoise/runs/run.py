@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -29,8 +30,9 @@ from ..files import changing, locked, refuse_link, storage_errors, write_json, w
 from ..ledger import ledger as ledgers
 from ..models.named import Factory, is_imported
 from ..models.routes import NAMES
+from . import model_code
 from .checkpoint import Checkpoint, load_checkpoint, read_notes, save_checkpoint, tidy
-from .config import MARK, Config, differing
+from .config import MARK, Config, differing, stored
 from .entries import last_round, round_entries
 from .guarantees import FILE as GUARANTEE
 from .guarantees import guarantees
@@ -79,9 +81,13 @@ class Run:
         last = last_round(draws, s.training.rounds, s.run.release_limit)  # where the limit ends the run, if not before
         route = self._kept_route() if s.run.route in ("auto", "measured") else s.run.route
         self.sweep = Sweep(s.replace(rounds=last, route=route or s.run.route), federations, model=model)
-        self.config = replace(config, settings=s.replace(route=self.sweep.batched.route))  # a resumed run takes it too
+        s = s.replace(route=self.sweep.batched.route)  # a resumed run takes it too
+        self.config = replace(config, settings=s, data=None)
+        self._code = model_code.digests(model, self.sweep.batched.model)
         self.ledger: ledgers.Ledger | None = None
         self.resumed_from = 0
+        self.warnings: list[str] = []
+        """What may make a resumed run another one than it was begun as; known when it starts."""
 
     def _kept_route(self) -> str | None:
         """That of the checkpoint: another one would order the parameters otherwise, and round differently."""
@@ -164,6 +170,7 @@ class Run:
             "device": self.config.settings.run.device,
             "route": self.sweep.batched.route,
             "threads": torch.get_num_threads(),
+            **({"code": self._code} if self._code else {}),
             "metrics_bytes": size_of(self.metrics),
             "data": self._fingerprints,
             "ledger": self._ledger_note(),
@@ -180,9 +187,10 @@ class Run:
         try:
             self.sweep.state.restore(notes["round"], tensors)
         except ValueError as error:
-            raise CheckpointError(
-                f"The checkpoint cannot be used: {error}.", "Use --fresh or another --out."
-            ) from error
+            back = "Change the model back, or use --fresh" if self._code else "Use --fresh"
+            cause = f"The checkpoint cannot be used: {error}."
+            raise CheckpointError(cause, f"{back} or another --out.") from error
+        self.warnings = list(self._warnings(notes))
         tally = self.sweep.state.tally
         counts = torch.cat([tally.total[:, 1:].flatten(), tally.recent[:, 3:5].flatten(), tally.rounds])
         if not bool(((counts >= 0) & (counts < 1 << 53)).all()):
@@ -214,6 +222,18 @@ class Run:
             )
         if type(notes.get("threads")) is int and 0 < notes["threads"] <= (os.cpu_count() or 1):
             torch.set_num_threads(notes["threads"])
+
+    def _warnings(self, notes: dict[str, Any]) -> Iterator[str]:
+        files = model_code.changed(notes.get("code"), self._code)
+        if files:
+            verb = "has" if len(files) == 1 else "have"
+            yield f"the model's code, {', '.join(files)}, {verb} changed since the checkpoint; --fresh begins anew"
+        threads = notes.get("threads")
+        if type(threads) is int and threads != torch.get_num_threads():
+            yield (
+                f"the run had {threads} CPU threads and goes on with {torch.get_num_threads()}: its bits may differ "
+                "from those of an uninterrupted one"
+            )
 
     def _open_ledger(self) -> None:
         s = self.config.settings
@@ -306,7 +326,10 @@ class Run:
             return
         if checkpoint[1].get("digest") != self.config.digest():
             other = "; ".join(differing(self.folder / "config.toml", self.config)) or "its sweep is combined otherwise"
+            model = stored(self.folder / "config.toml").settings.training.model
+            code = is_imported(model) and model != self.config.settings.training.model
+            again = f"To go on with it, add --model {model}. Else use" if code else "Use"
             raise CheckpointError(
                 f"The folder {self.folder} holds a run with other settings ({other}).",
-                "Use --fresh to replace it, or another --out.",
+                f"{again} --fresh to replace it, or another --out.",
             )

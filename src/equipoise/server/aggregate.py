@@ -52,11 +52,12 @@ class Total:
         valid = ((self.count >= min_clients) & (self.mass > 0)).unsqueeze(-1)
         mass = torch.where(valid[:, 0], self.mass, 1.0).unsqueeze(-1)
         rate = torch.as_tensor(rate, dtype=torch.float64, device=mass.device).view(-1, 1)
+        means = mass.device.type == "cpu" and bool(valid.all()) and bool((rate == 1).all())
         new, sizes = torch.empty_like(previous), []
         for columns in _columns(previous):
             old, mean = previous[:, columns], self.sum[:, columns] / mass
-            moved = torch.where(rate == 1, mean, old + rate * (mean - old))
-            new[:, columns] = torch.where(valid, moved.to(old.dtype), old)
+            moved = mean if means else torch.where(rate == 1, mean, old + rate * (mean - old))
+            new[:, columns] = moved if means else torch.where(valid, moved.to(old.dtype), old)
             sizes.append(torch.linalg.vector_norm(self.distortion[:, columns] / mass, dim=-1))
         size = sizes[0] if len(sizes) == 1 else torch.linalg.vector_norm(torch.stack(sizes), dim=0)
         return new, size.to(previous.dtype)
