@@ -2,6 +2,8 @@
 
     python benchmarks/models.py --out benchmarks/results_models.json [--device cuda] [--seconds 4] [--only resnet-gn]
 
+Rows that the file has already, and that are not measured again, stay as they are, each with its commit.
+
 Static noise and learned distortion: the plain loop is that of examples/basic_flow.py, which does the same work, replica
 after replica: draws, noise, gradients, the learner's steps, the losses before and after, the mean. ``gaussian-dp``: the
 same step by Opacus, client after client, on a CPU, where Opacus is installed. Both sides take turns, each in a process
@@ -83,9 +85,9 @@ def ours(case: dict[str, Any], device: str, chunk: int = 0) -> Round:
     private = case["mechanism"] == "gaussian-dp"
     data = data_of(kind, case["clients"] * (case["batch"] if private else 64))
     settings = Settings.flat(
-        rounds=100_000, clients=case["clients"], batch=4 if private else case["batch"], steps=steps, device=device,
-        snapshots=[], evaluate_every=100_000, eta=0.1, chunk=chunk,
-        **({"gaussian": {"rounds": 100_000, "divisor": case["batch"]}} if private else {}),
+        rounds=20_000, clients=case["clients"], batch=4 if private else case["batch"], steps=steps, device=device,
+        snapshots=[], evaluate_every=20_000, eta=0.1, chunk=chunk,
+        **({"gaussian": {"rounds": 20_000, "divisor": case["batch"]}} if private else {}),
     )  # fmt: skip
     federation = Federation("made", case["mechanism"], MECHANISMS[case["mechanism"]])
     sweep = Sweep(settings, [federation], {"made": data}, make())
@@ -308,12 +310,11 @@ def measured(case: dict[str, Any], device: str, limit: float, least: int) -> dic
     return row | dict(zip(sides, taken, strict=True))
 
 
-def cases(device: str, only: str | None) -> list[dict[str, Any]]:
+def cases(device: str) -> list[dict[str, Any]]:
     mechanisms = [name for name in MECHANISMS if device == "cpu" or name != "gaussian-dp"]
     return [
         {"model": model, "mechanism": mechanism, "batch": batch, "clients": clients}
-        for model in MODELS if only is None or model in only.split(",")
-        for mechanism in mechanisms for batch in (4, 32) for clients in (4, 16)
+        for model in MODELS for mechanism in mechanisms for batch in (4, 32) for clients in (4, 16)
     ]  # fmt: skip
 
 
@@ -322,16 +323,24 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--least", type=int, default=3)
-    parser.add_argument("--only", help="a model, or several with commas")
+    parser.add_argument("--only", help="models and mechanisms, with commas; all unless given")
     parser.add_argument("--commit", help="where git cannot tell it")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)  # processes are forked from this one, and threads do not outlive that
     warnings.simplefilter("ignore")  # Opacus's, on its noise and its hooks
-    rows = []
-    for case in cases(options.device, options.only):
-        rows.append(measured(case, options.device, options.seconds, options.least))
-        row = rows[-1]
+    known = json.loads(options.out.read_text())["rows"] if options.out and options.out.exists() else []
+    rows = {key(row): row for row in known}
+    commit = (
+        options.commit or subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+    )
+    only = set(options.only.split(",")) if options.only else set()
+    models, mechanisms = (only & {*known} or {*known} for known in (MODELS, MECHANISMS))
+    for case in cases(options.device):
+        if case["model"] not in models or case["mechanism"] not in mechanisms:
+            continue
+        row = measured(case, options.device, options.seconds, options.least) | {"commit": commit}
+        rows[key(row)] = row
         what = f"{row['model']:>15} {row['mechanism']:>12} batch {row['batch']:>2} clients {row['clients']:>2}"
         told = row.get("error") or (
             f"{row['ms']:9.2f} ms, plain {row['plain_ms']:9.2f}, {row['ratio']:5.2f}x ({row['ratio_low']:.2f} to "
@@ -340,18 +349,16 @@ def main() -> None:
         )
         print(what, told, flush=True)
         if options.out:
-            write(options, rows)
+            write(options, [rows[key(one)] for one in cases(options.device) if key(one) in rows])
+
+
+def key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["model"], row["mechanism"], row["batch"], row["clients"]
 
 
 def write(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
-    commit = (
-        options.commit
-        or subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    )
-    command = f"python benchmarks/models.py --device {options.device} --out {options.out.name}"
     result = {
-        "command": command,
-        "commit": commit,
+        "command": f"python benchmarks/models.py --device {options.device} --out {options.out.name}",
         "seconds": options.seconds,
         "rows": rows,
         "environment": apart(partial(environment, options.device))[0],

@@ -116,34 +116,34 @@ def any_model() -> str:
 
 
 def _models(rows: list[dict[str, Any]]) -> str:
-    known = {(row["model"], row["mechanism"], row["clients"], row["batch"]): row for row in rows}
+    known = {(row["model"], row["mechanism"], row["clients"], row["batch"]): row for row in rows if "ratio" in row}
     kinds = dict.fromkeys((row["model"], row["mechanism"]) for row in rows)
     heads = [f"{clients} clients, batch {batch}" for clients, batch in CASES]
-    return table(
-        f"model | mechanism | {' | '.join(heads)} | memory",
-        [
-            [
-                *kind,
-                *(f"{row['ratio']:.2f} ({row['ratio_low']:.2f} to {row['ratio_high']:.2f})" for row in own),
-                f"{max(row['one_client_mib'] / row['plain_memory_mib'] for row in own):.2f}",
-            ]
-            for kind in kinds
-            for own in [[known[(*kind, *case)] for case in CASES]]
-        ],
-    )
+
+    def line(*kind: str) -> list[str]:
+        own = [known.get((*kind, *case)) for case in CASES]
+        ratios = (
+            "-" if row is None else f"{row['ratio']:.2f} ({row['ratio_low']:.2f}-{row['ratio_high']:.2f})"
+            for row in own
+        )
+        memory = max(row["one_client_mib"] / row["plain_memory_mib"] for row in own if row is not None)
+        return [*kind, *ratios, f"{memory:.2f}"]
+
+    return table(f"model | mechanism | {' | '.join(heads)} | memory", [line(*kind) for kind in kinds])
 
 
 def _misses(rows: list[dict[str, Any]]) -> str:
     """Which entries are below what is aimed at: 0.95 by their interval, 0.5 for gaussian-dp."""
-    below = [row for row in rows if row["ratio_high"] < (0.5 if row["mechanism"] == "gaussian-dp" else 0.95)]
-    unsure = [row for row in rows if row["ratio_low"] < (0.5 if row["mechanism"] == "gaussian-dp" else 0.95)]
-    told = f"Of {len(rows)} entries {len(below)} are below 0.95 (gaussian-dp: 0.5) by their whole interval"
-    rest = len(unsure) - len(below)
+    rows = [row for row in rows if "ratio" in row]
+    aims = [0.5 if row["mechanism"] == "gaussian-dp" else 0.95 for row in rows]
+    below = [row for row, aim in zip(rows, aims, strict=True) if row["ratio_high"] < aim]
+    unsure = sum(row["ratio_low"] < aim <= row["ratio_high"] for row, aim in zip(rows, aims, strict=True))
     names = "; ".join(
-        f"{row['model']}, {row['mechanism']}, batch {row['batch']}, {row['clients']} clients {row['ratio']:.2f}"
+        f"{row['model']}, {row['mechanism']}, batch {row['batch']}, {row['clients']} clients: {row['ratio']:.2f}"
         for row in below
     )
-    return told + (f" ({names})" if names else "") + f", and the intervals of {rest} more reach below."
+    told = f"Of {len(rows)} entries {len(below)} are below 0.95 (gaussian-dp: 0.5) by their whole interval"
+    return f"{told}{f' ({names})' if names else ''}, and the intervals of {unsure} more reach below."
 
 
 LOWERS = {0.995: 2, 0.98: 8, 0.96: 16, 0.92: 32}

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import workers
 from ..errors import ConfigError
 from ..privacy.rounded_gaussian import rounded_gaussians
 from ..randomness import Words
@@ -67,7 +66,7 @@ def update_per_mean(eta: float, count: int, protection: Protection) -> float:
 
 
 def _noise(grid: L2Grid, deviations: Sequence[float], words: Sequence[Words], like: Tensor) -> Tensor:
-    first = np.stack(list(workers.mapped(lambda source: source(like.shape[-1]), words))).view(np.int64)
+    first = np.stack([source(like.shape[-1]) for source in words]).view(np.int64)
     scales = [grid.noise_scale(deviation) for deviation in deviations]
     return rounded_gaussians(scales, torch.from_numpy(first).to(like.device), words).double()
 

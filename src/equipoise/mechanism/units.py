@@ -34,7 +34,7 @@ from ..models.objective import Inputs, map_inputs
 from ..models.routes import SHARED
 from ..privacy.poisson import included
 from ..randomness import Words
-from .call_slots import SLOTS, call_size, one_thread_each
+from .call_slots import FEW, SLOTS, call_size, one_thread_each
 from .l2_grid import EXACT, L2Grid
 
 log = logging.getLogger("equipoise")
@@ -162,12 +162,17 @@ class EachRecord:
         keys = [(content(row), content(start[r])) for r, row in enumerate(rows)]
         first = {key: r for r, key in reversed(list(enumerate(keys)))}
 
-        def alone(r: int) -> tuple[Tensor, Tensor]:
-            return self.total(rows[r : r + 1], start[r : r + 1], clip)
+        def run(part: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+            return [self.total(rows[r : r + 1], start[r : r + 1], clip) for r in part]
 
-        some = list(first.values())  # workers share the calls of one client where clients are few
-        each = one_thread_each(self.batched, alone, some) if len(some) >= workers.count() else map(alone, some)
-        known = dict(zip(first, each, strict=True))
+        some = list(first.values())
+        if (self.slots or self._fitting(start)) <= FEW:  # too short for several workers
+            done = one_thread_each(self.batched, run, [some])
+        elif len(some) >= workers.count():
+            done = one_thread_each(self.batched, run, [[r] for r in some])
+        else:  # workers share the calls of one client
+            done = [run(some)]
+        known = dict(zip(first, (each for part in done for each in part), strict=True))
         return [known[key] for key in keys]
 
     def _calls(self, rows: Sequence[Tensor], slots: int) -> list[Call]:

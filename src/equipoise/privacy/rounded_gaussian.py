@@ -41,7 +41,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .. import workers
 from ..errors import BudgetError
 from ..randomness import Words
 
@@ -53,8 +52,7 @@ REACH = 32
 _RARE = 1 << 44  # of 2^64: below, the interval of V is too long for its midpoint to tell enough
 _BITS = 64
 _TICKS = (1 << 63) - 1
-_CHUNK = 1 << 14  # draws at once: what is computed on the way stays in the processor's cache
-_DEALT = 2  # a worker takes so many chunks at least, as it takes time to wake up
+_CHUNK = 1 << 15  # draws at once, for every thread: what is computed on the way stays in its cache
 
 
 def rounded_gaussian(scale: float, count: int, words: Words) -> NDArray[np.int64]:
@@ -88,21 +86,15 @@ def rounded_gaussians(scales: Sequence[float], first: Tensor, words: Sequence[Wo
     for scale in scales:
         _check(scale)
     rows, count = first.shape
-    height, width = (1, _CHUNK) if first.device.type == "cpu" else (max(1, rows), max(1, count))
+    cpu = first.device.type == "cpu"
+    height, width = (1, _CHUNK * torch.get_num_threads()) if cpu else (max(1, rows), max(1, count))
     each = torch.tensor(scales, dtype=torch.float64, device=first.device).unsqueeze(1)
-    drawn, corners = torch.empty_like(first), list(product(range(0, rows, height), range(0, count, width)))
-
-    def guess(part: slice) -> list[Tensor]:
-        doubts = [torch.empty(0, 2, dtype=torch.int64, device=first.device)]
-        for top, left in corners[part]:
-            block = (slice(top, top + height), slice(left, left + width))
-            corner = torch.tensor([top, left], device=first.device)
-            doubts.append(_guess(each[block[0]], first[block], drawn[block]) + corner)
-        return doubts
-
-    parts = workers.shares(len(corners), _DEALT, 1)
-    found = workers.mapped(guess, parts) if len(parts) > 1 else map(guess, parts)
-    row, column = torch.cat([doubts for part in found for doubts in part]).unbind(1)
+    drawn, doubts = torch.empty_like(first), [torch.empty(0, 2, dtype=torch.int64, device=first.device)]
+    for top, left in product(range(0, rows, height), range(0, count, width)):
+        block = (slice(top, top + height), slice(left, left + width))
+        corner = torch.tensor([top, left], device=first.device)
+        doubts.append(_guess(each[block[0]], first[block], drawn[block]) + corner)
+    row, column = torch.cat(doubts).unbind(1)
     left_over = zip(row.tolist(), first[row, column].tolist(), strict=True)
     exact = [_draw(scales[r], word, words[r]) for r, word in left_over]
     drawn[row, column] = torch.tensor(exact, dtype=torch.int64, device=first.device)
