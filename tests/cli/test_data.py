@@ -71,11 +71,13 @@ def test_names_do_not_steer_a_terminal(command: Command, tmp_path: Path) -> None
     assert not any(mark in out for out in outputs for mark in "\x1b\x07")
 
 
-def test_a_part_that_is_too_small_for_its_clients_is_named(command: Command, tmp_path: Path) -> None:
-    done = command("data", "check", write(tmp_path / "people.csv"), "--set", "clients=5")
-    assert done.code == 12
-    assert "Of the validation part: Expected clients=5 to be <= the 4 rows." in done.err
-    assert "validation_fraction" in done.err
+def test_a_test_part_with_fewer_rows_than_clients_has_no_accuracy_of_each(command: Command, tmp_path: Path) -> None:
+    path = write(tmp_path / "people.csv")
+    assert command("data", "check", path, "--set", "clients=8").code == 0
+    trained = ("train", "--dataset", path, "--mechanism", "none", "--rounds", "1", "--set", "batch=1")
+    said = "6 rows to test on are fewer than the clients, so no client has an accuracy of its own"
+    assert said in " ".join(command(*trained, "--set", "clients=8").out.split())
+    assert said not in " ".join(command(*trained, "--set", "clients=3").out.split())
 
 
 @pytest.mark.parametrize("arguments", [("absent",), ("people.csv", "--set", "target=stat")])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from equipoise.data.dataset import Dataset
 from equipoise.engine import datasets as module
-from equipoise.engine.datasets import dataset_labels, load_dataset, load_datasets
+from equipoise.engine.datasets import dataset_labels, dealt, load_dataset, load_datasets
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings
 from equipoise.engine.sweep import Sweep
@@ -82,3 +84,18 @@ def test_a_label_is_its_own_label_and_no_two_are_equal(names: list[str]) -> None
     labels = dataset_labels(names)
     assert len(set(labels.values())) == len(names)
     assert all(labels.get(label, label) == label for label in labels.values())
+
+
+def test_many_clients_share_a_small_test_set_and_have_no_parts_of_it(few: Dataset) -> None:
+    """A hundred clients of four rows each, and 40 rows to test on."""
+    some = replace(few, test=few.test.take(torch.arange(40)), validation=few.validation.take(torch.arange(40)))
+    settings = Settings.flat(clients=100, batch=1, rounds=1, participants=5)
+    parts, held = dealt(settings, some)
+    assert len(parts) == 100
+    assert held == {"": [], "validation_": []}
+    sweep = Sweep(settings, [Federation("few", "none")], {"few": some})
+    (event,) = [event for event in sweep.run() if event.rows]
+    assert event.rows[0]["client_accuracy"] == []
+    assert 0 <= event.rows[0]["accuracy"] <= 1
+    _, held = dealt(settings.replace(clients=40, participants=None), some)
+    assert [len(rows) for rows in held[""]] == [1] * 40

@@ -84,7 +84,10 @@ def announce(run: Run, warned: Sequence[str]) -> None:
 
     display.console.print(summary(run.config, run.folder, run.sweep.route_seconds))
     lines = [f"warning: {warning}" for warning in warned]
-    for data in run.sweep.datasets.values():
+    for name, data in run.sweep.datasets.items():
+        if not run.sweep.test_parts[name, ""]:
+            rows = f"{len(data.test):,} rows to test on are fewer than the clients"
+            lines.append(f"{data.name}: {rows}, so no client has an accuracy of its own")
         lines += [printable(f"{data.name}: guessed {guess}") for guess in data.guessed]
         if data.public is None:
             lines.append(

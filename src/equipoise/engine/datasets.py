@@ -7,9 +7,12 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 from pathlib import Path
 
+from torch import Tensor
+
 from ..data.bundle import BUNDLED
 from ..data.dataset import Dataset
 from ..data.loading import load_with
+from ..data.partition import partition
 from ..errors import DataError, printable
 from .data_settings import FILES, LATER
 from .settings import Settings
@@ -25,6 +28,25 @@ def load_dataset(settings: Settings, name: str) -> Dataset:
 def load_datasets(settings: Settings, names: Iterable[str]) -> dict[str, Dataset]:
     """Each dataset once, in the order of its first name."""
     return {name: load_dataset(settings, name) for name in dict.fromkeys(names)}
+
+
+def dealt(settings: Settings, dataset: Dataset) -> tuple[list[Tensor], dict[str, list[Tensor]]]:
+    """The training rows of each client, and those that it is tested and validated on, by the prefix of the metric.
+
+    There are none of the latter where these splits have fewer rows than there are clients.
+    """
+    own, clients, train = settings.data, settings.protection.clients, dataset.train
+    parts = partition(
+        train.labels, clients, own.partition, dirichlet=own.dirichlet, shards=own.shards, sizes=own.sizes,
+        seed=own.partition_seed, groups=train.groups,
+    )  # fmt: skip
+    held = {}
+    for prefix, split in (("", dataset.test), ("validation_", dataset.validation)):
+        try:
+            held[prefix] = partition(split.labels, clients, "identical", sizes=own.sizes, groups=split.groups)
+        except DataError:  # settings that are wrong were refused above
+            held[prefix] = []
+    return parts, held
 
 
 def alike(datasets: Mapping[str, Dataset]) -> Dataset:

@@ -40,7 +40,9 @@ def score(batched: Batched, params: Tensor, images: Tensor, labels: Tensor) -> t
 
 
 def by_client(values: Tensor, parts: list[Tensor]) -> Tensor:
-    """Mean over every client's examples: ``[F, N]`` -> ``[F, K]``."""
+    """Mean over every client's examples: ``[F, N]`` -> ``[F, K]``; ``[F, 0]`` where no client has any."""
+    if not parts:
+        return values.new_zeros(len(values), 0, dtype=torch.float64)
     return torch.stack([values[:, part.to(values.device)].to(torch.float64).mean(1) for part in parts], dim=1)
 
 

@@ -10,10 +10,8 @@ import torch
 from ..data.bundle import BUNDLED
 from ..data.dataset import Dataset
 from ..data.formats import format_of
-from ..data.partition import partition
 from ..data.splits import Split
-from ..errors import DataError
-from .datasets import load_dataset
+from .datasets import dealt, load_dataset
 from .settings import Settings
 
 
@@ -56,19 +54,9 @@ def _counts(split: Split, classes: int) -> list[int]:
 
 
 def _clients(settings: Settings, data: Dataset) -> dict[str, Any]:
-    own, clients = settings.data, settings.protection.clients
-    parts = partition(
-        data.train.labels, clients, own.partition, dirichlet=own.dirichlet, shards=own.shards, sizes=own.sizes,
-        seed=own.partition_seed, groups=data.train.groups,
-    )  # fmt: skip
-    for what in ("validation", "test"):  # a client has its share of these too: training would refuse
-        split: Split = getattr(data, what)
-        try:
-            partition(split.labels, clients, "identical", sizes=own.sizes, groups=split.groups)
-        except DataError as error:
-            raise DataError(f"Of the {what} part: {error.cause}", f"{error.remedy} Or raise {what}_fraction.") from None
+    parts, _ = dealt(settings, data)
     return {
-        "partition": own.partition,
+        "partition": settings.data.partition,
         "rows": [len(part) for part in parts],
         "classes": [_counts(data.train.take(part), data.classes) for part in parts],
     }

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.dataset import Dataset
-from ..data.partition import partition, weights
+from ..data.partition import weights
 from ..errors import ConfigError
 from ..mechanism.constants import warn_of_each
 from ..mechanism.records import of_units
@@ -37,7 +37,7 @@ from ..randomness import experiment_key, uniform
 from ..server.aggregate import Total
 from . import metrics
 from .cuda_graph import MOST_STREAMS, RoundGraph, capturable, side_by_side
-from .datasets import alike, dataset_labels, load_dataset
+from .datasets import alike, dataset_labels, dealt, load_dataset
 from .draws import Draws
 from .feature_data import joined_groups, on_features, pool_of
 from .federation import Federation
@@ -342,18 +342,11 @@ class Sweep:
         self.test_parts: dict[tuple[str, str], list[Tensor]] = {}
         offset = 0
         for name, dataset in self.datasets.items():
-            parts = partition(
-                dataset.train.labels, s.protection.clients, s.data.partition,
-                dirichlet=s.data.dirichlet, shards=s.data.shards, sizes=s.data.sizes, seed=s.data.partition_seed,
-                groups=dataset.train.groups,
-            )  # fmt: skip
+            parts, held = dealt(s, dataset)
             self.parts[name] = [part + offset for part in parts]
             self.shares[name] = weights(parts)
+            self.test_parts |= {(name, prefix): rows for prefix, rows in held.items()}
             offset += len(dataset.train)
-            for prefix, split in (("", dataset.test), ("validation_", dataset.validation)):
-                self.test_parts[name, prefix] = partition(
-                    split.labels, s.protection.clients, "identical", sizes=s.data.sizes, groups=split.groups
-                )
         sets = [dataset.train for dataset in self.datasets.values()]
         self.inputs = placed(torch.cat([part.inputs for part in sets]), self.device, self.dtype)
         self.labels = torch.cat([part.labels for part in sets]).to(self.device)
