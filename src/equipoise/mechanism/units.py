@@ -212,6 +212,8 @@ class EachRecord:
     def _blanked(self, start: Tensor, images: Inputs, labels: Tensor, usable: Tensor) -> Tensor:
         if self.batched.route not in SHARED and len(start) == 1:  # each in a call of its own, and empty slots in none
             place = usable.nonzero()[:, 1]
+            if len(place) == usable.shape[1]:
+                return self.batched.each(start, images, labels)
             gradients = start.new_zeros(*usable.shape, start.shape[1])
             if len(place):
                 some = map_inputs(lambda part: part[:, place], images)
