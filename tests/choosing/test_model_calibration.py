@@ -91,7 +91,7 @@ def test_a_scale_beyond_all_budgets_has_none() -> None:
 
 @pytest.mark.parametrize("wanted", [0.01, 0.0, -1.0, 1.0, 2.0, float("nan")])
 def test_a_share_below_chance_cannot_be_wanted(wanted: float) -> None:
-    with pytest.raises(ConfigError, match="to lie between chance, 1/100, and 1"):
+    with pytest.raises(ConfigError, match=r"to lie between chance, 1/100, and 1.* above 0.01, for example 0.015"):
         ModelCalibration.of(SETTINGS, "mnist", "pl-identical").budget_for(wanted, Known(1.0))
 
 

@@ -44,6 +44,7 @@ def test_the_ratio_and_what_matched_is_expected_to_find(command: Command) -> Non
         in text
     )
     assert "It is no bound" in text
+    assert "guesses that use no update" not in text, "which are of pictures that may be other ones"
     assert "simulating 1,124 updates of public mnist, over 4 labels, about" in text
     assert "warning: a PL budget of 0.98 asks for a norm of 8 whatever the model" in text
     assert on["constants"].endswith("not of yours with 50,890"), "and no advice to do what is being done"

@@ -149,9 +149,11 @@ class ModelCalibration:
         the constants behind it end before, has ``budget`` None.
         """
         if not 1 / seen.candidates < wanted < 1:
+            count, chance = seen.candidates, 1 / seen.candidates
             raise ConfigError(
-                f"Expected an identification rate of {wanted!r} to lie between chance, 1/{seen.candidates}, and 1.",
-                f"Give one above {1 / seen.candidates:.3g}, for example 0.05.",
+                f"Expected an identification rate of {wanted!r} to lie between chance, 1/{count}, and 1: so many "
+                "public records of a class are candidates.",
+                f"Give one above {chance:.3g}, for example {1.5 * chance:.2g}, or set more public records apart.",
             )
         unit, learns = self._unit(), get_mechanism(self.mechanism).learns
         low, high = math.log(1e-2 * unit), math.log(LARGEST * unit)

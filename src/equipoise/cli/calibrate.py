@@ -81,7 +81,7 @@ def calibrate(
         print_json(result)
         return
     if "claim" in result:
-        _show_calibration(result)
+        _show_calibration(result, guesses="model" not in result)
     if "model" in result:
         show_model(result["model"])
 
@@ -94,7 +94,8 @@ def _asked(name: str, budget: Any, overrides: dict[str, Any]) -> dict[str, Any]:
     return calibration(settings.protection, name, budget)
 
 
-def _show_calibration(result: dict[str, Any]) -> None:
+def _show_calibration(result: dict[str, Any], guesses: bool) -> None:
+    """``guesses``: with what guesses score on the bundled pictures, which tells nothing of other data."""
     from . import display
 
     norm = result["norm"].upper()
@@ -108,7 +109,7 @@ def _show_calibration(result: dict[str, Any]) -> None:
     else:
         said = f"every release is distorted by an {norm} norm of {result['lower']:.6g}; nothing is learned"
     display.console.print(said)
-    for name, scores in (result["guesses"] or {}).items():
+    for name, scores in ((result["guesses"] or {}) if guesses else {}).items():
         display.note(
             f"for scale: by the score that this budget keeps below {result['budget']}, guesses that use no update "
             f"reach {scores['black']:.2f} (black) and {scores['class_mean']:.2f} (class mean) on public {name}"
