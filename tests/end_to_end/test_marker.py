@@ -238,16 +238,16 @@ def test_a_leak_is_found_in_every_form(data: Path, form: str) -> None:
 
 # --- what fails -------------------------------------------------------------------------------------------------------
 
-SECRET_LABEL, SECRET_VALUE = -7368421, 7.368421
+SECRET_LABEL = -7368421
 
 
-@pytest.mark.parametrize("fault", ["not a number", "beyond the range", "negative label", "huge label", "few images"])
+@pytest.mark.parametrize("fault", ["not a number", "infinite", "negative label", "huge label", "few images"])
 def test_an_error_names_rows_and_never_a_value(data: Path, tmp_path: Path, fault: str) -> None:
     arrays: dict[str, Any] = dict(np.load(data / "train.npz"))
     if fault == "not a number":
         arrays["images"][5, 3, 3] = np.nan
-    elif fault == "beyond the range":
-        arrays["images"][5, 3, 3] = SECRET_VALUE
+    elif fault == "infinite":
+        arrays["images"][5, 3, 3] = np.inf
     elif fault == "few images":
         arrays = {name: array[:12] for name, array in arrays.items()}
     else:

@@ -36,8 +36,8 @@ LARGEST = 1e5
 STEPS = {False: 12, True: 6}
 """Halvings in that search; a learner has to be simulated for each."""
 CLAIM = (
-    "Measured on public data for one release at these weights, against one attack; within 0.1 of what an audit with "
-    "matched finds on the paper's model, mostly above. It is no bound; later rounds and other attacks may do better."
+    "Measured on public data for one release at these weights, against one attack; up to 0.14 above what an audit with "
+    "matched finds on the paper's model. It is no bound; later rounds and other attacks may do better."
 )
 
 
