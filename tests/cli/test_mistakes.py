@@ -346,8 +346,8 @@ MISTAKES: dict[str, list[Mistake]] = {
         ),
         Mistake(
             "equipoise calibrate --model mlp --identification 0.001", 11,
-            "Expected an identification rate of 0.001 to lie between chance, 1/100, and 1: so many public records of a class "
-            "are candidates.",
+            "Expected an identification rate of 0.001 to lie between chance, 1/100, and 1: so many public records of a "
+            "class are candidates.",
             "Give one above 0.01, for example 0.015, or set more public records apart.",
         ),
         Mistake(
