@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from equipoise.attack.simulate import respond
 from equipoise.attack.view import Server
 from equipoise.auditing import replay
 from equipoise.auditing.cells import server_of
-from equipoise.auditing.replay import Suspects, decoy_ranks, planned, replayed, stream, suspects
+from equipoise.auditing.replay import Suspects, decoy_ranks, planned, replayed, replayed_all, suspects, windows
 from equipoise.auditing.targets import Materials
 from equipoise.data.dataset import Dataset
 from equipoise.engine.federation import Federation
@@ -38,6 +39,10 @@ def sweep_of(few: Dataset, mechanism: str = "pl-learn", **change: Any) -> Sweep:
 def watched(sweep: Sweep, rounds: int, client: int = 0, examples: Tensor | None = None) -> list[Observation]:
     rows = sweep.parts["few"][client] if examples is None else examples
     return list(stream(sweep, client, rows, rounds, attacker(sweep)))
+
+
+def stream(*args: Any) -> Iterator[Observation]:
+    return (one for several in windows(*args) for one in several[0])
 
 
 def attacker(sweep: Sweep) -> Server:
@@ -341,16 +346,23 @@ def test_what_comes_out_is_what_the_attack_found(few: Dataset, monkeypatch: pyte
     """In releases that hold it the truth wins, in their first it loses; undistorted it is the other way round."""
     seen: dict[str, Any] = {}
 
-    def result(server: Server, observations: Any, public: Any, candidates: Any, **more: Any) -> Scores:
-        present = torch.stack([one.present for one in observations])
-        rounds, count = present.shape
-        seen.update(server=server, public=public, more=more, present=present)
-        scores = torch.zeros(rounds, len(candidates.labels), dtype=torch.float64)
-        first = present & (present.cumsum(0) == 1)
-        scores[:, :count] = torch.where(present, 3.0, 0.0) - torch.where(first, 4.0, 0.0)
-        return Scores(scores, -scores, None, present)
+    class Planted:
+        def __init__(self, server: Server, public: Any, candidates: Any, **more: Any) -> None:
+            self.candidates, self.present = candidates, list[Tensor]()
+            seen.update(server=server, public=public, more=more)
 
-    monkeypatch.setattr(replay, "multi_round", result)
+        def add(self, observations: Any) -> None:
+            self.present += [one.present for one in observations]
+
+        def scores(self) -> Scores:
+            present = seen["present"] = torch.stack(self.present)
+            rounds, count = present.shape
+            scores = torch.zeros(rounds, len(self.candidates.labels), dtype=torch.float64)
+            first = present & (present.cumsum(0) == 1)
+            scores[:, :count] = torch.where(present, 3.0, 0.0) - torch.where(first, 4.0, 0.0)
+            return Scores(scores, -scores, None, present)
+
+    monkeypatch.setattr(replay, "Scoring", Planted)
     monkeypatch.setattr("equipoise.engine.datasets.load_with", lambda *given, **more: few)
     settings = Settings.flat(local_steps=2, batch=3, partition="iid")
     row = replayed(settings, Federation("mnist", "pl-learn", 0.98), 30, examples=24, decoys=4, around=8, seed=5)
@@ -364,7 +376,7 @@ def test_what_comes_out_is_what_the_attack_found(few: Dataset, monkeypatch: pyte
     assert row["releases_per_example"] == pytest.approx(float(often.double().mean()))
     assert (row["releases_per_example_least"], row["releases_per_example_most"]) == (int(often.min()), int(often.max()))
     assert (row["rounds"], row["targets"], row["candidates"], row["evidence"]) == (30, 24, 5, "ok")
-    assert seen["more"] == {"around": 8, "pairs": 1, "seed": 5}
+    assert seen["more"] == {"around": 8, "pairs": 1, "seed": 5, "every": True}
     assert float(seen["server"].protection.scale) == pytest.approx(7.99975)
     assert torch.equal(seen["public"][0], few.public_attack.inputs)
 
@@ -395,6 +407,39 @@ def test_the_planned_gradients_are_about_those_that_are_computed(
     plan = planned(settings, federation, rounds, classes=10, size=40, examples=10, decoys=5, around=8)
     replayed(settings, federation, rounds, examples=10, decoys=5, around=8)
     assert 0.7 * plan < counted < 1.3 * plan
+
+
+# --- several at once, and the known schedule alone -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", ["pl-identical", "pl-learn"])
+def test_the_known_schedule_alone_finds_the_same(few: Dataset, mechanism: str) -> None:
+    how = {"examples": 8, "decoys": 5, "around": 8, "datasets": {"few": few}}
+    settings, federation = Settings.flat(partition="iid", steps=3), Federation("few", mechanism, 0.995)
+    whole = replayed(settings, federation, 20, **how)
+    known = replayed(settings, federation, 20, unknown=False, **how)
+    ways = ("one_release", "schedule_known")
+    for name in (f"{way}{kind}" for way in ways for kind in ("", "_undistorted", "_decoy")):
+        assert known["identified"][name] == whole["identified"][name], name
+    assert not any("schedule_unknown" in name for name in known)
+    alike = ("rounds", "targets", "candidates", "releases_per_example", "client_images_in_no_release")
+    assert [known[name] for name in alike] == [whole[name] for name in alike]
+
+
+def test_federations_replayed_together_are_what_each_is_alone(few: Dataset) -> None:
+    how = {"examples": 8, "decoys": 5, "around": 8, "datasets": {"few": few}, "unknown": False}
+    settings = Settings.flat(partition="iid", steps=3)
+    kinds = [("pl-learn", 0.995), ("pl-identical", 0.995), ("none", None), ("pl-learn", 0.96)]
+    federations = [Federation("few", name, budget) for name, budget in kinds]
+    together = replayed_all(settings, federations, 12, **how)
+    assert [(row["mechanism"], row["budget"]) for row in together] == kinds
+    for federation, row in zip(federations, together, strict=True):
+        assert row["identified"] == replayed(settings, federation, 12, **how)["identified"], federation.label()
+
+
+def test_federations_of_two_seeds_are_not_replayed_together() -> None:
+    with pytest.raises(ConfigError, match="one seed"):
+        replayed_all(Settings.flat(), [Federation("mnist", "none", None, seed) for seed in (1, 2)], 3)
 
 
 # --- what is refused -----------------------------------------------------------------------------------------

@@ -98,27 +98,58 @@ def multi_round(
     around: int = 32,
     pairs: int = 1,
     seed: int = 0,
+    every: bool = True,
 ) -> Scores:
     """Score a stream of releases; of each one number per candidate is kept.
 
     The companions' covariance is taken from ``around`` batches in every round; a learner is simulated under ``pairs``
-    pairs of opposite noise.
+    pairs of opposite noise. ``every``: releases that hold no example count too, as an unknown schedule needs.
     """
-    bench = _Bench(server, check_public(server, public, None), candidates, around, pairs, seed)
-    own, plain, learned, present = [], [], [], []
-    limiter = None
-    for one, companions in _with_companions(server, observations, len(public[1]), around, seed):
-        limiter = limiter or _limiter(server, one.previous, seed)
-        result = bench.simulated(one, companions, None)
-        own.append(bench.likelihoods(one.released - one.previous, result, limiter))
-        plain.append(bench.likelihoods(one.undistorted - one.previous, result, None))
-        if server.protection.mechanism.learns:
-            learned.append(bench.of_the_learner(one, companions, limiter))
-        present.append(one.present)
-    if limiter is None:
-        raise AttackError("There are no releases to combine.", "Give at least one round.")
-    told = torch.stack(learned) if learned else None
-    return Scores(torch.stack(own), torch.stack(plain), told, torch.stack(present))
+    scoring = Scoring(server, public, candidates, around=around, pairs=pairs, seed=seed, every=every)
+    scoring.add(observations)
+    return scoring.scores()
+
+
+class Scoring:
+    """``multi_round`` for releases that come a few at a time."""
+
+    def __init__(
+        self, server: Server, public: Public, candidates: Candidates, *, around: int, pairs: int, seed: int, every: bool
+    ):
+        self.server, self.images, self.around, self.seed = server, len(public[1]), around, seed
+        self.bench = _Bench(server, check_public(server, public, None), candidates, around, pairs, seed)
+        self.every = every
+        self.limiter: Limiter | None = None
+        self.own, self.plain, self.learned, self.present = (
+            list[Tensor](),
+            list[Tensor](),
+            list[Tensor](),
+            list[Tensor](),
+        )
+
+    def add(self, observations: Iterable[Observation]) -> None:
+        """Some more releases, in the order of their rounds."""
+        for one, companions in _with_companions(self.server, observations, self.images, self.around, self.seed):
+            self._score(one, companions)
+
+    def _score(self, one: Observation, companions: Tensor) -> None:
+        bench, learns = self.bench, self.server.protection.mechanism.learns
+        self.limiter = limiter = self.limiter or _limiter(self.server, one.previous, self.seed)
+        which = None if self.every else bench.asked(one)
+        result = bench.simulated(one, companions, None, which)
+        if self.every or not learns:  # with the schedule known, a learner is simulated instead
+            self.own.append(bench.scored(one.released - one.previous, result, limiter, which))
+        self.plain.append(bench.scored(one.undistorted - one.previous, result, None, which))
+        if learns:
+            self.learned.append(bench.of_the_learner(one, companions, limiter))
+        self.present.append(one.present)
+
+    def scores(self) -> Scores:
+        if not self.present:
+            raise AttackError("There are no releases to combine.", "Give at least one round.")
+        plain, learned = torch.stack(self.plain), torch.stack(self.learned) if self.learned else None
+        own = torch.stack(self.own) if self.own else torch.zeros_like(plain)
+        return Scores(own, plain, learned, torch.stack(self.present))
 
 
 # -- one round -----------------------------------------------------------------------------------------------------
@@ -175,15 +206,27 @@ class _Bench:
             total += _updates(self.server, one.previous, batch, known, each)
         return total / len(signed)
 
+    def asked(self, one: Observation) -> Tensor:
+        """The candidates whose label an example of this round has."""
+        candidates = self.candidates
+        return torch.isin(candidates.labels, candidates.kinds[one.present]).nonzero().flatten()
+
     def of_the_learner(self, one: Observation, companions: Tensor, limiter: Limiter) -> Tensor:
         """Log-likelihoods ``[Q]`` of the candidates whose label an example of this round has; 0 for the others."""
-        candidates = self.candidates
-        score = torch.zeros(len(candidates.labels), dtype=torch.float64, device=one.previous.device)
-        which = torch.isin(candidates.labels, candidates.kinds[one.present]).nonzero().flatten()
-        if len(which):
-            drawn = noise(self.server, self.key, torch.arange(self.pairs), one.previous, tag=one.round)
-            result = self.simulated(one, companions, drawn, which)
-            score[which] = self.likelihoods(one.released - one.previous, result, limiter)
+        which = self.asked(one)
+        if not len(which):
+            return torch.zeros(len(self.candidates.labels), dtype=torch.float64, device=one.previous.device)
+        drawn = noise(self.server, self.key, torch.arange(self.pairs), one.previous, tag=one.round)
+        result = self.simulated(one, companions, drawn, which)
+        return self.scored(one.released - one.previous, result, limiter, which)
+
+    def scored(self, update: Tensor, result: Tensor, limiter: Limiter | None, which: Tensor | None) -> Tensor:
+        """Likelihoods of all candidates ``[Q]``, of which those in ``which`` were simulated: 0 for the others."""
+        values = self.likelihoods(update, result, limiter)
+        if which is None:
+            return values
+        score = torch.zeros(len(self.candidates.labels), dtype=torch.float64, device=update.device)
+        score[which] = values.double()
         return score
 
     def likelihoods(self, update: Tensor, result: Tensor, limiter: Limiter | None) -> Tensor:

@@ -11,14 +11,14 @@ low result then says nothing about the protection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..attack.multi_round import Candidates, Combined, Observation, combine, multi_round
+from ..attack.multi_round import Candidates, Combined, Observation, Scores, Scoring, combine
 from ..attack.simulate import respond_all, undistorted
 from ..attack.view import Server
 from ..data.dataset import Dataset
@@ -44,34 +44,58 @@ OVER = "other {things} and decoys; all share the releases of one run, so not oth
 """What the intervals cover."""
 
 
-def stream(
+Window = list[Observation]
+
+
+def windows(
     sweep: Sweep,
     client: int,
     examples: Tensor,
     rounds: int,
     server: Server,
     on_round: Callable[[int], None] | None = None,
-) -> Iterator[Observation]:
-    """The releases of one client, with and without distortion; ``examples`` are rows of the training images."""
-    seen: list[tuple[Tensor, Tensor]] = []
+    *,
+    every: bool = True,
+) -> Iterator[list[Window]]:
+    """The releases of one client in each federation of a sweep, with and without distortion, a few rounds at a time.
+
+    ``examples`` are rows of the training images; without ``every``, rounds that hold none of them are left out. All
+    federations have the same seed and data: their batches are the same.
+    """
+    seen: list[list[tuple[Tensor, Tensor]]] = [[] for _ in sweep.federations]
+    plain = undistorted(server)
 
     def keep(block: Block, released: Tensor) -> None:
         if block.slots.start <= client < block.slots.stop:
-            seen.append((sweep.state.params[0].clone(), released[client - block.slots.start].clone()))
+            mine = released.view(*block.shape, -1)[:, client - block.slots.start]
+            for place, sent in zip(range(block.federations.start, block.federations.stop), mine, strict=True):
+                seen[place].append((sweep.state.params[place].clone(), sent.clone()))
 
     sweep.on_releases = keep
     for start in range(1, rounds + 1, LENGTH):
         window = list(range(start, min(start + LENGTH, rounds + 1)))
         batches = sweep.tables(window).batches[:, client]
-        seen.clear()
+        present = (batches.unsqueeze(1) == examples.view(1, -1, 1)).any(2)  # [rounds, X]
+        wanted = [i for i, held in enumerate(present.any(1).tolist()) if every or held]
+        for several in seen:
+            several.clear()
         sweep.train(window[-1])
-        started = torch.stack([previous for previous, _ in seen])
-        plain = respond_all(undistorted(server), started, sweep.inputs[batches], sweep.labels[batches])
-        for i, (round_number, (previous, released)) in enumerate(zip(window, seen, strict=True)):
-            present = (batches[i].unsqueeze(0) == examples.unsqueeze(1)).any(1)
-            yield Observation(round_number, previous, released, present, plain[i])
-            if on_round:
+        yield [_window(plain, several, window, wanted, batches, present, sweep) for several in seen]
+        if on_round:
+            for round_number in window:
                 on_round(round_number)
+
+
+def _window(
+    plain: Server, seen: list[tuple[Tensor, Tensor]], window: list[int], wanted: list[int], batches: Tensor,
+    present: Tensor, sweep: Sweep,
+) -> Window:  # fmt: skip
+    """What one federation sent in the wanted rounds of a window."""
+    if not wanted:
+        return []
+    started, rows = torch.stack([seen[i][0] for i in wanted]), batches[wanted]
+    clean = respond_all(plain, started, sweep.inputs[rows], sweep.labels[rows])
+    return [Observation(window[i], seen[i][0], seen[i][1], present[i], clean[place]) for place, i in enumerate(wanted)]
 
 
 # -- whom the attacker looks for -----------------------------------------------------------------------------------
@@ -145,21 +169,37 @@ def replayed(
     federation: Federation,
     rounds: int,
     *,
+    on_round: Callable[[int], None] | None = None,
+    **how: Any,
+) -> dict[str, Any]:
+    """How often examples of a client are found among decoys from the releases that hold them, and from all.
+
+    See ``replayed_all``, which takes several federations.
+    """
+    return replayed_all(settings, [federation], rounds, on_round=on_round, **how)[0]
+
+
+def replayed_all(
+    settings: Settings,
+    federations: Sequence[Federation],
+    rounds: int,
+    *,
     examples: int = EXAMPLES,
     decoys: int = DECOYS,
     around: int = AROUND,
     pairs: int = 1,
     client: int = 0,
     seed: int = 0,
+    unknown: bool = True,
     on_round: Callable[[int], None] | None = None,
     datasets: dict[str, Dataset] | None = None,
     model: nn.Module | Factory | None = None,
-) -> dict[str, Any]:
-    """How often examples of a client are found among decoys from the releases that hold them, and from all.
+) -> list[dict[str, Any]]:
+    """Likewise for federations with one seed and one dataset, which are trained together.
 
     Args:
         settings: those of the run.
-        federation: which of its federations.
+        federations: which of its federations.
         rounds: how many of its rounds, from the first.
         examples: how many images of the client to look for, over all labels; fewer where fewer took part.
         decoys: how many public images of its label each is hidden among; those of a label share them.
@@ -167,37 +207,58 @@ def replayed(
         pairs: pairs of opposite noise under which a learner is simulated.
         client: whose releases.
         seed: of examples, decoys and whatever the attacker draws.
+        unknown: whether to attack with an unknown schedule too, for which every release counts: several times as long.
         on_round: called after every round.
         datasets: by name, with the public images to attack with; not given: they are loaded as the run did.
         model: a function that builds it, where it is not bundled.
 
     Returns:
-        A row of numbers and words: identification with intervals, both controls, how many releases hold an example;
-        and which were identified, from which ``rates`` makes the numbers.
+        A row of numbers and words for each: identification with intervals, both controls, how many releases hold an
+        example; and which were identified, from which ``rates`` makes the numbers.
     """
     numbers = {"rounds": rounds, "examples": examples, "decoys": decoys, "around": around, "pairs": pairs}
-    _check(settings, federation, numbers, client)
-    sweep = Sweep(settings, [federation], datasets, model)
-    data = sweep.datasets[federation.dataset]
-    asked = suspects(sweep, federation.dataset, client, rounds, examples, decoys, seed)
-    protection = settings.protection.at(federation.mechanism, federation.budget, 1)
-    server = server_of(settings, data, sweep.batched, protection)
+    for federation in federations:
+        _check(settings, federation, numbers, client)
+    if len({(federation.seed, federation.dataset) for federation in federations}) != 1:
+        raise ConfigError("Federations that are replayed together need one seed and one dataset.", "Replay them apart.")
+    sweep = Sweep(settings, federations, datasets, model)
+    name = federations[0].dataset
+    data = sweep.datasets[name]
+    asked = suspects(sweep, name, client, rounds, examples, decoys, seed)
+    servers = [
+        server_of(settings, data, sweep.batched, settings.protection.at(fed.mechanism, fed.budget, 1))
+        for fed in sweep.federations
+    ]
     public = Materials.of(data).to(sweep.device, sweep.dtype).attack
     assert public is not None
-    scores = multi_round(
-        server, stream(sweep, client, asked.examples, rounds, server, on_round), public, asked.candidates,
-        around=around, pairs=pairs, seed=seed,
-    )  # fmt: skip
-    size = len(sweep.parts[federation.dataset][client])
-    how = (scores.present, asked.candidates.choices, server.examples / size)
-    own = combine(scores.own, scores.learned, *how, seed=seed)
-    plain = combine(scores.undistorted, None, *how, seed=seed)
-    about = {
+    scoring = [
+        Scoring(server, public, asked.candidates, around=around, pairs=pairs, seed=seed, every=unknown)
+        for server in servers
+    ]
+    for several in windows(sweep, client, asked.examples, rounds, servers[0], on_round, every=unknown):
+        for one, window in zip(scoring, several, strict=True):
+            one.add(window)
+    size = len(sweep.parts[name][client])
+    counts = _counts(_appearances(sweep, client, rounds)[asked.examples], rounds, asked, size, examples, data.kind)
+    rows = [
+        {**_about(fed), **counts, **_found(one.scores(), asked, servers[0].examples / size, seed, unknown)}
+        for fed, one in zip(sweep.federations, scoring, strict=True)
+    ]
+    return sweep.in_order(rows)
+
+
+def _about(federation: Federation) -> dict[str, Any]:
+    return {
         "attack": "multi-round", "dataset": federation.dataset, "mechanism": federation.mechanism,
         "budget": federation.budget, "seed": federation.seed, "learns": get_mechanism(federation.mechanism).learns,
     }  # fmt: skip
-    counts = _counts(scores.present, asked, size, examples, data.kind)
-    return {**about, **counts, **_rates(own, plain, asked, seed)}
+
+
+def _found(scores: Scores, asked: Suspects, chance: float, seed: int, unknown: bool) -> dict[str, Any]:
+    how = (scores.present, asked.candidates.choices, chance)
+    own = combine(scores.own, scores.learned, *how, seed=seed)
+    plain = combine(scores.undistorted, None, *how, seed=seed)
+    return _rates(own, plain, asked, seed, unknown)
 
 
 def planned(
@@ -237,10 +298,10 @@ def planned(
 # -- the row -------------------------------------------------------------------------------------------------------
 
 
-def _counts(present: Tensor, asked: Suspects, size: int, wanted: int, kind: str = "image") -> dict[str, Any]:
+def _counts(often: Tensor, rounds: int, asked: Suspects, size: int, wanted: int, kind: str = "image") -> dict[str, Any]:
     """How much there was to find, and in how many releases."""
     things = f"{THINGS[kind]}s"
-    often, (count, width) = present.sum(0), asked.candidates.choices.shape
+    count, width = asked.candidates.choices.shape
     notes = []
     if count < wanted:
         notes.append(f"Only {count} of the client's {size} {things} took part, where {wanted} were asked for.")
@@ -250,7 +311,7 @@ def _counts(present: Tensor, asked: Suspects, size: int, wanted: int, kind: str 
     if width <= ABLE:
         notes.append(f"{ABLE} times chance is out of reach of any control with {width} candidates: give more decoys.")
     return {
-        "rounds": len(present), "targets": count, "labels": labels, "candidates": width,
+        "rounds": rounds, "targets": count, "labels": labels, "candidates": width,
         "chance": f"1 in {width}", "client_images": size, "client_images_in_no_release": asked.never,
         "releases_per_example": float(often.double().mean()), "releases_per_example_least": int(often.min()),
         "releases_per_example_most": int(often.max()), "evidence": evidence(int((often > 0).sum())),
@@ -258,19 +319,21 @@ def _counts(present: Tensor, asked: Suspects, size: int, wanted: int, kind: str 
     }  # fmt: skip
 
 
-def _rates(own: Combined, plain: Combined, asked: Suspects, seed: int) -> dict[str, Any]:
+def _rates(own: Combined, plain: Combined, asked: Suspects, seed: int, unknown: bool) -> dict[str, Any]:
     """Identification with intervals: the result, both controls, and what failed by the rule."""
     found: dict[str, Ranking] = {}
-    for name, table, control in (
-        ("one_release", own.single, plain.single), ("schedule_known", own.known, plain.known),
-        ("schedule_unknown", own.unknown, plain.unknown),
-    ):  # fmt: skip
+    ways = [("one_release", own.single, plain.single), ("schedule_known", own.known, plain.known)]
+    for name, table, control in [*ways, ("schedule_unknown", own.unknown, plain.unknown)] if unknown else ways:
         found[name] = ranks(table, asked.place)
         found[f"{name}_undistorted"] = ranks(control, asked.place)
         found[f"{name}_decoy"] = decoy_ranks(table, asked.place, seed)
-    found["other_releases"] = ranks(own.elsewhere, asked.place)
+    if unknown:
+        found["other_releases"] = ranks(own.elsewhere, asked.place)
     named = {name: ranking.first.tolist() for name, ranking in found.items()}
-    return {**rates(named, asked.candidates.kinds.tolist(), asked.candidates.choices.shape[1]), "identified": named}
+    return {
+        **rates(named, asked.candidates.kinds.tolist(), asked.candidates.choices.shape[1]), "identified": named,
+        "log_rank_schedule_known": float(found["schedule_known"].log.mean()),
+    }  # fmt: skip
 
 
 def rates(found: dict[str, list[float]], labels: list[int], candidates: int) -> dict[str, Any]:
@@ -283,7 +346,7 @@ def rates(found: dict[str, list[float]], labels: list[int], candidates: int) -> 
         result[f"identification_{name}"] = sum(first) / len(first)
         ends = grouped_interval(first, labels) or (None, None)
         result[f"identification_{name}_low"], result[f"identification_{name}_high"] = ends
-    for name in ("schedule_known", "schedule_unknown"):
+    for name in (way for way in ("schedule_known", "schedule_unknown") if way in found):
         low = result[f"identification_{name}_undistorted_low"]
         result[f"control_failed_{name}"] = low is None or not low > ABLE / candidates
     return {**result, "control_failed": result["control_failed_schedule_known"]}
