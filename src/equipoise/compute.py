@@ -4,9 +4,14 @@ A SPEC is what ``settings.to_dict`` writes. OUT gets ``result.json`` (as in a ru
 ``curves.npz`` (``rounds`` and ``[F, evaluations]`` arrays). With an entry ``audit`` (the options of an audit,
 and ``snapshots``) the federations are attacked at the weights of those rounds instead, and OUT gets ``audit.json`` and
 ``audit.npz`` (values per release, which ``auditing/store.py`` reads). With an entry ``multi_round`` (the arguments of
-``replay.replayed``) every federation is replayed and its releases combined, and OUT gets ``multi_round.json``. A SPEC
-with the single entry ``reproduction`` holds the jobs of ``equipoise reproduce --plan``; OUT gets a raw file for each.
-Nothing else is written: no weights, no private images.
+``replay.replayed_all``) every federation is replayed and its releases combined, and OUT gets ``multi_round.json``.
+With an entry ``public`` (numbers of images) a model is trained on so many public images alone, without any client, and
+OUT gets ``public.json``.
+
+Two kinds of SPEC hold several. One with the entry ``parts`` (SPECs by name) computes each into a folder of its own
+below OUT, and leaves out what is there: killed, it goes on where it was, and several processes with the same OUT share
+the work. One with the entry ``reproduction`` holds the jobs of ``equipoise reproduce --plan``; OUT gets a raw file for
+each. Nothing else is written: no weights, no private images.
 """
 
 from __future__ import annotations
@@ -25,18 +30,20 @@ import torch
 from .auditing.limit_comparison import compared
 from .auditing.limits_audit import replayed_limits
 from .auditing.options import AuditOptions
-from .auditing.replay import replayed
+from .auditing.replay import replayed_all
 from .auditing.results import Findings, renamed
 from .auditing.store import Values, packed
 from .auditing.sweep_audit import audit_sweep
+from .choosing.public_alone import public_alone
 from .engine.datasets import dataset_labels
 from .engine.evaluation import score
+from .engine.federation import Federation
 from .engine.result import result
 from .engine.settings import from_dict
 from .engine.sweep import Sweep
 from .environment import VERSION, environment
-from .errors import ConfigError, EquipoiseError
-from .files import storage_errors, write_bytes, write_json
+from .errors import CheckpointError, ConfigError, EquipoiseError
+from .files import locked, storage_errors, write_bytes, write_json
 from .mechanism.registry import get_mechanism
 from .models.inputs import placed
 
@@ -80,7 +87,7 @@ def compute(spec: dict[str, Any], out: Path) -> dict[str, Any]:
 
 OLD_NAMES = {"rounds": "snapshots", "given": "condition_on"}
 """What the entry ``audit`` of an older SPEC calls them."""
-MULTI_ROUND = ("rounds", "examples", "decoys", "around", "pairs", "client", "seed", "games", "among")
+MULTI_ROUND = ("rounds", "examples", "decoys", "around", "pairs", "client", "seed", "unknown", "games", "among")
 GAMES = ("games", "among", "seed")
 """Of these, what concerns federations whose budget is that of a whole run."""
 
@@ -100,10 +107,11 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     """Train the sweep of ``spec`` to every round that is to be attacked, attack, and write what was found."""
     spec = dict(spec)
     raw = {OLD_NAMES.get(name, name): value for name, value in _table(spec.pop("audit"), "audit").items()}
-    snapshots = raw.pop("snapshots", [0])
+    snapshots, chosen = raw.pop("snapshots", [0]), {name: raw.pop(name) for name in ("seeds",) if name in raw}
     settings, federations = from_dict(spec)
     options = AuditOptions(**raw)
     options.check()
+    attacked = _attacked(federations, chosen.get("seeds"))
     snapshots = _rounds(snapshots, settings.training.rounds)
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -112,7 +120,7 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     weights, accuracies = {}, []
     for round_number in snapshots:
         sweep.train(round_number)
-        weights[round_number] = sweep.models()
+        weights[round_number] = sweep.models()[attacked]
         accuracies += _accuracies(sweep)
     trained = time.perf_counter() - started
     told = 0.0
@@ -124,8 +132,9 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
             print(f"{attack}  {told - started:.0f} s", flush=True)
 
     findings = audit_sweep(
-        settings, federations, sweep.datasets, sweep.batched, weights, options, progress, on_features=sweep.on_features
-    )
+        settings, [federations[place] for place in attacked], sweep.datasets, sweep.batched, weights, options, progress,
+        on_features=sweep.on_features,
+    )  # fmt: skip
     names = dataset_labels(federation.dataset for federation in federations)
     outcome = {
         "schema": 1,
@@ -139,11 +148,21 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         "options": options.plain(),
         "seconds": {"training": trained, "all": time.perf_counter() - started},
         "environment": environment(sweep.device),
-        "spec": {**_named(spec, names), "audit": {**raw, "snapshots": snapshots}},
+        "spec": {**_named(spec, names), "audit": {**raw, "snapshots": snapshots, **chosen}},
     }
     write_json(out / "audit.json", outcome)
     write_bytes(out / "audit.npz", packed(_values(findings, names)))
     return outcome
+
+
+def _attacked(federations: list[Federation], seeds: Any) -> list[int]:
+    """The places of the federations that are attacked: those of some seeds, or all of them."""
+    if seeds is None:
+        return list(range(len(federations)))
+    places = [i for i, federation in enumerate(federations) if isinstance(seeds, list) and federation.seed in seeds]
+    if not places:
+        raise ConfigError(f"No federation has one of the seeds={seeds!r} to attack.", "List seeds of the federations.")
+    return places
 
 
 def _accuracies(sweep: Sweep) -> list[dict[str, Any]]:
@@ -205,16 +224,78 @@ def compute_multi_round(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     games.check()
     usual = {"rounds": settings.training.rounds, **{name: raw[name] for name in raw if name not in GAMES[:2]}}
     limits: list[dict[str, Any]] = []
-    for federation in federations:
-        if get_mechanism(federation.mechanism).whole_run:
-            limits += replayed_limits(settings, federation, usual["rounds"], games)
+    for several in _replayable(federations):
+        if get_mechanism(several[0].mechanism).whole_run:
+            limits += replayed_limits(settings, several[0], usual["rounds"], games)
             outcome["limits"] = renamed(compared(limits), names)
         else:
-            outcome["attacks"] += renamed([replayed(settings, federation, **usual)], names)
+            outcome["attacks"] += renamed(replayed_all(settings, several, **usual), names)
         outcome["seconds"] = time.perf_counter() - started
-        print(f"{federation.label()}  {outcome['seconds']:.0f} s", flush=True)
+        print(f"{several[0].label()} and {len(several) - 1} more  {outcome['seconds']:.0f} s", flush=True)
         write_json(out / "multi_round.json", outcome)
     return outcome
+
+
+def _replayable(federations: list[Federation]) -> list[list[Federation]]:
+    """Federations that are replayed together: of one seed and dataset; those with a budget of a whole run alone."""
+    groups: dict[Any, list[Federation]] = {}
+    for place, federation in enumerate(federations):
+        alone = place if get_mechanism(federation.mechanism).whole_run else None
+        groups.setdefault((alone, federation.seed, federation.dataset), []).append(federation)
+    return list(groups.values())
+
+
+def compute_public(spec: dict[str, Any], out: Path) -> dict[str, Any]:
+    """Train on public images alone, at each of the numbers of them that ``spec`` lists."""
+    spec = dict(spec)
+    numbers = spec.pop("public")
+    settings, federations = from_dict(spec)
+    started = time.perf_counter()
+    rows = public_alone(settings, federations, numbers)
+    outcome = {
+        "schema": 1,
+        "experiment": "seeded",
+        "federations": renamed(rows, dataset_labels(federation.dataset for federation in federations)),
+        "seconds": time.perf_counter() - started,
+        "environment": environment(torch.device(settings.run.device)),
+        "spec": {**_named(spec, dataset_labels(federation.dataset for federation in federations)), "public": numbers},
+    }
+    with storage_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "public.json", outcome)
+    return outcome
+
+
+DONE = "done.json"
+"""Written last into the folder of a part: it is whole, and how long it took."""
+
+
+def compute_parts(spec: dict[str, Any], out: Path) -> bool:
+    """Compute every part that is not there and that no other process is at; whether all of them are there now."""
+    parts = _table(spec["parts"], "parts")
+    if wrong := [name for name in parts if not name or Path(name).name != name or name.startswith(".")]:
+        raise ConfigError(
+            f"A part cannot be called {wrong[0]!r}: it names a folder.", "Use letters, digits and dashes."
+        )
+    for name, part in parts.items():
+        folder = out / name
+        if (folder / DONE).exists():
+            continue
+        try:
+            with locked(folder):
+                if (folder / DONE).exists():
+                    continue
+                print(f"part {name}", flush=True)
+                started = time.perf_counter()
+                if not run_spec(_table(part, name), folder):
+                    return False
+                seconds = time.perf_counter() - started
+                write_json(folder / DONE, {"schema": 1, "commit": spec.get("commit"), "spec": part, "seconds": seconds})
+        except CheckpointError:  # another process is at it
+            continue
+    left = [name for name in parts if not (out / name / DONE).exists()]
+    print(f"{len(parts) - len(left)} of {len(parts)} parts are there", flush=True)
+    return not left
 
 
 def compute_reproduction(spec: dict[str, Any], out: Path) -> list[Path]:
@@ -249,6 +330,30 @@ def compute_reproduction(spec: dict[str, Any], out: Path) -> list[Path]:
     return written
 
 
+def run_spec(spec: Any, out: Path) -> bool:
+    """Compute a SPEC of any kind; whether it was computed to its end."""
+    if not isinstance(spec, dict):
+        raise ConfigError("Expected an object with 'settings' and 'federations'.", "See engine.settings.to_dict.")
+    kind = next((name for name in ("parts", "audit", "reproduction", "multi_round", "public") if name in spec), "")
+    if kind == "parts":
+        return compute_parts(spec, out)
+    if kind == "audit":
+        outcome = compute_audit(spec, out)
+        rows = len(outcome["attacks"]) + len(outcome["limits"])
+        print(f"{rows} rows in {outcome['seconds']['all']:.1f} s")
+        return bool(outcome["complete"])
+    if kind == "reproduction":
+        compute_reproduction(spec, out)
+    elif kind == "multi_round":
+        compute_multi_round(spec, out)
+    elif kind == "public":
+        compute_public(spec, out)
+    else:
+        outcome = compute(spec, out)
+        print(f"{len(outcome['federations'])} federations in {outcome['seconds']:.1f} s")
+    return True
+
+
 def main(arguments: list[str]) -> int:
     """The entry point: two paths, no options."""
     if len(arguments) != 2:
@@ -260,22 +365,10 @@ def main(arguments: list[str]) -> int:
             spec = json.loads(path.read_text())
         except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"Cannot read the SPEC {path}: {error}.", "Give a JSON file.") from error
-        if isinstance(spec, dict) and "audit" in spec:
-            outcome = compute_audit(spec, Path(arguments[1]))
-            rows = len(outcome["attacks"]) + len(outcome["limits"])
-            print(f"{rows} rows in {outcome['seconds']['all']:.1f} s")
-            return 0 if outcome["complete"] else 130
-        elif isinstance(spec, dict) and "reproduction" in spec:
-            compute_reproduction(spec, Path(arguments[1]))
-        elif isinstance(spec, dict) and "multi_round" in spec:
-            compute_multi_round(spec, Path(arguments[1]))
-        else:
-            outcome = compute(spec, Path(arguments[1]))
-            print(f"{len(outcome['federations'])} federations in {outcome['seconds']:.1f} s")
+        return 0 if run_spec(spec, Path(arguments[1])) else 130
     except EquipoiseError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    return 0
 
 
 if __name__ == "__main__":
