@@ -20,7 +20,7 @@ Row = dict[str, Any]
 BUDGETS = (
     {"none": None, "pl-identical": 0.98, "pl-learn": 0.98}
     | dict.fromkeys(("ls-static", "ls-learn", "gs-static", "gs-learn", "laplace-dp"), 200)
-    | {"gaussian-dp": 8.0}
+    | {"gaussian-dp": 8.0, "pruning": 0.1, "outpost": 1.25}
 )
 
 

@@ -37,6 +37,8 @@ BUDGETS = {
     "gs-learn": 200.0,
     "laplace-dp": 200.0,
     "gaussian-dp": 8.0,
+    "pruning": 0.1,
+    "outpost": 1.25,
 }
 SCRIPT = """
 import json, sys

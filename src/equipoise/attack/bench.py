@@ -153,11 +153,11 @@ def conditioned(server: Server, options: Mapping[str, Any]) -> Condition:
 def pairs_of(server: Server, pairs: int) -> int:
     """How many pairs of noise a response is averaged over: one says all where the update is a mean over examples.
 
-    Then companions and noise add the same to all candidates. A learner, a clipped gradient and a second local step make
-    what a candidate adds depend on them.
+    Then companions and noise add the same to all candidates. A learner, a shaped update, a clipped gradient and a
+    second local step make what a candidate adds depend on them.
     """
     mechanism = server.protection.mechanism
-    return pairs if mechanism.learns or mechanism.clips or mechanism.per_example or server.local_steps > 1 else 1
+    return pairs if not mechanism.adds or mechanism.clips or mechanism.per_example or server.local_steps > 1 else 1
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class Bench:
         self.seed, self.on_release = options["seed"], on_release
         self.name = f"matched/{position // server.batch}/{label}"
         self.signs = signs(server)
-        self.clean = server if server.protection.mechanism.learns else undistorted(server)  # noise is added, no more
+        self.clean = undistorted(server) if server.protection.mechanism.adds else server  # noise is added, no more
         self.pairs = pairs_of(server, options["pairs"])
         self.most = chunk(server, previous)
         self.strata = server.strata(public[1])
@@ -258,7 +258,7 @@ class Bench:
         """Updates ``[R, P]`` of batches that hold the R records of ``centre`` at the label's position."""
         batch, labels = self.public[0][companions], self.public[1][companions]
         batch[:, self.position], labels[:, self.position] = centre.inputs, centre.labels
-        drawn = drawn if server.protection.mechanism.distorts else None
+        drawn = drawn if server.protection.mechanism.draws else None
         result = respond(server, self.previous, batch, labels, drawn)
         if self.on_release:
             self.on_release(len(batch))
@@ -272,7 +272,7 @@ class Bench:
         return companions, noise(self.server, key, rows, self.previous)
 
     def _pairs(self, purpose: str, rows: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Likewise, where two neighbouring rows of a learner are a pair with the same companions and opposite noise."""
+        """Likewise; where noise depends on the batch, neighbouring rows share companions and have opposite noise."""
         unique, place = torch.unique(rows // self.signs, return_inverse=True)
         companions, drawn = self._drawn(purpose, unique)
         if drawn is None or self.signs == 1:

@@ -39,7 +39,7 @@ Likelihood = Callable[[Tensor, Tensor], Tensor]
 def noise_likelihood(server: Server, like: Tensor) -> Likelihood:
     """That of the mechanism's noise; without noise a thousandth of the update stands in for its scale."""
     protection = server.protection
-    if not protection.mechanism.distorts:
+    if not protection.mechanism.draws:
 
         def quiet(rest: Tensor, update: Tensor) -> Tensor:
             scale = 1e-3 * update.abs().mean(1, keepdim=True)

@@ -75,7 +75,7 @@ def learn(
         clean, noise, chosen = paired(server, previous, own, many, seed, purpose, on_release)
         parts.append((clean, noise, own[0][chosen].flatten(1)))
     clean, noise, targets = (torch.cat([part[i] for part in parts]) for i in range(3))
-    half = noise if server.protection.mechanism.distorts else None
+    half = noise if server.protection.mechanism.draws else None
     updates = clean + noise
     centre, limiter = clean.mean(0), Limiter(half, previous)
     noisy = updates[kept:] - centre
@@ -165,7 +165,7 @@ def _work(server: Server, labels: Tensor, knowledge: Knowledge, options: Mapping
     sets, samples = len(ordered_labels(server, labels).unique(dim=0)), options["samples"]
     held = int(HELD_OUT * samples)
     kept, size, pixels = samples - held, server.batched.layout.size, server.examples * server.pixels
-    cut = held * (len(LIMITS) if server.protection.mechanism.distorts else 1)
+    cut = held * (len(LIMITS) if server.protection.mechanism.draws else 1)
     tried = kept**2 * size + kept * cut * size + len(PENALTIES) * (kept**3 / 6 + kept**2 * cut + kept * cut * pixels)
     return Work(sets * samples * signs(server), gradients(server), sets * len(KERNELS) * tried)
 

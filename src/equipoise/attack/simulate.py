@@ -62,7 +62,7 @@ def _respond(server: Server, start: Tensor, images: Tensor, labels: Tensor, nois
 def noise(server: Server, key: Key, rows: Tensor, like: Tensor, tag: int = 0) -> Tensor | None:
     """Standard noise ``[R, P]`` of the attacker's own, keyed by row: no result depends on the chunks."""
     mechanism = server.protection.mechanism
-    if not mechanism.distorts:
+    if not mechanism.draws:
         return None
     size = server.batched.layout.size
     numbers = uniform([key] * len(rows), rows.tolist(), [tag], size, like.dtype, like.device)[0]
@@ -77,13 +77,13 @@ def gradients(server: Server) -> int:
 
 def signs(server: Server) -> int:
     """How many releases make a pair of opposite noise: noise that is only added is the same whatever the batch."""
-    return 2 if server.protection.mechanism.learns else 1
+    mechanism = server.protection.mechanism
+    return 2 if mechanism.draws and not mechanism.adds else 1
 
 
 def undistorted(server: Server) -> Server:
     """The same clients, clipping and all, with nothing added to their updates."""
-    plain = replace(server.protection.mechanism, measure=None, learns=False)
-    return replace(server, protection=replace(server.protection, mechanism=plain))
+    return replace(server, protection=replace(server.protection, mechanism=server.protection.mechanism.plain))
 
 
 def chunk(server: Server, like: Tensor) -> int:
@@ -178,16 +178,19 @@ def paired(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Updates ``[n, P]`` without their noise, the noise, and the public rows ``[n, E]`` behind them.
 
-    Of a learner: the mean of two releases under opposite noise, and half of their difference. The noise of the other
-    mechanisms is added, whatever the batch, so that one release without any tells as much.
+    Where the noise depends on the batch: the mean of two releases under opposite noise, and half of their difference.
+    The noise of the other mechanisms is added, whatever the batch, so that one release without any tells as much.
     """
     given = (previous, public, labels, seed, purpose, on_release)
-    if server.protection.mechanism.learns:
+    if not server.protection.mechanism.adds:
+        if not server.protection.mechanism.draws:
+            released, chosen = simulate(server, *given)
+            return released, torch.zeros_like(released), chosen
         (one, chosen), (other, _) = simulate(server, *given), simulate(server, *given, sign=-1.0)
         return (one + other) / 2, (one - other) / 2, chosen
     clean, chosen = simulate(undistorted(server), *given)
     added = torch.zeros_like(clean)
-    if server.protection.mechanism.distorts:
+    if server.protection.mechanism.draws:
         key = experiment_key(seed, f"attack/{purpose}/noise")
         for rows in pieces(len(labels), chunk(server, previous), previous.device):
             drawn = noise(server, key, rows, previous)

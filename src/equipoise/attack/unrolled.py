@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from ..mechanism.clipping import clip_gradient, clipped_mean
 from ..mechanism.distortion import draw_bounds, learn_distortion
 from ..mechanism.noised_sum import update_per_mean
+from ..mechanism.shaping import shaped
 from .attack import UNWATCHED, Hooks
 from .descent import Search, inverting, optimise
 from .likelihood import SEARCH, Likelihood, differences, noise_likelihood
@@ -50,6 +52,8 @@ def drift(server: Server, previous: Tensor, images: Tensor, labels: Tensor, nois
         if protection.clip is not None and mechanism.clips:
             slope = clip_gradient(slope, protection.clip, protection.clip_norm)[0]
         local = local - rate * slope
+    if mechanism.shaping is not None:
+        return shaped(previous, local, torch.zeros_like(local), protection, server.batched.layout.stretches) - previous
     if not mechanism.learns:
         return local - previous
     start, lower, upper = draw_bounds(noise, protection)

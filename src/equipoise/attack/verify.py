@@ -54,6 +54,7 @@ def refuse_unknown_norm(server: Server) -> None:
     mechanism = server.protection.mechanism
     if mechanism.distorts and not mechanism.fixed_norm:
         why = "lies between bounds, where learning leaves it" if mechanism.learns else "is that of the draw"
+        why = why if mechanism.shaping is None else "depends on the update"
         raise AttackError(
             f"The norm of the noise of {mechanism.name} {why}: no guess is verified by it.",
             "Leave verify out, or give it a static mechanism with a fixed norm, such as pl-identical.",

@@ -13,7 +13,8 @@ from typing import Any
 from torch import Tensor
 
 from ..files import storage_errors, write_json, write_text
-from ..mechanism.claims import NO_EPSILON, PROVED, of_budgets, sentence
+from ..mechanism.claims import FINITE, NO_EPSILON, PROVED, of_budgets, sentence
+from ..mechanism.registry import MECHANISMS
 from .cells import OWN
 from .comparison import readings
 from .limit_words import HEAD as LIMIT_HEAD
@@ -128,10 +129,12 @@ def claims(rows: list[dict[str, Any]], targets: str, kind: str = "image") -> dic
     'What these attacks got from these releases.'
     """
     bare = bool(rows) and all(row.get("mechanism") == "none" for row in rows)
+    shaped = any(row.get("mechanism") in MECHANISMS and MECHANISMS[row["mechanism"]].shaping for row in rows)
+    kept = FINITE if shaped else PROVED  # the weaker of the two is true of all
     intervals = any(name.endswith("_low") and value is not None for row in rows for name, value in row.items())
     got = "What these attacks got from these releases" + (", with 95 % intervals over releases." if intervals else ".")
     return {
-        "proved": [DECLARED if targets in (GIVEN, UNKNOWN) else UNDISTORTED if bare else sentence(PROVED)],
+        "proved": [DECLARED if targets in (GIVEN, UNKNOWN) else UNDISTORTED if bare else sentence(kept)],
         "measured": ["Nothing: no result was scored."]
         if targets == UNKNOWN
         else [got, "A stronger attack may get more: nothing here is an upper bound."],

@@ -60,7 +60,8 @@ class Cell:
         learner, scale = steps if mechanism.learns else (), float(f"{float(protection.scale):.9g}")
         clip = (protection.clip, protection.clip_norm) if mechanism.clips or mechanism.per_example else ()
         kind = (mechanism.noise, mechanism.norm, mechanism.on_sphere, mechanism.clips, mechanism.per_example)
-        return (weights, *kind, clip, scale, learner)
+        shaping = () if mechanism.shaping is None else (mechanism.shaping.name,)
+        return (weights, *kind, clip, scale, learner, *shaping)
 
 
 def server_of(settings: Settings, dataset: Dataset, batched: Batched, protection: Protection) -> Server:

@@ -111,7 +111,9 @@ class Stopwatch:
         """Of one gradient of a batch, as part of a simulated release."""
         protection = server.protection
         mechanism = protection.mechanism
-        kind = (mechanism.distorts, mechanism.learns, mechanism.per_example, mechanism.clips, gradients(server))
+        shaping = mechanism.shaping and mechanism.shaping.name
+        one = (mechanism.distorts, mechanism.learns, mechanism.per_example, mechanism.clips, shaping)
+        kind = (*one, gradients(server))
         if kind not in self.known:
             steps = min(protection.steps, MOST_STEPS)  # a folder may ask for any number
             server = replace(server, protection=replace(protection, steps=steps))

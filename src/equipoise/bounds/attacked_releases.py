@@ -26,7 +26,6 @@ from ..auditing.scoring import Trace
 from ..auditing.targets import Materials, build_targets
 from ..mechanism.intensity import intensity
 from ..mechanism.protection import NO_PROTECTION
-from ..mechanism.registry import Mechanism
 from ..models.batched import Batched
 from .context import BoundsContext
 from .estimates import stretches
@@ -70,7 +69,7 @@ def attack_releases(context: BoundsContext, name: str, cells: list[tuple[int, in
     for index, round_number in cells:
         fed, weights = sweep.federations[index], context.weights[round_number][index]
         protection = s.protection.at(fed.mechanism, fed.budget, round_number + 1)
-        bare = replace(protection, mechanism=_undistorted(protection.mechanism))
+        bare = replace(protection, mechanism=protection.mechanism.plain)
         out.append(released(Cell(weights, replace(server, protection=protection), {}), targets, effort))
         clean.append(released(Cell(weights, replace(server, protection=bare), {}), targets, effort))
         previous.append(weights.expand(options.targets, -1))
@@ -90,11 +89,6 @@ def attack_releases(context: BoundsContext, name: str, cells: list[tuple[int, in
         farthest=seen.farthest.cpu(), ratios=seen.ratios, public=public.cpu(), residuals=seen.residuals.values.cpu(),
         alive=alive.cpu(),
     )  # fmt: skip
-
-
-def _undistorted(mechanism: Mechanism) -> Mechanism:
-    """The mechanism without its distortion: clipping, where it clips, stays."""
-    return replace(mechanism, measure=None, learns=False)
 
 
 # -- watching the attack -------------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ def calibration(settings: ProtectionSettings, name: str, budget: float | None) -
         "scale": low if draws else None,
         "norm": mechanism.norm,
         "learns": mechanism.learns,
+        "shaping": None if mechanism.shaping is None else mechanism.shaping.scale,
         "guesses": {dataset: guess_scores(dataset, settings.leakage.D) for dataset in IMAGES} if scored else None,
         "claim": of_budgets([mechanism]),
     }

@@ -109,12 +109,12 @@ class Identification:
 
     def cost(self, protection: Protection) -> int:
         """How many releases a rate is simulated from; where nothing is learned, those of the first rate serve all."""
-        learns = protection.mechanism.learns
-        server = replace(self.server, protection=protection) if learns else undistorted(self.server)
+        adds = protection.mechanism.adds
+        server = undistorted(self.server) if adds else replace(self.server, protection=protection)
         given = {name: option.default for name, option in OPTIONS.items()}
         each, candidates = pairs_of(server, given["pairs"]) * signs(server), sum(len(one.images) for one in self.places)
         total: int = candidates * each + len(self.places) * given["anchors"] * self.around * signs(server)
-        if learns:  # and the settings of the filter are tried
+        if not adds:  # and the settings of the filter are tried
             more = given["trials"] + min(self.trials, LEARNED_TRIALS)
             total += len(self.places) * ((given["tuning"] + given["anchors"]) * each + more)
         return total
@@ -126,7 +126,7 @@ class Identification:
     def rate(self, protection: Protection) -> float:
         """The expected share under a protection: 1 for no noise at all, down to chance."""
         server = replace(self.server, protection=protection)
-        one = self._simulated if protection.mechanism.learns else self._added
+        one = self._added if protection.mechanism.adds else self._simulated
         return sum(one(index, server) for index in range(len(self.places))) / len(self.places)
 
     def _places(self, pool: Public, count: int, most: int) -> list[_Place]:
@@ -146,11 +146,9 @@ class Identification:
         labels, position = place.labels, place.position
         return Bench(server, self.weights, self.public, labels, position, options, on_release=self.on_release)
 
-    def _noise(self, server: Server, purpose: str, count: int) -> Tensor:
+    def _noise(self, server: Server, purpose: str, count: int) -> Tensor | None:
         rows = torch.arange(count, device=self.weights.device)
-        drawn = noise(server, experiment_key(self.seed, f"identification/{purpose}"), rows, self.weights)
-        assert drawn is not None
-        return drawn
+        return noise(server, experiment_key(self.seed, f"identification/{purpose}"), rows, self.weights)
 
     # -- noise that is only added ----------------------------------------------------------------------------------
 
@@ -167,9 +165,8 @@ class Identification:
 
     def _added(self, index: int, server: Server) -> float:
         part, count = self._parts[index], self.trials
-        added = None
-        if server.protection.mechanism.distorts:
-            added = draw_bounds(self._noise(server, f"added/{index}", count + ENOUGH), server.protection)[0]
+        drawn = self._noise(server, f"added/{index}", count + ENOUGH)
+        added = None if drawn is None else draw_bounds(drawn, server.protection)[0]
         known = Filter(part.fit, Limiter(None if added is None else added[count:], self.weights), part.freedom)
         truth = torch.arange(count, device=self.weights.device) % len(part.means)
         rest = torch.arange(count, device=self.weights.device) % len(part.held)

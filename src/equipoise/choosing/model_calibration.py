@@ -148,6 +148,11 @@ class ModelCalibration:
         Noise scales are halved between none that is worth trying and far too much. A scale that no budget has, since
         the constants behind it end before, has ``budget`` None.
         """
+        if get_mechanism(self.mechanism).shaping is not None:
+            raise ConfigError(
+                f"A budget is searched among sizes of noise, and {self.mechanism!r} shapes the update instead.",
+                "Give a budget; equipoise frontier and equipoise audit compare several.",
+            )
         if not 1 / seen.candidates < wanted < 1:
             count, chance = seen.candidates, 1 / seen.candidates
             raise ConfigError(

@@ -99,7 +99,9 @@ def _show_calibration(result: dict[str, Any], guesses: bool) -> None:
     from . import display
 
     norm = result["norm"].upper()
-    if result["scale"] is not None:
+    if result["shaping"] is not None:
+        said = f"the update itself is shaped, with {result['shaping']} {result['scale']:.6g}; nothing is learned"
+    elif result["scale"] is not None:
         follows = (
             f"the {norm} bounds of what is learned follow from each draw" if result["learns"] else "nothing is learned"
         )

@@ -51,6 +51,7 @@ def summary(config: Config, folder: Path, route_seconds: Mapping[Any, float] | N
             continue
         low = own.scales(mechanism, mine[0].budget, [1])[0][0]
         word = "lower bound" if mechanism.on_sphere else "noise scale"
+        word = word if mechanism.shaping is None else mechanism.shaping.scale
         protection.add(f"{name} at budget {'; '.join(budgets)} ({word} {low:.6g} at {budgets[0]})")
     for line in _constants(config):
         protection.add(line)

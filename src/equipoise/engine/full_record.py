@@ -37,7 +37,7 @@ def _one_client(sweep: Sweep, seen: Preview, r: int, federation: int, slot: int,
     images, labels = sweep.inputs[part], sweep.labels[part]
     local = seen.released[r] - seen.distortion[r]
     trials = [local, seen.released[r]]
-    if mechanism.distorts and not mechanism.learns and not mechanism.on_sphere:
+    if mechanism.distorts and mechanism.adds and not mechanism.on_sphere:
         # Example 5.2: the expected loss over the mechanism's distribution, by sampling
         count, key = sweep.settings.run.expected_draws, experiment_key(fed.seed, "expected")
         streams = [client * count + j for j in range(count)]

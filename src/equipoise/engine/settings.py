@@ -153,6 +153,8 @@ class Settings:
         mechanism = get_mechanism(federation.mechanism)
         if mechanism.whole_run:
             return [self._tuned_rate(federation)] * len(rounds)
+        if mechanism.shaping is not None:  # how large its noise is depends on the weights
+            return [1.0] * len(rounds)
         spread = math.sqrt(NOISES[mechanism.noise].variance * parameters)  # expected L2 norm of standard noise
         per_unit = 1.0 if mechanism.on_sphere else spread
         sizes = [per_unit * sum(row) / len(row) for row in self.protection.scales(mechanism, federation.budget, rounds)]

@@ -287,7 +287,7 @@ class Sweep:
 
     def noise_table(self, round_number: int) -> dict[str, Tensor]:
         """Noise ``[streams, P]`` by family; the round, for blocks to draw by: where it is too large, or of integers."""
-        mechanisms = [block.mechanism for block in self.blocks if block.mechanism.distorts]
+        mechanisms = [block.mechanism for block in self.blocks if block.mechanism.draws]
         if not self.noise_fits:
             return {"round": torch.tensor(round_number)}
         families = dict.fromkeys(mechanism.noise for mechanism in mechanisms if not mechanism.formal)
@@ -295,7 +295,7 @@ class Sweep:
         return table | {"round": torch.tensor(round_number)} if self.formal else table
 
     def block_noise(self, block: Block, noise: dict[str, Tensor]) -> Noise:
-        if not block.mechanism.distorts:
+        if not block.mechanism.draws:
             return None
         if block.mechanism.formal:
             rows = (block.rows if block.mechanism.whole_run else block.even(block.rows)).tolist()

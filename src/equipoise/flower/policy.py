@@ -8,7 +8,7 @@ follows from them: the noise itself, and that beside the update. For each mechan
 
 =====================  ==============================================================================================
 least-intensity        PL: the least L2 norm of the distortion of a release
-least-scale            LS, GS: the least scale of the noise, in every coordinate
+least-scale            LS, GS: the least scale of the noise, in every coordinate; of pruning the ratio
 least-relative         the least L2 norm of the noise over that of the update; a larger update is shortened
 most-gamma             learned: the largest step size of the learner, whose gradients are of the private batch
 most-steps             learned: the most steps of the learner
@@ -67,7 +67,7 @@ def needed(mechanism: Mechanism) -> tuple[str, ...]:
         return ("most-epsilon", "most-total-epsilon", "divisor", "most-releases")
     noise = "least-intensity" if mechanism.on_sphere else "least-scale"
     learner = ("most-gamma", "most-steps", "most-factor") if mechanism.learns else ()
-    return (noise, *learner, *SHARED)
+    return (noise, *learner, *(SHARED if mechanism.shaping is None else ("most-releases",)))
 
 
 Bounds = Mapping[str, Any]

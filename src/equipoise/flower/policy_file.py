@@ -298,6 +298,10 @@ def _mechanism(name: str, bounds: dict[str, Any]) -> str:
             f"{name}, {most}: each release with epsilon {bounds['most-epsilon']:g} or less, all together at most "
             f"{bounds['most-total-epsilon']:g} ({SINGLE_RELATION}); sums are divided by {bounds['divisor']:.0f}."
         )
+    shaping = MECHANISMS[name].shaping if name in MECHANISMS else None
+    if shaping is not None:
+        least = f"{shaping.scale} {bounds['least-scale']:g} or more"
+        return f"{name}, {most}: updates are shaped, with {least}; nothing is proved of what they tell."
     if "least-relative" not in bounds:
         return f"{name}, {most}: updates leave UNPROTECTED."
     noise = (

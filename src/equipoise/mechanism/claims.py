@@ -34,7 +34,8 @@ def of_budgets(mechanisms: Iterable[str | Mechanism], seeded: bool = False) -> s
     used = list({mechanism.name: mechanism for mechanism in map(get_mechanism, mechanisms)}.values())
     formal = [mechanism.name for mechanism in used if mechanism.formal and not mechanism.whole_run]
     runs = [mechanism.name for mechanism in used if mechanism.whole_run]
-    scored = [mechanism.name for mechanism in used if mechanism.distorts and not mechanism.formal]
+    scored = [m.name for m in used if m.distorts and not m.formal and m.shaping is None]
+    shaping = [mechanism.name for mechanism in used if mechanism.shaping is not None]
     said = []
     if formal:
         against = ", and nothing against those who know the seed of a seeded run" if seeded else ""
@@ -44,6 +45,8 @@ def of_budgets(mechanisms: Iterable[str | Mechanism], seeded: bool = False) -> s
         said.append(f"The budget of {', '.join(runs)} is {WHOLE_RUN}.{none}")
     if scored:
         said.append(f"A budget of {', '.join(scored)} {SCORED}. No (epsilon, delta) is claimed for it.")
+    if shaping:
+        said.append(f"A budget of {', '.join(shaping)} {SHAPED}. No (epsilon, delta) is claimed for it.")
     if not said:
         return "Nothing is distorted. No (epsilon, delta) is claimed."
     plain = [mechanism.name for mechanism in used if not mechanism.distorts]
@@ -58,4 +61,7 @@ WHOLE_RUN = (
     "the epsilon of a whole run, at its delta, for adding or removing one record of a client (or all records of one "
     "group), proved for the numbers that are sent. It covers the parameters sent and nothing else that a client sends"
 )
+FINITE = "every accepted release is finite, because one that is not is not accepted"
+"""What is proved of a mechanism that shapes the update: it has no bounds."""
+SHAPED = "says how the update is shaped before it leaves; nothing is proved of what the rest of it tells"
 SCORED = "calibrates the distortion of one release and does not compose"

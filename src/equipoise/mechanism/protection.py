@@ -40,9 +40,13 @@ class Protection:
     sampling_rate: float = 1.0  # of gaussian-dp, likewise
     divisor: float | None = None
 
-    def noise_norm(self, size: int) -> float:
-        """The L2 norm that noise of one client in ``size`` coordinates has: exactly (PL), or as its variance has it."""
-        scale = float(self.scale)
+    def noise_norm(self, size: float) -> float:
+        """The L2 norm that noise of one client in ``size`` coordinates has: exactly (PL), or as its variance has it.
+
+        Of a mechanism that shapes the update: the most that it can have.
+        """
+        scale, shaping = float(self.scale), self.mechanism.shaping
+        size = size if shaping is None else shaping.noised * size
         return scale if self.mechanism.on_sphere else scale * (NOISES[self.mechanism.noise].variance * size) ** 0.5
 
 
@@ -190,6 +194,11 @@ def check_buffers(settings: ProtectionSettings, mechanism: Mechanism, *, step: b
         raise ConfigError(
             f"{mechanism.name!r} could learn to put its noise where the loss does not look: buffers cannot be noised.",
             "Use a static mechanism, such as 'pl-identical', or leave buffers out: they are sent as received.",
+        )
+    if settings.buffers == "noised" and mechanism.shaping is not None:
+        raise ConfigError(
+            f"{mechanism.name!r} shapes the update of what is trained: fitted buffers could leave without any noise.",
+            "Leave buffers out: they are sent as received.",
         )
 
 

@@ -12,12 +12,17 @@ gs-static       Gaussian     L2        as drawn                                 
 gs-learn        Gaussian     L2        ``[h(draw), factor*h(draw)]``              yes       yes
 laplace-dp      Laplace      L1        as drawn                                   no        each
 gaussian-dp     Gaussian     L2        as drawn                                   no        each
+pruning         -            L2        none: the update itself is shaped          no        no
+outpost         Gaussian     L2        none: the update itself is shaped          no        no
 ==============  ===========  ========  =========================================  ========  =====
 
 ``gs-*`` are not in the paper; they show that a mechanism is only a row of this table. Neither are the two rows whose
 budget is a guarantee of differential privacy rather than a score. ``gaussian-dp`` is the one to deploy: it takes all
 records of a client, clips the gradient of each, and its budget is the epsilon of a whole run (docs/gaussian_dp.md).
 ``laplace-dp`` is the simple example: one batch, one release, one epsilon (docs/laplace_dp.md).
+
+``pruning`` and ``outpost`` are defences of the literature to compare with (docs/defences.md). They change the update
+itself (``shaping.py``): their budgets are a share of coordinates and the inverse of a noise level, and promise nothing.
 
 A known weakness of ``pl-identical``, which is as the paper has it: its noise has exactly the norm that follows from the
 public budget, so a server that knows the other examples of a batch can verify any guess at one (studies/norm).
@@ -28,7 +33,7 @@ To add one, ``register`` a ``Mechanism``; for a budget of a new kind, ``register
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,7 +41,10 @@ from ..errors import ConfigError, closest
 from .budget import GaussianBudget, LaplaceBudget, LeakageBudget, Measure
 from .intensity import Norm
 from .noise import NOISES
+from .outpost import OUTPOST, OutpostBudget
+from .pruning import PRUNING, ShareBudget
 from .run_budget import RunBudget
+from .shaping import Shaping
 
 if TYPE_CHECKING:
     from .protection import ProtectionSettings
@@ -101,6 +109,14 @@ MEASURES: dict[str, MeasureKind] = {
             ),
             grid=(0.5, 1, 2, 4, 8),
         ),
+        MeasureKind(
+            "share", lambda s: ShareBudget(), bounds_draw=True,
+            grid=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3),
+        ),
+        MeasureKind(
+            "outpost", lambda s: OutpostBudget(s.eta, s.local_steps), bounds_draw=True,
+            grid=(0.0125, 0.05, 0.125, 0.25, 0.5, 1.25),
+        ),
     )
 }  # fmt: skip
 
@@ -120,6 +136,7 @@ class Mechanism:
     learns: bool = False
     clips: bool = False  # the gradient of a mini-batch
     per_example: bool = False  # clips the gradient of every example instead, in ``norm``; then exactly one local step
+    shaping: Shaping | None = None  # changes the update itself, with or without noise of its own
 
     def __post_init__(self) -> None:
         _find(self.noise, NOISES, "noise")
@@ -129,6 +146,12 @@ class Mechanism:
                 "See the Measure protocol.",
             )
         kind = self.measure_kind
+        if self.shaping is not None and (self.learns or self.per_example or kind is None or self.on_sphere):
+            raise ConfigError(
+                f"The mechanism {self.name!r} shapes the update: it cannot learn or clip example by example, and "
+                "needs a measure with bounds_draw=True.",
+                "Leave out shaping, or the rest.",
+            )
         proved = {} if kind is None else kind.proved_for
         if any(getattr(self, name) != value for name, value in proved.items()):
             needed = ", ".join(f"{name}={value!r}" for name, value in proved.items())
@@ -150,6 +173,29 @@ class Mechanism:
     @property
     def distorts(self) -> bool:
         return self.measure is not None
+
+    @property
+    def draws(self) -> bool:
+        """Whether noise is drawn for a release.
+
+        >>> [name for name, mechanism in MECHANISMS.items() if not mechanism.draws]
+        ['none', 'pruning']
+        """
+        return self.distorts and (self.shaping is None or self.shaping.noised > 0)
+
+    @property
+    def adds(self) -> bool:
+        """Whether a release is the plain update (clipped, where it clips) and noise that does not depend on it.
+
+        >>> [name for name, mechanism in MECHANISMS.items() if not mechanism.adds]
+        ['pl-learn', 'ls-learn', 'gs-learn', 'pruning', 'outpost']
+        """
+        return not self.learns and self.shaping is None
+
+    @property
+    def plain(self) -> Mechanism:
+        """The same without any distortion: clipping, where it clips, stays."""
+        return replace(self, measure=None, learns=False, shaping=None)
 
     @property
     def formal(self) -> bool:
@@ -198,6 +244,8 @@ MECHANISMS: dict[str, Mechanism] = {
         Mechanism("gs-learn", "gaussian", noise="gaussian", learns=True, clips=True),
         Mechanism("laplace-dp", "epsilon", norm="l1", per_example=True),
         Mechanism("gaussian-dp", "epsilon-delta", noise="gaussian", per_example=True),
+        Mechanism("pruning", "share", shaping=PRUNING),
+        Mechanism("outpost", "outpost", noise="gaussian", shaping=OUTPOST),
     )
 }
 

@@ -7,7 +7,8 @@ Guarantees, for every row that ``accepted`` marks:
 
 * the release is finite;
 * its distortion as it arrives, ``parameters - local``, has an intensity between ``lower`` and ``upper`` up to
-  rounding (1e-4 relative in float32); for a static mechanism it is the noise itself.
+  rounding (1e-4 relative in float32); for a static mechanism it is the noise itself. Of a mechanism that shapes the
+  update nothing is asked: both bounds are the intensity that came out.
 
 A row that fails is marked, never repaired: the aggregation leaves it out by name.
 
@@ -27,6 +28,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError, ModelError
+from ..models.layout import Stretches
 from ..models.objective import Objective
 from ..privacy.discrete_laplace import discrete_laplace
 from ..randomness import Words
@@ -37,6 +39,7 @@ from .intensity import intensity
 from .noised_sum import noised_sum, update_per_mean
 from .protection import Protection
 from .registry import Mechanism
+from .shaping import shaped
 
 Noise = Tensor | Sequence[Words] | None
 """Standard noise ``[R, P]``; for a formal mechanism, which draws integers, a source of words for every row."""
@@ -139,7 +142,7 @@ def observed_release(
     if protection.mechanism.formal:
         return _formal(objectives, start, noise, eta, protection, utility)
     local, clipped = _trained(objectives, start, eta, protection)
-    return _distorted(objectives[-1], local, noise, protection, clipped, utility)
+    return _distorted(objectives[-1], start, local, noise, protection, clipped, utility)
 
 
 def updated_release(
@@ -147,7 +150,7 @@ def updated_release(
 ) -> tuple[Release, Tensor]:
     """``release`` of one local step by a mechanism without a guarantee, and the model ``[R, P]`` before its noise."""
     local, clipped = _trained([objective], start, eta, protection)
-    return _distorted(objective, local, noise, protection, clipped, utility=True)[0], local
+    return _distorted(objective, start, local, noise, protection, clipped, utility=True)[0], local
 
 
 def _trained(
@@ -225,7 +228,7 @@ def distort_given(
     """Algorithm 1, l. 7-8, for models ``[R, P]`` that were trained elsewhere, from ``start``."""
     check_trained_elsewhere(protection.mechanism)
     local = shortened(start, local, protection)
-    return _distorted(objective, local, noise, protection, local.new_zeros(len(local)), utility)[0]
+    return _distorted(objective, start, local, noise, protection, local.new_zeros(len(local)), utility)[0]
 
 
 def static_release(local: Tensor, noise: Tensor | None, protection: Protection) -> Release:
@@ -243,6 +246,17 @@ def static_release(local: Tensor, noise: Tensor | None, protection: Protection) 
     size = intensity(torch.sub(released, local, out=local), protection.mechanism.norm)  # as it arrives
     within = _within(size, lower, upper)
     return Release(released, Record(lower, upper, size, none, unknown, within))
+
+
+def shaped_release(
+    start: Tensor, local: Tensor, noise: Tensor | None, protection: Protection, stretches: Stretches
+) -> Release:
+    """``static_release`` of a mechanism that shapes the update; ``local`` holds the distortion afterwards."""
+    none = local.new_zeros(len(local))
+    released = shaped(start, local, noise, protection, stretches)
+    size = intensity(torch.sub(released, local, out=local), protection.mechanism.norm)
+    unknown = torch.full_like(none, float("nan"))
+    return Release(released, Record(size, size, size, none, unknown, torch.isfinite(size)))
 
 
 def shorten(start: Tensor, local: Tensor, protection: Protection) -> Tensor:
@@ -265,13 +279,32 @@ def check_trained_elsewhere(mechanism: Mechanism) -> None:
 
 
 def _distorted(
-    objective: Objective, local: Tensor, noise: Noise, protection: Protection, clipped: Tensor, utility: bool
-) -> tuple[Release, Tensor]:
+    objective: Objective, start: Tensor, local: Tensor, noise: Noise, protection: Protection, clipped: Tensor,
+    utility: bool,
+) -> tuple[Release, Tensor]:  # fmt: skip
     none = torch.zeros_like(clipped)
     if not protection.mechanism.distorts:
         record = Record(none, none, none, clipped, none, torch.isfinite(local).all(-1))
         return Release(local, record), torch.zeros_like(local)
-    assert isinstance(noise, Tensor)
+    if protection.mechanism.shaping is not None:
+        assert noise is None or isinstance(noise, Tensor)
+        released = shaped(start, local, noise, protection, objective.stretches)
+        alpha = released - local
+        lower = upper = size = intensity(alpha, protection.mechanism.norm)  # nothing was asked of it
+    else:
+        assert isinstance(noise, Tensor)
+        alpha, lower, upper = _added(objective, local, noise, protection)
+        released = local + alpha
+        size = intensity(released - local, protection.mechanism.norm)  # as it arrives, not as it was meant
+    within = _within(size, lower, upper)
+    loss = torch.full_like(none, float("nan"))
+    if utility:
+        loss = objective.loss(released) - objective.loss(local)  # eq. 4, on the mini-batch: f-hat of eq. 15
+    return Release(released, Record(lower, upper, size, clipped, loss, within)), alpha
+
+
+def _added(objective: Objective, local: Tensor, noise: Tensor, protection: Protection) -> tuple[Tensor, Tensor, Tensor]:
+    """The distortions ``[R, P]``, as drawn or learned, and their bounds."""
     alpha, lower, upper = draw_bounds(noise, protection)  # Algorithm 1, l. 7
     if protection.mechanism.learns:
         alpha = learn_distortion(
@@ -279,13 +312,7 @@ def _distorted(
             norm=protection.mechanism.norm, steps=protection.steps,
             gamma=_column(protection.gamma), negative_norm=_column(protection.negative_norm),
         )  # fmt: skip
-    released = local + alpha
-    size = intensity(released - local, protection.mechanism.norm)  # as it arrives, not as it was meant
-    within = _within(size, lower, upper)
-    loss = torch.full_like(none, float("nan"))
-    if utility:
-        loss = objective.loss(released) - objective.loss(local)  # eq. 4, on the mini-batch: f-hat of eq. 15
-    return Release(released, Record(lower, upper, size, clipped, loss, within)), alpha
+    return alpha, lower, upper
 
 
 def _within(size: Tensor, lower: Tensor, upper: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..errors import expected, is_count, is_finite
+from ..errors import ConfigError, expected, is_count, is_finite
 from ..randomness import experiment_key, keyed_words, system_uniform, system_words, uniform
 from .noise import standard_noise
 from .protection import ProtectionSettings, check_protection
@@ -48,11 +48,17 @@ class Request:
         if not is_finite(least_relative) or least_relative < 0:
             raise expected("least_relative", least_relative, "a finite number >= 0")
         client, round_number, seed = (numbers[name] for name in ("client", "round_number", "experiment_seed"))
-        return cls(checked(mechanism, budget), budget, settings, client, round_number, seed, least_relative)
+        known = checked(mechanism, budget)
+        if least_relative and known.shaping is not None:
+            raise ConfigError(
+                f"The mechanism {known.name!r} shapes the update: no noise of a known size stands beside it.",
+                "Leave least_relative out.",
+            )
+        return cls(known, budget, settings, client, round_number, seed, least_relative)
 
     def noise(self, size: int, like: Tensor) -> Noise:
         """Standard noise ``[1, P]`` of the mechanism's family; for a formal one, where its integers come from."""
-        if not self.mechanism.distorts:
+        if not self.mechanism.draws:
             return None
         if self.mechanism.formal:
             key = None if self.seed is None else experiment_key(self.seed, "noise")

@@ -64,7 +64,7 @@ def largest(name: str, tensors: Iterable[Tensor], like: Tensor) -> Tensor:
 
 def check_carries(most: Tensor, size: int, protection: Protection) -> None:
     """Refuse parameters so large that their own precision would round the noise away; no data plays a part."""
-    if protection.mechanism.distorts:
+    if protection.mechanism.distorts and protection.mechanism.shaping is None:
         gap = float(torch.nextafter(most, torch.full_like(most, torch.inf)) - most)
         scale = protection.noise_norm(size) / size**0.5
         if not gap <= scale / 16:

@@ -20,7 +20,7 @@ from ..models.layout import Layout, add_slot
 from ..models.received import Received
 from .constants import warn_of_constants
 from .intensity import intensity
-from .release import shorten, static_release
+from .release import shaped_release, shorten, static_release
 from .request import Request
 from .sent import Protected, check_carries, flat, largest, length, ratio, sent
 
@@ -52,8 +52,12 @@ def noised(
     moved = length(local, begin, layout)
     noise = request.noise(layout.size, like)
     assert noise is None or isinstance(noise, Tensor)
-    result = static_release(local, noise, protection)
-    relative = ratio(0.0 if noise is None else float(intensity(local)), moved)
+    if request.mechanism.shaping is None:
+        result = static_release(local, noise, protection)
+    else:
+        origin = flat("received", begin, layout, like)
+        result = shaped_release(origin, local, noise, protection, layout.stretches)
+    relative = ratio(float(intensity(local)) if request.mechanism.distorts else 0.0, moved)
     del local, noise  # room for what is sent
     return _variances(sent(result, entries, layout, request, utility=False, relative=relative), buffers)
 

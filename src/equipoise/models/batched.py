@@ -53,6 +53,7 @@ class Batched:
         """Fix a mini-batch ``[R, B, ...]``, ``[R, B]`` for every replica."""
         objective = self._route.at(inputs, labels)
         objective.per_example = partial(self._per_example, inputs, labels)
+        objective.stretches = self.layout.stretches
         return objective
 
     def each(self, params: Tensor, inputs: Inputs, labels: Tensor) -> Tensor:

@@ -10,6 +10,9 @@ from torch import Tensor, nn
 
 from ..errors import ModelError
 
+Stretches = tuple[tuple[int, int], ...]
+"""Where every tensor begins and ends in the flat vector."""
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -58,6 +61,15 @@ class Layout:
         if not slots:
             raise ModelError("The model has no trainable parameters.", "Set requires_grad on what is to be trained.")
         return cls(slots)
+
+    @property
+    def stretches(self) -> Stretches:
+        """Where the tensors lie, for what treats each of them by itself.
+
+        >>> Layout.of(nn.Linear(3, 2)).stretches
+        ((0, 6), (6, 8))
+        """
+        return tuple((slot.start, slot.stop) for slot in self.slots)
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """``{name: tensor}`` (a state dict may hold more) -> ``[P]``."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ..errors import ModelError
+from .layout import Stretches
 
 Loss = Callable[[Any, Tensor], Tensor]
 """(what the model returns for ``[B, ...]``, labels ``[B, ...]``) -> the mean loss of the batch, one number."""
@@ -31,6 +32,7 @@ class Objective:
         self.loss = loss  # [R, P] -> [R]
         self.gradient = gradient  # [R, P] -> [R, P]; writes into `out` where one is given
         self.per_example = per_example  # [R, P] -> B times [R, P]: the gradient of every example by itself
+        self.stretches: Stretches | None = None  # of the tensors in P, where they are known
         self.units = units  # all records of R clients, for the mechanism that draws its own batch
 
 

@@ -6,7 +6,7 @@ from statistics import mean
 from typing import Any
 
 from ..errors import is_finite
-from ..mechanism.claims import PROVED, of_budgets
+from ..mechanism.claims import FINITE, PROVED, of_budgets
 from ..mechanism.registry import get_mechanism
 from ..statistics import interval
 
@@ -64,7 +64,8 @@ def _proved(mechanisms: list[str]) -> dict[str, str]:
         if not (mechanism.distorts or mechanism.formal):
             bare = True
             continue
-        words = FORMAL_PROVED + GUARANTEE * mechanism.whole_run if mechanism.formal else PROVED
+        words = PROVED if mechanism.shaping is None else FINITE
+        words = FORMAL_PROVED + GUARANTEE * mechanism.whole_run if mechanism.formal else words
         of.setdefault(words, []).append(mechanism.name)
     if len(of) == 1 and (PROVED in of or not bare):
         return {"proved": next(iter(of))}

@@ -76,7 +76,7 @@ def tensor_sizes(sweep: Sweep) -> list[dict[str, dict[str, list[list[float]]]]]:
             continue
         scale = seen.tables.scale[0, seen.block.federations, seen.block.slots].reshape(-1)
         start = seen.distortion  # of integers: as drawn
-        if seen.noise is not None:
+        if seen.noise is not None and seen.block.mechanism.shaping is None:
             start = draw_bounds(seen.noise, Protection(seen.block.mechanism, scale))[0]
         for r, (f, _) in enumerate(seen.rows()):
             before, after = (sweep.batched.layout.unflatten(alpha[r].double()) for alpha in (start, seen.distortion))

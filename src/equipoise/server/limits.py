@@ -137,6 +137,7 @@ def largest_distortion(
     bound = max(measure.lower(budget) for budget in budgets) * (measure.factor if mechanism.learns else 1.0)
     if mechanism.on_sphere:  # of the norm itself, and an L2 norm is at most the L1 norm
         return bound
-    spread = math.sqrt(NOISES[mechanism.noise].variance * parameters)
+    noised = 1.0 if mechanism.shaping is None else mechanism.shaping.noised
+    spread = math.sqrt(NOISES[mechanism.noise].variance * parameters * noised)
     # learned within bounds of its L1 norm, all of it may end up in one place
     return bound * spread * (math.sqrt(parameters) if mechanism.learns and mechanism.norm == "l1" else 1.0)
