@@ -172,7 +172,7 @@ def test_what_shared_companions_add_is_taken_off(bare: bool) -> None:
     server, weights = server_of("gs-static", 0.05)
     one = next(rounds_of(server, weights, 1))
     bench = _Bench(server, PUBLIC, Candidates(POOL, CANDIDATE_LABELS, CHOICES), 32, 1, 0)
-    result = bench.simulated(one, torch.arange(33 * 4).view(33, 4), None)
+    result = bench.undistorted(one, torch.arange(33 * 4).view(33, 4))
     moved = result.clone()
     local = torch.Generator().manual_seed(6)
     moved[32:] += result.std() * torch.rand(len(weights), generator=local)

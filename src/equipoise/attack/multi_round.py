@@ -13,10 +13,10 @@ public companions of any label. Of the labels behind a release nothing is assume
 
 All candidates share their companions; what these add is taken off by simulating the same public images with these
 companions and with others. Responses without distortion serve all rounds, for they cost one gradient a local step.
-Where the mechanism learns, those of the learner (under pairs of opposite noise, as in ``matched.py``) are simulated for
-one release and the known schedule, in the rounds and for the labels that need them: a whole run of them would cost
-twenty times as much. Whether they would find more over an unknown schedule is open: a trial with 33
-images did not tell.
+Where the mechanism does more than add noise, its own (under pairs of opposite noise, as in ``matched.py``) are
+simulated for one release and the known schedule, in the rounds and for the labels that need them: a whole run of them
+would cost twenty times as much. Whether they would find more over an unknown schedule is open: a trial with 33 images
+of a learner did not tell.
 """
 
 from __future__ import annotations
@@ -133,15 +133,15 @@ class Scoring:
             self._score(one, companions)
 
     def _score(self, one: Observation, companions: Tensor) -> None:
-        bench, learns = self.bench, self.server.protection.mechanism.learns
+        bench, simulated = self.bench, not self.server.protection.mechanism.adds
         self.limiter = limiter = self.limiter or _limiter(self.server, one.previous, self.seed)
         which = None if self.every else bench.asked(one)
-        result = bench.simulated(one, companions, None, which)
-        if self.every or not learns:  # with the schedule known, a learner is simulated instead
+        result = bench.undistorted(one, companions, which)
+        if self.every or not simulated:  # with the schedule known, the mechanism is simulated instead
             self.own.append(bench.scored(one.released - one.previous, result, limiter, which))
         self.plain.append(bench.scored(one.undistorted - one.previous, result, None, which))
-        if learns:
-            self.learned.append(bench.of_the_learner(one, companions, limiter))
+        if simulated:
+            self.learned.append(bench.of_the_mechanism(one, companions, limiter))
         self.present.append(one.present)
 
     def scores(self) -> Scores:
@@ -182,10 +182,8 @@ class _Bench:
         self.around, self.pairs, self.key = around, pairs, experiment_key(seed, "attack/rounds/noise")
         self.plain = undistorted(server)
 
-    def simulated(
-        self, one: Observation, companions: Tensor, drawn: Tensor | None, which: Tensor | None = None
-    ) -> Tensor:
-        """Updates ``[R, P]``, undistorted or averaged over noise ``[pairs, P]`` of both signs.
+    def batches(self, companions: Tensor, which: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Batches ``[R, E, ...]`` to simulate, and their labels.
 
         First ``around`` public images with companions of their own, then the same with those that the candidates have,
         then the candidates (all, or those in ``which``).
@@ -198,27 +196,39 @@ class _Bench:
         batch, known = self.public[0][chosen], self.public[1][chosen]
         batch[self.around :, 0] = torch.cat([self.public[0][own[:, 0]], images])
         known[self.around :, 0] = torch.cat([self.public[1][own[:, 0]], labels])
+        return batch, known
+
+    def undistorted(self, one: Observation, companions: Tensor, which: Tensor | None = None) -> Tensor:
+        """Simulated updates ``[R, P]`` of these batches without distortion."""
+        return _updates(self.plain, one.previous, *self.batches(companions, which), None)
+
+    def defended(
+        self, one: Observation, companions: Tensor, which: Tensor, limiter: Limiter
+    ) -> tuple[Tensor, Limiter | None]:
+        """Likewise by the mechanism itself, averaged over noise of both signs; and what is known of its noise."""
+        drawn = noise(self.server, self.key, torch.arange(self.pairs), one.previous, tag=one.round)
+        batch, known = self.batches(companions, which)
         if drawn is None:
-            return _updates(self.plain, one.previous, batch, known, None)
+            return _updates(self.server, one.previous, batch, known, None), None
         signed = torch.cat([drawn, -drawn]).split(1)
-        total = _updates(self.server, one.previous, batch, known, signed[0])
-        for each in signed[1:]:
-            total += _updates(self.server, one.previous, batch, known, each)
-        return total / len(signed)
+        parts = [_updates(self.server, one.previous, batch, known, each) for each in signed]
+        halves = parts[0][: self.around], parts[self.pairs][: self.around]  # under opposite noise
+        if self.server.protection.mechanism.shaping is not None:  # how much noise there is depends on the update
+            limiter = Limiter((halves[0] - halves[1]) / 2, one.previous)
+        return sum(parts[1:], parts[0]) / len(parts), limiter
 
     def asked(self, one: Observation) -> Tensor:
         """The candidates whose label an example of this round has."""
         candidates = self.candidates
         return torch.isin(candidates.labels, candidates.kinds[one.present]).nonzero().flatten()
 
-    def of_the_learner(self, one: Observation, companions: Tensor, limiter: Limiter) -> Tensor:
+    def of_the_mechanism(self, one: Observation, companions: Tensor, limiter: Limiter) -> Tensor:
         """Log-likelihoods ``[Q]`` of the candidates whose label an example of this round has; 0 for the others."""
         which = self.asked(one)
         if not len(which):
             return torch.zeros(len(self.candidates.labels), dtype=torch.float64, device=one.previous.device)
-        drawn = noise(self.server, self.key, torch.arange(self.pairs), one.previous, tag=one.round)
-        result = self.simulated(one, companions, drawn, which)
-        return self.scored(one.released - one.previous, result, limiter, which)
+        result, known = self.defended(one, companions, which, limiter)
+        return self.scored(one.released - one.previous, result, known, which)
 
     def scored(self, update: Tensor, result: Tensor, limiter: Limiter | None, which: Tensor | None) -> Tensor:
         """Likelihoods of all candidates ``[Q]``, of which those in ``which`` were simulated: 0 for the others."""

@@ -11,6 +11,7 @@ low result then says nothing about the protection.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attack.multi_round import Candidates, Combined, Observation, Scores, Scoring, combine
+from ..attack.multi_round import Candidates, Combined, Observation, Scores, Scoring, against_others, combine
 from ..attack.simulate import respond_all, undistorted
 from ..attack.view import Server
 from ..data.dataset import Dataset
@@ -29,7 +30,7 @@ from ..engine.tables import LENGTH, Block
 from ..errors import ConfigError, is_whole
 from ..mechanism.registry import get_mechanism
 from ..models.named import Factory
-from ..statistics import Ranking, grouped_interval, ranks
+from ..statistics import Ranking, bootstrap_auc, grouped_interval, ranks, tpr_at
 from .cells import server_of
 from .results import THINGS, evidence
 from .targets import Materials
@@ -258,7 +259,23 @@ def _found(scores: Scores, asked: Suspects, chance: float, seed: int, unknown: b
     how = (scores.present, asked.candidates.choices, chance)
     own = combine(scores.own, scores.learned, *how, seed=seed)
     plain = combine(scores.undistorted, None, *how, seed=seed)
-    return _rates(own, plain, asked, seed, unknown)
+    return {**_rates(own, plain, asked, seed, unknown), **_membership(own.known, asked.place, seed)}
+
+
+def _membership(known: Tensor, place: Tensor, seed: int) -> dict[str, Any]:
+    """Whether a record was in these releases, with the schedule that it would have had: its log-likelihood against the
+    mean over decoys of its label. Decoys play those that were not, each against the other decoys."""
+    mine, count = place.unsqueeze(1), known.shape[1] - 1
+    if count < 2:
+        return {}
+    decoys = known[torch.ones_like(known, dtype=torch.bool).scatter(1, mine, False)].view(-1, count).double()
+    member = known.gather(1, mine).double() - (decoys.logsumexp(1, keepdim=True) - math.log(count))
+    others = against_others(decoys)
+    scores = member.cpu().numpy(), others.cpu().numpy()
+    ends = bootstrap_auc(*scores, seed=seed)
+    low, high = (None, None) if ends is None else ends[1]
+    name = "membership_tpr_schedule_known"
+    return {name: tpr_at(*scores), f"{name}_low": low, f"{name}_high": high}
 
 
 def planned(

@@ -90,7 +90,9 @@ CANDIDATES = {
         ),
         Candidate("dp-lenet", "gaussian-dp, lenet-zhu", [("gaussian-dp", (1, 2, 4, 8))], {"model": "lenet-zhu"}),
         Candidate("damped", "with a damped server", [(STATIC, PL), (LEARNED, FEW)], {"server_rate": "auto"}),
-        Candidate("other", "defences of the literature", [("pruning", (0.001, 0.01, 0.1)), ("outpost", ())]),
+        Candidate(
+            "other", "defences of the literature", [("pruning", (0.001, 0.01, 0.1)), ("outpost", (0.125, 0.5, 1.25, 5))]
+        ),
         Candidate("batch-44", "batches of 44", [("none", [None]), (STATIC, FEW)], {"batch": 44}),
         Candidate("batch-44-damped", "batches of 44", [(STATIC, FEW)], {"batch": 44, "server_rate": "auto"}),
         Candidate("eleven", "eleven local steps", [(STATIC, (0.98, 0.995))], {"local_steps": 11}),
@@ -101,7 +103,7 @@ CANDIDATES = {
 }
 """In the order in which they are computed."""
 RECOMMENDED = "dp-scatter"
-WIDER = {
+WIDER: dict[str, dict[str, Any]] = {
     "clients-32": {"clients": 32},
     "dirichlet": {"partition": "dirichlet", "dirichlet": 0.3},
 }
@@ -114,15 +116,15 @@ AGAIN = [
 ]
 AGAIN_SEEDS, AGAIN_ATTACKED = (1, 2, 3), (1,)
 
-EFFORT = {
+EFFORT: dict[str, Any] = {
     "candidates": 200, "tuning": 32, "trials": 64, "pictures": 0, "twins": False, "samples": 2000,
     "releases": 200, "others": 8, "label_sets": 2, "pairs": 4, "anchors": 4, "around": 64,
 }  # fmt: skip
 """Of attacks on releases of batches of 4."""
-LARGE = {"releases": 27, "others": 40, "label_sets": 1, "pairs": 1, "around": 96}
+LARGE: dict[str, Any] = {"releases": 27, "others": 40, "label_sets": 1, "pairs": 1, "around": 96}
 """What differs for releases of 44 records: the pool has distinct ones for so many."""
-RUN = {"examples": 40, "decoys": 199, "around": 24, "pairs": 1, "unknown": False}
-GAMES = {"games": 500, "among": 200, "seed": 0}
+RUN: dict[str, Any] = {"examples": 40, "decoys": 199, "around": 32, "pairs": 1, "unknown": False}
+GAMES: dict[str, Any] = {"games": 500, "among": 200, "seed": 0}
 
 
 def rounds_of(settings: Settings, whole_run: bool) -> list[int]:
