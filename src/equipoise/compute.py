@@ -32,7 +32,7 @@ from .auditing.limits_audit import replayed_limits
 from .auditing.options import AuditOptions
 from .auditing.replay import replayed_all
 from .auditing.results import Findings, renamed
-from .auditing.store import Values, packed
+from .auditing.store import Values, packed, thinned
 from .auditing.sweep_audit import audit_sweep
 from .choosing.public_alone import public_alone
 from .engine.datasets import dataset_labels
@@ -85,6 +85,8 @@ def compute(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     return outcome
 
 
+CHOICES = ("seeds", "keep")
+"""Of the entry ``audit``: which federations are attacked, by seed, and which values are kept of every release; all."""
 OLD_NAMES = {"rounds": "snapshots", "given": "condition_on"}
 """What the entry ``audit`` of an older SPEC calls them."""
 MULTI_ROUND = ("rounds", "examples", "decoys", "around", "pairs", "client", "seed", "unknown", "games", "among")
@@ -107,7 +109,7 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     """Train the sweep of ``spec`` to every round that is to be attacked, attack, and write what was found."""
     spec = dict(spec)
     raw = {OLD_NAMES.get(name, name): value for name, value in _table(spec.pop("audit"), "audit").items()}
-    snapshots, chosen = raw.pop("snapshots", [0]), {name: raw.pop(name) for name in ("seeds",) if name in raw}
+    snapshots, chosen = raw.pop("snapshots", [0]), {name: raw.pop(name) for name in CHOICES if name in raw}
     settings, federations = from_dict(spec)
     options = AuditOptions(**raw)
     options.check()
@@ -151,7 +153,7 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         "spec": {**_named(spec, names), "audit": {**raw, "snapshots": snapshots, **chosen}},
     }
     write_json(out / "audit.json", outcome)
-    write_bytes(out / "audit.npz", packed(_values(findings, names)))
+    write_bytes(out / "audit.npz", packed(_values(findings, names, chosen.get("keep"))))
     return outcome
 
 
@@ -189,11 +191,12 @@ def _rounds(snapshots: Any, last: int) -> list[int]:
     return sorted(snapshots)
 
 
-def _values(findings: Findings, names: dict[str, str]) -> Values:
+def _values(findings: Findings, names: dict[str, str], keep: list[str] | None = None) -> Values:
     """What was measured on every release, and which of the public images stood behind it; no image."""
     every = [*findings.outcomes, *findings.limit_outcomes]
     abouts = renamed((one.about for one in every), names)
     outcomes = [replace(one, about=about, pictures=None) for one, about in zip(every, abouts, strict=True)]
+    outcomes = outcomes if keep is None else [thinned(one, keep) for one in outcomes]
     arrays = {
         f"{names[name]}/{what}": getattr(targets, what).cpu().numpy()
         for name, targets in findings.targets.items() for what in ("truth", "labels")

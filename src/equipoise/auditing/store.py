@@ -83,6 +83,28 @@ def packed(values: Values) -> bytes:
     return content.getvalue()
 
 
+def thinned(outcome: Outcome, keep: Sequence[str]) -> Outcome:
+    """Some of the values of an outcome, as small as loses nothing that a mean, a rank or an area is made of: scores of
+    membership become their places among all scores, ties alike.
+
+    >>> one = Outcome({}, "membership", {"members": np.array([[2.5]]), "others": np.array([[0.5, 2.5]])}, {})
+    >>> [values.tolist() for values in thinned(one, ["members", "others"]).values.values()]
+    [[[1.0]], [[0.0, 1.0]]]
+    """
+
+    def some(values: Mapping[str, Array]) -> dict[str, Array]:
+        result = {name: values[name].astype(np.float32).astype(np.float64) for name in keep if name in values}
+        if {"members", "others"} <= result.keys():
+            sizes = values["members"].size
+            joined = np.concatenate([values[name].ravel() for name in ("members", "others")])
+            place = np.unique(joined, return_inverse=True)[1].astype(np.float64)
+            result["members"] = place[:sizes].reshape(values["members"].shape)
+            result["others"] = place[sizes:].reshape(values["others"].shape)
+        return result
+
+    return replace(outcome, values=some(outcome.values), negative=some(outcome.negative))
+
+
 def unpacked(content: bytes, what: str = "values file") -> Values:
     """What was packed; bytes that are damaged, cut off or of another schema raise ``CheckpointError``."""
     try:

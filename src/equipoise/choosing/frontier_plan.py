@@ -88,16 +88,16 @@ CANDIDATES = {
         Candidate(
             "dp-scatter", "gaussian-dp, scatter-linear", [("gaussian-dp", EPSILONS)], {"model": "scatter-linear"}
         ),
-        Candidate("dp-lenet", "gaussian-dp, lenet-zhu", [("gaussian-dp", (1, 2, 4, 8))], {"model": "lenet-zhu"}),
         Candidate("damped", "with a damped server", [(STATIC, PL), (LEARNED, FEW)], {"server_rate": "auto"}),
-        Candidate(
-            "other", "defences of the literature", [("pruning", (0.001, 0.01, 0.1)), ("outpost", (0.125, 0.5, 1.25, 5))]
-        ),
         Candidate("batch-44", "batches of 44", [("none", [None]), (STATIC, FEW)], {"batch": 44}),
         Candidate("batch-44-damped", "batches of 44", [(STATIC, FEW)], {"batch": 44, "server_rate": "auto"}),
+        Candidate("dp-lenet", "gaussian-dp, lenet-zhu", [("gaussian-dp", (1, 2, 4, 8))], {"model": "lenet-zhu"}),
         Candidate("eleven", "eleven local steps", [(STATIC, (0.98, 0.995))], {"local_steps": 11}),
         Candidate(
             "eleven-damped", "eleven local steps", [(STATIC, (0.98,))], {"local_steps": 11, "server_rate": "auto"}
+        ),
+        Candidate(
+            "other", "defences of the literature", [("pruning", (0.001, 0.01, 0.1)), ("outpost", (0.125, 0.5, 1.25, 5))]
         ),
     )
 }
@@ -116,8 +116,10 @@ AGAIN = [
 ]
 AGAIN_SEEDS, AGAIN_ATTACKED = (1, 2, 3), (1,)
 
+KEPT = ["identification", "log_rank", "members", "others"]
+"""What is kept of every release."""
 EFFORT: dict[str, Any] = {
-    "candidates": 200, "tuning": 32, "trials": 64, "pictures": 0, "twins": False, "samples": 2000,
+    "candidates": 200, "tuning": 32, "trials": 64, "pictures": 0, "twins": False, "samples": 2000, "keep": KEPT,
     "releases": 200, "others": 8, "label_sets": 2, "pairs": 4, "anchors": 4, "around": 64,
 }  # fmt: skip
 """Of attacks on releases of batches of 4."""
