@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from equipoise.attack.attack import Hooks
+from equipoise.mechanism.protection import NO_PROTECTION
 from tests.attack.candidates import LABELS, PUBLIC, case, found_by
 
 # --- known answers -------------------------------------------------------------------------------------------
@@ -23,6 +24,22 @@ def test_candidates_are_told_apart_where_little_hides_them(name: str, scale: flo
 @pytest.mark.parametrize("name", ["pl-learn", "ls-learn", "gs-learn"])
 def test_a_learned_distortion_does_not_stop_the_filter(name: str) -> None:
     assert case(4, 15, name, 0.2 if name == "pl-learn" else 2e-3).identified() > 0.85
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "least"), [("pruning", 3.0, 0.9), ("pruning", 20.0, 0.5), ("outpost", 1e-2, 0.5)]
+)
+def test_an_update_that_is_shaped_is_simulated_as_it_is(name: str, scale: float, least: float) -> None:
+    """Chance is 0.05. Without a distortion the very same releases are told apart, as the control shows."""
+    assert case(4, 15, name, scale).identified() > least
+    assert case(4, 15).identified() > 0.95
+
+
+def test_a_filter_that_takes_pruning_for_nothing_finds_less() -> None:
+    """Whoever knows what is withheld does not look for it."""
+    known = case(4, 15, "pruning", 20.0)
+    blind = replace(known, server=replace(known.server, protection=NO_PROTECTION))
+    assert known.identified() > blind.identified() + 0.1
 
 
 @pytest.mark.parametrize("name", ["gs-static", "ls-static", "pl-identical", "pl-learn", "gs-learn"])
