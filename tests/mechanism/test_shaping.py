@@ -107,3 +107,16 @@ def test_nothing_is_claimed_of_their_budgets() -> None:
     assert f"A budget of pruning, outpost {SHAPED}. No (epsilon, delta) is claimed for it." in said
     assert "A budget of pl-learn calibrates the distortion" in said
     assert not any(MECHANISMS[name].formal for name in SHAPING)
+
+
+def test_pruning_draws_no_noise_and_outpost_draws_its_own(few: Dataset) -> None:
+    drawn = {
+        name: sweep_of(few, [Federation("few", name, BUDGET[name], 1)], small()).noise_table(1) for name in SHAPING
+    }
+    assert {name: list(table) for name, table in drawn.items()} == {"pruning": [], "outpost": ["gaussian"]}
+
+
+def test_a_policy_bounds_the_scale_and_not_what_stands_beside_it() -> None:
+    from equipoise.flower.policy import needed
+
+    assert {needed(MECHANISMS[name]) for name in SHAPING} == {("least-scale", "most-releases")}

@@ -140,7 +140,7 @@ def work(server: Server, labels: Tensor, knowledge: Knowledge, options: Mapping[
         total += options["anchors"] * options["around"] * both + options["trials"]
         total += (len(ids) + options["tuning"] + options["anchors"]) * pairs_of(server, options["pairs"]) * both
         if server.protection.mechanism.shaping is not None:  # and once more with nothing withheld
-            total += options["anchors"] * (options["around"] + 1) + 3 * options["tuning"] + len(ids)
+            total += options["anchors"] * (options["around"] + 1) + options["tuning"]
         if conditioned(server, options) != "nothing":
             nulls, each = options["nulls"], options["companions"]
             total += each * (len(rows) + options["trials"] + nulls) * options["tuning"] + nulls
@@ -214,12 +214,14 @@ class Bench:
         condition = conditioned(self.server, self.options)
         kinds: list[Condition] = ["nothing", "release"] if condition == "best" else [condition]
         kinds += ["shown"] if self.server.protection.mechanism.shaping is not None else []
-        tried = [self._tuned(kind, trials, truth, references, means) for kind in kinds]
+        by_kind = {kind: self.plain.means if kind == "shown" else means for kind in kinds}
+        tried = [self._tuned(kind, trials, truth, references, by_kind[kind]) for kind in kinds]
         best = min(range(len(kinds)), key=lambda i: tried[i][0])
         self.chosen = Chosen(kinds[best], *tried[best][1:])
-        against = self._scored(updates, references, means)
+        against = self._scored(updates, references, by_kind[self.chosen.condition_on])
+        bench = self.plain if self.chosen.condition_on == "shown" else self
         parts = [
-            self._scored(updates, candidates.rows(some), self.responses(candidates.rows(some)) - self.zero)
+            self._scored(updates, candidates.rows(some), bench.responses(candidates.rows(some)) - bench.zero)
             for some in pieces(len(candidates), AT_ONCE, updates.device)
         ]
         return torch.cat(parts, dim=1), against
@@ -336,7 +338,7 @@ class Bench:
         if condition == "nothing":
             return self.filter.products(updates - self.centre, means.unsqueeze(0))
         if condition == "shown":
-            return self._shown(updates, records)
+            return self._shown(updates, means)
         width = max(1, self.most // (2 * len(records)))
         parts = [
             self.filter.products(updates[some] - self.centre, self.responses_given(updates[some], records))
@@ -349,15 +351,14 @@ class Bench:
         """The same clients with nothing withheld."""
         given = (self.previous, self.public, self.labels, self.position, self.options)
         bench = Bench(undistorted(self.server), *given, on_release=self.on_release)
-        bench._centred(bench.known(bench.own[-self.options["tuning"] :]))
+        bench.means = bench._centred(bench.known(bench.own[-self.options["tuning"] :]))
         return bench
 
-    def _shown(self, updates: Tensor, records: Records) -> Products:
+    def _shown(self, updates: Tensor, means: Tensor) -> Products:
         """By plain responses, on the coordinates that an update shows: what was withheld is exactly 0."""
-        plain, width = self.plain, max(1, self.most // (2 * len(records)))
-        means = (plain.responses(records) - plain.zero).unsqueeze(0)
+        plain, width = self.plain, max(1, self.most // (2 * len(means)))
         return Products.joined([
-            plain.filter.products(updates[some] - plain.centre, means, updates[some] != 0)
+            plain.filter.products(updates[some] - plain.centre, means.unsqueeze(0), updates[some] != 0)
             for some in pieces(len(updates), width, updates.device)
         ])  # fmt: skip
 
