@@ -227,13 +227,14 @@ class Bench:
         return torch.cat(parts, dim=1), against
 
     def _centred(self, references: Records) -> Tensor:
-        """Responses ``[R, P]`` about their mean; sets where updates lie about."""
+        """Responses ``[R, P]`` about their mean; keeps these, and what updates lie about."""
         means = self.responses(references)
         self.zero = means.mean(0)
         # Responses share a few companions, which differ from those of a release by the same amount for all candidates.
         shared = self.responses(self.known(self.anchors)).mean(0)
         self.centre = self.zero + self.around - shared
-        return means - self.zero
+        self.means = means - self.zero
+        return self.means
 
     def _scored(self, updates: Tensor, candidates: Records, means: Tensor) -> Tensor:
         """``[n, U]``, with the settings that were chosen."""
@@ -351,7 +352,7 @@ class Bench:
         """The same clients with nothing withheld."""
         given = (self.previous, self.public, self.labels, self.position, self.options)
         bench = Bench(undistorted(self.server), *given, on_release=self.on_release)
-        bench.means = bench._centred(bench.known(bench.own[-self.options["tuning"] :]))
+        bench._centred(bench.known(bench.own[-self.options["tuning"] :]))
         return bench
 
     def _shown(self, updates: Tensor, means: Tensor) -> Products:
