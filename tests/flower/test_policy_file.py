@@ -222,9 +222,7 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert command(monkeypatch, "show", "absent.toml") == PolicyError.exit_code
 
 
-@pytest.mark.parametrize(
-    ("name", "said"), [("pruning", "compression ratio 10 "), ("outpost", "noise scale at a risk of 1 ")]
-)
+@pytest.mark.parametrize(("name", "said"), [("pruning", "compression ratio 10 "), ("outpost", "noise scale (risk 1) ")])
 def test_of_what_shapes_the_update_a_policy_says_that_nothing_is_proved(name: str, said: str, tmp_path: Path) -> None:
     text = " ".join(show_policy(init_policy(tmp_path / "node", "scans", name, budget_of(name), 7)))
     assert f"updates are shaped, with {said}" in text
