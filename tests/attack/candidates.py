@@ -119,7 +119,7 @@ def case(
     server, weights = server_of(name, scale, batch, dtype=dtype, eta=eta, local_steps=local_steps)
     kind, local, drawn = server.protection.mechanism, torch.Generator().manual_seed(6), None
     labels = torch.arange(server.examples).expand(count, -1) % CLASSES if labels is None else labels
-    if kind.distorts:
+    if kind.draws:
         drawn = standard_noise(torch.rand(count, len(weights), generator=local), kind.noise).to(dtype)
     each = labels.unsqueeze(2).expand(-1, -1, CANDIDATES)
     candidates = images_of(each, 8).to(dtype)

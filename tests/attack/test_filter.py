@@ -59,3 +59,18 @@ def test_where_nothing_varies_the_nearest_response_is_the_likeliest() -> None:
     result = still.likelihood(still.products(updates, means), 0, 0.01)
     assert torch.isfinite(result).all()
     assert result.argmax(1).tolist() == [0, 1, 2]
+
+
+def test_what_an_update_does_not_show_plays_no_part() -> None:
+    """As a filter that was built on the coordinates that are shown, and on nothing else."""
+    local = torch.Generator().manual_seed(8)
+    spread, means, updates = (torch.randn(*shape, generator=local) for shape in ((6, 30), (4, 30), (2, 30)))
+    shown = torch.rand(2, 30, generator=local) < 0.4
+    quiet = Filter(spread, Limiter(None, spread[0]), 5)
+    hidden = torch.where(shown, updates, 1e3)  # whatever stands there
+    result = quiet.likelihood(quiet.products(hidden, means.unsqueeze(0), shown), 0, 1.0)
+    for row, place in enumerate(shown):
+        alone = Filter(spread[:, place], Limiter(None, spread[0, place]), 5)
+        alone.unit = quiet.unit
+        expected = alone.likelihood(alone.products(updates[row : row + 1, place], means[:, place].unsqueeze(0)), 0, 1.0)
+        torch.testing.assert_close(result[row : row + 1], expected, rtol=1e-4, atol=1e-5)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from equipoise.attack.attack import Hooks
+from equipoise.mechanism.protection import NO_PROTECTION
 from tests.attack.candidates import LABELS, PUBLIC, case, found_by
 
 # --- known answers -------------------------------------------------------------------------------------------
@@ -23,6 +24,29 @@ def test_candidates_are_told_apart_where_little_hides_them(name: str, scale: flo
 @pytest.mark.parametrize("name", ["pl-learn", "ls-learn", "gs-learn"])
 def test_a_learned_distortion_does_not_stop_the_filter(name: str) -> None:
     assert case(4, 15, name, 0.2 if name == "pl-learn" else 2e-3).identified() > 0.85
+
+
+SHAPED = [("pruning", 3.0, 0.85), ("pruning", 20.0, 0.5), ("pruning", 100.0, 0.35), ("outpost", 1e-2, 0.7)]
+
+
+@pytest.mark.parametrize(("name", "scale", "least"), SHAPED)
+def test_an_update_that_is_shaped_is_attacked_by_what_it_shows(name: str, scale: float, least: float) -> None:
+    """Chance is 0.05. Without a distortion the very same examples are told apart, as the control shows."""
+    assert case(4, 15, name, scale).identified() > least
+    assert case(4, 15).identified() > 0.95
+
+
+@pytest.mark.parametrize("scale", [20.0, 100.0])
+def test_a_filter_that_takes_pruning_for_nothing_finds_less(scale: float) -> None:
+    """Whoever knows that coordinates are withheld does not take them for zeros."""
+    known = case(4, 15, "pruning", scale)
+    blind = replace(known, server=replace(known.server, protection=NO_PROTECTION))
+    assert known.identified() > blind.identified() + 0.1
+
+
+def test_the_noise_of_outpost_hides_where_it_is_large() -> None:
+    known = case(4, 40, "outpost", 1000.0)
+    assert known.identified() < known.chance()
 
 
 @pytest.mark.parametrize("name", ["gs-static", "ls-static", "pl-identical", "pl-learn", "gs-learn"])

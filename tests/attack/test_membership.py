@@ -250,3 +250,12 @@ def test_undistorted_releases_of_the_bundled_model_give_their_members_away(mnist
     assert result["membership_tpr"] > 0.5
     assert abs(chance["membership_auc"] - 0.5) < 0.1
     assert np.isfinite(outcome.values["members"]).all()
+
+
+# --- what is shaped ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "scale", "least"), [("pruning", 20.0, 0.8), ("outpost", 0.1, 0.8)])
+def test_members_are_told_from_others_by_what_a_shaped_update_shows(name: str, scale: float, least: float) -> None:
+    assert case(4, 15, name, scale).area() > least
+    assert case(4, 15, "outpost", 1e4).area() < 0.62

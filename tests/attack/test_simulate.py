@@ -172,7 +172,8 @@ def test_the_opposite_sign_negates_all_noise(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["none", "ls-static", "gs-static", "pl-identical", "laplace-dp", "pl-learn", "gs-learn"]
+    "name",
+    ["none", "ls-static", "gs-static", "pl-identical", "laplace-dp", "pl-learn", "gs-learn", "pruning", "outpost"],
 )
 def test_a_pair_tells_the_update_and_its_noise_apart(name: str) -> None:
     """As the two releases of opposite noise do; where nothing is learned one without noise serves as well."""
@@ -229,8 +230,9 @@ def test_noise_is_of_the_family_of_the_mechanism(name: str, variance: float, fou
 
 
 def test_there_is_no_noise_without_distortion() -> None:
-    server, weights = server_of("none")
-    assert noise(server, experiment_key(0, "test"), torch.arange(3), weights) is None
+    for name in ("none", "pruning"):
+        server, weights = server_of(name, 4.0)
+        assert noise(server, experiment_key(0, "test"), torch.arange(3), weights) is None, name
 
 
 # --- companions ----------------------------------------------------------------------------------------------

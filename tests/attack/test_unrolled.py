@@ -111,6 +111,10 @@ def test_the_drift_is_that_of_a_real_release(name: str, steps: int, clipping: st
     assert bool(record.accepted.all())
     assert (record.clipped > 0).all() == (clip is not None and (kind.clips or kind.per_example))
     initial = draw_bounds(this.noise, protection)[0] if kind.distorts else torch.zeros_like(this.previous)
+    if kind.shaping is not None:  # where noise goes is known from the update alone
+        without = observed_release(this.objectives(), this.previous, 0 * this.noise, 0.2, protection)[0]
+        initial = made.parameters - without.parameters
+        assert (float(initial.norm()) > 0) == kind.draws
     initial, most = (alpha, 1e-3) if kind.formal else (initial, 1e-12)
     if kind.learns:
         assert ((alpha - initial).norm(dim=1) > 1e-3 * initial.norm(dim=1)).all(), "the learner moved"

@@ -19,7 +19,7 @@ from equipoise.auditing.results import Findings
 from equipoise.auditing.summary import FAILED_WORDS
 from equipoise.auditing.svg import Row, Section, as_pixels, png
 from equipoise.auditing.unfinished import Unfinished
-from equipoise.mechanism.claims import PROVED, sentence
+from equipoise.mechanism.claims import FINITE, PROVED, sentence
 from tests.audit_helpers import cheap
 from tests.auditing.findings import cell, row
 from tests.auditing.findings import content as content_of
@@ -117,6 +117,7 @@ def test_of_a_run_the_bounds_are_proved_and_intervals_are_claimed_where_there_ar
     assert "95 % intervals over releases" in said["measured"][0]
     assert claims([{"mechanism": "none"}], "public")["proved"] == ["Nothing: no release was distorted."]
     assert claims([{"mechanism": "none"}, {"mechanism": "pl-learn"}], "public")["proved"] == [sentence(PROVED)]
+    assert claims([{"mechanism": "pl-learn"}, {"mechanism": "pruning"}], "public")["proved"] == [sentence(FINITE)]
     assert "bootstrap" not in str(claims([{"mse": 1.0, "mse_low": None, "mse_high": None}], "public"))
 
 

@@ -19,6 +19,7 @@ from equipoise.engine.settings import Settings
 from equipoise.mechanism.intensity import intensity
 from equipoise.mechanism.noise import standard_noise
 from equipoise.mechanism.protection import NO_PROTECTION, Protection
+from equipoise.mechanism.pruning import PRUNING
 from equipoise.mechanism.registry import MECHANISMS, Mechanism, get_mechanism
 from equipoise.mechanism.release import observed_release
 from equipoise.models.batched import Batched
@@ -313,3 +314,28 @@ def test_the_norm_of_a_twin_is_simulated_with_labels_of_their_own(monkeypatch: p
     cells.final_norm(replace(server, batched=batched, targets=table * 0.5), weights, (images, numbers), QUICK)
     assert seen
     assert all(seen)
+
+
+# --- mechanisms that shape the update ------------------------------------------------------------------------
+
+
+def test_two_shares_and_two_ways_of_shaping_are_different_defences() -> None:
+    cells_of = [
+        cell_of("pruning", 10.0),
+        cell_of("pruning", 100.0),
+        cell_of("outpost", 10.0),
+        cell_of("gs-static", 10.0),
+    ]
+    other = cell_of("outpost", 10.0)
+    kind = replace(other.server.protection.mechanism, shaping=PRUNING)
+    protection = replace(other.server.protection, mechanism=kind)
+    cells_of.append(replace(other, server=replace(other.server, protection=protection)))
+    assert len({cell.key() for cell in cells_of}) == len(cells_of)
+    assert cell_of("pruning", 10.0).key() == cell_of("pruning", 10.0, steps=7, gamma=3.0).key(), "nothing is learned"
+
+
+@pytest.mark.parametrize("name", ["pruning", "outpost"])
+def test_what_shapes_the_update_has_no_static_twin(name: str) -> None:
+    result = [cell.about["role"] for cell in with_controls(cell_of(name, 10.0), materials(), QUICK)]
+    assert result == ["own", "undistorted"]
+    assert static_name(name) is None

@@ -109,3 +109,17 @@ def test_a_large_model_is_measured_on_fewer_labels(few: Dataset, monkeypatch: py
     monkeypatch.setattr("equipoise.choosing.identification.ROOM", 100 * 4 * 13_426 * 4)
     assert len(made(few)[1].places) == 2
     assert len(made(few, places=3)[1].places) == 3
+
+
+@pytest.mark.parametrize("name", ["pruning", "outpost"])
+def test_an_update_that_is_shaped_is_simulated_not_added_up(few: Dataset, name: str) -> None:
+    settings, told = Settings.flat(model="mlp", init="torch"), list[int]()
+    _, seen = made(few, settings, places=1, candidates=20)
+    seen.on_release = told.append
+    loose, strict = (
+        settings.protection.at(name, budget, 1) for budget in ((1.0, 1e-4) if name == "pruning" else (1e6, 1e-6))
+    )
+    found = seen.rate(loose)
+    assert 0 < sum(told) <= seen.cost(loose)
+    assert sum(told) > 0.5 * seen.cost(loose), "no more than a choice between two kinds of response is left open"
+    assert found > seen.rate(strict) + 0.3

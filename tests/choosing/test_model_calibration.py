@@ -107,6 +107,14 @@ def test_what_has_no_budget_or_a_proof_is_refused() -> None:
         ModelCalibration.of(SETTINGS, "mnist", "none")
     with pytest.raises(ConfigError, match="equipoise guarantee"):
         ModelCalibration.of(SETTINGS, "mnist", "gaussian-dp")
+    for name in ("pruning", "outpost"):
+        with pytest.raises(ConfigError, match=f"'{name}' shapes the update instead"):
+            ModelCalibration.of(SETTINGS, "mnist", name).budget_for(0.05, Known(1.0))
+
+
+def test_what_pruning_takes_away_is_less_than_the_update() -> None:
+    whole = ModelCalibration.of(SETTINGS, "mnist", "pruning").ratios(0.1)[-1]
+    assert 0.05 < whole["ratio"] < 1
 
 
 def test_data_without_a_public_part_are_refused(few: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -39,7 +39,9 @@ NO_MECHANISM = (
     "No --mechanism was given; the default, pl-learn, has no guarantee. For differential privacy: --mechanism "
     "gaussian-dp --budget 2 --set model=scatter-linear."
 )
-MECHANISMS = "none, pl-identical, pl-learn, ls-static, ls-learn, gs-static, gs-learn, laplace-dp, gaussian-dp"
+MECHANISMS = (
+    "none, pl-identical, pl-learn, ls-static, ls-learn, gs-static, gs-learn, laplace-dp, gaussian-dp, pruning, outpost"
+)
 BUNDLED = (
     "Bundled: mnist, fmnist, breast-cancer, generated-text. Otherwise give a path: docs/data.md has the kinds of files."
 )

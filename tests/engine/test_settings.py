@@ -38,6 +38,8 @@ def test_a_damped_server_divides_by_the_expected_norm_of_one_distortion() -> Non
         ("pl-identical", 0.999, 1.0),  # a lower bound of 0.4 needs no damping
         ("ls-static", 80, 1 / (0.125 * math.sqrt(2 * 100))),
         ("gs-learn", 80, 1 / (0.125 * math.sqrt(100))),
+        ("pruning", 0.001, 1.0),
+        ("outpost", 1e-6, 1.0),  # how large its noise is depends on the weights
     ):
         fed = Federation("mnist", name, budget)
         expected = min(1.0, expected)

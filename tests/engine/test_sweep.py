@@ -276,7 +276,7 @@ def test_a_preview_is_what_the_round_then_does_bit_for_bit(
         assert look.block is block
         assert torch.equal(look.released, released)
         assert torch.equal(look.released, twin.released)
-        assert (look.noise is None) == (block.mechanism.name in ("none", "laplace-dp", "gaussian-dp"))
+        assert (look.noise is None) == (block.mechanism.name in ("none", "laplace-dp", "gaussian-dp", "pruning"))
 
 
 def test_a_preview_says_whose_release_and_by_which_distortion(few: Dataset) -> None:

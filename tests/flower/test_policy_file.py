@@ -21,7 +21,7 @@ from equipoise.privacy.limits import limit
 from tests.helpers import contents
 from tests.ledger.entries import reservation
 
-BUDGETS = {"none": None, "laplace-dp": 0.5, "gaussian-dp": 2.0}
+BUDGETS = {"none": None, "laplace-dp": 0.5, "gaussian-dp": 2.0, "pruning": 0.1, "outpost": 1.25}
 
 
 def budget_of(name: str) -> float | None:
@@ -220,3 +220,11 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert command(monkeypatch, "show", "node", "--json") == 0, "the folder that init was given"
     assert json.loads(capsys.readouterr().out)["says"] == show_policy(Path("node/policy.toml"))
     assert command(monkeypatch, "show", "absent.toml") == PolicyError.exit_code
+
+
+@pytest.mark.parametrize(("name", "said"), [("pruning", "compression ratio 10 "), ("outpost", "noise scale (risk 1) ")])
+def test_of_what_shapes_the_update_a_policy_says_that_nothing_is_proved(name: str, said: str, tmp_path: Path) -> None:
+    text = " ".join(show_policy(init_policy(tmp_path / "node", "scans", name, budget_of(name), 7)))
+    assert f"updates are shaped, with {said}" in text
+    assert "nothing is proved of what they tell" in text
+    assert "UNPROTECTED" not in text

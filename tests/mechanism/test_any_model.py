@@ -22,6 +22,7 @@ from equipoise.mechanism.run_budget import GaussianSettings
 SETTINGS = ProtectionSettings(steps=2, gaussian=GaussianSettings(rounds=2, divisor=4.0))
 BUDGETS: dict[str, Any] = {"none": None, "pl-identical": 0.98, "pl-learn": 0.98, "ls-static": 50.0, "ls-learn": 50.0}
 BUDGETS |= {"gs-static": 50.0, "gs-learn": 50.0, "laplace-dp": 10.0, "gaussian-dp": 2.0}
+BUDGETS |= {"pruning": 0.3, "outpost": 1.25}
 STATIC = [name for name, kind in MECHANISMS.items() if name in BUDGETS and not (kind.learns or kind.per_example)]
 LEARNED = [name for name, kind in MECHANISMS.items() if name in BUDGETS and kind.learns]
 FORMAL = [name for name, kind in MECHANISMS.items() if name in BUDGETS and kind.formal]
@@ -137,7 +138,10 @@ def test_what_works(what: str, name: str) -> None:
     model = build()
     loss = logits_loss if what == "dictionary" else None
     start = copied(model)
-    sent = send(model, BATCHES[form], name, loss=loss)
+    with torch.no_grad():
+        for parameter in model.parameters() if MECHANISMS[name].shaping is not None else ():
+            parameter += 0.1 * parameter.requires_grad  # these send nothing where nothing was trained
+    sent = send(model, BATCHES[form], name, start, loss=loss)
     assert list(sent.parameters) == list(start)
     trained = {key for key, tensor in model.named_parameters(remove_duplicate=False) if tensor.requires_grad}
     for key, tensor in sent.parameters.items():

@@ -37,6 +37,7 @@ from equipoise.models.batched import Batched
 from equipoise.models.bundled import LeNetZhu
 
 BUDGETS = {name: None if name == "none" else 0.98 if name.startswith("pl") else 200 for name in MECHANISMS}
+BUDGETS |= {"pruning": 0.1, "outpost": 1.25}
 WHOLE = [name for name, kind in MECHANISMS.items() if not kind.per_example]  # the others: test_laplace_dp.py
 LOWER = 7.99975  # of budget 0.98
 RUN = ProtectionSettings(gaussian=GaussianSettings(rounds=3))
@@ -159,7 +160,7 @@ def test_one_client_is_a_row_of_a_batch() -> None:
         scale = 0.0 if measure is None or budget is None else measure.lower(budget)
         key = randomness.experiment_key(9, "noise")
         numbers = randomness.uniform([key] * 5, range(5), [6], batched.layout.size, torch.float64)[0]
-        noise = standard_noise(numbers, kind.noise) if kind.distorts else None
+        noise = standard_noise(numbers, kind.noise) if kind.draws else None
         given = Protection(kind, scale, clip=settings.clip)
         rows = release([batched.at(x, y)], start, noise, settings.eta, given)
         network = LeNetZhu().double()

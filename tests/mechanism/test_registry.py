@@ -14,8 +14,10 @@ from equipoise.engine.settings import Settings, problems
 from equipoise.errors import BudgetError, ConfigError
 from equipoise.mechanism.budget import GaussianBudget, LaplaceBudget, LeakageBudget
 from equipoise.mechanism.noise import NOISES, register_noise
+from equipoise.mechanism.outpost import OUTPOST, OutpostBudget
 from equipoise.mechanism.protect import protected_step
 from equipoise.mechanism.protection import ProtectionSettings
+from equipoise.mechanism.pruning import PRUNING, ShareBudget
 from equipoise.mechanism.registry import MEASURES, MECHANISMS, MeasureKind, Mechanism, checked, get_mechanism, register
 from equipoise.mechanism.run_budget import GaussianSettings, RunBudget
 from tests.engine.sweeps import rows_of, small, sweep_of
@@ -58,7 +60,15 @@ def test_the_table_of_mechanisms() -> None:
         "ls-learn": ("laplace", "laplace", "l1", True, True),
         "gs-static": ("gaussian", "gaussian", "l2", False, True),
         "gs-learn": ("gaussian", "gaussian", "l2", True, True),
+        "pruning": ("share", "laplace", "l2", False, False),
+        "outpost": ("outpost", "gaussian", "l2", False, False),
     }
+    shapings = {m.name: m.shaping for m in MECHANISMS.values() if m.shaping is not None}
+    assert shapings == {"pruning": PRUNING, "outpost": OUTPOST}
+    assert {m.name for m in MECHANISMS.values() if not m.draws} == {"none", "pruning"}
+    assert {m.name for m in MECHANISMS.values() if not m.adds} == {m.name for m in MECHANISMS.values() if m.learns} | {
+        "pruning", "outpost"
+    }  # fmt: skip
     formal = {"learns": False, "clips": False, "per_example": True}
     assert [m for m in MECHANISMS.values() if m.per_example] == [
         Mechanism("laplace-dp", "epsilon", noise="laplace", norm="l1", **formal),
@@ -80,6 +90,8 @@ def test_every_mechanism_is_calibrated_by_its_measure() -> None:
         "gaussian": GaussianBudget(4.0, 3.0),
         "epsilon": LaplaceBudget(2 * 0.2 * 40 / 8, 3.0),
         "epsilon-delta": RunBudget(gaussian, 0.2),
+        "share": ShareBudget(),
+        "outpost": OutpostBudget(0.2, 1),
     }
     assert set(expected) == set(MEASURES)
     for name, kind in MEASURES.items():
@@ -252,3 +264,23 @@ def test_budgets_of_a_measure_of_the_users_own_are_checked_by_it() -> None:
     register(Mechanism("mine", "strict"))
     (result,) = problems(Settings(), [Federation("mnist", "mine", 0.5)])
     assert "Expected budget=0.5 to be something else." in str(result)
+
+
+# --- mechanisms that shape the update ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"measure": None}, {"measure": "leakage"}, {"learns": True}, {"per_example": True}],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_what_shapes_the_update_cannot_do_all_else_too(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="'mine' shapes the update"):
+        Mechanism("mine", **{"measure": "share", **wrong}, shaping=PRUNING)
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_the_plain_one_distorts_nothing_and_keeps_its_clip(name: str) -> None:
+    plain, own = MECHANISMS[name].plain, MECHANISMS[name]
+    assert (plain.distorts, plain.learns, plain.draws, plain.adds) == (False, False, False, True)
+    assert (plain.clips, plain.per_example) == (own.clips, own.per_example)

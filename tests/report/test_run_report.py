@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from equipoise.mechanism.claims import FINITE
 from equipoise.report.run_report import means_over_seeds, run_claims
 
 
@@ -44,3 +45,6 @@ def test_what_is_proved_of_which_mechanism_is_said_where_it_differs() -> None:
     assert both["proved of gaussian-dp"].endswith("see `guarantee.json`")
     assert both["not claimed"].endswith("an attacker who knows the mechanism, or the seed of gaussian-dp")
     assert run_claims([{"mechanism": "gaussian-dp"}])["proved"] == both["proved of gaussian-dp"]
+    shaped = run_claims([{"mechanism": name} for name in ("pl-learn", "pruning", "outpost")])
+    assert "within its bounds" in shaped["proved of pl-learn"]
+    assert shaped["proved of pruning, outpost"] == FINITE, "there are no bounds to lie within"

@@ -116,3 +116,10 @@ def test_the_loosest_bound_of_several_budgets_counts() -> None:
 
 def test_without_distortion_there_is_none() -> None:
     assert largest_distortion(ProtectionSettings(), MECHANISMS["none"], [], 10) == 0.0
+
+
+def test_what_shapes_the_update_adds_no_more_than_its_noise_where_the_risk_is_one() -> None:
+    """Two fifths of 1,000 coordinates with a deviation of 0.08; pruning adds nothing."""
+    settings = ProtectionSettings(eta=0.1)
+    assert largest_distortion(settings, MECHANISMS["pruning"], [0.001], 1000) == 0.0
+    assert largest_distortion(settings, MECHANISMS["outpost"], [1.25], 1000) == pytest.approx(0.08 * 20)

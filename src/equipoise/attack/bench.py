@@ -10,8 +10,9 @@ mechanism (diagonal). What makes it strong:
 * ``condition_on="release"`` takes each candidate's response under the noise that the release itself shows instead of
   the mean over fresh noise: a learner's gradients are those at the distorted weights, and the server sees these
   weights. Scores are then set against the candidate's scores on simulated releases that do not hold it;
+* an update of which coordinates were withheld is also compared on those that it shows alone, with plain responses;
 * updates are limited at a few noise scales (``limiter.py``);
-* limit and floor of the noise, and with ``condition_on="best"`` the kind of response, are chosen on simulated releases
+* limit and floor of the noise, and where there are several the kind of response, are chosen on simulated releases
   of public *references*.
 
 ``matched.py`` ranks candidates by it; ``membership.py`` sets each against the references.
@@ -33,6 +34,7 @@ from ..statistics import ranks
 from .attack import Hooks, Knowledge, Option, Work, held
 from .filter import Filter, Products
 from .limiter import Limiter
+from .records import Records as Records
 from .simulate import Companions, chunk, gradients, noise, pieces, respond, signs, undistorted
 from .view import Public, Server, View, check, check_public, groups
 
@@ -42,7 +44,7 @@ FLOORS = (1e-6, 1e-4, 1e-2, 1.0)
 AT_ONCE = 128
 """Updates whose likelihoods are computed together."""
 
-Condition = Literal["nothing", "release", "best"]
+Condition = Literal["nothing", "release", "best", "shown"]
 Progress = Callable[[int], None]
 
 
@@ -137,6 +139,8 @@ def work(server: Server, labels: Tensor, knowledge: Knowledge, options: Mapping[
     for rows, *_, ids in _benches(server, View(weights, weights, server.strata(labels)), knowledge):
         total += options["anchors"] * options["around"] * both + options["trials"]
         total += (len(ids) + options["tuning"] + options["anchors"]) * pairs_of(server, options["pairs"]) * both
+        if server.protection.mechanism.shaping is not None:  # and once more with nothing withheld
+            total += options["anchors"] * (options["around"] + 1) + options["tuning"]
         if conditioned(server, options) != "nothing":
             nulls, each = options["nulls"], options["companions"]
             total += each * (len(rows) + options["trials"] + nulls) * options["tuning"] + nulls
@@ -158,24 +162,6 @@ def pairs_of(server: Server, pairs: int) -> int:
     """
     mechanism = server.protection.mechanism
     return pairs if not mechanism.adds or mechanism.clips or mechanism.per_example or server.local_steps > 1 else 1
-
-
-@dataclass(frozen=True)
-class Records:
-    """Inputs ``[U, ...]`` with the labels ``[U]`` that they are trained on."""
-
-    inputs: Tensor
-    labels: Tensor
-
-    def rows(self, index: Tensor) -> Records:
-        return Records(self.inputs[index], self.labels[index])
-
-    def repeated(self, count: int) -> Records:
-        """Each of them so many times, one after the other."""
-        return Records(*(part.repeat_interleave(count, dim=0) for part in (self.inputs, self.labels)))
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
 
 class Chosen(NamedTuple):
@@ -223,31 +209,39 @@ class Bench:
         What one candidate scores does not depend on the others.
         """
         references = self.known(self.own[-self.options["tuning"] :])
-        means = self.responses(references)
-        self.zero = means.mean(0)
-        means = means - self.zero
-        # Responses share a few companions, which differ from those of a release by the same amount for all candidates.
-        shared = self.responses(self.known(self.anchors)).mean(0)
-        self.centre = self.zero + self.around - shared
+        means = self._centred(references)
         trials, truth = self._simulated("trials", references, self.options["trials"])
         condition = conditioned(self.server, self.options)
         kinds: list[Condition] = ["nothing", "release"] if condition == "best" else [condition]
-        tried = [self._tuned(kind, trials, truth, references, means) for kind in kinds]
+        kinds += ["shown"] if self.server.protection.mechanism.shaping is not None else []
+        by_kind = {kind: self.plain.means if kind == "shown" else means for kind in kinds}
+        tried = [self._tuned(kind, trials, truth, references, by_kind[kind]) for kind in kinds]
         best = min(range(len(kinds)), key=lambda i: tried[i][0])
         self.chosen = Chosen(kinds[best], *tried[best][1:])
-        against = self._scored(updates, references, means)
+        against = self._scored(updates, references, by_kind[self.chosen.condition_on])
+        bench = self.plain if self.chosen.condition_on == "shown" else self
         parts = [
-            self._scored(updates, candidates.rows(some), self.responses(candidates.rows(some)) - self.zero)
+            self._scored(updates, candidates.rows(some), bench.responses(candidates.rows(some)) - bench.zero)
             for some in pieces(len(candidates), AT_ONCE, updates.device)
         ]
         return torch.cat(parts, dim=1), against
+
+    def _centred(self, references: Records) -> Tensor:
+        """Responses ``[R, P]`` about their mean; keeps these, and what updates lie about."""
+        means = self.responses(references)
+        self.zero = means.mean(0)
+        # Responses share a few companions, which differ from those of a release by the same amount for all candidates.
+        shared = self.responses(self.known(self.anchors)).mean(0)
+        self.centre = self.zero + self.around - shared
+        self.means = means - self.zero
+        return self.means
 
     def _scored(self, updates: Tensor, candidates: Records, means: Tensor) -> Tensor:
         """``[n, U]``, with the settings that were chosen."""
         kind, limit, floor = self.chosen
         nulls = self._nulls(kind, candidates, means)
         parts = [
-            self._score(self._products(kind, updates[some], candidates, means), nulls, limit, floor)
+            self._score(kind, self._products(kind, updates[some], candidates, means), nulls, limit, floor)
             for some in pieces(len(updates), AT_ONCE, updates.device)
         ]
         return torch.cat(parts).to(updates.dtype)
@@ -344,6 +338,8 @@ class Bench:
     def _products(self, condition: Condition, updates: Tensor, records: Records, means: Tensor) -> Products:
         if condition == "nothing":
             return self.filter.products(updates - self.centre, means.unsqueeze(0))
+        if condition == "shown":
+            return self._shown(updates, means)
         width = max(1, self.most // (2 * len(records)))
         parts = [
             self.filter.products(updates[some] - self.centre, self.responses_given(updates[some], records))
@@ -351,8 +347,24 @@ class Bench:
         ]
         return Products.joined(parts)
 
+    @cached_property
+    def plain(self) -> Bench:
+        """The same clients with nothing withheld."""
+        given = (self.previous, self.public, self.labels, self.position, self.options)
+        bench = Bench(undistorted(self.server), *given, on_release=self.on_release)
+        bench._centred(bench.known(bench.own[-self.options["tuning"] :]))
+        return bench
+
+    def _shown(self, updates: Tensor, means: Tensor) -> Products:
+        """By plain responses, on the coordinates that an update shows: what was withheld is exactly 0."""
+        plain, width = self.plain, max(1, self.most // (2 * len(means)))
+        return Products.joined([
+            plain.filter.products(updates[some] - plain.centre, means.unsqueeze(0), updates[some] != 0)
+            for some in pieces(len(updates), width, updates.device)
+        ])  # fmt: skip
+
     def _nulls(self, condition: Condition, records: Records, means: Tensor) -> Products | None:
-        if condition == "nothing":
+        if condition != "release":
             return None  # the mean response does not depend on the noise: nothing to put right
         return self._products(condition, self.without, records, means)
 
@@ -363,9 +375,14 @@ class Bench:
         middle = middle if len(middle) else self.own
         return self._simulated("nulls", self.known(middle), self.options["nulls"])[0]
 
-    def _score(self, result: Products, nulls: Products | None, limit: int, floor: float) -> Tensor:
-        score = self.filter.likelihood(result, limit, floor)
+    def _score(
+        self, condition: Condition, result: Products, nulls: Products | None, limit: int, floor: float
+    ) -> Tensor:
+        score = self._filter_of(condition).likelihood(result, limit, floor)
         return score if nulls is None else score - self.filter.likelihood(nulls, limit, floor).mean(0)
+
+    def _filter_of(self, condition: Condition) -> Filter:
+        return self.plain.filter if condition == "shown" else self.filter
 
     def _tuned(
         self, condition: Condition, trials: Tensor, truth: Tensor, records: Records, means: Tensor
@@ -373,6 +390,6 @@ class Bench:
         """The best mean log-rank on the trials, and the limit and floor that reach it."""
         result, nulls = self._products(condition, trials, records, means), self._nulls(condition, records, means)
         return min(
-            (float(ranks(self._score(result, nulls, limit, floor), truth).log.mean()), limit, floor)
-            for limit in range(len(self.filter.limiter)) for floor in FLOORS
+            (float(ranks(self._score(condition, result, nulls, limit, floor), truth).log.mean()), limit, floor)
+            for limit in range(len(self._filter_of(condition).limiter)) for floor in FLOORS
         )  # fmt: skip

@@ -108,7 +108,7 @@ class Identification:
         return min(len(place.images) for place in self.places)
 
     def cost(self, protection: Protection) -> int:
-        """How many releases a rate is simulated from; where nothing is learned, those of the first rate serve all."""
+        """How many releases a rate takes, at most; where noise is only added, those of the first rate serve all."""
         adds = protection.mechanism.adds
         server = undistorted(self.server) if adds else replace(self.server, protection=protection)
         given = {name: option.default for name, option in OPTIONS.items()}
@@ -117,6 +117,8 @@ class Identification:
         if not adds:  # and the settings of the filter are tried
             more = given["trials"] + min(self.trials, LEARNED_TRIALS)
             total += len(self.places) * ((given["tuning"] + given["anchors"]) * each + more)
+        if protection.mechanism.shaping is not None:  # and once more with nothing withheld
+            total += len(self.places) * (given["anchors"] * (self.around + 1) + given["tuning"])
         return total
 
     def prepare(self) -> None:

@@ -48,7 +48,7 @@ WHOLE_RUN = {
 """Comments on a mechanism whose budget is for a whole run."""
 COMMENTS = {
     "least-intensity": "the least L2 norm of the distortion of a release",
-    "least-scale": "the least scale of the noise, in every coordinate",
+    "least-scale": "the least scale: of the noise in every coordinate, or of what shapes the update",
     "least-relative": "the least L2 norm of the noise over that of the update; a larger update is shortened",
     "most-gamma": "the largest step size of the learner: its gradients are of your examples",
     "most-steps": "the most steps of the learner",

@@ -98,4 +98,4 @@ def perturbed(update: Tensor, weights: Tensor, noise: Tensor | None, scale: Tens
     return pruned(update, ratio, stretches) + torch.where(chosen, deviation * noise, 0.0)
 
 
-OUTPOST = Shaping("outpost", perturbed, noised=PHI, scale="noise scale at a risk of 1")
+OUTPOST = Shaping("outpost", perturbed, noised=PHI, scale="noise scale (risk 1)")

@@ -33,7 +33,7 @@ To add one, ``register`` a ``Mechanism``; for a budget of a new kind, ``register
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -136,6 +136,7 @@ class Mechanism:
     learns: bool = False
     clips: bool = False  # the gradient of a mini-batch
     per_example: bool = False  # clips the gradient of every example instead, in ``norm``; then exactly one local step
+    _: KW_ONLY
     shaping: Shaping | None = None  # changes the update itself, with or without noise of its own
 
     def __post_init__(self) -> None:
