@@ -109,6 +109,8 @@ def _check_mark(mark: Mark, title: str) -> None:
         raise DataError(
             f"Expected role={mark.role!r} of {of} to be one of {', '.join(ROLES)}.", "Give it one of these."
         )
+    if not mark.family.strip():
+        raise DataError(f"A mark on {title} has no family.", "Say which defence it is a setting of.")
     _share("accuracy", mark.accuracy, of, REMEDY)
     _share("leakage", mark.leakage, of, REMEDY)
     if mark.proved is not None:

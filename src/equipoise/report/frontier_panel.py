@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from .frontier_labels import ASCENT, DESCENT, Box, Field, Point, Segment, Wish, around, text_width, wrapped
+from ..errors import printable
+from .frontier_labels import ASCENT, DESCENT, Box, Field, Point, Segment, Wish, around, shortened, text_width, wrapped
 from .frontier_marks import Mark, Panel, percent
 from .frontier_style import SHAPES, Colours, Ink, Sizes
 
 ROUND, DASHED = ' stroke-linecap="round"', ' stroke-dasharray="5 4"'
 DOTTED = ' stroke-dasharray="2 4"'
+RING = 6.0
 PROVED = "proved: never above"
 UNPROTECTED = "accuracy when unprotected"
 
@@ -93,7 +95,7 @@ class Scene:
 
 
 def draw_panel(scene: Scene) -> set[str]:
-    """Draw it, and return what found a label of its own: families, ``PROVED`` and ``UNPROTECTED``."""
+    """Draw it, and return what found a label of its own: families, choices, ``PROVED`` and ``UNPROTECTED``."""
     _ground(scene)
     _ticks(scene)
     families = scene.panel.families()
@@ -117,7 +119,8 @@ def _ground(scene: Scene) -> None:
         y = scene.axes.y(scene.panel.unprotected)
         ink.line(((box.left, y), (box.right, y)), colours.quiet, 1.4, DOTTED)
         scene.field.muted.append(((box.left, y), (box.right, y)))
-    ink.text((box.left, box.top - sizes.small * 1.2 - 18), scene.panel.title, sizes.title, colours.text, bold=True)
+    title = shortened(printable(scene.panel.title), sizes.title, width, bold=True)
+    ink.text((box.left, box.top - sizes.small * 1.2 - 18), title, sizes.title, colours.text, bold=True)
     ink.text((box.left - sizes.ticks + 4, box.top - 14), "accuracy", sizes.small, colours.text)
 
 
@@ -128,7 +131,8 @@ def _ticks(scene: Scene) -> None:
     below = any(mark.leakage < chance for mark in scene.panel.marks)
     powers = [10.0**-i for i in range(1, math.ceil(-math.log10(chance)) + 1)]
     inner = powers + [step * power for step in (2, 5, 3) for power in powers]
-    y, taken = box.bottom + 6 + sizes.small * ASCENT, []
+    y = box.bottom + 6 + sizes.small * ASCENT
+    taken: list[Box] = []
     for leakage in [chance, 1.0, *(value for value in inner if chance < value < 1)]:
         words = ("≤ " if leakage == chance and below else "") + percent(leakage)
         x, half = axes.x(leakage), text_width(words, sizes.small) / 2
@@ -152,7 +156,7 @@ def across(chance: float, sizes: Sizes) -> list[str]:
     """What the lower axis shows, in lines."""
     among = round(1 / chance)
     room = (sizes.width - 2 * sizes.margin - (sizes.columns - 1) * sizes.gap) / sizes.columns - sizes.ticks
-    return wrapped(f"leakage: records the strongest attack picks out of {among:,}", sizes.small, room)
+    return wrapped(f"leakage: records identified among {among:,}, strongest attack", sizes.small, room)
 
 
 def _family(scene: Scene, marks: list[Mark], look: Look) -> None:
@@ -176,13 +180,18 @@ def _family(scene: Scene, marks: list[Mark], look: Look) -> None:
     for mark in marks:
         spot = axes.spot(mark)
         if mark.chosen:
-            ink.shape(spot, SHAPES["recommended"][0], look.radius + 6, scene.colours.ground, scene.colours.text)
+            ink.shape(spot, SHAPES["recommended"][0], look.radius + RING, scene.colours.ground, scene.colours.text)
         ink.shape(spot, look.corners, look.radius, look.fill, title=mark.told())
-        field.marks.append(around(spot, look.radius + (6 if mark.chosen else 0)))
+        field.marks.append(around(spot, look.radius + (RING if mark.chosen else 0)))
         if mark.accuracy < axes.floor:
             for side in (-4, 4):
                 tip = (spot[0], axes.box.bottom - 2)
                 ink.line(((spot[0] + side, axes.box.bottom - 7), tip), look.fill, 1.8, ROUND)
+
+
+def chosen(mark: Mark) -> str:
+    """The words of a choice where there is no room for them at its mark."""
+    return f"chosen: {mark.family}, {mark.strength}" if mark.strength else f"chosen: {mark.family}"
 
 
 def proved_spots(axes: Axes, marks: Sequence[Mark]) -> list[Point]:
@@ -214,9 +223,9 @@ def _labels(scene: Scene, families: dict[str, list[Mark]]) -> set[str]:
     named: set[str] = set()
     for mark in scene.panel.marks:
         if mark.chosen:
-            words = f"{mark.family}, {mark.strength}" if mark.strength else mark.family
-            written = _write(scene, _wish(scene, ["chosen:"], words, [axes.spot(mark)]), colours.text)
-            named |= {mark.family} if written else set()
+            first = wrapped(f"chosen: {mark.strength}", sizes.strong, _room(scene), bold=True)
+            written = _write(scene, _wish(scene, first, mark.family, [axes.spot(mark)], RING), colours.text)
+            named |= {mark.family, chosen(mark)} if written else set()
     strong = [family for role in ("recommended", "paper") for family in families if scene.looks[family].role == role]
     for family in strong:
         _strengths(scene, [families[family][0], families[family][-1]], 5)
@@ -258,11 +267,11 @@ def _room(scene: Scene) -> float:
     return (scene.axes.box.right - scene.axes.box.left) * scene.sizes.label
 
 
-def _wish(scene: Scene, first: list[str], words: str, anchors: list[Point]) -> Wish:
-    """A label that must find a place, in bold."""
+def _wish(scene: Scene, first: list[str], words: str, anchors: list[Point], more: float = 0) -> Wish:
+    """A label that must find a place, in bold, around marks that are so much larger than others."""
     size = scene.sizes.strong
     lines = first + wrapped(words, size, _room(scene), bold=True)
-    return Wish(lines=lines, size=size, anchors=anchors, radius=scene.sizes.radius, bold=True, pushes=14)
+    return Wish(lines=lines, size=size, anchors=anchors, radius=scene.sizes.radius + more, bold=True, pushes=14)
 
 
 def _anchors(scene: Scene, marks: list[Mark]) -> list[Point]:

@@ -15,8 +15,21 @@ from .frontier_labels import LEADING, Box, Field, Point, shortened, text_width, 
 from .frontier_marks import Mark as Mark
 from .frontier_marks import Panel as Panel
 from .frontier_marks import check, common_floor, percent
-from .frontier_panel import DASHED, DOTTED, PROVED, ROUND, UNPROTECTED, Axes, Look, Scene, across, draw_panel, look
-from .frontier_style import DARK, FONT, LIGHT, NARROW, WIDE, Colours, Ink, Sizes
+from .frontier_panel import (
+    DASHED,
+    DOTTED,
+    PROVED,
+    ROUND,
+    UNPROTECTED,
+    Axes,
+    Look,
+    Scene,
+    across,
+    chosen,
+    draw_panel,
+    look,
+)
+from .frontier_style import DARK, FONT, LIGHT, NARROW, SHAPES, WIDE, Colours, Ink, Sizes
 
 
 def picture(panels: Sequence[Panel], *, dark: bool = False, narrow: bool = False, caption: str = "") -> str:
@@ -80,6 +93,8 @@ def _legend(
     for family, its in looks.items():
         if any(family in panel.families() and family not in names for panel, names in zip(panels, named, strict=True)):
             entries.append((family, its))
+    for panel, names in zip(panels, named, strict=True):
+        entries += [(chosen(mark), "ring") for mark in panel.marks if mark.chosen and chosen(mark) not in names]
     limits = [looks[mark.family] for panel in panels for mark in panel.marks if mark.proved is not None]
     if limits and not all(PROVED in names for names in named):
         entries.append((PROVED, replace(limits[0], line=colours.line, fill=colours.mark, words=colours.quiet, width=0)))
@@ -109,6 +124,8 @@ def _swatch(ink: Ink, at: Point, sample: Look | str, colours: Colours) -> None:
     if sample == "below":
         for side in (-5, 5):
             ink.line(((x + side, y - 3), (x, y + 3)), colours.mark, 1.8, ROUND)
+    elif sample == "ring":
+        ink.shape(at, SHAPES["recommended"][0], 8, colours.ground, colours.text)
     elif isinstance(sample, str):
         ink.line(((x - 14, y), (x + 14, y)), colours.quiet, 1.4, DOTTED)
     elif sample.width:
