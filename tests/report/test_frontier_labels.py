@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import string
 from itertools import combinations
 from pathlib import Path
@@ -34,7 +35,7 @@ def test_no_text_is_wider_than_thought_in_a_wide_font_and_little_narrower(face: 
     bold = face.endswith("Bold")
     for words in (
         "gaussian-dp, scatter-linear", "the paper's learned noise", "ε 0.25", "PL 0.995", string.ascii_letters,
-        string.digits, "leakage: records identified among 200, strongest attack", "found by chance",
+        string.digits, "leakage: records identified among 200 by the strongest attack", "found by chance",
     ):  # fmt: skip
         assert 1.0 <= text_width(words, 1000, bold) / font.getlength(words) <= 1.16, words
 
@@ -75,17 +76,18 @@ def test_labels_of_any_marks_lie_apart_and_within_the_frame(points: list[tuple[f
         assert not any(a.leader and b.box.crossed(a.leader) for a, b in ((one, other), (other, one)))
 
 
-def test_labels_at_one_spot_are_pushed_apart_and_led_back_to_it() -> None:
-    field = Field(FRAME, marks=[around((200, 150), 5)])
-    places = [placed(field, wish()) for _ in range(7)]
+def test_labels_of_crowded_marks_are_pushed_apart_and_led_back_to_them() -> None:
+    spots = [(200.0 + 12 * i, 150.0) for i in range(4)]
+    field = Field(FRAME, marks=[around(spot, 5) for spot in spots])
+    places = [placed(field, wish(at=spot)) for spot in spots]
     assert places[0].leader is None
-    far = [place for place in places if place.leader]
-    assert far
-    for place in far:
+    led = [(place, spot) for place, spot in zip(places, spots, strict=True) if place.leader]
+    assert led
+    for place, spot in led:
         assert place.leader
-        (x, y), end = place.leader
-        assert abs(((x - 200) ** 2 + (y - 150) ** 2) ** 0.5 - 6) < 1e-6, "begins at the mark"
-        assert end == place.box.nearest((200, 150))
+        begin, end = place.leader
+        assert math.dist(begin, spot) == pytest.approx(6), "begins at the mark"
+        assert end == place.box.nearest(spot)
 
 
 def test_without_pushes_or_at_a_low_limit_a_label_stands_near_or_nowhere() -> None:

@@ -108,7 +108,7 @@ def any_panels(draw: st.DrawFn) -> list[Panel]:
     def mark(family: str) -> Mark:
         return Mark(
             family, draw(st.text(max_size=8)), draw(shares()), draw(intervals()), draw(shares()), draw(intervals()),
-            draw(st.none() | shares()), roles[family], draw(st.integers(0, 9)) == 0,
+            proved=draw(st.none() | shares()), role=roles[family], chosen=draw(st.integers(0, 9)) == 0,
         )  # fmt: skip
 
     result = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 from ..errors import DataError, is_finite
@@ -28,6 +28,7 @@ class Mark:
     accuracy_interval: tuple[float, float] | None
     leakage: float
     leakage_interval: tuple[float, float] | None
+    _: KW_ONLY
     proved: float | None = None
     role: Role = "baseline"
     chosen: bool = False

@@ -156,7 +156,9 @@ def across(chance: float, sizes: Sizes) -> list[str]:
     """What the lower axis shows, in lines."""
     among = round(1 / chance)
     room = (sizes.width - 2 * sizes.margin - (sizes.columns - 1) * sizes.gap) / sizes.columns - sizes.ticks
-    return wrapped(f"leakage: records identified among {among:,}, strongest attack", sizes.small, room)
+    parts = [f"leakage: records identified among {among:,}", "by the strongest attack"]
+    whole = " ".join(parts)
+    return [whole] if text_width(whole, sizes.small) <= room else parts
 
 
 def _family(scene: Scene, marks: list[Mark], look: Look) -> None:

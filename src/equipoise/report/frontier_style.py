@@ -12,7 +12,7 @@ from .frontier_labels import ASCENT, LEADING, Align, Box, Point, Segment
 FONT = "system-ui,-apple-system,'Segoe UI',sans-serif"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Colours:
     ground: str
     text: str
@@ -25,8 +25,14 @@ class Colours:
     mark: str
 
 
-LIGHT = Colours("#ffffff", "#1b1f24", "#59636e", "#eaeef2", "#8c959f", "#00798c", "#b35900", "#b9c1c9", "#7d8792")
-DARK = Colours("#0d1117", "#f0f3f6", "#a3acb5", "#1d232b", "#59626c", "#4cc3d5", "#f0a13a", "#465059", "#8a949e")
+LIGHT = Colours(
+    ground="#ffffff", text="#1b1f24", quiet="#59636e", grid="#eaeef2", frame="#8c959f",
+    recommended="#00798c", paper="#b35900", line="#b9c1c9", mark="#7d8792",
+)  # fmt: skip
+DARK = Colours(
+    ground="#0d1117", text="#f0f3f6", quiet="#a3acb5", grid="#1d232b", frame="#59626c",
+    recommended="#4cc3d5", paper="#f0a13a", line="#465059", mark="#8a949e",
+)  # fmt: skip
 """Teal and orange differ for every kind of colour blindness; everything else is grey."""
 
 
