@@ -87,3 +87,7 @@ def test_families_keep_their_order() -> None:
     families = shown.families()
     assert list(families) == ["b", "a", "c"]
     assert [mark.strength for mark in families["b"]] == ["0", "2"]
+
+
+def test_a_proved_limit_is_rounded_up() -> None:
+    assert "never above 1.91 %" in replace(MARK, proved=0.019001).told()

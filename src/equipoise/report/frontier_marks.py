@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 from ..errors import DataError, is_finite
+from ..privacy.guarantee import percent_up
 
 Role = Literal["recommended", "paper", "baseline"]
 ROLES = ("recommended", "paper", "baseline")
@@ -41,7 +42,7 @@ class Mark:
         """
         known = [_measured("accuracy", self.accuracy, self.accuracy_interval)]
         known.append(_measured("leakage", self.leakage, self.leakage_interval))
-        known += [f"proved: never above {percent(self.proved)}"] if self.proved is not None else []
+        known += [f"proved: never above {percent_up(self.proved)}"] if self.proved is not None else []
         return f"{self.family}, {self.strength}: {', '.join(known)}"
 
 
