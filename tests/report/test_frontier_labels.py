@@ -124,4 +124,16 @@ def test_a_wide_label_stays_within_the_frame() -> None:
     words = "x" * 50
     for x in (5, 200, 395):
         assert FRAME.holds(placed(Field(FRAME), wish(words, at=(x, 150))).box)
+    nearly = "x" * 54
+    assert 380 < text_width(nearly, 12) < 400
+    assert FRAME.holds(placed(Field(FRAME), wish(nearly, at=(5, 150))).box), "moved aside"
     assert Field(FRAME).place(wish("x" * 200)) is None
+
+
+def test_no_label_stands_on_a_leader() -> None:
+    free = placed(Field(FRAME), wish())
+    middle = (free.box.top + free.box.bottom) / 2
+    leader = ((free.box.left, middle), (free.box.right, middle))
+    assert not placed(Field(FRAME, leaders=[leader]), wish()).box.crossed(leader)
+    field = Field(FRAME, taken=[Box(150, 155, 250, 200), Box(205, 100, 280, 155), Box(150, 100, 195, 155)])
+    assert [placed(field, wish()).leader] == field.leaders, "remembered for the labels to come"

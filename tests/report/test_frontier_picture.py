@@ -212,6 +212,30 @@ def test_a_choice_without_room_is_named_below() -> None:
     assert "chosen: defence" in said
 
 
+def test_a_long_name_is_shortened_in_the_legend() -> None:
+    long = Mark("defence" * 60, "", 0.8, None, 0.3, None)
+    for narrow in (False, True):
+        root = drawn(Panel("MNIST", [MARK, long], 0.005, None), narrow=narrow)
+        assert_in_order(root)
+        assert [words for words, _ in texts(root) if words.startswith("defencedefence") and words.endswith("…")]
+
+
+def test_what_has_no_room_at_its_line_is_explained_below() -> None:
+    crowd = [replace(MARK, strength=str(i), leakage=10 ** (-2.3 + 2.3 * i / 60)) for i in range(61)]
+    for family, words in ((crowd, "accuracy when unprotected"), (crowd[:1], "unprotected 75 %")):
+        assert words in [said for said, _ in texts(drawn(Panel("MNIST", family, 0.005, 0.75)))]
+    other = replace(MARK, role="baseline", proved=0.3)
+    root = drawn(Panel("MNIST", [other], 0.005, None))
+    assert "proved: never above" in [said for said, _ in texts(root)]
+
+
+def test_families_of_one_role_differ_in_shape() -> None:
+    others = [Mark(name, "", 0.8, None, 0.3, None) for name in ("one", "two", "three")]
+    root = drawn(Panel("MNIST", others, 0.005, None))
+    shapes = [part.attrib["points"] for part in root.iter(f"{SVG}polygon") if len(part)]
+    assert len({*shapes}) == 3, "all stand at one place"
+
+
 def test_readers_who_do_not_see_it_are_told() -> None:
     root = drawn(*panels("ε 2"))
     assert root.attrib["role"] == "img"
