@@ -213,11 +213,11 @@ def test_a_choice_without_room_is_named_below() -> None:
 
 
 def test_a_long_name_is_shortened_in_the_legend() -> None:
-    long = Mark("defence" * 60, "", 0.8, None, 0.3, None)
+    long = Mark("defence " * 99, "", 0.8, None, 0.3, None)
     for narrow in (False, True):
         root = drawn(Panel("MNIST", [MARK, long], 0.005, None), narrow=narrow)
         assert_in_order(root)
-        assert [words for words, _ in texts(root) if words.startswith("defencedefence") and words.endswith("…")]
+        assert [words for words, _ in texts(root) if words.startswith("defence defence") and words.endswith("…")]
 
 
 def test_what_has_no_room_at_its_line_is_explained_below() -> None:
