@@ -133,14 +133,17 @@ class Scoring:
             self._score(one, companions)
 
     def _score(self, one: Observation, companions: Tensor) -> None:
-        bench, simulated = self.bench, not self.server.protection.mechanism.adds
+        bench, mechanism = self.bench, self.server.protection.mechanism
         self.limiter = limiter = self.limiter or _limiter(self.server, one.previous, self.seed)
         which = None if self.every else bench.asked(one)
         result = bench.undistorted(one, companions, which)
-        if self.every or not simulated:  # with the schedule known, the mechanism is simulated instead
+        if self.every or mechanism.adds:  # with the schedule known, the mechanism is simulated instead
             self.own.append(bench.scored(one.released - one.previous, result, limiter, which))
         self.plain.append(bench.scored(one.undistorted - one.previous, result, None, which))
-        if simulated:
+        if not mechanism.adds and not mechanism.draws:  # what was withheld is exactly 0, and all else is as it was
+            update = one.released - one.previous
+            self.learned.append(bench.scored(update, result, None, which, shown=update != 0))
+        elif not mechanism.adds:
             self.learned.append(bench.of_the_mechanism(one, companions, limiter))
         self.present.append(one.present)
 
@@ -202,14 +205,11 @@ class _Bench:
         """Simulated updates ``[R, P]`` of these batches without distortion."""
         return _updates(self.plain, one.previous, *self.batches(companions, which), None)
 
-    def defended(
-        self, one: Observation, companions: Tensor, which: Tensor, limiter: Limiter
-    ) -> tuple[Tensor, Limiter | None]:
+    def defended(self, one: Observation, companions: Tensor, which: Tensor, limiter: Limiter) -> tuple[Tensor, Limiter]:
         """Likewise by the mechanism itself, averaged over noise of both signs; and what is known of its noise."""
         drawn = noise(self.server, self.key, torch.arange(self.pairs), one.previous, tag=one.round)
+        assert drawn is not None
         batch, known = self.batches(companions, which)
-        if drawn is None:
-            return _updates(self.server, one.previous, batch, known, None), None
         signed = torch.cat([drawn, -drawn]).split(1)
         parts = [_updates(self.server, one.previous, batch, known, each) for each in signed]
         halves = parts[0][: self.around], parts[self.pairs][: self.around]  # under opposite noise
@@ -230,16 +230,21 @@ class _Bench:
         result, known = self.defended(one, companions, which, limiter)
         return self.scored(one.released - one.previous, result, known, which)
 
-    def scored(self, update: Tensor, result: Tensor, limiter: Limiter | None, which: Tensor | None) -> Tensor:
+    def scored(
+        self, update: Tensor, result: Tensor, limiter: Limiter | None, which: Tensor | None,
+        shown: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         """Likelihoods of all candidates ``[Q]``, of which those in ``which`` were simulated: 0 for the others."""
-        values = self.likelihoods(update, result, limiter)
+        values = self.likelihoods(update, result, limiter, shown)
         if which is None:
             return values
         score = torch.zeros(len(self.candidates.labels), dtype=torch.float64, device=update.device)
         score[which] = values.double()
         return score
 
-    def likelihoods(self, update: Tensor, result: Tensor, limiter: Limiter | None) -> Tensor:
+    def likelihoods(
+        self, update: Tensor, result: Tensor, limiter: Limiter | None, shown: Tensor | None = None
+    ) -> Tensor:
         """Log-likelihoods ``[.]`` of an update under the last of the simulated ones, up to a constant.
 
         Without a limiter nothing is distorted, and a share of the companions' variance stands for the noise, the same
@@ -251,7 +256,8 @@ class _Bench:
         limiter = Limiter(None, update) if limiter is None else limiter
         filter = Filter(spread, limiter, around - 1)
         responses = result[2 * around :] - result[around : 2 * around].mean(0)
-        products = filter.products((update - centre).unsqueeze(0), responses.unsqueeze(0))
+        shown = None if shown is None else shown.unsqueeze(0)
+        products = filter.products((update - centre).unsqueeze(0), responses.unsqueeze(0), shown)
         return filter.likelihood(products, min(LIMIT, len(limiter) - 1), FLOOR)[0]
 
 
