@@ -1,0 +1,135 @@
+"""The frontier as one record: all cells, and what the recommended mechanism needs for the accuracy of the paper's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..auditing.store import Values
+from ..errors import CheckpointError
+from ..files import read_json
+from ..reproduction.reproduce import checkout
+from .frontier_cells import WHOLE, Row, cells
+from .frontier_plan import CANDIDATES, RECOMMENDED, STAGES
+from .frontier_store import PARTS
+
+FOLDER, FILE = "frontier", "frontier.json"
+SCOPES = (*STAGES, WHOLE)
+SHARE = 1 / 5
+"""Of the learner's identification: what the recommended mechanism should leave at most."""
+
+
+def committed() -> Path:
+    """The results that came with the source."""
+    here, root = Path(FOLDER), checkout()
+    if (here / FILE).is_file() or root is None:
+        return here
+    return root / FOLDER
+
+
+def record(values: Values, reproduction: Path) -> dict[str, Any]:
+    """What ``frontier.json`` holds; ``reproduction`` has the learner's accuracy as reproduced."""
+    every = cells(values)
+    parts = values.about[PARTS]
+    commits = Counter(str(part["commit"]) for part in parts.values())
+    return {
+        "schema": 1,
+        "experiment": "seeded",
+        "commit": ", ".join(sorted(commits)),
+        "parts": {"computed": len(parts), "by_commit": dict(sorted(commits.items()))},
+        "seconds": sum(part["seconds"] for part in parts.values()),
+        "machines": sorted({part["environment"]["device"] for part in parts.values() if "environment" in part}),
+        "cells": every,
+        "equal_accuracy": equal_accuracy(every, learner(reproduction)),
+    }
+
+
+def status(folder: Path) -> dict[str, Any]:
+    """The committed record."""
+    if not (folder / FILE).is_file():
+        raise CheckpointError(
+            f"There are no results in {folder.name}.", "Run in the source checkout, or give the folder with --out."
+        )
+    result: dict[str, Any] = read_json(folder / FILE, "frontier", "Make it again with equipoise frontier --from.")
+    return result
+
+
+def learner(reproduction: Path) -> list[Row]:
+    """The paper's twenty cells: dataset, mechanism, budget and mean test accuracy of the learner."""
+    rows = []
+    for family in ("pl", "ls"):
+        path = reproduction / f"accuracy-{family}" / "results.json"
+        content = read_json(path, "results of the reproduction", "Run in the source checkout.")
+        rows += [
+            {
+                "dataset": cell["dataset"], "mechanism": f"{family}-learn", "budget": cell["budget"],
+                "accuracy": cell["mean"] / 100,
+            }
+            for cell in content["cells"] if cell["mechanism"] == f"{family}-learn"
+        ]  # fmt: skip
+    return rows
+
+
+# -- equal accuracy ----------------------------------------------------------------------------------------------------
+
+
+def equal_accuracy(every: Sequence[Row], learners: Sequence[Row]) -> list[Row]:
+    """For each cell of the paper the strictest strength of the recommended mechanism that is as accurate."""
+    usual = [row for row in every if row["clients"] == 4 and row["partition"] == "identical"]
+    return [_matched(usual, cell) for cell in learners]
+
+
+def _matched(usual: Sequence[Row], cell: Row) -> Row:
+    name, family = cell["dataset"], cell["mechanism"]
+    theirs = {
+        row["scope"]: row for row in usual
+        if (row["dataset"], row["mechanism"], row["budget"]) == (name, family, cell["budget"])
+        and row["server"] == "plain" and row["batch"] == 4 and row["local_steps"] == 1
+    }  # fmt: skip
+    able = [row for row in usual if row["dataset"] == name and is_recommended(row) and row["accuracy"] is not None]
+    strengths = sorted({row["budget"] for row in able if row["accuracy"] >= cell["accuracy"]})
+    result = {
+        "dataset": name, "cell": f"{family} {cell['budget']:g}", "learner_accuracy": cell["accuracy"],
+        "learner_identification": {str(scope): _share(theirs.get(scope)) for scope in SCOPES},
+    }  # fmt: skip
+    if not strengths:
+        return {**result, "choice": None, "met": False}
+    ours = {row["scope"]: row for row in able if row["budget"] == strengths[0]}
+    first = next(iter(ours.values()))
+    verdicts = {str(scope): _verdict(theirs.get(scope), ours.get(scope)) for scope in SCOPES}
+    return {
+        **result,
+        "choice": f"{first['mechanism']}, {first['model']}, epsilon {strengths[0]:g}",
+        "epsilon": strengths[0],
+        "accuracy": first["accuracy"],
+        "identification": {str(scope): _share(ours.get(scope)) for scope in SCOPES},
+        "membership": {str(scope): ours[scope]["membership_tpr_at_1pct"] for scope in SCOPES if scope in ours},
+        "learner_membership": {str(s): theirs[s]["membership_tpr_at_1pct"] for s in SCOPES if s in theirs},
+        "ratio": {scope: verdict["ratio"] for scope, verdict in verdicts.items()},
+        "proved": _share(ours.get(WHOLE), "proved_identification"),
+        "met": all(verdict["met"] for verdict in verdicts.values()),
+        "verdicts": verdicts,
+    }
+
+
+def is_recommended(row: Row) -> bool:
+    best = CANDIDATES[RECOMMENDED]
+    return bool(row["mechanism"] == best.kinds[0][0] and row["model"] == best.model)
+
+
+def _share(row: Row | None, name: str = "identification") -> float | None:
+    return None if row is None else row[name]
+
+
+def _verdict(theirs: Row | None, ours: Row | None) -> Row:
+    """At most a fifth of the learner's, or not above chance by the interval."""
+    if theirs is None or ours is None:
+        return {"ratio": None, "met": False, "why": "not measured"}
+    ratio = ours["identification"] / theirs["identification"] if theirs["identification"] else None
+    chance = 1 / ours["candidates"]
+    if ours["identification_low"] <= chance:
+        return {"ratio": ratio, "met": True, "why": "not above chance"}
+    met = ratio is not None and ratio <= SHARE
+    return {"ratio": ratio, "met": met, "why": "at most a fifth" if met else "more than a fifth"}
