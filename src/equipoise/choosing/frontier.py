@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -76,7 +77,10 @@ def learner(reproduction: Path) -> list[Row]:
 
 
 def equal_accuracy(every: Sequence[Row], learners: Sequence[Row]) -> list[Row]:
-    """For each cell of the paper the strictest strength of the recommended mechanism that is as accurate."""
+    """For each cell of the paper the strictest strength of the recommended mechanism that is as accurate.
+
+    ``ratio`` is the largest of all scopes, which ``scope`` names; identification is that in this scope.
+    """
     usual = [row for row in every if row["clients"] == 4 and row["partition"] == "identical"]
     return [_matched(usual, cell) for cell in learners]
 
@@ -92,26 +96,24 @@ def _matched(usual: Sequence[Row], cell: Row) -> Row:
     strengths = sorted({row["budget"] for row in able if row["accuracy"] >= cell["accuracy"]})
     result = {
         "dataset": name, "cell": f"{family} {cell['budget']:g}", "learner_accuracy": cell["accuracy"],
-        "learner_identification": {str(scope): _share(theirs.get(scope)) for scope in SCOPES},
+        "learner_identification": _share(theirs.get(WHOLE)),
     }  # fmt: skip
     if not strengths:
-        return {**result, "choice": None, "met": False}
+        nothing = dict.fromkeys(("choice", "epsilon", "accuracy", "scope", "identification", "ratio", "proved"))
+        return {**result, **nothing, "met": False, "by_scope": {}}
     ours = {row["scope"]: row for row in able if row["budget"] == strengths[0]}
+    by_scope = {str(scope): _verdict(theirs.get(scope), ours.get(scope)) for scope in SCOPES}
+    measured = {scope: verdict for scope, verdict in by_scope.items() if verdict["ratio"] is not None}
+    worst = max(measured, key=lambda scope: measured[scope]["ratio"], default=None)
     first = next(iter(ours.values()))
-    verdicts = {str(scope): _verdict(theirs.get(scope), ours.get(scope)) for scope in SCOPES}
+    shown = {} if worst is None else measured[worst]
     return {
-        **result,
+        **result, **{name: shown.get(name) for name in ("learner_identification", "identification", "ratio")},
+        "scope": worst, "epsilon": strengths[0], "accuracy": first["accuracy"],
         "choice": f"{first['mechanism']}, {first['model']}, epsilon {strengths[0]:g}",
-        "epsilon": strengths[0],
-        "accuracy": first["accuracy"],
-        "identification": {str(scope): _share(ours.get(scope)) for scope in SCOPES},
-        "membership": {str(scope): ours[scope]["membership_tpr_at_1pct"] for scope in SCOPES if scope in ours},
-        "learner_membership": {str(s): theirs[s]["membership_tpr_at_1pct"] for s in SCOPES if s in theirs},
-        "ratio": {scope: verdict["ratio"] for scope, verdict in verdicts.items()},
         "proved": _share(ours.get(WHOLE), "proved_identification"),
-        "met": all(verdict["met"] for verdict in verdicts.values()),
-        "verdicts": verdicts,
-    }
+        "met": all(verdict["met"] for verdict in by_scope.values()), "by_scope": by_scope,
+    }  # fmt: skip
 
 
 def is_recommended(row: Row) -> bool:
@@ -125,11 +127,14 @@ def _share(row: Row | None, name: str = "identification") -> float | None:
 
 def _verdict(theirs: Row | None, ours: Row | None) -> Row:
     """At most a fifth of the learner's, or not above chance by the interval."""
-    if theirs is None or ours is None:
-        return {"ratio": None, "met": False, "why": "not measured"}
-    ratio = ours["identification"] / theirs["identification"] if theirs["identification"] else None
-    chance = 1 / ours["candidates"]
-    if ours["identification_low"] <= chance:
-        return {"ratio": ratio, "met": True, "why": "not above chance"}
-    met = ratio is not None and ratio <= SHARE
-    return {"ratio": ratio, "met": met, "why": "at most a fifth" if met else "more than a fifth"}
+    if theirs is None or ours is None or theirs["control_failed"] or ours["control_failed"]:
+        return {"ratio": None, "met": False, "why": "not measured, or a control failed"}
+    result = {
+        "learner_identification": theirs["identification"], "identification": ours["identification"],
+        "learner_membership": theirs["membership_tpr_at_1pct"], "membership": ours["membership_tpr_at_1pct"],
+        "ratio": ours["identification"] / theirs["identification"] if theirs["identification"] else math.inf,
+    }  # fmt: skip
+    if ours["identification_low"] <= 1 / ours["candidates"]:
+        return {**result, "met": True, "why": "not above chance"}
+    met = result["ratio"] <= SHARE
+    return {**result, "met": met, "why": "at most a fifth" if met else "more than a fifth"}

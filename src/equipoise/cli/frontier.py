@@ -1,0 +1,136 @@
+"""``equipoise frontier``: every way to protect on one chart, as it was computed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import ConfigError
+from . import completion
+from .arguments import Json, print_json
+
+EXAMPLES = (
+    "Examples: equipoise frontier --status   |   equipoise frontier --plan SPEC.json --device cuda; then, on a machine "
+    "with torch and numpy alone, python -m equipoise.compute SPEC.json OUT/; then equipoise frontier --from OUT"
+)
+SECONDS = 270
+"""Of one H200 in which a part is computed, on average, beside nine others; about 28 minutes for the usual setting."""
+
+
+def frontier(
+    *,
+    status: Annotated[bool, typer.Option("--status", help="Compute nothing; say what the results say.")] = False,
+    plan: Annotated[Path | None, typer.Option(help="Write what is to be computed to this file, and stop.")] = None,
+    source: Annotated[list[Path] | None, typer.Option("--from", help="Folders that compute wrote; repeatable.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Results folder; default frontier.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="With --plan: seconds each, and no results.")] = False,
+    device: Annotated[str, typer.Option(help="cpu or cuda.", autocompletion=completion.devices)] = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Accuracy against leakage of every mechanism at several strengths: what was found, and how to find it again."""
+    from ..choosing import frontier as record
+
+    if sum((status, plan is not None, bool(source))) > 1:
+        raise ConfigError("--status, --plan and --from exclude each other.", "Give one of them.")
+    if quick and plan is None:
+        raise ConfigError("--quick is for --plan.", "Leave it out, or add --plan SPEC.json.")
+    if plan is not None:
+        _write_plan(plan, device, quick, out or record.committed(), as_json)
+        return
+    folder = out or record.committed()
+    if source:
+        _score(source, folder)
+    _show(record.status(folder), folder, as_json)
+
+
+def _write_plan(path: Path, device: str, quick: bool, folder: Path, as_json: bool) -> None:
+    from ..choosing import frontier_plan, frontier_store
+    from ..files import write_json
+    from ..reproduction.reproduce import commit
+    from . import display
+
+    if path.is_dir() or not path.name:
+        raise ConfigError(f"Cannot write the SPEC to {str(path)!r}: it is a folder.", "Name a file, as SPEC.json.")
+    parts = frontier_plan.parts(device)
+    if quick:
+        parts = {name: frontier_plan.quick(part) for name, part in parts.items()}
+    elif (folder / frontier_store.FILE).is_file():
+        there = frontier_store.read(folder).about[frontier_store.PARTS]
+        parts = {name: part for name, part in parts.items() if name not in there}
+    write_json(path, {"commit": commit(), "parts": parts})
+    told = {"parts": len(parts), "spec": str(path)}
+    if as_json:
+        print_json(told)
+        return
+    minutes = round(len(parts) * SECONDS / 10 / 60)
+    time = "seconds each" if quick else f"about {minutes} min on one H200 with ten processes, far more on a CPU"
+    display.console.print(f"{len(parts)} parts that are not there yet ({time}): {path}", markup=False)
+    display.console.print(
+        f"next, as often as there is room, side by side: PYTHONPATH=src python -m equipoise.compute {path} OUT/",
+        markup=False, soft_wrap=True,
+    )  # fmt: skip
+
+
+def _score(sources: list[Path], folder: Path) -> None:
+    """Take over what was computed, and make all figures of it."""
+    from ..choosing import frontier as record
+    from ..choosing import frontier_store
+    from ..files import locked, write_text
+    from ..report.frontier_families import CAPTION, panels
+    from ..report.frontier_picture import picture
+    from ..reproduction.reproduce import committed
+
+    with locked(folder):
+        values = frontier_store.read(folder) if (folder / frontier_store.FILE).is_file() else None
+        for source in sources:
+            values = frontier_store.merged(values, frontier_store.gathered(source))
+        assert values is not None
+        result = record.record(values, committed())
+        shown = panels(result)
+        drawn = {
+            f"frontier{'-narrow' if narrow else ''}{'-dark' if dark else ''}.svg":
+                picture(shown, dark=dark, narrow=narrow, caption=CAPTION)
+            for narrow in (False, True) for dark in (False, True)
+        }  # fmt: skip
+        frontier_store.write(values, folder)
+        write_text(folder / record.FILE, _lines(result))
+        for name, content in drawn.items():
+            write_text(folder / name, content)
+
+
+def _lines(result: dict[str, Any]) -> str:
+    """JSON with a line for each cell, so that a change shows where it is."""
+    rows = {name: result[name] for name in ("cells", "equal_accuracy")}
+    head = json.dumps({name: value for name, value in result.items() if name not in rows}, indent=1)[:-2]
+    body = ",\n".join(
+        f' "{name}": [\n' + ",\n".join(f"  {json.dumps(row, allow_nan=False)}" for row in several) + "\n ]"
+        for name, several in rows.items()
+    )
+    return f"{head},\n{body}\n}}\n"
+
+
+def _show(result: dict[str, Any], folder: Path, as_json: bool) -> None:
+    from ..report.frontier_text import headline, share
+    from . import display
+
+    if as_json:
+        print_json(result)
+        return
+    for line in headline(result):
+        display.console.print(line, markup=False)
+    numbers = ("accuracy", "ε", "accuracy ", "learner", "gaussian-dp", "proved")
+    columns = ("data", "budget", *numbers)
+    table = display.table("at equal accuracy; identified over the whole run", columns, numbers=numbers)
+    for row in result["equal_accuracy"]:
+        run, epsilon = row["by_scope"].get("run", {}), "-" if row["epsilon"] is None else f"{row['epsilon']:g}"
+        found = (share(run.get(name)) for name in ("learner_identification", "identification"))
+        display.add_row(
+            table, row["dataset"], row["cell"], share(row["learner_accuracy"]), epsilon, share(row["accuracy"]),
+            *found, share(row["proved"]),
+        )  # fmt: skip
+    display.console.print(table)
+    display.note("seeded experiments; identified is what our attacks got, a floor; proved is a ceiling for any attack")
+    display.console.print(f"pictures: {folder}/frontier.svg   page: docs/frontier.md", markup=False)

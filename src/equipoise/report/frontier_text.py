@@ -1,0 +1,153 @@
+"""The frontier in words and Markdown tables, from its record alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..privacy.guarantee import percent_up
+from .frontier_families import FAMILIES, TITLES
+
+Row = Mapping[str, Any]
+SCOPES = (0, 4, 40, 100, "run")
+
+
+def headline(record: Row) -> list[str]:
+    """What the twenty cells came to, what public records alone give, and what stands in the way of a claim."""
+    equal = record["equal_accuracy"]
+    met = [row for row in equal if row["met"]]
+    ratios = [row["by_scope"]["run"]["ratio"] for row in equal if row["by_scope"] and _told(row, "run")]
+    lines = [
+        f"In {len(met)} of {len(equal)} cells gaussian-dp on scatter-linear is at least as accurate as the paper's "
+        "learner, and at every stage and over the whole run at most a fifth of the learner's share of records is "
+        "identified, or no more than chance."
+    ]
+    if ratios:
+        most, least = percent_up(max(row["proved"] for row in equal if row["proved"])), max(ratios)
+        lines.append(
+            f"Over the whole run that is at most 1/{int(1 / least)} of the learner's share; proved is that nobody, "
+            f"whatever the attack, identifies more than {most} of records."
+        )
+    lines += [f"Missed: {TITLES[row['dataset']]}, {row['cell']}." for row in equal if not row["met"]]
+    return lines
+
+
+def _told(row: Row, scope: str) -> bool:
+    return row["by_scope"][scope]["ratio"] is not None
+
+
+def equal_table(record: Row) -> str:
+    """The paper's twenty cells, and what the recommended mechanism gives for the same accuracy."""
+    columns = (
+        "data", "the learner's budget", "its accuracy", "gaussian-dp at", "accuracy", "identified, whole run: learner",
+        "gaussian-dp", "proved", "largest share of the learner's", "members at 1 % false alarms: learner",
+        "gaussian-dp",
+    )  # fmt: skip
+    return table(columns, [_equal_row(row) for row in record["equal_accuracy"]])
+
+
+def _equal_row(row: Row) -> list[str]:
+    family, budget = row["cell"].split()
+    about = [TITLES[row["dataset"]], f"{family[:2].upper()} {budget}", share(row["learner_accuracy"])]
+    if row["choice"] is None:
+        return [*about, "none is as accurate", *["-"] * 7]
+    run = row["by_scope"]["run"]
+    scope = {"run": "run"}.get(row["scope"], f"{row['scope']} %")
+    ratio = "-" if row["ratio"] is None else f"{row['ratio']:.2g} (at {scope}){'' if row['met'] else ' **missed**'}"
+    return [
+        *about, f"ε {row['epsilon']:g}", share(row["accuracy"]), share(run.get("learner_identification")),
+        share(run.get("identification")), percent_up(row["proved"]), ratio, share(run.get("learner_membership")),
+        share(run.get("membership")),
+    ]  # fmt: skip
+
+
+def everything(record: Row, dataset: str, clients: int = 4, partition: str = "identical") -> str:
+    """Every setting of a data set: accuracy, leakage in each scope, membership, what is proved, cost."""
+    columns = (
+        "", "strength", "accuracy", *(f"{scope} %" for scope in SCOPES[:-1]), "whole run", "members, most at a stage",
+        "members, run", "proved, run", "gradients", "kB", "rounds",
+    )  # fmt: skip
+    groups: dict[tuple[Any, ...], dict[Any, Row]] = {}
+    for row in record["cells"]:
+        usual = (row["clients"], row["partition"]) == (clients, partition)
+        if row["dataset"] == dataset and (
+            usual or (row["public"] is not None and clients == 4 and partition == "identical")
+        ):
+            key = family(row), row["budget"] if row["public"] is None else row["public"], row["server"], row["model"]
+            groups.setdefault(key, {})[row["scope"]] = row
+    order = [name for name, *_ in NAMES]
+    ranked = sorted(groups, key=lambda key: (order.index(key[0]), key[1] or 0))
+    return table(columns, [_setting_row(key[0], groups[key]) for key in ranked])
+
+
+NAMES: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    ("no protection", {"mechanism": "none", "public": None, "batch": 4}),
+    ("no protection, batches of 44", {"mechanism": "none", "public": None, "batch": 44}),
+    *((name, common) for name, _, common in FAMILIES if common["mechanism"] not in ("none", "pl-identical")),
+    ("static noise, eleven local steps", {"mechanism": "pl-identical", "local_steps": 11, "server": "plain"}),
+    ("static noise, eleven local steps, damped server",
+     {"mechanism": "pl-identical", "local_steps": 11, "server": "damped"}),
+    ("static noise, batches of 44", {"mechanism": "pl-identical", "server": "plain", "batch": 44}),
+    ("static noise, batches of 44, damped server", {"mechanism": "pl-identical", "server": "damped", "batch": 44}),
+    ("static noise", {"mechanism": "pl-identical", "server": "plain"}),
+    ("static noise, damped server", {"mechanism": "pl-identical", "server": "damped"}),
+    ("learned noise, LS", {"mechanism": "ls-learn"}),
+    ("static noise, LS", {"mechanism": "ls-static"}),
+    ("public images alone, scatter-linear", {"mechanism": "none", "model": "scatter-linear"}),
+    ("public images alone, LeNetZhu", {"mechanism": "none"}),
+)  # fmt: skip
+"""What every cell is called; the first that fits."""
+
+
+def family(row: Row) -> str:
+    """What a cell is called.
+
+    >>> family({"mechanism": "pl-learn", "server": "plain"})
+    "the paper's learned noise"
+    """
+    return next(name for name, common in NAMES if all(row.get(key) == value for key, value in common.items()))
+
+
+def _setting_row(name: str, scopes: Mapping[Any, Row]) -> list[str]:
+    first = next(iter(scopes.values()))
+    stages = [scopes[scope] for scope in SCOPES[:-1] if scope in scopes]
+    members = [row["membership_tpr_at_1pct"] for row in stages if row["membership_tpr_at_1pct"] is not None]
+    run = scopes.get("run")
+    strength = f"{first['public']:,}" if first["public"] else "-" if first["budget"] is None else f"{first['budget']:g}"
+    return [
+        name, f"ε {strength}" if first["epsilon"] is not None else strength, accuracy(first),
+        *(identified(scopes.get(scope)) for scope in SCOPES), share(max(members)) if members else "-",
+        share(run["membership_tpr_at_1pct"]) if run else "-",
+        percent_up(run["proved_identification"]) if run and run["proved_identification"] else "-",
+        f"{first['gradients']:,}", f"{first['bytes'] / 1000:.3g}", f"{first['rounds']:,}",
+    ]  # fmt: skip
+
+
+def accuracy(row: Row) -> str:
+    if row["accuracy"] is None:
+        return "-"
+    ends = "" if row["accuracy_low"] is None else f" ({100 * row['accuracy_low']:.1f}-{100 * row['accuracy_high']:.1f})"
+    return f"{100 * row['accuracy']:.1f}{ends}"
+
+
+def identified(row: Row | None) -> str:
+    """Identification with its interval; an asterisk where the control failed."""
+    if row is None:
+        return "-"
+    if row["identification_low"] is None:
+        return share(row["identification"])
+    ends = f"{100 * row['identification_low']:.2g}-{100 * row['identification_high']:.3g}"
+    return f"{share(row['identification'])} ({ends}){'*' if row['control_failed'] else ''}"
+
+
+def share(value: float | None) -> str:
+    """
+    >>> share(0.0059), share(0.854), share(None)
+    ('0.6 %', '85.4 %', '-')
+    """
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
