@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, get_args
 
+from equipoise.report import frontier_text
 from equipoise.reproduction.agreement import State
 from equipoise.reproduction.artefacts.accuracy import differing
 from equipoise.reproduction.claims import RULE
@@ -752,7 +753,25 @@ def leakage_pages() -> str:
     return "\n\n".join([leakage("matched"), leakage("membership"), caption()])
 
 
+def frontier() -> dict[str, Any]:
+    return read("frontier", "frontier.json")
+
+
+def everything() -> str:
+    """Every setting of the frontier, by data set."""
+    return "\n\n".join(
+        f"## {title}\n\n{frontier_text.everything(frontier(), name)}" for name, title in frontier_text.TITLES.items()
+    )
+
+
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
+    "docs/frontier.md": {
+        "frontier answer": lambda: frontier_text.answer(frontier()),
+        "frontier equal": lambda: frontier_text.equal_table(frontier()),
+        "frontier public": lambda: frontier_text.public_table(frontier()),
+        "frontier computed": lambda: frontier_text.computed(frontier()),
+    },
+    "frontier/README.md": {"everything": everything},
     "README.md": {"private accuracy": private_accuracy},
     "docs/results.md": {
         "both axes": both_axes,

@@ -12,6 +12,7 @@ from ..auditing.store import Values
 from ..errors import CheckpointError
 from ..files import read_json
 from ..reproduction.reproduce import checkout
+from . import frontier_plan as plan
 from .frontier_cells import WHOLE, Row, cells
 from .frontier_plan import CANDIDATES, RECOMMENDED, STAGES
 from .frontier_store import PARTS
@@ -33,13 +34,18 @@ def committed() -> Path:
 def record(values: Values, reproduction: Path) -> dict[str, Any]:
     """What ``frontier.json`` holds; ``reproduction`` has the learner's accuracy as reproduced."""
     every = cells(values)
-    parts = values.about[PARTS]
+    parts, planned = values.about[PARTS], plan.parts()
     commits = Counter(str(part["commit"]) for part in parts.values())
     return {
         "schema": 1,
         "experiment": "seeded",
         "commit": ", ".join(sorted(commits)),
-        "parts": {"computed": len(parts), "by_commit": dict(sorted(commits.items()))},
+        "parts": {
+            "computed": len(parts),
+            "by_commit": dict(sorted(commits.items())),
+            "planned": len(planned),
+            "missing": sorted(set(planned) - set(parts)),
+        },
         "seconds": sum(part["seconds"] for part in parts.values()),
         "machines": sorted({part["environment"]["device"] for part in parts.values() if "environment" in part}),
         "cells": every,

@@ -10,6 +10,8 @@ from .frontier_families import FAMILIES, TITLES
 
 Row = Mapping[str, Any]
 SCOPES = (0, 4, 40, 100, "run")
+WORDS = {"0": "start", "4": "4 %", "40": "40 %", "100": "end", "run": "run"}
+"""Of scopes, in tables."""
 
 
 def headline(record: Row) -> list[str]:
@@ -36,6 +38,67 @@ def _told(row: Row, scope: str) -> bool:
     return row["by_scope"][scope]["ratio"] is not None
 
 
+def answer(record: Row) -> str:
+    """The headline, and accuracy at the usual strengths."""
+    best = [
+        f"{TITLES[name]} " + ", ".join(
+            f"{100 * row['accuracy']:.1f} % at ε {row['epsilon']:g}" for row in record["cells"]
+            if _usual(row, name) and row["epsilon"] in (1, 2, 4, 8)
+        ) for name in TITLES
+    ]  # fmt: skip
+    free = ", ".join(f"{TITLES[row['dataset']]} {100 * row['accuracy']:.1f} %" for row in _unprotected(record))
+    first = (
+        "**Deploy `gaussian-dp` on `scatter-linear`** where pictures must be learned from private records: "
+        f"{'; '.join(best)} (without protection, by the paper's network: {free})."
+    )
+    return "\n\n".join([first, *headline(record)])
+
+
+def _usual(row: Row, dataset: str) -> bool:
+    return (
+        row["dataset"] == dataset and row["scope"] == "run" and row["model"] == "scatter-linear"
+        and row["epsilon"] is not None and (row["clients"], row["partition"]) == (4, "identical")
+    )  # fmt: skip
+
+
+def _unprotected(record: Row) -> list[Row]:
+    return [
+        row for name in TITLES for row in record["cells"]
+        if row["dataset"] == name and family(row) == "no protection" and row["scope"] == 0
+        and (row["clients"], row["partition"]) == (4, "identical")
+    ]  # fmt: skip
+
+
+def public_table(record: Row) -> str:
+    """What labelled public images alone give, beside the strictest gaussian-dp that beats them."""
+    rows = []
+    for row in (row for row in record["cells"] if row["public"] and row["scope"] == "run"):
+        better = [
+            other for other in record["cells"]
+            if _usual(other, row["dataset"]) and other["accuracy"] > row["accuracy"]
+        ]  # fmt: skip
+        least = min(better, key=lambda other: other["epsilon"], default=None)
+        model = "scatter-linear" if row["model"] == "scatter-linear" else "LeNetZhu"
+        beaten = "none of these" if least is None else f"ε {least['epsilon']:g} ({accuracy(least)})"
+        rows.append([TITLES[row["dataset"]], f"{row['public']:,}", model, accuracy(row), beaten])
+    columns = ("data", "public images", "model", "accuracy", "gaussian-dp on 4 x 1,000 private ones is better from")
+    return table(columns, rows)
+
+
+def computed(record: Row) -> str:
+    """How much of it is there, of which commits, on what, in how long."""
+    parts, hours, machines = record["parts"], record["seconds"] / 3600, " and ".join(record["machines"])
+    commits = ", ".join(f"{count} at {commit}" for commit, count in parts["by_commit"].items())
+    said = (
+        f"{parts['computed']} of {parts['planned']} parts are computed ({commits}) on {machines}: "
+        f"{hours:.1f} hours process by process, up to ten of them side by side."
+    )
+    if not parts["missing"]:
+        return said
+    names = dict.fromkeys(name.split("-", 1)[1].split("-run")[0] for name in parts["missing"])
+    return f"{said} Not there yet, in whole or in part: {', '.join(names)}."
+
+
 def equal_table(record: Row) -> str:
     """The paper's twenty cells, and what the recommended mechanism gives for the same accuracy."""
     columns = (
@@ -52,8 +115,8 @@ def _equal_row(row: Row) -> list[str]:
     if row["choice"] is None:
         return [*about, "none is as accurate", *["-"] * 7]
     run = row["by_scope"]["run"]
-    scope = {"run": "run"}.get(row["scope"], f"{row['scope']} %")
-    ratio = "-" if row["ratio"] is None else f"{row['ratio']:.2g} (at {scope}){'' if row['met'] else ' **missed**'}"
+    ratio = "-" if row["ratio"] is None else f"{row['ratio']:.2g} ({WORDS[row['scope']]})"
+    ratio += "" if row["met"] else " **missed**"
     return [
         *about, f"ε {row['epsilon']:g}", share(row["accuracy"]), share(run.get("learner_identification")),
         share(run.get("identification")), percent_up(row["proved"]), ratio, share(run.get("learner_membership")),
