@@ -772,7 +772,10 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "frontier computed": lambda: frontier_text.computed(frontier()),
     },
     "frontier/README.md": {"everything": everything},
-    "README.md": {"private accuracy": private_accuracy},
+    "README.md": {
+        "frontier answer": lambda: "- " + " ".join(frontier_text.headline(frontier())),
+        "private accuracy": private_accuracy,
+    },
     "docs/results.md": {
         "both axes": both_axes,
         "results": accuracy,

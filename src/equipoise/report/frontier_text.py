@@ -17,18 +17,20 @@ WORDS = {"0": "start", "4": "4 %", "40": "40 %", "100": "end", "run": "run"}
 def headline(record: Row) -> list[str]:
     """What the twenty cells came to, what public records alone give, and what stands in the way of a claim."""
     equal = record["equal_accuracy"]
-    met = [row for row in equal if row["met"]]
-    ratios = [row["by_scope"]["run"]["ratio"] for row in equal if row["by_scope"] and _told(row, "run")]
+    met, chosen = [row for row in equal if row["met"]], [row for row in equal if row["choice"]]
     lines = [
-        f"In {len(met)} of {len(equal)} cells gaussian-dp on scatter-linear is at least as accurate as the paper's "
-        "learner, and at every stage and over the whole run at most a fifth of the learner's share of records is "
-        "identified, or no more than chance."
+        f"At {len(met)} of the paper's {len(equal)} budgets, gaussian-dp on scatter-linear is at least as accurate as "
+        "the paper's learned noise; and at every stage of the training and over all of it attackers identify at most a "
+        "fifth as many records, or no more than by chance."
     ]
+    ratios = [row["by_scope"]["run"]["ratio"] for row in chosen if _told(row, "run")]
     if ratios:
-        most, least = percent_up(max(row["proved"] for row in equal if row["proved"])), max(ratios)
+        epsilons = [row["epsilon"] for row in chosen]
+        most = percent_up(max(row["proved"] for row in chosen))
         lines.append(
-            f"Over the whole run that is at most 1/{int(1 / least)} of the learner's share; proved is that nobody, "
-            f"whatever the attack, identifies more than {most} of records."
+            f"Over the whole run it was at most 1/{int(1 / max(ratios))} as many; and at the epsilons that this takes "
+            f"({min(epsilons):g} to {max(epsilons):g}), proved is that nobody, by whatever attack, identifies more than "
+            f"{most}."
         )
     lines += [f"Missed: {TITLES[row['dataset']]}, {row['cell']}." for row in equal if not row["met"]]
     return lines
