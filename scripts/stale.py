@@ -43,7 +43,7 @@ HEADER = """\
 """
 PUBLISHED = (
     "benchmarks/results_*.json", "reproduction/**/*.json", "reproduction/**/*.svg", "reproduction/**/*.html",
-    "studies/**/*.json", "studies/**/*.svg", "studies/**/*.npz",
+    "studies/**/*.json", "studies/**/*.svg", "studies/**/*.npz", "frontier/*.json", "frontier/*.svg", "frontier/*.npz",
 )  # fmt: skip
 """What needs an entry, unless it is a source of one."""
 CODE = ("src", "scripts", "benchmarks", "examples", "studies")
