@@ -88,7 +88,7 @@ def _score(sources: list[Path], folder: Path) -> None:
         for source in sources:
             values = frontier_store.merged(values, frontier_store.gathered(source))
         assert values is not None
-        result = record.record(values, committed())
+        result = record.record(values, committed().parent)
         shown = panels(result)
         drawn = {
             f"frontier{'-narrow' if narrow else ''}{'-dark' if dark else ''}.svg":

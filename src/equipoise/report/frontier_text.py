@@ -29,8 +29,8 @@ def headline(record: Row) -> list[str]:
         most = percent_up(max(row["proved"] for row in chosen))
         lines.append(
             f"Over the whole run it was at most 1/{int(1 / max(ratios))} as many; and at the epsilons that this takes "
-            f"({min(epsilons):g} to {max(epsilons):g}), proved is that nobody, by whatever attack, identifies more than "
-            f"{most}."
+            f"({min(epsilons):g} to {max(epsilons):g}) it is proved that nobody, by whatever attack, identifies more "
+            f"than {most}."
         )
     lines += [f"Missed: {TITLES[row['dataset']]}, {row['cell']}." for row in equal if not row["met"]]
     return lines
@@ -149,6 +149,7 @@ NAMES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("no protection", {"mechanism": "none", "public": None, "batch": 4}),
     ("no protection, batches of 44", {"mechanism": "none", "public": None, "batch": 44}),
     *((name, common) for name, _, common in FAMILIES if common["mechanism"] not in ("none", "pl-identical")),
+    ("learned noise, damped server", {"mechanism": "pl-learn", "server": "damped"}),
     ("static noise, eleven local steps", {"mechanism": "pl-identical", "local_steps": 11, "server": "plain"}),
     ("static noise, eleven local steps, damped server",
      {"mechanism": "pl-identical", "local_steps": 11, "server": "damped"}),
