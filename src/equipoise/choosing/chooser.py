@@ -12,7 +12,7 @@ from ..errors import BudgetError
 from ..models.named import Factory
 from ..statistics import interval
 from .candidates import Candidate, candidates, recipe
-from .halving import Outcome, Rung, halve, preferred, within_noise
+from .halving import Outcome, Rung, halve, preferred
 from .limit import EPSILONS, Limit, epsilon_for
 from .standins import StandIns
 from .trials import Score, Trial, Trials
@@ -195,11 +195,10 @@ class Chooser:
             return f"{100 * score.behind:.0f} points behind the best after a quarter of its rounds: stopped"
         if outcome is None or trial in outcome.gone:
             return f"behind after {len(score.choosing)} runs"
-        own, best = _by_seed(score), _by_seed(self.trials.scores[chosen])
-        lead = 100 * (mean(best) - mean(own))
-        if within_noise(own, best):
-            return "no better than the choice by more than noise, and further from the recipe or with more rounds"
-        return f"{lead:.1f} points less than the choice" if lead > 0 else "not told from the choice by noise"
+        lead = 100 * (mean(_by_seed(self.trials.scores[chosen])) - mean(_by_seed(score)))
+        if lead > 0:
+            return f"{lead:.1f} points less than the choice"
+        return "better by no more than noise; the choice is the recipe or has fewer rounds"
 
 
 def _by_seed(score: Score) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 from ..data.bundle import BUNDLED
@@ -195,11 +195,3 @@ class Decision:
             "seconds": round(self.seconds, 1),
         }  # fmt: skip
 
-
-def standard_error(values: list[float]) -> float:
-    """Of a mean; 0 for one value, which says nothing of it.
-
-    >>> round(standard_error([0.9, 0.92]), 4)
-    0.01
-    """
-    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0

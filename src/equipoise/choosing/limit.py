@@ -98,7 +98,7 @@ def epsilon_for(identification: float, gaussian: GaussianSettings, rounds: Itera
 
     >>> found = epsilon_for(0.02, GaussianSettings(), [25, 50])
     >>> found, proved(found, GaussianSettings(), 50) <= 0.02
-    (2.07, True)
+    (2.09, True)
     """
     tried = sorted(set(rounds))
 

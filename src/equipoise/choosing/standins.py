@@ -102,7 +102,7 @@ def of_dataset(dataset: Dataset, clients: int, records: int, *, private: bool = 
             f"on: {clients} clients take at least {least}.",
             "Give more files" + ("." if private else ", or set more apart: --set public_fraction=0.3."),
         )
-    part = unit % PARTS
+    part = unit * PARTS // rows  # stretches: neighbours differ in their class, so every second row need not
     test = source.take(part < REPORTED)
     if rows >= ENOUGH:
         cuts = [(part >= PARTS // 2, (part >= REPORTED) & (part < PARTS // 2))]
@@ -120,7 +120,7 @@ def of_dataset(dataset: Dataset, clients: int, records: int, *, private: bool = 
 def units_of(split: Split) -> tuple[Tensor, int]:
     """A number for every row, alike for rows that belong together, and how many different ones there are.
 
-    Rows are numbered class by class, so that every part has its share of each.
+    Rows are numbered so that every stretch has its share of each class.
     """
     if split.groups is not None:
         found, place = torch.unique(split.groups, return_inverse=True)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 SHOWN = 8
 """Candidates that the table has; --json and choice.json have all."""
-BAR = 24
-"""Characters for an accuracy of 100 %."""
+BARS = {80: 12, 100: 24}
+"""Characters for an accuracy of 100 %, by the columns that a terminal has at least."""
 
 
 def show(found: Decision, written: Sequence[Path]) -> None:
@@ -44,7 +44,7 @@ def show(found: Decision, written: Sequence[Path]) -> None:
 def _show_curve(found: Decision) -> None:
     """The choice beside what a stricter or looser budget would give, and beside no protection."""
     numbers = ("epsilon", "accuracy", "95% interval", "identified at most")
-    table = display.table("the same settings at other budgets", ("", *numbers, "accuracy, drawn"), numbers=numbers)
+    table = display.table("the same settings at other budgets", ("", *numbers, " "), numbers=numbers)
     for point in found.curve:
         mark = "chosen" if point.epsilon == found.budget and found.met else ""
         cells = (f"{point.epsilon:g}", f"{point.accuracy:.1%}", display.share_range(*point.interval))
@@ -58,7 +58,8 @@ def _show_curve(found: Decision) -> None:
 
 
 def _bar(share: float) -> str:
-    return "━" * round(BAR * share)
+    room = max((bar for columns, bar in BARS.items() if display.console.width >= columns), default=0)
+    return "━" * round(room * share)
 
 
 def _show_rejected(found: Decision) -> None:
