@@ -16,7 +16,8 @@ from tests.choosing.toys import toy
 def test_the_recipe_is_what_a_budget_alone_gives() -> None:
     for model in ("scatter-linear", "lenet-zhu", "lenet-tanh", "mlp"):
         own, known = recipe(model), recommended("gaussian-dp", model)
-        assert own.recommended and own.label() == f"{model}, recommended"
+        assert own.recommended
+        assert own.label() == f"{model}, recommended"
         assert (own.rounds, own.momentum, own.clip) == (
             known["rounds"], known["server_momentum"], known["gaussian"]["clip"]
         )  # fmt: skip

@@ -32,7 +32,8 @@ def test_the_interval_holds_seeds_and_records() -> None:
 
 def test_without_a_proof_no_epsilon_is_stated() -> None:
     words = " ".join(decision(mechanism="pl-identical", sigma=None).sentences())
-    assert "delta" not in words and "Proved" not in words
+    assert "delta" not in words
+    assert "Proved" not in words
     assert "Nothing is proved" in words
 
 
@@ -47,10 +48,10 @@ def test_a_limit_is_rounded_up_where_it_is_told() -> None:
 def test_no_path_is_told() -> None:
     found = decision(dataset="/home/someone/scans")
     assert found.label == "scans"
-    assert "someone" not in str(found.plain()) and "someone" not in " ".join(found.sentences())
+    assert "someone" not in str(found.plain())
+    assert "someone" not in " ".join(found.sentences())
 
 
 def test_choosing_on_private_records_is_told_where_the_claim_is() -> None:
     assert "nor is the choice covered" in decision(private=True).sentences()[2]
     assert "nor is" not in decision().sentences()[2]
-

@@ -65,6 +65,7 @@ def test_of_what_noise_cannot_tell_apart_the_first_in_order_is_preferred() -> No
 
 
 def test_a_lead_beyond_a_standard_error_counts() -> None:
-    assert within_noise([0.9], [0.9]) and not within_noise([0.9], [0.89])
+    assert within_noise([0.9], [0.9])
+    assert not within_noise([0.9], [0.89])
     assert within_noise([0.90, 0.94], [0.91, 0.92])
     assert not within_noise([0.92, 0.93, 0.94], [0.90, 0.91, 0.93])

@@ -30,7 +30,9 @@ def test_what_is_reported_is_in_no_fold_and_no_record_trains_and_chooses(public:
     assert len(found.folds) == folds
     for fold in found.folds.values():
         train, held, test = rows(fold.train), rows(fold.validation), rows(fold.test)
-        assert not train & held and not train & test and not held & test
+        assert not train & held
+        assert not train & test
+        assert not held & test
         assert fold.public is None
         assert set(fold.train.labels.tolist()) == set(fold.validation.labels.tolist()) == {0, 1}
         assert data.public is not None
@@ -97,9 +99,12 @@ def test_clients_own_training_records_where_that_was_agreed_to_and_nothing_else_
     data = toy(public=0)
     with pytest.raises(DataError, match="no public") as error:
         of_dataset(data, 4, 50)
-    assert "public_fraction" in error.value.remedy and "--on-private-records" in error.value.remedy
+    assert "public_fraction" in error.value.remedy
+    assert "--on-private-records" in error.value.remedy
     found = of_dataset(data, 4, 50, private=True)
-    seen = set().union(*(rows(part) for fold in found.folds.values() for part in (fold.train, fold.validation, fold.test)))
+    seen = set().union(
+        *(rows(part) for fold in found.folds.values() for part in (fold.train, fold.validation, fold.test))
+    )
     assert seen == rows(data.train)
     assert found.what == "training records of the clients"
 
@@ -119,7 +124,10 @@ def test_rows_of_one_group_stay_together() -> None:
     for fold in found.folds.values():
         parts = [part.groups for part in (fold.train, fold.validation, fold.test)]
         sets = [set(part.tolist()) for part in parts if part is not None]
-        assert len(sets) == 3 and not (sets[0] & sets[1] or sets[0] & sets[2] or sets[1] & sets[2])
+        assert len(sets) == 3
+        assert not (sets[0] & sets[1])
+        assert not (sets[0] & sets[2])
+        assert not (sets[1] & sets[2])
         assert len(sets[0]) == found.per_client * 4
 
 

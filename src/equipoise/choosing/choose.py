@@ -78,10 +78,11 @@ class Choosing:
 
     def so_far(self) -> str | None:
         """The best so far, in words, for whoever interrupts."""
-        leader = self.chooser.leader
-        if leader is None:
+        trained = {trial: one for trial, one in self.chooser.trials.scores.items() if one.choosing}
+        leader = self.chooser.leader or max(trained, key=lambda one: mean(trained[one].choosing.values()), default=None)
+        if leader not in trained or leader is None:
             return None
-        score = self.chooser.trials.scores[leader]
+        score = trained[leader]
         share, runs = mean(score.choosing.values()), len(score.choosing)
         rate = self.chooser.trials.server_rate(leader)
         return (

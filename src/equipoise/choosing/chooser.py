@@ -183,7 +183,7 @@ class Chooser:
                 possible.append(trial)
             except BudgetError:  # more noise than there may be, or an epsilon that promises nothing
                 continue
-        self.trials.run(possible, self.seeds(1 if len(self.stand_ins.folds) > 1 else 2))
+        self.trials.run(possible, self.seeds(1 if len(self.stand_ins.folds) > 1 else 3))
         return sorted([*possible, chosen], key=lambda trial: trial.epsilon)
 
     # -- what was rejected -------------------------------------------------------------------------------------------

@@ -194,4 +194,3 @@ class Decision:
             "sentences": self.sentences(), "on_private_records": self.private, "quick": self.quick, "seed": self.seed,
             "seconds": round(self.seconds, 1),
         }  # fmt: skip
-

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..choosing.limit import CANDIDATES
 from ..files import write_text
 from ..privacy.guarantee import percent_up
 from . import display
+from .choose_files import PICTURE
 
 if TYPE_CHECKING:
     from ..choosing.decision import Decision, Rejected
@@ -93,14 +95,15 @@ def picture(found: Decision, folder: Path) -> Path | None:
 
     marks = [
         Mark(
-            family=found.mechanism, strength=point.epsilon, accuracy=point.accuracy, accuracy_interval=point.interval,
-            leakage=point.identified, leakage_interval=(point.identified, point.identified), proved=point.identified,
-            role="recommended", chosen=point.epsilon == found.budget,
+            family=found.mechanism, strength=f"ε {point.epsilon:g}", accuracy=point.accuracy,
+            accuracy_interval=point.interval, leakage=point.identified, leakage_interval=None, proved=point.identified,
+            role="recommended", chosen=found.met and point.epsilon == found.budget,
         )
         for point in found.curve
     ]  # fmt: skip
-    panel = Panel(title=found.label, marks=marks, chance=found.largest_class, unprotected=found.unprotected)
-    caption = f"{found.settings.training.model}, {found.settings.protection.clients} clients; " + found.sentences()[1]
-    path = folder / "choice.svg"
+    panel = Panel(title=found.label, marks=marks, chance=1 / CANDIDATES, unprotected=found.unprotected)
+    told = f"{found.settings.training.model}, {found.settings.protection.clients} clients"
+    caption = f"Leakage: what is proved that no attacker exceeds over the whole run, of {CANDIDATES} records. {told}."
+    path = folder / PICTURE
     write_text(path, drawn([panel], dark=False, narrow=False, caption=caption))
     return path
