@@ -148,7 +148,8 @@ class Choosing:
 
     def _why_not(self, label: str, one: Unproved, better: bool) -> Rejected:
         words = (
-            f"{one.identified:.1%} identified is measured for one release at budget {one.budget:g}; a whole run is not"
+            f"{one.identified:.1%} identified among {one.candidates} in one release, measured, at budget "
+            f"{one.budget:g}; a whole run is"
         )
         agreed = "; more accurate: --measured-only-ok would choose it" if better and not self.measured_only else ""
         worse = "" if better else "; not more accurate by more than the interval"

@@ -12,6 +12,7 @@ from ..engine.federation import Federation
 from ..engine.settings import Settings
 from ..engine.sweep import Sweep
 from ..errors import DataError
+from ..mechanism.constants import mark_told
 from ..models.named import Factory
 from .model_calibration import ModelCalibration
 from .standins import StandIns
@@ -93,5 +94,6 @@ def measured(
     federations = [Federation(stand_ins.fold(seed), mechanism, budget, seed) for seed in seeds]
     used = {fed.dataset: stand_ins.folds[fed.dataset] for fed in federations}
     training = Sweep(own, federations, used)
+    mark_told(training.batched.model, mechanism)  # its constants are of no interest to who does not choose it
     rows = [event.rows for event in training.run(lambda t: on_step(f"training {mechanism}", 0.0)) if event.rows][-1]
     return Unproved(mechanism, model, budget, identified, seen.candidates, tuple(row["accuracy"] for row in rows))

@@ -67,7 +67,7 @@ class Trials:
 
     def __init__(
         self, stand_ins: StandIns, settings: Settings, *, code: Factory | None = None, seed: int = 1,
-        on_step: Step = lambda what, seconds: None,
+        on_step: Step = lambda what, seconds: None, most_behind: float = BEHIND,
     ):  # fmt: skip
         """
         Args:
@@ -76,7 +76,9 @@ class Trials:
             code: what builds the model, where that is none of the bundled ones.
             seed: all randomness follows from it.
             on_step: told what is done, and the seconds that it was planned to take.
+            most_behind: accuracy that another model may be behind after a quarter of its rounds.
         """
+        self.most_behind = most_behind
         self.stand_ins, self.settings, self.code, self.seed, self.on_step = stand_ins, settings, code, seed, on_step
         self.scores: dict[Trial, Score] = {}
         self.pace: dict[str, float] = {}  # seconds of a round of one federation, by model
@@ -171,7 +173,7 @@ class Trials:
             behind[trial] = best - reached
         tried = any(self._score(trial).choosing for trial in group)
         self._first = self._first or group[0].candidate.model
-        if tried or group[0].candidate.model == self._first or min(behind.values()) <= BEHIND:
+        if tried or group[0].candidate.model == self._first or min(behind.values()) <= self.most_behind:
             return False
         for trial, gap in behind.items():
             self._score(trial).behind = gap
