@@ -67,7 +67,7 @@ def test_the_accuracy_that_is_expected_is_that_of_records_which_chose_nothing() 
     assert asked.chooser.leader is not None
     score = asked.chooser.trials.scores[asked.chooser.leader]
     assert found.expected.accuracy == mean(score.reporting.values()) != mean(score.choosing.values())
-    assert len(score.reporting) == found.expected.seeds == 36
+    assert len(score.reporting) == found.expected.seeds == 18
 
 
 def test_nothing_of_the_clients_is_touched() -> None:

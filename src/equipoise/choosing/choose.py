@@ -109,7 +109,7 @@ class Choosing:
     # -- what is not searched ----------------------------------------------------------------------------------------
 
     def _train_plain(self, chosen: Trial) -> None:
-        candidate, seeds = chosen.candidate, self.chooser.seeds(1)
+        candidate, seeds = chosen.candidate, self.chooser.few
         own = self.search.settings
         self.plain = unprotected(
             self.stand_ins, own, candidate.model, max(50, candidate.rounds), code=self.search.code, seeds=seeds
@@ -133,7 +133,7 @@ class Choosing:
             try:
                 one = measured(
                     self.dataset, self.stand_ins, self.search.settings, name, self.search.limit.value,
-                    rounds=STATIC_ROUNDS[self.search.quick], seeds=self.chooser.seeds(1 if self.search.quick else 3),
+                    rounds=STATIC_ROUNDS[self.search.quick], seeds=self.chooser.few,
                     on_step=self.progress,
                 )  # fmt: skip
             except EquipoiseError as error:

@@ -60,11 +60,14 @@ class Search:
             return epsilon_for(self.limit.value, gaussian, {one.rounds for one in self.candidates()})
         return None
 
-    def rungs(self, count: int) -> list[Rung]:
-        """Seeds in all, and candidates that go on."""
+    def rungs(self, count: int, folds: int) -> list[Rung]:
+        """Seeds in all, and candidates that go on. Where few records take turns, half of the folds come first."""
         if self.quick:
-            return [Rung(1, 6), Rung(3, 3), Rung(6, 3)]
-        return [Rung(1, max(8, count // 3)), Rung(3, 8), Rung(6, 3), Rung(12, 3)]
+            return [Rung(3, 6), Rung(6, 3), Rung(18, 3)] if folds > 1 else [Rung(1, 6), Rung(3, 3), Rung(6, 3)]
+        some = max(8, count // 3)
+        if folds > 1:
+            return [Rung(3, some), Rung(6, 8), Rung(18, 3), Rung(48, 3)]
+        return [Rung(1, some), Rung(3, 8), Rung(6, 3), Rung(12, 3)]
 
 
 class Chooser:
@@ -76,20 +79,21 @@ class Chooser:
             stand_ins, search.settings, code=search.code, seed=search.seed, on_step=lambda *told: progress(*told)
         )
         self.candidates = search.candidates()
-        self.rungs = search.rungs(len(self.candidates))
+        self.rungs = search.rungs(len(self.candidates), len(stand_ins.folds))
         self.outcome: Outcome[Trial] | None = None
         self.leader: Trial | None = None
 
     # -- seeds -------------------------------------------------------------------------------------------------------
 
-    def seeds(self, count: int) -> list[int]:
-        """So many for every fold: each fold has its turn before any has two."""
-        return list(range(count * len(self.stand_ins.folds)))
+    @property
+    def few(self) -> list[int]:
+        """For what is only shown: each fold once, or three."""
+        return list(range(max(3, len(self.stand_ins.folds))))
 
     @property
     def most(self) -> list[int]:
         """Those of the last rung."""
-        return self.seeds(self.rungs[-1].seeds)
+        return list(range(self.rungs[-1].seeds))
 
     # -- the plan ----------------------------------------------------------------------------------------------------
 
@@ -98,21 +102,21 @@ class Chooser:
         epsilon = self.search.epsilon() or 1.0
         models = [recipe(model) for model in self.search.models]
         self.trials.measure(models, epsilon)
-        turns, first = len(self.stand_ins.folds), [Trial(one, epsilon) for one in self.candidates]
+        first = [Trial(one, epsilon) for one in self.candidates]
         lead = [one for one in first if one.candidate.model == self.search.models[0]]
         each = self.trials.seconds(lead, 1) / len(lead)
-        seconds = more + self.trials.seconds(first, turns)
-        alive, done = len(first), 1
+        seconds = more + self.trials.seconds(first, self.rungs[0].seeds) + each * (4 + 3) * len(self.few)
+        alive, done = len(first), self.rungs[0].seeds
         for rung in self.rungs:
-            seconds += each * turns * min(alive, rung.keep + 1) * (rung.seeds - done)
+            seconds += each * min(alive, rung.keep + 1) * (rung.seeds - done)
             alive, done = min(alive, rung.keep + 1), rung.seeds
         if self.search.limit.kind == "accuracy":
-            seconds += each * (len(EPSILONS) * turns + 2 * len(self.most))
+            seconds += each * (len(EPSILONS) * len(self.few) + 2 * len(self.most))
         self.progress.planned(self._text(seconds, notes), seconds)
 
     def _text(self, seconds: float, notes: Sequence[str]) -> str:
         own, clients = self.stand_ins, self.search.settings.protection.clients
-        rungs = ", ".join(f"{len(self.seeds(rung.seeds))}" for rung in self.rungs)
+        rungs = ", ".join(f"{rung.seeds}" for rung in self.rungs)
         lines = [
             f"Wanted: {self.search.limit.words()}; {clients} clients with about {own.records:,} records each.",
             f"Tried on {own.what} of {own.name.split(',')[0]}: {clients} stand-in clients with {own.per_client:,} "
@@ -132,7 +136,7 @@ class Chooser:
         """The best candidate at a budget; of those that noise cannot tell from it the recipe, then fewest rounds."""
 
         def run(alive: Sequence[Trial], seeds: Sequence[int]) -> Mapping[Trial, Sequence[float]]:
-            found = self.trials.run(alive, self.seeds(len(seeds)))
+            found = self.trials.run(alive, seeds)
             self._lead(found)
             return {trial: _by_seed(score) for trial, score in found.items()}
 
@@ -153,7 +157,7 @@ class Chooser:
         chose is then tried at stricter or looser budgets, with all seeds.
         """
         wanted, first = self.search.limit.value, self.candidates[0]
-        curve = self.trials.run([Trial(first, epsilon) for epsilon in EPSILONS], self.seeds(1))
+        curve = self.trials.run([Trial(first, epsilon) for epsilon in EPSILONS], self.few)
         reached = [trial.epsilon for trial, score in curve.items() if mean(score.choosing.values()) >= wanted]
         place = EPSILONS.index(reached[0]) if reached else len(EPSILONS) - 1
         chosen = self.halve_at(EPSILONS[place])
@@ -183,7 +187,7 @@ class Chooser:
                 possible.append(trial)
             except BudgetError:  # more noise than there may be, or an epsilon that promises nothing
                 continue
-        self.trials.run(possible, self.seeds(1 if len(self.stand_ins.folds) > 1 else 3))
+        self.trials.run(possible, self.few)
         return sorted([*possible, chosen], key=lambda trial: trial.epsilon)
 
     # -- what was rejected -------------------------------------------------------------------------------------------
@@ -194,7 +198,8 @@ class Chooser:
         if score.behind is not None:
             return f"{100 * score.behind:.0f} points behind the best after a quarter of its rounds: stopped"
         if outcome is None or trial in outcome.gone:
-            return f"behind after {len(score.choosing)} runs"
+            runs = len(score.choosing)
+            return f"behind after {runs} run{'' if runs == 1 else 's'}"
         lead = 100 * (mean(_by_seed(self.trials.scores[chosen])) - mean(_by_seed(score)))
         if lead > 0:
             return f"{lead:.1f} points less than the choice"
