@@ -206,6 +206,7 @@ def test_an_interrupted_search_says_what_leads() -> None:
         ({"settings": {"model": "mlp"}}, "no setting here"),
         ({"settings": {"batch": 8}}, "plays no part"),
         ({"settings": {"rouns": 8}}, "rouns"),
+        ({"epsilom": 2}, "Did you mean 'epsilon'"),
     ],
     ids=str,
 )

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 
 from ..data.dataset import Dataset
 from ..engine.datasets import load_dataset
 from ..engine.settings import Settings
-from ..errors import ConfigError, EquipoiseError, expected, is_whole
+from ..errors import ConfigError, EquipoiseError, closest, expected, is_whole
 from ..models.named import Factory
 from ..runs.config import resolve
 from .candidates import BEST, FIXED, models_for
@@ -234,39 +234,55 @@ def _by(tried: Mapping[Trial, list[float]]) -> Any:
 # -- what is asked ----------------------------------------------------------------------------------------------------
 
 
-def choosing(
-    dataset: Dataset | str | Path, *,
-    epsilon: float | None = None, identification: float | None = None, accuracy: float | None = None,
-    model: str = BEST, code: Factory | None = None, clients: int = 4, records: int | None = None, quick: bool = False,
-    on_private_records: bool = False, measured_only: bool = False, seed: int = 1,
-    settings: Mapping[str, Any] | None = None, progress: Progress | None = None,
-) -> Choosing:  # fmt: skip
+class Asked(TypedDict, total=False):
+    """What may be asked of ``choose``, beside the dataset: exactly one limit, and how to search."""
+
+    epsilon: float | None  # limit: of the whole run
+    identification: float | None  # limit: share of records that any attacker may pick out of 200, over the whole run
+    accuracy: float | None  # limit: the least
+    model: str  # a bundled one, "best", or what ``code`` is called
+    code: Factory | None  # builds a model of one's own
+    clients: int
+    records: int | None  # of a client: a number that may be public
+    quick: bool
+    on_private_records: bool  # where nothing is public; no epsilon covers it
+    measured_only: bool  # accept noise of which nothing is proved
+    seed: int
+    settings: Mapping[str, Any] | None  # that are fixed, by their keys
+    progress: Progress | None
+
+
+def choosing(dataset: Dataset | str | Path, **asked: Unpack[Asked]) -> Choosing:
     """What ``choose`` runs, checked: see there."""
-    limit = limit_of(epsilon, identification, accuracy)
+    _refuse_unknown(asked)
+    limit = limit_of(asked.get("epsilon"), asked.get("identification"), asked.get("accuracy"))
+    seed, code = asked.get("seed", 1), asked.get("code")
     if not is_whole(seed) or seed < 0:
         raise expected("seed", seed, "a whole number >= 0", "For example --seed 1.")
-    given = {**(settings or {}), "clients": clients}
+    given = {**(asked.get("settings") or {}), "clients": asked.get("clients", 4)}
     own = _settings(given, dataset)
     data = dataset if isinstance(dataset, Dataset) else load_dataset(own, str(dataset))
-    models, unfit = models_for(model, data, code)
-    fixed = _fixed(given)
-    search = Search(limit=limit, settings=own, models=models, fixed=fixed, quick=quick, seed=seed, code=code)
+    models, unfit = models_for(asked.get("model", BEST), data, code)
+    search = Search(
+        limit=limit, settings=own, models=models, fixed=_fixed(given), quick=asked.get("quick", False), seed=seed,
+        code=code,
+    )  # fmt: skip
     return Choosing(
         source=data.name if isinstance(dataset, Dataset) else str(dataset), dataset=data, search=search,
-        records=_records(records, given, own, data), private=on_private_records and data.public is None,
-        measured_only=measured_only, unfit=unfit, progress=progress or Silent(),
+        records=_records(asked.get("records"), given, own, data),
+        private=asked.get("on_private_records", False) and data.public is None,
+        measured_only=asked.get("measured_only", False), unfit=unfit, progress=asked.get("progress") or Silent(),
     )  # fmt: skip
 
 
-def choose(dataset: Dataset | str | Path, **asked: Any) -> Decision:
+def choose(dataset: Dataset | str | Path, **asked: Unpack[Asked]) -> Decision:
     """What to deploy under one limit: mechanism, model, budget, rounds, rate, and what accuracy to expect of it.
 
-    Args: dataset: as ``load`` takes it, or one that is loaded. Candidates are tried on its public part alone. asked:
-    exactly one of ``epsilon`` (of the whole run), ``identification`` (the largest share of records that an attacker
-    may pick out of 200, over the whole run) and ``accuracy`` (the least); ``model``, a bundled name or ``"best"``;
-    ``clients``; ``records`` of a client, a number that may be public; ``quick``; ``on_private_records``, to tune on
-    clients' training records where nothing is public, which no epsilon covers; ``measured_only``, to accept noise of
-    which nothing is proved; ``seed``; ``settings`` that are fixed, by their keys; ``progress``.
+    Args:
+        dataset: as ``load`` takes it, or one that is loaded. Candidates are tried on its public part alone.
+        asked: exactly one limit, ``epsilon``, ``identification`` or ``accuracy``; and ``model``, ``code``, ``clients``,
+            ``records``, ``quick``, ``on_private_records``, ``measured_only``, ``seed``, ``settings``, ``progress``, as
+            ``Asked`` has them and docs/choose.md says.
 
     Returns:
         The decision. Where nothing meets the limit, its ``met`` is false, and it holds what comes nearest.
@@ -276,6 +292,13 @@ def choose(dataset: Dataset | str | Path, **asked: Any) -> Decision:
     ('gaussian-dp', 'mlp', 4)
     """
     return choosing(dataset, **asked).run()
+
+
+def _refuse_unknown(asked: Mapping[str, Any]) -> None:
+    known = list(Asked.__annotations__)
+    for key in asked:
+        if key not in known:
+            raise ConfigError(f"Unknown argument {key!r}.{closest(key, known)}", f"Known: {', '.join(known)}.")
 
 
 def _settings(given: Mapping[str, Any], dataset: Dataset | str | Path) -> Settings:

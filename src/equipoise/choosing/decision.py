@@ -78,6 +78,11 @@ class Decision:
     """What to deploy, what to expect of it, and what was rejected.
 
     ``met`` is false where nothing meets the limit: the rest is then what comes nearest.
+
+    >>> from equipoise import choose
+    >>> found = choose("breast-cancer", epsilon=8, quick=True, settings={"rounds": 3, "server_rate": 0.2})
+    >>> found.mechanism, found.budget, found.expected.records, len(found.sentences())
+    ('gaussian-dp', 8.0, 50, 3)
     """
 
     met: bool

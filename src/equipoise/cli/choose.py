@@ -85,14 +85,15 @@ def choose(
 
 
 def _asked(dataset: str, asked: dict[str, Any], progress: Any) -> Choosing:
-    from ..choosing.choose import choosing
+    from ..choosing.choose import Asked, choosing
     from ..models.named import code_of, is_imported
 
     model = asked["model"]
     code = code_of(model) if is_imported(model) else None
     if code is not None and not callable(code):
         raise ConfigError(f"Expected {model!r} to be a function that builds a model.", "Name a class or a function.")
-    return choosing(dataset, code=code, progress=progress, **asked)
+    given: Asked = {**asked, "code": code, "progress": progress}  # type: ignore[typeddict-item]
+    return choosing(dataset, **given)
 
 
 def _need_flower(out: Path) -> None:
