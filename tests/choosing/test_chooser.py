@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -117,9 +118,21 @@ def test_a_tie_goes_to_the_recipe_then_to_fewer_rounds() -> None:
             return {trial: self.scores[trial] for trial in trials}
 
     own.trials = Flat(own)  # type: ignore[assignment]
-    assert own.halve_at(2.0).candidate == recipe("mlp")
-    own.candidates = [one for one in own.candidates if not one.recommended]
+    known = recipe("mlp")
+    own.candidates = [replace(known, rounds=50), replace(known, rounds=25), known, replace(known, rounds=400)]
+    assert own.halve_at(2.0).candidate == known
+    own.candidates.remove(known)
     assert own.halve_at(2.0).candidate.rounds == 25
+
+
+def test_an_accuracy_that_only_some_seeds_reach_is_not_sure() -> None:
+    own = chooser(Limit("accuracy", 0.9))
+    trial = Trial(own.candidates[0], 2.0)
+    own.trials.scores[trial] = Score(
+        dict.fromkeys(own.most, 1.0), {seed: 0.93 if seed % 2 else 0.88 for seed in own.most}
+    )
+    assert not own._sure(trial, 0.9), "0.905 on average"
+    assert own._sure(trial, 0.88)
 
 
 def test_the_curve_is_the_choice_at_other_budgets() -> None:

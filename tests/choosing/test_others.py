@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
+from equipoise.choosing import others as module
 from equipoise.choosing.others import STATIC, measured, unprotected
 from equipoise.choosing.standins import of_dataset
+from equipoise.data.dataset import Dataset
 from equipoise.engine.settings import Settings
+from equipoise.engine.sweep import Sweep
 from equipoise.errors import ConfigError
 from tests.choosing.toys import poisoned, toy
 
@@ -40,11 +44,23 @@ def test_static_noise_is_measured_at_a_budget_that_keeps_the_share(caplog: pytes
     assert looser.identified > one.identified
 
 
-def test_no_record_of_a_client_is_looked_at() -> None:
-    def once(data: object) -> object:
-        return measured(data, of_dataset(data, 4, 50), SETTINGS, STATIC, 0.2, rounds=2, seeds=[0])  # type: ignore[arg-type]
+def test_no_record_of_a_client_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Dataset] = []
+
+    class Watched(Sweep):
+        def __init__(self, settings: Settings, federations: Any, datasets: dict[str, Dataset], *more: Any):
+            given.extend(datasets.values())
+            super().__init__(settings, federations, datasets, *more)
+
+    monkeypatch.setattr(module, "Sweep", Watched)
+
+    def once(data: Dataset) -> object:
+        return measured(data, of_dataset(data, 4, 50), SETTINGS, STATIC, 0.2, rounds=2, seeds=[0])
 
     assert once(toy()) == once(poisoned(toy()))
+    assert len(given) == 4
+    for data in given:
+        assert all(bool(part.inputs.isfinite().all()) for part in (data.train, data.validation, data.test))
 
 
 def test_a_share_below_what_so_few_records_can_show_is_refused() -> None:

@@ -53,7 +53,7 @@ def test_the_plan_comes_first_then_three_sentences_the_trade_off_and_what_was_re
     ]  # fmt: skip
     places = [text.index(words) for words in order]
     assert places == sorted(places)
-    assert max(map(len, done.out.splitlines())) <= 110, "only the plan is wider than the terminal"
+    assert max(map(len, done.out.splitlines())) <= 80
 
 
 def test_json_is_one_document(command: Command) -> None:

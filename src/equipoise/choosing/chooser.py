@@ -112,7 +112,8 @@ class Chooser:
             alive, done = min(alive, rung.keep + 1), rung.seeds
         if self.search.limit.kind == "accuracy":
             seconds += each * (len(EPSILONS) * len(self.few) + 2 * len(self.most))
-        self.progress.planned(self._text(seconds, notes), seconds)
+        remarks = [note for note in notes if note.startswith("warning")]
+        self.progress.planned(self._text(seconds, notes), seconds, remarks)
 
     def _text(self, seconds: float, notes: Sequence[str]) -> str:
         own, clients = self.stand_ins, self.search.settings.protection.clients

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +16,7 @@ from .arguments import Json, Set, pairs, print_json
 if TYPE_CHECKING:
     from ..choosing.choose import Choosing
     from ..choosing.decision import Decision
+    from . import display
 
 EXAMPLES = (
     "Examples: equipoise choose --dataset mnist --epsilon 2 --out choice   |   equipoise choose --data patients.csv "
@@ -70,7 +73,8 @@ def choose(
     asked: dict[str, Any] = {"epsilon": epsilon, "identification": identification, "accuracy": accuracy, "model": model}
     asked |= {"clients": clients, "records": records, "quick": quick, "seed": seed, "settings": overrides}
     with display.audit_progress(quiet=as_json) as progress:
-        made = _asked(dataset, {**asked, "on_private_records": private, "measured_only": measured_only}, progress)
+        more = {"on_private_records": private, "measured_only": measured_only}
+        made = _asked(dataset, {**asked, **more}, _Folded(progress))
         try:
             found = made.run()
         except KeyboardInterrupt:
@@ -82,6 +86,22 @@ def choose(
     _tell(found, out, as_json)
     if not found.met:
         raise typer.Exit(1)
+
+
+class _Folded:
+    """Progress whose plan is folded to the width of the terminal, between words."""
+
+    def __init__(self, progress: display.AuditProgress):
+        self.progress = progress
+
+    def planned(self, text: str, seconds: float, remarks: Sequence[str] = ()) -> None:
+        from . import display
+
+        lines = [fill(line, display.console.width, break_on_hyphens=False) for line in text.splitlines()]
+        self.progress.planned("\n".join(lines), seconds, remarks)
+
+    def __call__(self, what: str, seconds: float) -> None:
+        self.progress(what, seconds)
 
 
 def _asked(dataset: str, asked: dict[str, Any], progress: Any) -> Choosing:
