@@ -142,6 +142,16 @@ def test_where_nothing_meets_the_limit_the_nearest_is_shown_and_not_called_a_cho
     assert found.plain()["met"] is False
 
 
+def test_an_accuracy_that_any_guess_reaches_is_no_limit() -> None:
+    with pytest.raises(ConfigError, match=r"above 0\.5, which always naming the largest class of 'toy' reaches"):
+        choosing(toy(), accuracy=0.5)
+
+
+@pytest.mark.parametrize("dealt", [{"sizes": [1, 2, 3, 4]}, {"partition": "dirichlet"}], ids=str)
+def test_clients_that_differ_in_size_are_played_too(dealt: dict[str, Any]) -> None:
+    assert chosen(toy(public=400), epsilon=8, settings={**ONE, **dealt}).unprotected > 0.7
+
+
 def test_a_budget_that_leaves_nothing_to_learn_from_is_no_choice() -> None:
     found = chosen(epsilon=0.001, settings=ONE)
     assert not found.met
@@ -203,7 +213,8 @@ def test_an_interrupted_search_says_what_leads() -> None:
         ({"model": "lenet"}, "Unknown model"),
         ({"settings": {"gaussian.sigmas": []}}, "sigmas follows"),
         ({"settings": {"gaussian": {"rounds": 3}}}, "rounds follows"),
-        ({"settings": {"model": "mlp"}}, "no setting here"),
+        ({"settings": {"model": "mlp"}}, "model is no setting of choose"),
+        ({"settings": {"eta": 0.5}}, "eta is no setting of choose"),
         ({"settings": {"batch": 8}}, "plays no part"),
         ({"settings": {"rouns": 8}}, "rouns"),
         ({"epsilom": 2}, "Did you mean 'epsilon'"),

@@ -116,6 +116,12 @@ def test_too_few_records_are_refused() -> None:
         of_dataset(toy(public=152), 20, 50)
 
 
+def test_noise_that_is_nothing_to_so_few_records_is_refused() -> None:
+    stand_ins = of_dataset(toy(), 4, 10**6)
+    with pytest.raises(DataError, match="25 records each, far fewer than the 1,000,000"):
+        stand_ins.budget(GaussianSettings(rounds=10, divisor=1e6), 4.0)
+
+
 def test_rows_of_one_group_stay_together() -> None:
     data = toy(public=0, train=400)
     grouped = replace(data, train=Split(data.train.inputs, data.train.labels, torch.arange(len(data.train)) // 3))

@@ -13,8 +13,6 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, TypedDict, Unpack
 
-import torch
-
 from ..data.dataset import Dataset
 from ..engine.datasets import load_dataset
 from ..engine.settings import Settings
@@ -32,6 +30,14 @@ from .trials import Trial
 UNPROVED = {STATIC: "static noise", LEARNED: "the paper's learner"}
 CHOSEN_HERE = ("rounds", "sigmas")
 """Of [gaussian]: what follows from the choice."""
+NO_SETTINGS = {
+    "model": "Name it by --model.",
+    "eta": "It is 1, and the server's rate is chosen; fix that by server_rate.",
+    "init": "It follows from the model.",
+    "evaluate_every": "Change it in choice.toml.",
+    "snapshots": "Change them in choice.toml.",
+}
+"""What would change nothing, and what to do instead."""
 STATIC_ROUNDS = {True: 300, False: 1500}
 """That noise without a guarantee is trained for; with --quick fewer."""
 
@@ -52,10 +58,20 @@ class Choosing:
     def __post_init__(self) -> None:
         clients = self.search.settings.protection.clients
         self.stand_ins: StandIns = of_dataset(self.dataset, clients, self.records, private=self.private)
+        self._refuse_what_any_guess_reaches()
         self.chooser = Chooser(self.search, self.stand_ins, self.progress)
         self.began = time.monotonic()
         self.plain: list[float] = []
         self.others: list[Rejected] = []
+
+    def _refuse_what_any_guess_reaches(self) -> None:
+        limit, share = self.search.limit, self.stand_ins.largest_class
+        if limit.kind == "accuracy" and limit.value <= share:
+            raise ConfigError(
+                f"Expected accuracy={limit.value:g} to be above {share:.3g}, which always naming the largest class of "
+                f"{self.dataset.name!r} reaches.",
+                "Give what would be of use, for example --accuracy 0.9.",
+            )
 
     def run(self) -> Decision:
         """The whole search."""
@@ -176,8 +192,7 @@ class Choosing:
         settings = trials.real(chosen.candidate).replace(server_rate=float(f"{trials.server_rate(chosen):.6g}"))
         gaussian = settings.protection.gaussian
         expected_ = Expected.of(list(trials.scores[chosen].reporting.values()), own.reported, own.what)
-        labels = next(iter(own.folds.values())).test.labels
-        largest = float(torch.bincount(labels).max()) / len(labels)
+        largest = own.largest_class
         shortfall = "" if met else self._shortfall(expected_)
         if met and expected_.accuracy - (expected_.high - expected_.accuracy) <= largest:
             met = False
@@ -308,8 +323,9 @@ def _settings(given: Mapping[str, Any], dataset: Dataset | str | Path) -> Settin
     for key in CHOSEN_HERE:
         if key in inner:
             raise ConfigError(f"gaussian.{key} follows from what is chosen.", "Leave it out; rounds can be fixed.")
-    if "model" in given:
-        raise ConfigError("The model is no setting here.", "Name it by --model.")
+    for key, remedy in NO_SETTINGS.items():
+        if key in given:
+            raise ConfigError(f"{key} is no setting of choose.", remedy)
     return resolve(
         overrides={**given, "model": "mlp"}, sweep={"datasets": [name], "mechanisms": ["gaussian-dp"], "budgets": [1.0]}
     ).settings

@@ -49,7 +49,7 @@ def unprotected(
 ) -> list[float]:  # fmt: skip
     """Accuracies on the reported records without protection, at the rate that is best on those that choose."""
     own = settings.replace(
-        model=model, rounds=rounds, evaluate_every=rounds, snapshots=[], batch=stand_ins.per_client, eta=1.0,
+        model=model, rounds=rounds, evaluate_every=rounds, snapshots=[], batch=stand_ins.smallest(settings), eta=1.0,
         server_rate=1.0, server_momentum=0.8, init="uniform" if model == PAPERS["image"] else "torch",
     )  # fmt: skip
     federations = [
@@ -80,7 +80,7 @@ def measured(
         "evaluate_every": rounds, "server_rate": "auto", "server_momentum": 0.0,
     }  # fmt: skip
     own = settings.replace(**keys, **({"batch": STATIC_BATCH} if mechanism == STATIC else {}))
-    own = own.replace(batch=min(own.protection.batch, stand_ins.per_client))
+    own = own.replace(batch=min(own.protection.batch, stand_ins.smallest(settings)))
     assert dataset.public is not None  # stand-ins come from it
     shown = replace(dataset, train=dataset.public, validation=dataset.public, test=dataset.public)
     sweep = Sweep(own, [Federation(dataset.name, "none", None, seeds[0])], {dataset.name: shown})

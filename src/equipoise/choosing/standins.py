@@ -20,8 +20,11 @@ from torch import Tensor
 
 from ..data.dataset import Dataset
 from ..data.splits import Split, mixed
+from ..engine.datasets import dealt
+from ..engine.settings import Settings
 from ..errors import DataError
 from ..mechanism.run_budget import GaussianSettings
+from ..privacy.gaussian import SIGMAS
 
 PARTS = 8
 """Of all records; two of them are reported on."""
@@ -55,6 +58,16 @@ class StandIns:
         """Records that accuracies are reported on."""
         return len(next(iter(self.folds.values())).test)
 
+    @property
+    def largest_class(self) -> float:
+        """The accuracy of always naming it, on the records that are reported on."""
+        labels = next(iter(self.folds.values())).test.labels
+        return float(torch.bincount(labels).max()) / len(labels)
+
+    def smallest(self, settings: Settings) -> int:
+        """Records of the client that has the fewest, as the settings deal them."""
+        return min(len(part) for fold in self.folds.values() for part in dealt(settings, fold)[0])
+
     def fold(self, seed: int) -> str:
         """Whose turn it is."""
         return list(self.folds)[seed % len(self.folds)]
@@ -75,6 +88,12 @@ class StandIns:
         """
         own = replace(real, divisor=self.per_client, sigmas=[])
         sigma = self.sigma(real, epsilon)
+        if sigma < SIGMAS[0]:
+            raise DataError(
+                f"Stand-in clients have {self.per_client:,} records each, far fewer than the {real.divisor:,.0f} of a "
+                f"client: the noise of epsilon {epsilon:g} is nothing to them, and nothing can be said of it.",
+                "Give more public records, or a smaller --records.",
+            )
         worth = own.epsilon(sigma)
         return worth, replace(own, sigmas=[[worth, sigma]])
 
