@@ -69,3 +69,4 @@ def test_a_lead_beyond_a_standard_error_counts() -> None:
     assert not within_noise([0.9], [0.89])
     assert within_noise([0.90, 0.94], [0.91, 0.92])
     assert not within_noise([0.92, 0.93, 0.94], [0.90, 0.91, 0.93])
+    assert within_noise([0.902, 0.902, 0.902], [0.9, 0.9, 0.9]), "three records of 1,500, however often"
