@@ -132,6 +132,9 @@ def test_for_an_accuracy_a_small_epsilon_is_found() -> None:
     assert found.budget in EPSILONS
     assert found.expected.accuracy >= 0.7
     assert "epsilon" in found.sentences()[0]
+    stricter = [one for one in found.rejected if one.what.startswith("epsilon")]
+    nearest = f"epsilon {EPSILONS[EPSILONS.index(found.budget) - 1]:g}"
+    assert "not sure to reach the limit" in {one.what: one.why for one in stricter}[nearest]
 
 
 def test_where_nothing_meets_the_limit_the_nearest_is_shown_and_not_called_a_choice() -> None:

@@ -38,6 +38,8 @@ NO_SETTINGS = {
     "snapshots": "Change them in choice.toml.",
 }
 """What would change nothing, and what to do instead."""
+PLAIN_ROUNDS = 150
+"""That training without protection has at least: nothing is lost by more."""
 STATIC_ROUNDS = {True: 300, False: 1500}
 """That noise without a guarantee is trained for; with --quick fewer."""
 
@@ -125,10 +127,15 @@ class Choosing:
     # -- what is not searched ----------------------------------------------------------------------------------------
 
     def _train_plain(self, chosen: Trial) -> None:
-        candidate, seeds = chosen.candidate, self.chooser.few
+        candidate, seeds = chosen.candidate, range(len(self.stand_ins.folds))
         own = self.search.settings
         self.plain = unprotected(
-            self.stand_ins, own, candidate.model, max(50, candidate.rounds), code=self.search.code, seeds=seeds
+            self.stand_ins,
+            own,
+            candidate.model,
+            max(PLAIN_ROUNDS, candidate.rounds),
+            code=self.search.code,
+            seeds=seeds,
         )
 
     def _without_guarantee(self) -> Iterator[Rejected]:
@@ -239,7 +246,19 @@ class Choosing:
             why = "less accurate than the choice" if trial == chosen else self.chooser.why(trial, chosen)
             rows.append(Rejected(trial.candidate.label(), why, mean(values) if values else None, len(values)))
         rows += [Rejected(model, f"does not fit: {cause}") for model, cause in self.unfit]
+        rows += self._too_strict(chosen)
         return [*rows, *self.others, Rejected("none", "no protection at all", mean(self.plain), len(self.plain))]
+
+    def _too_strict(self, chosen: Trial) -> Iterator[Rejected]:
+        """Of a limit on accuracy, the stricter budgets at which the choice was tried with all seeds."""
+        if self.search.limit.kind != "accuracy":
+            return
+        for trial, score in self.chooser.trials.scores.items():
+            tried = len(score.reporting) >= len(self.chooser.most)
+            if tried and trial.candidate == chosen.candidate and trial.epsilon < chosen.epsilon:
+                reached = mean(score.reporting.values())
+                why = f"the same settings at epsilon {trial.epsilon:g} are not sure to reach the limit"
+                yield Rejected(f"epsilon {trial.epsilon:g}", why, reached, len(score.reporting))
 
 
 def _by(tried: Mapping[Trial, list[float]]) -> Any:

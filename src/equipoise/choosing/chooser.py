@@ -201,7 +201,8 @@ class Chooser:
         if outcome is None or trial in outcome.gone:
             runs = len(score.choosing)
             return f"behind after {runs} run{'' if runs == 1 else 's'}"
-        lead = 100 * (mean(_by_seed(self.trials.scores[chosen])) - mean(_by_seed(score)))
+        known = Trial(chosen.candidate, trial.epsilon)  # for an accuracy, the choice may have another budget
+        lead = 100 * (mean(_by_seed(self.trials.scores.get(known, score))) - mean(_by_seed(score)))
         if lead > 0:
             return f"{lead:.1f} points less than the choice"
         return "better by no more than noise; the choice is the recipe or has fewer rounds"
