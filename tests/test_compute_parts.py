@@ -94,11 +94,13 @@ def test_what_is_there_is_not_computed_again(spec: dict[str, Any], tmp_path: Pat
     first = {**spec, "parts": {name: spec["parts"][name] for name in ("trained", "alone")}}
     assert compute_parts(first, tmp_path)
     (tmp_path / "trained" / DONE).write_text('{"schema": 1, "mark": "as it was"}')
+    (tmp_path / "trained" / ".lock").unlink()
     before = contents(tmp_path)
     assert counted == ["trained", "alone"]
     assert compute_parts(first, tmp_path)
     assert counted == ["trained", "alone"]
     assert contents(tmp_path) == before
+    assert not (tmp_path / "trained" / ".lock").exists(), "nor is its folder touched"
     assert compute_parts(spec, tmp_path)
     assert counted == ["trained", "alone", "attacked", "replayed"], "the others are added"
     (tmp_path / "alone" / DONE).unlink()

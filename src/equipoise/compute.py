@@ -164,9 +164,7 @@ def _attacked(federations: list[Federation], seeds: Any) -> list[int]:
         return list(range(len(federations)))
     own = sorted({federation.seed for federation in federations})
     if not isinstance(seeds, list) or not seeds or not all(seed in own for seed in seeds):
-        raise ConfigError(
-            f"Expected seeds={seeds!r} to be a list of seeds that federations have.", f"They have {own}."
-        )
+        raise ConfigError(f"Expected seeds={seeds!r} to be a list of seeds that federations have.", f"They have {own}.")
     return [place for place, federation in enumerate(federations) if federation.seed in seeds]
 
 
