@@ -260,11 +260,13 @@ def test_federations_of_one_seed_are_replayed_together(
         Federation(data, name, budget, seed)
         for name, budget in (("pl-identical", 0.98), ("none", None)) for seed in (1, 2)
     ]  # fmt: skip
-    several = {**to_dict(SETTINGS, federations), "multi_round": {**REPLAY, "unknown": False, "rounds": 2}}
+    several = {**to_dict(SETTINGS, federations), "multi_round": {**REPLAY, "unknown": False, "rounds": 2, "seed": 5}}
     result = compute_multi_round(several, tmp_path)
     assert groups == [[("pl-identical", 1), ("none", 1)], [("pl-identical", 2), ("none", 2)]]
     alone = {
-        (federation.mechanism, federation.seed): replay.replayed(SETTINGS, federation, 2, **REPLAY, unknown=False)
+        (federation.mechanism, federation.seed): replay.replayed(
+            SETTINGS, federation, 2, **REPLAY, unknown=False, seed=5
+        )
         for federation in federations
     }
     assert len(result["attacks"]) == 4
