@@ -240,6 +240,40 @@ def test_pruned_releases_are_scored_by_what_they_show() -> None:
     torch.testing.assert_close(whole.learned[0, asked], result.learned[0, asked])
 
 
+@pytest.mark.parametrize(
+    ("name", "scale", "way"),
+    [
+        ("none", 0.0, None), ("gs-static", 0.05, None), ("pl-learn", 0.5, "simulated"), ("outpost", 8.0, "simulated"),
+        ("pruning", 10.0, "shown"),
+    ],
+)  # fmt: skip
+def test_a_mechanism_is_simulated_where_noise_is_not_all_and_read_where_it_only_withholds(
+    name: str, scale: float, way: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, weights = server_of(name, scale)
+    observations = list(rounds_of(server, weights, 2))
+    ways: list[str] = []
+    likelihoods, simulated = _Bench.likelihoods, _Bench.of_the_mechanism
+
+    def watched(bench: _Bench, update: Tensor, result: Tensor, limiter: Any, shown: Tensor | None = None) -> Tensor:
+        if shown is not None:
+            one = observations[len(ways)]
+            assert torch.equal(update, one.released - one.previous)
+            assert torch.equal(shown, update != 0)
+            ways.append("shown")
+        return likelihoods(bench, update, result, limiter, shown)
+
+    def asked(bench: _Bench, *given: Any) -> Tensor:
+        ways.append("simulated")
+        return simulated(bench, *given)
+
+    monkeypatch.setattr(_Bench, "likelihoods", watched)
+    monkeypatch.setattr(_Bench, "of_the_mechanism", asked)
+    result = scores_of(server, observations)
+    assert ways == [way] * 2 if way else not ways
+    assert (result.learned is None) == (way is None)
+
+
 # --- sums ----------------------------------------------------------------------------------------------------
 
 SCORES = 5 * torch.randn(7, EXAMPLES * CANDIDATES, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
