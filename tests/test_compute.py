@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from equipoise.compute import CURVES, compute, main
+from equipoise.choosing.public_alone import public_alone
+from equipoise.compute import CURVES, compute, compute_public, main
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings, to_dict
 from equipoise.engine.sweep import Sweep
+from tests.audit_helpers import write_pictures
 
 SETTINGS = Settings.flat(rounds=3, evaluate_every=2, model="mlp")
 FEDERATIONS = [
@@ -120,4 +122,61 @@ def test_a_limit_on_releases_needs_a_ledger_and_is_refused(tmp_path: Path, capsy
     (tmp_path / "spec.json").write_text(json.dumps(to_dict(Settings.flat(rounds=3, release_limit=2), FEDERATIONS[:1])))
     assert main([str(tmp_path / "spec.json"), str(tmp_path / "out")]) == 11
     assert "compute keeps no ledger" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+# --- public records alone -----------------------------------------------------------------------------------------
+
+ALONE = Settings.flat(rounds=3, evaluate_every=2, model="mlp", clients=1, public_fraction=0.6)
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> dict[str, Any]:
+    data = str(write_pictures(tmp_path / "data" / "pictures"))
+    return {**to_dict(ALONE, [Federation(data, "none", None, seed) for seed in (1, 2)]), "public": [8, 30]}
+
+
+def test_public_records_alone_give_one_file_without_the_path_of_the_data(alone: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "spec.json").write_text(json.dumps(alone))
+    assert main([str(tmp_path / "spec.json"), str(tmp_path / "out")]) == 0
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["public.json"]
+    text = (tmp_path / "out" / "public.json").read_text()
+    assert str(tmp_path) not in text
+    result = json.loads(text, parse_constant=refuse)
+    federations = [Federation(**row) for row in alone["federations"]]
+    rows = public_alone(ALONE, federations, [8, 30])
+    assert result["federations"] == [{**row, "dataset": "pictures"} for row in rows]
+    assert [(row["seed"], row["public"]) for row in rows] == [(1, 8), (2, 8), (1, 30), (2, 30)]
+    named = [{**row, "dataset": "pictures"} for row in alone["federations"]]
+    assert result["spec"] == {**alone, "federations": named}
+    assert (result["schema"], result["experiment"]) == (1, "seeded")
+    assert result["seconds"] > 0
+    assert "environment" in result
+
+
+def test_the_spec_that_was_given_is_not_changed(alone: dict[str, Any], tmp_path: Path) -> None:
+    before = json.dumps(alone)
+    compute_public(alone, tmp_path / "out")
+    assert json.dumps(alone) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        ({"public": []}, 11, "public=[]"),
+        ({"public": {"count": 8}}, 11, "public="),
+        ({"public": [10**6]}, 12, "fewer than 1000000"),
+        ({"settings": {**ALONE.plain(), "clients": 4}}, 11, "one client and no protection"),
+        ({"multi_round": {}, "public": [8]}, 11, "Unknown key 'public'"),
+        ({"audit": {}, "public": [8]}, 11, "Unknown key 'public'"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_trained_on_public_records_alone_is_refused(
+    alone: dict[str, Any], change: dict[str, Any], code: int, words: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    (tmp_path / "spec.json").write_text(json.dumps({**alone, **change}))
+    assert main([str(tmp_path / "spec.json"), str(tmp_path / "out")]) == code
+    assert words in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 import equipoise
+from equipoise import compute as compute_module
+from equipoise.auditing import limits_audit, replay
 from equipoise.auditing.results import summary
 from equipoise.auditing.store import unpacked
-from equipoise.compute import compute_audit, main
+from equipoise.compute import compute_audit, compute_multi_round, main
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings, to_dict
 from tests.audit_helpers import EFFORT, write_pictures
@@ -231,3 +233,92 @@ def test_data_without_public_images_are_a_data_error(
     code, err = failure(tmp_path, private, capsys)
     assert code == 12
     assert "public" in err
+
+
+# --- several federations, and the known schedule alone ------------------------------------------------------------
+
+
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[str, int]]]:
+    """The federations that are replayed together, in order."""
+    seen: list[list[tuple[str, int]]] = []
+    genuine = compute_module.replayed_all
+
+    def watched(settings: Settings, federations: list[Federation], rounds: int, **how: Any) -> list[dict[str, Any]]:
+        seen.append([(federation.mechanism, federation.seed) for federation in federations])
+        return genuine(settings, federations, rounds, **how)
+
+    monkeypatch.setattr(compute_module, "replayed_all", watched)
+    return seen
+
+
+def test_federations_of_one_seed_are_replayed_together(
+    tmp_path: Path, spec: dict[str, Any], groups: list[list[tuple[str, int]]]
+) -> None:
+    data = spec["federations"][0]["dataset"]
+    federations = [
+        Federation(data, name, budget, seed)
+        for name, budget in (("pl-identical", 0.98), ("none", None)) for seed in (1, 2)
+    ]  # fmt: skip
+    several = {**to_dict(SETTINGS, federations), "multi_round": {**REPLAY, "unknown": False, "rounds": 2, "seed": 5}}
+    result = compute_multi_round(several, tmp_path)
+    assert groups == [[("pl-identical", 1), ("none", 1)], [("pl-identical", 2), ("none", 2)]]
+    alone = {
+        (federation.mechanism, federation.seed): replay.replayed(
+            SETTINGS, federation, 2, **REPLAY, unknown=False, seed=5
+        )
+        for federation in federations
+    }
+    assert len(result["attacks"]) == 4
+    for row in result["attacks"]:
+        expected = {**alone.pop((row["mechanism"], row["seed"])), "dataset": "pictures"}
+        assert row == {name: pytest.approx(value) if isinstance(value, float) else value
+                       for name, value in expected.items()}  # fmt: skip
+        assert row["dataset"] == "pictures"
+        assert not any("unknown" in name for name in row), "the schedule is known"
+        assert 0 <= row["membership_tpr_schedule_known"] <= 1
+    assert not alone
+    assert json.loads((tmp_path / "multi_round.json").read_text())["attacks"] == json.loads(
+        json.dumps(result["attacks"])
+    )
+
+
+def test_a_group_that_is_done_is_kept_when_the_next_one_fails(
+    tmp_path: Path, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = spec["federations"][0]["dataset"]
+    genuine, asked = compute_module.replayed_all, list[int]()
+
+    def second_fails(settings: Settings, federations: list[Federation], rounds: int, **how: Any) -> Any:
+        asked.append(federations[0].seed)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return genuine(settings, federations, rounds, **how)
+
+    monkeypatch.setattr(compute_module, "replayed_all", second_fails)
+    several = to_dict(SETTINGS, [Federation(data, "none", None, seed) for seed in (1, 2)])
+    with pytest.raises(KeyboardInterrupt):
+        compute_multi_round({**several, "multi_round": {**REPLAY, "unknown": False}}, tmp_path)
+    rows = json.loads((tmp_path / "multi_round.json").read_text())["attacks"]
+    assert [row["seed"] for row in rows] == [1]
+
+
+def test_a_budget_of_a_whole_run_is_played_for_alone(
+    tmp_path: Path, spec: dict[str, Any], groups: list[list[tuple[str, int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = spec["federations"][0]["dataset"]
+    played: list[tuple[Any, int]] = []
+    genuine = limits_audit.replayed_limits
+
+    def watched(settings: Settings, federation: Federation, rounds: int, options: Any) -> Any:
+        played.append((federation.budget, options.games))
+        return genuine(settings, federation, rounds, options)
+
+    monkeypatch.setattr(compute_module, "replayed_limits", watched)
+    federations = [Federation(data, "gaussian-dp", 2.0), Federation(data, "none"), Federation(data, "gaussian-dp", 8.0)]
+    effort = {**REPLAY, "unknown": False, "games": 4, "among": 3}
+    result = compute_multi_round({**to_dict(SETTINGS, federations), "multi_round": effort}, tmp_path)
+    assert played == [(2.0, 4), (8.0, 4)]
+    assert groups == [[("none", 1)]]
+    assert {row["budget"] for row in result["limits"]} == {2.0, 8.0}
+    assert [row["mechanism"] for row in result["attacks"]] == ["none"]

@@ -20,6 +20,7 @@ import io
 import json
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,7 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     settings, federations = from_dict(spec)
     options = AuditOptions(**raw)
     options.check()
-    attacked = _attacked(federations, chosen.get("seeds"))
+    attacked, keep = _attacked(federations, chosen.get("seeds")), _kept(chosen.get("keep"))
     snapshots = _rounds(snapshots, settings.training.rounds)
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -153,7 +154,7 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         "spec": {**_named(spec, names), "audit": {**raw, "snapshots": snapshots, **chosen}},
     }
     write_json(out / "audit.json", outcome)
-    write_bytes(out / "audit.npz", packed(_values(findings, names, chosen.get("keep"))))
+    write_bytes(out / "audit.npz", packed(_values(findings, names, keep)))
     return outcome
 
 
@@ -161,10 +162,17 @@ def _attacked(federations: list[Federation], seeds: Any) -> list[int]:
     """The places of the federations that are attacked: those of some seeds, or all of them."""
     if seeds is None:
         return list(range(len(federations)))
-    places = [i for i, federation in enumerate(federations) if isinstance(seeds, list) and federation.seed in seeds]
-    if not places:
-        raise ConfigError(f"No federation has one of the seeds={seeds!r} to attack.", "List seeds of the federations.")
-    return places
+    own = sorted({federation.seed for federation in federations})
+    if not isinstance(seeds, list) or not seeds or not all(seed in own for seed in seeds):
+        raise ConfigError(f"Expected seeds={seeds!r} to be a list of seeds that federations have.", f"They have {own}.")
+    return [place for place, federation in enumerate(federations) if federation.seed in seeds]
+
+
+def _kept(keep: Any) -> list[str] | None:
+    """The names of the values that are kept of every release; None: all."""
+    if keep is not None and (not isinstance(keep, list) or not all(isinstance(name, str) for name in keep)):
+        raise ConfigError(f"Expected keep={keep!r} to be a list of names of values.", 'For example ["log_rank"].')
+    return keep
 
 
 def _accuracies(sweep: Sweep) -> list[dict[str, Any]]:
@@ -284,18 +292,19 @@ def compute_parts(spec: dict[str, Any], out: Path) -> bool:
         folder = out / name
         if (folder / DONE).exists():
             continue
-        try:
-            with locked(folder):
-                if (folder / DONE).exists():
-                    continue
-                print(f"part {name}", flush=True)
-                started = time.perf_counter()
-                if not run_spec(_table(part, name), folder):
-                    return False
-                seconds = time.perf_counter() - started
-                write_json(folder / DONE, {"schema": 1, "commit": spec.get("commit"), "spec": part, "seconds": seconds})
-        except CheckpointError:  # another process is at it
-            continue
+        with ExitStack() as held:
+            try:
+                held.enter_context(locked(folder))
+            except CheckpointError:  # another process is at it
+                continue
+            if (folder / DONE).exists():
+                continue
+            print(f"part {name}", flush=True)
+            started = time.perf_counter()
+            if not run_spec(_table(part, name), folder):
+                return False
+            seconds = time.perf_counter() - started
+            write_json(folder / DONE, {"schema": 1, "commit": spec.get("commit"), "spec": part, "seconds": seconds})
     left = [name for name in parts if not (out / name / DONE).exists()]
     print(f"{len(parts) - len(left)} of {len(parts)} parts are there", flush=True)
     return not left

@@ -199,6 +199,81 @@ def test_coordinates_that_companions_leave_alone_do_not_outvote_the_others() -> 
     assert scores.abs().max() < 1e6, "nor may it weigh so much that no other round counts"
 
 
+# --- coordinates that are withheld -------------------------------------------------------------------------------
+
+
+def test_what_a_release_withholds_does_not_change_a_score() -> None:
+    """Nothing is read from these coordinates of a candidate's response, however much it would move them."""
+    server, weights = server_of("pruning", 10.0)
+    one = next(rounds_of(server, weights, 1))
+    update = one.released - one.previous
+    shown = update != 0
+    assert 0.05 < float(shown.double().mean()) < 0.2
+    bench = _Bench(server, PUBLIC, Candidates(POOL, CANDIDATE_LABELS, CHOICES), 32, 1, 0)
+    result = bench.undistorted(one, torch.arange(33 * 4).view(33, 4))
+    candidates = torch.arange(len(result)).unsqueeze(1) >= 64
+    noise = result.std() * torch.randn(result.shape, generator=torch.Generator().manual_seed(6))
+    hidden, open_ = (torch.where(candidates & where, result + noise, result) for where in (~shown, shown))
+    before, same, other = (bench.likelihoods(update, table, None, shown) for table in (result, hidden, open_))
+    assert float(before.std()) > 0
+    assert torch.equal(same, before)
+    assert not torch.allclose(other, before, rtol=0.1)
+    assert not torch.allclose(
+        bench.likelihoods(update, hidden, None), bench.likelihoods(update, result, None), rtol=0.1
+    )
+    moved = torch.where(shown, update, update + 1)
+    assert torch.equal(bench.likelihoods(moved, result, None, shown), before), "nor of the update"
+
+
+def test_pruned_releases_are_scored_by_what_they_show() -> None:
+    """The known schedule has these scores; they are the ones of the mechanism itself, without simulating it."""
+    server, weights = server_of("pruning", 10.0)
+    observations = list(rounds_of(server, weights, 40))
+    result = scores_of(server, observations, every=False)
+    assert result.learned is not None
+    assert torch.equal(result.own, torch.zeros_like(result.own)), "nobody looks at scores that take 0 for a value"
+    combined_scores = combine(result.own, result.learned, result.present, CHOICES, 1 / 3)
+    assert found_by(combined_scores.known) > 0.5
+    whole = scores_of(server, observations)
+    assert whole.learned is not None
+    asked = torch.isin(CANDIDATE_LABELS, KINDS[observations[0].present])
+    torch.testing.assert_close(whole.learned[0, asked], result.learned[0, asked])
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "way"),
+    [
+        ("none", 0.0, None), ("gs-static", 0.05, None), ("pl-learn", 0.5, "simulated"), ("outpost", 8.0, "simulated"),
+        ("pruning", 10.0, "shown"),
+    ],
+)  # fmt: skip
+def test_a_mechanism_is_simulated_where_noise_is_not_all_and_read_where_it_only_withholds(
+    name: str, scale: float, way: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, weights = server_of(name, scale)
+    observations = list(rounds_of(server, weights, 2))
+    ways: list[str] = []
+    likelihoods, simulated = _Bench.likelihoods, _Bench.of_the_mechanism
+
+    def watched(bench: _Bench, update: Tensor, result: Tensor, limiter: Any, shown: Tensor | None = None) -> Tensor:
+        if shown is not None:
+            one = observations[len(ways)]
+            assert torch.equal(update, one.released - one.previous)
+            assert torch.equal(shown, update != 0)
+            ways.append("shown")
+        return likelihoods(bench, update, result, limiter, shown)
+
+    def asked(bench: _Bench, *given: Any) -> Tensor:
+        ways.append("simulated")
+        return simulated(bench, *given)
+
+    monkeypatch.setattr(_Bench, "likelihoods", watched)
+    monkeypatch.setattr(_Bench, "of_the_mechanism", asked)
+    result = scores_of(server, observations)
+    assert ways == [way] * 2 if way else not ways
+    assert (result.learned is None) == (way is None)
+
+
 # --- sums ----------------------------------------------------------------------------------------------------
 
 SCORES = 5 * torch.randn(7, EXAMPLES * CANDIDATES, generator=torch.Generator().manual_seed(2), dtype=torch.float64)

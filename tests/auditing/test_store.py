@@ -21,10 +21,21 @@ from equipoise.attack.attack import Attack
 from equipoise.attack.registry import find
 from equipoise.auditing import store
 from equipoise.auditing.results import Outcome
-from equipoise.auditing.store import Store, Values, fingerprint, packed, set_aside, source, unknown_code, unpacked
-from equipoise.errors import CheckpointError, StorageError
+from equipoise.auditing.store import (
+    Store,
+    Values,
+    fingerprint,
+    packed,
+    set_aside,
+    source,
+    thinned,
+    unknown_code,
+    unpacked,
+)
+from equipoise.errors import CheckpointError, DataError, StorageError
 from equipoise.mechanism.noise import NOISES, register_noise
 from equipoise.mechanism.registry import Mechanism, get_mechanism
+from equipoise.statistics import auc, bootstrap_auc, tpr_at
 
 
 def outcome(**change: Any) -> Outcome:
@@ -195,6 +206,71 @@ def test_a_byte_that_changed_is_noticed_or_changes_nothing(data: st.DataObject) 
     except CheckpointError:
         return
     assert same(again.outcomes[0], outcome())
+
+
+# --- less of it -------------------------------------------------------------------------------------------------------
+
+BOTH = ["members", "others"]
+SCORES = st.integers(-3, 3).map(float) | st.floats(allow_nan=False, allow_infinity=False) | st.floats(0.9999999, 1.0)
+"""Ties, extremes, and numbers that float32 cannot tell apart."""
+
+
+@st.composite
+def scored(draw: st.DrawFn) -> dict[str, Any]:
+    releases = draw(st.integers(2, 5))
+    wide = {name: draw(st.integers(1, 4)) for name in BOTH}
+    rows = {
+        name: [draw(st.lists(SCORES, min_size=wide[name], max_size=wide[name])) for _ in range(releases)]
+        for name in BOTH
+    }
+    return {name: np.array(values) for name, values in rows.items()}
+
+
+@given(scored())
+def test_places_tell_members_from_others_as_scores_do(values: dict[str, Any]) -> None:
+    places = thinned(outcome(values=values), BOTH).values
+    before, after = ([table[name] for name in BOTH] for table in (values, places))
+    assert [array.shape for array in after] == [array.shape for array in before]
+    assert auc(*after) == auc(*before)
+    for fpr in (0.0, 0.01, 0.3, 0.5, 1.0):
+        assert tpr_at(*after, fpr) == tpr_at(*before, fpr)
+    assert bootstrap_auc(*after, draws=20) == bootstrap_auc(*before, draws=20), "the intervals, too"
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_a_score_that_is_no_number_gets_no_place(wrong: float) -> None:
+    """Counted, it is refused; a place would make it the best of all, or the worst."""
+    values = {"members": np.array([[1.0], [wrong]]), "others": np.array([[0.0], [wrong]])}
+    after = [thinned(outcome(values=values), BOTH).values[name] for name in BOTH]
+    assert after[0][0, 0] == after[1][0, 0] + 1
+    for array in after:
+        assert np.array_equal(array[1], [wrong], equal_nan=True)
+    with pytest.raises(DataError, match="finite"):
+        auc(*after)
+
+
+def test_places_take_two_bytes_a_score() -> None:
+    numbers = np.random.default_rng(4)
+    values = {"members": numbers.random((200, 4)), "others": numbers.random((200, 4))}
+    small = packed(Values([thinned(outcome(values=values, negative={}, pictures=None), BOTH)]))
+    with np.load(io.BytesIO(small), allow_pickle=False) as stored:
+        assert {stored[f"0/values/{name}"].dtype.str for name in BOTH} == {"<u2"}
+
+
+def test_only_what_is_asked_for_is_kept_of_both_controls() -> None:
+    before = outcome(negative={"mse": np.array([0.1]), "log_rank": np.array([0.5])})
+    after = thinned(before, ["log_rank", "identification", "members"])
+    assert list(after.values) == ["log_rank", "identification"]
+    assert list(after.negative) == ["log_rank"]
+    assert np.array_equal(after.values["identification"], before.values["identification"])
+    assert after.values["log_rank"] == pytest.approx(before.values["log_rank"], rel=1e-7)
+    assert (after.about, after.attack, after.notes) == (before.about, before.attack, before.notes)
+    assert thinned(before, []).values == {}
+
+
+def test_scores_without_their_others_stay_scores() -> None:
+    values = {"members": np.array([[2.5, -1.0]])}
+    assert thinned(outcome(values=values), BOTH).values["members"].tolist() == [[2.5, -1.0]]
 
 
 # --- cells of a run ---------------------------------------------------------------------------------------------------

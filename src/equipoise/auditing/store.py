@@ -93,14 +93,18 @@ def thinned(outcome: Outcome, keep: Sequence[str]) -> Outcome:
     """
 
     def some(values: Mapping[str, Array]) -> dict[str, Array]:
-        result = {name: values[name].astype(np.float32).astype(np.float64) for name in keep if name in values}
-        if {"members", "others"} <= result.keys():
-            sizes = values["members"].size
-            joined = np.concatenate([values[name].ravel() for name in ("members", "others")])
+        kept = {name: values[name] for name in keep if name in values}
+        places = {}
+        if {"members", "others"} <= kept.keys():  # from the scores themselves: rounded ones would tie
+            joined = np.concatenate([kept[name].ravel() for name in ("members", "others")])
             place = np.unique(joined, return_inverse=True)[1].astype(np.float64)
-            result["members"] = place[:sizes].reshape(values["members"].shape)
-            result["others"] = place[sizes:].reshape(values["others"].shape)
-        return result
+            place = np.where(np.isfinite(joined), place, joined)  # whoever counts refuses these, then as now
+            parts = np.split(place, [kept["members"].size])
+            places = {
+                name: part.reshape(kept[name].shape) for name, part in zip(("members", "others"), parts, strict=True)
+            }
+        rest = {name: kept[name].astype(np.float32).astype(np.float64) for name in kept.keys() - places}
+        return {name: (places | rest)[name] for name in kept}
 
     return replace(outcome, values=some(outcome.values), negative=some(outcome.negative))
 
