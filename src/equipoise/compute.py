@@ -125,6 +125,9 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         sweep.train(round_number)
         weights[round_number] = sweep.models()[attacked]
         accuracies += _accuracies(sweep)
+    if snapshots[-1] < settings.training.rounds:
+        sweep.train(settings.training.rounds)
+        accuracies += _accuracies(sweep)
     trained = time.perf_counter() - started
     told = 0.0
 

@@ -20,10 +20,11 @@ from tests.golden.scenarios import SCENARIOS, numbers
 FILE = Path(__file__).with_name("values.json.gz")
 ADDED = (
     "full_records", "mean_full_utility_loss", "final_full_utility_loss", "/options/games", "/options/among",
-    "noise_to_update", "/public_inputs", "/non_members",
+    "noise_to_update", "/public_inputs", "/non_members", "/log_rank_schedule_known",
+    "/membership_tpr_schedule_known", "/membership_tpr_schedule_known_low", "/membership_tpr_schedule_known_high",
 )  # fmt: skip
 """Keys of results that are younger than the recorded values; ``tests/engine/test_result.py`` and ``test_metrics.py``
-test those of a run, ``tests/auditing/test_limits_audit.py`` those of an audit."""
+test those of a run, ``tests/auditing/test_limits_audit.py`` and ``test_replay.py`` those of an audit."""
 
 
 def machine() -> dict[str, str]:

@@ -110,9 +110,14 @@ def _matched(usual: Sequence[Row], cell: Row) -> Row:
     }  # fmt: skip
     able = [row for row in usual if row["dataset"] == name and is_recommended(row) and row["accuracy"] is not None]
     strengths = sorted({row["budget"] for row in able if row["accuracy"] >= cell["accuracy"]})
+    alike = [
+        row["budget"] for row in usual
+        if row["dataset"] == name and row["epsilon"] is not None and row["model"] == "lenet-zhu"
+        and row["accuracy"] is not None and row["accuracy"] >= cell["accuracy"]
+    ]  # fmt: skip
     result = {
         "dataset": name, "cell": f"{family} {cell['budget']:g}", "learner_accuracy": cell["accuracy"],
-        "learner_identification": _share(theirs.get(WHOLE)),
+        "learner_identification": _share(theirs.get(WHOLE)), "epsilon_on_its_model": min(alike, default=None),
     }  # fmt: skip
     if not strengths:
         nothing = dict.fromkeys(("choice", "epsilon", "accuracy", "scope", "identification", "ratio", "proved"))
@@ -147,6 +152,8 @@ def _verdict(theirs: Row | None, ours: Row | None) -> Row:
         return {"ratio": None, "met": False, "why": "not measured, or a control failed"}
     result = {
         "learner_identification": theirs["identification"], "identification": ours["identification"],
+        "learner_low": theirs["identification_low"], "high": ours["identification_high"],
+        "learner_undistorted": theirs["undistorted"],
         "learner_membership": theirs["membership_tpr_at_1pct"], "membership": ours["membership_tpr_at_1pct"],
         "ratio": ours["identification"] / theirs["identification"] if theirs["identification"] else math.inf,
     }  # fmt: skip

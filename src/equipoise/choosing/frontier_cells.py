@@ -69,6 +69,7 @@ class Found:
     run: Row | None = None  # multi-round
     limits: list[Row] = field(default_factory=list)
     candidates: int = 200
+    final: int = 0  # the round after which accuracy was taken
 
 
 def collected(values: Values) -> dict[Setting, Found]:
@@ -83,6 +84,8 @@ def collected(values: Values) -> dict[Setting, Found]:
         last = spec["settings"]["rounds"]
         stages = part.get("accuracy", [])
         final = max((row["round"] for row in stages), default=last)
+        for federation in spec["federations"]:
+            found[Setting.of(spec, federation)].final = final if stages else found[Setting.of(spec, federation)].final
         for row in stages:
             if row["round"] == final:
                 found[Setting.of(spec, row)].accuracy[row["seed"]] = row["accuracy"]
@@ -106,6 +109,7 @@ def cells(values: Values) -> list[Row]:
 
 def _cells(setting: Setting, found: Found) -> Iterator[Row]:
     about = {**_about(setting), **_accuracy(list(found.accuracy.values())), **_cost(setting, found.spec)}
+    about["accuracy_round"] = found.final
     if get_mechanism(setting.mechanism).whole_run:
         for scope, rows in _limits(setting, found).items():
             yield {**about, "scope": scope, **rows}
@@ -172,13 +176,16 @@ def _stage(found: Found, number: int) -> Row:
 def _identified(found: Found, attack: str, number: int) -> Row:
     own = found.outcomes[attack, number, "own"]
     table, ranks = (_joined(own.values(), name) for name in ("identification", "rank"))
-    low, high = interval_of("identification", table) or (None, None)
+    each = [interval_of("identification", one.values["identification"]) for one in own.values()]
+    ends = list(zip(*(one for one in each if one is not None), strict=True)) if all(each) else None
+    low, high = (None, None) if ends is None else (min(ends[0]), max(ends[1]))  # trajectories differ by more
     control = found.outcomes.get((attack, number, "undistorted")) or own
     shown = _joined(control.values(), "identification")
-    ends = rate_interval(shown) or (None, None)
-    bar = {"identification": float(shown.mean()), "identification_low": ends[0], "chance": f"1 in {found.candidates}"}
+    least = (rate_interval(shown) or (None, None))[0]
+    bar = {"identification": float(shown.mean()), "identification_low": least, "chance": f"1 in {found.candidates}"}
     return {
         "identification": float(table.mean()), "identification_low": low, "identification_high": high,
+        "identification_each": [float(one.values["identification"].mean()) for one in own.values()],
         "log_rank": float(np.log1p(ranks).mean()), "trajectories": len(own), "releases": len(table),
         "candidates": found.candidates, "undistorted": float(shown.mean()),
         "impostor": mean(float(one.negative["identification"].mean()) for one in own.values()),
@@ -282,6 +289,7 @@ def _public_cells(values: Values) -> Iterator[Row]:
         )
         nothing = {"identification": CHANCE, "identification_low": None, "identification_high": None}
         about = {**_about(setting), **_accuracy([row["accuracy"] for row in best]), "gradients": 0, "bytes": 0}
+        about["accuracy_round"] = setting.rounds
         for scope in (*STAGES, WHOLE):
             yield {
                 **about, "scope": scope, "attack": None, **nothing, "log_rank": None, "membership_tpr_at_1pct": 0.01,

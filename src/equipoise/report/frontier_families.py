@@ -6,6 +6,7 @@ Leakage of a mark is the most that any attack got at any stage or over the run: 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ BATCH = {"batch": 4, "local_steps": 1}
 FAMILIES: tuple[tuple[str, Role, Mapping[str, Any]], ...] = (
     (RECOMMENDED, "recommended", {"mechanism": "gaussian-dp", "model": "scatter-linear"}),
     (LEARNED, "paper", {"mechanism": "pl-learn", "server": "plain"}),
+    ("learned noise, damped server", "baseline", {"mechanism": "pl-learn", "server": "damped"}),
     (PUBLIC, "alternative", {"mechanism": "none", "model": "scatter-linear"}),
     ("static noise", "baseline", {"mechanism": "pl-identical", "server": "plain", **BATCH}),
     ("static noise, damped server", "baseline", {"mechanism": "pl-identical", "server": "damped", **BATCH}),
@@ -36,8 +38,8 @@ FAMILIES: tuple[tuple[str, Role, Mapping[str, Any]], ...] = (
 DRAWN = {"gaussian-dp": (0.2, 0.5, 1, 2, 4, 8), "pl-identical": (0.96, 0.98, 0.995)}
 """Strengths of which there are too many for a picture: those that are drawn."""
 CAPTION = (
-    "Each mark is one strength of a way to protect; higher and further left is better. Leakage of noise, pruning and "
-    "Outpost is the most that our attacks got: another attack may get more. That of gaussian-dp is proved: no attack "
+    "Marks are strengths of a way to protect, some left out; higher and further left is better. Leakage of noise is "
+    "the most that our attacks got: another attack may get more. That of gaussian-dp is proved: no attack "
     "gets more (epsilon of the whole run, for one record, delta 1e-5). Public images alone: 200 and 1,000 labelled "
     "ones that belong to nobody, the first thing to train on where there are some. Unprotected: on scattering "
     "features, too; all noise is on LeNetZhu. Bars: 95 % intervals. 4 clients with 1,000 images each."
@@ -72,20 +74,27 @@ def _marks(rows: Sequence[Row], family: str, role: Role, common: Mapping[str, An
 
 def _whole(scopes: Sequence[Row]) -> bool:
     """Whether a setting was looked at over the run, too: without that it would look better than others."""
-    return scopes[0]["accuracy"] is not None and any(row["scope"] == "run" for row in scopes)
+    run = [row for row in scopes if row["scope"] == "run"]
+    return scopes[0]["accuracy"] is not None and bool(run) and not run[0]["control_failed"]
 
 
 def _mark(scopes: Sequence[Row], family: str, role: Role) -> Mark:
     first = scopes[0]
-    worst = max(scopes, key=lambda row: row["identification"])
+    worst = max((row for row in scopes if not row["control_failed"]), key=lambda row: row["identification"])
     leakage, ends = worst["identification"], (worst["identification_low"], worst["identification_high"])
     if first["epsilon"] is not None:
-        leakage, ends = next(row["proved_identification"] for row in scopes if row["scope"] == "run"), (None, None)
+        leakage, ends = next(_up(row["proved_identification"]) for row in scopes if row["scope"] == "run"), (None, None)
     accuracy = (first["accuracy_low"], first["accuracy_high"])
     return Mark(
         family, strength(first), first["accuracy"], None if accuracy[0] is None else _within(accuracy), leakage,
         None if ends[0] is None else ends, role=role, chosen=role == "recommended" and first["epsilon"] == START,
     )  # fmt: skip
+
+
+def _up(limit: float) -> float:
+    """A limit to three digits, as it is printed: never below."""
+    unit = 10.0 ** (math.floor(math.log10(limit)) - 2)
+    return min(1.0, math.ceil(limit / unit - 1e-9) * unit)
 
 
 def _within(ends: tuple[float, float]) -> tuple[float, float]:
