@@ -45,6 +45,10 @@ WRONG_KIND = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
 """A file where a folder is needed, or the other way round."""
 
 
+DONE = "done.json"
+"""Written last into the folder of a part of a SPEC: it is whole, and how long it took."""
+
+
 @contextlib.contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
     """Turn what the system says about a path into a typed error, with the remedy for that cause."""

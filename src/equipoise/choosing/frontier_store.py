@@ -16,9 +16,8 @@ import numpy as np
 
 from ..auditing.results import Outcome
 from ..auditing.store import Values, packed, unpacked
-from ..compute import DONE
 from ..errors import CheckpointError
-from ..files import read_json, write_bytes
+from ..files import DONE, read_json, write_bytes
 
 SCHEMA = 1
 FILE = "values.npz"
