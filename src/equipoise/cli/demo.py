@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -102,26 +102,15 @@ def show(ways: Sequence[Way], records: int) -> None:
 def notes(ways: Sequence[Way]) -> list[str]:
     """What the columns hold, and what the numbers are not."""
     from ..auditing.summary import FAILED_WORDS
-    from ..report.demo_ways import PAGE
+    from ..report.demo_ways import PAGE, attackers
 
-    games: dict[str, list[Any]] = {}
-    for way in ways:
-        games.setdefault(way.game.format(way.candidates), []).append(way)
-    attackers = "; ".join(
-        f"from {', '.join(way.mechanism for way in some)} the attacker ({', '.join(dict.fromkeys(way.attack for way in some))}) "
-        f"{game}"
-        for game, some in games.items()
-    )
-    proved = "; ".join(
-        f"proved of {way.label}: from all releases {way.proved}" for way in ways if way.limit is not None
-    )
+    proved = [f"proved of {way.label}: from all releases {way.proved}." for way in ways if way.limit is not None]
     failed = [f"*: {FAILED_WORDS}"] if any(way.control_failed for way in ways) else []
     return [
-        f"found: the share that the strongest attack picks rightly; {attackers}.",
+        f"found: the share that the strongest attack picks rightly; {attackers(ways)}.",
+        *failed,
+        f"{' '.join(proved)} That is of the mechanism: a seeded run has no guarantee, as its noise can be repeated.",
         "gradients: of one record each, over the whole run. Accuracies of different models and gradients are no "
         "comparison of noise alone.",
-        *failed,
-        f"{proved}. That is proved of the mechanism: a seeded run, like this one, has no guarantee, because its noise can "
-        "be repeated.",
         f"one seed and few rounds: a demonstration, not a result; {PAGE} has results",
     ]

@@ -156,6 +156,18 @@ def _trained(settings: Settings, row: Mapping[str, Any], records: int) -> dict[s
     }  # fmt: skip
 
 
+def attackers(ways: Sequence[Way]) -> str:
+    """Who attacked which of them, and with what knowledge."""
+    games: dict[str, list[Way]] = {}
+    for way in ways:
+        games.setdefault(way.game.format(way.candidates), []).append(way)
+    said = []
+    for game, some in games.items():
+        names, used = ", ".join(way.mechanism for way in some), ", ".join(dict.fromkeys(way.attack for way in some))
+        said.append(f"from {names} the attacker ({used}) {game}")
+    return "; ".join(said)
+
+
 # -- what to take away -------------------------------------------------------------------------------------------------
 
 
