@@ -42,9 +42,12 @@ def _little_effort(small_mnist: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learned_leak, "_TOLD", set())
 
 
-def test_the_demo_ends_with_one_sentence_after_words_numbers_and_places(command: Command, tmp_path: Path) -> None:
+def test_the_demo_ends_with_one_sentence_after_words_numbers_and_places(
+    command: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     done = command("demo", "--rounds", "2", "--out", "out")
-    assert (done.code, done.err) == (0, ""), "what learned noise gives away is in the table"
+    assert (done.code, done.err) == (0, "")
+    assert not caplog.records, "what learned noise gives away is in the table"
     rows = [re.search(rf"^ *{name}[ @\d.]* +[\d.]+% ", done.out, re.MULTILINE) for name in WAYS]
     assert all(rows), "nothing is cut off in a terminal of 80 columns"
     assert "…" not in done.out

@@ -73,7 +73,7 @@ def test_the_demo_ends_well_and_says_where_everything_is(
 
 
 def test_the_demo_attacks_what_it_trained(demo: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
-    folder, done = demo
+    folder, _ = demo
     result = json.loads((folder / "demo" / "paper" / "audit.json").read_text())
     got = {
         (row["attack"], row["mechanism"]): row["identification"]
