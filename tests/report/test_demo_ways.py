@@ -101,7 +101,8 @@ def test_unlike_numbers_of_candidates_are_named() -> None:
 def test_a_limit_is_said_with_its_relation_and_only_where_it_is_proved() -> None:
     assert [one.proved for one in USUAL[:3]] == ["nothing"] * 3
     assert USUAL[3].proved == (
-        "any attacker identifies at most 1.91 % of 200 (epsilon 2 at delta 1e-05, add/remove of one record)"
+        "any attacker picks the right one of 200 in at most 1.91 % of cases (epsilon 2 at delta 1e-05, "
+        "add/remove of one record)"
     )
     assert all("epsilon" not in one.words(1000) for one in USUAL[:3])
 

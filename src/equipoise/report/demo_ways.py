@@ -79,7 +79,8 @@ class Way:
         if self.limit is None:
             return "nothing"
         promised = f"epsilon {self.epsilon:g} at delta {self.delta:g}, add/remove of one record"
-        return f"any attacker identifies at most {percent_up(self.limit)} of {self.candidates} ({promised})"
+        most = percent_up(self.limit)
+        return f"any attacker picks the right one of {self.candidates} in at most {most} of cases ({promised})"
 
     def words(self, records: int) -> str:
         """What it is, in a sentence; ``records`` of a client."""
