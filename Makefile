@@ -9,7 +9,7 @@ RUN := $(VENV)/bin/python -m
 .PHONY: help demo flower-demo test test-slow lint bench stale clean
 
 help:
-	@echo "make demo       train and report on the bundled data, in about a minute"
+	@echo "make demo       four ways to train MNIST, attacked and compared, in about a minute"
 	@echo "make flower-demo  a Flower SuperLink and four SuperNodes on this machine, in about two minutes"
 	@echo "make test       ruff, mypy and every test that is not slow"
 	@echo "make test-slow  the slow tests: crashes, deployments, whole commands"

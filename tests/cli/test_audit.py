@@ -20,9 +20,7 @@ from equipoise.attack.registry import ATTACKS as REGISTERED
 from equipoise.attack.registry import find, known_attacks
 from equipoise.cli import audit as audit_command
 from equipoise.cli import display
-from equipoise.data.dataset import Dataset, from_tensors
 from equipoise.errors import ConfigError
-from equipoise.report import demonstration
 from equipoise.runs.config import resolve
 from equipoise.runs.run import Run
 from tests.audit_helpers import EFFORT, interrupt, train_run, write_pictures
@@ -500,39 +498,3 @@ def test_a_process_of_its_own_keeps_the_streams_apart(folder: Path, tmp_path: Pa
     done = equipoise("audit", "run", "--set", "sampels=3", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (11, "")
     assert "Traceback" not in done.stderr
-
-
-# --- demo -------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_mnist(mnist: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``mnist`` is a few images of it with public ones among them, and attacks cost nothing."""
-    assert mnist.public is not None
-    counts = {"train": 160, "validation": 80, "test": 80, "public": 480}
-    parts = {name: (getattr(mnist, name).inputs[:n], getattr(mnist, name).labels[:n]) for name, n in counts.items()}
-    data = from_tensors(**parts, classes=10, name="mnist", mean=mnist.mean, std=mnist.std)
-    monkeypatch.setattr("equipoise.engine.datasets.load_with", lambda name, **_: data)
-    monkeypatch.setattr(demonstration, "ATTACK", {**demonstration.ATTACK, **EFFORT, "releases": 2, "twins": False})
-
-
-@pytest.mark.usefixtures("small_mnist")
-def test_the_demo_shows_what_the_server_sees(command: Command, tmp_path: Path) -> None:
-    done = command("demo", "--rounds", "2", "--out", "out")
-    assert done.code == 0
-    text = " ".join(done.out.split())
-    assert "what the attacks got at the weights of round 0" in text
-    assert "audit.svg" in done.out.replace("\n", "")
-    ElementTree.parse(tmp_path / "out" / "audit.svg")
-    stored = json.loads((tmp_path / "out" / "audit.json").read_text(), parse_constant=refuse)
-    assert {row["mechanism"] for row in stored["attacks"]} == {"none", "pl-identical", "pl-learn"}
-    assert stored["targets"] == "public"
-    assert str(tmp_path) not in (tmp_path / "out" / "audit.svg").read_text()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("small_mnist")
-def test_the_demo_as_json_holds_the_audit(command: Command, tmp_path: Path) -> None:
-    result = document(command("demo", "--rounds", "2", "--out", "out", "--json"))
-    assert {row["attack"] for row in result["audit"]["attacks"]} == {"matched", "lti", "membership"}
-    assert (tmp_path / result["picture"]).is_file()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from equipoise.engine.sweep import Sweep
+from equipoise.mechanism import learned_leak
 from tests.helpers import Command, contents, document, tiny_train, write_dataset
 
 
@@ -309,3 +311,38 @@ def test_each_kind_of_budget_is_warned_of_and_json_has_it_too(
     lines = [line for line in command(*tiny_train(tiny, *scales)).out.splitlines() if "in every coordinate" in line]
     assert [line.partition(" budget")[0] for line in lines] == ["warning: an LS", "warning: a GS"]
     assert not caplog.records, "the log does not say it again"
+
+
+# --- what learning gives away ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def untold() -> Iterator[None]:
+    """As in a process that has said nothing yet."""
+    before = set(learned_leak._TOLD)
+    learned_leak._TOLD.clear()
+    yield
+    learned_leak._TOLD.update(before)
+
+
+@pytest.mark.usefixtures("untold")
+def test_one_line_says_that_learned_noise_gives_records_away(
+    command: Command, tiny: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    done = command(*tiny_train(tiny, "--mechanism", "pl-identical,pl-learn", "--budget", "0.96,0.98", "--seed", "1,2"))
+    (line,) = [line for line in done.out.splitlines() if "private batch" in line]
+    assert line.startswith("warning: pl-learn learns its noise on the private batch")
+    assert done.out.index(line) < done.out.index("test accuracy"), "before training"
+    assert not caplog.records, "the log does not say it again"
+
+
+@pytest.mark.usefixtures("untold")
+def test_json_has_what_learned_noise_gives_away_too(
+    command: Command, tiny: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    learned = tiny_train(tiny, "--mechanism", "pl-learn,gs-learn", "--budget", "0.98", "--json")
+    assert [text.split()[0] for text in document(command(*learned))["warnings"]] == ["pl-learn", "gs-learn"]
+    assert not caplog.records
+    for name, budget in (("pl-identical", "0.98"), ("laplace-dp", "10"), ("none", "")):
+        asked = ["--mechanism", name, *(["--budget", budget] if budget else []), "--fresh", "--json"]
+        assert "warnings" not in document(command(*tiny_train(tiny, *asked)))

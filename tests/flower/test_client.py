@@ -20,6 +20,7 @@ from equipoise.errors import ConfigError, DataError, LedgerError, LimitError, Mo
 from equipoise.flower import protect, protected_step
 from equipoise.flower.run_config import read_terms
 from equipoise.ledger.account import Account
+from equipoise.mechanism import learned_leak
 from equipoise.mechanism import protect as core
 from tests.flower.messages import (
     LOWER,
@@ -442,6 +443,17 @@ def test_within_a_run_flowers_state_tells_of_a_ledger_that_went_back_with_all_th
 
 
 # --- what one example must not decide ------------------------------------------------------------------------
+
+
+def test_a_clients_log_has_once_what_learned_noise_gives_away(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learned_leak, "_TOLD", set())
+    for name in ("pl-identical", "pl-learn", "pl-learn"):
+        about = context({**RUN, "equipoise.mechanism": name, "equipoise.budget": 0.98, "equipoise.steps": 2})
+        protect(network(), images(), asking(), about)
+    lines = [record.getMessage() for record in caplog.records if "private batch" in record.getMessage()]
+    assert [line.split()[0] for line in lines] == ["pl-learn"]
 
 
 def failing(*_: Any) -> Any:

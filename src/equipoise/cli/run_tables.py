@@ -1,4 +1,4 @@
-"""What ``train`` and ``demo`` show: all settings before a run, a table of results after it."""
+"""What ``train`` shows: all settings before a run, a table of results after it."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def train(
     run = Run(folder, resolved, fresh, model=model_code(resolved, "model" in overrides))
     del resolved  # and with it data that are trained on as features
 
-    warned = constants_warnings(run)
+    warned = [*constants_warnings(run), *leak_warnings(run)]
     result = execute(run, quiet=as_json, first=lambda: announce(run, warned))
     if as_json:
         print_json({**result, "warnings": warned} if warned else result)
@@ -112,6 +112,19 @@ def constants_warnings(run: Run) -> list[str]:
             said.setdefault(str(get_mechanism(fed.mechanism).measure), text)
             mark_told(model, fed.mechanism)  # once will do
     return list(said.values())
+
+
+def leak_warnings(run: Run) -> list[str]:
+    """What to say of mechanisms that learn: once of each."""
+    from ..mechanism.learned_leak import leak_warning, mark_leak_told
+
+    said = []
+    for name in dict.fromkeys(fed.mechanism for fed in run.config.federations()):
+        text = leak_warning(name)
+        if text is not None:
+            said.append(text)
+            mark_leak_told(name)  # once will do
+    return said
 
 
 def execute(run: Run, *, quiet: bool, first: Callable[[], None] = lambda: None) -> dict[str, Any]:

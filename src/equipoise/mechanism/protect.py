@@ -22,6 +22,7 @@ from .call_slots import slots_for
 from .client_units import units_of
 from .constants import warn_of_constants
 from .intensity import intensity
+from .learned_leak import warn_of_leak
 from .protection import ProtectionSettings, check_buffers, step_problems
 from .records import blank_record, neutral, no_records, of_units, records, rehearse
 from .registry import Mechanism
@@ -184,6 +185,7 @@ def _protected(
     inputs, labels = _needed(batch, mechanism, step)
     _check_precision(model, mechanism)
     warn_of_constants(model, mechanism, request.budget, settings)
+    warn_of_leak(mechanism)
     entries = Received(model, received)
     check_fitted(entries, settings.buffers)
     batched = _batched(model, inputs, labels, loss, alone=mechanism.per_example, fixed=entries.fixed())

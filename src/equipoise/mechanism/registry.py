@@ -24,6 +24,9 @@ records of a client, clips the gradient of each, and its budget is the epsilon o
 ``pruning`` and ``outpost`` are defences of the literature to compare with (docs/defences.md). They change the update
 itself (``shaping.py``): their budgets are a share of coordinates and the inverse of a noise level, and promise nothing.
 
+What is learned on a private batch gives single records of it away: ``pl-learn``, ``ls-learn``, ``gs-learn``; their
+measured leak: docs/frontier.md.
+
 A known weakness of ``pl-identical``, which is as the paper has it: its noise has exactly the norm that follows from the
 public budget, so a server that knows the other examples of a batch can verify any guess at one (studies/norm).
 

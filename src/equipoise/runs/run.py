@@ -28,6 +28,7 @@ from ..engine.tables import Tables
 from ..errors import CheckpointError, ConfigError, LedgerError
 from ..files import changing, locked, refuse_link, storage_errors, write_json, write_text
 from ..ledger import ledger as ledgers
+from ..mechanism.learned_leak import warn_of_leaks
 from ..models.named import Factory, is_imported
 from ..models.routes import NAMES
 from . import model_code
@@ -113,6 +114,7 @@ class Run:
             claim = guarantees(self.sweep)  # before the first round: what cannot be claimed is not trained
             if claim is not None:
                 write_json(self.folder / GUARANTEE, claim)
+            warn_of_leaks(fed.mechanism for fed in self.sweep.federations)
             if self.ledger is not None:
                 self.sweep.on_tables = self._record
             if self.resumed_from > self.sweep.settings.training.rounds:  # trained under a higher limit
