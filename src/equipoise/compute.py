@@ -43,7 +43,7 @@ from .engine.settings import from_dict
 from .engine.sweep import Sweep
 from .environment import VERSION, environment
 from .errors import CheckpointError, ConfigError, EquipoiseError
-from .files import locked, storage_errors, write_bytes, write_json
+from .files import DONE, locked, storage_errors, write_bytes, write_json
 from .mechanism.registry import get_mechanism
 from .models.inputs import placed
 
@@ -267,10 +267,6 @@ def compute_public(spec: dict[str, Any], out: Path) -> dict[str, Any]:
         out.mkdir(parents=True, exist_ok=True)
     write_json(out / "public.json", outcome)
     return outcome
-
-
-DONE = "done.json"
-"""Written last into the folder of a part: it is whole, and how long it took."""
 
 
 def compute_parts(spec: dict[str, Any], out: Path) -> bool:

@@ -78,12 +78,12 @@ def _mark(scopes: Sequence[Row], family: str, role: Role) -> Mark:
         leakage, ends = next(row["proved_identification"] for row in scopes if row["scope"] == "run"), (None, None)
     accuracy = (first["accuracy_low"], first["accuracy_high"])
     return Mark(
-        family, strength(first), first["accuracy"], None if accuracy[0] is None else _within(accuracy), leakage,
+        family, strength(first), first["accuracy"], None if accuracy[0] is None else within(accuracy), leakage,
         None if ends[0] is None else ends, role=role,
     )  # fmt: skip
 
 
-def _within(ends: tuple[float, float]) -> tuple[float, float]:
+def within(ends: tuple[float, float]) -> tuple[float, float]:
     return max(0.0, ends[0]), min(1.0, ends[1])
 
 
