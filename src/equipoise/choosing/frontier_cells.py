@@ -124,7 +124,7 @@ def _scope(setting: Setting, number: int) -> int:
     known = stages_by_round(setting.rounds, get_mechanism(setting.mechanism).whole_run)
     if number not in known:
         raise CheckpointError(
-            f"Releases after round {number} of {setting.rounds} were attacked: stages are {', '.join(map(str, known))}.",
+            f"Releases after round {number} of {setting.rounds} were attacked; stages: {', '.join(map(str, known))}.",
             "Compute a SPEC of equipoise frontier --plan.",
         )
     return known[number]

@@ -83,7 +83,7 @@ def _score(sources: list[Path], folder: Path) -> None:
     """Take over what was computed, and make all figures of it."""
     from ..choosing import frontier as record
     from ..choosing import frontier_store
-    from ..files import locked, write_text
+    from ..files import locked, storage_errors, write_text
     from ..report.frontier_families import CAPTION, panels
     from ..report.frontier_picture import picture
     from ..reproduction.reproduce import committed
@@ -100,7 +100,8 @@ def _score(sources: list[Path], folder: Path) -> None:
             for narrow in (False, True) for dark in (False, True)
         }  # fmt: skip
         # The record is away until all else is new: after a crash, nobody takes old and new for a whole.
-        (folder / record.FILE).unlink(missing_ok=True)
+        with storage_errors(folder / record.FILE):
+            (folder / record.FILE).unlink(missing_ok=True)
         frontier_store.write(values, folder)
         for name, content in drawn.items():
             write_text(folder / name, content)
@@ -141,7 +142,7 @@ def _show(result: dict[str, Any], folder: Path, as_json: bool) -> None:
         )  # fmt: skip
     display.console.print(table)
     display.note(
-        "seeded experiments; found is what our attacks got, a floor; proved is what no attack exceeds, on average: of the "
-        "few hundred games that were played more may be found by chance"
+        "seeded experiments; found is what our attacks got, a floor; proved is what no attack exceeds, on average: of "
+        "the few hundred games that were played more may be found by chance"
     )
     display.console.print(f"pictures: {folder}/frontier.svg   page: docs/frontier.md", markup=False, soft_wrap=True)

@@ -27,13 +27,11 @@ def headline(record: Row) -> list[str]:
     if ratios:
         epsilons = [row["epsilon"] for row in chosen]
         most = percent_up(max(1.0 if row["proved"] is None else row["proved"] for row in chosen))
-        least = (
-            f"at most 1/{int(1 / max(ratios))} as many" if 0 < max(ratios) <= 1 else f"{max(ratios):.3g} times as many"
-        )
+        ratio = max(ratios)
+        least = f"at most 1/{int(1 / ratio)} as many" if 0 < ratio <= 1 else f"{ratio:.3g} times as many"
         lines.append(
-            f"Over the whole run it was {least}; and at the epsilons that this takes "
-            f"({min(epsilons):g} to {max(epsilons):g}), proved is that nobody, by whatever attack, identifies more than "
-            f"{most}."
+            f"Over the whole run it was {least}; and at the epsilons that this takes ({min(epsilons):g} to "
+            f"{max(epsilons):g}), proved is that nobody, by whatever attack, identifies more than {most}."
         )
     lines += [f"Missed: {TITLES[row['dataset']]}, {row['cell']}." for row in equal if not row["met"]]
     return lines
