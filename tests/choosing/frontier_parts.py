@@ -1,4 +1,4 @@
-"""Planted parts of the frontier: what ``equipoise.compute`` would have written, with numbers that are easy to follow."""
+"""Planted parts of the frontier, as ``equipoise.compute`` would have written them: numbers that are easy to follow."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def game(number: int | None, measured: float = 0.02, **change: Any) -> list[dict
         "low": measured / 2, "high": measured * 2, "kappa": 1 / 200, "candidates": 200, "games": 500, "limit": 0.03,
         "undistorted": 1.0, "impostor": 0.004, "control_failed": False, "above": False,
     }  # fmt: skip
-    which = {**row, "measure": "identification", "measured": measured, "log_rank": 4.0}
+    which = {**row, "measure": "identification", "measured": measured, "found": 500 * measured, "log_rank": 4.0}
     alarms = {"measure": "membership_tpr", "measured": 0.05, "low": 0.04, "high": 0.06, "kappa": 0.01}
     other = {**row, **alarms, "fpr": 0.1, "measured": 0.5}
     return [{**which, **change}, {**other, **change}, {**row, **alarms, "fpr": 0.01, **change}]
@@ -139,9 +139,9 @@ def cell(**change: Any) -> dict[str, Any]:
     """A cell of the record, of the paper's learner unless changed."""
     formal = change.get("mechanism") == "gaussian-dp"
     usual: dict[str, Any] = {
-        "dataset": "mnist", "mechanism": "pl-learn", "model": "lenet-zhu", "server": "plain", "budget": 0.98, "batch": 4,
-        "local_steps": 1, "clients": 4, "partition": "identical", "rounds": 5000, "public": None, "epsilon": None,
-        "delta": None, "relation": None, "seeds": 5, "accuracy": 0.7, "accuracy_low": 0.69, "accuracy_high": 0.71,
+        "dataset": "mnist", "mechanism": "pl-learn", "model": "lenet-zhu", "server": "plain", "budget": 0.98,
+        "batch": 4, "local_steps": 1, "clients": 4, "partition": "identical", "rounds": 5000, "public": None,
+        "epsilon": None, "delta": None, "relation": None, "seeds": 5, "accuracy": 0.7, "accuracy_low": 0.69, "accuracy_high": 0.71,
         "gradients": 44, "bytes": 53704, "scope": "run", "attack": "multi-round", "identification": 0.5,
         "identification_low": 0.4, "identification_high": 0.6, "log_rank": 1.0, "membership_tpr_at_1pct": 0.3,
         "membership_low": 0.2, "membership_high": 0.4, "candidates": 200, "control_failed": False,
@@ -150,8 +150,9 @@ def cell(**change: Any) -> dict[str, Any]:
     if formal:
         usual |= {
             "model": "scatter-linear", "server": "momentum", "batch": None, "rounds": 50, "delta": 1e-5,
-            "epsilon": change["budget"], "relation": "add/remove", "proved_identification": 0.03, "identification": 0.02,
-            "identification_low": 0.01, "identification_high": 0.04, "gradients": 1000, "bytes": 158840,
+            "epsilon": change["budget"], "relation": "add/remove", "proved_identification": 0.03,
+            "identification": 0.02, "identification_low": 0.01, "identification_high": 0.04, "gradients": 1000,
+            "bytes": 158840,
         }  # fmt: skip
     return {**usual, **change}
 

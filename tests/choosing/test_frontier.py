@@ -19,8 +19,8 @@ from tests.choosing.frontier_parts import cell, everywhere, part, run_row, scope
 
 ROOT = Path(__file__).parents[2]
 CELL = {
-    "dataset", "mechanism", "model", "server", "budget", "epsilon", "delta", "relation", "batch", "clients", "partition",
-    "seeds", "accuracy", "accuracy_low", "accuracy_high", "attack", "scope", "log_rank", "identification",
+    "dataset", "mechanism", "model", "server", "budget", "epsilon", "delta", "relation", "batch", "clients",
+    "partition", "seeds", "accuracy", "accuracy_low", "accuracy_high", "attack", "scope", "log_rank", "identification",
     "identification_low", "identification_high", "membership_tpr_at_1pct", "membership_low", "membership_high",
     "proved_identification", "gradients", "bytes", "rounds",
 }  # fmt: skip
@@ -84,7 +84,8 @@ def test_the_learners_accuracy_is_that_of_the_reproduction() -> None:
     content = json.loads((ROOT / "reproduction" / "accuracy-pl" / "results.json").read_text())
     first = next(one for one in content["cells"] if one["mechanism"] == "pl-learn")
     assert rows[0] == {
-        "dataset": first["dataset"], "mechanism": "pl-learn", "budget": first["budget"], "accuracy": first["mean"] / 100,
+        "dataset": first["dataset"], "mechanism": "pl-learn", "budget": first["budget"],
+        "accuracy": first["mean"] / 100,
     }  # fmt: skip
     assert {row["mechanism"] for row in rows} == {"pl-learn", "ls-learn"}
 

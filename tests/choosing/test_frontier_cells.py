@@ -178,7 +178,7 @@ def test_a_limit_that_the_machine_could_not_compute_is_computed(number: int | No
 
 
 def test_the_run_is_what_multi_round_found_when_told_the_schedule() -> None:
-    rows = of(*everywhere(), attacks=[run_row(0.5, control_failed=True) | {"control_failed": True}])
+    rows = of(*everywhere(), attacks=[run_row(0.5) | {"control_failed": True}])
     assert [row["scope"] for row in rows] == [0, 4, 40, 100, "run"]
     run = at(rows, "run")
     assert (run["attack"], run["identification"], run["log_rank"]) == ("multi-round", 0.5, 1.5)
@@ -196,7 +196,7 @@ def test_the_run_is_what_multi_round_found_when_told_the_schedule() -> None:
 def test_accuracy_is_that_after_the_last_round_with_its_interval() -> None:
     (row,) = of(outcome("matched", 0, found(0.5)))
     assert (row["seeds"], row["accuracy"]) == (2, pytest.approx(0.815))
-    assert (row["accuracy_low"], row["accuracy_high"]) == interval([0.81, 0.82])
+    assert (row["accuracy_low"], row["accuracy_high"]) == pytest.approx(interval([0.81, 0.82]))
 
 
 def test_no_other_mechanism_has_an_epsilon() -> None:
@@ -243,7 +243,8 @@ def test_a_guarantee_takes_all_records_of_a_client(clients: int, records: int) -
 def test_settings_that_differ_are_different_cells() -> None:
     changes: dict[str, dict[str, Any]] = {
         "usual": {}, "damped": {"server_rate": "auto"}, "large": {"batch": 44}, "steps": {"local_steps": 11},
-        "many": {"clients": 32}, "uneven": {"partition": "dirichlet", "dirichlet": 0.3}, "more": {"partition": "dirichlet"},
+        "many": {"clients": 32}, "uneven": {"partition": "dirichlet", "dirichlet": 0.3},
+        "more": {"partition": "dirichlet"},
     }  # fmt: skip
     rows = cells(values([], **{name: part(spec(**change), attacks=[run_row()]) for name, change in changes.items()}))
     assert [row["server"] for row in rows] == ["plain", "damped"] + ["plain"] * 5
