@@ -100,7 +100,7 @@ def test_a_record_of_ones_own_is_shown_and_what_it_misses_named(command: Command
     assert "At 0 of the paper's 2 budgets" in text
     assert "Missed: MNIST, pl-learn 0.96. Missed: MNIST, pl-learn 0.98." in text
     assert "mnist PL 0.98 75.0 % - - - - -" in text
-    assert "pictures: mine/frontier.svg" in text
+    assert "pictures: none until a setting is whole" in text
 
 
 def test_no_results_are_refused(command: Command, tmp_path: Path) -> None:
@@ -203,6 +203,7 @@ def test_finished_parts_become_values_record_and_pictures(command: Command, tmp_
     assert [row["scope"] for row in result["cells"]] == [0, 4, 40, 100, "run"]
     assert [row["identification"] for row in result["cells"]] == pytest.approx([0.4] * 4 + [0.5])
     assert all(row["choice"] is None for row in result["equal_accuracy"])
+    assert "MNIST" in (tmp_path / "mine" / "frontier.svg").read_text()
     text = (tmp_path / "mine" / record.FILE).read_text()
     assert strictly(text) == result
     assert len([line for line in text.splitlines() if line.startswith("  {")]) == 5 + 20, "a line for each"
@@ -214,6 +215,7 @@ def test_what_comes_later_joins_what_is_there(command: Command, tmp_path: Path, 
     (tmp_path / "later").mkdir()
     (out / "run").rename(tmp_path / "later" / "run")
     assert len(document(command("frontier", "--from", out, "--out", "mine", "--json"))["cells"]) == 4
+    assert not (tmp_path / "mine" / "frontier.svg").exists(), "nothing is whole without the run"
     assert len(document(command("frontier", "--from", "later", "--out", "mine", "--json"))["cells"]) == 5
     assert contents(tmp_path / "mine") == contents(tmp_path / "at once")
     command("frontier", "--from", out, "--from", "later", "--out", "both")
@@ -282,7 +284,7 @@ def test_a_crash_between_files_is_not_shown_as_a_whole(
     assert done.code != 0
     assert "not whole" in done.err
     assert "--from" in done.err
-    assert list(frontier_store.read(tmp_path / "mine").about[PARTS]) == (["run", "stages"] if number else ["stages"])
+    assert list(frontier_store.read(tmp_path / "mine").about[PARTS]) == ["run", "stages"][not number :]
     assert command("frontier", "--from", "later", "--out", "mine").code == 0
     command("frontier", "--from", out, "--from", "later", "--out", "at once")
     assert contents(tmp_path / "mine") == contents(tmp_path / "at once")

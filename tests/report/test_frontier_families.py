@@ -41,13 +41,14 @@ def test_a_guarantee_stands_at_what_is_proved_over_the_run() -> None:
 
 def test_what_was_not_attacked_over_the_run_has_no_mark() -> None:
     """It would look better than the others."""
-    assert shown(*scopes()[:-1]).marks == []
-    assert shown(*scopes(accuracy=None)).marks == []
+    assert panels({"cells": scopes()[:-1]}) == []
+    assert panels({"cells": scopes(accuracy=None)}) == []
+    assert [panel.title for panel in panels({"cells": scopes()})] == ["MNIST"]
 
 
 @pytest.mark.parametrize("change", [{"clients": 32}, {"partition": "dirichlet 0.3"}, {"dataset": "fmnist"}])
 def test_the_picture_is_of_the_usual_setting(change: dict[str, Any]) -> None:
-    assert shown(*scopes(**change)).marks == []
+    assert panels({"cells": scopes(**change)}, ["mnist"]) == []
 
 
 def test_public_records_have_a_mark_and_no_protection_a_line() -> None:

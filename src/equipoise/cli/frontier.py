@@ -97,7 +97,7 @@ def _score(sources: list[Path], folder: Path) -> None:
         drawn = {
             f"frontier{'-narrow' if narrow else ''}{'-dark' if dark else ''}.svg":
                 picture(shown, dark=dark, narrow=narrow, caption=CAPTION)
-            for narrow in (False, True) for dark in (False, True)
+            for narrow in (False, True) for dark in (False, True) if shown
         }  # fmt: skip
         # The record is away until all else is new: after a crash, nobody takes old and new for a whole.
         with storage_errors(folder / record.FILE):
@@ -145,4 +145,5 @@ def _show(result: dict[str, Any], folder: Path, as_json: bool) -> None:
         "seeded experiments; found is what our attacks got, a floor; proved is what no attack exceeds, on average: of "
         "the few hundred games that were played more may be found by chance"
     )
-    display.console.print(f"pictures: {folder}/frontier.svg   page: docs/frontier.md", markup=False, soft_wrap=True)
+    drawn = f"{folder}/frontier.svg" if (folder / "frontier.svg").is_file() else "none until a setting is whole"
+    display.console.print(f"pictures: {drawn}   page: docs/frontier.md", markup=False, soft_wrap=True)

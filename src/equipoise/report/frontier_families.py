@@ -40,8 +40,10 @@ CAPTION = (
 
 
 def panels(record: Mapping[str, Any], names: Sequence[str] = tuple(TITLES)) -> list[Panel]:
-    """A panel for each data set, of the cells with four clients and equal parts."""
-    return [_panel([row for row in record["cells"] if _shown(row) and row["dataset"] == name], name) for name in names]
+    """A panel for each data set, of the cells with four clients and equal parts; none where nothing is whole yet."""
+    rows = [row for row in record["cells"] if _shown(row)]
+    every = [_panel([row for row in rows if row["dataset"] == name], name) for name in names]
+    return [panel for panel in every if panel.marks]
 
 
 def _shown(row: Row) -> bool:
