@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from .bounds.run import bounds_run as bounds_run
     from .bounds.theory import distortion_bounds as distortion_bounds
     from .bounds.trajectory import follow as follow
+    from .choosing.choose import choose as choose
+    from .choosing.decision import Decision as Decision
     from .data.dataset import Dataset as Dataset
     from .data.dataset import from_tensors as from_tensors
     from .data.loading import load as load
@@ -114,6 +116,7 @@ _HOMES = {
     "ConfigError": "errors",
     "DataError": "errors",
     "Dataset": "data.dataset",
+    "Decision": "choosing.decision",
     "EquipoiseError": "errors",
     "Federation": "engine.federation",
     "FeatureModel": "models.features",
@@ -154,6 +157,7 @@ _HOMES = {
     "audit_run": "auditing.run_audit",
     "basic_epsilon": "privacy.accounting",
     "bounds_run": "bounds.run",
+    "choose": "choosing.choose",
     "composed_epsilon": "privacy.accounting",
     "distortion_bounds": "bounds.theory",
     "features_of": "models.features",

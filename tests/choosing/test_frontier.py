@@ -14,7 +14,6 @@ from equipoise.cli.frontier import _lines
 from equipoise.errors import CheckpointError
 from equipoise.report.frontier_families import CAPTION, panels
 from equipoise.report.frontier_picture import picture
-from equipoise.reproduction.reproduce import committed as reproduction
 from tests.choosing.frontier_parts import cell, everywhere, part, run_row, scopes, spec, values
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +33,7 @@ EQUAL = {
 
 
 def test_the_committed_values_score_to_the_committed_record_and_pictures() -> None:
-    result = record(frontier_store.read(ROOT / "frontier"), reproduction())
+    result = record(frontier_store.read(ROOT / "frontier"), ROOT)
     assert _lines(result) == (ROOT / "frontier" / "frontier.json").read_text()
     shown = panels(result)
     for narrow in (False, True):
@@ -79,7 +78,7 @@ def test_no_cell_is_told_twice(told: dict[str, Any]) -> None:
 
 
 def test_the_learners_accuracy_is_that_of_the_reproduction() -> None:
-    rows = learner(reproduction())
+    rows = learner(ROOT / "reproduction")
     assert len(rows) == 20
     content = json.loads((ROOT / "reproduction" / "accuracy-pl" / "results.json").read_text())
     first = next(one for one in content["cells"] if one["mechanism"] == "pl-learn")
@@ -88,6 +87,20 @@ def test_the_learners_accuracy_is_that_of_the_reproduction() -> None:
         "accuracy": first["mean"] / 100,
     }  # fmt: skip
     assert {row["mechanism"] for row in rows} == {"pl-learn", "ls-learn"}
+
+
+def test_the_accuracy_without_protection_is_that_of_the_recommended_model(tmp_path: Path) -> None:
+    cells = [
+        {"dataset": name, "model": model, "mechanism": mechanism, "accuracy": value}
+        for name, model, mechanism, value in (
+            ("mnist", "lenet-zhu", "none", 0.1), ("mnist", "scatter-linear", "gaussian-dp", 0.2),
+            ("mnist", "scatter-linear", "none", 0.3), ("fmnist", "scatter-linear", "none", 0.4),
+        )
+    ]  # fmt: skip
+    (tmp_path / "x.json").write_text(json.dumps({"cells": cells}))
+    assert frontier.unprotected(tmp_path / "x.json") == {"mnist": 0.3, "fmnist": 0.4}
+    with pytest.raises(CheckpointError, match="no accuracies of gaussian-dp"):
+        frontier.unprotected(tmp_path / "y.json")
 
 
 # -- a record of planted parts -----------------------------------------------------------------------------------------
@@ -99,7 +112,7 @@ def test_a_record_says_what_it_is_made_of() -> None:
         name: part(spec(), attacks=[run_row()]), "two": part(spec(), commit="def", environment={"device": "another"}),
         "three": part(spec(), commit="def"),
     }  # fmt: skip
-    result = record(values(everywhere(part=name), **parts), reproduction())
+    result = record(values(everywhere(part=name), **parts), ROOT)
     assert (result["schema"], result["commit"], result["seconds"]) == (1, "abc, def", 6.0)
     assert result["machines"] == ["a machine", "another"]
     told = result["parts"]
@@ -107,6 +120,7 @@ def test_a_record_says_what_it_is_made_of() -> None:
     assert set(told["missing"]) == set(frontier_plan.parts()) - {name}
     assert told["planned"] == len(frontier_plan.parts())
     assert len(result["cells"]) == 5
+    assert result["unprotected"] == frontier.unprotected(ROOT / "studies" / "gaussian_dp" / "accuracy.json")
     assert json.loads(_lines(result)) == result
 
 

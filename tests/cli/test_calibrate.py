@@ -74,30 +74,20 @@ def test_calibrate_for_people(command: Command) -> None:
         ["--budget", "0.96", "--set", "leakage.d=1"],
         ["--budget", "0.96", "--set", "leakage"],
         ["--budget", "0.96", "--set", "=3"],
-        ["--search", "--seed", "x"],
-        ["--search", "--seed", "1.5"],
-        ["--search", "--seed", ","],
-        ["--search", "--budget", "2"],
     ],
     ids=" ".join,
 )  # fmt: skip
 def test_calibrate_refuses_what_cannot_be(command: Command, arguments: list[str]) -> None:
-    done = command("calibrate", "--rounds", "1", *arguments)
+    done = command("calibrate", *arguments)
     assert done.code in (11, 14), done
     assert done.out == ""
     assert done.err.strip().startswith("error: ")
 
 
-def test_the_search_prints_trials_with_intervals(command: Command) -> None:
-    arguments = ["calibrate", "--search", "--mechanism", "pl-identical,none", "--budget", "0.99,0.999"]
-    arguments += ["--rounds", "40", "--set", "model=mlp", "--set", "init=torch", "--set", "batch=8"]
-    result = document(command(*arguments, "--seed", "1,2", "--json"))
-    assert set(result) == {"bar", "strictest", "trials"}
-    assert [(trial["mechanism"], trial["budget"]) for trial in result["trials"]] == [
-        ("none", None), ("pl-identical", 0.99), ("pl-identical", 0.999),
-    ]  # fmt: skip
-    assert all(trial["seeds"] == 2 and len(trial["interval"]) == 2 for trial in result["trials"])
-    assert set(result["strictest"]) == {"pl-identical"}
-    done = command(*arguments, "--seed", "1")
-    assert done.code == 0
-    assert "strictest budget that trains with pl-identical" in " ".join(done.out.split())
+@pytest.mark.parametrize(
+    "former", [["--search"], ["--search", "--rounds", "600"], ["--keep", "0.5"], ["--seed", "1,2"]]
+)
+def test_who_searches_is_sent_to_choose(command: Command, former: list[str]) -> None:
+    done = command("calibrate", "--mechanism", "pl-learn", *former)
+    assert (done.code, done.out) == (11, "")
+    assert "equipoise choose" in " ".join(done.err.split())

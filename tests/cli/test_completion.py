@@ -24,6 +24,8 @@ def test_single_names_are_completed() -> None:
     assert completion.artefacts("al") == ["all"]
     assert completion.devices("cu") == ["cuda"]
     assert completion.units("g") == ["group"]
+    assert completion.models_or_best("be") == ["best"]
+    assert completion.models_or_best("scatter") == ["scatter-linear"]
 
 
 def test_keys_of_settings_and_options_are_completed() -> None:

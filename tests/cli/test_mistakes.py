@@ -344,7 +344,7 @@ MISTAKES: dict[str, list[Mistake]] = {
         ),
         Mistake(
             "equipoise calibrate --mechanism pl-learn,ls-learn --budget 0.98", 11,
-            "Expected one --mechanism and one --budget.", "Use --search to compare several.",
+            "Expected one --mechanism and one --budget.", "Run it once for each.",
         ),
         Mistake(
             "equipoise calibrate --model mlp --identification 0.001", 11,
@@ -358,8 +358,20 @@ MISTAKES: dict[str, list[Mistake]] = {
             "Run equipoise guarantee, which shows the limits.",
         ),
         Mistake(
-            "equipoise calibrate --search --dataset digits", 12,
-            "The dataset 'digits' has no public part to search on.", "Set some of it apart: --set public_fraction=0.1.",
+            "equipoise calibrate --search --mechanism pl-learn", 11,
+            "calibrate does not search for settings.",
+            "equipoise choose does, by training: for example equipoise choose --dataset mnist --epsilon 2.",
+        ),
+        Mistake(
+            "equipoise choose --dataset digits --epsilon 2", 12,
+            "The dataset 'digits' has no public images to choose on.",
+            "Set some apart that belong to no client: --set public_fraction=0.2. Or tune on the clients' own training "
+            "records, which no epsilon covers: --on-private-records.",
+        ),
+        Mistake(
+            "equipoise choose --dataset mnist", 11,
+            "No limit was given.",
+            "Give --epsilon (for example 2), --identification (0.02) or --accuracy (0.9): just one of them.",
         ),
         Mistake(
             "equipoise reproduce gap", 11,

@@ -26,7 +26,6 @@ from equipoise import (
     audit,
     audit_run,
     bounds_run,
-    from_tensors,
     protect,
     protected_step,
 )
@@ -42,7 +41,6 @@ from equipoise.attack.view import Server, View
 from equipoise.auditing.results import REPORTED
 from equipoise.auditing.store import unpacked
 from equipoise.bounds.options import BoundsOptions
-from equipoise.choosing.search import search
 from equipoise.compute import compute, compute_audit, compute_multi_round
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import to_dict
@@ -343,17 +341,6 @@ def bounded(folder: Path) -> dict[str, Any]:
     return bounds_run(folder / "run", options).content
 
 
-def searched(folder: Path) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(1)
-    labels = torch.arange(240) % 5
-    images = torch.randn(240, 1, 8, 8, generator=generator) + torch.eye(8)[labels].view(-1, 1, 8, 1) * 4
-    data = from_tensors((images, labels), (images, labels), public=(images, labels), name="toy")
-    result = search(
-        data, ["pl-learn"], Settings.flat(rounds=6, model="mlp", init="torch", eta=0.5), [0.5, 0.995], [1, 2], 0.3
-    )
-    return {"bar": result.bar, "strictest": result.strictest, "accuracy": [t.accuracy for t in result.trials]}
-
-
 def reproduced(folder: Path) -> dict[str, Any]:
     """The measurements of the reproduction, on a scale that says nothing."""
     scale = Scale(
@@ -382,6 +369,6 @@ SCENARIOS: dict[str, Callable[[Path], dict[str, Any]]] = {
     scenario.__name__: scenario
     for scenario in (
         every_mechanism, two_datasets_two_seeds, schedules, local_steps, whole_runs, limited, computed, releases,
-        audited_run, audited_private, audited_update, inverted, computed_audit, combined, bounded, searched, reproduced,
+        audited_run, audited_private, audited_update, inverted, computed_audit, combined, bounded, reproduced,
     )
 }  # fmt: skip

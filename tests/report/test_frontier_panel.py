@@ -77,8 +77,8 @@ def test_better_stands_below_marks_in_its_corner() -> None:
 
 
 def test_the_lower_axis_says_among_how_many() -> None:
-    assert " ".join(across(0.005, WIDE)) == "leakage: records identified among 200 by the strongest attack"
-    assert "among 1,000 by" in " ".join(across(0.001, NARROW))
+    assert " ".join(across(0.005, WIDE)) == "leakage: share of records picked out of 200 (log scale)"
+    assert "out of 1,000 (" in " ".join(across(0.001, NARROW))
     assert (len(across(0.005, WIDE)), len(across(0.005, NARROW))) == (1, 2)
 
 

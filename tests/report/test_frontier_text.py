@@ -50,8 +50,8 @@ def test_the_headline_counts_what_is_met() -> None:
     lines = headline(record(*scopes(), *ours()))
     assert lines[0].startswith("At 1 of the paper's 1 budgets, gaussian-dp on scatter-linear is at least as accurate")
     assert lines[1] == (
-        "Over the whole run it was at most 1/25 as many; and at the epsilons that this takes (1 to 1), proved is that "
-        "nobody, by whatever attack, identifies more than 3 %."
+        "Over the whole run it was at most 1/25 as many; and at the epsilons that this takes (1 to 1) it is proved "
+        "that nobody, by whatever attack, identifies more than 3 %."
     )
     assert len(lines) == 2
 
@@ -123,7 +123,7 @@ def test_everything_has_a_row_for_every_setting_in_the_order_of_names() -> None:
     ]  # fmt: skip
     found = cells_of(everything({"cells": rows}, "mnist"))
     assert [row[:2] for row in found[2:]] == [
-        ["gaussian-dp, scatter-linear (proved)", "ε 1"], ["the paper's learned noise", "0.96"],
+        ["gaussian-dp on scattering features (proved)", "ε 1"], ["the paper's learned noise", "0.96"],
         ["the paper's learned noise", "0.98"], ["public images alone, LeNetZhu", "200"], ["new", "3"],
     ]  # fmt: skip
     assert {len(row) for row in found} == {len(found[0])}
@@ -196,7 +196,7 @@ def test_every_cell_of_the_committed_record_has_a_name() -> None:
         ({"mechanism": "none", "batch": 44}, "no protection, batches of 44"),
         ({"mechanism": "none", "batch": 7}, "none"),
         ({"mechanism": "none", "public": 200, "clients": 0}, "public images alone, LeNetZhu"),
-        ({"mechanism": "gaussian-dp", "budget": 1, "model": "lenet-zhu"}, "gaussian-dp, LeNetZhu (proved)"),
+        ({"mechanism": "gaussian-dp", "budget": 1, "model": "lenet-zhu"}, "gaussian-dp on LeNetZhu (proved)"),
         ({"mechanism": "somebody's"}, "somebody's"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Which budget still trains, found on public data."""
+"""From one limit to what can be deployed, and what a budget means: all on public data."""

@@ -33,8 +33,9 @@ def committed() -> Path:
     return root / FOLDER
 
 
-def record(values: Values, reproduction: Path) -> dict[str, Any]:
-    """What ``frontier.json`` holds; ``reproduction`` has the learner's accuracy as reproduced."""
+def record(values: Values, root: Path) -> dict[str, Any]:
+    """What ``frontier.json`` holds; below ``root`` lie the learner's accuracy as reproduced, and that of the
+    recommended model without protection."""
     every = cells(values)
     parts, planned = values.about[PARTS], plan.parts()
     commits = Counter(str(part["commit"]) for part in parts.values())
@@ -50,8 +51,9 @@ def record(values: Values, reproduction: Path) -> dict[str, Any]:
         },
         "seconds": sum(part["seconds"] for part in parts.values()),
         "machines": sorted({part["environment"]["device"] for part in parts.values() if "environment" in part}),
+        "unprotected": unprotected(root / "studies" / "gaussian_dp" / "accuracy.json"),
         "cells": every,
-        "equal_accuracy": equal_accuracy(every, learner(reproduction)),
+        "equal_accuracy": equal_accuracy(every, learner(root / "reproduction")),
     }
 
 
@@ -67,6 +69,14 @@ def status(folder: Path) -> dict[str, Any]:
     if not isinstance(result, dict) or result.get("schema") != SCHEMA:
         raise CheckpointError(f"{FILE} is of another version.", AGAIN)
     return result
+
+
+def unprotected(path: Path) -> dict[str, float]:
+    """The accuracy of the recommended model with all records in every round, no clip and no noise, by dataset."""
+    content = read_json(path, "accuracies of gaussian-dp", "Run in the source checkout.")
+    model = CANDIDATES[RECOMMENDED].model
+    free = [cell for cell in content["cells"] if cell["model"] == model and cell["mechanism"] == "none"]
+    return {cell["dataset"]: cell["accuracy"] for cell in free}
 
 
 def learner(reproduction: Path) -> list[Row]:

@@ -9,7 +9,21 @@ from typing import Annotated, NoReturn
 import typer
 
 from ..errors import EquipoiseError, printable
-from . import audit, bounds, calibrate, data, demo, doctor, flower, frontier, guarantee, ledger, reproduce, train
+from . import (
+    audit,
+    bounds,
+    calibrate,
+    choose,
+    data,
+    demo,
+    doctor,
+    flower,
+    frontier,
+    guarantee,
+    ledger,
+    reproduce,
+    train,
+)
 from .arguments import print_json
 from .hints import Hinting
 from .interrupts import interruptible_imports
@@ -43,6 +57,7 @@ def options(
 app.command(cls=Hinting, epilog=demo.EXAMPLES)(demo.demo)
 app.command(cls=Hinting, epilog=train.EXAMPLES)(train.train)
 app.command(cls=Hinting, epilog=audit.EXAMPLES)(audit.audit)
+app.command(cls=Hinting, epilog=choose.EXAMPLES)(choose.choose)
 app.command(cls=Hinting, epilog=calibrate.EXAMPLES)(calibrate.calibrate)
 app.command(cls=Hinting, epilog=frontier.EXAMPLES)(frontier.frontier)
 app.command(cls=Hinting, epilog=guarantee.EXAMPLES)(guarantee.guarantee)

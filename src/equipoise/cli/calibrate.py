@@ -1,45 +1,37 @@
-"""``equipoise calibrate``: what a budget asks of the distortion, what it means on a model, or which still train."""
+"""``equipoise calibrate``: what a budget asks of the distortion, and what it means on a model."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from ..errors import ConfigError
 from . import completion
-from .arguments import Json, Model, Set, model_code, pairs, print_json, split, words
+from .arguments import Json, Model, Set, pairs, print_json, split, words
 from .calibrate_model import Wanted, on_model, show_model
-
-if TYPE_CHECKING:
-    from ..choosing.search import SearchResult
 
 EXAMPLES = (
     "Examples: equipoise calibrate --mechanism pl-learn --budget 0.96   |   equipoise calibrate --model mlp "
-    "--mechanism pl-identical --budget 0.98 --identification 0.05   |   equipoise calibrate --search --mechanism "
-    "pl-learn,pl-identical --rounds 600"
+    "--mechanism pl-identical --budget 0.98 --identification 0.05"
 )
+Former = Annotated[str | None, typer.Option(hidden=True)]
 
 
 def calibrate(
     *,
-    mechanism: Annotated[
-        str, typer.Option(help="Mechanism; with --search comma-separated.", autocompletion=completion.mechanisms)
-    ] = "pl-learn",
-    budget: Annotated[str | None, typer.Option(help="Budget; with --search a comma-separated grid.")] = None,
+    mechanism: Annotated[str, typer.Option(help="Mechanism.", autocompletion=completion.mechanisms)] = "pl-learn",
+    budget: Annotated[str | None, typer.Option(help="Its budget.")] = None,
     sensitivity: Annotated[float | None, typer.Option(help="S of the scale mechanisms.")] = None,
-    search: Annotated[
-        bool, typer.Option("--search", help="Find the strictest budget that trains, on public data.")
-    ] = False,
+    search: Annotated[bool, typer.Option("--search", hidden=True)] = False,
     model: Model = None,
     dataset: Annotated[
         str | None,
         typer.Option(
             "--dataset",
             "--data",
-            help="Whose public part to measure or search on.",
+            help="Whose public part to measure on.",
             show_default="mnist",
             autocompletion=completion.datasets,
         ),
@@ -50,25 +42,25 @@ def calibrate(
     identification: Annotated[
         float | None, typer.Option(help="Find the budget at which matched is expected to find this share.")
     ] = None,
-    rounds: Annotated[int, typer.Option(help="Rounds of the search.")] = 600,
-    seed: Annotated[str, typer.Option(help="Seeds of the search; comma-separated.")] = "1,2,3",
-    keep: Annotated[
-        float, typer.Option(help="Share of the unprotected gain over chance that counts as trained.")
-    ] = 0.5,
+    rounds: Former = None,
+    seed: Former = None,
+    keep: Former = None,
     settings: Set = None,
     as_json: Json = False,
 ) -> None:
     """What a budget asks of the distortion; with --model, --dataset, --run or --identification what that means on a
-    model, measured on public data; with --search, which budgets still train."""
+    model, measured on public data."""
+    if search or any(given is not None for given in (rounds, seed, keep)):
+        raise ConfigError(
+            "calibrate does not search for settings.",
+            "equipoise choose does, by training: for example equipoise choose --dataset mnist --epsilon 2.",
+        )
     overrides = pairs(settings)
     flags = (("sensitivity", sensitivity), ("model", model))
     overrides |= {key: value for key, value in flags if value is not None}
     names, budgets = words(mechanism), split(budget)
-    if search:
-        _search(names, budgets, dataset or "mnist", split(seed), keep, {**overrides, "rounds": rounds}, as_json)
-        return
     if len(names) != 1 or len(budgets) > 1:
-        raise ConfigError("Expected one --mechanism and one --budget.", "Use --search to compare several.")
+        raise ConfigError("Expected one --mechanism and one --budget.", "Run it once for each.")
     measured = "model" in overrides or any(given is not None for given in (dataset, run, identification))
     value = budgets[0] if budgets else None
     result: dict[str, Any] = {}
@@ -117,51 +109,3 @@ def _show_calibration(result: dict[str, Any], guesses: bool) -> None:
             f"reach {scores['black']:.2f} (black) and {scores['class_mean']:.2f} (class mean) on public {name}"
         )
     display.note(result["claim"])
-
-
-def _search(
-    names: list[str],
-    budgets: list[float],
-    dataset: str,
-    seeds: list[int],
-    keep: float,
-    overrides: dict[str, Any],
-    as_json: bool,
-) -> None:
-    from ..choosing.search import search
-    from ..engine.datasets import load_dataset
-    from ..runs.config import resolve
-    from . import display
-
-    config = resolve(overrides=overrides, sweep={"mechanisms": ["none"], "datasets": [dataset]})
-    with display.progress(config.settings.training.rounds, f"searching on public {dataset}", quiet=as_json) as on_round:
-        result = search(
-            load_dataset(config.settings, dataset), names, config.settings, budgets or None, seeds, keep, on_round,
-            model=model_code(config, named=True),
-        )  # fmt: skip
-    if as_json:
-        print_json(
-            {"bar": result.bar, "strictest": result.strictest, "trials": [asdict(trial) for trial in result.trials]}
-        )
-        return
-    _show_search(result, f"public {dataset}, {config.settings.training.rounds} rounds")
-
-
-def _show_search(result: SearchResult, what: str) -> None:
-    from ..mechanism.schedule import schedule_text
-    from . import display
-
-    numbers = ("budget", "accuracy", "95 % interval", "seeds")
-    table = display.table(
-        f"{what}; a budget trains from {result.bar:.1%} on", ("mechanism", *numbers, "trains"), numbers=numbers
-    )
-    for trial in result.trials:
-        display.add_row(
-            table, trial.mechanism, schedule_text(trial.budget), f"{trial.accuracy:.1%}",
-            display.share_range(*(trial.interval or (None, None))), str(trial.seeds), "yes" if trial.trains else "no",
-        )  # fmt: skip
-    display.console.print(table)
-    for name, value in result.strictest.items():
-        edge = " (the strictest tried: the edge was not found)" if result.at_edge(name) else ""
-        best = "none of these" if value is None else f"{value:g}{edge}"
-        display.console.print(f"strictest budget that trains with {name}: {best}")

@@ -44,6 +44,10 @@ def models(incomplete: str) -> list[str]:
     return [name for name in MODELS if name.startswith(incomplete)]
 
 
+def models_or_best(incomplete: str) -> list[str]:
+    return [*(["best"] if "best".startswith(incomplete) else []), *models(incomplete)]
+
+
 def artefacts(incomplete: str) -> list[str]:
     from ..reproduction.artefacts.registry import ARTEFACTS
 

@@ -92,7 +92,7 @@ def _score(sources: list[Path], folder: Path) -> None:
     with locked(folder):
         there = [frontier_store.read(folder)] if (folder / frontier_store.FILE).is_file() else []
         values = reduce(frontier_store.merged, [*there, *found])
-        result = record.record(values, committed())
+        result = record.record(values, committed().parent)
         shown = panels(result)
         drawn = {
             f"frontier{'-narrow' if narrow else ''}{'-dark' if dark else ''}.svg":

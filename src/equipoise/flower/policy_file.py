@@ -109,8 +109,15 @@ def init_policy(
     return path
 
 
-def policy_text(data: str, mechanism: Mechanism, budget: float | None, releases: int, account: str | None) -> str:
-    """The file, with comments."""
+def policy_text(
+    data: str,
+    mechanism: Mechanism,
+    budget: float | None,
+    releases: int,
+    account: str | None,
+    limits: Mapping[str, float | str] | None = None,
+) -> str:
+    """The file, with comments; ``limits`` of the mechanism in place of those that the default constants make."""
     quoted = data.replace("\\", "\\\\").replace('"', '\\"')
     about = {"version": f"{VERSION}", "data": f'"{quoted}"'}
     if account is None:
@@ -121,7 +128,7 @@ def policy_text(data: str, mechanism: Mechanism, budget: float | None, releases:
         "most-releases": f"{releases}", "weight": "1.0" if mechanism.formal else '"examples"', "metrics": "[]",
         "verbose-errors": "false",
     }  # fmt: skip
-    bounds = {key: _toml(value) for key, value in default_bounds(mechanism, budget, releases).items()}
+    bounds = {key: _toml(value) for key, value in (limits or default_bounds(mechanism, budget, releases)).items()}
     judged = "the whole (epsilon, delta) of a run counts" if mechanism.whole_run else "a budget counts by its noise"
     comments = WHOLE_RUN if mechanism.whole_run else COMMENTS
     return f"""\

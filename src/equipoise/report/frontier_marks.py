@@ -10,8 +10,8 @@ from typing import Any, Literal
 from ..errors import DataError, is_finite
 from ..privacy.guarantee import percent_up
 
-Role = Literal["recommended", "paper", "baseline"]
-ROLES = ("recommended", "paper", "baseline")
+Role = Literal["recommended", "paper", "alternative", "baseline"]
+ROLES = ("recommended", "paper", "alternative", "baseline")
 REMEDY = "Leave that mark out, or measure it again."
 
 
@@ -48,12 +48,16 @@ class Mark:
 
 @dataclass(frozen=True)
 class Panel:
-    """A data set: its marks, the leakage that blind guessing has, and the accuracy without any protection."""
+    """A data set: its marks, the leakage that blind guessing has, and the accuracy without any protection.
+
+    ``choice`` is what a mark is called that is ``chosen``.
+    """
 
     title: str
     marks: Sequence[Mark]
     chance: float
     unprotected: float | None
+    choice: str = "chosen"
 
     def families(self) -> dict[str, list[Mark]]:
         """The marks of every family, families in the order in which they appear."""

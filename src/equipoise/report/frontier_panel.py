@@ -37,7 +37,7 @@ def look(role: str, number: int, colours: Colours, sizes: Sizes) -> Look:
     corners = SHAPES[role][number % len(SHAPES[role])]
     if role == "baseline":
         return Look(role, corners, colours.line, colours.mark, colours.quiet, 1.6, sizes.radius * 0.85)
-    colour = colours.recommended if role == "recommended" else colours.paper
+    colour = {"recommended": colours.recommended, "paper": colours.paper, "alternative": colours.alternative}[role]
     return Look(role, corners, colour, colour, colour, 4.0 if role == "recommended" else 2.8, sizes.radius)
 
 
@@ -99,7 +99,7 @@ def draw_panel(scene: Scene) -> set[str]:
     _ground(scene)
     _ticks(scene)
     families = scene.panel.families()
-    ranks = {"baseline": 0, "paper": 1, "recommended": 2}
+    ranks = {"baseline": 0, "alternative": 1, "paper": 2, "recommended": 3}
     for family, marks in sorted(families.items(), key=lambda item: ranks[scene.looks[item[0]].role]):
         _family(scene, marks, scene.looks[family])
     return _labels(scene, families)
@@ -156,7 +156,7 @@ def across(chance: float, sizes: Sizes) -> list[str]:
     """What the lower axis shows, in lines."""
     among = round(1 / chance)
     room = (sizes.width - 2 * sizes.margin - (sizes.columns - 1) * sizes.gap) / sizes.columns - sizes.ticks
-    parts = [f"leakage: records identified among {among:,}", "by the strongest attack"]
+    parts = [f"leakage: share of records picked out of {among:,}", "(log scale)"]
     whole = " ".join(parts)
     return [whole] if text_width(whole, sizes.small) <= room else parts
 
@@ -191,9 +191,9 @@ def _family(scene: Scene, marks: list[Mark], look: Look) -> None:
                 ink.line(((spot[0] + side, axes.box.bottom - 7), tip), look.fill, 1.8, ROUND)
 
 
-def chosen(mark: Mark) -> str:
+def chosen(mark: Mark, panel: Panel) -> str:
     """The words of a choice where there is no room for them at its mark."""
-    return f"chosen: {mark.family}, {mark.strength}" if mark.strength else f"chosen: {mark.family}"
+    return f"{panel.choice}: {mark.family}, {mark.strength}" if mark.strength else f"{panel.choice}: {mark.family}"
 
 
 def proved_spots(axes: Axes, marks: Sequence[Mark]) -> list[Point]:
@@ -223,11 +223,14 @@ def _labels(scene: Scene, families: dict[str, list[Mark]]) -> set[str]:
     sizes, axes, colours = scene.sizes, scene.axes, scene.colours
     _better(scene)
     named: set[str] = set()
+    for family in (family for family in families if scene.looks[family].role == "alternative"):  # it has little room
+        wish = _wish(scene, [], family, _anchors(scene, families[family]))
+        named |= {family} if _write(scene, wish, scene.looks[family].words) else set()
     for mark in scene.panel.marks:
         if mark.chosen:
-            first = wrapped(f"chosen: {mark.strength}", sizes.strong, _room(scene), bold=True)
+            first = wrapped(f"{scene.panel.choice}: {mark.strength}", sizes.strong, _room(scene), bold=True)
             written = _write(scene, _wish(scene, first, mark.family, [axes.spot(mark)], RING), colours.text)
-            named |= {mark.family, chosen(mark)} if written else set()
+            named |= {mark.family, chosen(mark, scene.panel)} if written else set()
     strong = [family for role in ("recommended", "paper") for family in families if scene.looks[family].role == role]
     for family in strong:
         _strengths(scene, [families[family][0], families[family][-1]], 5)

@@ -94,7 +94,8 @@ def _legend(
         if any(family in panel.families() and family not in names for panel, names in zip(panels, named, strict=True)):
             entries.append((family, its))
     for panel, names in zip(panels, named, strict=True):
-        entries += [(chosen(mark), "ring") for mark in panel.marks if mark.chosen and chosen(mark) not in names]
+        picked = [chosen(mark, panel) for mark in panel.marks if mark.chosen]
+        entries += [(words, "ring") for words in picked if words not in names]
     limits = [looks[mark.family] for panel in panels for mark in panel.marks if mark.proved is not None]
     if limits and not all(PROVED in names for names in named):
         entries.append((PROVED, replace(limits[0], line=colours.line, fill=colours.mark, words=colours.quiet, width=0)))
@@ -170,7 +171,7 @@ def _described(panels: Sequence[Panel]) -> str:
             role = " (recommended)" if marks[0].role == "recommended" else ""
             accuracy = _range([mark.accuracy for mark in marks])
             said.append(f"{family}{role}: accuracy {accuracy}, leakage {_range([mark.leakage for mark in marks])}.")
-        said += [f"Chosen: {mark.told()}." for mark in panel.marks if mark.chosen]
+        said += [f"{panel.choice.capitalize()}: {mark.told()}." for mark in panel.marks if mark.chosen]
     return " ".join(said)
 
 

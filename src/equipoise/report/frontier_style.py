@@ -21,19 +21,20 @@ class Colours:
     frame: str
     recommended: str
     paper: str
+    alternative: str
     line: str
     mark: str
 
 
 LIGHT = Colours(
     ground="#ffffff", text="#1b1f24", quiet="#59636e", grid="#eaeef2", frame="#8c959f",
-    recommended="#00798c", paper="#b35900", line="#b9c1c9", mark="#7d8792",
+    recommended="#00798c", paper="#b35900", alternative="#7b4ab5", line="#b9c1c9", mark="#7d8792",
 )  # fmt: skip
 DARK = Colours(
     ground="#0d1117", text="#f0f3f6", quiet="#a3acb5", grid="#1d232b", frame="#59626c",
-    recommended="#4cc3d5", paper="#f0a13a", line="#465059", mark="#8a949e",
+    recommended="#4cc3d5", paper="#f0a13a", alternative="#c4a1f5", line="#465059", mark="#8a949e",
 )  # fmt: skip
-"""Teal and orange differ for every kind of colour blindness; everything else is grey."""
+"""Teal, orange and violet have shapes of their own, too; everything else is grey."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,7 @@ WIDE = Sizes(
 )  # fmt: skip
 NARROW = Sizes(
     width=390, columns=1, margin=12, gap=30, ticks=45, plot=424, head=54,
-    title=19, strong=14, text=12, small=12, radius=5, above=90, label=0.86,
+    title=19, strong=14, text=12, small=12, radius=5, above=90, label=0.5,
 )  # fmt: skip
 
 
@@ -86,6 +87,7 @@ CROSS = [(x * a, y * b) for a, b in ((1, 1), (1, -1), (-1, -1), (-1, 1)) for x, 
 SHAPES: dict[str, list[list[Point]]] = {
     "recommended": [_polygon(36, 0), _polygon(8, 1 / 16), _polygon(12, 0, 0.75)],
     "paper": [_scaled(_polygon(4, 1 / 8), 1.2), _scaled(_polygon(4, 0), 1.3)],
+    "alternative": [_scaled(_polygon(5, 0, 0.5), 1.4)],
     "baseline": [
         _scaled(_polygon(3, 0), 1.25),
         _scaled(_polygon(4, 0, 0.45), 1.35),

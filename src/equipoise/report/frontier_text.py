@@ -31,7 +31,7 @@ def headline(record: Row) -> list[str]:
         least = f"at most 1/{int(1 / ratio)} as many" if 0 < ratio <= 1 else f"{ratio:.3g} times as many"
         lines.append(
             f"Over the whole run it was {least}; and at the epsilons that this takes ({min(epsilons):g} to "
-            f"{max(epsilons):g}), proved is that nobody, by whatever attack, identifies more than {most}."
+            f"{max(epsilons):g}) it is proved that nobody, by whatever attack, identifies more than {most}."
         )
     lines += [f"Missed: {TITLES[row['dataset']]}, {row['cell']}." for row in equal if not row["met"]]
     return lines
@@ -159,6 +159,7 @@ NAMES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("no protection", {"mechanism": "none", "public": None, "batch": 4}),
     ("no protection, batches of 44", {"mechanism": "none", "public": None, "batch": 44}),
     *((name, common) for name, _, common in FAMILIES if common["mechanism"] not in ("none", "pl-identical")),
+    ("learned noise, damped server", {"mechanism": "pl-learn", "server": "damped"}),
     ("static noise, eleven local steps", {"mechanism": "pl-identical", "local_steps": 11, "server": "plain"}),
     ("static noise, eleven local steps, damped server",
      {"mechanism": "pl-identical", "local_steps": 11, "server": "damped"}),
