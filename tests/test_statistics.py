@@ -18,6 +18,7 @@ from equipoise.statistics import (
     auc,
     bootstrap,
     bootstrap_auc,
+    bootstrap_tpr,
     bounded_interval,
     interval,
     ranks,
@@ -221,6 +222,29 @@ def test_weighted_auc_and_tpr_are_those_of_resamples(others: int, rounded: bool)
     ):  # fmt: skip
         variance = float(np.var([share(rows) for rows in again]))
         assert one == pytest.approx(share_interval(share(both), variance, 25, size), abs=1e-9)
+
+
+@pytest.mark.parametrize("others", [1, 2, 5, 20, 60])
+@pytest.mark.parametrize("rounded", [False, True])
+def test_the_interval_of_tpr_alone_is_the_one_beside_auc(others: int, rounded: bool) -> None:
+    """Bit for bit, though it looks at the highest scores alone; where a few releases have them all it looks further."""
+    random = np.random.default_rng(5)
+    both = random.normal(size=(25, 3 + others)) + random.normal(size=(25, 1))
+    both[:, :3] += 0.8
+    both[:3] += 20
+    if rounded:  # many ties
+        both = both.round()
+    whole = bootstrap_auc(both[:, :3], both[:, 3:], draws=200, seed=9)
+    assert whole is not None
+    assert bootstrap_tpr(both[:, :3], both[:, 3:], draws=200, seed=9) == whole[1]
+
+
+def test_the_interval_of_tpr_alone_refuses_the_same() -> None:
+    assert bootstrap_tpr(np.zeros((1, 4)), np.zeros((1, 20))) is None
+    with pytest.raises(DataError, match="same N"):
+        bootstrap_tpr(np.zeros((3, 2)), np.zeros((4, 2)))
+    with pytest.raises(DataError, match="nan"):
+        bootstrap_tpr([[1.0], [NAN]], [[1.0], [0.0]])
 
 
 def test_the_interval_of_auc_covers() -> None:

@@ -39,14 +39,12 @@ REMEDIES = {
     errno.ENAMETOOLONG: "Choose a shorter name.",
 }
 """What helps, by what the system said."""
+DONE = "done.json"
+"""Written last into the folder of a part of a SPEC: it is whole, and how long it took."""
 MOST_JSON = 2**30
 """Bytes of a JSON file that are read."""
 WRONG_KIND = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
 """A file where a folder is needed, or the other way round."""
-
-
-DONE = "done.json"
-"""Written last into the folder of a part of a SPEC: it is whole, and how long it took."""
 
 
 @contextlib.contextmanager

@@ -214,12 +214,7 @@ def bootstrap_auc(
     >>> [(round(low, 2), high) for low, high in bootstrap_auc(scores + 100, scores)]
     [(0.88, 1.0), (0.88, 1.0)]
     """
-    inside, outside = as_array(members), as_array(others)
-    if inside.ndim != 2 or outside.ndim != 2 or len(inside) != len(outside) or 0 in (*inside.shape, *outside.shape):
-        raise DataError(
-            f"Expected members [N, a] and others [N, b] of the same N releases, got {list(inside.shape)} and "
-            f"{list(outside.shape)}."
-        )
+    inside, outside = _pairs(members, others)
     if len(inside) < 2:
         return None
     sorted_in, from_in = _by_score("members", inside)
@@ -243,6 +238,34 @@ def bootstrap_auc(
         for share, drawn, size in ((auc(inside, outside), areas, few), (tpr_at(inside, outside), rates, inside.size))
     )
     return one, two
+
+
+def bootstrap_tpr(members: Values, others: Values, draws: int = 1000, seed: int = 0) -> Interval | None:
+    """The second interval of ``bootstrap_auc``, bit for bit, from the highest scores alone: ten times faster."""
+    inside, outside = _pairs(members, others)
+    if len(inside) < 2:
+        return None
+    (high_in, from_in), (high_out, from_out) = _by_score("members", -inside), _by_score("others", -outside)
+    allowed, caught = _allowed(FPR, outside.size), []
+    for weights in _resampled(len(inside), draws, seed, 2 * inside.size + outside.size):
+        few = 4 * allowed + 64
+        while (above := np.cumsum(weights[:, from_out[:few]], axis=1))[:, -1].min() <= allowed < outside.size:
+            few *= 2
+        count = np.searchsorted(high_in, high_out[(above <= allowed).sum(1)])  # members above the threshold
+        heavy = _sums(weights[:, from_in[: count.max()]])
+        caught.append(np.take_along_axis(heavy, count[:, None], 1)[:, 0])
+    variance = float((np.concatenate(caught) / inside.size).var())
+    return share_interval(tpr_at(inside, outside), variance, len(inside), inside.size)
+
+
+def _pairs(members: Values, others: Values) -> tuple[Array, Array]:
+    inside, outside = as_array(members), as_array(others)
+    if inside.ndim != 2 or outside.ndim != 2 or len(inside) != len(outside) or 0 in (*inside.shape, *outside.shape):
+        raise DataError(
+            f"Expected members [N, a] and others [N, b] of the same N releases, got {list(inside.shape)} and "
+            f"{list(outside.shape)}."
+        )
+    return inside, outside
 
 
 def _by_score(what: str, values: Array) -> tuple[Array, Array]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,9 +14,12 @@ from ..reproduction.reproduce import checkout
 from . import frontier_plan as plan
 from .frontier_cells import WHOLE, Row, cells
 from .frontier_plan import CANDIDATES, RECOMMENDED, STAGES
+from .frontier_store import FILE as VALUES
 from .frontier_store import PARTS
 
+SCHEMA = 1
 FOLDER, FILE = "frontier", "frontier.json"
+AGAIN = "Make it again with equipoise frontier --from."
 SCOPES = (*STAGES, WHOLE)
 SHARE = 1 / 5
 """Of the learner's identification: what the recommended mechanism should leave at most."""
@@ -38,7 +40,7 @@ def record(values: Values, root: Path) -> dict[str, Any]:
     parts, planned = values.about[PARTS], plan.parts()
     commits = Counter(str(part["commit"]) for part in parts.values())
     return {
-        "schema": 1,
+        "schema": SCHEMA,
         "experiment": "seeded",
         "commit": ", ".join(sorted(commits)),
         "parts": {
@@ -57,11 +59,15 @@ def record(values: Values, root: Path) -> dict[str, Any]:
 
 def status(folder: Path) -> dict[str, Any]:
     """The committed record."""
+    if not (folder / FILE).is_file() and (folder / VALUES).is_file():  # it is removed first and written last
+        raise CheckpointError(f"The results in {folder.name} are not whole: {FILE} is missing.", AGAIN)
     if not (folder / FILE).is_file():
         raise CheckpointError(
             f"There are no results in {folder.name}.", "Run in the source checkout, or give the folder with --out."
         )
-    result: dict[str, Any] = read_json(folder / FILE, "frontier", "Make it again with equipoise frontier --from.")
+    result: dict[str, Any] = read_json(folder / FILE, "frontier", AGAIN)
+    if not isinstance(result, dict) or result.get("schema") != SCHEMA:
+        raise CheckpointError(f"{FILE} is of another version.", AGAIN)
     return result
 
 
@@ -147,7 +153,7 @@ def _share(row: Row | None, name: str = "identification") -> float | None:
 
 
 def _verdict(theirs: Row | None, ours: Row | None) -> Row:
-    """At most a fifth of the learner's, or not above chance by the interval."""
+    """At most a fifth of the learner's, or not above chance by the interval. There is no ratio to a learner's 0."""
     if theirs is None or ours is None or theirs["control_failed"] or ours["control_failed"]:
         return {"ratio": None, "met": False, "why": "not measured, or a control failed"}
     result = {
@@ -155,9 +161,9 @@ def _verdict(theirs: Row | None, ours: Row | None) -> Row:
         "learner_low": theirs["identification_low"], "high": ours["identification_high"],
         "learner_undistorted": theirs["undistorted"],
         "learner_membership": theirs["membership_tpr_at_1pct"], "membership": ours["membership_tpr_at_1pct"],
-        "ratio": ours["identification"] / theirs["identification"] if theirs["identification"] else math.inf,
+        "ratio": ours["identification"] / theirs["identification"] if theirs["identification"] else None,
     }  # fmt: skip
-    if ours["identification_low"] <= 1 / ours["candidates"]:
+    if ours["identification_low"] is not None and ours["identification_low"] <= 1 / ours["candidates"]:
         return {**result, "met": True, "why": "not above chance"}
-    met = result["ratio"] <= SHARE
+    met = result["ratio"] is not None and result["ratio"] <= SHARE
     return {**result, "met": met, "why": "at most a fifth" if met else "more than a fifth"}

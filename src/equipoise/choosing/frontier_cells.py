@@ -15,11 +15,12 @@ import numpy as np
 from ..auditing.results import Outcome, able, interval_of
 from ..auditing.store import Values
 from ..engine.settings import Settings, present_names
+from ..errors import CheckpointError
 from ..mechanism.registry import get_mechanism
 from ..models.bundled import build
 from ..models.features import FeatureModel
-from ..statistics import Array, bootstrap_auc, interval, rate_interval, tpr_at
-from .frontier_plan import STAGES
+from ..statistics import Array, bootstrap_tpr, interval, rate_interval, tpr_at
+from .frontier_plan import STAGES, stages_by_round
 from .frontier_store import PARTS
 
 Row = dict[str, Any]
@@ -30,7 +31,7 @@ ATTACKS = ("matched", "lti")
 CHANCE = 1 / 200
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Setting:
     """What makes a cell: everything but the seed and the scope."""
 
@@ -52,9 +53,11 @@ class Setting:
         whole = get_mechanism(federation["mechanism"]).whole_run
         server = "damped" if s["server_rate"] == "auto" else "plain"
         return cls(
-            federation["dataset"], federation["mechanism"], s["model"], "momentum" if s["server_momentum"] else server,
-            federation["budget"], None if whole else s["batch"], s["local_steps"], s["clients"],
-            "dirichlet 0.3" if s["partition"] == "dirichlet" else s["partition"], s["rounds"],
+            dataset=federation["dataset"], mechanism=federation["mechanism"], model=s["model"],
+            server="momentum" if s["server_momentum"] else server, budget=federation["budget"],
+            batch=None if whole else s["batch"], local_steps=s["local_steps"], clients=s["clients"],
+            partition=f"dirichlet {s['dirichlet']:g}" if s["partition"] == "dirichlet" else s["partition"],
+            rounds=s["rounds"],
         )  # fmt: skip
 
 
@@ -114,11 +117,21 @@ def _cells(setting: Setting, found: Found) -> Iterator[Row]:
         for scope, rows in _limits(setting, found).items():
             yield {**about, "scope": scope, **rows}
         return
-    numbers = sorted({number for _, number, _ in found.outcomes})
-    for scope, number in zip(STAGES, numbers, strict=False):
-        yield {**about, "scope": scope, **_stage(found, number)}
+    for number in sorted({number for _, number, _ in found.outcomes}):
+        yield {**about, "scope": _scope(setting, number), **_stage(found, number)}
     if found.run is not None:
         yield {**about, "scope": WHOLE, **_whole(found.run)}
+
+
+def _scope(setting: Setting, number: int) -> int:
+    """The stage of a round, whatever else was attacked."""
+    known = stages_by_round(setting.rounds, get_mechanism(setting.mechanism).whole_run)
+    if number not in known:
+        raise CheckpointError(
+            f"Releases after round {number} of {setting.rounds} were attacked; stages: {', '.join(map(str, known))}.",
+            "Compute a SPEC of equipoise frontier --plan.",
+        )
+    return known[number]
 
 
 def _about(setting: Setting) -> Row:
@@ -203,8 +216,7 @@ def _members(found: Found, number: int) -> Row:
     if not own:
         return {"membership_tpr_at_1pct": None, "membership_low": None, "membership_high": None}
     members, others = (_joined(own.values(), name) for name in ("members", "others"))
-    ends = bootstrap_auc(members, others)
-    low, high = (None, None) if ends is None else ends[1]
+    low, high = bootstrap_tpr(members, others) or (None, None)
     return {"membership_tpr_at_1pct": tpr_at(members, others), "membership_low": low, "membership_high": high}
 
 
@@ -226,7 +238,7 @@ def _whole(row: Row) -> Row:
 def _limits(setting: Setting, found: Found) -> dict[Any, Row]:
     """Games of ``gaussian-dp`` by scope, beside what is proved."""
     numbers = sorted({row["round"] for row in found.limits if row["round"] is not None})
-    scopes: dict[Any, Any] = dict(zip(numbers, STAGES, strict=False)) | {None: WHOLE}
+    scopes: dict[Any, Any] = {number: _scope(setting, number) for number in numbers} | {None: WHOLE}
     result: dict[Any, Row] = {}
     for number, scope in scopes.items():
         own = [row for row in found.limits if row["round"] == number]
@@ -241,7 +253,7 @@ def _limits(setting: Setting, found: Found) -> dict[Any, Row]:
             "membership_high": alarms["high"], "trajectories": 1, "releases": which["games"],
             "candidates": which["candidates"], "undistorted": which["undistorted"], "impostor": which["impostor"],
             "control_failed": which["control_failed"], "proved_identification": _proved(which),
-            "above": which["above"] or alarms["above"],
+            "above": any(row["above"] for row in (which, alarms)) if "above" in which else None,
         }  # fmt: skip
     return result
 
@@ -275,18 +287,9 @@ def _public_cells(values: Values) -> Iterator[Row]:
         best = max(rates.values(), key=lambda rows: mean(row["tuning_accuracy"] for row in rows))
         settings = Settings.flat(**present_names(specs[key]["settings"]))
         setting = Setting(
-            key[0],
-            "none",
-            key[1],
-            "plain",
-            None,
-            settings.protection.batch,
-            1,
-            0,
-            "none",
-            settings.training.rounds,
-            key[2],
-        )
+            dataset=key[0], mechanism="none", model=key[1], server="plain", budget=None, local_steps=1, clients=0,
+            batch=settings.protection.batch, partition="none", rounds=settings.training.rounds, public=key[2],
+        )  # fmt: skip
         nothing = {"identification": CHANCE, "identification_low": None, "identification_high": None}
         about = {**_about(setting), **_accuracy([row["accuracy"] for row in best]), "gradients": 0, "bytes": 0}
         about["accuracy_round"] = setting.rounds

@@ -133,8 +133,16 @@ GAMES: dict[str, Any] = {"games": 500, "among": 200, "seed": 0}
 
 def rounds_of(settings: Settings, whole_run: bool) -> list[int]:
     """After which rounds a release is attacked, stage by stage; a budget of a whole run has none after the last."""
-    rounds = settings.training.rounds
-    return [min(rounds * stage // 100, rounds - 1 if whole_run else rounds) for stage in STAGES]
+    return list(stages_by_round(settings.training.rounds, whole_run))
+
+
+def stages_by_round(rounds: int, whole_run: bool) -> dict[int, int]:
+    """Which stage, in percent, an attack after a round belongs to.
+
+    >>> stages_by_round(50, whole_run=True)
+    {0: 0, 2: 4, 20: 40, 49: 100}
+    """
+    return {min(rounds * stage // 100, rounds - 1 if whole_run else rounds): stage for stage in STAGES}
 
 
 def parts(device: str = "cuda") -> dict[str, dict[str, Any]]:

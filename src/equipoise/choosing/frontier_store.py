@@ -18,9 +18,11 @@ from ..auditing.results import Outcome
 from ..auditing.store import Values, packed, unpacked
 from ..errors import CheckpointError
 from ..files import DONE, read_json, write_bytes
+from . import frontier_plan as plan
 
 SCHEMA = 1
 FILE = "values.npz"
+AGAIN = "Compute it again."
 PARTS = "parts"
 """In ``Values.about``: for each part its commit, seconds, machine, SPEC and the rows that have no values."""
 
@@ -40,20 +42,38 @@ def gathered(folder: Path) -> Values:
 
 def _part(folder: Path) -> tuple[dict[str, Any], list[Outcome]]:
     """What is kept of a part, and what was measured on every release."""
-    done = read_json(folder / DONE, "finished part", "Compute it again.")
-    part = {name: done.get(name) for name in ("commit", "seconds", "spec")}
+    done = read_json(folder / DONE, "finished part", AGAIN)
+    try:
+        part = {name: done[name] for name in ("commit", "seconds", "spec")}
+        _refuse_quick(folder.name, part["spec"])
+        return _found(folder, part)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"The part {folder.name} is not what compute writes: {error!r}.", AGAIN) from error
+
+
+def _refuse_quick(name: str, spec: Mapping[str, Any]) -> None:
+    """A part of fewer rounds than planned has its name, and would take the place of a result."""
+    rounds, planned = spec["settings"]["rounds"], plan.parts().get(name)
+    if planned is not None and rounds != planned["settings"]["rounds"]:
+        raise CheckpointError(
+            f"The part {name} has {rounds} rounds instead of {planned['settings']['rounds']}: it says nothing.",
+            "Compute a SPEC that was planned without --quick.",
+        )
+
+
+def _found(folder: Path, part: dict[str, Any]) -> tuple[dict[str, Any], list[Outcome]]:
     for name, kept in (
         ("audit", ("accuracy", "limits")), ("multi_round", ("attacks", "limits")), ("public", ("federations",))
     ):  # fmt: skip
         if (path := folder / f"{name}.json").exists():
-            content = read_json(path, "result of a part", "Compute it again.")
+            content = read_json(path, "result of a part", AGAIN)
             part |= {one: content[one] for one in kept if content.get(one)}
             part["environment"] = content["environment"]
     if not (folder / "audit.npz").exists():
         return part, []
     values = unpacked((folder / "audit.npz").read_bytes(), str(folder))
     part["candidates"] = values.about.get("candidates")
-    return part, [_small(one, folder.name) for one in values.outcomes if "games" not in done["spec"]["audit"]]
+    return part, [_small(one, folder.name) for one in values.outcomes if "games" not in part["spec"]["audit"]]
 
 
 def _small(outcome: Outcome, part: str) -> Outcome:

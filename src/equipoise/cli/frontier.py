@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,9 +66,13 @@ def _write_plan(path: Path, device: str, quick: bool, folder: Path, as_json: boo
     if as_json:
         print_json(told)
         return
-    minutes = round(len(parts) * SECONDS / 10 / 60)
+    minutes = max(1, round(len(parts) * SECONDS / 10 / 60))
     time = "seconds each" if quick else f"about {minutes} min on one H200 with ten processes, far more on a CPU"
-    display.console.print(f"{len(parts)} parts that are not there yet ({time}): {path}", markup=False)
+    if not parts:
+        display.console.print(f"nothing is left to compute: {path} has no parts", markup=False)
+        return
+    many = "1 part that is" if len(parts) == 1 else f"{len(parts)} parts that are"
+    display.console.print(f"{many} not there yet ({time}): {path}", markup=False, soft_wrap=True)
     display.console.print(
         f"next, as often as there is room, side by side: PYTHONPATH=src python -m equipoise.compute {path} OUT/",
         markup=False, soft_wrap=True,
@@ -78,27 +83,29 @@ def _score(sources: list[Path], folder: Path) -> None:
     """Take over what was computed, and make all figures of it."""
     from ..choosing import frontier as record
     from ..choosing import frontier_store
-    from ..files import locked, write_text
+    from ..files import locked, storage_errors, write_text
     from ..report.frontier_families import CAPTION, panels
     from ..report.frontier_picture import picture
     from ..reproduction.reproduce import committed
 
+    found = [frontier_store.gathered(source) for source in sources]  # refused before the folder is there
     with locked(folder):
-        values = frontier_store.read(folder) if (folder / frontier_store.FILE).is_file() else None
-        for source in sources:
-            values = frontier_store.merged(values, frontier_store.gathered(source))
-        assert values is not None
+        there = [frontier_store.read(folder)] if (folder / frontier_store.FILE).is_file() else []
+        values = reduce(frontier_store.merged, [*there, *found])
         result = record.record(values, committed().parent)
         shown = panels(result)
         drawn = {
             f"frontier{'-narrow' if narrow else ''}{'-dark' if dark else ''}.svg":
                 picture(shown, dark=dark, narrow=narrow, caption=CAPTION)
-            for narrow in (False, True) for dark in (False, True)
+            for narrow in (False, True) for dark in (False, True) if shown
         }  # fmt: skip
+        # The record is away until all else is new: after a crash, nobody takes old and new for a whole.
+        with storage_errors(folder / record.FILE):
+            (folder / record.FILE).unlink(missing_ok=True)
         frontier_store.write(values, folder)
-        write_text(folder / record.FILE, _lines(result))
         for name, content in drawn.items():
             write_text(folder / name, content)
+        write_text(folder / record.FILE, _lines(result))
 
 
 def _lines(result: dict[str, Any]) -> str:
@@ -113,7 +120,7 @@ def _lines(result: dict[str, Any]) -> str:
 
 
 def _show(result: dict[str, Any], folder: Path, as_json: bool) -> None:
-    from ..report.frontier_text import headline, share
+    from ..report.frontier_text import cell, headline, limit, share
     from . import display
 
     if as_json:
@@ -121,16 +128,22 @@ def _show(result: dict[str, Any], folder: Path, as_json: bool) -> None:
         return
     for line in headline(result):
         display.console.print(line, markup=False)
-    numbers = ("accuracy", "ε", "accuracy ", "learner", "gaussian-dp", "proved")
-    columns = ("data", "budget", *numbers)
-    table = display.table("at equal accuracy; identified over the whole run", columns, numbers=numbers)
+    title = "at equal accuracy: the learner, and gaussian-dp at epsilon; found: records identified over the whole run"
+    learners, its = ("learner's\naccuracy", "learner's\nfound"), ("its\naccuracy", "its\nfound", "\nproved")
+    table = display.table(
+        title, ("\ndata", "\nbudget", *learners, "\nepsilon", *its), numbers=(*learners, "\nepsilon", *its)
+    )
     for row in result["equal_accuracy"]:
         run, epsilon = row["by_scope"].get("run", {}), "-" if row["epsilon"] is None else f"{row['epsilon']:g}"
-        found = (share(run.get(name)) for name in ("learner_identification", "identification"))
+        theirs, ours = (share(run.get(name)) for name in ("learner_identification", "identification"))
         display.add_row(
-            table, row["dataset"], row["cell"], share(row["learner_accuracy"]), epsilon, share(row["accuracy"]),
-            *found, share(row["proved"]),
+            table, row["dataset"], cell(row), share(row["learner_accuracy"]), theirs, epsilon, share(row["accuracy"]),
+            ours, limit(row["proved"]),
         )  # fmt: skip
     display.console.print(table)
-    display.note("seeded experiments; identified is what our attacks got, a floor; proved is a ceiling for any attack")
-    display.console.print(f"pictures: {folder}/frontier.svg   page: docs/frontier.md", markup=False)
+    display.note(
+        "seeded experiments; found is what our attacks got, a floor; proved is what no attack exceeds, on average: of "
+        "the few hundred games that were played more may be found by chance"
+    )
+    drawn = f"{folder}/frontier.svg" if (folder / "frontier.svg").is_file() else "none until a setting is whole"
+    display.console.print(f"pictures: {drawn}   page: docs/frontier.md", markup=False, soft_wrap=True)

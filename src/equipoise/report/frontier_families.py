@@ -25,7 +25,7 @@ FAMILIES: tuple[tuple[str, Role, Mapping[str, Any]], ...] = (
     (RECOMMENDED, "recommended", {"mechanism": "gaussian-dp", "model": "scatter-linear"}),
     (LEARNED, "paper", {"mechanism": "pl-learn", "server": "plain"}),
     ("learned noise, damped server", "baseline", {"mechanism": "pl-learn", "server": "damped"}),
-    (PUBLIC, "alternative", {"mechanism": "none", "model": "scatter-linear"}),
+    (PUBLIC, "alternative", {"mechanism": "none", "model": "scatter-linear", "clients": 0}),
     ("static noise", "baseline", {"mechanism": "pl-identical", "server": "plain", **BATCH}),
     ("static noise, damped server", "baseline", {"mechanism": "pl-identical", "server": "damped", **BATCH}),
     ("static noise on batches of 44, damped server", "baseline",
@@ -47,10 +47,11 @@ CAPTION = (
 
 
 def panels(record: Mapping[str, Any], names: Sequence[str] = tuple(TITLES)) -> list[Panel]:
-    """A panel for each data set, of the cells with four clients and equal parts."""
-    return [
+    """A panel for each data set, of the cells with four clients and equal parts; none where nothing is whole yet."""
+    every = [
         _panel([row for row in record["cells"] if _shown(row, name)], name, record["unprotected"]) for name in names
     ]
+    return [panel for panel in every if panel.marks]
 
 
 def _panel(rows: Sequence[Row], name: str, unprotected: Mapping[str, float]) -> Panel:
@@ -80,13 +81,14 @@ def _whole(scopes: Sequence[Row]) -> bool:
 
 def _mark(scopes: Sequence[Row], family: str, role: Role) -> Mark:
     first = scopes[0]
-    worst = max((row for row in scopes if not row["control_failed"]), key=lambda row: row["identification"])
+    told = [row for row in scopes if not row["control_failed"]]  # over the run it works, see _whole
+    worst = max(told, key=lambda row: row["identification"])
     leakage, ends = worst["identification"], (worst["identification_low"], worst["identification_high"])
     if first["epsilon"] is not None:
         leakage, ends = next(_up(row["proved_identification"]) for row in scopes if row["scope"] == "run"), (None, None)
     accuracy = (first["accuracy_low"], first["accuracy_high"])
     return Mark(
-        family, strength(first), first["accuracy"], None if accuracy[0] is None else _within(accuracy), leakage,
+        family, strength(first), first["accuracy"], None if accuracy[0] is None else within(accuracy), leakage,
         None if ends[0] is None else ends, role=role, chosen=role == "recommended" and first["epsilon"] == START,
     )  # fmt: skip
 
@@ -97,7 +99,7 @@ def _up(limit: float) -> float:
     return min(1.0, math.ceil(limit / unit - 1e-9) * unit)
 
 
-def _within(ends: tuple[float, float]) -> tuple[float, float]:
+def within(ends: tuple[float, float]) -> tuple[float, float]:
     return max(0.0, ends[0]), min(1.0, ends[1])
 
 

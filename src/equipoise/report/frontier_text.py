@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..privacy.guarantee import percent_up
-from .frontier_families import FAMILIES, TITLES
+from .frontier_families import FAMILIES, TITLES, within
 
 Row = Mapping[str, Any]
 SCOPES = (0, 4, 40, 100, "run")
@@ -25,7 +25,7 @@ def headline(record: Row) -> list[str]:
     ]
     if any(_told(row, "run") for row in chosen):
         epsilons = [row["epsilon"] for row in chosen]
-        most = percent_up(max(row["proved"] for row in chosen))
+        most = percent_up(max(1.0 if row["proved"] is None else row["proved"] for row in chosen))
         lines.append(
             f"Over the whole run it was at most {_ratio(chosen, 'run')} as many ({_unfavourable(chosen)} at the "
             "unfavourable ends of both intervals). At the epsilons that this takes "
@@ -37,14 +37,24 @@ def headline(record: Row) -> list[str]:
 
 
 def _ratio(rows: Sequence[Row], scope: str | None = None) -> str:
-    """The largest share of the learner's, as one over a whole number, rounded to our disadvantage."""
+    """The largest share of the learner's."""
     found = [one["ratio"] for row in rows for name, one in row["by_scope"].items() if scope in (None, name)]
-    return f"1/{int(1 / max(ratio for ratio in found if ratio is not None))}"
+    return _part(max((ratio for ratio in found if ratio is not None), default=0.0))
 
 
 def _unfavourable(rows: Sequence[Row]) -> str:
     ends = [row["by_scope"]["run"] for row in rows if _told(row, "run")]
-    return f"1/{int(1 / max(one['high'] / one['learner_low'] for one in ends))}"
+    known = [(one["high"], one["learner_low"]) for one in ends if one.get("high") and one.get("learner_low")]
+    return _part(max((high / low for high, low in known), default=0.0))
+
+
+def _part(ratio: float) -> str:
+    """As one over a whole number, rounded to our disadvantage.
+
+    >>> _part(0.03), _part(2.5), _part(0.0)
+    ('1/33', '2.5 times', '0 times')
+    """
+    return f"1/{int(1 / ratio)}" if 0 < ratio <= 1 else f"{ratio:.3g} times"
 
 
 def _told(row: Row, scope: str) -> bool:
@@ -130,8 +140,7 @@ def equal_table(record: Row) -> str:
 
 
 def _equal_row(row: Row) -> list[str]:
-    name, budget = row["cell"].split()
-    about = [TITLES[row["dataset"]], f"{name[:2].upper()} {budget}", share(row["learner_accuracy"])]
+    about = [TITLES[row["dataset"]], cell(row), share(row["learner_accuracy"])]
     on_its_own = "more than ε 8" if row["epsilon_on_its_model"] is None else f"ε {row['epsilon_on_its_model']:g}"
     if row["choice"] is None:
         return [*about, *["-"] * 4, "none is as accurate", *["-"] * 5, on_its_own]
@@ -141,9 +150,18 @@ def _equal_row(row: Row) -> list[str]:
     return [
         *about, *(share(one.get("learner_identification")) for one in (first, run)),
         share(run.get("learner_undistorted")), share(run.get("learner_membership")),
-        f"ε {row['epsilon']:g}", share(row["accuracy"]), share(run.get("identification")), percent_up(row["proved"]),
+        f"ε {row['epsilon']:g}", share(row["accuracy"]), share(run.get("identification")), limit(row["proved"]),
         share(run.get("membership")), ratio, on_its_own,
     ]  # fmt: skip
+
+
+def cell(row: Row) -> str:
+    """
+    >>> cell({"cell": "pl-learn 0.96"})
+    'PL 0.96'
+    """
+    family, budget = row["cell"].split()
+    return f"{family[:2].upper()} {budget}"
 
 
 def everything(record: Row, dataset: str, clients: int = 4, partition: str = "identical") -> str:
@@ -161,7 +179,8 @@ def everything(record: Row, dataset: str, clients: int = 4, partition: str = "id
             key = family(row), row["budget"] if row["public"] is None else row["public"], row["server"], row["model"]
             groups.setdefault(key, {})[row["scope"]] = row
     order = [name for name, *_ in NAMES]
-    ranked = sorted(groups, key=lambda key: (order.index(key[0]), key[1] or 0))
+    place = {name: order.index(name) if name in order else len(order) for name, *_ in groups}
+    ranked = sorted(groups, key=lambda key: (place[key[0]], key[0], key[1] or 0))
     return table(columns, [_setting_row(key[0], groups[key]) for key in ranked])
 
 
@@ -179,10 +198,10 @@ NAMES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("static noise, damped server", {"mechanism": "pl-identical", "server": "damped"}),
     ("learned noise, LS", {"mechanism": "ls-learn"}),
     ("static noise, LS", {"mechanism": "ls-static"}),
-    ("public images alone, scatter-linear", {"mechanism": "none", "model": "scatter-linear"}),
-    ("public images alone, LeNetZhu", {"mechanism": "none"}),
+    ("public images alone, scatter-linear", {"mechanism": "none", "clients": 0, "model": "scatter-linear"}),
+    ("public images alone, LeNetZhu", {"mechanism": "none", "clients": 0}),
 )  # fmt: skip
-"""What every cell is called; the first that fits."""
+"""What every cell is called: the first that fits, or else the mechanism's own name."""
 
 
 def family(row: Row) -> str:
@@ -191,7 +210,8 @@ def family(row: Row) -> str:
     >>> family({"mechanism": "pl-learn", "server": "plain"})
     "the paper's learned noise"
     """
-    return next(name for name, common in NAMES if all(row.get(key) == value for key, value in common.items()))
+    fits = (name for name, common in NAMES if all(row.get(key) == value for key, value in common.items()))
+    return next(fits, row["mechanism"])
 
 
 def _setting_row(name: str, scopes: Mapping[Any, Row]) -> list[str]:
@@ -204,7 +224,7 @@ def _setting_row(name: str, scopes: Mapping[Any, Row]) -> list[str]:
         name, f"ε {strength}" if first["epsilon"] is not None else strength, accuracy(first),
         *(identified(scopes.get(scope)) for scope in SCOPES), share(max(members)) if members else "-",
         share(run["membership_tpr_at_1pct"]) if run else "-",
-        percent_up(run["proved_identification"]) if run and run["proved_identification"] else "-",
+        limit(run["proved_identification"] if run else None),
         f"{first['gradients']:,}", f"{first['bytes'] / 1000:.3g}", f"{first['rounds']:,}",
     ]  # fmt: skip
 
@@ -212,8 +232,10 @@ def _setting_row(name: str, scopes: Mapping[Any, Row]) -> list[str]:
 def accuracy(row: Row) -> str:
     if row["accuracy"] is None:
         return "-"
-    ends = "" if row["accuracy_low"] is None else f" ({100 * row['accuracy_low']:.1f}-{100 * row['accuracy_high']:.1f})"
-    return f"{100 * row['accuracy']:.1f}{ends}"
+    if row["accuracy_low"] is None:
+        return f"{100 * row['accuracy']:.1f}"
+    low, high = within((row["accuracy_low"], row["accuracy_high"]))
+    return f"{100 * row['accuracy']:.1f} ({100 * low:.1f}-{100 * high:.1f})"
 
 
 def identified(row: Row | None) -> str:
@@ -232,6 +254,15 @@ def share(value: float | None) -> str:
     ('0.6 %', '85.4 %', '-')
     """
     return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def limit(value: float | None) -> str:
+    """A proved limit, which is rounded up.
+
+    >>> limit(0.00609), limit(None)
+    ('0.609 %', '-')
+    """
+    return "-" if value is None else percent_up(value)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -1,0 +1,228 @@
+"""The frontier in words and tables: sentences follow the record."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from equipoise.choosing.frontier import committed, equal_accuracy, status
+from equipoise.report.frontier_families import TITLES
+from equipoise.report.frontier_text import (
+    NAMES,
+    accuracy,
+    answer,
+    cell,
+    computed,
+    equal_table,
+    everything,
+    family,
+    headline,
+    identified,
+    limit,
+    public_table,
+    share,
+    table,
+)
+from tests.choosing.frontier_parts import cell as planted
+from tests.choosing.frontier_parts import scopes
+
+
+def ours(epsilon: float = 1, **change: Any) -> list[dict[str, Any]]:
+    return scopes(**{"mechanism": "gaussian-dp", "budget": epsilon, "accuracy": 0.8, **change})
+
+
+def record(*rows: dict[str, Any], learners: int = 1, **more: Any) -> dict[str, Any]:
+    """Cells, and the table at equal accuracy of the paper's first budgets."""
+    of = [{"dataset": name, "mechanism": "pl-learn", "budget": 0.98, "accuracy": 0.75} for name in ("mnist", "fmnist")]
+    return {"cells": list(rows), "equal_accuracy": equal_accuracy(rows, of[:learners]), **more}
+
+
+def cells_of(text: str) -> list[list[str]]:
+    return [[one.strip() for one in line.strip("|").split("|")] for line in text.splitlines()]
+
+
+# -- the headline ------------------------------------------------------------------------------------------------------
+
+
+def test_the_headline_counts_what_is_met() -> None:
+    lines = headline(record(*scopes(), *ours()))
+    assert lines[0].startswith("At 1 of the paper's 1 budgets, gaussian-dp on scatter-linear is at least as accurate")
+    assert lines[1] == (
+        "Over the whole run it was at most 1/25 as many; and at the epsilons that this takes (1 to 1) it is proved "
+        "that nobody, by whatever attack, identifies more than 3 %."
+    )
+    assert len(lines) == 2
+
+
+def test_the_headline_names_what_is_missed() -> None:
+    both = [*scopes(), *scopes(dataset="fmnist"), *ours(), *ours(4, dataset="fmnist", identification=0.3)]
+    lines = headline(record(*both, learners=2))
+    assert lines[0].startswith("At 1 of the paper's 2 budgets")
+    assert "1/1 as many; and at the epsilons that this takes (1 to 4)" in lines[1], "0.3 of 0.5"
+    assert lines[2:] == ["Missed: Fashion-MNIST, pl-learn 0.98."]
+
+
+def test_the_headline_where_none_is_as_accurate() -> None:
+    lines = headline(record(*scopes(), *ours(accuracy=0.7)))
+    assert lines[0].startswith("At 0 of the paper's 1 budgets")
+    assert lines[1:] == ["Missed: MNIST, pl-learn 0.98."]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"identification": 0.0}, "it was 0 times as many"),
+        ({"identification": 0.75}, "it was 1.5 times as many"),
+        ({"identification": 0.5}, "it was at most 1/1 as many"),
+        ({"proved_identification": None}, "identifies more than 100 %"),
+    ],
+)
+def test_the_headline_says_what_is_there(change: dict[str, Any], said: str) -> None:
+    assert said in headline(record(*scopes(), *ours(**change)))[1]
+
+
+def test_the_answer_names_accuracies_of_the_usual_strengths() -> None:
+    rows = [*scopes(), *ours(2, accuracy=0.9), *ours(0.5, accuracy=0.6), *ours(8, accuracy=0.95, clients=32)]
+    text = answer(record(*rows, *scopes(mechanism="none", budget=None, accuracy=0.99)))
+    assert "MNIST 90.0 % at ε 2; Fashion-MNIST" in text
+    assert "by the paper's network: MNIST 99.0 %)" in text
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_row_of_equal_accuracy() -> None:
+    row = cells_of(equal_table(record(*scopes(), *ours())))[2]
+    assert row == [
+        "MNIST", "PL 0.98", "75.0 %", "ε 1", "80.0 %", "50.0 %", "2.0 %", "3 %", "0.04 (start)", "30.0 %", "30.0 %",
+    ]  # fmt: skip
+
+
+def test_what_is_missed_is_said_in_its_row() -> None:
+    rows = ours()
+    rows[4] |= {"identification": 0.3}
+    assert cells_of(equal_table(record(*scopes(), *rows)))[2][8] == "0.6 (run) **missed**"
+    nothing = [{**row, "control_failed": True} for row in rows]
+    row = cells_of(equal_table(record(*scopes(), *nothing)))[2]
+    assert (row[5], row[6], row[8]) == ("-", "-", "- **missed**")
+    assert cells_of(equal_table(record(*scopes(), *ours(proved_identification=None))))[2][7] == "-"
+
+
+def test_where_none_is_as_accurate_the_row_says_so() -> None:
+    row = cells_of(equal_table(record(*scopes(), *ours(accuracy=0.7))))[2]
+    assert row == ["MNIST", "PL 0.98", "75.0 %", "none is as accurate", *["-"] * 7]
+
+
+def test_everything_has_a_row_for_every_setting_in_the_order_of_names() -> None:
+    rows = [
+        *scopes(), *scopes(budget=0.96), *ours(), *scopes(mechanism="new", budget=3), *scopes(clients=32, budget=0.97),
+        *scopes(mechanism="none", public=200, clients=0, partition="none", budget=None, proved_identification=0.005),
+        *scopes(dataset="fmnist", budget=0.99),
+    ]  # fmt: skip
+    found = cells_of(everything({"cells": rows}, "mnist"))
+    assert [row[:2] for row in found[2:]] == [
+        ["gaussian-dp on scattering features (proved)", "ε 1"], ["the paper's learned noise", "0.96"],
+        ["the paper's learned noise", "0.98"], ["public images alone, LeNetZhu", "200"], ["new", "3"],
+    ]  # fmt: skip
+    assert {len(row) for row in found} == {len(found[0])}
+    assert found[2][2:4] == ["80.0 (69.0-71.0)", "2.0 % (1-4)"]
+    assert found[2][9:] == ["30.0 %", "3 %", "1,000", "159", "50"]
+    assert found[3][9:] == ["30.0 %", "-", "44", "53.7", "5,000"]
+    others = cells_of(everything({"cells": rows}, "mnist", clients=32))
+    assert [row[:2] for row in others[2:]] == [["the paper's learned noise", "0.97"]]
+
+
+def test_scopes_that_are_not_there_have_no_figure() -> None:
+    rows = [row for row in scopes(membership_tpr_at_1pct=None) if row["scope"] in (0, 100)]
+    found = cells_of(everything({"cells": rows}, "mnist"))[2]
+    assert found[3:11] == ["50.0 % (40-60)", "-", "-", "50.0 % (40-60)", "-", "-", "-", "-"]
+
+
+def test_members_are_the_most_at_a_stage_and_those_of_the_run() -> None:
+    rows = scopes()
+    rows[1]["membership_tpr_at_1pct"] = 0.7
+    rows[4]["membership_tpr_at_1pct"] = 0.9
+    assert cells_of(everything({"cells": rows}, "mnist"))[2][8:10] == ["70.0 %", "90.0 %"]
+
+
+def test_public_records_are_held_against_the_strictest_that_beats_them() -> None:
+    public = scopes(mechanism="none", public=200, clients=0, partition="none", budget=None, accuracy=0.85)
+    text = public_table(record(*public, *ours(1, accuracy=0.8), *ours(4, accuracy=0.9), *ours(2, accuracy=0.86)))
+    assert cells_of(text)[2:] == [["MNIST", "200", "LeNetZhu", "85.0 (69.0-71.0)", "ε 2 (86.0 (69.0-71.0))"]]
+    assert cells_of(public_table(record(*public, *ours())))[2][4] == "none of these"
+
+
+def test_what_is_computed_is_counted_and_what_is_missing_named() -> None:
+    parts = {
+        "computed": 2,
+        "planned": 4,
+        "by_commit": {"abc": 2},
+        "missing": ["mnist-other-run-outpost", "mnist-other"],
+    }
+    said = computed({"parts": parts, "seconds": 5400, "machines": ["one", "two"]})
+    assert said == (
+        "2 of 4 parts are computed (2 at abc) on one and two: 1.5 hours process by process, up to ten of them side by "
+        "side. Not there yet, in whole or in part: other."
+    )
+    assert "Not there" not in computed({"parts": {**parts, "missing": []}, "seconds": 1, "machines": []})
+
+
+# -- names and numbers -------------------------------------------------------------------------------------------------
+
+
+def test_every_cell_of_the_committed_record_has_a_name() -> None:
+    told = status(committed())
+    assert {family(row) for row in told["cells"]} <= {name for name, _ in NAMES}
+    for name in TITLES:
+        assert len(everything(told, name).splitlines()) > 30
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({}, "the paper's learned noise"),
+        ({"server": "damped"}, "learned noise, damped server"),
+        ({"mechanism": "pl-identical"}, "static noise"),
+        ({"mechanism": "pl-identical", "batch": 44}, "static noise, batches of 44"),
+        ({"mechanism": "pl-identical", "batch": 44, "server": "damped"}, "static noise, batches of 44, damped server"),
+        ({"mechanism": "pl-identical", "local_steps": 11}, "static noise, eleven local steps"),
+        ({"mechanism": "ls-learn"}, "learned noise, LS"),
+        ({"mechanism": "ls-static"}, "static noise, LS"),
+        ({"mechanism": "pruning"}, "gradient pruning"),
+        ({"mechanism": "outpost"}, "Outpost"),
+        ({"mechanism": "none"}, "no protection"),
+        ({"mechanism": "none", "batch": 44}, "no protection, batches of 44"),
+        ({"mechanism": "none", "batch": 7}, "none"),
+        ({"mechanism": "none", "public": 200, "clients": 0}, "public images alone, LeNetZhu"),
+        ({"mechanism": "gaussian-dp", "budget": 1, "model": "lenet-zhu"}, "gaussian-dp on LeNetZhu (proved)"),
+        ({"mechanism": "somebody's"}, "somebody's"),
+    ],
+)
+def test_families_have_names(change: dict[str, Any], name: str) -> None:
+    """A mechanism that is not listed has its own name, and none is taken for public images alone."""
+    assert family(planted(**change)) == name
+
+
+def test_names_are_told_apart() -> None:
+    names = [name for name, _ in NAMES]
+    assert len(set(names)) == len(names)
+
+
+def test_shares_are_shown_with_their_ends() -> None:
+    assert identified(None) == "-"
+    assert identified(planted()) == "50.0 % (40-60)"
+    assert identified(planted(control_failed=True)) == "50.0 % (40-60)*"
+    assert identified(planted(identification_low=None)) == "50.0 %"
+    assert accuracy(planted(accuracy=0.995, accuracy_low=0.98, accuracy_high=1.01)) == "99.5 (98.0-100.0)"
+    assert (accuracy(planted(accuracy=None)), accuracy(planted(accuracy_low=None))) == ("-", "70.0")
+    assert (share(0.0059), limit(0.005066), limit(None)) == ("0.6 %", "0.507 %", "-")
+    assert cell({"cell": "ls-learn 80"}) == "LS 80"
+
+
+def test_tables_are_markdown() -> None:
+    text = table(["a", "b"], [["1", "2"]])
+    assert text == "| a | b |\n| --- | --- |\n| 1 | 2 |"
+    for row in everything(status(committed()), "mnist").splitlines():
+        assert re.fullmatch(r"\|( [^|]* \|)+", row)
