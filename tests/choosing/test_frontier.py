@@ -19,7 +19,8 @@ from tests.choosing.frontier_parts import cell, everywhere, part, run_row, scope
 ROOT = Path(__file__).parents[2]
 CELL = {
     "dataset", "mechanism", "model", "server", "budget", "epsilon", "delta", "relation", "batch", "clients",
-    "partition", "seeds", "accuracy", "accuracy_low", "accuracy_high", "accuracy_round", "attack", "scope", "log_rank", "identification",
+    "partition", "seeds", "accuracy", "accuracy_low", "accuracy_high", "accuracy_round", "attack", "scope",
+    "log_rank", "identification",
     "identification_low", "identification_high", "membership_tpr_at_1pct", "membership_low", "membership_high",
     "proved_identification", "gradients", "bytes", "rounds",
 }  # fmt: skip
