@@ -142,10 +142,10 @@ def cell(**change: Any) -> dict[str, Any]:
         "dataset": "mnist", "mechanism": "pl-learn", "model": "lenet-zhu", "server": "plain", "budget": 0.98,
         "batch": 4, "local_steps": 1, "clients": 4, "partition": "identical", "rounds": 5000, "public": None,
         "epsilon": None, "delta": None, "relation": None, "seeds": 5, "accuracy": 0.7,
-        "accuracy_low": 0.69, "accuracy_high": 0.71, "gradients": 44, "bytes": 53704,
+        "accuracy_low": 0.69, "accuracy_high": 0.71, "accuracy_round": 5000, "gradients": 44, "bytes": 53704,
         "scope": "run", "attack": "multi-round", "identification": 0.5,
         "identification_low": 0.4, "identification_high": 0.6, "log_rank": 1.0, "membership_tpr_at_1pct": 0.3,
-        "membership_low": 0.2, "membership_high": 0.4, "candidates": 200, "control_failed": False,
+        "membership_low": 0.2, "membership_high": 0.4, "candidates": 200, "undistorted": 0.9, "control_failed": False,
         "proved_identification": None,
     }  # fmt: skip
     if formal:
@@ -153,7 +153,7 @@ def cell(**change: Any) -> dict[str, Any]:
             "model": "scatter-linear", "server": "momentum", "batch": None, "rounds": 50, "delta": 1e-5,
             "epsilon": change["budget"], "relation": "add/remove", "proved_identification": 0.03,
             "identification": 0.02, "identification_low": 0.01, "identification_high": 0.04, "gradients": 1000,
-            "bytes": 158840,
+            "bytes": 158840, "accuracy_round": 49, "undistorted": 1.0, "membership_tpr_at_1pct": 0.05,
         }  # fmt: skip
     return {**usual, **change}
 

@@ -19,13 +19,18 @@ from tests.choosing.frontier_parts import cell, everywhere, part, run_row, scope
 ROOT = Path(__file__).parents[2]
 CELL = {
     "dataset", "mechanism", "model", "server", "budget", "epsilon", "delta", "relation", "batch", "clients",
-    "partition", "seeds", "accuracy", "accuracy_low", "accuracy_high", "attack", "scope", "log_rank", "identification",
+    "partition", "seeds", "accuracy", "accuracy_low", "accuracy_high", "accuracy_round", "attack", "scope",
+    "log_rank", "identification",
     "identification_low", "identification_high", "membership_tpr_at_1pct", "membership_low", "membership_high",
     "proved_identification", "gradients", "bytes", "rounds",
 }  # fmt: skip
 EQUAL = {
     "dataset", "cell", "learner_accuracy", "learner_identification", "choice", "accuracy", "identification", "ratio",
-    "proved",
+    "proved", "epsilon", "epsilon_on_its_model", "scope", "met", "by_scope",
+}  # fmt: skip
+VERDICT = {
+    "learner_identification", "identification", "learner_low", "high", "learner_undistorted", "learner_membership",
+    "membership", "ratio", "met", "why",
 }  # fmt: skip
 
 
@@ -57,6 +62,8 @@ def test_every_cell_says_all_that_is_promised(told: dict[str, Any]) -> None:
         assert row["seeds"] > 0
     for row in told["equal_accuracy"]:
         assert set(row) >= EQUAL
+        assert list(row["by_scope"]) == [str(scope) for scope in frontier.SCOPES]
+        assert all(set(verdict) == VERDICT for verdict in row["by_scope"].values())
     names = {(row["dataset"], row["cell"]) for row in told["equal_accuracy"]}
     assert len(names) == len(told["equal_accuracy"]) == 20
 
@@ -172,6 +179,29 @@ def test_the_strictest_epsilon_that_is_as_accurate_is_taken() -> None:
 def test_the_smallest_epsilon_wins_even_where_accuracy_is_not_monotone() -> None:
     assert matched(*ours(1, 0.8), *ours(2, 0.7), *ours(4, 0.9))["epsilon"] == 1
     assert matched(*ours(1, 0.7), *ours(2, 0.8), *ours(4, 0.7))["epsilon"] == 2
+
+
+def test_what_it_takes_on_the_learners_own_model_is_told_beside() -> None:
+    """The smallest epsilon there that is as accurate, whatever the recommended model takes; None where none is."""
+    lenet = [*ours(8, 0.9, model="lenet-zhu"), *ours(4, 0.75, model="lenet-zhu"), *ours(2, 0.7499, model="lenet-zhu")]
+    other = [*ours(1, 0.9, model="lenet-zhu", clients=32), *ours(0.5, 0.9, model="lenet-zhu", dataset="fmnist")]
+    nothing = scopes(mechanism="gaussian-dp", budget=0.2, model="lenet-zhu", accuracy=None)
+    result = matched(*ours(1, 0.8), *lenet, *other, *nothing)
+    assert (result["epsilon"], result["epsilon_on_its_model"]) == (1, 4)
+    assert matched(*ours(8, 0.7), *lenet)["epsilon_on_its_model"] == 4, "told where there is no choice, too"
+    assert matched(*ours(1, 0.8), *lenet[10:])["epsilon_on_its_model"] is None
+
+
+def test_both_sides_of_every_scope_are_told_with_their_ends() -> None:
+    """The learner's lower and the choice's upper end: those that speak against the choice."""
+    result = matched(*ours(1, 0.8))
+    assert list(result["by_scope"]) == ["0", "4", "40", "100", "run"]
+    for verdict in result["by_scope"].values():
+        assert verdict == {
+            "learner_identification": 0.5, "identification": 0.02, "learner_low": 0.4, "high": 0.04,
+            "learner_undistorted": 0.9, "learner_membership": 0.3, "membership": 0.05, "ratio": 0.04, "met": True,
+            "why": "at most a fifth",
+        }  # fmt: skip
 
 
 def test_where_none_is_as_accurate_there_is_no_choice() -> None:

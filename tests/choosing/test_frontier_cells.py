@@ -67,10 +67,37 @@ def test_identification_rank_and_interval_join_the_trajectories_of_a_release() -
     (row,) = of(outcome("matched", 0, first), outcome("matched", 0, second, seed=2, impostor=[[1.0], [0.0]]))
     assert row["identification"] == pytest.approx(6 / 12)
     assert row["log_rank"] == pytest.approx(float(np.log([1, 3, 5, 10, 1, 1, 1, 1, 2, 4.5, 8, 1]).mean()))
-    joined = [[1, 0, 1, 1], [0, 0, 0, 0], [1, 1, 0, 1]]
-    assert (row["identification_low"], row["identification_high"]) == rate_interval(joined)
+    assert row["identification_each"] == [0.5, 0.5]
     assert (row["trajectories"], row["releases"], row["candidates"]) == (2, 3, 200)
     assert row["impostor"] == pytest.approx(0.25), "the mean of 0 and 1/2"
+
+
+def test_an_interval_reaches_from_the_lowest_to_the_highest_end_of_the_trajectories() -> None:
+    """Two trajectories differ by more than the releases of one: an interval of all together would be too short."""
+    shares = [0.2, 0.5]
+    for seeds in ((1, 2), (2, 1)):
+        own = [outcome("matched", 0, found(share), seed=seed) for share, seed in zip(shares, seeds, strict=True)]
+        (row,) = of(*own)
+        assert row["identification_each"] == pytest.approx(shares)
+        (low, _), (_, high) = (rate_interval(found(share)["identification"]) or (0, 0) for share in shares)
+        assert 0.1 < low < 0.2 < 0.5 < high < 0.6
+        assert (row["identification_low"], row["identification_high"]) == (low, high)
+
+
+def test_one_trajectory_may_give_both_ends() -> None:
+    """Of two with one mean: where a release's examples are all found or none, less is known."""
+    wide = {"identification": [[1] * 4, [0] * 4] * 20, "rank": [[0] * 4, [3] * 4] * 20}
+    narrow = {"identification": [[1, 0, 1, 0]] * 40, "rank": [[0, 3, 0, 3]] * 40}
+    for first, second in ((wide, narrow), (narrow, wide)):
+        (row,) = of(outcome("matched", 0, first), outcome("matched", 0, second, seed=2))
+        assert (row["identification_low"], row["identification_high"]) == rate_interval(wide["identification"])
+        assert row["identification_each"] == [0.5, 0.5]
+
+
+def test_a_trajectory_without_an_interval_leaves_none() -> None:
+    (row,) = of(outcome("matched", 0, found(0.5, 1)), outcome("matched", 0, found(0.5, 1), seed=2))
+    assert (row["identification_low"], row["identification_high"]) == (None, None)
+    assert row["identification_each"] == [0.5, 0.5]
 
 
 def test_membership_is_that_of_its_own_attack_with_its_interval() -> None:
@@ -149,6 +176,7 @@ def test_games_of_a_guarantee_have_stages_too() -> None:
     rows = cells(values([], one=part(asked, accuracy=accuracy(asked, rounds=(0, 2, 20, 49)), limits=limits)))
     assert [row["scope"] for row in rows] == [0, 4, 40, 100, "run"]
     assert [row["identification"] for row in rows] == [0.01] * 4 + [0.02]
+    assert {(row["accuracy"], row["accuracy_round"]) for row in rows} == {(0.81, 49)}
     assert {(row["epsilon"], row["delta"], row["relation"]) for row in rows} == {(1, 1e-5, "add/remove")}
     kept = [row for row in limits if row["round"] in (20, None)]
     assert [row["scope"] for row in cells(values([], one=part(asked, limits=kept)))] == [40, "run"]
@@ -195,7 +223,7 @@ def test_the_run_is_what_multi_round_found_when_told_the_schedule() -> None:
 
 def test_accuracy_is_that_after_the_last_round_with_its_interval() -> None:
     (row,) = of(outcome("matched", 0, found(0.5)))
-    assert (row["seeds"], row["accuracy"]) == (2, pytest.approx(0.815))
+    assert (row["seeds"], row["accuracy"], row["accuracy_round"]) == (2, pytest.approx(0.815), 5000)
     assert (row["accuracy_low"], row["accuracy_high"]) == pytest.approx(interval([0.81, 0.82]))
 
 
@@ -276,7 +304,7 @@ def test_the_rate_of_public_records_is_chosen_on_tuning_records() -> None:
     rows = cells(values([], one=public(0.5, test=0.9, tuning=0.7), two=public(2.0, test=0.6, tuning=0.8)))
     assert [row["scope"] for row in rows] == [0, 4, 40, 100, "run"]
     for row in rows:
-        assert (row["accuracy"], row["seeds"]) == (pytest.approx(0.615), 2)
+        assert (row["accuracy"], row["seeds"], row["accuracy_round"]) == (pytest.approx(0.615), 2, 50)
         assert (row["gradients"], row["bytes"], row["clients"], row["public"]) == (0, 0, 0, 200)
         assert (row["identification"], row["proved_identification"], row["attack"]) == (1 / 200, 1 / 200, None)
         assert (row["epsilon"], row["delta"], row["control_failed"]) == (None, None, False)

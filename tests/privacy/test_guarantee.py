@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import equipoise
 from equipoise.errors import BudgetError, ConfigError
 from equipoise.privacy.gaussian import epsilon_of, noise_multiplier
-from equipoise.privacy.guarantee import Guarantee, guarantee, percent_up
+from equipoise.privacy.guarantee import Guarantee, guarantee, percent_up, share_up
 from equipoise.privacy.limits import advantage, limit
 
 
@@ -111,6 +111,21 @@ def test_a_printed_limit_is_a_limit(share: float) -> None:
     shown = float(text.removesuffix(" %")) / 100
     assert share * (1 - 1e-9) <= shown <= min(1.0, share * 1.0101)
     assert percent_up(0.0) == "0 %"
+
+
+@given(st.floats(0.0, 1.0))
+def test_a_limit_to_three_digits_is_the_printed_one(share: float) -> None:
+    """Also of those that have fewer digits as floats: they end at 1e-300."""
+    up = share_up(share)
+    assert share * (1 - 1e-9) <= up <= max(min(1.0, share * 1.0101), 2 * share if share < 1e-297 else 0, 1e-300)
+    assert (up == 0) is (share == 0)
+    assert float(f"{up:.3g}") == up
+    assert float(percent_up(share).removesuffix(" %")) == pytest.approx(100 * up, rel=1e-12, abs=0)
+
+
+@pytest.mark.parametrize(("share", "told"), [(5e-324, "1e-298 %"), (1e-300, "1e-298 %"), (2.5e-9, "2.5e-07 %")])
+def test_the_least_limits_are_printed(share: float, told: str) -> None:
+    assert percent_up(share) == told
 
 
 def test_a_printed_factor_is_rounded_up() -> None:

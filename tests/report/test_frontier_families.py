@@ -21,6 +21,7 @@ from equipoise.report.frontier_families import (
     within,
 )
 from equipoise.report.frontier_marks import Mark, Panel
+from equipoise.report.frontier_picture import picture
 from tests.choosing.frontier_parts import cell, scopes
 
 
@@ -53,6 +54,17 @@ def test_a_guarantee_stands_at_what_is_proved_over_the_run() -> None:
     mark = only(*rows)
     assert (mark.family, mark.strength, mark.role) == (RECOMMENDED, "ε 2", "recommended")
     assert (mark.leakage, mark.leakage_interval) == (0.03, None)
+
+
+@pytest.mark.parametrize(
+    ("proved", "stands"),
+    [(0.0059601, 0.00597), (0.00597, 0.00597), (0.1, 0.1), (0.99901, 1.0), (1.0, 1.0), (5e-324, 1e-300), (0.0, 0.0)],
+)
+def test_a_limit_stands_where_its_three_digits_are_never_below(proved: float, stands: float) -> None:
+    """As it is printed; one too small for three digits, too, stands where all below chance do."""
+    panel = shown(*scopes(mechanism="gaussian-dp", budget=2, proved_identification=proved))
+    assert panel.marks[0].leakage == stands >= proved
+    picture([panel])
 
 
 def test_what_was_not_attacked_over_the_run_has_no_mark() -> None:
@@ -100,10 +112,10 @@ def test_servers_and_batches_are_families_of_their_own() -> None:
     static: dict[str, Any] = {"mechanism": "pl-identical"}
     rows = [
         *scopes(**static), *scopes(**static, server="damped"), *scopes(**static, server="damped", batch=44),
-        *scopes(**static, local_steps=11), *scopes(server="damped"),
+        *scopes(**static, local_steps=11), *scopes(server="damped"), *scopes(),
     ]  # fmt: skip
     assert [mark.family for mark in shown(*rows).marks] == [
-        "static noise", "static noise, damped server",
+        LEARNED, "learned noise, damped server", "static noise", "static noise, damped server",
         "static noise on batches of 44, damped server",
     ]  # fmt: skip
 

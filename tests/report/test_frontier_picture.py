@@ -173,6 +173,19 @@ def test_leakage_below_chance_is_marked_as_such() -> None:
     assert "0.5 %" not in said
 
 
+@pytest.mark.parametrize("least", [5e-324, 1e-310, 0.0])
+def test_a_limit_next_to_nothing_is_drawn_at_chance(least: float) -> None:
+    """Among floats there are some too small for three digits; the smallest share is none of anybody's."""
+    shown = [replace(MARK, strength=name, proved=proved) for name, proved in (("1", least), ("2", 0.005))]
+    root = drawn(Panel("MNIST", shown, 0.005, None))
+    assert_in_order(root)
+    limits = [part.attrib["points"] for part in root.iter(f"{SVG}polygon") if part.attrib["fill"] == LIGHT.ground]
+    assert len(limits) == 2
+    assert limits[0] == limits[1]
+    said = "proved: never above 1e-298 %" if least else "proved: never above 0 %"
+    assert [told for told in marks(root) if told.endswith(said)] == [shown[0].told()]
+
+
 def test_accuracies_below_the_axis_are_said() -> None:
     low = Mark("static", "2", 0.11, None, 0.3, None)
     said = [words for words, _ in texts(drawn(Panel("MNIST", [MARK, low], 0.005, None)))]

@@ -160,10 +160,19 @@ def percent_up(share: float) -> str:
     >>> percent_up(0.0190271), percent_up(0.25), percent_up(1 / 3), percent_up(1.0), percent_up(0.999999)
     ('1.91 %', '25 %', '33.4 %', '100 %', '100 %')
     """
+    return f"{100 * share_up(share):.4g} %"
+
+
+def share_up(share: float) -> float:
+    """A limit that is no smaller, of three digits: the one that ``percent_up`` prints.
+
+    >>> share_up(0.0190271), share_up(0.03), share_up(0.999999), share_up(0.0)
+    (0.0191, 0.03, 1.0, 0.0)
+    """
     if share <= 0:
-        return "0 %"
-    unit = 10.0 ** (math.floor(math.log10(100 * share)) - 2)
-    return f"{min(100.0, math.ceil(100 * share / unit - 1e-9) * unit):.4g} %"
+        return 0.0
+    places = min(2 - math.floor(math.log10(share)), 300)  # beyond them a float has no three digits left
+    return min(1.0, round(max(1, math.ceil(share * 10.0**places - 1e-9)) * 10.0**-places, places))
 
 
 def _times_up(epsilon: float) -> str:

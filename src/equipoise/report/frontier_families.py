@@ -6,10 +6,10 @@ Leakage of a mark is the most that any attack got at any stage or over the run: 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..privacy.guarantee import share_up
 from .frontier_marks import Mark, Panel, Role
 
 Row = Mapping[str, Any]
@@ -85,18 +85,13 @@ def _mark(scopes: Sequence[Row], family: str, role: Role) -> Mark:
     worst = max(told, key=lambda row: row["identification"])
     leakage, ends = worst["identification"], (worst["identification_low"], worst["identification_high"])
     if first["epsilon"] is not None:
-        leakage, ends = next(_up(row["proved_identification"]) for row in scopes if row["scope"] == "run"), (None, None)
+        proved = next(row["proved_identification"] for row in scopes if row["scope"] == "run")
+        leakage, ends = share_up(proved), (None, None)  # as it is printed
     accuracy = (first["accuracy_low"], first["accuracy_high"])
     return Mark(
         family, strength(first), first["accuracy"], None if accuracy[0] is None else within(accuracy), leakage,
         None if ends[0] is None else ends, role=role, chosen=role == "recommended" and first["epsilon"] == START,
     )  # fmt: skip
-
-
-def _up(limit: float) -> float:
-    """A limit to three digits, as it is printed: never below."""
-    unit = 10.0 ** (math.floor(math.log10(limit)) - 2)
-    return min(1.0, math.ceil(limit / unit - 1e-9) * unit)
 
 
 def within(ends: tuple[float, float]) -> tuple[float, float]:

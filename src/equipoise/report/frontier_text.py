@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,47 +19,47 @@ def headline(record: Row) -> list[str]:
     """What the twenty budgets came to."""
     equal = record["equal_accuracy"]
     met, chosen = [row for row in equal if row["met"]], [row for row in equal if row["choice"]]
+    most = _largest(met)
     lines = [
         f"At {len(met)} of the paper's {len(equal)} budgets, gaussian-dp on scatter-linear is in the mean at least as "
         "accurate as the paper's learned noise on LeNetZhu, and attackers identify at most a fifth as many records, at "
-        f"each of four stages of the training and over all of it (at most {_ratio(chosen)})."
+        f"each of four stages of the training and over all of it{'' if most is None else f' (at most {_part(most)})'}."
     ]
-    if any(_told(row, "run") for row in chosen):
+    whole = _largest(chosen, "run")
+    if whole is not None:
         epsilons = [row["epsilon"] for row in chosen]
-        most = percent_up(max(1.0 if row["proved"] is None else row["proved"] for row in chosen))
+        proved = percent_up(max(1.0 if row["proved"] is None else row["proved"] for row in chosen))
         lines.append(
-            f"Over the whole run it was at most {_ratio(chosen, 'run')} as many ({_unfavourable(chosen)} at the "
+            f"Over the whole run it was at most {_part(whole)} as many ({_unfavourable(chosen)} at the "
             "unfavourable ends of both intervals). At the epsilons that this takes "
             f"({min(epsilons):g} to {max(epsilons):g}) it is proved that an attacker who knows all other records picks "
-            f"the right one of 200 equally likely candidates with at most {most}."
+            f"the right one of 200 equally likely candidates with at most {proved}."
         )
     lines += [f"Missed: {TITLES[row['dataset']]}, {row['cell']}." for row in equal if not row["met"]]
     return lines
 
 
-def _ratio(rows: Sequence[Row], scope: str | None = None) -> str:
-    """The largest share of the learner's."""
+def _largest(rows: Sequence[Row], scope: str | None = None) -> float | None:
+    """The largest share of the learner's, where there is one."""
     found = [one["ratio"] for row in rows for name, one in row["by_scope"].items() if scope in (None, name)]
-    return _part(max((ratio for ratio in found if ratio is not None), default=0.0))
+    return max((ratio for ratio in found if ratio is not None), default=None)
 
 
 def _unfavourable(rows: Sequence[Row]) -> str:
-    ends = [row["by_scope"]["run"] for row in rows if _told(row, "run")]
-    known = [(one["high"], one["learner_low"]) for one in ends if one.get("high") and one.get("learner_low")]
-    return _part(max((high / low for high, low in known), default=0.0))
+    """Our upper end over the learner's lower, the largest; an end that is not known or 0 limits nothing."""
+    ends = [row["by_scope"]["run"] for row in rows if row["by_scope"]["run"]["ratio"] is not None]
+    if any(one["high"] is None or not one["learner_low"] for one in ends):
+        return "without limit"
+    return _part(max(one["high"] / one["learner_low"] for one in ends))
 
 
 def _part(ratio: float) -> str:
     """As one over a whole number, rounded to our disadvantage.
 
-    >>> _part(0.03), _part(2.5), _part(0.0)
-    ('1/33', '2.5 times', '0 times')
+    >>> _part(0.03), _part(2.5), _part(2.001), _part(0.0)
+    ('1/33', '2.5 times', '2.01 times', '0 times')
     """
-    return f"1/{int(1 / ratio)}" if 0 < ratio <= 1 else f"{ratio:.3g} times"
-
-
-def _told(row: Row, scope: str) -> bool:
-    return row["by_scope"][scope]["ratio"] is not None
+    return f"1/{int(1 / ratio)}" if 0 < ratio <= 1 else f"{math.ceil(100 * ratio - 1e-9) / 100:g} times"
 
 
 def answer(record: Row) -> str:
@@ -188,7 +189,6 @@ NAMES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("no protection", {"mechanism": "none", "public": None, "batch": 4}),
     ("no protection, batches of 44", {"mechanism": "none", "public": None, "batch": 44}),
     *((name, common) for name, _, common in FAMILIES if common["mechanism"] not in ("none", "pl-identical")),
-    ("learned noise, damped server", {"mechanism": "pl-learn", "server": "damped"}),
     ("static noise, eleven local steps", {"mechanism": "pl-identical", "local_steps": 11, "server": "plain"}),
     ("static noise, eleven local steps, damped server",
      {"mechanism": "pl-identical", "local_steps": 11, "server": "damped"}),
