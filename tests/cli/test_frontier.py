@@ -14,20 +14,32 @@ from equipoise.choosing import frontier as record
 from equipoise.choosing import frontier_plan, frontier_store
 from equipoise.choosing.frontier_store import FILE, PARTS
 from equipoise.errors import StorageError
-from tests.choosing.frontier_parts import accuracy, cell, everywhere, folder, part, run_row, scopes, spec, values
+from tests.choosing.frontier_parts import (
+    accuracy,
+    as_planned,
+    cell,
+    everywhere,
+    folder,
+    part,
+    run_row,
+    scopes,
+    spec,
+    values,
+)
 from tests.helpers import Command, Done, contents, document, entry_point
 
 DRAWN = ["frontier-dark.svg", "frontier-narrow-dark.svg", "frontier-narrow.svg", "frontier.svg"]
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
+def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Finished parts of two kinds, as compute leaves them."""
     asked = {**spec(("pl-learn", 0.98)), "audit": {}}
     learned = {"mechanism": "pl-learn", "budget": 0.98}
     whole = everywhere(0.4, **learned)
     folder(tmp_path / "out" / "stages", asked, whole, audit={"accuracy": accuracy(asked)})
     folder(tmp_path / "out" / "run", spec(("pl-learn", 0.98)), multi_round={"attacks": [run_row(**learned)]})
+    as_planned(monkeypatch, tmp_path / "out")
     return tmp_path / "out"
 
 
