@@ -280,8 +280,8 @@ def compute_parts(spec: dict[str, Any], out: Path) -> bool:
             break
     left = [name for name, part in parts.items() if name in failed or not finished(out / name, part)]
     print(f"{len(parts) - len(left)} of {len(parts)} parts are there", flush=True)
-    for name, error in failed.items():
-        print(f"failed: part {name}: {error}", file=sys.stderr, flush=True)
+    for name, why in failed.items():
+        print(f"failed: part {name}: {why}", file=sys.stderr, flush=True)
     if failed and not stopped:
         raise next(iter(failed.values()))
     return not left
