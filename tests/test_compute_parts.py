@@ -13,7 +13,7 @@ from equipoise.auditing.store import unpacked
 from equipoise.compute import DONE, compute_audit, compute_parts, main, run_spec
 from equipoise.engine.federation import Federation
 from equipoise.engine.settings import Settings, to_dict
-from equipoise.errors import CheckpointError, ConfigError
+from equipoise.errors import CheckpointError, ConfigError, StorageError
 from equipoise.files import locked
 from tests.audit_helpers import EFFORT, interrupt, write_pictures
 from tests.helpers import contents
@@ -93,7 +93,7 @@ def test_a_part_is_what_its_spec_is_alone(spec: dict[str, Any], tmp_path: Path) 
 def test_what_is_there_is_not_computed_again(spec: dict[str, Any], tmp_path: Path, counted: list[str]) -> None:
     first = {**spec, "parts": {name: spec["parts"][name] for name in ("trained", "alone")}}
     assert compute_parts(first, tmp_path)
-    (tmp_path / "trained" / DONE).write_text('{"schema": 1, "mark": "as it was"}')
+    (tmp_path / "trained" / DONE).write_text(json.dumps({"spec": spec["parts"]["trained"], "mark": "as it was"}))
     (tmp_path / "trained" / ".lock").unlink()
     before = contents(tmp_path)
     assert counted == ["trained", "alone"]
@@ -146,17 +146,43 @@ def test_a_part_that_was_finished_while_its_lock_was_waited_for_is_not_computed_
     spec: dict[str, Any], tmp_path: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the first look and the lock another process may finish it."""
-    genuine = module.locked
+    genuine, content = module.locked, json.dumps({"spec": spec["parts"]["alone"]})
 
     def late(folder: Path) -> Any:
         folder.mkdir(parents=True)
-        (folder / DONE).write_text("{}")
+        (folder / DONE).write_text(content)
         return genuine(folder)
 
     monkeypatch.setattr(module, "locked", late)
     assert compute_parts({"parts": {"alone": spec["parts"]["alone"]}}, tmp_path)
     assert counted == []
-    assert contents(tmp_path) == {f"alone/{DONE}": b"{}"}
+    assert contents(tmp_path) == {f"alone/{DONE}": content.encode()}
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"schema": 1}'])
+def test_a_last_file_that_says_nothing_is_none(
+    content: str, spec: dict[str, Any], tmp_path: Path, counted: list[str]
+) -> None:
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / DONE).write_text(content)
+    assert compute_parts({"parts": {"alone": spec["parts"]["alone"]}}, tmp_path)
+    assert counted == ["alone"]
+    assert done_of(tmp_path / "alone")["spec"] == spec["parts"]["alone"]
+
+
+def test_what_is_there_of_another_spec_is_refused_before_anything_is_computed(
+    spec: dict[str, Any], tmp_path: Path, counted: list[str]
+) -> None:
+    alone = spec["parts"]["alone"]
+    assert compute_parts({"parts": {"alone": alone}}, tmp_path)
+    before = contents(tmp_path)
+    changed = {**alone, "public": [4]}
+    with pytest.raises(ConfigError, match=r"part 'alone' was computed from another SPEC.*[Rr]emove its folder") as told:
+        compute_parts({"parts": {"first": alone, "alone": changed}}, tmp_path)
+    assert "another OUT" in told.value.remedy
+    assert counted == ["alone"], "that of the first time"
+    assert contents(tmp_path) == before
+    assert not (tmp_path / "first").exists()
 
 
 def test_a_part_is_locked_while_it_is_computed(
@@ -171,18 +197,61 @@ def test_a_part_is_locked_while_it_is_computed(
     assert compute_parts(spec, tmp_path)
 
 
-def test_what_goes_wrong_in_a_part_is_told(
-    spec: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_part_that_fails_stops_no_other(
+    spec: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An unreadable file is no other process."""
+    """Nor is an unreadable file taken for another process; the first error decides the exit code."""
+    tried, whole = [], module.run_spec
 
-    def damaged(spec: Any, out: Path) -> bool:
-        raise CheckpointError("The raw file cannot be read.", "Remove it.")
+    def damaged(given: Any, out: Path) -> bool:
+        if "parts" in given:
+            return whole(given, out)
+        tried.append(out.name)
+        if out.name == "trained":
+            raise CheckpointError("The raw file cannot be read.", "Remove it.")
+        if out.name == "replayed":
+            raise ConfigError("Another cause.", "Another remedy.")
+        return True
 
     monkeypatch.setattr(module, "run_spec", damaged)
-    with pytest.raises(CheckpointError, match="The raw file cannot be read"):
-        compute_parts(spec, tmp_path)
-    assert not (tmp_path / "trained" / DONE).exists()
+    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    assert main([str(tmp_path / "spec.json"), str(tmp_path / "out")]) == CheckpointError.exit_code
+    assert tried == list(spec["parts"])
+    there = {path.parent.name for path in (tmp_path / "out").glob(f"*/{DONE}")}
+    assert there == {"attacked", "alone"}
+    shown = capsys.readouterr()
+    assert "2 of 4 parts are there" in shown.out
+    first = "part trained: The raw file cannot be read. Remove it."
+    assert [line for line in shown.err.splitlines() if "part " in line] == [
+        f"error in {first}", "error in part replayed: Another cause. Another remedy.",
+        f"failed: {first}", "failed: part replayed: Another cause. Another remedy.",
+    ]  # fmt: skip
+
+
+def test_whoever_stops_it_after_an_error_learns_of_both(
+    spec: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(given: Any, out: Path) -> bool:
+        if out.name == "trained":
+            raise ConfigError("A cause.", "A remedy.")
+        return False
+
+    monkeypatch.setattr(module, "run_spec", stopped)
+    assert not compute_parts(spec, tmp_path), "130"
+    assert capsys.readouterr().err.count("part trained: A cause. A remedy.") == 2
+    assert not (tmp_path / "replayed").exists()
+
+
+def test_a_link_in_the_place_of_a_part_is_not_written_through(
+    spec: dict[str, Any], tmp_path: Path, counted: list[str]
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "alone").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="alone in the folder out is a link"):
+        compute_parts({"parts": {"first": spec["parts"]["alone"], "alone": spec["parts"]["alone"]}}, tmp_path / "out")
+    assert not counted
+    assert not contents(tmp_path / "elsewhere")
 
 
 # --- ended in the middle ------------------------------------------------------------------------------------------
@@ -237,7 +306,7 @@ def test_an_audit_that_was_stopped_is_no_whole_part(
 # --- what is refused ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["../x", "", ".", "..", ".hidden", "a/b", "/etc", "a/"])
+@pytest.mark.parametrize("name", ["../x", "", ".", "..", ".hidden", "a/b", "/etc", "a/", "a\0b", "a\nb"])
 def test_a_name_that_is_no_folder_below_is_refused_before_anything_is_computed(
     name: str, spec: dict[str, Any], tmp_path: Path, counted: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

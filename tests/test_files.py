@@ -17,8 +17,19 @@ from typing import Any
 import pytest
 
 from equipoise import files
-from equipoise.errors import CheckpointError, StorageError
-from equipoise.files import changing, locked, plain, read_json, storage_errors, write_bytes, write_json, write_text
+from equipoise.errors import CheckpointError, ConfigError, StorageError
+from equipoise.files import (
+    DONE,
+    changing,
+    finished,
+    locked,
+    plain,
+    read_json,
+    storage_errors,
+    write_bytes,
+    write_json,
+    write_text,
+)
 from tests.helpers import contents
 
 # --- atomic writes --------------------------------------------------------------------------------------------
@@ -458,3 +469,18 @@ def test_a_system_without_fcntl_is_told_so(tmp_path: Path) -> None:
     assert done.returncode == StorageError.exit_code
     assert done.stderr.startswith("error: This system has no fcntl, which locks run folders. Use Linux or macOS")
     assert len(done.stderr.splitlines()) == 1
+
+
+# --- finished parts -------------------------------------------------------------------------------------------
+
+
+def test_a_part_is_finished_when_its_last_file_says_of_what(tmp_path: Path) -> None:
+    part = {"settings": {"sizes": (1, 2)}, "weight": float("nan")}
+    assert not finished(tmp_path / "nowhere", part)
+    for content in ("", "{", "[]", "{}", '"spec"'):
+        (tmp_path / DONE).write_text(content)
+        assert not finished(tmp_path, part)
+    write_json(tmp_path / DONE, {"spec": part})
+    assert finished(tmp_path, part), "as JSON has it"
+    with pytest.raises(ConfigError, match=f"part '{tmp_path.name}' was computed from another SPEC"):
+        finished(tmp_path, {**part, "weight": 1.0})

@@ -9,9 +9,9 @@ With an entry ``public`` (numbers of images) a model is trained on so many publi
 OUT gets ``public.json``.
 
 Two kinds of SPEC hold several. One with the entry ``parts`` (SPECs by name) computes each into a folder of its own
-below OUT, and leaves out what is there: killed, it goes on where it was, and several processes with the same OUT share
-the work. One with the entry ``reproduction`` holds the jobs of ``equipoise reproduce --plan``; OUT gets a raw file for
-each. Nothing else is written: no weights, no private images.
+below OUT, and leaves out what is there: killed, it goes on where it was, several processes with the same OUT share the
+work, and a part that fails stops no other. One with the entry ``reproduction`` holds the jobs of ``equipoise reproduce
+--plan``; OUT gets a raw file for each. Nothing else is written: no weights, no private images.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import torch
 
 from .auditing.limit_comparison import compared
 from .auditing.limits_audit import replayed_limits
-from .auditing.options import AuditOptions
+from .auditing.options import AuditOptions, attacked_rounds, kept_values
 from .auditing.replay import replayed_all
 from .auditing.results import Findings, renamed
 from .auditing.store import Values, packed, thinned
@@ -44,7 +44,7 @@ from .engine.settings import from_dict
 from .engine.sweep import Sweep
 from .environment import VERSION, environment
 from .errors import CheckpointError, ConfigError, EquipoiseError
-from .files import DONE, locked, storage_errors, write_bytes, write_json
+from .files import DONE, finished, locked, refuse_link, storage_errors, write_bytes, write_json
 from .mechanism.registry import get_mechanism
 from .models.inputs import placed
 
@@ -114,8 +114,8 @@ def compute_audit(spec: dict[str, Any], out: Path) -> dict[str, Any]:
     settings, federations = from_dict(spec)
     options = AuditOptions(**raw)
     options.check()
-    attacked, keep = _attacked(federations, chosen.get("seeds")), _kept(chosen.get("keep"))
-    snapshots = _rounds(snapshots, settings.training.rounds)
+    attacked, keep = _attacked(federations, chosen.get("seeds")), kept_values(chosen.get("keep"))
+    snapshots = attacked_rounds(snapshots, settings.training.rounds)
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
@@ -171,13 +171,6 @@ def _attacked(federations: list[Federation], seeds: Any) -> list[int]:
     return [place for place, federation in enumerate(federations) if federation.seed in seeds]
 
 
-def _kept(keep: Any) -> list[str] | None:
-    """The names of the values that are kept of every release; None: all."""
-    if keep is not None and (not isinstance(keep, list) or not all(isinstance(name, str) for name in keep)):
-        raise ConfigError(f"Expected keep={keep!r} to be a list of names of values.", 'For example ["log_rank"].')
-    return keep
-
-
 def _accuracies(sweep: Sweep) -> list[dict[str, Any]]:
     """Of every federation's global model on the test set, now."""
     rows = []
@@ -190,16 +183,6 @@ def _accuracies(sweep: Sweep) -> list[dict[str, Any]]:
             for place, accuracy in zip(mine, right.tolist(), strict=True)
         ]
     return rows
-
-
-def _rounds(snapshots: Any, last: int) -> list[int]:
-    """The rounds at which releases are attacked, in order."""
-    whole = isinstance(snapshots, list) and all(type(one) is int and 0 <= one <= last for one in snapshots)
-    if not whole or not snapshots:
-        raise ConfigError(
-            f"Expected snapshots={snapshots!r} to be a list of rounds in 0..{last}.", "Attack rounds that are trained."
-        )
-    return sorted(snapshots)
 
 
 def _values(findings: Findings, names: dict[str, str], keep: list[str] | None = None) -> Values:
@@ -281,32 +264,62 @@ def compute_public(spec: dict[str, Any], out: Path) -> dict[str, Any]:
 
 
 def compute_parts(spec: dict[str, Any], out: Path) -> bool:
-    """Compute every part that is not there and that no other process is at; whether all of them are there now."""
-    parts = _table(spec["parts"], "parts")
-    if wrong := [name for name in parts if not name or Path(name).name != name or name.startswith(".")]:
-        raise ConfigError(
-            f"A part cannot be called {wrong[0]!r}: it names a folder.", "Use letters, digits and dashes."
-        )
+    """Compute every part that is not there and that no other process is at; whether all of them are there now.
+
+    A part that fails stops no other: its error is printed at once and again at the end, and the first one is raised.
+    """
+    parts, stopped = _parts(spec, out), False
+    failed: dict[str, EquipoiseError] = {}
     for name, part in parts.items():
-        folder = out / name
-        if (folder / DONE).exists():
-            continue
-        with ExitStack() as held:
-            try:
-                held.enter_context(locked(folder))
-            except CheckpointError:  # another process is at it
-                continue
-            if (folder / DONE).exists():
-                continue
-            print(f"part {name}", flush=True)
-            started = time.perf_counter()
-            if not run_spec(_table(part, name), folder):
-                return False
-            seconds = time.perf_counter() - started
-            write_json(folder / DONE, {"schema": 1, "commit": spec.get("commit"), "spec": part, "seconds": seconds})
-    left = [name for name in parts if not (out / name / DONE).exists()]
+        try:
+            stopped = not _computed(part, out / name, spec.get("commit"))
+        except EquipoiseError as error:
+            failed[name] = error
+            print(f"error in part {name}: {error}", file=sys.stderr, flush=True)
+        if stopped:  # by hand: the others wait, too
+            break
+    left = [name for name, part in parts.items() if name in failed or not finished(out / name, part)]
     print(f"{len(parts) - len(left)} of {len(parts)} parts are there", flush=True)
+    for name, why in failed.items():
+        print(f"failed: part {name}: {why}", file=sys.stderr, flush=True)
+    if failed and not stopped:
+        raise next(iter(failed.values()))
     return not left
+
+
+def _parts(spec: dict[str, Any], out: Path) -> dict[str, Any]:
+    """The parts, all of which are fit to be computed below ``out``."""
+    parts = _table(spec["parts"], "parts")
+    for name, part in parts.items():
+        if not name or not name.isprintable() or Path(name).name != name or name[0] == ".":  # NUL ends a path
+            raise ConfigError(
+                f"A part cannot be called {name!r}: it names a folder.", "Use letters, digits and dashes."
+            )
+        _table(part, name)
+        refuse_link(out / name)
+        finished(out / name, part)  # that of another SPEC is refused
+    return parts
+
+
+def _computed(part: dict[str, Any], folder: Path, commit: Any) -> bool:
+    """Compute one part unless it is there or another process is at it; False: it was stopped in the middle."""
+    if finished(folder, part):
+        return True
+    refuse_link(folder)
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(folder))
+        except CheckpointError:  # another process is at it
+            return True
+        if finished(folder, part):
+            return True
+        print(f"part {folder.name}", flush=True)
+        started = time.perf_counter()
+        if not run_spec(part, folder):
+            return False
+        seconds = time.perf_counter() - started
+        write_json(folder / DONE, {"schema": 1, "commit": commit, "spec": part, "seconds": seconds})
+    return True
 
 
 def compute_reproduction(spec: dict[str, Any], out: Path) -> list[Path]:

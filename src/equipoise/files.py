@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .errors import CheckpointError, EquipoiseError, StorageError
+from .errors import CheckpointError, ConfigError, EquipoiseError, StorageError
 
 try:
     import fcntl
@@ -174,6 +174,24 @@ def read_json(path: Path, what: str, remedy: str = "Use --fresh.") -> Any:
         raise CheckpointError(f"The {what} cannot be read: {error.cause}", remedy) from error
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"The {what} {path.name} cannot be read: {error}.", remedy) from error
+
+
+def finished(folder: Path, part: Any) -> bool:
+    """Whether the folder of a part of a SPEC holds its results; raise where it holds those of another part.
+
+    Only a ``done.json`` that can be read and says of what it is counts: all else is computed again.
+    """
+    try:
+        done = read_json(folder / DONE, "finished part")
+    except CheckpointError:  # there is none, or one that says nothing
+        return False
+    if not isinstance(done, dict) or "spec" not in done:
+        return False
+    if done["spec"] == json.loads(json.dumps(plain(part))):  # as it was written
+        return True
+    raise ConfigError(
+        f"The finished part {folder.name!r} was computed from another SPEC.", "Remove its folder, or use another OUT."
+    )
 
 
 @contextlib.contextmanager

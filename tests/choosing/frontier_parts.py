@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from equipoise.auditing.results import Outcome
 from equipoise.auditing.store import Values, packed
+from equipoise.choosing import frontier_plan as plan
 from equipoise.choosing.frontier_plan import CANDIDATES, RECOMMENDED, stages_by_round
 from equipoise.choosing.frontier_store import PARTS, SCHEMA
 from equipoise.engine.federation import Federation
@@ -133,6 +135,15 @@ def folder(path: Path, of: dict[str, Any], outcomes: Sequence[Outcome] = (), **r
             written.append(Outcome({**about, "learns": False}, one.attack, arrays, one.negative))
         (path / "audit.npz").write_bytes(packed(Values(written, {}, {"candidates": 200})))
     return path
+
+
+def as_planned(patch: pytest.MonkeyPatch, *folders: Path) -> None:
+    """Let the plan have the finished parts below these folders, too, as they are."""
+    genuine = plan.parts
+    found = {
+        path.parent.name: json.loads(path.read_text())["spec"] for one in folders for path in one.glob(f"*/{DONE}")
+    }
+    patch.setattr(plan, "parts", lambda device="cuda": {**genuine(device), **found})
 
 
 def cell(**change: Any) -> dict[str, Any]:

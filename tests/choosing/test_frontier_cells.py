@@ -51,6 +51,20 @@ def test_the_strongest_attack_has_the_largest_identification(matched: float, lti
         assert (row["identification_matched"], row["identification_lti"]) == pytest.approx((matched, lti))
 
 
+@pytest.mark.parametrize("attack", ["matched", "membership"])
+def test_trajectories_with_different_numbers_of_releases_are_refused(attack: str) -> None:
+    """They are drawn side by side."""
+
+    def rows(count: int) -> dict[str, Any]:
+        return found(0.5, count) if attack == "matched" else dict.fromkeys(("members", "others"), np.zeros((count, 4)))
+
+    outcomes = [outcome(attack, 0, rows(count), seed=seed) for seed, count in ((1, 100), (2, 90))]
+    if attack == "membership":
+        outcomes.append(outcome("matched", 0, found(0.5)))
+    with pytest.raises(CheckpointError, match=r"pl-identical 0\.98 on mnist after round 0 have .* releases: 100, 90"):
+        of(*outcomes)
+
+
 def test_the_mean_over_both_trajectories_decides() -> None:
     """lti is better on one trajectory, and worse on both together."""
     (row,) = of(

@@ -14,20 +14,32 @@ from equipoise.choosing import frontier as record
 from equipoise.choosing import frontier_plan, frontier_store
 from equipoise.choosing.frontier_store import FILE, PARTS
 from equipoise.errors import StorageError
-from tests.choosing.frontier_parts import accuracy, cell, everywhere, folder, part, run_row, scopes, spec, values
+from tests.choosing.frontier_parts import (
+    accuracy,
+    as_planned,
+    cell,
+    everywhere,
+    folder,
+    part,
+    run_row,
+    scopes,
+    spec,
+    values,
+)
 from tests.helpers import Command, Done, contents, document, entry_point
 
 DRAWN = ["frontier-dark.svg", "frontier-narrow-dark.svg", "frontier-narrow.svg", "frontier.svg"]
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
+def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Finished parts of two kinds, as compute leaves them."""
     asked = {**spec(("pl-learn", 0.98)), "audit": {}}
     learned = {"mechanism": "pl-learn", "budget": 0.98}
     whole = everywhere(0.4, **learned)
     folder(tmp_path / "out" / "stages", asked, whole, audit={"accuracy": accuracy(asked)})
     folder(tmp_path / "out" / "run", spec(("pl-learn", 0.98)), multi_round={"attacks": [run_row(**learned)]})
+    as_planned(monkeypatch, tmp_path / "out")
     return tmp_path / "out"
 
 
@@ -102,7 +114,8 @@ def test_a_record_of_ones_own_is_shown_and_what_it_misses_named(command: Command
     text = told(command("frontier", "--out", "mine"))
     assert "At 0 of the paper's 2 budgets" in text
     assert "Missed: MNIST, pl-learn 0.96. Missed: MNIST, pl-learn 0.98." in text
-    assert "mnist PL 0.98 75.0 % - - - - -" in text
+    assert "mnist PL 0.98 75.0 % 50.0 % - - - -" in text, "the learner's whole run was measured"
+    assert "mnist PL 0.96 75.0 % 50.0 % - - - -" in text
     assert "pictures: none until a setting is whole" in text
 
 
@@ -119,7 +132,8 @@ def test_no_results_are_refused(command: Command, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [("--status", "--plan", "x.json"), ("--status", "--from", "out"), ("--plan", "x.json", "--from", "out"),
-     ("--status", "--plan", "x.json", "--from", "out")],
+     ("--status", "--plan", "x.json", "--from", "out"), ("--again", "--status"), ("--again", "--from", "out"),
+     ("--again", "--plan", "x.json")],
 )  # fmt: skip
 def test_what_it_can_do_excludes_the_rest(command: Command, tmp_path: Path, options: tuple[str, ...]) -> None:
     done = command("frontier", *options)
@@ -287,10 +301,44 @@ def test_a_crash_between_files_is_not_shown_as_a_whole(
     assert done.code != 0
     assert "not whole" in done.err
     assert "--from" in done.err
+    assert "equipoise frontier --again" in done.err
     assert list(frontier_store.read(tmp_path / "mine").about[PARTS]) == ["run", "stages"][not number :]
     assert command("frontier", "--from", "later", "--out", "mine").code == 0
     command("frontier", "--from", out, "--from", "later", "--out", "at once")
     assert contents(tmp_path / "mine") == contents(tmp_path / "at once")
+
+
+@pytest.mark.parametrize("number", range(1, 6))
+def test_the_values_alone_heal_a_crash(
+    command: Command, tmp_path: Path, out: Path, stop_at: Callable[[int | None], None], number: int
+) -> None:
+    """Where they were written; the folders of the parts need not be there any more."""
+    command("frontier", "--from", out, "--out", "at once")
+    stop_at(number)
+    assert command("frontier", "--from", out, "--out", "mine").code != 0
+    stop_at(None)
+    out.rename(tmp_path / "gone")
+    (tmp_path / "mine" / DRAWN[0]).write_text("an old one")
+    result = document(command("frontier", "--again", "--out", "mine", "--json"))
+    assert contents(tmp_path / "mine") == contents(tmp_path / "at once")
+    assert result == record.status(tmp_path / "at once")
+
+
+def test_pictures_of_what_is_not_there_any_more_go(command: Command, tmp_path: Path, out: Path) -> None:
+    """Where nothing is whole, those that lie there are of other results."""
+    command("frontier", "--from", out, "--out", "mine")
+    found = frontier_store.read(tmp_path / "mine")
+    found.about[PARTS] = {"stages": found.about[PARTS]["stages"]}
+    frontier_store.write(found, tmp_path / "mine")
+    assert "pictures: none until a setting is whole" in told(command("frontier", "--again", "--out", "mine"))
+    assert sorted(contents(tmp_path / "mine")) == ["frontier.json", FILE]
+
+
+def test_nothing_is_made_again_of_nothing(command: Command, tmp_path: Path) -> None:
+    done = command("frontier", "--again", "--out", "nowhere")
+    assert done.code != 0
+    assert f"There is no {FILE} in nowhere" in done.err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_it_works_in_a_wide_terminal_too(

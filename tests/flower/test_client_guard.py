@@ -374,6 +374,14 @@ def test_the_noise_beside_the_update_is_told_to_this_nodes_log_alone(caplog: pyt
     assert "noise_to_update" not in str({name: dict(part) for name, part in reply.content.items()})
 
 
+@pytest.mark.parametrize(("name", "budget"), [("pruning", 0.1), ("outpost", 1.25)])
+def test_what_becomes_of_a_shaped_update_is_not_told(name: str, budget: float) -> None:
+    """Sizes of it are a function of the batch; the server knows the mechanism and the budget."""
+    result = answered(honest, about=context({**RUN, "equipoise.mechanism": name, "equipoise.budget": budget}))
+    assert set(result.content["metrics"]) == {"num-examples", "loss"}
+    assert result.content["equipoise"]["mechanism"] == name
+
+
 def test_a_formal_guarantee_tells_nothing_of_its_noise(tmp_path: Path) -> None:
     def exact(msg: Message, context: Context) -> Message:
         return Message(content(protected_step(network(), images(), msg, context)), reply_to=msg)

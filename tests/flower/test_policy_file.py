@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from equipoise.cli import app as cli
 from equipoise.errors import ConfigError, LedgerError, PolicyError
@@ -14,6 +15,7 @@ from equipoise.flower.policy import needed, read_policy
 from equipoise.flower.policy_file import COMMENTS, WHOLE_RUN, default_bounds, init_policy, policy_text, show_policy
 from equipoise.flower.run_config import read_terms
 from equipoise.ledger.account import Account
+from equipoise.mechanism.protection import ProtectionSettings
 from equipoise.mechanism.registry import MECHANISMS
 from equipoise.privacy.gaussian import noise_multiplier
 from equipoise.privacy.guarantee import percent_up
@@ -228,3 +230,34 @@ def test_of_what_shapes_the_update_a_policy_says_that_nothing_is_proved(name: st
     assert f"updates are shaped, with {said}" in text
     assert "nothing is proved of what they tell" in text
     assert "UNPROTECTED" not in text
+
+
+def test_a_policy_says_that_the_server_decides_how_much_the_noise_of_outpost_is(tmp_path: Path) -> None:
+    """Its bound is met with nearly no noise beside the update, and with none where the weights are all alike."""
+    kind = MECHANISMS["outpost"]
+    told = {
+        name: " ".join(show_policy(init_policy(tmp_path / name, "scans", name, budget_of(name), 7)))
+        for name in ("outpost", "pruning", "ls-static")
+    }
+    assert "The server decides how much of this noise there is" in told["outpost"]
+    assert "at least one coordinate of every tensor" in told["pruning"]
+    assert "The server decides" not in told["ls-static"]
+    bounds = read_policy(tmp_path / "outpost" / "policy.toml").mechanisms["outpost"]
+    protection = ProtectionSettings(eta=100.0).at(kind, 1250, round_number=1)
+    assert float(protection.scale) >= bounds["least-scale"], "so the words are needed"
+    assert kind.shaping is not None
+    update, scale = torch.tensor([[4.0, 3.0, 2.0, 1.0]]), torch.tensor([float(protection.scale)])
+    shapes = [
+        kind.shaping.shape(update, weights, torch.ones(1, 4), scale, ((0, 4),))
+        for weights in (torch.full((1, 4), 0.5), torch.tensor([[1.0, -1.0, 1.0, -1.0]]))
+    ]
+    assert shapes[0].tolist() == [[4.0, 0.0, 0.0, 0.0]]
+    assert shapes[1].tolist() != shapes[0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("pruning", False), ("outpost", False), ("gaussian-dp", False), ("ls-static", True)]
+)
+def test_the_size_of_noise_is_named_where_it_leaves(name: str, said: bool, tmp_path: Path) -> None:
+    text = " ".join(show_policy(init_policy(tmp_path / "node", "scans", name, budget_of(name), 7)))
+    assert ("its mechanism and budget, the size of its noise" in text) == said

@@ -173,6 +173,17 @@ def test_a_formal_guarantee_keeps_the_size_of_its_noise_to_itself() -> None:
         assert "would undo the guarantee" in str(checked(telling, run).reason)
 
 
+@pytest.mark.parametrize(("name", "budget"), [("pruning", "0.1"), ("outpost", "1.25")])
+def test_what_becomes_of_a_shaped_update_is_not_to_be_told(name: str, budget: str) -> None:
+    run = {"equipoise.mechanism": name, "equipoise.budget": float(budget), "equipoise.metrics": ""}
+    claim = {"mechanism": name, "budget": budget}
+    numbers = ("equipoise.lower", "equipoise.upper", "equipoise.intensity")
+    assert checked(reply(101, claim=claim, without=("loss", *numbers)), run).reason is None
+    for told in numbers:
+        others = tuple(name for name in numbers if name != told)
+        assert "a function of the batch" in str(checked(reply(101, claim=claim, without=("loss", *others)), run).reason)
+
+
 def test_any_budget_of_the_round_gives_a_lower_bound() -> None:
     run = {"equipoise.mechanism": "pl-identical", "equipoise.budget": "[0.96, 0.98]"}
     measure = read_terms({**RUN, **run}).settings.measure("pl-identical")

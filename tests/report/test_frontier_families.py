@@ -67,6 +67,12 @@ def test_a_limit_stands_where_its_three_digits_are_never_below(proved: float, st
     picture([panel])
 
 
+def test_a_guarantee_whose_limit_could_not_be_computed_has_no_mark() -> None:
+    unknown = scopes(mechanism="gaussian-dp", budget=4, proved_identification=None)
+    assert [mark.strength for mark in shown(*unknown, *scopes(mechanism="gaussian-dp", budget=2)).marks] == ["ε 2"]
+    assert drawn(*unknown) == []
+
+
 def test_what_was_not_attacked_over_the_run_has_no_mark() -> None:
     """It would look better than the others."""
     assert drawn(*scopes()[:-1]) == []

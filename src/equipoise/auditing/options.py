@@ -141,3 +141,20 @@ def _check(name: str, value: Any, option: Option) -> None:
         raise ConfigError(f"Expected {name}={value!r} to be a finite number.", "Leave it out for the default.")
     if option.choices and value not in option.choices:
         raise ConfigError(f"Expected {name}={value!r} to be one of {', '.join(option.choices)}.", "Use one of these.")
+
+
+def attacked_rounds(snapshots: Any, last: int) -> list[int]:
+    """The rounds at which releases are attacked, in order."""
+    whole = isinstance(snapshots, list) and all(type(one) is int and 0 <= one <= last for one in snapshots)
+    if not whole or not snapshots:
+        raise ConfigError(
+            f"Expected snapshots={snapshots!r} to be a list of rounds in 0..{last}.", "Attack rounds that are trained."
+        )
+    return sorted(snapshots)
+
+
+def kept_values(keep: Any) -> list[str] | None:
+    """The names of the values that are kept of every release; None: all."""
+    if keep is not None and (not isinstance(keep, list) or not all(isinstance(name, str) for name in keep)):
+        raise ConfigError(f"Expected keep={keep!r} to be a list of names of values.", 'For example ["log_rank"].')
+    return keep

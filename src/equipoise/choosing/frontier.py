@@ -19,7 +19,7 @@ from .frontier_store import PARTS
 
 SCHEMA = 1
 FOLDER, FILE = "frontier", "frontier.json"
-AGAIN = "Make it again with equipoise frontier --from."
+AGAIN = "Make it again from its values with equipoise frontier --again, or take the parts over with --from."
 SCOPES = (*STAGES, WHOLE)
 SHARE = 1 / 5
 """Of the learner's identification: what the recommended mechanism should leave at most."""

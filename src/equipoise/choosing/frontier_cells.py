@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from statistics import mean
@@ -206,9 +206,18 @@ def _identified(found: Found, attack: str, number: int) -> Row:
     }  # fmt: skip
 
 
-def _joined(outcomes: Iterable[Outcome], name: str) -> Array:
+def _joined(outcomes: Collection[Outcome], name: str) -> Array:
     """Values of all trajectories side by side, ``[N, ...]``: a release is drawn with all of them."""
-    return np.concatenate([one.values[name].reshape(len(one.values[name]), -1) for one in outcomes], axis=1)
+    tables = [one.values[name].reshape(len(one.values[name]), -1) for one in outcomes]
+    numbers = [len(table) for table in tables]
+    if len(set(numbers)) > 1:
+        about = next(iter(outcomes)).about
+        raise CheckpointError(
+            f"Trajectories of {about['mechanism']} {about['budget']} on {about['dataset']} after round "
+            f"{about['round']} have different numbers of releases: {', '.join(map(str, numbers))}.",
+            "Compute the part again: every trajectory is attacked on the same releases.",
+        )
+    return np.concatenate(tables, axis=1)
 
 
 def _members(found: Found, number: int) -> Row:

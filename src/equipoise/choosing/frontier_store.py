@@ -7,7 +7,8 @@ a part that was computed again takes the place of the old one. Every figure of t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,15 @@ import numpy as np
 
 from ..auditing.results import Outcome
 from ..auditing.store import Values, packed, unpacked
-from ..errors import CheckpointError
+from ..errors import CheckpointError, closest
 from ..files import DONE, read_json, write_bytes
 from . import frontier_plan as plan
 
 SCHEMA = 1
 FILE = "values.npz"
 AGAIN = "Compute it again."
+MACHINE = ("device", "threads")
+"""Settings that say on what a part is computed, and change no result that counts."""
 PARTS = "parts"
 """In ``Values.about``: for each part its commit, seconds, machine, SPEC and the rows that have no values."""
 
@@ -34,31 +37,66 @@ def gathered(folder: Path) -> Values:
         raise CheckpointError(f"There are no finished parts in {folder}.", f"A finished part has a file {DONE}.")
     outcomes: list[Outcome] = []
     parts: dict[str, Any] = {}
+    planned = json.loads(json.dumps(plan.parts()))  # as a SPEC that was read has it
     for path in found:
-        parts[path.name], own = _part(path)
+        parts[path.name], own = _part(path, planned)
         outcomes += own
     return Values(outcomes, {}, {"schema": SCHEMA, PARTS: parts})
 
 
-def _part(folder: Path) -> tuple[dict[str, Any], list[Outcome]]:
+def _part(folder: Path, planned: Mapping[str, Any]) -> tuple[dict[str, Any], list[Outcome]]:
     """What is kept of a part, and what was measured on every release."""
     done = read_json(folder / DONE, "finished part", AGAIN)
     try:
         part = {name: done[name] for name in ("commit", "seconds", "spec")}
-        _refuse_quick(folder.name, part["spec"])
+        refuse_other(folder.name, part["spec"], planned)
         return _found(folder, part)
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"The part {folder.name} is not what compute writes: {error!r}.", AGAIN) from error
 
 
-def _refuse_quick(name: str, spec: Mapping[str, Any]) -> None:
-    """A part of fewer rounds than planned has its name, and would take the place of a result."""
-    rounds, planned = spec["settings"]["rounds"], plan.parts().get(name)
-    if planned is not None and rounds != planned["settings"]["rounds"]:
+def refuse_other(name: str, spec: Mapping[str, Any], planned: Mapping[str, Any]) -> None:
+    """A part of another SPEC than planned has its name, and would take the place of a result."""
+    if name not in planned:
         raise CheckpointError(
-            f"The part {name} has {rounds} rounds instead of {planned['settings']['rounds']}: it says nothing.",
+            f"The part {name} is not planned.{closest(name, list(planned))}", "Move its folder out of the way."
+        )
+    rounds, asked = spec["settings"]["rounds"], planned[name]["settings"]["rounds"]
+    if rounds != asked:
+        raise CheckpointError(
+            f"The part {name} has {rounds} rounds instead of {asked}: it says nothing.",
             "Compute a SPEC that was planned without --quick.",
         )
+    other = _difference(_anywhere(spec), _anywhere(planned[name]))
+    if other is not None:
+        raise CheckpointError(
+            f"The part {name} is of another SPEC than planned: it differs in {other or 'all'}.",
+            "Compute a SPEC that equipoise frontier --plan writes now.",
+        )
+
+
+def _anywhere(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A SPEC without the machine that it is computed on."""
+    return {**spec, "settings": {key: value for key, value in spec["settings"].items() if key not in MACHINE}}
+
+
+def _difference(one: Any, other: Any) -> str | None:
+    """Where two values of JSON differ first, as a path of keys; None: nowhere, but for the last digits of a float."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        keys: Iterable[Any] = one if one.keys() == other.keys() else sorted(one.keys() ^ other.keys())
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        keys = range(len(one))
+    elif isinstance(one, float) and isinstance(other, float):  # computed ones vary with the machine that plans
+        return None if math.isclose(one, other, rel_tol=1e-9) else ""
+    else:
+        return None if type(one) is type(other) and one == other else ""
+    for key in keys:
+        if isinstance(one, dict) and (key not in one or key not in other):
+            return str(key)
+        inner = _difference(one[key], other[key])
+        if inner is not None:
+            return f"{key}.{inner}".rstrip(".")
+    return None
 
 
 def _found(folder: Path, part: dict[str, Any]) -> tuple[dict[str, Any], list[Outcome]]:

@@ -26,6 +26,7 @@ def frontier(
     status: Annotated[bool, typer.Option("--status", help="Compute nothing; say what the results say.")] = False,
     plan: Annotated[Path | None, typer.Option(help="Write what is to be computed to this file, and stop.")] = None,
     source: Annotated[list[Path] | None, typer.Option("--from", help="Folders that compute wrote; repeatable.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Make all figures anew from values.npz.")] = False,
     out: Annotated[Path | None, typer.Option(help="Results folder; default frontier.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="With --plan: seconds each, and no results.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.", autocompletion=completion.devices)] = "cpu",
@@ -34,16 +35,16 @@ def frontier(
     """Accuracy against leakage of every mechanism at several strengths: what was found, and how to find it again."""
     from ..choosing import frontier as record
 
-    if sum((status, plan is not None, bool(source))) > 1:
-        raise ConfigError("--status, --plan and --from exclude each other.", "Give one of them.")
+    if sum((status, plan is not None, bool(source), again)) > 1:
+        raise ConfigError("--status, --plan, --from and --again exclude each other.", "Give one of them.")
     if quick and plan is None:
         raise ConfigError("--quick is for --plan.", "Leave it out, or add --plan SPEC.json.")
     if plan is not None:
         _write_plan(plan, device, quick, out or record.committed(), as_json)
         return
     folder = out or record.committed()
-    if source:
-        _score(source, folder)
+    if source or again:
+        _score(source or [], folder)
     _show(record.status(folder), folder, as_json)
 
 
@@ -80,7 +81,7 @@ def _write_plan(path: Path, device: str, quick: bool, folder: Path, as_json: boo
 
 
 def _score(sources: list[Path], folder: Path) -> None:
-    """Take over what was computed, and make all figures of it."""
+    """Take over what was computed, if anything, and make all figures of it and what is there."""
     from ..choosing import frontier as record
     from ..choosing import frontier_store
     from ..files import locked, storage_errors, write_text
@@ -88,6 +89,8 @@ def _score(sources: list[Path], folder: Path) -> None:
     from ..report.frontier_picture import picture
     from ..reproduction.reproduce import committed
 
+    if not sources:
+        frontier_store.read(folder)  # or nothing can be made; refused before the folder is there
     found = [frontier_store.gathered(source) for source in sources]  # refused before the folder is there
     with locked(folder):
         there = [frontier_store.read(folder)] if (folder / frontier_store.FILE).is_file() else []
@@ -96,15 +99,19 @@ def _score(sources: list[Path], folder: Path) -> None:
         shown = panels(result)
         drawn = {
             f"frontier{'-narrow' if narrow else ''}{'-dark' if dark else ''}.svg":
-                picture(shown, dark=dark, narrow=narrow, caption=CAPTION)
-            for narrow in (False, True) for dark in (False, True) if shown
+                picture(shown, dark=dark, narrow=narrow, caption=CAPTION) if shown else None
+            for narrow in (False, True) for dark in (False, True)
         }  # fmt: skip
         # The record is away until all else is new: after a crash, nobody takes old and new for a whole.
         with storage_errors(folder / record.FILE):
             (folder / record.FILE).unlink(missing_ok=True)
         frontier_store.write(values, folder)
         for name, content in drawn.items():
-            write_text(folder / name, content)
+            if content is not None:
+                write_text(folder / name, content)
+                continue
+            with storage_errors(folder / name):  # an old one would be of other results
+                (folder / name).unlink(missing_ok=True)
         write_text(folder / record.FILE, _lines(result))
 
 
@@ -134,7 +141,7 @@ def _show(result: dict[str, Any], folder: Path, as_json: bool) -> None:
         title, ("\ndata", "\nbudget", *learners, "\nepsilon", *its), numbers=(*learners, "\nepsilon", *its)
     )
     for row in result["equal_accuracy"]:
-        run, epsilon = row["by_scope"].get("run", {}), "-" if row["epsilon"] is None else f"{row['epsilon']:g}"
+        run, epsilon = row["by_scope"].get("run", row), "-" if row["epsilon"] is None else f"{row['epsilon']:g}"
         theirs, ours = (share(run.get(name)) for name in ("learner_identification", "identification"))
         display.add_row(
             table, row["dataset"], cell(row), share(row["learner_accuracy"]), theirs, epsilon, share(row["accuracy"]),

@@ -279,16 +279,18 @@ def told(record: Mapping[str, Any], mechanism: Mechanism) -> dict[str, float]:
 
     The exact norm of a noise is as good as the noise to someone who guesses at the batch: a guess is right if and only
     if what remains of the release has that norm. So what a draw decided is told to two digits, which says no more than
-    how such norms spread anyway, and nothing at all where a guarantee of differential privacy would be lost by it.
+    how such norms spread anyway, and nothing at all where a guarantee of differential privacy would be lost by it, or
+    where the update itself is shaped: what becomes of it is a function of the batch, with little noise or none.
     Exact numbers are in the client's own record and ledger.
 
     >>> from equipoise.mechanism.registry import get_mechanism
     >>> told({"lower": 7.99975, "upper": 15.9995, "intensity": 9.87654}, get_mechanism("pl-learn"))
     {'lower': 7.99975, 'upper': 15.9995, 'intensity': 9.9}
-    >>> told({"lower": 1664.2, "upper": 1664.2, "intensity": 1664.2}, get_mechanism("laplace-dp"))
-    {}
+    >>> sizes = {"lower": 1664.2, "upper": 1664.2, "intensity": 1664.2}
+    >>> [told(sizes, get_mechanism(name)) for name in ("laplace-dp", "pruning")]
+    [{}, {}]
     """
-    if mechanism.formal:
+    if mechanism.formal or mechanism.shaping is not None:
         return {}
     fixed = ("lower", "upper") if mechanism.on_sphere else ()  # these follow from the budget
     return {name: float(record[name] if name in fixed else f"{record[name]:.2g}") for name in NUMBERS}

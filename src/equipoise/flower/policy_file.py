@@ -17,6 +17,7 @@ from ..ledger.ledger import Summary, verify
 from ..ledger.reservation import RELATION, SINGLE_RELATION, sums
 from ..mechanism.protection import ProtectionSettings
 from ..mechanism.registry import MECHANISMS, Mechanism, checked
+from ..mechanism.shaping import Shaping
 from .policy import VARIABLE, VERSION, Policy, needed, read_policy
 
 POLICY, LEDGER = "policy.toml", "ledger.jsonl"
@@ -234,7 +235,8 @@ def _sentences(policy: Policy) -> Iterator[str]:
         yield "No mechanism is allowed: nothing leaves."
     weight = "the number of examples trained on" if policy.weight is None else f"the fixed weight {policy.weight:g}"
     names = f", and the metrics {', '.join(policy.metrics)} if the run asks for them" if policy.metrics else ""
-    size = "" if all("most-epsilon" in bounds for bounds in policy.mechanisms.values()) else ", the size of its noise"
+    sized = [name for name, bounds in policy.mechanisms.items() if "most-epsilon" not in bounds and not _shaping(name)]
+    size = ", the size of its noise" if sized else ""
     yield f"With each release leave its mechanism and budget{size}, and {weight}{names}."
     if policy.buffers == "noised":
         yield "Buffers that were fitted here, such as running statistics, leave under the same noise if the run asks."
@@ -305,10 +307,12 @@ def _mechanism(name: str, bounds: dict[str, Any]) -> str:
             f"{name}, {most}: each release with epsilon {bounds['most-epsilon']:g} or less, all together at most "
             f"{bounds['most-total-epsilon']:g} ({SINGLE_RELATION}); sums are divided by {bounds['divisor']:.0f}."
         )
-    shaping = MECHANISMS[name].shaping if name in MECHANISMS else None
+    shaping = _shaping(name)
     if shaping is not None:
         least = f"{shaping.scale} {bounds['least-scale']:g} or more"
-        return f"{name}, {most}: updates are shaped, with {least}; nothing is proved of what they tell."
+        return (
+            f"{name}, {most}: updates are shaped, with {least}; nothing is proved of what they tell. {shaping.caution}"
+        )
     if "least-relative" not in bounds:
         return f"{name}, {most}: updates leave UNPROTECTED."
     noise = (
@@ -328,6 +332,10 @@ def _mechanism(name: str, bounds: dict[str, Any]) -> str:
         f"larger update is shortened).{learned} That is no differential privacy: nothing bounds what an attack reads "
         "out of it, and what leaks adds up over releases."
     )
+
+
+def _shaping(name: str) -> Shaping | None:
+    return MECHANISMS[name].shaping if name in MECHANISMS else None
 
 
 def _as_budget(intensity: float) -> str:

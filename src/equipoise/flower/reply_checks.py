@@ -169,6 +169,8 @@ def _wrong_intensity(metrics: Mapping[str, Any], round_number: int, terms: Terms
     mechanism, given = terms.mechanism, [name for name in NUMBERS if f"{RECORD}.{name}" in metrics]
     if mechanism.formal:
         return "tells the size of its noise, which would undo the guarantee" if given else None
+    if mechanism.shaping is not None:
+        return "tells the size of what was withheld, which is a function of the batch" if given else None
     if len(given) < len(NUMBERS):
         return "does not say its intensity and its bounds"
     lower, upper, size = (float(metrics[f"{RECORD}.{name}"]) for name in NUMBERS)

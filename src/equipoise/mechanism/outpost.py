@@ -98,4 +98,10 @@ def perturbed(update: Tensor, weights: Tensor, noise: Tensor | None, scale: Tens
     return pruned(update, ratio, stretches) + torch.where(chosen, deviation * noise, 0.0)
 
 
-OUTPOST = Shaping("outpost", perturbed, noised=PHI, scale="noise scale (risk 1)")
+OUTPOST = Shaping(
+    "outpost", perturbed, noised=PHI, scale="noise scale (risk 1)",
+    caution=(
+        "The server decides how much of this noise there is: it is multiplied by the variance of the weights that the "
+        "server sends, and may be none, and a larger eta of the run makes the update larger beside it."
+    ),
+)  # fmt: skip

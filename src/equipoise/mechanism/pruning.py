@@ -72,4 +72,8 @@ PRUNING = Shaping(
     "pruning",
     lambda update, start, noise, scale, stretches: pruned(update, scale, stretches),
     scale="compression ratio",
+    caution=(
+        "There is no noise: what is kept leaves exactly as it is, at least one coordinate of every tensor, and the "
+        "server decides by the weights that it sends which those are."
+    ),
 )

@@ -41,6 +41,7 @@ class Shaping:
     shape: Shape
     noised: float = 0.0  # the share of coordinates that get noise, at most; 0: none is drawn
     scale: str = "scale"  # what the scale of its measure is called
+    caution: str = "The server may decide how much that hides, by the weights that it sends and by eta."  # in a policy
 
 
 def shaped(

@@ -74,9 +74,14 @@ def _marks(rows: Sequence[Row], family: str, role: Role, common: Mapping[str, An
 
 
 def _whole(scopes: Sequence[Row]) -> bool:
-    """Whether a setting was looked at over the run, too: without that it would look better than others."""
-    run = [row for row in scopes if row["scope"] == "run"]
-    return scopes[0]["accuracy"] is not None and bool(run) and not run[0]["control_failed"]
+    """Whether a setting was looked at over the run, too: without that it would look better than others.
+
+    What stands at its proved limit needs one: it may be that it could not be computed.
+    """
+    run = next((row for row in scopes if row["scope"] == "run"), None)
+    if run is None or run["control_failed"] or run["accuracy"] is None:
+        return False
+    return run["epsilon"] is None or run["proved_identification"] is not None
 
 
 def _mark(scopes: Sequence[Row], family: str, role: Role) -> Mark:

@@ -144,7 +144,8 @@ def _equal_row(row: Row) -> list[str]:
     about = [TITLES[row["dataset"]], cell(row), share(row["learner_accuracy"])]
     on_its_own = "more than ε 8" if row["epsilon_on_its_model"] is None else f"ε {row['epsilon_on_its_model']:g}"
     if row["choice"] is None:
-        return [*about, *["-"] * 4, "none is as accurate", *["-"] * 5, on_its_own]
+        theirs = ["-", share(row["learner_identification"]), "-", "-"]  # over the whole run
+        return [*about, *theirs, "none is as accurate", *["-"] * 5, on_its_own]
     run, first = row["by_scope"]["run"], row["by_scope"]["0"]
     ratio = "-" if row["ratio"] is None else f"{row['ratio']:.2g} ({WORDS[row['scope']]})"
     ratio += "" if row["met"] else " **missed**"
