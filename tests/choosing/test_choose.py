@@ -14,6 +14,7 @@ from equipoise.choosing import choose as module
 from equipoise.choosing.choose import choosing
 from equipoise.choosing.decision import Decision
 from equipoise.choosing.limit import CANDIDATES, EPSILONS
+from equipoise.choosing.trials import Score
 from equipoise.engine.federation import Federation
 from equipoise.engine.sweep import Sweep
 from equipoise.errors import ConfigError, DataError
@@ -97,13 +98,14 @@ def test_noise_without_a_proof_is_chosen_only_where_that_was_agreed_to(
     agreed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def better(*about: Any, **more: Any) -> module.Unproved:
-        return module.Unproved("pl-identical", "mlp", 0.97, 0.011, 80, (1.0, 1.0))
+        return module.Unproved("pl-identical", "mlp", 0.97, 0.011, 80, (0.9, 0.9), (1.0, 1.0))
 
     monkeypatch.setattr(module, "measured", better)
     found = chosen(identification=0.006, measured_only=agreed, settings=ONE)
     row = next((one for one in found.rejected if "pl-identical" in one.what), None)
     if agreed:
         assert (found.mechanism, found.budget, found.sigma, found.proved) == ("pl-identical", 0.97, None, False)
+        assert found.expected.accuracy == 0.9, "what is told is not what it was picked by"
         assert "Nothing is proved" in found.sentences()[2]
         assert "not bounded" in found.sentences()[2]
         assert not any("delta" in sentence for sentence in found.sentences())
@@ -115,11 +117,12 @@ def test_noise_without_a_proof_is_chosen_only_where_that_was_agreed_to(
         assert row is not None
         assert "--measured-only-ok" in row.why
         assert row.accuracy == 1.0
+        assert "a whole run is not bounded" in row.why
 
 
 def test_noise_without_a_proof_that_is_no_better_is_rejected_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     def alike(*about: Any, **more: Any) -> module.Unproved:
-        return module.Unproved("pl-identical", "mlp", 0.97, 0.011, 80, (0.6, 0.6))
+        return module.Unproved("pl-identical", "mlp", 0.97, 0.011, 80, (1.0, 1.0), (0.6, 0.6))
 
     monkeypatch.setattr(module, "measured", alike)
     found = chosen(identification=0.3, measured_only=True, settings=ONE)
@@ -143,6 +146,25 @@ def test_where_nothing_meets_the_limit_the_nearest_is_shown_and_not_called_a_cho
     assert "No epsilon up to 8 is sure to reach an accuracy of at least 99.9%" in found.shortfall
     assert found.sentences()[0].startswith("Nearest, not to be deployed")
     assert found.plain()["met"] is False
+
+
+def test_the_records_that_are_reported_can_refuse_an_accuracy_and_choose_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = Score.add
+
+    def worse(own: Score, seed: int, row: dict[str, Any]) -> None:
+        real(own, seed, {**row, "accuracy": row["accuracy"] - 0.3})
+
+    before = chosen(accuracy=0.7, settings=ONE)
+    monkeypatch.setattr(Score, "add", worse)
+    found = chosen(accuracy=0.7, settings=ONE)
+    assert before.met
+    assert (found.met, found.budget) == (False, before.budget), "the same choice, and not confirmed"
+    assert found.expected.low < 0.7
+    assert "on those that are kept for the report it is not" in found.shortfall
+    assert found.expected.words() in found.shortfall
+    assert found.sentences()[0].startswith("Nearest, not to be deployed")
 
 
 def test_an_accuracy_that_any_guess_reaches_is_no_limit() -> None:

@@ -90,7 +90,7 @@ class Choosing:
         curve = chooser.curve(chosen)
         self._train_plain(chosen)
         found = self._decision(chosen, curve, met and (epsilon is not None or search.limit.kind == "accuracy"))
-        other = self._unproved(found) if unproved else None
+        other = self._unproved(found, chosen) if unproved else None
         self.others += self._without_guarantee() if not unproved else []
         return replace(other or found, rejected=self._rejected(chosen, other), seconds=time.monotonic() - self.began)
 
@@ -142,9 +142,10 @@ class Choosing:
         for name, what in UNPROVED.items():
             yield Rejected(f"{name} ({what})", "no epsilon can be stated: nothing is proved of it")
 
-    def _unproved(self, found: Decision) -> Decision | None:
+    def _unproved(self, found: Decision, chosen: Trial) -> Decision | None:
         """Noise without a proof, measured; returned where it is clearly better and that was agreed to."""
-        best: Decision | None = None
+        best: Unproved | None = None
+        proved_ = self.chooser.on_choosing(self.chooser.trials.scores[chosen])
         for name, what in UNPROVED.items():
             label = f"{name} ({what})"
             if self.dataset.public is None:
@@ -162,12 +163,12 @@ class Choosing:
             except EquipoiseError as error:
                 self.others.append(Rejected(label, f"could not be measured: {error.cause}"))
                 continue
-            better = one.accuracy > found.expected.high
-            if better and self.measured_only and (best is None or one.accuracy > best.expected.accuracy):
-                best = self._of_unproved(one, found)
+            better = one.accuracy > proved_.high
+            if better and self.measured_only and (best is None or one.accuracy > best.accuracy):
+                best = one
             else:
                 self.others.append(self._why_not(label, one, better))
-        return best
+        return None if best is None else self._of_unproved(best, found)
 
     def _why_not(self, label: str, one: Unproved, better: bool) -> Rejected:
         words = (
@@ -176,7 +177,7 @@ class Choosing:
         )
         agreed = "; more accurate: --measured-only-ok would choose it" if better and not self.measured_only else ""
         worse = "" if better else "; not more accurate by more than the interval"
-        return Rejected(label, f"{words} bounded{agreed}{worse}", one.accuracy, len(one.accuracies))
+        return Rejected(label, f"{words} not bounded{agreed}{worse}", one.accuracy, len(one.choosing))
 
     def _of_unproved(self, one: Unproved, found: Decision) -> Decision:
         keys = {
@@ -200,7 +201,9 @@ class Choosing:
         gaussian = settings.protection.gaussian
         expected_ = Expected.of(list(trials.scores[chosen].reporting.values()), own.reported, own.what)
         largest = own.largest_class
-        shortfall = "" if met else self._shortfall(expected_)
+        shortfall = "" if met else self._shortfall(chosen, expected_)
+        if met and search.limit.kind == "accuracy" and expected_.low < search.limit.value:
+            met, shortfall = False, self._not_confirmed(chosen, expected_)
         if met and expected_.accuracy - (expected_.high - expected_.accuracy) <= largest:
             met = False
             shortfall = (
@@ -220,12 +223,19 @@ class Choosing:
             private=self.private, quick=search.quick, seed=search.seed, changes=chosen.candidate.changes(),
         )  # fmt: skip
 
-    def _shortfall(self, found: Expected) -> str:
+    def _not_confirmed(self, chosen: Trial, found: Expected) -> str:
+        """The records that are reported can refuse a choice; another is not made on them."""
+        return (
+            f"On the records that choose, epsilon {chosen.epsilon:g} is sure to reach {self.search.limit.words()}; on "
+            f"those that are kept for the report it is not: {found.words()}. Ask for less, or give more public records."
+        )
+
+    def _shortfall(self, chosen: Trial, found: Expected) -> str:
         limit = self.search.limit
         if limit.kind == "accuracy":
             return (
-                f"No epsilon up to {self.chooser.leader.epsilon if self.chooser.leader else 8:g} is sure to reach "
-                f"{limit.words()}: the best was {found.words()}."
+                f"No epsilon up to {chosen.epsilon:g} is sure to reach {limit.words()} on the records that choose; on "
+                f"those that are reported, {chosen.epsilon:g} gave {found.words()}."
             )
         return f"No epsilon is so small that {limit.words()} is proved."
 
@@ -247,7 +257,8 @@ class Choosing:
             rows.append(Rejected(trial.candidate.label(), why, mean(values) if values else None, len(values)))
         rows += [Rejected(model, f"does not fit: {cause}") for model, cause in self.unfit]
         rows += self._too_strict(chosen)
-        return [*rows, *self.others, Rejected("none", "no protection at all", mean(self.plain), len(self.plain))]
+        none = "no protection at all; on the records that are reported"
+        return [*rows, *self.others, Rejected("none", none, mean(self.plain), len(self.plain))]
 
     def _too_strict(self, chosen: Trial) -> Iterator[Rejected]:
         """Of a limit on accuracy, the stricter budgets at which the choice was tried with all seeds."""
@@ -256,9 +267,9 @@ class Choosing:
         for trial, score in self.chooser.trials.scores.items():
             tried = len(score.reporting) >= len(self.chooser.most)
             if tried and trial.candidate == chosen.candidate and trial.epsilon < chosen.epsilon:
-                reached = mean(score.reporting.values())
+                reached = mean(score.choosing.values())
                 why = f"the same settings at epsilon {trial.epsilon:g} are not sure to reach the limit"
-                yield Rejected(f"epsilon {trial.epsilon:g}", why, reached, len(score.reporting))
+                yield Rejected(f"epsilon {trial.epsilon:g}", why, reached, len(score.choosing))
 
 
 def _by(tried: Mapping[Trial, list[float]]) -> Any:

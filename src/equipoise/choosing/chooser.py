@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from ..engine.settings import Settings
 from ..errors import BudgetError
 from ..models.named import Factory
-from ..statistics import interval
 from .candidates import Candidate, candidates, recipe
+from .decision import Expected
 from .halving import Outcome, Rung, halve, preferred
 from .limit import EPSILONS, Limit, epsilon_for
 from .standins import StandIns
@@ -174,9 +174,13 @@ class Chooser:
         return Trial(chosen.candidate, EPSILONS[place]), False
 
     def _sure(self, trial: Trial, wanted: float) -> bool:
+        """Whether the lower end reaches it on the records that choose: those that are reported decide nothing here."""
         (score,) = self.trials.run([trial], self.most).values()
-        sure = interval(list(score.reporting.values()))
-        return sure is not None and sure[0] >= wanted
+        return self.on_choosing(score).low >= wanted
+
+    def on_choosing(self, score: Score) -> Expected:
+        """Accuracy and interval on the records that choose, which all seeds share."""
+        return Expected.of(_by_seed(score), self.stand_ins.compared, self.stand_ins.what)
 
     def curve(self, chosen: Trial) -> list[Trial]:
         """The choice at a half and a quarter of its budget, and at two and four times as much."""

@@ -59,6 +59,11 @@ class StandIns:
         return len(next(iter(self.folds.values())).test)
 
     @property
+    def compared(self) -> int:
+        """Records that candidates are compared on: those of all folds, which take turns."""
+        return sum(len(fold.validation) for fold in self.folds.values())
+
+    @property
     def largest_class(self) -> float:
         """The accuracy of always naming it, on the records that are reported on."""
         labels = next(iter(self.folds.values())).test.labels
