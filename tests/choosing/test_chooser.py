@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +15,15 @@ from equipoise.choosing.limit import EPSILONS, Limit
 from equipoise.choosing.standins import of_dataset
 from equipoise.choosing.trials import Score, Trial
 from equipoise.engine.settings import Settings
+from equipoise.errors import DataError
+from equipoise.mechanism.run_budget import GaussianSettings
+from equipoise.privacy.gaussian import SIGMAS
 from tests.choosing.toys import FAST, Told, toy
 
 
-def chooser(limit: Limit, told: Any = None, **fixed: Any) -> Chooser:
+def chooser(limit: Limit, told: Any = None, records: int = 50, **fixed: Any) -> Chooser:
     search = Search(limit=limit, settings=Settings.flat(clients=4), models=["mlp"], fixed={**FAST, **fixed}, quick=True)
-    return Chooser(search, of_dataset(toy(), 4, 50), told or Silent())
+    return Chooser(search, of_dataset(toy(), 4, records), told or Silent())
 
 
 class Curve:
@@ -156,3 +160,41 @@ def test_the_curve_is_the_choice_at_other_budgets() -> None:
     assert all(trial.candidate == candidate for trial in own.curve(chosen))
     own.trials.run([huge := Trial(candidate, 900.0)], own.most)
     assert [trial.epsilon for trial in own.curve(huge)] == [225.0, 450.0, 900.0], "1800 promises nothing"
+
+
+def test_budgets_whose_noise_is_nothing_to_stand_ins_are_left_out_and_told() -> None:
+    told = Told()
+    own = chooser(Limit("epsilon", 2.0), records=3000, server_rate=0.1)
+    (candidate,) = own.candidates
+    chosen = Trial(candidate, 2.0)
+    own.trials.run([chosen], own.most)
+    assert [trial.epsilon for trial in own.curve(chosen)] == [0.5, 1.0, 2.0, 4.0], "8 cannot be played"
+    own = chooser(Limit("accuracy", 0.6), told, records=3000, server_rate=0.1)
+    assert own.epsilons == [epsilon for epsilon in EPSILONS if epsilon <= max(own.epsilons)] != list(EPSILONS)
+    own.plan(0.0)
+    assert "not tried: epsilon" in told.text
+    assert "8; stand-in clients with 25 records each cannot play them" in told.text
+    own.trials = Curve(own)  # type: ignore[assignment]
+    found, met = own.for_accuracy()
+    assert met
+    assert set(own.trials.asked) <= set(own.epsilons)  # type: ignore[attr-defined]
+
+
+def test_where_no_budget_can_be_tried_the_error_says_what_helps() -> None:
+    with pytest.raises(DataError, match=r"None of the epsilons 0\.05 to 8 can be tried.*25 records each") as error:
+        chooser(Limit("accuracy", 0.6), records=10**6)
+    assert "--records" in error.value.remedy
+    with pytest.raises(DataError, match="25 records each, far fewer"):
+        chooser(Limit("epsilon", 8.0), records=10**5)
+
+
+def test_candidates_with_too_few_rounds_for_the_noise_are_left_out_and_told() -> None:
+    told = Told()
+    search = Search(limit=Limit("epsilon", 8.0), settings=Settings.flat(clients=4), models=["mlp"], quick=True)
+    stand_ins = of_dataset(toy(), 4, 50)
+    real = GaussianSettings(rounds=25, divisor=1.0)
+    records = math.ceil(stand_ins.sigma(real, 8.0) / SIGMAS[0])
+    own = Chooser(search, of_dataset(toy(), 4, records), told)
+    assert {one.rounds for one in own.candidates} == {50, 100}
+    own.plan(0.0)
+    assert "not tried: 25 rounds; stand-in clients" in told.text

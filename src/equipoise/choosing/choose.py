@@ -20,7 +20,7 @@ from ..errors import ConfigError, EquipoiseError, closest, expected, is_whole
 from ..models.named import Factory
 from ..runs.config import resolve
 from .candidates import BEST, FIXED, models_for
-from .chooser import Chooser, Progress, Search, Silent
+from .chooser import LOWEST, Chooser, Progress, Search, Silent
 from .decision import Decision, Expected, Point, Rejected
 from .limit import limit_of, proved
 from .others import LEARNED, STATIC, Unproved, measured, unprotected
@@ -80,11 +80,11 @@ class Choosing:
         search, chooser = self.search, self.chooser
         unproved = search.limit.kind == "identification"
         chooser.plan(self._more_seconds(unproved), self._notes())
-        epsilon, met = search.epsilon(), True
+        epsilon, met = chooser.epsilon, True
         if search.limit.kind == "accuracy":
             chosen, met = chooser.for_accuracy()
         else:
-            chosen = chooser.halve_at(epsilon or 0.01)
+            chosen = chooser.halve_at(epsilon or LOWEST)
         chooser.trials.run([chosen], chooser.most)
         chooser.leader = chosen
         curve = chooser.curve(chosen)

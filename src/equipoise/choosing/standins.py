@@ -97,7 +97,7 @@ class StandIns:
             raise DataError(
                 f"Stand-in clients have {self.per_client:,} records each, far fewer than the {real.divisor:,.0f} of a "
                 f"client: the noise of epsilon {epsilon:g} is nothing to them, and nothing can be said of it.",
-                "Give more public records, or a smaller --records.",
+                "Give more public records, a smaller --records, more rounds, or a smaller epsilon.",
             )
         worth = own.epsilon(sigma)
         return worth, replace(own, sigmas=[[worth, sigma]])
