@@ -7,6 +7,7 @@ from statistics import mean
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 import equipoise
@@ -15,6 +16,7 @@ from equipoise.choosing.choose import choosing
 from equipoise.choosing.decision import Decision
 from equipoise.choosing.limit import CANDIDATES, EPSILONS
 from equipoise.choosing.trials import Score
+from equipoise.data.splits import Split
 from equipoise.engine.federation import Federation
 from equipoise.engine.sweep import Sweep
 from equipoise.errors import ConfigError, DataError
@@ -187,7 +189,7 @@ def test_the_json_has_all_that_is_told() -> None:
     plain = chosen(epsilon=8, settings=ONE).plain()
     assert set(plain) == {
         "met", "shortfall", "limit", "dataset", "chosen", "expected", "unprotected", "largest_class", "identified",
-        "curve", "rejected", "sentences", "on_private_records", "quick", "seed", "seconds",
+        "curve", "rejected", "sentences", "on_private_records", "not_covered", "quick", "seed", "seconds",
     }  # fmt: skip
     assert plain["limit"] == {"kind": "epsilon", "value": 8.0}
     assert plain["identified"]["candidates"] == CANDIDATES
@@ -207,6 +209,34 @@ def test_clients_own_records_only_where_that_was_agreed_to_and_with_a_warning() 
     assert "clients' own training records" in found.sentences()[2]
     both = chosen(toy(), epsilon=4, on_private_records=True, settings=ONE)
     assert not both.private, "public records are used where there are any"
+
+
+def test_what_was_measured_on_private_rows_is_told_before_and_after() -> None:
+    told = Told()
+    moments = "mean and std of the columns (say mean=, std=)"
+    found = chosen(dataclasses.replace(toy(), fitted=(moments,)), epsilon=4, progress=told, settings=ONE)
+    assert f"warning: not covered by any epsilon, as it was measured on private rows: {moments}." in told.text
+    assert told.remarks, "on stderr where the plan is not shown"
+    assert f"nor is covered what was measured on private rows: {moments}" in found.sentences()[2]
+    assert found.plain()["not_covered"] == [moments]
+    clean = chosen(epsilon=4, progress=told, settings=ONE)
+    assert "private rows" not in told.text + clean.sentences()[2]
+    assert clean.plain()["not_covered"] == []
+
+
+def test_where_the_data_name_groups_the_guarantee_is_one_for_groups() -> None:
+    def paired(split: Split) -> Split:
+        return Split(split.inputs, split.labels, torch.arange(len(split)) // 2)
+
+    data = toy(public=400)
+    assert data.public is not None
+    grouped = dataclasses.replace(data, train=paired(data.train), public=paired(data.public))
+    found = chosen(grouped, epsilon=8, settings=ONE)
+    deploy, _, claim = found.sentences()
+    assert found.unit == found.plain()["chosen"]["unit"] == "group"
+    assert "adding or removing one group of records" in deploy
+    assert "% of groups of records among 200" in claim
+    assert "replacing a group of records by another" in claim
 
 
 def test_an_interrupted_search_says_what_leads() -> None:

@@ -113,11 +113,13 @@ class Choosing:
 
     def _notes(self) -> list[str]:
         notes = [f"{model} does not fit: {cause}" for model, cause in self.unfit]
+        if self.dataset.fitted:
+            told = "; ".join(self.dataset.fitted)
+            notes.append(f"warning: not covered by any epsilon, as it was measured on private rows: {told}.")
         if self.private:
             notes.append(
                 "warning: this tunes on clients' own training records; the settings that are chosen tell something "
-                "about "
-                "them, and no epsilon covers that."
+                "about them, and no epsilon covers that."
             )
         return notes
 
@@ -220,7 +222,7 @@ class Choosing:
             sigma=gaussian.sigma(chosen.epsilon), records=own.records, expected=expected_,
             unprotected=mean(self.plain), identified=proved(chosen.epsilon, gaussian, chosen.candidate.rounds),
             rejected=[], curve=[self._point(trial) for trial in curve], shortfall=shortfall, largest_class=largest,
-            private=self.private, quick=search.quick, seed=search.seed, changes=chosen.candidate.changes(),
+            unit=self.stand_ins.unit, not_covered=self.dataset.fitted, private=self.private, quick=search.quick, seed=search.seed, changes=chosen.candidate.changes(),
         )  # fmt: skip
 
     def _not_confirmed(self, chosen: Trial, found: Expected) -> str:

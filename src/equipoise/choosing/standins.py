@@ -44,6 +44,7 @@ class StandIns:
     records: int  # N, records of a real one
     clients: int
     private: bool  # whether these are clients' own records after all
+    unit: str = "record"  # "group" where the data name whose each record is
 
     @property
     def name(self) -> str:
@@ -138,7 +139,7 @@ def of_dataset(dataset: Dataset, clients: int, records: int, *, private: bool = 
         name = dataset.name if len(cuts) == 1 else f"{dataset.name}, fold {number}"
         kept = torch.isin(unit, unit[train].unique()[: most * clients])
         folds[name] = replace(dataset, train=source.take(kept), validation=source.take(held), test=test, public=None)
-    return StandIns(folds, most, records, clients, private)
+    return StandIns(folds, most, records, clients, private, "record" if dataset.train.groups is None else "group")
 
 
 def units_of(split: Split) -> tuple[Tensor, int]:
