@@ -14,9 +14,10 @@ import pytest
 from flwr.supercore.task_identity import TaskIdentity
 
 from equipoise.choosing import choose as module
+from equipoise.choosing.choose import choosing
 from equipoise.choosing.decision import Decision
 from equipoise.cli.choose_files import check_folder, config_text, flower_text, write_files
-from equipoise.errors import PolicyError, StorageError
+from equipoise.errors import ConfigError, PolicyError, StorageError
 from equipoise.flower.admission import admitted
 from equipoise.flower.policy import read_policy
 from equipoise.flower.policy_file import show_policy
@@ -123,6 +124,37 @@ def test_noise_without_a_proof_is_written_without_an_epsilon(decision: Decision,
         static.settings.server_rates(static.config().federations()[0], [1], 2114)[0], rel=1e-4
     )
     assert resolve(tmp_path / "choice" / "choice.toml").federations()[0].mechanism == "pl-identical"
+
+
+def test_constants_of_a_release_are_those_of_the_run_config_and_of_the_policy(
+    decision: Decision, tmp_path: Path
+) -> None:
+    keys = {"model": "mlp", "rounds": 5, "server_rate": "auto", "leakage": {"D": 90.0}, "factor": 3.0, "clip": None}
+    settings = decision.settings.replace(**keys, server_momentum=0.0, batch=20)
+    static = replace(decision, mechanism="pl-identical", budget=0.98, sigma=None, settings=settings)
+    write_files(static, tmp_path / "choice")
+    policy = read_policy(tmp_path / "choice" / "policy.toml")
+    found = admitted(asking(), context(run_config(static)), policy)
+    assert (found.terms.settings.leakage.D, found.terms.settings.factor, found.terms.settings.clip) == (90.0, 3.0, None)
+    usual = static.settings.protection.at("pl-identical", 0.98, 1).scale
+    assert policy.mechanisms["pl-identical"]["least-intensity"] == pytest.approx(usual, rel=0.01)
+    assert usual > 1.1 * decision.settings.protection.at("pl-identical", 0.98, 1).scale
+    assert "leakage" not in flower_text(decision), "defaults are not repeated"
+
+
+@pytest.mark.parametrize("key", ["batch", "local_steps"])
+def test_what_no_run_config_takes_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        choosing(toy(), identification=0.02, measured_only=True, settings={key: 2})
+
+
+def test_the_unit_of_the_policy_is_that_of_the_choice(decision: Decision, tmp_path: Path) -> None:
+    write_files(replace(decision, unit="group"), tmp_path / "groups")
+    write_files(decision, tmp_path / "records")
+    units = [
+        read_policy(tmp_path / name / "policy.toml").mechanisms["gaussian-dp"]["unit"] for name in ("groups", "records")
+    ]
+    assert units == ["group", "record"]
 
 
 def test_what_does_not_meet_its_limit_is_not_written_as_if_it_did(decision: Decision, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from ..engine.settings import Settings
 from ..errors import BudgetError, DataError
 from ..models.named import Factory
 from .candidates import Candidate, candidates
-from .decision import Expected
+from .decision import UNITS, Expected
 from .halving import Outcome, Rung, halve, preferred
 from .limit import EPSILONS, Limit, epsilon_for
 from .standins import StandIns
@@ -98,7 +98,7 @@ class Chooser:
         told = EPSILONS if self.search.limit.kind == "accuracy" else (self.epsilon or LOWEST,)
         broken = {(e, one.rounds): self._broken(Trial(one, e)) for e in told for one in one_for_each}
         errors = [error for error in broken.values() if error is not None]
-        some = f"stand-in clients with {self.stand_ins.per_client:,} records each cannot play them"
+        some = f"stand-in clients with {self.stand_ins.per_client:,} {UNITS[self.stand_ins.unit][1]} each cannot play them"
         if self.search.limit.kind == "accuracy":
             whole = [e for e in told if not any(broken[e, one.rounds] for one in one_for_each)]
             if not whole:
@@ -160,15 +160,14 @@ class Chooser:
 
     def _text(self, seconds: float, notes: Sequence[str]) -> str:
         own, clients = self.stand_ins, self.search.settings.protection.clients
+        several = UNITS[own.unit][1]
         rungs = ", ".join(f"{rung.seeds}" for rung in self.rungs)
         lines = [
-            f"Wanted: {self.search.limit.words()}; {clients} clients with about {own.records:,} records each.",
+            f"Wanted: {self.search.limit.words()}; {clients} clients with about {own.records:,} {several} each.",
             f"Tried on {own.what} of {own.name.split(',')[0]}: {clients} stand-in clients with {own.per_client:,} "
-            "records "
-            f"each get the noise of {own.records:,}.",
+            f"{several} each get the noise of {own.records:,}.",
             f"{len(self.candidates)} candidates ({', '.join(self.search.models)}) in {len(self.rungs)} rungs of "
-            f"{rungs} "
-            f"runs each; {own.reported:,} records are kept for the accuracy that is reported.",
+            f"{rungs} runs each; {own.reported:,} records are kept for the accuracy that is reported.",
             *notes,
             *([self.left_out] if self.left_out else []),
             f"This takes about {_minutes(seconds)}.",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import uuid
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StorageError
 from ..files import write_bytes, write_text
+from ..mechanism.protection import ProtectionSettings
 
 if TYPE_CHECKING:
     from ..choosing.decision import Decision
@@ -74,7 +76,20 @@ def _terms(found: Decision) -> dict[str, Any]:
     # A client of gaussian-dp takes the server's whole step: noise and gradient are both multiplied by eta.
     rate = training.server_rate if found.proved and not isinstance(training.server_rate, str) else 1.0
     terms: dict[str, Any] = {"mechanism": found.mechanism, "budget": found.budget, "eta": own.eta * rate, "metrics": ""}
-    return {**terms, "out": ""}
+    return {**terms, "out": "", **_constants(own)}
+
+
+def _constants(own: ProtectionSettings) -> dict[str, Any]:
+    """What of a release differs from the defaults, by the names that a run config has."""
+    from ..flower.run_config import OF_A_RELEASE
+
+    usual = ProtectionSettings()
+    pairs = {name: (getattr(own, name), getattr(usual, name)) for name in OF_A_RELEASE if name != "eta"}
+    pairs |= {
+        f"leakage.{part.name}": (getattr(own.leakage, part.name), getattr(usual.leakage, part.name))
+        for part in fields(own.leakage)
+    }
+    return {name: "none" if value is None else value for name, (value, default) in pairs.items() if value != default}
 
 
 def _pairs(values: dict[str, Any]) -> list[str]:
@@ -104,11 +119,11 @@ def _policy(found: Decision, folder: Path) -> list[Path]:
 
     mechanism, account = get_mechanism(found.mechanism), uuid.uuid4().hex
     rounds = found.settings.training.rounds
-    bounds = default_bounds(mechanism, found.budget, rounds)
+    bounds = default_bounds(mechanism, found.budget, rounds, found.settings.protection)
     if mechanism.whole_run:
         delta = found.settings.protection.gaussian.delta
         bounds |= {"most-total-epsilon": float(found.budget), "most-delta": delta, "most-total-delta": delta}
-        bounds["divisor"] = found.records
+        bounds |= {"divisor": found.records, "unit": found.unit}
     text = policy_text(found.label, mechanism, found.budget, rounds, account, bounds)
     told = (
         "# Chosen by equipoise choose, for one run. Every node has a policy, a ledger and an account of its own: on "
