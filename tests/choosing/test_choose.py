@@ -269,6 +269,9 @@ def test_an_interrupted_search_says_what_leads() -> None:
         ({"settings": {"gaussian.sigmas": []}}, "sigmas follows"),
         ({"settings": {"gaussian": {"rounds": 3}}}, "rounds follows"),
         ({"settings": {"model": "mlp"}}, "model is no setting of choose"),
+        ({"settings": {"gaussian.divisor": 0.5}}, "gaussian.divisor=0.5"),
+        ({"settings": {"gaussian.divisor": 70.5}}, "gaussian.divisor=70.5"),
+        ({"settings": {"gaussian": {"divisor": 70}}, "records": 50}, "Both records=50 and gaussian.divisor=70"),
         ({"settings": {"eta": 0.5}}, "eta is no setting of choose"),
         ({"settings": {"batch": 8}}, "plays no part"),
         ({"settings": {"rouns": 8}}, "rouns"),
@@ -283,9 +286,18 @@ def test_what_cannot_be_asked_is_refused(asked: dict[str, Any], said: str) -> No
 
 
 def test_records_follow_from_the_data_or_are_told() -> None:
-    assert choosing(toy(train=300), epsilon=2).records == 75
-    assert choosing(toy(), epsilon=2, records=500).records == 500
-    assert choosing(toy(), epsilon=2, settings={"gaussian.divisor": 70}).records == 70
+    assert choosing(toy(train=300), epsilon=2).stand_ins.records == 70
+    assert choosing(toy(), epsilon=2, records=500).stand_ins.records == 500
+    assert choosing(toy(), epsilon=2, settings={"gaussian.divisor": 70}).stand_ins.records == 70
+    assert choosing(toy(), epsilon=2, settings={"gaussian": {"divisor": 70}}).stand_ins.records == 70
+
+
+def test_that_the_divisor_follows_from_the_records_is_told_where_nobody_said_it() -> None:
+    told = Told()
+    chosen(epsilon=8, progress=told, settings=ONE)
+    assert "no --records: the divisor 50, which is published, follows from the number of training records" in told.text
+    chosen(epsilon=8, progress=told, settings=ONE, records=50)
+    assert "--records" not in told.text
 
 
 def test_a_model_of_ones_own_is_compared_too() -> None:

@@ -51,7 +51,7 @@ class Choosing:
     source: str
     dataset: Dataset
     search: Search
-    records: int
+    records: int | None  # of a client; None: they follow from the dataset
     private: bool = False
     measured_only: bool = False
     unfit: list[tuple[str, str]] = field(default_factory=list)
@@ -59,7 +59,9 @@ class Choosing:
 
     def __post_init__(self) -> None:
         clients = self.search.settings.protection.clients
-        self.stand_ins: StandIns = of_dataset(self.dataset, clients, self.records, private=self.private)
+        self.counted = self.records is None
+        records = self.records or max(1, rounded(units_of(self.dataset.train)[1] // clients))
+        self.stand_ins: StandIns = of_dataset(self.dataset, clients, records, private=self.private)
         self._refuse_what_any_guess_reaches()
         self.chooser = Chooser(self.search, self.stand_ins, self.progress)
         self.began = time.monotonic()
@@ -105,14 +107,18 @@ class Choosing:
         rate = self.chooser.trials.server_rate(leader)
         return (
             f"best so far, not decided: gaussian-dp with epsilon {leader.epsilon:g}, {leader.candidate.label()} "
-            "(server "
-            f"rate {rate:.4g}): {share:.1%} in {runs} run{'' if runs == 1 else 's'} on {self.stand_ins.what}"
+            f"(server rate {rate:.4g}): {share:.1%} in {runs} run{'' if runs == 1 else 's'} on {self.stand_ins.what}"
         )
 
     # -- the plan ----------------------------------------------------------------------------------------------------
 
     def _notes(self) -> list[str]:
         notes = [f"{model} does not fit: {cause}" for model, cause in self.unfit]
+        if self.counted:
+            notes.append(
+                f"no --records: the divisor {self.stand_ins.records:,}, which is published, follows from the number of "
+                "training records, rounded down; no epsilon covers that."
+            )
         if self.dataset.fitted:
             told = "; ".join(self.dataset.fitted)
             notes.append(f"warning: not covered by any epsilon, as it was measured on private rows: {told}.")
@@ -132,13 +138,8 @@ class Choosing:
         candidate, seeds = chosen.candidate, range(len(self.stand_ins.folds))
         own = self.search.settings
         self.plain = unprotected(
-            self.stand_ins,
-            own,
-            candidate.model,
-            max(PLAIN_ROUNDS, candidate.rounds),
-            code=self.search.code,
-            seeds=seeds,
-        )
+            self.stand_ins, own, candidate.model, max(PLAIN_ROUNDS, candidate.rounds), code=self.search.code, seeds=seeds,
+        )  # fmt: skip
 
     def _without_guarantee(self) -> Iterator[Rejected]:
         for name, what in UNPROVED.items():
@@ -210,8 +211,7 @@ class Choosing:
             met = False
             shortfall = (
                 f"{search.limit.words()} leaves nothing to learn from: {expected_.words()} is no better than always "
-                "naming "
-                f"the largest class ({largest:.1%})."
+                f"naming the largest class ({largest:.1%})."
             )
         rounds = max(1, chosen.candidate.rounds // 5)
         return Decision(
@@ -316,7 +316,7 @@ def choosing(dataset: Dataset | str | Path, **asked: Unpack[Asked]) -> Choosing:
     )  # fmt: skip
     return Choosing(
         source=data.name if isinstance(dataset, Dataset) else str(dataset), dataset=data, search=search,
-        records=_records(asked.get("records"), given, own, data),
+        records=_records(asked.get("records"), given, own),
         private=asked.get("on_private_records", False) and data.public is None,
         measured_only=asked.get("measured_only", False), unfit=unfit, progress=asked.get("progress") or Silent(),
     )  # fmt: skip
@@ -350,10 +350,8 @@ def _refuse_unknown(asked: Mapping[str, Any]) -> None:
 
 def _settings(given: Mapping[str, Any], dataset: Dataset | str | Path) -> Settings:
     name = "mnist" if isinstance(dataset, Dataset) else str(dataset)
-    nested = given.get("gaussian")
-    inner = [*(nested if isinstance(nested, Mapping) else ()), *(key[9:] for key in given if key[:9] == "gaussian.")]
     for key in CHOSEN_HERE:
-        if key in inner:
+        if f"gaussian.{key}" in _flat(given):
             raise ConfigError(f"gaussian.{key} follows from what is chosen.", "Leave it out; rounds can be fixed.")
     for key, remedy in NO_SETTINGS.items():
         if key in given:
@@ -363,25 +361,34 @@ def _settings(given: Mapping[str, Any], dataset: Dataset | str | Path) -> Settin
     ).settings
 
 
+def _flat(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A table of [gaussian] as keys with a dot, which may be given too."""
+    nested = given.get("gaussian")
+    return {**given, **({f"gaussian.{key}": one for key, one in nested.items()} if isinstance(nested, Mapping) else {})}
+
+
 def _fixed(given: Mapping[str, Any]) -> dict[str, Any]:
     """What a user fixed of the candidates."""
-    nested = given.get("gaussian")
-    flat = {
-        **given,
-        **({f"gaussian.{key}": value for key, value in nested.items()} if isinstance(nested, Mapping) else {}),
-    }
-    return {key: value for key, value in flat.items() if key in FIXED and value != "auto"}
+    return {key: value for key, value in _flat(given).items() if key in FIXED and value != "auto"}
 
 
-def _records(records: int | None, given: Mapping[str, Any], settings: Settings, data: Dataset) -> int:
-    """Records of a client: as said, else the divisor that was set, else a round number from the dataset."""
+def _records(records: int | None, given: Mapping[str, Any], settings: Settings) -> int | None:
+    """Records of a client: as said, or the divisor that was set."""
+    divisor = _flat(given).get("gaussian.divisor")
+    if records is not None and divisor is not None:
+        raise ConfigError(
+            f"Both records={records!r} and gaussian.divisor={divisor!r} were given: the divisor is the records.",
+            "Give --records alone.",
+        )
     if records is not None:
         if not is_whole(records) or records < 1:
             raise expected(
                 "records", records, "a whole number >= 1", "How many a client has, for example --records 1000."
             )
         return records
-    if "gaussian.divisor" in given:
-        return int(settings.protection.gaussian.divisor)
-    clients = settings.protection.clients
-    return max(1, rounded(units_of(data.train)[1] // clients))
+    if divisor is None:
+        return None
+    own = settings.protection.gaussian.divisor
+    if own < 1 or own != int(own):
+        raise expected("gaussian.divisor", divisor, "a whole number >= 1", "Give --records: how many a client has.")
+    return int(own)

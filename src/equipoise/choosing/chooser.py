@@ -17,7 +17,6 @@ from .limit import EPSILONS, Limit, epsilon_for
 from .standins import StandIns
 from .trials import Score, Trial, Trials
 
-
 HELP = "Give more public records, a smaller --records, or more rounds: --set rounds=100."
 LOWEST = 0.01
 """Shown as the nearest, where no epsilon is so small that a limit on identification is proved."""
@@ -98,7 +97,9 @@ class Chooser:
         told = EPSILONS if self.search.limit.kind == "accuracy" else (self.epsilon or LOWEST,)
         broken = {(e, one.rounds): self._broken(Trial(one, e)) for e in told for one in one_for_each}
         errors = [error for error in broken.values() if error is not None]
-        some = f"stand-in clients with {self.stand_ins.per_client:,} {UNITS[self.stand_ins.unit][1]} each cannot play them"
+        some = (
+            f"stand-in clients with {self.stand_ins.per_client:,} {UNITS[self.stand_ins.unit][1]} each cannot play them"
+        )
         if self.search.limit.kind == "accuracy":
             whole = [e for e in told if not any(broken[e, one.rounds] for one in one_for_each)]
             if not whole:

@@ -144,9 +144,8 @@ class Decision:
         batch = f"all {several} in each" if share == 1 else f"{share:.0%} of the {several} in each"
         return (
             f"{lead} {self.mechanism} with epsilon {self.budget:g}, delta {own.gaussian.delta:g}, for the whole run "
-            "and "
-            f"adding or removing one {UNITS[self.unit][0]}: {training.model}, {training.rounds} rounds with {batch}, clip "
-            f"{own.gaussian.clip:g}, noise multiplier {self.sigma:.5g}, {server}, for {who}."
+            f"and adding or removing one {UNITS[self.unit][0]}: {training.model}, {training.rounds} rounds with "
+            f"{batch}, clip {own.gaussian.clip:g}, noise multiplier {self.sigma:.5g}, {server}, for {who}."
         )
 
     def _expect(self) -> str:
@@ -170,8 +169,8 @@ class Decision:
             )
         told = (
             f"Proved, for noise that nobody knows: over the whole run no attacker identifies more than "
-            f"{percent_up(self.identified)} of {UNITS[self.unit][1]} among {CANDIDATES} (a guess: {1 / CANDIDATES:.1%}), even if it "
-            f"knows all others. Not claimed: {NOT_CLAIMED.format(unit=UNITS[self.unit][0])}{self._uncovered()}"
+            f"{percent_up(self.identified)} of {UNITS[self.unit][1]} among {CANDIDATES} (a guess: {1 / CANDIDATES:.1%}), "
+            f"even if it knows all others. Not claimed: {NOT_CLAIMED.format(unit=UNITS[self.unit][0])}{self._uncovered()}"
         )
         return told + (
             "; nor is the choice covered, which looked at clients' own training records." if self.private else "."
@@ -207,6 +206,6 @@ class Decision:
             "chosen": chosen, "expected": asdict(self.expected), "unprotected": self.unprotected,
             "largest_class": self.largest_class, "identified": identified,
             "curve": [asdict(point) for point in self.curve], "rejected": [asdict(one) for one in self.rejected],
-            "sentences": self.sentences(), "on_private_records": self.private, "not_covered": list(self.not_covered), "quick": self.quick, "seed": self.seed,
-            "seconds": round(self.seconds, 1),
+            "sentences": self.sentences(), "on_private_records": self.private, "not_covered": list(self.not_covered),
+            "quick": self.quick, "seed": self.seed, "seconds": round(self.seconds, 1),
         }  # fmt: skip

@@ -157,10 +157,11 @@ def units_of(split: Split) -> tuple[Tensor, int]:
 
 
 def rounded(records: int) -> int:
-    """Records of a client as a number that may be public: its two leading digits.
+    """Records of a client, rounded down: two leading digits, below 100 one, as two would be the exact number.
 
-    >>> rounded(1000), rounded(50), rounded(1234)
+    >>> rounded(1000), rounded(57), rounded(1234)
     (1000, 50, 1200)
     """
-    step: int = 10 ** max(0, len(str(records)) - 2)
+    digits = len(str(records))
+    step: int = 10 ** max(0, digits - (1 if digits < 3 else 2))
     return records // step * step
