@@ -138,7 +138,8 @@ class Choosing:
         candidate, seeds = chosen.candidate, range(len(self.stand_ins.folds))
         own = self.search.settings
         self.plain = unprotected(
-            self.stand_ins, own, candidate.model, max(PLAIN_ROUNDS, candidate.rounds), code=self.search.code, seeds=seeds,
+            self.stand_ins, own, candidate.model, max(PLAIN_ROUNDS, candidate.rounds),
+            code=self.search.code, seeds=seeds,
         )  # fmt: skip
 
     def _without_guarantee(self) -> Iterator[Rejected]:
@@ -222,7 +223,8 @@ class Choosing:
             sigma=gaussian.sigma(chosen.epsilon), records=own.records, expected=expected_,
             unprotected=mean(self.plain), identified=proved(chosen.epsilon, gaussian, chosen.candidate.rounds),
             rejected=[], curve=[self._point(trial) for trial in curve], shortfall=shortfall, largest_class=largest,
-            unit=self.stand_ins.unit, not_covered=self.dataset.fitted, private=self.private, quick=search.quick, seed=search.seed, changes=chosen.candidate.changes(),
+            unit=own.unit, not_covered=self.dataset.fitted,
+            private=self.private, quick=search.quick, seed=search.seed, changes=chosen.candidate.changes(),
         )  # fmt: skip
 
     def _not_confirmed(self, chosen: Trial, found: Expected) -> str:

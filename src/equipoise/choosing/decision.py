@@ -167,10 +167,11 @@ class Decision:
                 "better "
                 f"attack does not exist{self._uncovered()}."
             )
+        one, several = UNITS[self.unit]
         told = (
             f"Proved, for noise that nobody knows: over the whole run no attacker identifies more than "
-            f"{percent_up(self.identified)} of {UNITS[self.unit][1]} among {CANDIDATES} (a guess: {1 / CANDIDATES:.1%}), "
-            f"even if it knows all others. Not claimed: {NOT_CLAIMED.format(unit=UNITS[self.unit][0])}{self._uncovered()}"
+            f"{percent_up(self.identified)} of {several} among {CANDIDATES} (a guess: {1 / CANDIDATES:.1%}), "
+            f"even if it knows all others. Not claimed: {NOT_CLAIMED.format(unit=one)}{self._uncovered()}"
         )
         return told + (
             "; nor is the choice covered, which looked at clients' own training records." if self.private else "."
