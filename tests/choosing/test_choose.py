@@ -169,6 +169,15 @@ def test_the_records_that_are_reported_can_refuse_an_accuracy_and_choose_nothing
     assert found.sentences()[0].startswith("Nearest, not to be deployed")
 
 
+def test_what_stand_ins_cannot_play_is_listed_and_loses_no_decision() -> None:
+    found = chosen(epsilon=2, settings=ONE, records=3000)
+    assert [point.epsilon for point in found.curve] == [0.5, 1.0, 2.0, 4.0]
+    why = {one.what: one.why for one in found.rejected}["epsilon 8"]
+    assert why.startswith("not tried: Stand-in clients have 25 records each, far fewer than the 3,000")
+    found = chosen(accuracy=0.6, settings=ONE, records=3000)
+    assert "not tried: epsilon" in {one.what: one.why for one in found.rejected}["out of reach"]
+
+
 def test_an_accuracy_that_any_guess_reaches_is_no_limit() -> None:
     with pytest.raises(ConfigError, match=r"above 0\.5, which always naming the largest class of 'toy' reaches"):
         choosing(toy(), accuracy=0.5)

@@ -184,14 +184,22 @@ def test_a_folder_that_cannot_be_is_refused_before_the_search(
     monkeypatch.setattr(module, "load_dataset", lambda own, name: pytest.fail("searched"))
     (tmp_path / "file").write_text("mine")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
-    for name, said in (("file", "is a file"), ("file/choice", "is a file"), ("dangling", "is a link")):
+    for name, said in (
+        ("file", "is a file"),
+        ("file/choice", "is a file"),
+        ("dangling", "is a link that leads nowhere"),
+    ):
         done = command("choose", "--dataset", "breast-cancer", "--epsilon", "8", "--out", name)
         assert done.code == 17
         assert said in done.err
-    with pytest.raises(StorageError):
-        check_folder(tmp_path / "file")
     assert not (tmp_path / "nowhere").exists()
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_link_to_a_folder_of_ones_own_is_one(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "choice").symlink_to(tmp_path / "disk")
+    check_folder(tmp_path / "choice")
 
 
 def test_a_folder_that_takes_no_files_is_refused_before_the_search(

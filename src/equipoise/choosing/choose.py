@@ -261,6 +261,8 @@ class Choosing:
             rows.append(Rejected(trial.candidate.label(), why, mean(values) if values else None, len(values)))
         rows += [Rejected(model, f"does not fit: {cause}") for model, cause in self.unfit]
         rows += self._too_strict(chosen)
+        rows += [Rejected(*one) for one in self.chooser.not_played]
+        rows += [Rejected("out of reach", self.chooser.left_out)] if self.chooser.left_out else []
         none = "no protection at all; on the records that are reported"
         return [*rows, *self.others, Rejected("none", none, mean(self.plain), len(self.plain))]
 

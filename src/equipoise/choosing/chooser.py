@@ -84,6 +84,7 @@ class Chooser:
         )
         self.epsilon = search.epsilon()
         self.left_out = ""  # what stand-ins cannot play, in words
+        self.not_played: list[tuple[str, str]] = []  # budgets of the curve, with why not
         self.candidates, self.epsilons = self._playable(search.candidates())
         self.rungs = search.rungs(len(self.candidates), len(stand_ins.folds))
         self.outcome: Outcome[Trial] | None = None
@@ -229,7 +230,11 @@ class Chooser:
     def curve(self, chosen: Trial) -> list[Trial]:
         """The choice at a half and a quarter of its budget, and at two and four times as much."""
         around = [Trial(chosen.candidate, round(chosen.epsilon * factor, 6)) for factor in (0.25, 0.5, 2.0, 4.0)]
-        possible = [trial for trial in around if self._broken(trial) is None]
+        errors = {trial: self._broken(trial) for trial in around}
+        possible = [trial for trial, error in errors.items() if error is None]
+        self.not_played = [
+            (f"epsilon {trial.epsilon:g}", f"not tried: {error.cause}") for trial, error in errors.items() if error
+        ]
         self.trials.run(possible, self.few)
         return sorted([*possible, chosen], key=lambda trial: trial.epsilon)
 

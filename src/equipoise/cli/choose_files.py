@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StorageError
-from ..files import locked, refuse_link, storage_errors, write_bytes, write_text
+from ..files import locked, storage_errors, write_bytes, write_text
 from ..mechanism.protection import ProtectionSettings
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ LOCK = ".lock"  # that ``files.locked`` leaves
 
 def check_folder(folder: Path) -> None:
     """Make the folder, and refuse one that holds anything, before anything is computed: a policy counts releases."""
-    refuse_link(folder)
+    if folder.is_symlink() and not folder.exists():
+        raise StorageError(f"{folder} is a link that leads nowhere.", "Remove the link, or name another folder.")
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True, mode=0o755)
     probe = folder / f".{uuid.uuid4().hex}"
