@@ -7,6 +7,7 @@ from statistics import mean
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 import equipoise
@@ -14,6 +15,8 @@ from equipoise.choosing import choose as module
 from equipoise.choosing.choose import choosing
 from equipoise.choosing.decision import Decision
 from equipoise.choosing.limit import CANDIDATES, EPSILONS
+from equipoise.choosing.trials import Score
+from equipoise.data.splits import Split
 from equipoise.engine.federation import Federation
 from equipoise.engine.sweep import Sweep
 from equipoise.errors import ConfigError, DataError
@@ -97,13 +100,14 @@ def test_noise_without_a_proof_is_chosen_only_where_that_was_agreed_to(
     agreed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def better(*about: Any, **more: Any) -> module.Unproved:
-        return module.Unproved("pl-identical", "mlp", 0.97, 0.011, 80, (1.0, 1.0))
+        return module.Unproved("pl-identical", "mlp", 0.97, 0.011, 80, (0.9, 0.9), (1.0, 1.0))
 
     monkeypatch.setattr(module, "measured", better)
     found = chosen(identification=0.006, measured_only=agreed, settings=ONE)
     row = next((one for one in found.rejected if "pl-identical" in one.what), None)
     if agreed:
         assert (found.mechanism, found.budget, found.sigma, found.proved) == ("pl-identical", 0.97, None, False)
+        assert found.expected.accuracy == 0.9, "what is told is not what it was picked by"
         assert "Nothing is proved" in found.sentences()[2]
         assert "not bounded" in found.sentences()[2]
         assert not any("delta" in sentence for sentence in found.sentences())
@@ -115,11 +119,12 @@ def test_noise_without_a_proof_is_chosen_only_where_that_was_agreed_to(
         assert row is not None
         assert "--measured-only-ok" in row.why
         assert row.accuracy == 1.0
+        assert "a whole run is not bounded" in row.why
 
 
 def test_noise_without_a_proof_that_is_no_better_is_rejected_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     def alike(*about: Any, **more: Any) -> module.Unproved:
-        return module.Unproved("pl-identical", "mlp", 0.97, 0.011, 80, (0.6, 0.6))
+        return module.Unproved("pl-identical", "mlp", 0.97, 0.011, 80, (1.0, 1.0), (0.6, 0.6))
 
     monkeypatch.setattr(module, "measured", alike)
     found = chosen(identification=0.3, measured_only=True, settings=ONE)
@@ -145,6 +150,34 @@ def test_where_nothing_meets_the_limit_the_nearest_is_shown_and_not_called_a_cho
     assert found.plain()["met"] is False
 
 
+def test_the_records_that_are_reported_can_refuse_an_accuracy_and_choose_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = Score.add
+
+    def worse(own: Score, seed: int, row: dict[str, Any]) -> None:
+        real(own, seed, {**row, "accuracy": row["accuracy"] - 0.3})
+
+    before = chosen(accuracy=0.7, settings=ONE)
+    monkeypatch.setattr(Score, "add", worse)
+    found = chosen(accuracy=0.7, settings=ONE)
+    assert before.met
+    assert (found.met, found.budget) == (False, before.budget), "the same choice, and not confirmed"
+    assert found.expected.low < 0.7
+    assert "on those that are kept for the report it is not" in found.shortfall
+    assert found.expected.words() in found.shortfall
+    assert found.sentences()[0].startswith("Nearest, not to be deployed")
+
+
+def test_what_stand_ins_cannot_play_is_listed_and_loses_no_decision() -> None:
+    found = chosen(epsilon=2, settings=ONE, records=3000)
+    assert [point.epsilon for point in found.curve] == [0.5, 1.0, 2.0, 4.0]
+    why = {one.what: one.why for one in found.rejected}["epsilon 8"]
+    assert why.startswith("not tried: Stand-in clients have 25 records each, far fewer than the 3,000")
+    found = chosen(accuracy=0.6, settings=ONE, records=3000)
+    assert "not tried: epsilon" in {one.what: one.why for one in found.rejected}["out of reach"]
+
+
 def test_an_accuracy_that_any_guess_reaches_is_no_limit() -> None:
     with pytest.raises(ConfigError, match=r"above 0\.5, which always naming the largest class of 'toy' reaches"):
         choosing(toy(), accuracy=0.5)
@@ -165,7 +198,7 @@ def test_the_json_has_all_that_is_told() -> None:
     plain = chosen(epsilon=8, settings=ONE).plain()
     assert set(plain) == {
         "met", "shortfall", "limit", "dataset", "chosen", "expected", "unprotected", "largest_class", "identified",
-        "curve", "rejected", "sentences", "on_private_records", "quick", "seed", "seconds",
+        "curve", "rejected", "sentences", "on_private_records", "not_covered", "quick", "seed", "seconds",
     }  # fmt: skip
     assert plain["limit"] == {"kind": "epsilon", "value": 8.0}
     assert plain["identified"]["candidates"] == CANDIDATES
@@ -185,6 +218,34 @@ def test_clients_own_records_only_where_that_was_agreed_to_and_with_a_warning() 
     assert "clients' own training records" in found.sentences()[2]
     both = chosen(toy(), epsilon=4, on_private_records=True, settings=ONE)
     assert not both.private, "public records are used where there are any"
+
+
+def test_what_was_measured_on_private_rows_is_told_before_and_after() -> None:
+    told = Told()
+    moments = "mean and std of the columns (say mean=, std=)"
+    found = chosen(dataclasses.replace(toy(), fitted=(moments,)), epsilon=4, progress=told, settings=ONE)
+    assert f"warning: not covered by any epsilon, as it was measured on private rows: {moments}." in told.text
+    assert told.remarks, "on stderr where the plan is not shown"
+    assert f"nor is covered what was measured on private rows: {moments}" in found.sentences()[2]
+    assert found.plain()["not_covered"] == [moments]
+    clean = chosen(epsilon=4, progress=told, settings=ONE)
+    assert "private rows" not in told.text + clean.sentences()[2]
+    assert clean.plain()["not_covered"] == []
+
+
+def test_where_the_data_name_groups_the_guarantee_is_one_for_groups() -> None:
+    def paired(split: Split) -> Split:
+        return Split(split.inputs, split.labels, torch.arange(len(split)) // 2)
+
+    data = toy(public=400)
+    assert data.public is not None
+    grouped = dataclasses.replace(data, train=paired(data.train), public=paired(data.public))
+    found = chosen(grouped, epsilon=8, settings=ONE)
+    deploy, _, claim = found.sentences()
+    assert found.unit == found.plain()["chosen"]["unit"] == "group"
+    assert "adding or removing one group of records" in deploy
+    assert "% of groups of records among 200" in claim
+    assert "replacing a group of records by another" in claim
 
 
 def test_an_interrupted_search_says_what_leads() -> None:
@@ -217,6 +278,9 @@ def test_an_interrupted_search_says_what_leads() -> None:
         ({"settings": {"gaussian.sigmas": []}}, "sigmas follows"),
         ({"settings": {"gaussian": {"rounds": 3}}}, "rounds follows"),
         ({"settings": {"model": "mlp"}}, "model is no setting of choose"),
+        ({"settings": {"gaussian.divisor": 0.5}}, "gaussian.divisor=0.5"),
+        ({"settings": {"gaussian.divisor": 70.5}}, "gaussian.divisor=70.5"),
+        ({"settings": {"gaussian": {"divisor": 70}}, "records": 50}, "Both records=50 and gaussian.divisor=70"),
         ({"settings": {"eta": 0.5}}, "eta is no setting of choose"),
         ({"settings": {"batch": 8}}, "plays no part"),
         ({"settings": {"rouns": 8}}, "rouns"),
@@ -231,9 +295,18 @@ def test_what_cannot_be_asked_is_refused(asked: dict[str, Any], said: str) -> No
 
 
 def test_records_follow_from_the_data_or_are_told() -> None:
-    assert choosing(toy(train=300), epsilon=2).records == 75
-    assert choosing(toy(), epsilon=2, records=500).records == 500
-    assert choosing(toy(), epsilon=2, settings={"gaussian.divisor": 70}).records == 70
+    assert choosing(toy(train=300), epsilon=2).stand_ins.records == 70
+    assert choosing(toy(), epsilon=2, records=500).stand_ins.records == 500
+    assert choosing(toy(), epsilon=2, settings={"gaussian.divisor": 70}).stand_ins.records == 70
+    assert choosing(toy(), epsilon=2, settings={"gaussian": {"divisor": 70}}).stand_ins.records == 70
+
+
+def test_that_the_divisor_follows_from_the_records_is_told_where_nobody_said_it() -> None:
+    told = Told()
+    chosen(epsilon=8, progress=told, settings=ONE)
+    assert "no --records: the divisor 50, which is published, follows from the number of training records" in told.text
+    chosen(epsilon=8, progress=told, settings=ONE, records=50)
+    assert "--records" not in told.text
 
 
 def test_a_model_of_ones_own_is_compared_too() -> None:

@@ -143,5 +143,5 @@ def test_folds_take_turns() -> None:
     assert [found.fold(seed) for seed in (0, 5, 6)] == [list(found.folds)[place] for place in (0, 5, 0)]
 
 
-def test_a_number_that_may_be_public_has_two_digits() -> None:
-    assert [rounded(count) for count in (9, 87, 199, 1_999, 12_345)] == [9, 87, 190, 1_900, 12_000]
+def test_a_number_that_may_be_public_has_two_digits_and_is_not_the_exact_one_below_a_hundred() -> None:
+    assert [rounded(count) for count in (9, 87, 199, 1_999, 12_345)] == [9, 80, 190, 1_900, 12_000]

@@ -78,6 +78,12 @@ def test_another_model_that_is_clearly_behind_is_stopped_after_a_quarter() -> No
     assert own.run([bad], [0, 1])[bad].choosing, "the first model is never stopped"
 
 
+def test_the_first_model_is_known_where_it_has_one_round() -> None:
+    own = trials()
+    own.run([Trial(replace(BASE, rounds=1), 1000.0)], [0])
+    assert own._first == "mlp", "a quarter of one round is all of it"
+
+
 def test_pace_is_measured_by_model() -> None:
     own = trials()
     own.measure([BASE], 2.0)

@@ -46,10 +46,11 @@ class Told:
 
     def __init__(self) -> None:
         self.text, self.seconds = "", 0.0
+        self.remarks: list[str] = []
         self.steps: list[tuple[str, float]] = []
 
     def planned(self, text: str, seconds: float, remarks: Any = ()) -> None:
-        self.text, self.seconds = text, seconds
+        self.text, self.seconds, self.remarks = text, seconds, list(remarks)
 
     def __call__(self, what: str, seconds: float) -> None:
         self.steps.append((what, seconds))

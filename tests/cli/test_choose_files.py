@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -14,9 +15,12 @@ import pytest
 from flwr.supercore.task_identity import TaskIdentity
 
 from equipoise.choosing import choose as module
+from equipoise.choosing.choose import choosing
 from equipoise.choosing.decision import Decision
+from equipoise.cli import choose_files
 from equipoise.cli.choose_files import check_folder, config_text, flower_text, write_files
-from equipoise.errors import PolicyError, StorageError
+from equipoise.errors import CheckpointError, ConfigError, PolicyError, StorageError
+from equipoise.files import locked
 from equipoise.flower.admission import admitted
 from equipoise.flower.policy import read_policy
 from equipoise.flower.policy_file import show_policy
@@ -125,19 +129,133 @@ def test_noise_without_a_proof_is_written_without_an_epsilon(decision: Decision,
     assert resolve(tmp_path / "choice" / "choice.toml").federations()[0].mechanism == "pl-identical"
 
 
+def test_constants_of_a_release_are_those_of_the_run_config_and_of_the_policy(
+    decision: Decision, tmp_path: Path
+) -> None:
+    keys = {"model": "mlp", "rounds": 5, "server_rate": "auto", "leakage": {"D": 90.0}, "factor": 3.0, "clip": None}
+    settings = decision.settings.replace(**keys, server_momentum=0.0, batch=20)
+    static = replace(decision, mechanism="pl-identical", budget=0.98, sigma=None, settings=settings)
+    write_files(static, tmp_path / "choice")
+    policy = read_policy(tmp_path / "choice" / "policy.toml")
+    found = admitted(asking(), context(run_config(static)), policy)
+    assert (found.terms.settings.leakage.D, found.terms.settings.factor, found.terms.settings.clip) == (90.0, 3.0, None)
+    usual = static.settings.protection.at("pl-identical", 0.98, 1).scale
+    assert policy.mechanisms["pl-identical"]["least-intensity"] == pytest.approx(usual, rel=0.01)
+    assert usual > 1.1 * decision.settings.protection.at("pl-identical", 0.98, 1).scale
+    assert "leakage" not in flower_text(decision), "defaults are not repeated"
+
+
+@pytest.mark.parametrize("key", ["batch", "local_steps"])
+def test_what_no_run_config_takes_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        choosing(toy(), identification=0.02, measured_only=True, settings={key: 2})
+
+
+def test_the_unit_of_the_policy_is_that_of_the_choice(decision: Decision, tmp_path: Path) -> None:
+    write_files(replace(decision, unit="group"), tmp_path / "groups")
+    write_files(decision, tmp_path / "records")
+    units = [
+        read_policy(tmp_path / name / "policy.toml").mechanisms["gaussian-dp"]["unit"] for name in ("groups", "records")
+    ]
+    assert units == ["group", "record"]
+
+
 def test_what_does_not_meet_its_limit_is_not_written_as_if_it_did(decision: Decision, tmp_path: Path) -> None:
     written = write_files(replace(decision, met=False), tmp_path / "choice")
     assert [path.name for path in written] == ["choice.json"]
-    assert [path.name for path in (tmp_path / "choice").iterdir()] == ["choice.json"]
+    assert {path.name for path in (tmp_path / "choice").iterdir()} == {"choice.json", ".lock"}
 
 
 def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     check_folder(tmp_path)
-    (tmp_path / "policy.toml").write_text("mine")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(StorageError, match="not an empty folder"):
         check_folder(tmp_path)
+    (tmp_path / "policy.toml").write_text("mine")
+    with pytest.raises(StorageError, match=r"has the policy\.toml of another choice") as error:
+        check_folder(tmp_path)
+    assert "--out choice-2" in error.value.remedy
+
+
+def test_a_folder_that_cannot_be_is_refused_before_the_search(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "load_dataset", lambda own, name: pytest.fail("searched"))
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for name, said in (
+        ("file", "is a file"),
+        ("file/choice", "is a file"),
+        ("dangling", "is a link that leads nowhere"),
+    ):
+        done = command("choose", "--dataset", "breast-cancer", "--epsilon", "8", "--out", name)
+        assert done.code == 17
+        assert said in done.err
+    assert not (tmp_path / "nowhere").exists()
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_link_to_a_folder_of_ones_own_is_one(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "choice").symlink_to(tmp_path / "disk")
+    check_folder(tmp_path / "choice")
+
+
+def test_a_folder_that_takes_no_files_is_refused_before_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: bytes, mode: int = 0o666) -> None:
+        raise StorageError("Cannot write: no space.", "Free some.")
+
+    monkeypatch.setattr(choose_files, "write_bytes", full)
+    with pytest.raises(StorageError, match="no space"):
+        check_folder(tmp_path / "new")
+
+
+def test_the_decision_is_shown_though_writing_it_fails(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*about: Any) -> None:
+        raise StorageError("Cannot write: no space.", "Free some.")
+
+    monkeypatch.setattr(module, "load_dataset", lambda own, name: toy(name=name))
+    monkeypatch.setattr(choose_files, "write_files", full)
+    fast = ("--quick", "--set", "rounds=2", "--set", "server_rate=0.3", "--set", "server_momentum=0.5")
+    asked = ("choose", "--dataset", "breast-cancer", "--epsilon", "8", *fast, "--out", "choice")
+    done = command(*asked)
+    assert done.code == 17
+    assert "Deploy gaussian-dp with epsilon 8" in " ".join(done.out.split())
+    assert "written to" not in done.out
+    assert not (tmp_path / "choice").exists(), "what holds nothing is taken away again"
+    done = command(*asked, "--json")
+    assert done.code == 17
+    assert json.loads(done.out)["error"]["type"] == "StorageError", "one document"
+    assert "Deploy gaussian-dp with epsilon 8" in " ".join(done.err.split())
+
+
+def test_two_searches_do_not_mix_their_choices(decision: Decision, tmp_path: Path) -> None:
+    folder = tmp_path / "choice"
+    check_folder(folder)
+    check_folder(folder)  # the second search begins before the first has written anything
+    write_files(decision, folder)
+    kept = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(StorageError, match="of another choice"):
+        write_files(replace(decision, budget=4.0), folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == kept
+    with locked(tmp_path / "busy"), pytest.raises(CheckpointError, match="Another process"):
+        write_files(decision, tmp_path / "busy")
+    assert [path.name for path in (tmp_path / "busy").iterdir()] == [".lock"]
+
+
+def test_the_ledger_comes_first(decision: Decision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, content: str) -> None:
+        raise StorageError("Cannot write: no space.", "Free some.")
+
+    monkeypatch.setattr(choose_files, "write_text", full)
     with pytest.raises(StorageError):
-        check_folder(tmp_path / "policy.toml")
+        write_files(decision, tmp_path / "choice")
+    assert (tmp_path / "choice" / "ledger.jsonl").exists()
 
 
 def test_the_claims_stand_in_the_files(decision: Decision) -> None:

@@ -32,7 +32,7 @@ def decision() -> Decision:
 
 def printed(found: Decision, columns: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> str:
     monkeypatch.setattr(display, "console", Console(width=columns, force_terminal=False, color_system=None))
-    show(found, [])
+    show(found)
     return capfd.readouterr().out
 
 

@@ -20,7 +20,7 @@ from ..errors import ConfigError, EquipoiseError, closest, expected, is_whole
 from ..models.named import Factory
 from ..runs.config import resolve
 from .candidates import BEST, FIXED, models_for
-from .chooser import Chooser, Progress, Search, Silent
+from .chooser import LOWEST, Chooser, Progress, Search, Silent
 from .decision import Decision, Expected, Point, Rejected
 from .limit import limit_of, proved
 from .others import LEARNED, STATIC, Unproved, measured, unprotected
@@ -51,7 +51,7 @@ class Choosing:
     source: str
     dataset: Dataset
     search: Search
-    records: int
+    records: int | None  # of a client; None: they follow from the dataset
     private: bool = False
     measured_only: bool = False
     unfit: list[tuple[str, str]] = field(default_factory=list)
@@ -59,7 +59,9 @@ class Choosing:
 
     def __post_init__(self) -> None:
         clients = self.search.settings.protection.clients
-        self.stand_ins: StandIns = of_dataset(self.dataset, clients, self.records, private=self.private)
+        self.counted = self.records is None
+        records = self.records or max(1, rounded(units_of(self.dataset.train)[1] // clients))
+        self.stand_ins: StandIns = of_dataset(self.dataset, clients, records, private=self.private)
         self._refuse_what_any_guess_reaches()
         self.chooser = Chooser(self.search, self.stand_ins, self.progress)
         self.began = time.monotonic()
@@ -80,17 +82,17 @@ class Choosing:
         search, chooser = self.search, self.chooser
         unproved = search.limit.kind == "identification"
         chooser.plan(self._more_seconds(unproved), self._notes())
-        epsilon, met = search.epsilon(), True
+        epsilon, met = chooser.epsilon, True
         if search.limit.kind == "accuracy":
             chosen, met = chooser.for_accuracy()
         else:
-            chosen = chooser.halve_at(epsilon or 0.01)
+            chosen = chooser.halve_at(epsilon or LOWEST)
         chooser.trials.run([chosen], chooser.most)
         chooser.leader = chosen
         curve = chooser.curve(chosen)
         self._train_plain(chosen)
         found = self._decision(chosen, curve, met and (epsilon is not None or search.limit.kind == "accuracy"))
-        other = self._unproved(found) if unproved else None
+        other = self._unproved(found, chosen) if unproved else None
         self.others += self._without_guarantee() if not unproved else []
         return replace(other or found, rejected=self._rejected(chosen, other), seconds=time.monotonic() - self.began)
 
@@ -105,19 +107,25 @@ class Choosing:
         rate = self.chooser.trials.server_rate(leader)
         return (
             f"best so far, not decided: gaussian-dp with epsilon {leader.epsilon:g}, {leader.candidate.label()} "
-            "(server "
-            f"rate {rate:.4g}): {share:.1%} in {runs} run{'' if runs == 1 else 's'} on {self.stand_ins.what}"
+            f"(server rate {rate:.4g}): {share:.1%} in {runs} run{'' if runs == 1 else 's'} on {self.stand_ins.what}"
         )
 
     # -- the plan ----------------------------------------------------------------------------------------------------
 
     def _notes(self) -> list[str]:
         notes = [f"{model} does not fit: {cause}" for model, cause in self.unfit]
+        if self.counted:
+            notes.append(
+                f"no --records: the divisor {self.stand_ins.records:,}, which is published, follows from the number of "
+                "training records, rounded down; no epsilon covers that."
+            )
+        if self.dataset.fitted:
+            told = "; ".join(self.dataset.fitted)
+            notes.append(f"warning: not covered by any epsilon, as it was measured on private rows: {told}.")
         if self.private:
             notes.append(
                 "warning: this tunes on clients' own training records; the settings that are chosen tell something "
-                "about "
-                "them, and no epsilon covers that."
+                "about them, and no epsilon covers that."
             )
         return notes
 
@@ -130,21 +138,18 @@ class Choosing:
         candidate, seeds = chosen.candidate, range(len(self.stand_ins.folds))
         own = self.search.settings
         self.plain = unprotected(
-            self.stand_ins,
-            own,
-            candidate.model,
-            max(PLAIN_ROUNDS, candidate.rounds),
-            code=self.search.code,
-            seeds=seeds,
-        )
+            self.stand_ins, own, candidate.model, max(PLAIN_ROUNDS, candidate.rounds),
+            code=self.search.code, seeds=seeds,
+        )  # fmt: skip
 
     def _without_guarantee(self) -> Iterator[Rejected]:
         for name, what in UNPROVED.items():
             yield Rejected(f"{name} ({what})", "no epsilon can be stated: nothing is proved of it")
 
-    def _unproved(self, found: Decision) -> Decision | None:
+    def _unproved(self, found: Decision, chosen: Trial) -> Decision | None:
         """Noise without a proof, measured; returned where it is clearly better and that was agreed to."""
-        best: Decision | None = None
+        best: Unproved | None = None
+        proved_ = self.chooser.on_choosing(self.chooser.trials.scores[chosen])
         for name, what in UNPROVED.items():
             label = f"{name} ({what})"
             if self.dataset.public is None:
@@ -162,12 +167,12 @@ class Choosing:
             except EquipoiseError as error:
                 self.others.append(Rejected(label, f"could not be measured: {error.cause}"))
                 continue
-            better = one.accuracy > found.expected.high
-            if better and self.measured_only and (best is None or one.accuracy > best.expected.accuracy):
-                best = self._of_unproved(one, found)
+            better = one.accuracy > proved_.high
+            if better and self.measured_only and (best is None or one.accuracy > best.accuracy):
+                best = one
             else:
                 self.others.append(self._why_not(label, one, better))
-        return best
+        return None if best is None else self._of_unproved(best, found)
 
     def _why_not(self, label: str, one: Unproved, better: bool) -> Rejected:
         words = (
@@ -176,7 +181,7 @@ class Choosing:
         )
         agreed = "; more accurate: --measured-only-ok would choose it" if better and not self.measured_only else ""
         worse = "" if better else "; not more accurate by more than the interval"
-        return Rejected(label, f"{words} bounded{agreed}{worse}", one.accuracy, len(one.accuracies))
+        return Rejected(label, f"{words} not bounded{agreed}{worse}", one.accuracy, len(one.choosing))
 
     def _of_unproved(self, one: Unproved, found: Decision) -> Decision:
         keys = {
@@ -200,13 +205,14 @@ class Choosing:
         gaussian = settings.protection.gaussian
         expected_ = Expected.of(list(trials.scores[chosen].reporting.values()), own.reported, own.what)
         largest = own.largest_class
-        shortfall = "" if met else self._shortfall(expected_)
+        shortfall = "" if met else self._shortfall(chosen, expected_)
+        if met and search.limit.kind == "accuracy" and expected_.low < search.limit.value:
+            met, shortfall = False, self._not_confirmed(chosen, expected_)
         if met and expected_.accuracy - (expected_.high - expected_.accuracy) <= largest:
             met = False
             shortfall = (
                 f"{search.limit.words()} leaves nothing to learn from: {expected_.words()} is no better than always "
-                "naming "
-                f"the largest class ({largest:.1%})."
+                f"naming the largest class ({largest:.1%})."
             )
         rounds = max(1, chosen.candidate.rounds // 5)
         return Decision(
@@ -217,15 +223,23 @@ class Choosing:
             sigma=gaussian.sigma(chosen.epsilon), records=own.records, expected=expected_,
             unprotected=mean(self.plain), identified=proved(chosen.epsilon, gaussian, chosen.candidate.rounds),
             rejected=[], curve=[self._point(trial) for trial in curve], shortfall=shortfall, largest_class=largest,
+            unit=own.unit, not_covered=self.dataset.fitted,
             private=self.private, quick=search.quick, seed=search.seed, changes=chosen.candidate.changes(),
         )  # fmt: skip
 
-    def _shortfall(self, found: Expected) -> str:
+    def _not_confirmed(self, chosen: Trial, found: Expected) -> str:
+        """The records that are reported can refuse a choice; another is not made on them."""
+        return (
+            f"On the records that choose, epsilon {chosen.epsilon:g} is sure to reach {self.search.limit.words()}; on "
+            f"those that are kept for the report it is not: {found.words()}. Ask for less, or give more public records."
+        )
+
+    def _shortfall(self, chosen: Trial, found: Expected) -> str:
         limit = self.search.limit
         if limit.kind == "accuracy":
             return (
-                f"No epsilon up to {self.chooser.leader.epsilon if self.chooser.leader else 8:g} is sure to reach "
-                f"{limit.words()}: the best was {found.words()}."
+                f"No epsilon up to {chosen.epsilon:g} is sure to reach {limit.words()} on the records that choose; on "
+                f"those that are reported, {chosen.epsilon:g} gave {found.words()}."
             )
         return f"No epsilon is so small that {limit.words()} is proved."
 
@@ -247,7 +261,10 @@ class Choosing:
             rows.append(Rejected(trial.candidate.label(), why, mean(values) if values else None, len(values)))
         rows += [Rejected(model, f"does not fit: {cause}") for model, cause in self.unfit]
         rows += self._too_strict(chosen)
-        return [*rows, *self.others, Rejected("none", "no protection at all", mean(self.plain), len(self.plain))]
+        rows += [Rejected(*one) for one in self.chooser.not_played]
+        rows += [Rejected("out of reach", self.chooser.left_out)] if self.chooser.left_out else []
+        none = "no protection at all; on the records that are reported"
+        return [*rows, *self.others, Rejected("none", none, mean(self.plain), len(self.plain))]
 
     def _too_strict(self, chosen: Trial) -> Iterator[Rejected]:
         """Of a limit on accuracy, the stricter budgets at which the choice was tried with all seeds."""
@@ -256,9 +273,9 @@ class Choosing:
         for trial, score in self.chooser.trials.scores.items():
             tried = len(score.reporting) >= len(self.chooser.most)
             if tried and trial.candidate == chosen.candidate and trial.epsilon < chosen.epsilon:
-                reached = mean(score.reporting.values())
+                reached = mean(score.choosing.values())
                 why = f"the same settings at epsilon {trial.epsilon:g} are not sure to reach the limit"
-                yield Rejected(f"epsilon {trial.epsilon:g}", why, reached, len(score.reporting))
+                yield Rejected(f"epsilon {trial.epsilon:g}", why, reached, len(score.choosing))
 
 
 def _by(tried: Mapping[Trial, list[float]]) -> Any:
@@ -303,7 +320,7 @@ def choosing(dataset: Dataset | str | Path, **asked: Unpack[Asked]) -> Choosing:
     )  # fmt: skip
     return Choosing(
         source=data.name if isinstance(dataset, Dataset) else str(dataset), dataset=data, search=search,
-        records=_records(asked.get("records"), given, own, data),
+        records=_records(asked.get("records"), given, own),
         private=asked.get("on_private_records", False) and data.public is None,
         measured_only=asked.get("measured_only", False), unfit=unfit, progress=asked.get("progress") or Silent(),
     )  # fmt: skip
@@ -337,10 +354,8 @@ def _refuse_unknown(asked: Mapping[str, Any]) -> None:
 
 def _settings(given: Mapping[str, Any], dataset: Dataset | str | Path) -> Settings:
     name = "mnist" if isinstance(dataset, Dataset) else str(dataset)
-    nested = given.get("gaussian")
-    inner = [*(nested if isinstance(nested, Mapping) else ()), *(key[9:] for key in given if key[:9] == "gaussian.")]
     for key in CHOSEN_HERE:
-        if key in inner:
+        if f"gaussian.{key}" in _flat(given):
             raise ConfigError(f"gaussian.{key} follows from what is chosen.", "Leave it out; rounds can be fixed.")
     for key, remedy in NO_SETTINGS.items():
         if key in given:
@@ -350,25 +365,34 @@ def _settings(given: Mapping[str, Any], dataset: Dataset | str | Path) -> Settin
     ).settings
 
 
+def _flat(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A table of [gaussian] as keys with a dot, which may be given too."""
+    nested = given.get("gaussian")
+    return {**given, **({f"gaussian.{key}": one for key, one in nested.items()} if isinstance(nested, Mapping) else {})}
+
+
 def _fixed(given: Mapping[str, Any]) -> dict[str, Any]:
     """What a user fixed of the candidates."""
-    nested = given.get("gaussian")
-    flat = {
-        **given,
-        **({f"gaussian.{key}": value for key, value in nested.items()} if isinstance(nested, Mapping) else {}),
-    }
-    return {key: value for key, value in flat.items() if key in FIXED and value != "auto"}
+    return {key: value for key, value in _flat(given).items() if key in FIXED and value != "auto"}
 
 
-def _records(records: int | None, given: Mapping[str, Any], settings: Settings, data: Dataset) -> int:
-    """Records of a client: as said, else the divisor that was set, else a round number from the dataset."""
+def _records(records: int | None, given: Mapping[str, Any], settings: Settings) -> int | None:
+    """Records of a client: as said, or the divisor that was set."""
+    divisor = _flat(given).get("gaussian.divisor")
+    if records is not None and divisor is not None:
+        raise ConfigError(
+            f"Both records={records!r} and gaussian.divisor={divisor!r} were given: the divisor is the records.",
+            "Give --records alone.",
+        )
     if records is not None:
         if not is_whole(records) or records < 1:
             raise expected(
                 "records", records, "a whole number >= 1", "How many a client has, for example --records 1000."
             )
         return records
-    if "gaussian.divisor" in given:
-        return int(settings.protection.gaussian.divisor)
-    clients = settings.protection.clients
-    return max(1, rounded(units_of(data.train)[1] // clients))
+    if divisor is None:
+        return None
+    own = settings.protection.gaussian.divisor
+    if own < 1 or own != int(own):
+        raise expected("gaussian.divisor", divisor, "a whole number >= 1", "Give --records: how many a client has.")
+    return int(own)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import mean
 from typing import Any, Protocol
 
 from ..engine.settings import Settings
-from ..errors import BudgetError
+from ..errors import BudgetError, DataError
 from ..models.named import Factory
-from ..statistics import interval
-from .candidates import Candidate, candidates, recipe
+from .candidates import Candidate, candidates
+from .decision import UNITS, Expected
 from .halving import Outcome, Rung, halve, preferred
 from .limit import EPSILONS, Limit, epsilon_for
 from .standins import StandIns
 from .trials import Score, Trial, Trials
+
+HELP = "Give more public records, a smaller --records, or more rounds: --set rounds=100."
+LOWEST = 0.01
+"""Shown as the nearest, where no epsilon is so small that a limit on identification is proved."""
 
 
 class Progress(Protocol):
@@ -78,10 +82,50 @@ class Chooser:
         self.trials = Trials(
             stand_ins, search.settings, code=search.code, seed=search.seed, on_step=lambda *told: progress(*told)
         )
-        self.candidates = search.candidates()
+        self.epsilon = search.epsilon()
+        self.left_out = ""  # what stand-ins cannot play, in words
+        self.not_played: list[tuple[str, str]] = []  # budgets of the curve, with why not
+        self.candidates, self.epsilons = self._playable(search.candidates())
         self.rungs = search.rungs(len(self.candidates), len(stand_ins.folds))
         self.outcome: Outcome[Trial] | None = None
         self.leader: Trial | None = None
+
+    # -- what stand-ins can play -------------------------------------------------------------------------------------
+
+    def _playable(self, found: list[Candidate]) -> tuple[list[Candidate], list[float]]:
+        """Candidates and budgets whose noise is not nothing to stand-ins, nor more than there may be."""
+        one_for_each = list({candidate.rounds: candidate for candidate in found}.values())
+        told = EPSILONS if self.search.limit.kind == "accuracy" else (self.epsilon or LOWEST,)
+        broken = {(e, one.rounds): self._broken(Trial(one, e)) for e in told for one in one_for_each}
+        errors = [error for error in broken.values() if error is not None]
+        some = (
+            f"stand-in clients with {self.stand_ins.per_client:,} {UNITS[self.stand_ins.unit][1]} each cannot play them"
+        )
+        if self.search.limit.kind == "accuracy":
+            whole = [e for e in told if not any(broken[e, one.rounds] for one in one_for_each)]
+            if not whole:
+                raise DataError(
+                    f"None of the epsilons {told[0]:g} to {told[-1]:g} can be tried. {errors[0].cause}", HELP
+                )
+            if errors:
+                dropped = ", ".join(f"{e:g}" for e in told if e not in whole)
+                self.left_out = f"not tried: epsilon {dropped}; {some}."
+            return found, whole
+        kept = [one for one in found if not broken[told[0], one.rounds]]
+        if not kept:
+            raise errors[0]
+        if errors:
+            gone = sorted({one.rounds for one in found} - {one.rounds for one in kept})
+            self.left_out = f"not tried: {', '.join(map(str, gone))} rounds; {some}."
+        return kept, list(told)
+
+    def _broken(self, trial: Trial) -> BudgetError | DataError | None:
+        """Why stand-ins cannot have this budget, if they cannot."""
+        try:
+            self.stand_ins.budget(self.trials.real(trial.candidate).protection.gaussian, trial.epsilon)
+        except (BudgetError, DataError) as error:  # more noise than there may be, or nothing to stand-ins
+            return error
+        return None
 
     # -- seeds -------------------------------------------------------------------------------------------------------
 
@@ -99,11 +143,12 @@ class Chooser:
 
     def plan(self, more: float, notes: Sequence[str] = ()) -> None:
         """Measure the pace and tell what comes; ``more`` seconds are for what is not searched."""
-        epsilon = self.search.epsilon() or 1.0
-        models = [recipe(model) for model in self.search.models]
-        self.trials.measure(models, epsilon)
+        epsilon = self.epsilon or min(self.epsilons, key=lambda one: abs(one - 1))
+        self.trials.measure(
+            [replace(one, rounds=max(3, one.rounds)) for one in self.candidates], epsilon
+        )  # three are timed
         first = [Trial(one, epsilon) for one in self.candidates]
-        lead = [one for one in first if one.candidate.model == self.search.models[0]]
+        lead = [one for one in first if one.candidate.model == self.candidates[0].model]
         each = self.trials.seconds(lead, 1) / len(lead)
         seconds = more + self.trials.seconds(first, self.rungs[0].seeds) + each * (4 + 3) * len(self.few)
         alive, done = len(first), self.rungs[0].seeds
@@ -111,22 +156,22 @@ class Chooser:
             seconds += each * min(alive, rung.keep + 1) * (rung.seeds - done)
             alive, done = min(alive, rung.keep + 1), rung.seeds
         if self.search.limit.kind == "accuracy":
-            seconds += each * (len(EPSILONS) * len(self.few) + 2 * len(self.most))
+            seconds += each * (len(self.epsilons) * len(self.few) + 2 * len(self.most))
         remarks = [note for note in notes if note.startswith("warning")]
         self.progress.planned(self._text(seconds, notes), seconds, remarks)
 
     def _text(self, seconds: float, notes: Sequence[str]) -> str:
         own, clients = self.stand_ins, self.search.settings.protection.clients
+        several = UNITS[own.unit][1]
         rungs = ", ".join(f"{rung.seeds}" for rung in self.rungs)
         lines = [
-            f"Wanted: {self.search.limit.words()}; {clients} clients with about {own.records:,} records each.",
+            f"Wanted: {self.search.limit.words()}; {clients} clients with about {own.records:,} {several} each.",
             f"Tried on {own.what} of {own.name.split(',')[0]}: {clients} stand-in clients with {own.per_client:,} "
-            "records "
-            f"each get the noise of {own.records:,}.",
+            f"{several} each get the noise of {own.records:,}.",
             f"{len(self.candidates)} candidates ({', '.join(self.search.models)}) in {len(self.rungs)} rungs of "
-            f"{rungs} "
-            f"runs each; {own.reported:,} records are kept for the accuracy that is reported.",
+            f"{rungs} runs each; {own.reported:,} records are kept for the accuracy that is reported.",
             *notes,
+            *([self.left_out] if self.left_out else []),
             f"This takes about {_minutes(seconds)}.",
         ]
         return "\n".join(lines)
@@ -157,37 +202,39 @@ class Chooser:
         The recipe of the first model at every budget says about where that is; the halving is done there; and what it
         chose is then tried at stricter or looser budgets, with all seeds.
         """
-        wanted, first = self.search.limit.value, self.candidates[0]
-        curve = self.trials.run([Trial(first, epsilon) for epsilon in EPSILONS], self.few)
+        wanted, first, tried = self.search.limit.value, self.candidates[0], self.epsilons
+        curve = self.trials.run([Trial(first, epsilon) for epsilon in tried], self.few)
         reached = [trial.epsilon for trial, score in curve.items() if mean(score.choosing.values()) >= wanted]
-        place = EPSILONS.index(reached[0]) if reached else len(EPSILONS) - 1
-        chosen = self.halve_at(EPSILONS[place])
+        place = tried.index(reached[0]) if reached else len(tried) - 1
+        chosen = self.halve_at(tried[place])
         if self._sure(chosen, wanted):
-            while place > 0 and self._sure(stricter := Trial(chosen.candidate, EPSILONS[place - 1]), wanted):
+            while place > 0 and self._sure(stricter := Trial(chosen.candidate, tried[place - 1]), wanted):
                 place, self.leader = place - 1, stricter
-            return Trial(chosen.candidate, EPSILONS[place]), True
-        while place + 1 < len(EPSILONS):
+            return Trial(chosen.candidate, tried[place]), True
+        while place + 1 < len(tried):
             place += 1
-            looser = self.leader = Trial(chosen.candidate, EPSILONS[place])
+            looser = self.leader = Trial(chosen.candidate, tried[place])
             if self._sure(looser, wanted):
                 return looser, True
-        return Trial(chosen.candidate, EPSILONS[place]), False
+        return Trial(chosen.candidate, tried[place]), False
 
     def _sure(self, trial: Trial, wanted: float) -> bool:
+        """Whether the lower end reaches it on the records that choose: those that are reported decide nothing here."""
         (score,) = self.trials.run([trial], self.most).values()
-        sure = interval(list(score.reporting.values()))
-        return sure is not None and sure[0] >= wanted
+        return self.on_choosing(score).low >= wanted
+
+    def on_choosing(self, score: Score) -> Expected:
+        """Accuracy and interval on the records that choose, which all seeds share."""
+        return Expected.of(_by_seed(score), self.stand_ins.compared, self.stand_ins.what)
 
     def curve(self, chosen: Trial) -> list[Trial]:
         """The choice at a half and a quarter of its budget, and at two and four times as much."""
         around = [Trial(chosen.candidate, round(chosen.epsilon * factor, 6)) for factor in (0.25, 0.5, 2.0, 4.0)]
-        possible = []
-        for trial in around:
-            try:
-                self.stand_ins.budget(self.trials.real(trial.candidate).protection.gaussian, trial.epsilon)
-                possible.append(trial)
-            except BudgetError:  # more noise than there may be, or an epsilon that promises nothing
-                continue
+        errors = {trial: self._broken(trial) for trial in around}
+        possible = [trial for trial, error in errors.items() if error is None]
+        self.not_played = [
+            (f"epsilon {trial.epsilon:g}", f"not tried: {error.cause}") for trial, error in errors.items() if error
+        ]
         self.trials.run(possible, self.few)
         return sorted([*possible, chosen], key=lambda trial: trial.epsilon)
 

@@ -19,9 +19,11 @@ from .limit import CANDIDATES, Limit
 ROWS = 1.959964
 """Standard errors on either side of a share of many records, for 95 %."""
 NOT_CLAIMED = (
-    "that your clients' data will give this accuracy, anything about replacing a record by another, or about a "
+    "that your clients' data will give this accuracy, anything about replacing a {unit} by another, or about a "
     "seeded run"
 )
+UNITS = {"record": ("record", "records"), "group": ("group of records", "groups of records")}
+"""One and several of each unit, in words."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ class Decision:
     shortfall: str = ""  # why the limit is not met
     largest_class: float = 0.0  # accuracy of always saying the same
     private: bool = False
+    unit: str = "record"  # whose presence the guarantee hides, or "group": all records of one person, say
+    not_covered: tuple[str, ...] = ()  # what was measured on private rows before anything was protected
     quick: bool = False
     seed: int = 1
     seconds: float = 0.0
@@ -128,7 +132,7 @@ class Decision:
         training, own = self.settings.training, self.settings.protection
         rate = training.server_rate if isinstance(training.server_rate, str) else f"{training.server_rate:.4g}"
         server = f"server rate {rate}, momentum {training.server_momentum:g}"
-        who = f"{own.clients} clients with about {self.records:,} records each"
+        who = f"{own.clients} clients with about {self.records:,} {UNITS[self.unit][1]} each"
         lead = "Deploy" if self.met else "Nearest, not to be deployed as if it met the limit:"
         if not self.proved:
             return (
@@ -136,12 +140,12 @@ class Decision:
                 f"batch {own.batch}, {server}, for {who}."
             )
         share = own.gaussian.sampling_rate
-        batch = "all records in each" if share == 1 else f"{share:.0%} of the records in each"
+        several = UNITS[self.unit][1]
+        batch = f"all {several} in each" if share == 1 else f"{share:.0%} of the {several} in each"
         return (
             f"{lead} {self.mechanism} with epsilon {self.budget:g}, delta {own.gaussian.delta:g}, for the whole run "
-            "and "
-            f"adding or removing one record: {training.model}, {training.rounds} rounds with {batch}, clip "
-            f"{own.gaussian.clip:g}, noise multiplier {self.sigma:.5g}, {server}, for {who}."
+            f"and adding or removing one {UNITS[self.unit][0]}: {training.model}, {training.rounds} rounds with "
+            f"{batch}, clip {own.gaussian.clip:g}, noise multiplier {self.sigma:.5g}, {server}, for {who}."
         )
 
     def _expect(self) -> str:
@@ -161,16 +165,23 @@ class Decision:
                 "one "
                 "release, and what the whole run gives away was not bounded. Not claimed: any epsilon, or that a "
                 "better "
-                "attack does not exist."
+                f"attack does not exist{self._uncovered()}."
             )
+        one, several = UNITS[self.unit]
         told = (
             f"Proved, for noise that nobody knows: over the whole run no attacker identifies more than "
-            f"{percent_up(self.identified)} of records among {CANDIDATES} (a guess: {1 / CANDIDATES:.1%}), even if it "
-            f"knows all others. Not claimed: {NOT_CLAIMED}"
+            f"{percent_up(self.identified)} of {several} among {CANDIDATES} (a guess: {1 / CANDIDATES:.1%}), "
+            f"even if it knows all others. Not claimed: {NOT_CLAIMED.format(unit=one)}{self._uncovered()}"
         )
         return told + (
             "; nor is the choice covered, which looked at clients' own training records." if self.private else "."
         )
+
+    def _uncovered(self) -> str:
+        """What no epsilon says anything of, as the end of a sentence."""
+        if not self.not_covered:
+            return ""
+        return f"; nor is covered what was measured on private rows: {'; '.join(self.not_covered)}"
 
     def plain(self) -> dict[str, Any]:
         """All of it for JSON."""
@@ -184,7 +195,7 @@ class Decision:
         }  # fmt: skip
         if self.proved:
             chosen |= {
-                "delta": gaussian.delta, "relation": "add/remove", "unit": "record", "clip": gaussian.clip,
+                "delta": gaussian.delta, "relation": "add/remove", "unit": self.unit, "clip": gaussian.clip,
                 "sampling_rate": gaussian.sampling_rate, "divisor": gaussian.divisor, "sigma": self.sigma,
             }  # fmt: skip
         else:
@@ -196,6 +207,6 @@ class Decision:
             "chosen": chosen, "expected": asdict(self.expected), "unprotected": self.unprotected,
             "largest_class": self.largest_class, "identified": identified,
             "curve": [asdict(point) for point in self.curve], "rejected": [asdict(one) for one in self.rejected],
-            "sentences": self.sentences(), "on_private_records": self.private, "quick": self.quick, "seed": self.seed,
-            "seconds": round(self.seconds, 1),
+            "sentences": self.sentences(), "on_private_records": self.private, "not_covered": list(self.not_covered),
+            "quick": self.quick, "seed": self.seed, "seconds": round(self.seconds, 1),
         }  # fmt: skip

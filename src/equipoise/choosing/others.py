@@ -37,10 +37,12 @@ class Unproved:
     identified: float  # expected share, of one release, by the matched filter
     candidates: int
     accuracies: tuple[float, ...]  # on the records that are reported, by seed
+    choosing: tuple[float, ...]  # on the records that choose, by seed
 
     @property
     def accuracy(self) -> float:
-        return mean(self.accuracies)
+        """What it is compared by: on the records that choose."""
+        return mean(self.choosing)
 
 
 def unprotected(
@@ -96,4 +98,5 @@ def measured(
     training = Sweep(own, federations, used)
     mark_told(training.batched.model, mechanism)  # its constants are of no interest to who does not choose it
     rows = [event.rows for event in training.run(lambda t: on_step(f"training {mechanism}", 0.0)) if event.rows][-1]
-    return Unproved(mechanism, model, budget, identified, seen.candidates, tuple(row["accuracy"] for row in rows))
+    accuracies, chosen_by = (tuple(row[key] for row in rows) for key in ("accuracy", "validation_accuracy"))
+    return Unproved(mechanism, model, budget, identified, seen.candidates, accuracies, chosen_by)

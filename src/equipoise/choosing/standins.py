@@ -44,6 +44,7 @@ class StandIns:
     records: int  # N, records of a real one
     clients: int
     private: bool  # whether these are clients' own records after all
+    unit: str = "record"  # "group" where the data name whose each record is
 
     @property
     def name(self) -> str:
@@ -57,6 +58,11 @@ class StandIns:
     def reported(self) -> int:
         """Records that accuracies are reported on."""
         return len(next(iter(self.folds.values())).test)
+
+    @property
+    def compared(self) -> int:
+        """Records that candidates are compared on: those of all folds, which take turns."""
+        return sum(len(fold.validation) for fold in self.folds.values())
 
     @property
     def largest_class(self) -> float:
@@ -92,7 +98,7 @@ class StandIns:
             raise DataError(
                 f"Stand-in clients have {self.per_client:,} records each, far fewer than the {real.divisor:,.0f} of a "
                 f"client: the noise of epsilon {epsilon:g} is nothing to them, and nothing can be said of it.",
-                "Give more public records, or a smaller --records.",
+                "Give more public records, a smaller --records, more rounds, or a smaller epsilon.",
             )
         worth = own.epsilon(sigma)
         return worth, replace(own, sigmas=[[worth, sigma]])
@@ -133,7 +139,7 @@ def of_dataset(dataset: Dataset, clients: int, records: int, *, private: bool = 
         name = dataset.name if len(cuts) == 1 else f"{dataset.name}, fold {number}"
         kept = torch.isin(unit, unit[train].unique()[: most * clients])
         folds[name] = replace(dataset, train=source.take(kept), validation=source.take(held), test=test, public=None)
-    return StandIns(folds, most, records, clients, private)
+    return StandIns(folds, most, records, clients, private, "record" if dataset.train.groups is None else "group")
 
 
 def units_of(split: Split) -> tuple[Tensor, int]:
@@ -151,10 +157,11 @@ def units_of(split: Split) -> tuple[Tensor, int]:
 
 
 def rounded(records: int) -> int:
-    """Records of a client as a number that may be public: its two leading digits.
+    """Records of a client, rounded down: two leading digits, below 100 one, as two would be the exact number.
 
-    >>> rounded(1000), rounded(50), rounded(1234)
+    >>> rounded(1000), rounded(57), rounded(1234)
     (1000, 50, 1200)
     """
-    step: int = 10 ** max(0, len(str(records)) - 2)
+    digits = len(str(records))
+    step: int = 10 ** max(0, digits - (1 if digits < 3 else 2))
     return records // step * step

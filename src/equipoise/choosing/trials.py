@@ -145,6 +145,7 @@ class Trials:
         what = f"{candidate.model}, {candidate.rounds} rounds: {len(names)} runs"
         each = self.pace.get(candidate.model, 0.0) * len(names)
         done = 0
+        self._first = self._first or candidate.model
 
         def step(round_number: int) -> None:
             nonlocal done
@@ -172,7 +173,6 @@ class Trials:
             self._after_a_quarter[trial.epsilon] = max(best, reached)
             behind[trial] = best - reached
         tried = any(self._score(trial).choosing for trial in group)
-        self._first = self._first or group[0].candidate.model
         if tried or group[0].candidate.model == self._first or min(behind.values()) <= self.most_behind:
             return False
         for trial, gap in behind.items():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import ConfigError, missing_extra
+from ..errors import ConfigError, EquipoiseError, missing_extra
 from . import completion
 from .arguments import Json, Set, pairs, print_json
 
@@ -63,27 +63,26 @@ def choose(
 ) -> None:  # fmt: skip
     """What to deploy under one limit, what accuracy to expect, and what was rejected; tried on public records alone."""
     from . import display
-    from .choose_files import check_folder
+    from .choose_files import ready
 
     if out is not None:
-        check_folder(out)
         _need_flower(out)
     overrides: dict[str, Any] = pairs(settings)
     overrides |= {} if device is None else {"device": device}
     asked: dict[str, Any] = {"epsilon": epsilon, "identification": identification, "accuracy": accuracy, "model": model}
     asked |= {"clients": clients, "records": records, "quick": quick, "seed": seed, "settings": overrides}
-    with display.audit_progress(quiet=as_json) as progress:
-        more = {"on_private_records": private, "measured_only": measured_only}
-        made = _asked(dataset, {**asked, **more}, _Folded(progress))
-        try:
-            found = made.run()
-        except KeyboardInterrupt:
-            progress.stop()
-            display.errors.print(
-                made.so_far() or "interrupted before anything was trained", markup=False, highlight=False
-            )
-            raise typer.Exit(130) from None
-    _tell(found, out, as_json)
+    asked |= {"on_private_records": private, "measured_only": measured_only}
+    with ready(out):
+        with display.audit_progress(quiet=as_json) as progress:
+            made = _asked(dataset, asked, _Folded(progress))
+            try:
+                found = made.run()
+            except KeyboardInterrupt:
+                progress.stop()
+                told = made.so_far() or "interrupted before anything was trained"
+                display.errors.print(told, markup=False, highlight=False)
+                raise typer.Exit(130) from None
+        _tell(found, out, as_json)
     if not found.met:
         raise typer.Exit(1)
 
@@ -125,13 +124,28 @@ def _need_flower(out: Path) -> None:
 
 
 def _tell(found: Decision, out: Path | None, as_json: bool) -> None:
-    from .choose_files import write_files
-    from .choose_tables import picture, show
+    """The decision first: what took minutes to find is not lost where writing it fails."""
+    from . import display
+    from .choose_tables import show, show_written
 
-    written = [] if out is None else write_files(found, out)
-    if out is not None and found.met and (drawn := picture(found, out)) is not None:
-        written.append(drawn)
+    if not as_json:
+        show(found, wanted=out is not None)
+    try:
+        written = [] if out is None else _written(found, out)
+    except EquipoiseError:
+        for sentence in found.sentences() if as_json else ():  # the one document is then that of the error
+            display.errors.print(sentence, markup=False, highlight=False)
+        raise
     if as_json:
         print_json({**found.plain(), "files": [path.name for path in written]})
-    else:
-        show(found, written)
+    elif written:
+        show_written(found, written)
+
+
+def _written(found: Decision, out: Path) -> list[Path]:
+    from .choose_files import write_files
+    from .choose_tables import picture
+
+    written = write_files(found, out)
+    drawn = picture(found, out) if found.met else None
+    return written if drawn is None else [*written, drawn]

@@ -2,38 +2,83 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StorageError
-from ..files import write_bytes, write_text
+from ..files import locked, storage_errors, write_bytes, write_text
+from ..mechanism.protection import ProtectionSettings
 
 if TYPE_CHECKING:
     from ..choosing.decision import Decision
 
 CONFIG, FLOWER, POLICY, RESULT, PICTURE = "choice.toml", "flower.toml", "policy.toml", "choice.json", "choice.svg"
+LOCK = ".lock"  # that ``files.locked`` leaves
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder that holds anything, before anything is computed: a policy counts what left a node."""
-    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+    """Make the folder, and refuse one that holds anything, before anything is computed: a policy counts releases."""
+    if folder.is_symlink() and not folder.exists():
+        raise StorageError(f"{folder} is a link that leads nowhere.", "Remove the link, or name another folder.")
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+    probe = folder / f".{uuid.uuid4().hex}"
+    write_bytes(probe, b"")  # a search of minutes must not end at a folder that takes no files
+    with storage_errors(folder):
+        probe.unlink()
+    _refuse_full(folder)
+
+
+def _refuse_full(folder: Path) -> None:
+    with storage_errors(folder):
+        names = {path.name for path in folder.iterdir()} - {LOCK}
+    if POLICY in names:
+        raise StorageError(
+            f"{folder} has the {POLICY} of another choice, whose ledger may count releases: nothing was written.",
+            "Keep it, and name a new folder: --out choice-2.",
+        )
+    if names:
         raise StorageError(f"{folder} is not an empty folder: nothing was written.", "Name a new one: --out choice-2.")
 
 
+@contextlib.contextmanager
+def ready(folder: Path | None) -> Iterator[None]:
+    """A folder that is checked before a search; what the search did not come to fill is taken away again."""
+    if folder is None:
+        yield
+        return
+    before = folder.exists()
+    check_folder(folder)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):  # such as: it holds something
+            if not before:
+                folder.rmdir()
+        raise
+
+
 def write_files(found: Decision, folder: Path) -> list[Path]:
-    """All files of a decision; of one that does not meet its limit only the record of what was tried."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o755)
-    write_text(folder / RESULT, json.dumps(found.plain(), indent=1) + "\n")
-    written = [folder / RESULT]
-    if not found.met:
-        return written
-    texts = {CONFIG: config_text(found), FLOWER: flower_text(found)}
-    for name, text in texts.items():
-        write_text(folder / name, text)
-        written.append(folder / name)
-    return [*written, *_policy(found, folder)]
+    """All files of a decision; of one that does not meet its limit only the record of what was tried.
+
+    Another search may have had the same folder: what lies there is looked at again under a lock.
+    """
+    with locked(folder):
+        _refuse_full(folder)
+        result = json.dumps(found.plain(), indent=1) + "\n"
+        if not found.met:
+            write_text(folder / RESULT, result)
+            return [folder / RESULT]
+        texts = {RESULT: result, CONFIG: config_text(found), FLOWER: flower_text(found)}
+        policy = _policy(found, folder)  # the ledger first: what it counts must not be begun twice
+        for name, text in texts.items():
+            write_text(folder / name, text)
+        return [*(folder / name for name in texts), *policy]
 
 
 def config_text(found: Decision) -> str:
@@ -74,7 +119,20 @@ def _terms(found: Decision) -> dict[str, Any]:
     # A client of gaussian-dp takes the server's whole step: noise and gradient are both multiplied by eta.
     rate = training.server_rate if found.proved and not isinstance(training.server_rate, str) else 1.0
     terms: dict[str, Any] = {"mechanism": found.mechanism, "budget": found.budget, "eta": own.eta * rate, "metrics": ""}
-    return {**terms, "out": ""}
+    return {**terms, "out": "", **_constants(own)}
+
+
+def _constants(own: ProtectionSettings) -> dict[str, Any]:
+    """What of a release differs from the defaults, by the names that a run config has."""
+    from ..flower.run_config import OF_A_RELEASE
+
+    usual = ProtectionSettings()
+    pairs = {name: (getattr(own, name), getattr(usual, name)) for name in OF_A_RELEASE if name != "eta"}
+    pairs |= {
+        f"leakage.{part.name}": (getattr(own.leakage, part.name), getattr(usual.leakage, part.name))
+        for part in fields(own.leakage)
+    }
+    return {name: "none" if value is None else value for name, (value, default) in pairs.items() if value != default}
 
 
 def _pairs(values: dict[str, Any]) -> list[str]:
@@ -104,11 +162,11 @@ def _policy(found: Decision, folder: Path) -> list[Path]:
 
     mechanism, account = get_mechanism(found.mechanism), uuid.uuid4().hex
     rounds = found.settings.training.rounds
-    bounds = default_bounds(mechanism, found.budget, rounds)
+    bounds = default_bounds(mechanism, found.budget, rounds, found.settings.protection)
     if mechanism.whole_run:
         delta = found.settings.protection.gaussian.delta
         bounds |= {"most-total-epsilon": float(found.budget), "most-delta": delta, "most-total-delta": delta}
-        bounds["divisor"] = found.records
+        bounds |= {"divisor": found.records, "unit": found.unit}
     text = policy_text(found.label, mechanism, found.budget, rounds, account, bounds)
     told = (
         "# Chosen by equipoise choose, for one run. Every node has a policy, a ledger and an account of its own: on "

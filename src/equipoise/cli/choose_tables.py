@@ -21,8 +21,8 @@ BARS = {80: 12, 100: 24}
 """Characters for an accuracy of 100 %, by the columns that a terminal has at least."""
 
 
-def show(found: Decision, written: Sequence[Path]) -> None:
-    """All of it, the answer first."""
+def show(found: Decision, *, wanted: bool = False) -> None:
+    """All of it, the answer first; ``wanted``: files will follow."""
     print_ = display.console.print
     print_()
     if not found.met:
@@ -32,15 +32,18 @@ def show(found: Decision, written: Sequence[Path]) -> None:
     if found.curve:
         _show_curve(found)
     _show_rejected(found)
-    if written:
-        folder = written[0].parent
-        print_(f"written to {folder}: {', '.join(path.name for path in written)}", markup=False, highlight=False)
-        if found.met:
-            print_(f"try it: equipoise train --config {folder / 'choice.toml'}", markup=False, highlight=False)
-    elif found.met:
+    if found.met and not wanted:
         display.note(
             "--out FOLDER writes this as choice.toml for train, flower.toml for an app, policy.toml for a node."
         )
+
+
+def show_written(found: Decision, written: Sequence[Path]) -> None:
+    """Which files there are, and what to do with them."""
+    print_, folder = display.console.print, written[0].parent
+    print_(f"written to {folder}: {', '.join(path.name for path in written)}", markup=False, highlight=False)
+    if found.met:
+        print_(f"try it: equipoise train --config {folder / 'choice.toml'}", markup=False, highlight=False)
 
 
 def _show_curve(found: Decision) -> None:

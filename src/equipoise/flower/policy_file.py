@@ -157,14 +157,16 @@ def _lines(values: Mapping[str, str], comments: Mapping[str, str]) -> str:
     return "".join(f"{line:<{width}}  # {comments[key]}\n" for key, line in given.items())
 
 
-def default_bounds(mechanism: Mechanism, budget: float | None, releases: int) -> dict[str, float | str]:
-    """What the default constants make of a budget, rounded so that a run with these is allowed.
+def default_bounds(
+    mechanism: Mechanism, budget: float | None, releases: int, settings: ProtectionSettings | None = None
+) -> dict[str, float | str]:
+    """What the default constants, or those of ``settings``, make of a budget, so that a run with these is allowed.
 
     >>> from equipoise import get_mechanism
     >>> default_bounds(get_mechanism("pl-identical"), 0.98, 100)
     {'least-intensity': 7.99, 'least-relative': 1.0, 'most-releases': 100}
     """
-    settings = ProtectionSettings()
+    settings = ProtectionSettings() if settings is None else settings
     if mechanism.whole_run:
         assert budget is not None
         own: dict[str, float | str] = {
